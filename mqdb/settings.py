@@ -1,0 +1,309 @@
+"""Settings: every value that a user may set, and where it came from.
+
+An argument wins over the environment (`MQDB_` and the name in capitals), which wins over a TOML file,
+which wins over the default. The file is `mqdb.toml` in the home directory, or the one that `--config` or
+`MQDB_CONFIG` names. An empty variable counts as unset. A bad value is a SettingInvalid that names it, its
+source and the remedy; a password is shown nowhere.
+"""
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from datetime import timedelta
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, NoReturn
+
+from platformdirs import user_data_path
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from mqdb.dsn import BrokerDsn, is_broker_name, parse_brokers, redact
+from mqdb.errors import NotSupported, SettingInvalid
+
+FILE_NAME = "mqdb.toml"
+ENV_PREFIX = "MQDB_"
+DEFAULT = "default"
+
+_UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+def default_home() -> Path:
+    """Where the embedded PostgreSQL and mqdb.toml live unless MQDB_HOME says otherwise."""
+    is_root = hasattr(os, "geteuid") and os.geteuid() == 0
+    return Path("/var/lib/mqdb") if is_root else user_data_path("mqdb", appauthor=False)
+
+
+def _duration(value: object) -> object:
+    if isinstance(value, timedelta):
+        return value
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)", value.strip()) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError("write a number and its unit, such as 72h, 3d, 45s or 500ms")
+    try:
+        return timedelta(**{_UNITS[match[2]]: float(match[1])})
+    except OverflowError:
+        raise ValueError("is too long") from None
+
+
+def _positive(value: timedelta) -> timedelta:
+    if value <= timedelta(0):
+        raise ValueError("must be more than 0")
+    return value
+
+
+def _hours(value: object) -> object:
+    """RocketMQ writes deleteWhen as "04" or "01;13"."""
+    if not isinstance(value, str):
+        return value
+    parts = [part.strip() for part in value.split(";") if part.strip()]
+    if not parts or not all(re.fullmatch(r"[01]?\d|2[0-3]", part, re.ASCII) for part in parts):
+        raise ValueError("write hours of the day from 00 to 23, such as 04 or 01;13")
+    return sorted({int(part) for part in parts})
+
+
+def _absolute(value: Path) -> Path:
+    return value.expanduser().absolute()
+
+
+Duration = Annotated[timedelta, BeforeValidator(_duration), AfterValidator(_positive)]
+Hours = Annotated[tuple[Annotated[int, Field(ge=0, le=23)], ...], NoDecode, BeforeValidator(_hours)]
+Percent = Annotated[int, Field(ge=1, le=100)]
+Directory = Annotated[Path, AfterValidator(_absolute)]
+
+
+class SettingLine(NamedTuple):
+    """One line of `mqdb config`: the value as one would write it, without passwords."""
+
+    name: str
+    value: str
+    origin: str
+
+
+class Settings(BaseSettings):
+    """All settings of one process. Made by `load_settings`; does not change."""
+
+    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", frozen=True, validate_default=True)
+
+    dsn: str | None = None
+    """The database, or a list of them; None means the embedded PostgreSQL in `home`."""
+    pool_dsn: str | None = None
+    """A pooler in front of `dsn`, for everything except LISTEN and session locks."""
+    home: Directory = Field(default_factory=default_home)
+    port: int = Field(default=0, ge=0, le=65535)
+    """Of the embedded PostgreSQL; 0 is any free one."""
+    broker_name: str = "broker-a"
+    """The name of a broker whose DSN does not say it."""
+    cluster_name: str = "DefaultCluster"
+    auto_create_topic_enable: bool = True
+    default_topic_queue_nums: int = Field(default=4, ge=1)
+    send_message_timeout: Duration = timedelta(seconds=3)
+    file_reserved_time: Duration = timedelta(hours=72)
+    """How long a message is kept, consumed or not."""
+    delete_when: Hours = (4,)
+    """Hours of the day, local time, at which messages older than `file_reserved_time` are dropped."""
+    disk_max_used_space_percent: Percent = 75
+    """From here on old messages are dropped at any hour."""
+    disk_clean_forcibly_percent: Percent = 85
+    """From here on messages younger than `file_reserved_time` are dropped as well."""
+    disk_refuse_writes_percent: Percent = 90
+    """From here on sends are refused."""
+
+    _origins: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    @property
+    def brokers(self) -> tuple[BrokerDsn, ...]:
+        """The brokers that `dsn` names, in its order; empty means the embedded one."""
+        return parse_brokers(self.dsn, self.broker_name) if self.dsn else ()
+
+    @property
+    def broker(self) -> BrokerDsn | None:
+        """The one broker to work with; None means the embedded one. Raises NotSupported where there are several."""
+        brokers = self.brokers
+        if len(brokers) > 1:
+            raise NotSupported("several brokers")
+        return brokers[0] if brokers else None
+
+    def origin(self, name: str) -> str:
+        """`argument`, `environment MQDB_PORT`, `file /etc/mqdb.toml` or `default`."""
+        return self._origins.get(name, DEFAULT)
+
+    def lines(self) -> list[SettingLine]:
+        """Every setting in the order of this page."""
+        names = type(self).model_fields
+        return [SettingLine(name, _shown(getattr(self, name)), self.origin(name)) for name in names]
+
+    @field_validator("dsn", "pool_dsn")
+    @classmethod
+    def _is_dsn(cls, value: str | None) -> str | None:
+        if value is not None:
+            parse_brokers(value, default_name="")
+        return value
+
+    @field_validator("pool_dsn")
+    @classmethod
+    def _pools_something(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and info.data.get("dsn", value) is None:
+            raise ValueError("set dsn as well: LISTEN and session locks cannot go through a pooler")
+        return value
+
+    @field_validator("broker_name", "cluster_name")
+    @classmethod
+    def _is_name(cls, value: str) -> str:
+        if not is_broker_name(value):
+            raise ValueError("use letters, digits, and _ . - after the first")
+        return value
+
+    @field_validator("disk_clean_forcibly_percent", "disk_refuse_writes_percent")
+    @classmethod
+    def _disk_limits_rise(cls, value: int, info: ValidationInfo) -> int:
+        lower = {
+            "disk_clean_forcibly_percent": "disk_max_used_space_percent",
+            "disk_refuse_writes_percent": "disk_clean_forcibly_percent",
+        }[info.field_name or ""]
+        if value < info.data.get(lower, 0):
+            raise ValueError(f"must not be less than {lower}, which is {info.data[lower]}")
+        return value
+
+    def __repr_args__(self) -> list[tuple[str | None, Any]]:
+        return [(name, redact(value) if isinstance(value, str) else value) for name, value in self]
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """`load_settings` reads the sources itself, for it has to say which one a value came from."""
+        return (init_settings,)
+
+
+def load_settings(*, config: str | Path | None = None, **arguments: Any) -> Settings:
+    """The settings of this process. An argument that is None counts as not given.
+
+    `config` names the TOML file, which must exist then. Raises SettingInvalid.
+    """
+    argument = _Layer("argument", {name: value for name, value in arguments.items() if value is not None})
+    environment = _Layer("environment", EnvSettingsSource(Settings, env_ignore_empty=True)())
+    home = argument.values.get("home") or environment.values.get("home") or default_home()
+    file = _file(config, Path(home).expanduser())
+    _refuse_unknown(argument)
+    _refuse_unknown(file)
+
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for layer in (file, environment, argument):
+        values |= layer.values
+        origins |= {name: layer.origin(name) for name in layer.values}
+    try:
+        settings = Settings(**values)
+    except ValidationError as exc:
+        # Not chained: pydantic's own words repeat the value, and with it the password.
+        raise _first_fault(exc, origins) from None
+    settings._origins = origins
+    _refuse_two_names(settings)
+    return settings
+
+
+class _Layer(NamedTuple):
+    source: str
+    values: Mapping[str, Any]
+
+    def origin(self, name: str) -> str:
+        return f"environment {ENV_PREFIX}{name.upper()}" if self.source == "environment" else self.source
+
+
+def _file(config: str | Path | None, home: Path) -> _Layer:
+    """What the TOML file holds; nothing where none was named and the home has none."""
+    source = "argument" if config else f"environment {ENV_PREFIX}CONFIG"
+    named = config or os.environ.get(ENV_PREFIX + "CONFIG")
+    path = Path(named).expanduser().absolute() if named else home.absolute() / FILE_NAME
+
+    def refuse(reason: str) -> NoReturn:
+        raise SettingInvalid("config", str(path), source if named else "the home directory", reason) from None
+
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        if named:
+            refuse("there is no such file")
+        return _Layer(DEFAULT, {})
+    except OSError as exc:
+        refuse(f"cannot be read: {exc.strerror}")
+    except ValueError as exc:
+        refuse(f"is not TOML: {exc}")
+    if "home" in content:
+        if not named:
+            refuse("sets home, but was found there; set MQDB_HOME, or name the file with --config")
+        content["home"] = path.parent / Path(str(content["home"])).expanduser()
+    return _Layer(f"file {path}", content)
+
+
+def _refuse_unknown(layer: _Layer) -> None:
+    known = list(Settings.model_fields)
+    for name, value in layer.values.items():
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            remedy = f"did you mean {near[0]}?" if near else f"the settings are {', '.join(known)}"
+            raise SettingInvalid(name, _safe(value), layer.origin(name), f"there is no such setting; {remedy}")
+
+
+def _first_fault(exc: ValidationError, origins: Mapping[str, str]) -> SettingInvalid:
+    fault = exc.errors(include_url=False)[0]
+    name = str(fault["loc"][0])
+    reason = fault["msg"].removeprefix("Value error, ")
+    value = fault["input"] if len(fault["loc"]) == 1 else str(fault["input"])
+    return SettingInvalid(name, _safe(value), origins.get(name, DEFAULT), reason[0].lower() + reason[1:])
+
+
+def _refuse_two_names(settings: Settings) -> None:
+    """A lone DSN with a name, and another name beside it."""
+    brokers = settings.brokers
+    origin = settings.origin("broker_name")
+    if origin != DEFAULT and len(brokers) == 1 and brokers[0].name != settings.broker_name:
+        raise SettingInvalid("broker_name", settings.broker_name, origin, f"dsn calls the broker {brokers[0].name!r}")
+
+
+def _safe(value: object) -> object:
+    return value if isinstance(value, int | float | Path) else redact(str(value))
+
+
+def _shown(value: object) -> str:
+    match value:
+        case None:
+            return ""
+        case bool():
+            return str(value).lower()
+        case timedelta():
+            return _shown_duration(value)
+        case tuple():
+            return ";".join(f"{hour:02}" for hour in value)
+        case _:
+            return redact(str(value))
+
+
+def _shown_duration(value: timedelta) -> str:
+    """In the largest unit that leaves a whole number, but no days below a week: 72h, 30d, 500ms."""
+    for unit in ("d", "h", "m", "s"):
+        one = timedelta(**{_UNITS[unit]: 1})
+        if value % one == timedelta(0) and (unit != "d" or value >= timedelta(days=7)):
+            return f"{value // one}{unit}"
+    return f"{value / timedelta(milliseconds=1):g}ms"

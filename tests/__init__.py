@@ -1,0 +1,1 @@
+"""unit: no database. integration, migration, plan: a real PostgreSQL. acceptance: processes."""

@@ -1,0 +1,9 @@
+"""Fixtures live in tests/fixtures, one family a file; this page only lists them."""
+
+import hypothesis
+
+pytest_plugins = ["tests.fixtures.postgres", "tests.fixtures.log", "tests.fixtures.broker"]
+
+# A busy machine may pause any example, which says nothing about the code.
+hypothesis.settings.register_profile("mqdb", deadline=None)
+hypothesis.settings.load_profile("mqdb")

@@ -1,0 +1,287 @@
+"""Settings: who wins, where a value came from, and what is said about a bad one."""
+
+import os
+import pickle
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from mqdb.errors import NotSupported, SettingInvalid
+from mqdb.settings import Settings, default_home, load_settings
+
+SECRET = "geheim"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty home directory, and no MQDB_* variable but the one that names it."""
+    for name in [*Settings.model_fields, "config"]:
+        monkeypatch.delenv(f"MQDB_{name.upper()}", raising=False)
+    monkeypatch.setenv("MQDB_HOME", str(tmp_path))
+    return tmp_path
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+# -- precedence and origin ----------------------------------------------------------------------
+
+
+def test_nothing_set_means_the_embedded_broker_with_rocketmqs_defaults() -> None:
+    settings = load_settings()
+
+    assert settings.dsn is None
+    assert settings.broker is None
+    assert settings.port == 0
+    assert settings.broker_name == "broker-a"
+    assert settings.cluster_name == "DefaultCluster"
+    assert settings.auto_create_topic_enable
+    assert settings.default_topic_queue_nums == 4
+    assert settings.send_message_timeout == timedelta(seconds=3)
+    assert settings.file_reserved_time == timedelta(hours=72)
+    assert settings.delete_when == (4,)
+    assert settings.origin("port") == "default"
+
+
+def test_argument_wins_over_environment_wins_over_file(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write(home / "mqdb.toml", 'port = 1\nbroker_name = "of-file"\ncluster_name = "of-file"')
+    monkeypatch.setenv("MQDB_PORT", "2")
+    monkeypatch.setenv("MQDB_BROKER_NAME", "of-environment")
+
+    settings = load_settings(port=3)
+
+    assert (settings.port, settings.origin("port")) == (3, "argument")
+    assert (settings.broker_name, settings.origin("broker_name")) == (
+        "of-environment",
+        "environment MQDB_BROKER_NAME",
+    )
+    assert (settings.cluster_name, settings.origin("cluster_name")) == ("of-file", f"file {file}")
+
+
+def test_an_argument_that_is_none_and_a_variable_that_is_empty_count_as_not_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MQDB_DSN", "")
+
+    settings = load_settings(port=None)
+
+    assert settings.dsn is None
+    assert settings.origin("dsn") == settings.origin("port") == "default"
+
+
+def test_every_setting_is_listed_with_its_value_and_origin() -> None:
+    lines = {line.name: line for line in load_settings(dsn=f"postgresql://u:{SECRET}@h/db").lines()}
+
+    assert list(lines) == list(Settings.model_fields)
+    assert lines["dsn"][1:] == ("postgresql://u:***@h/db", "argument")
+    assert lines["file_reserved_time"].value == "72h"
+    assert lines["delete_when"].value == "04"
+    assert lines["auto_create_topic_enable"].value == "true"
+    assert lines["home"].origin == "environment MQDB_HOME"
+
+
+def test_what_is_listed_can_be_set_again() -> None:
+    settings = load_settings(
+        file_reserved_time="30d", send_message_timeout="1500ms", delete_when="13;01", auto_create_topic_enable="false"
+    )
+
+    again = load_settings(**{line.name: line.value for line in settings.lines() if line.value})
+
+    assert again.model_dump() == settings.model_dump()
+
+
+# -- the file -----------------------------------------------------------------------------------
+
+
+def test_a_file_can_be_named_by_argument_or_by_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MQDB_CONFIG", str(write(tmp_path / "one.toml", "port = 1")))
+
+    assert load_settings().port == 1
+    assert load_settings(config=write(tmp_path / "two.toml", "port = 2")).port == 2
+
+
+def test_a_named_file_may_set_the_home_relative_to_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MQDB_HOME")
+    file = write(tmp_path / "site.toml", 'home = "data"')
+
+    assert load_settings(config=file).home == tmp_path / "data"
+
+
+def test_a_file_found_in_the_home_cannot_move_the_home(home: Path) -> None:
+    write(home / "mqdb.toml", 'home = "/elsewhere"')
+
+    with pytest.raises(SettingInvalid, match="sets home, but was found there"):
+        load_settings()
+
+
+def test_a_named_file_must_exist(tmp_path: Path) -> None:
+    with pytest.raises(SettingInvalid, match=r"absent\.toml' \(from argument\): there is no such file"):
+        load_settings(config=tmp_path / "absent.toml")
+
+
+def test_a_file_that_is_not_toml_says_where(home: Path) -> None:
+    write(home / "mqdb.toml", "port = \n")
+
+    with pytest.raises(SettingInvalid, match=r"is not TOML: .*line 1"):
+        load_settings()
+
+
+def test_an_unreadable_file_says_so(home: Path) -> None:
+    (home / "mqdb.toml").mkdir()
+
+    with pytest.raises(SettingInvalid, match="cannot be read: Is a directory"):
+        load_settings()
+
+
+def test_an_unknown_key_is_refused_with_its_file_and_the_nearest_name(home: Path) -> None:
+    file = write(home / "mqdb.toml", f'dsm = "postgresql://u:{SECRET}@h/db"')
+
+    with pytest.raises(SettingInvalid) as refusal:
+        load_settings()
+
+    assert str(refusal.value) == (
+        f"setting dsm = 'postgresql://u:***@h/db' (from file {file}): there is no such setting; did you mean dsn?"
+    )
+
+
+def test_an_unknown_key_like_no_other_is_refused_with_all_names(home: Path) -> None:
+    write(home / "mqdb.toml", "[zzzzzz]\nport = 1")
+
+    with pytest.raises(SettingInvalid, match="the settings are dsn, pool_dsn, home"):
+        load_settings()
+
+
+def test_an_unknown_argument_is_refused() -> None:
+    with pytest.raises(SettingInvalid, match="did you mean port"):
+        load_settings(prot=1)
+
+
+# -- bad values ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("port", "65536", "less than or equal to 65535"),
+        ("port", "many", "valid integer"),
+        ("default_topic_queue_nums", "0", "greater than or equal to 1"),
+        ("auto_create_topic_enable", "perhaps", "valid boolean"),
+        ("file_reserved_time", "72", "a number and its unit"),
+        ("file_reserved_time", "0h", "more than 0"),
+        ("file_reserved_time", "99999999999d", "too long"),
+        ("send_message_timeout", "-3s", "a number and its unit"),
+        ("delete_when", "24", "from 00 to 23"),
+        ("delete_when", ";", "from 00 to 23"),
+        ("disk_max_used_space_percent", "101", "less than or equal to 100"),
+        ("disk_clean_forcibly_percent", "74", "less than disk_max_used_space_percent, which is 75"),
+        ("disk_refuse_writes_percent", "84", "less than disk_clean_forcibly_percent, which is 85"),
+        ("broker_name", "broker a", "letters, digits"),
+        ("cluster_name", "a;b", "letters, digits"),
+        ("dsn", "mysql://h/db", "write postgresql://"),
+        ("pool_dsn", "postgresql://pooler/db", "set dsn as well"),
+    ],
+)
+def test_a_bad_value_is_refused_with_its_name_source_and_limit(
+    name: str, value: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"MQDB_{name.upper()}", value)
+
+    with pytest.raises(SettingInvalid) as refusal:
+        load_settings()
+
+    assert refusal.value.name == name
+    assert refusal.value.value == value
+    assert refusal.value.source == f"environment MQDB_{name.upper()}"
+    assert reason in str(refusal.value)
+
+
+@pytest.mark.parametrize("hour", [(24,), (-1,)])
+def test_hours_given_as_numbers_are_checked_too(hour: tuple[int, ...]) -> None:
+    with pytest.raises(SettingInvalid, match="delete_when"):
+        load_settings(delete_when=hour)
+
+
+@pytest.mark.parametrize(
+    ("text", "duration"),
+    [
+        ("72h", timedelta(hours=72)),
+        ("3d", timedelta(days=3)),
+        ("45s", timedelta(seconds=45)),
+        ("10 m", timedelta(minutes=10)),
+        ("1.5s", timedelta(milliseconds=1500)),
+        ("500ms", timedelta(milliseconds=500)),
+    ],
+)
+def test_a_duration_is_a_number_and_its_unit(text: str, duration: timedelta) -> None:
+    assert load_settings(file_reserved_time=text).file_reserved_time == duration
+
+
+def test_delete_when_takes_several_hours_as_rocketmq_writes_them() -> None:
+    assert load_settings(delete_when="13; 04;4").delete_when == (4, 13)
+
+
+# -- brokers ------------------------------------------------------------------------------------
+
+
+def test_a_lone_dsn_is_the_broker_of_the_broker_name() -> None:
+    settings = load_settings(dsn="postgresql://h/db", broker_name="broker-z")
+
+    assert settings.broker == ("broker-z", "postgresql://h/db")
+
+
+def test_several_brokers_are_read_and_refused_where_one_is_used() -> None:
+    settings = load_settings(dsn="broker-a=postgresql://h1/db;broker-b=postgresql://h2/db")
+
+    assert [broker.name for broker in settings.brokers] == ["broker-a", "broker-b"]
+    with pytest.raises(NotSupported, match="several brokers"):
+        _ = settings.broker
+
+
+def test_a_broker_name_that_contradicts_the_dsn_is_refused() -> None:
+    with pytest.raises(SettingInvalid, match="dsn calls the broker 'broker-b'"):
+        load_settings(dsn="broker-b=postgresql://h/db", broker_name="broker-c")
+
+
+# -- secrets ------------------------------------------------------------------------------------
+
+
+def test_no_way_of_printing_settings_tells_a_password() -> None:
+    dsn = f"postgresql://u:{SECRET}@h/db"
+
+    settings = load_settings(dsn=dsn, pool_dsn=dsn)
+
+    assert SECRET not in f"{settings} {settings!r} {settings.lines()} {settings.brokers}"
+
+
+def test_no_refusal_tells_a_password() -> None:
+    with pytest.raises(SettingInvalid) as refusal:
+        load_settings(dsn=f"postgresql://u:{SECRET}@h:port/db")
+
+    assert SECRET not in f"{refusal.value} {refusal.value!r} {refusal.value.__cause__} {refusal.value.args}"
+
+
+# -- the home directory -------------------------------------------------------------------------
+
+
+def test_root_has_its_home_under_var_lib_and_others_in_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert default_home() == Path("/var/lib/mqdb")
+
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setenv("XDG_DATA_HOME", "/home/ann/.local/share")
+    assert default_home() == Path("/home/ann/.local/share/mqdb")
+
+
+def test_the_home_becomes_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert load_settings(home="here").home == tmp_path / "here"
+
+
+def test_settings_travel_to_worker_processes_with_their_origins() -> None:
+    settings = pickle.loads(pickle.dumps(load_settings(port=7)))
+
+    assert (settings.port, settings.origin("port")) == (7, "argument")
