@@ -1,0 +1,273 @@
+"""Messages: what a user sends, what a broker delivers, and the rules for the first.
+
+`Message` goes in, `SendResult` tells where it went, `ReceivedMessage` comes out of a
+`MessageQueue`. RocketMQ: Message, MessageExt, MessageQueue, SendResult, Validators.
+"""
+
+import json
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Final
+
+from mqdb.errors import BodyEmpty, BodyInvalid, BodyTooLarge, ParameterInvalid
+from mqdb.property import KEY_SEPARATOR, Property, check_properties, with_tag_and_keys
+from mqdb.topic import check_can_send, check_topic_name
+from mqdb.unique_id import format_unique_id
+
+#: 4 MiB; a body of exactly this size passes. The limit of a broker may be another one.
+MAX_BODY_BYTES: Final = 4_194_304
+
+_NO_PROPERTIES: Final[Mapping[str, str]] = {}
+
+
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class Message:
+    """A message to send.
+
+    A body given as text is sent as UTF-8. `tag` is one tag, by which consumers choose; `keys` are
+    words by which people find the message again: a sequence, or one text with blanks between the
+    words. An empty tag is no tag. `flag` is a number of the user's own, delivered as it is.
+    Nothing is checked here but what the body is made of: `check_message` does that.
+    """
+
+    topic: str
+    body: bytes
+    tag: str | None
+    keys: tuple[str, ...]
+    properties: Mapping[str, str] = field(hash=False)
+    flag: int
+
+    def __init__(
+        self,
+        topic: str,
+        body: bytes | str,
+        tag: str | None = None,
+        keys: Iterable[str] | str = (),
+        properties: Mapping[str, str] = _NO_PROPERTIES,
+        flag: int = 0,
+    ) -> None:
+        assign = object.__setattr__
+        assign(self, "topic", topic)
+        assign(self, "body", _bytes_of(body))
+        assign(self, "tag", tag or None)
+        assign(self, "keys", _words(keys) if isinstance(keys, str) else tuple(keys))
+        assign(self, "properties", dict(properties))
+        assign(self, "flag", flag)
+
+    def __repr__(self) -> str:
+        return (
+            f"Message(topic={self.topic!r}, tag={self.tag!r}, keys={self.keys!r}, "
+            f"properties={self.properties!r}, flag={self.flag!r}, body of {len(self.body):,} bytes)"
+        )
+
+
+def check_message(message: Message, max_body_bytes: int = MAX_BODY_BYTES) -> None:
+    """Raise unless a user may send this message; returns None if so.
+
+    NameInvalid, TopicNotAllowed: the topic. BodyEmpty, BodyTooLarge, PropertyReserved,
+    PropertyInvalid, PropertiesTooLarge: the content. ParameterInvalid: the flag.
+    Source: Validators.checkMessage.
+    """
+    check_topic_name(message.topic)
+    check_can_send(message.topic)
+    if not message.body:
+        raise BodyEmpty(message.topic)
+    if len(message.body) > max_body_bytes:
+        raise BodyTooLarge(len(message.body), max_body_bytes)
+    check_properties(message.properties, message.tag, message.keys)
+    _check_flag(message.flag)
+
+
+def stored_properties(message: Message, unique_id: uuid.UUID) -> dict[str, str]:
+    """All properties as the commit log holds them: the user's, TAGS, KEYS and UNIQ_KEY."""
+    stored = with_tag_and_keys(message.properties, message.tag, message.keys)
+    stored[_UNIQ_KEY] = format_unique_id(unique_id)
+    return stored
+
+
+_UNIQ_KEY: Final = Property.UNIQ_KEY.value
+
+
+def _bytes_of(body: object) -> bytes:
+    if isinstance(body, bytes):
+        return body
+    if isinstance(body, str):
+        try:
+            return body.encode()
+        except UnicodeEncodeError as exc:
+            fault = f"holds U+{ord(body[exc.start]):04X} at {exc.start:,}, half of a surrogate pair; it is no UTF-8"
+            raise BodyInvalid(fault) from None
+    if isinstance(body, bytearray | memoryview):
+        return bytes(body)
+    raise BodyInvalid(f"is {type(body).__name__}; give bytes, or text, which is sent as UTF-8")
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word for word in text.split(KEY_SEPARATOR) if word)
+
+
+def _check_flag(flag: object) -> None:
+    if not isinstance(flag, int) or not -(2**31) <= flag < 2**31:
+        raise ParameterInvalid("flag", flag, "must be a whole number of 32 bits, -2,147,483,648 to 2,147,483,647")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class MessageQueue:
+    """One queue of a topic. The order (topic, broker, queue) is the one rebalance relies on."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}@{self.broker_name}:{self.queue_id}"
+
+
+class SendStatus(StrEnum):
+    """What became of a message. All four mean that it is stored; three, that a promise of durability is late."""
+
+    SEND_OK = "SEND_OK"
+    FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
+    FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
+    SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
+
+
+@dataclass(slots=True, eq=False)
+class SendResult:
+    """Where a message went. `log_pos` is its place in the commit log of its broker."""
+
+    status: SendStatus
+    message_id: str
+    queue: MessageQueue
+    log_pos: int
+    find_queue_offset: Callable[[], int] = field(repr=False)
+    _queue_offset: int | None = field(default=None, init=False, repr=False)
+
+    @property
+    def queue_offset(self) -> int:
+        """The offset in the queue, which dispatch gives after the send; asked for once, when first read.
+
+        May wait for dispatch, and raises what `find_queue_offset` raises when that takes too long.
+        """
+        if self._queue_offset is None:
+            self._queue_offset = self.find_queue_offset()
+        return self._queue_offset
+
+
+class ReceivedMessage:
+    """A message from a queue.
+
+    Made for each row of each pull, so it keeps what the row holds and works out the rest when
+    asked: `msg_id` is the uuid or its 16 bytes, `keys` the words with blanks between them,
+    `properties` a dict, JSON text or a jsonb value in binary form, and the times are PostgreSQL's
+    microseconds since 2000. `min_offset` and `max_offset` are the queue's at the time of the pull.
+    """
+
+    __slots__ = (
+        "_born_time",
+        "_keys",
+        "_msg_id",
+        "_properties",
+        "_store_time",
+        "body",
+        "born_host",
+        "flag",
+        "log_pos",
+        "max_offset",
+        "min_offset",
+        "queue",
+        "queue_offset",
+        "reconsume_times",
+        "sys_flag",
+        "tag",
+    )
+
+    def __init__(
+        self,
+        queue: MessageQueue,
+        queue_offset: int,
+        log_pos: int,
+        msg_id: uuid.UUID | bytes,
+        tag: str | None,
+        keys: str | None,
+        properties: dict[str, str] | str | bytes,
+        body: bytes,
+        born_time: int,
+        store_time: int,
+        born_host: str,
+        reconsume_times: int,
+        flag: int,
+        sys_flag: int,
+        min_offset: int,
+        max_offset: int,
+    ) -> None:
+        self.queue = queue
+        self.queue_offset = queue_offset
+        self.log_pos = log_pos
+        self._msg_id = msg_id
+        self.tag = tag
+        self._keys = keys
+        self._properties = properties
+        self.body = body
+        self._born_time = born_time
+        self._store_time = store_time
+        self.born_host = born_host
+        self.reconsume_times = reconsume_times
+        self.flag = flag
+        self.sys_flag = sys_flag
+        self.min_offset = min_offset
+        self.max_offset = max_offset
+
+    @property
+    def topic(self) -> str:
+        """The topic of the queue."""
+        return self.queue.topic
+
+    @property
+    def message_id(self) -> str:
+        """The unique id that the sender gave it: 32 upper-case hexadecimal digits, the same over all retries."""
+        return self._msg_id.hex().upper() if isinstance(self._msg_id, bytes) else format_unique_id(self._msg_id)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The words by which it can be found."""
+        return _words(self._keys) if self._keys else ()
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """All properties, those of the broker included."""
+        if not isinstance(self._properties, dict):
+            self._properties = _parsed(self._properties)
+        return self._properties
+
+    @property
+    def born_time(self) -> datetime:
+        """When the sender made it, by the sender's clock; aware, in UTC."""
+        return _POSTGRESQL_EPOCH + timedelta(microseconds=self._born_time)
+
+    @property
+    def store_time(self) -> datetime:
+        """When the broker stored it, by the broker's clock; aware, in UTC."""
+        return _POSTGRESQL_EPOCH + timedelta(microseconds=self._store_time)
+
+    def __repr__(self) -> str:
+        return (
+            f"ReceivedMessage({self.message_id} at {self.queue} offset {self.queue_offset}, tag={self.tag!r}, "
+            f"keys={self.keys!r}, reconsume_times={self.reconsume_times}, body of {len(self.body):,} bytes)"
+        )
+
+
+_POSTGRESQL_EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
+
+# A jsonb value in binary form is this byte and then its text.
+_JSONB_VERSION: Final = b"\x01"
+
+
+def _parsed(properties: str | bytes) -> dict[str, str]:
+    if isinstance(properties, bytes):
+        properties = properties.removeprefix(_JSONB_VERSION)
+    parsed: dict[str, str] = json.loads(properties)
+    return parsed

@@ -1,0 +1,170 @@
+"""Properties of a message: the names that belong to the broker, and what a user may store.
+
+All properties of a message are one map from text to text, the tag and the keys included, as a
+RocketMQ user sees them. RocketMQ: MessageConst, MessageDecoder.messageProperties2String.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+from typing import Final
+
+from mqdb.errors import PropertiesTooLarge, PropertyInvalid, PropertyReserved, shown
+
+#: Sum over all properties, the broker's own included, of the encoded length.
+MAX_PROPERTIES_BYTES: Final = 32_767
+
+#: Between the keys of a message in the property KEYS. Other white space may be part of a key.
+KEY_SEPARATOR: Final = " "
+
+#: What Java's String.trim takes away; a text of nothing else counts as empty.
+BLANKS: Final = "".join(map(chr, range(0x21)))
+
+
+class Property(StrEnum):
+    """The reserved properties, those of RocketMQ and no others. Source: MessageConst.STRING_HASH_SET."""
+
+    KEYS = "KEYS"
+    TAGS = "TAGS"
+    UNIQ_KEY = "UNIQ_KEY"
+    WAIT = "WAIT"
+    DELAY = "DELAY"
+    RETRY_TOPIC = "RETRY_TOPIC"
+    REAL_TOPIC = "REAL_TOPIC"
+    REAL_QID = "REAL_QID"
+    ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
+    RECONSUME_TIME = "RECONSUME_TIME"
+    MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
+    CONSUME_START_TIME = "CONSUME_START_TIME"
+    DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
+    DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
+    MIN_OFFSET = "MIN_OFFSET"
+    MAX_OFFSET = "MAX_OFFSET"
+
+    TRAN_MSG = "TRAN_MSG"
+    PGROUP = "PGROUP"
+    TRAN_PREPARED_QUEUE_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
+
+    TIMER_DELAY_MS = "TIMER_DELAY_MS"
+    TIMER_DELAY_SEC = "TIMER_DELAY_SEC"
+    TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
+    TIMER_ENQUEUE_MS = "TIMER_ENQUEUE_MS"
+    TIMER_DEQUEUE_MS = "TIMER_DEQUEUE_MS"
+    TIMER_ROLL_TIMES = "TIMER_ROLL_TIMES"
+    TIMER_OUT_MS = "TIMER_OUT_MS"
+    TIMER_DEL_UNIQKEY = "TIMER_DEL_UNIQKEY"
+    TIMER_DELAY_LEVEL = "TIMER_DELAY_LEVEL"
+
+    CORRELATION_ID = "CORRELATION_ID"
+    REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
+    TTL = "TTL"
+    ARRIVE_TIME = "ARRIVE_TIME"
+    PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
+    MSG_TYPE = "MSG_TYPE"
+    CLUSTER = "CLUSTER"
+
+    POP_CK = "POP_CK"
+    POP_CK_OFFSET = "POP_CK_OFFSET"
+    FIRST_POP_TIME = "1ST_POP_TIME"
+
+    TRACE_ON = "TRACE_ON"
+    MSG_REGION = "MSG_REGION"
+    BORNHOST = "__BORNHOST"
+    BORN_TIMESTAMP = "BORN_TIMESTAMP"
+    BUYER_ID = "BUYER_ID"
+    TRANSFER_FLAG = "TRANSFER_FLAG"
+    CORRECTION_FLAG = "CORRECTION_FLAG"
+    MQ2_FLAG = "MQ2_FLAG"
+    DUP_INFO = "DUP_INFO"
+    EXTEND_UNIQ_INFO = "EXTEND_UNIQ_INFO"
+    INSTANCE_ID = "INSTANCE_ID"
+    INNER_MULTI_QUEUE_OFFSET = "INNER_MULTI_QUEUE_OFFSET"
+    CRC32 = "__CRC32#"
+
+
+RESERVED_PROPERTIES: Final = frozenset(name.value for name in Property)
+
+
+def with_tag_and_keys(properties: Mapping[str, str], tag: str | None, keys: Sequence[str]) -> dict[str, str]:
+    """A user's properties with the tag and the keys as the properties that RocketMQ makes of them."""
+    stored = dict(properties)
+    if tag is not None:
+        stored[_TAGS] = tag
+    if keys:
+        stored[_KEYS] = KEY_SEPARATOR.join(keys)
+    return stored
+
+
+def check_properties(properties: Mapping[str, str], tag: str | None, keys: Sequence[str]) -> None:
+    """Raise unless a user may send this.
+
+    PropertyReserved: a name of the broker's among `properties`. PropertyInvalid: a name or value
+    that is no text, is blank, or holds a character that cannot be stored; a key with a blank in
+    it. PropertiesTooLarge: over 32,767 bytes, counted as RocketMQ encodes them, with the tag, the
+    keys and the unique id that each message gets.
+    Source: Message.putUserProperty, MessageExtEncoder.
+    """
+    if not RESERVED_PROPERTIES.isdisjoint(properties):
+        raise PropertyReserved(min(RESERVED_PROPERTIES.intersection(properties)))
+    for name, value in properties.items():
+        if not (_is_word(name) and _is_word(value)):
+            raise PropertyInvalid(str(name), _word_fault("name", name) or _word_fault("value", value))
+    _check_tag(tag)
+    _check_keys(keys)
+    _check_characters_and_size(with_tag_and_keys(properties, tag, keys))
+
+
+_TAGS: Final = Property.TAGS.value
+_KEYS: Final = Property.KEYS.value
+
+# RocketMQ encodes `name U+0001 value U+0002`. PostgreSQL has no NUL in text, and UTF-8 has no
+# half of a surrogate pair.
+_FORBIDDEN = re.compile("[\x00-\x02\ud800-\udfff]")
+
+_SEPARATORS_BYTES: Final = 2
+_UNIQUE_ID_BYTES: Final = len(Property.UNIQ_KEY) + 32 + _SEPARATORS_BYTES
+
+
+def _is_word(text: object) -> bool:
+    return isinstance(text, str) and text.strip(BLANKS) != ""
+
+
+def _word_fault(what: str, text: object) -> str:
+    if _is_word(text):
+        return ""
+    return f"the {what} is blank" if isinstance(text, str) else f"the {what} is {_type(text)}, not text; use str()"
+
+
+def _check_tag(tag: object) -> None:
+    if not isinstance(tag, str | None):
+        raise PropertyInvalid(_TAGS, f"the tag is {_type(tag)}, not text; use str()")
+
+
+def _check_keys(keys: Sequence[object]) -> None:
+    for key in keys:
+        if not isinstance(key, str):
+            raise PropertyInvalid(_KEYS, f"key {shown(key)} is {_type(key)}, not text; use str()")
+        if not key or KEY_SEPARATOR in key:
+            raise PropertyInvalid(_KEYS, f"key {shown(key)} is empty or holds a blank, which stands between keys")
+
+
+def _check_characters_and_size(stored: Mapping[str, str]) -> None:
+    # One search in one text, not one for each name and value: this runs for every message sent.
+    text = "".join(stored) + "".join(stored.values())
+    if _FORBIDDEN.search(text):
+        raise next(_forbidden_characters(stored))
+    text_bytes = len(text) if text.isascii() else len(text.encode())
+    size = text_bytes + _SEPARATORS_BYTES * len(stored) + _UNIQUE_ID_BYTES
+    if size > MAX_PROPERTIES_BYTES:
+        raise PropertiesTooLarge(size, MAX_PROPERTIES_BYTES)
+
+
+def _forbidden_characters(stored: Mapping[str, str]) -> Iterator[PropertyInvalid]:
+    for name, value in stored.items():
+        for what, text in (("name", name), ("value", value)):
+            if found := _FORBIDDEN.search(text):
+                yield PropertyInvalid(name, f"the {what} holds U+{ord(found[0]):04X}, which cannot be stored")
+
+
+def _type(value: object) -> str:
+    return type(value).__name__

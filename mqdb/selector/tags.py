@@ -1,0 +1,66 @@
+"""Tag expressions: `TagA || TagB`, or `*` for everything.
+
+A tag is judged twice. The database compares codes, Java's 32-bit hash of a tag, in an index.
+Different tags may share a code ("Aa" and "BB" do), so the client compares the text again:
+`TagExpression.matches`. RocketMQ: FilterAPI, SubscriptionData, MessageExtBrokerInner.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from mqdb.errors import TagExpressionInvalid
+from mqdb.property import BLANKS
+
+ALL_TAGS: Final = "*"
+SEPARATOR: Final = "||"
+
+
+@dataclass(frozen=True, slots=True)
+class TagExpression:
+    """A parsed tag expression. Without tags and not `matches_all`, it matches no message.
+
+    `codes` are those of `tags`, ascending, each once: what the database compares.
+    """
+
+    text: str
+    tags: frozenset[str]
+    codes: tuple[int, ...]
+    matches_all: bool
+
+    def matches(self, tag: str | None) -> bool:
+        """The verdict on a message with this tag; exact, so it outranks the comparison of codes."""
+        return self.matches_all or tag in self.tags
+
+
+def parse_tag_expression(text: str | None) -> TagExpression:
+    """Read a tag expression; None, "" and "*" match everything.
+
+    Blanks around a tag are dropped (Java's, so U+00A0 and U+3000 stay), and so are empty parts.
+    `*` among other tags, or with blanks around it, is an ordinary tag. Nothing but separators
+    raises TagExpressionInvalid; nothing but blanks is legal and matches no message.
+    Source: FilterAPI.buildSubscriptionData.
+    """
+    if not text or text == ALL_TAGS:
+        return TagExpression(ALL_TAGS, frozenset(), (), matches_all=True)
+    parts = text.split(SEPARATOR)
+    if not any(parts):
+        raise TagExpressionInvalid(text, "holds no tag; write tags with || between them, or * for all")
+    tags = frozenset(tag for part in parts if (tag := part.strip(BLANKS)))
+    return TagExpression(text, tags, tuple(sorted(set(map(tag_code, tags)))), matches_all=False)
+
+
+# A topic has few tags and many messages: the hash of each tag is worked out once.
+@lru_cache(maxsize=4096)
+def tag_code(tag: str | None) -> int:
+    """The code that the log and the consume queue hold for a tag; 0 for a message without one."""
+    return java_string_hash(tag) if tag else 0
+
+
+def java_string_hash(text: str) -> int:
+    """Java's String.hashCode: over UTF-16 units, 32 bits, signed, wrapping around."""
+    units = memoryview(text.encode("utf-16-le", "surrogatepass"))
+    code = 0
+    for position in range(0, len(units), 2):
+        code = (31 * code + units[position] + (units[position + 1] << 8)) & 0xFFFF_FFFF
+    return code - 0x1_0000_0000 if code >= 0x8000_0000 else code

@@ -1,0 +1,164 @@
+"""Topics: their names, which of them belong to the broker, and how one is configured.
+
+The names of system topics are built here and nowhere else. They are RocketMQ's, so that its
+users find each thing under the name they know. RocketMQ: TopicValidator, MixAll, PermName,
+TopicConfig, TopicMessageType.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import IntFlag, StrEnum
+from typing import Final
+
+from mqdb.errors import NameInvalid, ParameterInvalid, TopicNotAllowed
+
+#: Just long enough for `%RETRY%` in front of the longest group name.
+MAX_TOPIC_LENGTH: Final = 127
+
+#: Queues of a topic that its first message creates; mqadmin and `mqdb topic create` make 8.
+DEFAULT_TOPIC_QUEUE_NUMS: Final = 4
+
+#: RocketMQ has no limit. Each queue is a row here, and 1,024 is the most that RocketMQ itself
+#: gives a topic (BenchmarkTest); 64 times that still catches a number typed wrong.
+MAX_QUEUE_NUMS: Final = 65_536
+
+TEMPLATE_TOPIC: Final = "TBW102"
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+TRANS_CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
+OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
+BENCHMARK_TOPIC: Final = "BenchmarkTest"
+CHECKPOINT_TOPIC: Final = "CHECKPOINT_TOPIC"
+
+RETRY_PREFIX: Final = "%RETRY%"
+DLQ_PREFIX: Final = "%DLQ%"
+SYSTEM_PREFIX: Final = "rmq_sys_"
+
+#: Only the broker writes to these. TBW102 is not among them: RocketMQ 4.x refused it, 5.x does not.
+NOT_ALLOWED_SEND: Final = frozenset(
+    {SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC}
+)
+
+#: Nobody may create, change or delete these.
+SYSTEM_TOPICS: Final = NOT_ALLOWED_SEND | {TEMPLATE_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC, CHECKPOINT_TOPIC}
+
+
+def retry_topic(group: str) -> str:
+    """Topic that brings failed messages back to `group`: one per group, not one per topic."""
+    return RETRY_PREFIX + group
+
+
+def dlq_topic(group: str) -> str:
+    """Topic of the messages that `group` has given up."""
+    return DLQ_PREFIX + group
+
+
+def is_system_topic(name: str) -> bool:
+    """True when the topic belongs to the broker: nobody may create, change or delete it.
+
+    The prefix counts in lower case only, as in RocketMQ. Retry and DLQ topics are not system topics.
+    """
+    return name in SYSTEM_TOPICS or name.startswith(SYSTEM_PREFIX)
+
+
+def check_topic_name(name: str) -> None:
+    """Raise NameInvalid unless `name` may name a topic. Source: Validators.checkTopic."""
+    check_name("topic", name, MAX_TOPIC_LENGTH)
+
+
+def check_can_send(name: str) -> None:
+    """Raise TopicNotAllowed when only the broker writes to the topic."""
+    if name in NOT_ALLOWED_SEND:
+        raise TopicNotAllowed(name)
+
+
+def check_name(kind: str, name: object, max_length: int) -> None:
+    """Raise NameInvalid unless `name` is 1 to `max_length` of the characters that RocketMQ allows.
+
+    Topics and groups share the characters and differ in length. Source: TopicValidator.
+    """
+    if not isinstance(name, str):
+        raise NameInvalid(kind, repr(name), f"is {type(name).__name__}, not text; {_allowed(max_length)}")
+    if len(name) <= max_length and _NAME.fullmatch(name):
+        return
+    raise NameInvalid(kind, name, f"{_name_fault(name)}; {_allowed(max_length)}")
+
+
+_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+_NOT_IN_NAME = re.compile(r"[^%|a-zA-Z0-9_-]")
+
+
+def _name_fault(name: str) -> str:
+    stranger = _NOT_IN_NAME.search(name)
+    if stranger:
+        return f"holds {stranger[0]!r}"
+    return f"has {len(name):,} characters" if name else "is empty"
+
+
+def _allowed(max_length: int) -> str:
+    return f"allowed are 1 to {max_length} characters of A-Z a-z 0-9 _ - % |"
+
+
+class Perm(IntFlag):
+    """What may be done with a topic. 6 = READ | WRITE is the usual value. Source: PermName."""
+
+    INHERIT = 1
+    WRITE = 2
+    READ = 4
+
+
+class MessageType(StrEnum):
+    """What a topic is meant for; stored and shown. In RocketMQ only the gRPC proxy enforces it."""
+
+    NORMAL = "NORMAL"
+    FIFO = "FIFO"
+    DELAY = "DELAY"
+    TRANSACTION = "TRANSACTION"
+    UNSPECIFIED = "UNSPECIFIED"
+    MIXED = "MIXED"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """How a topic is set up. The defaults are those of `mqadmin updateTopic`.
+
+    Producers choose among queues 0 to write_queue_nums - 1, consumers read 0 to
+    read_queue_nums - 1. To shrink a topic without loss, lower the first, let consumers finish,
+    then lower the second. `order` asks producers to keep to the queue of a sharding key.
+    """
+
+    name: str
+    read_queue_nums: int = 8
+    write_queue_nums: int = 8
+    perm: Perm = Perm.READ | Perm.WRITE
+    order: bool = False
+    message_type: MessageType = MessageType.NORMAL
+
+    def __post_init__(self) -> None:
+        check_topic_name(self.name)
+        _check_queue_nums("read_queue_nums", self.read_queue_nums)
+        _check_queue_nums("write_queue_nums", self.write_queue_nums)
+        # Rows and command lines bring plain numbers and text.
+        object.__setattr__(self, "perm", _perm(self.perm))
+        object.__setattr__(self, "message_type", _message_type(self.message_type))
+
+
+def _check_queue_nums(name: str, value: object) -> None:
+    if not isinstance(value, int) or not 1 <= value <= MAX_QUEUE_NUMS:
+        raise ParameterInvalid(name, value, f"must be from 1 to {MAX_QUEUE_NUMS:,}")
+
+
+def _perm(value: object) -> Perm:
+    if not isinstance(value, int) or not 0 <= value <= 7:
+        raise ParameterInvalid("perm", value, "must be from 0 to 7: the sum of 4 (read), 2 (write), 1 (inherit)")
+    return Perm(value)
+
+
+def _message_type(value: str) -> MessageType:
+    try:
+        return MessageType(value)
+    except ValueError as exc:
+        raise ParameterInvalid("message_type", value, f"must be one of {', '.join(MessageType)}") from exc

@@ -1,0 +1,104 @@
+"""Unique ids: the id that a client gives a message, and that it keeps over all retries.
+
+    IPv4 address   process id   salt      milliseconds since the month began   counter
+    4 bytes        2 bytes      4 bytes   4 bytes                              2 bytes
+
+The layout is RocketMQ's, with the salt in place of a class loader's hash, and the month in UTC.
+People see 32 upper-case hexadecimal digits, the database a uuid.
+
+Inside a process no id comes twice, whatever the clock does, without a lock: each thread counts
+for itself under a salt that no other thread has, and takes a new salt when the month begins
+again. The address, the process id and the random first salt tell processes apart; a forked child
+draws its own. RocketMQ: MessageClientIDSetter.
+"""
+
+import itertools
+import os
+import re
+import secrets
+import socket
+import threading
+import uuid
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Final
+
+from mqdb.clock import Clock, SystemClock
+from mqdb.errors import ParameterInvalid
+
+_MILLISECOND: Final = timedelta(milliseconds=1)
+_UNIQUE_ID = re.compile("[0-9A-Fa-f]{32}")
+
+#: Any address beyond the local network will do; nothing is sent to it. Source: RFC 5737.
+_FAR_AWAY: Final = ("192.0.2.1", 9)
+
+_salts: Iterator[int]
+
+
+def _draw_salts() -> None:
+    global _salts
+    _salts = itertools.count(secrets.randbits(32))
+
+
+_draw_salts()
+os.register_at_fork(after_in_child=_draw_salts)
+
+
+class UniqueIdGenerator(threading.local):
+    """Makes unique ids; any thread may call it, also after a fork."""
+
+    _prefix: int
+    _number: int
+
+    # threading.local runs __init__ again, with the same clock, in each thread that comes along.
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._begin(self._clock.now())
+
+    def next(self) -> uuid.UUID:
+        """An id that this process has never made before."""
+        now = self._clock.now()
+        if now >= self._next_month or self._salts is not _salts:
+            self._begin(now)
+        # When the clock stands still or steps back, or 65,536 ids were made within a
+        # millisecond, the counter runs on into the milliseconds: the number only ever rises.
+        self._number = max(self._number + 1, (now - self._month) // _MILLISECOND << 16)
+        return uuid.UUID(int=self._prefix | self._number)
+
+    def _begin(self, now: datetime) -> None:
+        self._salts = _salts
+        self._month = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+        self._next_month = (self._month + timedelta(days=31)).replace(day=1)
+        self._number = -1
+        process_id = os.getpid() & 0xFFFF
+        salt = next(_salts) & 0xFFFF_FFFF
+        self._prefix = int.from_bytes(_address()) << 96 | process_id << 80 | salt << 48
+
+
+def format_unique_id(unique_id: uuid.UUID) -> str:
+    """As people see it: 32 upper-case hexadecimal digits."""
+    return unique_id.hex.upper()
+
+
+def parse_unique_id(text: str) -> uuid.UUID:
+    """The opposite of `format_unique_id`; takes lower case too. Else ParameterInvalid."""
+    if not _UNIQUE_ID.fullmatch(text):
+        raise ParameterInvalid("message id", text, "must be 32 hexadecimal digits")
+    return uuid.UUID(hex=text)
+
+
+def local_address() -> str | None:
+    """IPv4 address from which this machine reaches others; None if it has no route to any."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(_FAR_AWAY)
+        except OSError:
+            return None
+        address: str = probe.getsockname()[0]
+        return address
+
+
+def _address() -> bytes:
+    address = local_address()
+    # Machines without a route would all be 127.0.0.1. RocketMQ makes up an address then.
+    return socket.inet_aton(address) if address else secrets.token_bytes(4)

@@ -1,0 +1,121 @@
+"""The tree of errors: every error tells its story in one sentence, and survives the way to another process."""
+
+import inspect
+import pickle
+import re
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+
+from mqdb import errors
+from mqdb.errors import (
+    MqdbError,
+    NameInvalid,
+    ParameterInvalid,
+    QueueNotFound,
+    ResponseCode,
+    TopicExists,
+    TopicNotFound,
+)
+
+
+def all_errors(root: type[MqdbError] = MqdbError) -> list[type[MqdbError]]:
+    below = [error for child in root.__subclasses__() for error in all_errors(child)]
+    return [root, *below]
+
+
+def parameters(error: type[MqdbError]) -> dict[str, Any]:
+    """Names and types of the constructor's arguments; empty for a family of errors without data."""
+    named = [p for p in inspect.signature(error.__init__).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    hints = get_type_hints(error.__init__)
+    return {p.name: hints[p.name] for p in named if p.name != "self"}
+
+
+def sample(name: str, hint: Any) -> object:
+    samples = {int: 100 + len(name), float: 2.5, Path: Path("/srv") / name, list[str]: [f"a {name}", f"b {name}"]}
+    return samples.get(hint, f"a {name}")
+
+
+def made(error: type[MqdbError]) -> MqdbError:
+    return error(*(sample(name, hint) for name, hint in parameters(error).items()))
+
+
+with_data = [error for error in all_errors() if parameters(error)]
+
+
+@pytest.mark.parametrize("error", all_errors())
+def test_every_error_says_what_it_means(error: type[MqdbError]) -> None:
+    assert "__doc__" in vars(error)
+    assert error.__doc__
+
+
+@pytest.mark.parametrize("error", all_errors())
+def test_every_error_has_a_code_of_rocketmq(error: type[MqdbError]) -> None:
+    assert error.code in ResponseCode
+    assert error.code is not ResponseCode.SUCCESS
+
+
+@pytest.mark.parametrize("error", with_data)
+def test_every_error_pickles_with_data_and_sentence(error: type[MqdbError]) -> None:
+    original = made(error)
+
+    copy = pickle.loads(pickle.dumps(original))
+
+    assert type(copy) is error
+    assert vars(copy) == vars(original)
+    assert str(copy) == str(original)
+
+
+@pytest.mark.parametrize("error", with_data)
+def test_every_argument_is_kept_as_an_attribute(error: type[MqdbError]) -> None:
+    original = made(error)
+
+    assert {name: getattr(original, name, None) for name in parameters(error)} == {
+        name: sample(name, hint) for name, hint in parameters(error).items()
+    }
+
+
+@pytest.mark.parametrize("error", [error for error in with_data if error is not QueueNotFound])
+def test_the_sentence_names_every_value(error: type[MqdbError]) -> None:
+    sentence = str(made(error))
+
+    for name, hint in parameters(error).items():
+        value = sample(name, hint)
+        assert all(str(part) in sentence for part in (value if isinstance(value, list) else [value]))
+
+
+def test_a_missing_queue_is_named_with_those_that_exist() -> None:
+    assert str(QueueNotFound("orders", 9, 4)) == "topic 'orders' has queues 0 to 3, not 9"
+
+
+def test_the_tree_in_the_docstring_is_the_tree() -> None:
+    drawn: dict[str, str] = {}
+    path = [MqdbError.__name__]
+    for indent, name in re.findall(r"^    ((?:│   |    )*)[├└]── (\w+)", errors.__doc__ or "", re.MULTILINE):
+        path[len(indent) // 4 + 1 :] = [name]
+        drawn[name] = path[-2]
+
+    real = {error.__name__: error.__mro__[1].__name__ for error in all_errors()[1:]}
+
+    assert drawn == real
+
+
+def test_a_huge_value_does_not_flood_the_sentence_but_stays_in_the_error() -> None:
+    error = NameInvalid("topic", "x" * 1_000_000, "has 1,000,000 characters")
+
+    assert len(str(error)) < 300
+    assert len(error.name) == 1_000_000
+
+
+def test_a_value_of_legal_length_is_shown_whole() -> None:
+    assert "n" * 127 in str(NameInvalid("topic", "n" * 127, "is taken"))
+
+
+def test_a_line_break_in_a_value_does_not_break_the_line() -> None:
+    assert "\n" not in str(ParameterInvalid("limit", "1\n2", "must be a number"))
+
+
+@pytest.mark.parametrize("error", [TopicNotFound("a|b"), TopicExists("a|b")])
+def test_a_command_in_a_sentence_can_be_pasted_into_a_shell(error: MqdbError) -> None:
+    assert str(error).endswith(" 'a|b'")

@@ -1,0 +1,336 @@
+"""Messages: what may be sent, and what a receiver sees of a row."""
+
+import dataclasses
+import json
+import pickle
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqdb.errors import (
+    BodyEmpty,
+    BodyInvalid,
+    BodyTooLarge,
+    NameInvalid,
+    ParameterInvalid,
+    PropertyReserved,
+    ResponseCode,
+    SendTimeout,
+    TopicNotAllowed,
+)
+from mqdb.message import (
+    MAX_BODY_BYTES,
+    Message,
+    MessageQueue,
+    ReceivedMessage,
+    SendResult,
+    SendStatus,
+    check_message,
+    stored_properties,
+)
+
+QUEUE = MessageQueue("orders", "broker-a", 2)
+ID = uuid.UUID("0a000001-1f90-00c0-ffee-001122334455")
+
+
+# -- what a user writes -------------------------------------------------------------------------
+
+
+def test_a_text_body_is_sent_as_utf8() -> None:
+    assert Message("orders", "Grüße 🚀").body == "Grüße 🚀".encode()
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_a_body_of_any_kind_of_bytes_is_kept_as_bytes(kind: Callable[[bytes], Any]) -> None:
+    body = Message("orders", kind(b"\x00\xff")).body
+
+    assert type(body) is bytes
+    assert body == b"\x00\xff"
+
+
+@pytest.mark.parametrize("body", [None, 5, {"a": 1}])
+def test_a_body_that_is_no_bytes_and_no_text_is_refused(body: Any) -> None:
+    with pytest.raises(BodyInvalid, match=f"is {type(body).__name__}; give bytes") as caught:
+        Message("orders", body)
+
+    assert caught.value.code is ResponseCode.MESSAGE_ILLEGAL
+
+
+def test_a_text_that_utf8_cannot_hold_is_refused() -> None:
+    with pytest.raises(BodyInvalid, match=r"holds U\+D83D at 2"):
+        Message("orders", "ab\ud83d")
+
+
+@pytest.mark.parametrize(
+    ("given_keys", "keys"),
+    [
+        ((), ()),
+        ("", ()),
+        ("UA1545", ("UA1545",)),
+        ("UA1545 N14228", ("UA1545", "N14228")),
+        ("  UA1545   N14228 ", ("UA1545", "N14228")),
+        ("a\tb", ("a\tb",)),
+        (["UA1545", "N14228"], ("UA1545", "N14228")),
+        (iter("ab"), ("a", "b")),
+    ],
+)
+def test_keys_are_words_however_they_are_given(given_keys: Any, keys: tuple[str, ...]) -> None:
+    assert Message("orders", b"x", keys=given_keys).keys == keys
+
+
+def test_an_empty_tag_is_no_tag() -> None:
+    assert Message("orders", b"x", tag="") == Message("orders", b"x")
+    assert Message("orders", b"x").tag is None
+
+
+def test_a_message_keeps_what_it_was_made_with() -> None:
+    properties = {"origin": "EWR"}
+    message = Message("orders", b"x", properties=properties)
+
+    properties["origin"] = "JFK"
+
+    assert message.properties == {"origin": "EWR"}
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        message.topic = "other"  # type: ignore[misc]
+
+
+def test_a_message_can_be_copied_hashed_and_sent_to_another_process() -> None:
+    message = Message("orders", "x", "TagA", "k1 k2", {"a": "1"}, 7)
+
+    changed = dataclasses.replace(message, topic="other")
+
+    assert (changed.topic, changed.body, changed.keys, changed.flag) == ("other", b"x", ("k1", "k2"), 7)
+    assert pickle.loads(pickle.dumps(message)) == message
+    assert len({message, Message("orders", b"x", "TagA", ["k1", "k2"], {"a": "1"}, 7)}) == 1
+
+
+def test_the_repr_of_a_message_tells_everything_but_the_body() -> None:
+    text = repr(Message("orders", b"secret" * 1000, "TagA", "k1", {"a": "1"}))
+
+    assert text == (
+        "Message(topic='orders', tag='TagA', keys=('k1',), properties={'a': '1'}, flag=0, body of 6,000 bytes)"
+    )
+
+
+# -- what may be sent ---------------------------------------------------------------------------
+
+
+def test_a_message_with_everything_may_be_sent() -> None:
+    check_message(Message("orders", b"\x00", "a tag", ["k1", "k2"], {"origin": "EWR", "Größe": " 7 "}, -1))
+
+
+def test_a_body_of_exactly_4_mib_may_be_sent() -> None:
+    check_message(Message("orders", bytes(4_194_304)))
+
+
+def test_one_byte_more_than_4_mib_is_refused() -> None:
+    with pytest.raises(BodyTooLarge, match="the body has 4,194,305 bytes, the limit is 4,194,304") as caught:
+        check_message(Message("orders", bytes(MAX_BODY_BYTES + 1)))
+
+    assert caught.value.code is ResponseCode.MESSAGE_ILLEGAL
+
+
+@given(st.integers(1, 5_000), st.integers(1, 5_000))
+def test_a_body_passes_exactly_when_it_keeps_the_limit(size: int, limit: int) -> None:
+    message = Message("orders", bytes(size))
+
+    if size <= limit:
+        check_message(message, limit)
+    else:
+        with pytest.raises(BodyTooLarge) as caught:
+            check_message(message, limit)
+        assert (caught.value.size, caught.value.limit) == (size, limit)
+
+
+@pytest.mark.parametrize("body", [b"", ""])
+def test_an_empty_body_is_refused(body: bytes | str) -> None:
+    with pytest.raises(BodyEmpty, match="'orders'") as caught:
+        check_message(Message("orders", body))
+
+    assert caught.value.code is ResponseCode.MESSAGE_ILLEGAL
+
+
+@pytest.mark.parametrize("topic", ["", "or ders", "o" * 128])
+def test_an_illegal_topic_is_refused(topic: str) -> None:
+    with pytest.raises(NameInvalid):
+        check_message(Message(topic, b"x"))
+
+
+def test_a_topic_of_the_broker_is_refused() -> None:
+    with pytest.raises(TopicNotAllowed):
+        check_message(Message("SCHEDULE_TOPIC_XXXX", b"x"))
+
+
+def test_a_reserved_property_is_refused() -> None:
+    with pytest.raises(PropertyReserved):
+        check_message(Message("orders", b"x", properties={"DELAY": "3"}))
+
+
+@pytest.mark.parametrize("flag", [-(2**31), 0, 2**31 - 1])
+def test_a_flag_of_32_bits_may_be_sent(flag: int) -> None:
+    check_message(Message("orders", b"x", flag=flag))
+
+
+@pytest.mark.parametrize("flag", [-(2**31) - 1, 2**31, 1.5, "1", None])
+def test_a_flag_that_is_no_number_of_32_bits_is_refused(flag: Any) -> None:
+    with pytest.raises(ParameterInvalid, match=r"^flag = .*32 bits"):
+        check_message(Message("orders", b"x", flag=flag))
+
+
+# -- what is stored and answered ----------------------------------------------------------------
+
+
+def test_tag_keys_and_id_are_stored_beside_the_users_properties() -> None:
+    message = Message("orders", b"x", "TagA", ["k1", "k2"], {"origin": "EWR"})
+
+    assert stored_properties(message, ID) == {
+        "origin": "EWR",
+        "TAGS": "TagA",
+        "KEYS": "k1 k2",
+        "UNIQ_KEY": "0A0000011F9000C0FFEE001122334455",
+    }
+
+
+def test_a_bare_message_is_stored_with_its_id_alone() -> None:
+    assert stored_properties(Message("orders", b"x"), ID) == {"UNIQ_KEY": ID.hex.upper()}
+
+
+def test_queues_are_ordered_by_topic_broker_and_number() -> None:
+    ordered = [
+        MessageQueue("a", "broker-a", 9),
+        MessageQueue("a", "broker-a", 10),
+        MessageQueue("a", "broker-b", 0),
+        MessageQueue("b", "broker-a", 0),
+    ]
+
+    assert sorted({*ordered}) == ordered
+    assert str(ordered[1]) == "a@broker-a:10"
+
+
+def test_the_four_statuses_are_those_of_rocketmq() -> None:
+    assert [*SendStatus] == ["SEND_OK", "FLUSH_DISK_TIMEOUT", "FLUSH_SLAVE_TIMEOUT", "SLAVE_NOT_AVAILABLE"]
+
+
+def test_the_queue_offset_is_looked_up_when_first_asked_for_and_only_then() -> None:
+    lookups = []
+
+    def look_up() -> int:
+        lookups.append(1)
+        return 0
+
+    result = SendResult(SendStatus.SEND_OK, ID.hex.upper(), QUEUE, 41, look_up)
+    assert "41" in repr(result)
+    assert lookups == []
+
+    assert (result.queue_offset, result.queue_offset) == (0, 0)
+    assert lookups == [1]
+
+
+def test_a_lookup_that_failed_is_tried_again() -> None:
+    answers: list[SendTimeout | int] = [SendTimeout("orders", 3.0), 17]
+
+    def look_up() -> int:
+        answer = answers.pop(0)
+        if isinstance(answer, SendTimeout):
+            raise answer
+        return answer
+
+    result = SendResult(SendStatus.SEND_OK, ID.hex.upper(), QUEUE, 41, look_up)
+
+    with pytest.raises(SendTimeout):
+        _ = result.queue_offset
+    assert result.queue_offset == 17
+
+
+# -- what a receiver sees -----------------------------------------------------------------------
+
+
+def received(**changes: Any) -> ReceivedMessage:
+    row = {
+        "queue": QUEUE,
+        "queue_offset": 17,
+        "log_pos": 4711,
+        "msg_id": ID,
+        "tag": "TagA",
+        "keys": "k1 k2",
+        "properties": '{"origin": "EWR"}',
+        "body": b"secret",
+        "born_time": 0,
+        "store_time": 1_500_000,
+        "born_host": "10.0.0.1",
+        "reconsume_times": 3,
+        "flag": 7,
+        "sys_flag": 1,
+        "min_offset": 5,
+        "max_offset": 100,
+    }
+    return ReceivedMessage(**{**row, **changes})
+
+
+def test_a_received_message_gives_back_the_row() -> None:
+    message = received()
+
+    assert (message.topic, message.queue, message.queue_offset, message.log_pos) == ("orders", QUEUE, 17, 4711)
+    assert (message.body, message.tag, message.born_host) == (b"secret", "TagA", "10.0.0.1")
+    assert (message.reconsume_times, message.flag, message.sys_flag) == (3, 7, 1)
+    assert (message.min_offset, message.max_offset) == (5, 100)
+
+
+@pytest.mark.parametrize("msg_id", [ID, ID.bytes])
+def test_the_id_is_32_digits_from_a_uuid_and_from_its_bytes(msg_id: uuid.UUID | bytes) -> None:
+    assert received(msg_id=msg_id).message_id == "0A0000011F9000C0FFEE001122334455"
+
+
+@pytest.mark.parametrize(("text", "keys"), [(None, ()), ("", ()), ("k1", ("k1",)), ("k1 k2", ("k1", "k2"))])
+def test_the_keys_are_the_words_of_the_column(text: str | None, keys: tuple[str, ...]) -> None:
+    assert received(keys=text).keys == keys
+
+
+@given(st.dictionaries(st.text(), st.text()))
+def test_properties_are_the_same_in_every_form_that_postgresql_gives(properties: dict[str, str]) -> None:
+    text = json.dumps(properties, ensure_ascii=False).encode("utf-8", "surrogatepass")
+
+    for form in (properties, text, b"\x01" + text, json.dumps(properties)):
+        assert received(properties=form).properties == properties
+
+
+def test_properties_are_parsed_once() -> None:
+    message = received()
+
+    assert message.properties is message.properties
+
+
+def test_properties_are_not_parsed_until_they_are_read() -> None:
+    message = received(properties="{ no JSON")
+
+    assert message.tag == "TagA"
+    with pytest.raises(json.JSONDecodeError):
+        _ = message.properties
+
+
+def test_times_are_aware_and_exact() -> None:
+    message = received(born_time=0, store_time=-1)
+
+    assert message.born_time == datetime(2000, 1, 1, tzinfo=UTC)
+    assert message.store_time == datetime(2000, 1, 1, tzinfo=UTC) - timedelta(microseconds=1)
+    assert message.born_time.tzinfo is UTC
+    assert received(born_time=836_913_600_123_456).born_time.isoformat() == "2026-07-09T12:00:00.123456+00:00"
+
+
+def test_a_received_message_survives_the_way_to_another_process() -> None:
+    copy = pickle.loads(pickle.dumps(received()))
+
+    assert repr(copy) == repr(received())
+    assert copy.properties == {"origin": "EWR"}
+
+
+def test_the_repr_of_a_received_message_tells_where_it_is_but_not_the_body() -> None:
+    assert repr(received()) == (
+        "ReceivedMessage(0A0000011F9000C0FFEE001122334455 at orders@broker-a:2 offset 17, "
+        "tag='TagA', keys=('k1', 'k2'), reconsume_times=3, body of 6 bytes)"
+    )
