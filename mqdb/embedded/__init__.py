@@ -1,0 +1,23 @@
+"""Embedded PostgreSQL: a server of mqdb's own, for machines where nobody runs one. Linux and macOS.
+
+The programs come from a wheel or from the machine (`find_postgres`), never from a download. `EmbeddedPostgres` owns a
+server in a home directory and dies with its process; `open_or_attach` lets several processes share one home, and
+lets an attached one take over when the owner is gone; `attach` finds a server that somebody else runs.
+"""
+
+from mqdb.embedded.binaries import PostgresBinaries, find_postgres
+from mqdb.embedded.home import RunningPostgres, temporary_home
+from mqdb.embedded.sharing import SharedPostgres, Supervision, attach, open_or_attach
+from mqdb.embedded.supervisor import EmbeddedPostgres
+
+__all__ = [
+    "EmbeddedPostgres",
+    "RunningPostgres",
+    "PostgresBinaries",
+    "find_postgres",
+    "temporary_home",
+    "attach",
+    "open_or_attach",
+    "SharedPostgres",
+    "Supervision",
+]

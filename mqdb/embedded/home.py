@@ -1,0 +1,179 @@
+"""The home of an embedded PostgreSQL: what lies where, who owns it, and how others find the server.
+
+    <home>/data/         the cluster, mode 0700, owned by the account that runs PostgreSQL
+    <home>/runtime/      a copy of the programs, only where root needs one
+    <home>/password      of the database users, mode 0600
+    <home>/postgres.log  what the server printed
+    <home>/mqdb.lock     held by the process that owns the server; the kernel frees it when that process ends
+    <home>/run.json      how to reach the server of the latest run, mode 0600
+
+run.json outlives the server: the next owner takes the port from it, so that the address in a client's hand stays
+valid. Whoever reads it has to ask the server itself whether it lives (`attach` does).
+"""
+
+import json
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from filelock import BaseFileLock, FileLock, Timeout
+
+from mqdb.embedded.account import Account, can_enter, closed_directory, service_account
+from mqdb.embedded.leftovers import end_server
+from mqdb.errors import DataDirectoryBusy, DataDirectoryUnusable
+
+_LOG_BYTES_KEPT = 10_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class RunningPostgres:
+    """How to reach a server. `pid` is the process that owns it, `postgres_pid` the postmaster."""
+
+    dsn: str
+    port: int
+    pid: int
+    postgres_pid: int
+
+
+class Home:
+    """The paths of one home directory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.expanduser().resolve()
+        self.data = self.path / "data"
+        self.runtime = self.path / "runtime"
+        self.password_file = self.path / "password"
+        self.log_file = self.path / "postgres.log"
+        self.lock_file = self.path / "mqdb.lock"
+        self.run_file = self.path / "run.json"
+
+
+@contextmanager
+def refusing(path: Path) -> Iterator[None]:
+    """Turns an error of the file system into one that names the directory and the remedy."""
+    try:
+        yield
+    except OSError as exc:
+        where = f" ({exc.filename})" if exc.filename not in (None, str(path)) else ""
+        raise DataDirectoryUnusable(path, f"{exc.strerror or exc}{where}") from exc
+
+
+def create(home: Home, account: Account | None) -> None:
+    """Makes the home and what is missing above it. Directories that exist keep their owner and mode."""
+    with refusing(home.path):
+        missing = [path for path in [home.path, *home.path.parents] if not path.exists()]
+        for path in reversed(missing):
+            path.mkdir(exist_ok=True)
+            # Not left to the umask: root's PostgreSQL runs under another account and has to pass through.
+            path.chmod(0o711 if account else 0o700)
+        if not home.path.is_dir():
+            raise NotADirectoryError(20, "is not a directory")
+
+
+def check_reachable(home: Home, account: Account | None) -> None:
+    """Raises DataDirectoryUnusable when the account cannot even enter the home."""
+    if account is None or can_enter(home.path, account):
+        return
+    closed = closed_directory(home.path, account) or home.path
+    mode = closed.stat().st_mode & 0o7777
+    raise DataDirectoryUnusable(
+        home.path, f"user {account.name!r}, to whom root hands PostgreSQL, may not enter {closed} (mode {mode:04o})"
+    )
+
+
+def data_version(home: Home) -> int | None:
+    """Major version of the cluster, None where there is none yet."""
+    with refusing(home.data):
+        try:
+            return int((home.data / "PG_VERSION").read_text())
+        except FileNotFoundError:
+            if home.data.is_dir() and any(home.data.iterdir()):
+                raise DataDirectoryUnusable(home.data, "holds files but no PG_VERSION") from None
+            return None
+        except ValueError:
+            raise DataDirectoryUnusable(home.data, "PG_VERSION holds no version number") from None
+
+
+def lock(home: Home) -> BaseFileLock:
+    """Takes the lock or raises DataDirectoryBusy at once."""
+    # Not thread-local: the thread that takes a directory over is not the one that gives it back.
+    directory_lock = FileLock(home.lock_file, thread_local=False)
+    with refusing(home.path):
+        try:
+            directory_lock.acquire(blocking=False)
+        except Timeout:
+            raise DataDirectoryBusy(home.path) from None
+    return directory_lock
+
+
+def password(home: Home, *, is_new: bool) -> str:
+    """The password of the database users, written down once, when the cluster is made."""
+    with refusing(home.path):
+        if is_new:
+            _write_private(home.password_file, secrets.token_urlsafe(24))
+        return home.password_file.read_text()
+
+
+def write_run_file(home: Home, running: RunningPostgres) -> None:
+    with refusing(home.path):
+        _write_private(home.run_file, json.dumps(asdict(running), indent=2) + "\n")
+
+
+def read_run_file(home: Home) -> RunningPostgres | None:
+    """What the latest owner wrote; None where there is nothing that can be understood."""
+    with refusing(home.path):
+        try:
+            return RunningPostgres(**json.loads(home.run_file.read_text()))
+        except (FileNotFoundError, NotADirectoryError, ValueError, TypeError):
+            return None
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Atomically, and never readable for others, not even for a moment."""
+    handle, partial = tempfile.mkstemp(prefix=path.name, dir=path.parent)
+    try:
+        with open(handle, "w") as file:
+            file.write(text)
+        os.replace(partial, path)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(partial)
+        raise
+
+
+def open_log(home: Home) -> int:
+    """File descriptor to append to the server's log; a long one is put aside first."""
+    with refusing(home.path):
+        with suppress(FileNotFoundError):
+            if home.log_file.stat().st_size > _LOG_BYTES_KEPT:
+                home.log_file.replace(home.log_file.with_suffix(".log.1"))
+        return os.open(home.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+
+@contextmanager
+def temporary_home(environ: Mapping[str, str] = os.environ) -> Iterator[Path]:
+    """A home in the system's directory for temporary files, removed afterwards, for demos and tests.
+
+    A server that a killed process left running in it is ended first.
+    """
+    account = service_account(environ)
+    path = Path(tempfile.mkdtemp(prefix="mqdb-", dir=_temporary_parent(account))).resolve()
+    try:
+        if account is not None:
+            path.chmod(0o711)
+        yield path
+    finally:
+        end_server(Home(path).data)
+        shutil.rmtree(path)
+
+
+def _temporary_parent(account: Account | None) -> Path:
+    """TMPDIR may lie in a private directory, such as /root/tmp, where PostgreSQL's account cannot go."""
+    wished = Path(tempfile.gettempdir())
+    places = [wished, Path("/tmp"), Path("/var/tmp"), Path("/var/lib")]
+    return next((place for place in places if place.is_dir() and can_enter(place, account)), wished)

@@ -1,0 +1,103 @@
+"""One run of the server program: spawned, watched, and bound to the life of its owner.
+
+Linux sends the parent-death signal when the *thread* that spawned the child ends, not the process. So the thread
+that spawns does nothing else afterwards than wait for the child, and lives exactly as long. It notices the child's
+end at once, and a server may be started from any thread, also from one that ends soon.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+
+from mqdb.embedded.account import Account, postgres_environment
+from mqdb.embedded.leftovers import FAST_SHUTDOWN_SECONDS
+
+_LAUNCHER = Path(__file__).with_name("launcher.py")
+_IMMEDIATE_SHUTDOWN_SECONDS = 5.0
+
+
+class ServerProcess:
+    """A running server. `exited` is set as soon as it has ended, for whatever reason."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        account: Account | None,
+        cwd: Path,
+        output: int,
+        with_pipe: bool = sys.platform != "linux",
+    ) -> None:
+        """Starts it; `output` is the file descriptor that takes what it prints.
+
+        `with_pipe` chooses the watcher of other systems; a fork of the owner would hold its pipe open, too.
+        """
+        self.exited = threading.Event()
+        watch, self._owner_end = os.pipe() if with_pipe else (-1, -1)
+        identity = (account.uid, account.gid) if account else (-1, -1)
+        launcher = [sys.executable, "-I", "-S", str(_LAUNCHER)]
+        numbers = [str(number) for number in (os.getpid(), watch, *identity)]
+        spawned: Future[subprocess.Popen[bytes]] = Future()
+        threading.Thread(
+            target=self._spawn_and_wait,
+            args=([*launcher, *numbers, *command], cwd, output, watch, spawned),
+            name="mqdb-postgres",
+            daemon=True,
+        ).start()
+        try:
+            self._process = spawned.result()
+        finally:
+            if with_pipe:
+                os.close(watch)
+        self.pid = self._process.pid
+
+    def _spawn_and_wait(
+        self, command: list[str], cwd: Path, output: int, watch: int, spawned: "Future[subprocess.Popen[bytes]]"
+    ) -> None:
+        try:
+            process = subprocess.Popen(
+                command,
+                cwd=cwd,
+                env=postgres_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=() if watch < 0 else (watch,),
+                # Ctrl-C is for the owner, who then stops the server in its own time.
+                process_group=0,
+            )
+        except OSError as exc:
+            spawned.set_exception(exc)
+            return
+        spawned.set_result(process)
+        process.wait()
+        self.exited.set()
+        self._dismiss_watcher()
+
+    def _dismiss_watcher(self) -> None:
+        if self._owner_end >= 0:
+            with suppress(BrokenPipeError):
+                os.write(self._owner_end, b".")
+            os.close(self._owner_end)
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.returncode
+
+    def stop(self) -> None:
+        """Fast shutdown: sessions are cut off, changed buffers written. Harder means only if that does not help."""
+        for how, seconds in (
+            (signal.SIGINT, FAST_SHUTDOWN_SECONDS),
+            (signal.SIGQUIT, _IMMEDIATE_SHUTDOWN_SECONDS),
+            (signal.SIGKILL, None),
+        ):
+            with suppress(ProcessLookupError):
+                self._process.send_signal(how)
+            if self.exited.wait(seconds):
+                return

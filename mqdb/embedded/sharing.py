@@ -1,0 +1,158 @@
+"""One server for all processes that work in the same home: the first owns it, the others attach.
+
+An attached process keeps trying the directory's lock, which costs two system calls. Once it holds the lock, the owner
+is gone, and the process becomes the owner: it waits for the old server to end and starts a new one on the same port,
+so that every address in a client's hand stays valid.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psycopg
+
+from mqdb.embedded import home as homes
+from mqdb.embedded.binaries import PostgresBinaries
+from mqdb.embedded.home import Home, RunningPostgres
+from mqdb.embedded.supervisor import NO_SETTINGS, EmbeddedPostgres
+from mqdb.errors import DataDirectoryBusy
+
+logger = logging.getLogger(__name__)
+
+_ATTACH_POLL_SECONDS = 0.1
+_WATCH_SECONDS = 0.2
+_LONGEST_PAUSE_SECONDS = 5.0
+
+
+def attach(home: Path) -> RunningPostgres | None:
+    """The server that runs in this home, or None. Asks the server itself: the file may be older than its end.
+
+    Raises DataDirectoryUnusable when the file may not be read: it belongs to another user.
+    """
+    running = homes.read_run_file(Home(home))
+    return running if running is not None and _answers(running.dsn) else None
+
+
+def _answers(dsn: str) -> bool:
+    """Only the server of this home knows the password (and scram makes it prove that)."""
+    try:
+        with psycopg.connect(dsn, connect_timeout=5, gssencmode="disable"):
+            return True
+    except psycopg.OperationalError as exc:
+        return "too many clients" in str(exc) or "remaining connection slots" in str(exc)
+
+
+class Supervision(Enum):
+    """What one look at the server led to."""
+
+    UNCHANGED = "unchanged"
+    RESTARTED = "restarted"
+    TAKEN_OVER = "taken over"
+
+
+class SharedPostgres:
+    """The server of a home, run by this process or by another one; made by `open_or_attach`."""
+
+    def __init__(self, owned: EmbeddedPostgres, running: RunningPostgres | None) -> None:
+        """With `running`, `owned` has not been started: it is what takes over one day."""
+        self._server = owned
+        self._running = running
+        self._closing = threading.Event()
+        self._watcher: threading.Thread | None = None
+
+    @property
+    def is_owner(self) -> bool:
+        return self._running is None
+
+    @property
+    def dsn(self) -> str:
+        running = self._running
+        return running.dsn if running is not None else self._server.dsn
+
+    @property
+    def port(self) -> int:
+        running = self._running
+        return running.port if running is not None else self._server.port
+
+    def supervise_once(self) -> Supervision:
+        """The owner restarts a server that has died, any other process takes over from an owner that has.
+
+        Raises an EmbeddedError when that fails; the next call tries again.
+        """
+        if self._running is None:
+            return Supervision.RESTARTED if self._server.supervise_once() else Supervision.UNCHANGED
+        try:
+            self._server.start()
+        except DataDirectoryBusy:
+            # Another process may have been faster, and found the port taken.
+            self._running = homes.read_run_file(Home(self._server.home)) or self._running
+            return Supervision.UNCHANGED
+        self._running = None
+        logger.warning("took over PostgreSQL from an owner that is gone", extra={"port": self._server.port})
+        return Supervision.TAKEN_OVER
+
+    def watch(self) -> None:
+        """Keeps calling `supervise_once` from a thread of its own until `close`."""
+        self._watcher = threading.Thread(target=self._watch, name="mqdb-postgres-watch", daemon=True)
+        self._watcher.start()
+
+    def _watch(self) -> None:
+        pause = _WATCH_SECONDS
+        while not self._closing.wait(pause):
+            try:
+                self.supervise_once()
+                pause = _WATCH_SECONDS
+            except Exception:  # whatever it is, nobody else would try again
+                pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+                logger.exception("PostgreSQL does not run", extra={"next_attempt_in_seconds": pause})
+
+    def close(self) -> None:
+        """Stops watching, and the server if it is this process's own."""
+        self._closing.set()
+        if self._watcher is not None:
+            self._watcher.join()
+        self._server.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def open_or_attach(
+    home: Path,
+    *,
+    port: int = 0,
+    settings: Mapping[str, str] = NO_SETTINGS,
+    binaries: PostgresBinaries | None = None,
+    durable: bool = True,
+    patience_seconds: float = 60.0,
+) -> SharedPostgres:
+    """Starts the server of this home, or attaches to the one that runs there.
+
+    Waits while another process is still starting it; raises DataDirectoryBusy when that takes too long, for instance
+    because the owner hangs.
+    """
+    server = EmbeddedPostgres(home, port=port, settings=settings, binaries=binaries, durable=durable)
+    deadline = time.monotonic() + patience_seconds
+    while True:
+        try:
+            server.start()
+            return SharedPostgres(server, None)
+        except DataDirectoryBusy:
+            running = attach(home)
+            if running is not None:
+                # Later, at a takeover, the port of the server that was attached to counts, not a wish.
+                successor = EmbeddedPostgres(home, settings=settings, binaries=binaries, durable=durable)
+                return SharedPostgres(successor, running)
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(_ATTACH_POLL_SECONDS)

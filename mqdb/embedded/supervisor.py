@@ -1,0 +1,258 @@
+"""Owner of an embedded PostgreSQL: makes the cluster, starts the server, keeps it alive, stops it.
+
+Only the holder of the directory's lock gets this far, and the kernel frees that lock when its process ends,
+however it ends. A server therefore belongs to one process, and dies with it.
+"""
+
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Self
+
+import psycopg
+from filelock import BaseFileLock
+
+from mqdb.embedded import cluster, ports
+from mqdb.embedded import home as homes
+from mqdb.embedded.account import Account, owner_of, service_account
+from mqdb.embedded.binaries import PostgresBinaries, binaries_for, find_postgres
+from mqdb.embedded.home import Home, RunningPostgres
+from mqdb.embedded.leftovers import end_server
+from mqdb.embedded.process import ServerProcess
+from mqdb.embedded.tuning import as_arguments, server_settings
+from mqdb.errors import (
+    IllegalState,
+    ParameterInvalid,
+    PortInUse,
+    PostgresFailed,
+    PostgresNotFound,
+    PostgresVersionMismatch,
+)
+
+logger = logging.getLogger(__name__)
+
+NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
+
+_LOG_TAIL_LINES = 15
+# What the server says while the previous one is not quite gone, and how long we believe that.
+_NOT_GONE_YET = ("is still in use", 'lock file "postmaster.pid" already exists')
+_PATIENCE_SECONDS = 10.0
+_RETRY_SECONDS = 0.1
+
+
+class EmbeddedPostgres:
+    """A PostgreSQL server that belongs to this process. Its methods may be called from any thread."""
+
+    def __init__(
+        self,
+        home: Path,
+        *,
+        port: int = 0,
+        settings: Mapping[str, str] = NO_SETTINGS,
+        binaries: PostgresBinaries | None = None,
+        durable: bool = True,
+    ) -> None:
+        """`port` 0 stands for that of the previous run, else any free one; `settings` override the tuning.
+
+        Without `durable`, a crash of the machine (not of the server) may destroy the data: for tests and demos.
+        """
+        if not 0 <= port <= 65_535:
+            raise ParameterInvalid("port", port, "must be 0 (any free port) to 65,535")
+        self._home = Home(home)
+        self._wished_port = port
+        self._settings = settings
+        self._wished_binaries = binaries
+        self._durable = durable
+        self._guard = threading.RLock()
+        self._lock: BaseFileLock | None = None
+        self._account: Account | None = None
+        self._binaries: PostgresBinaries | None = None
+        self._password = ""
+        self._port = 0
+        self._process: ServerProcess | None = None
+
+    # -- what it is ---------------------------------------------------------------------------
+
+    @property
+    def home(self) -> Path:
+        return self._home.path
+
+    @property
+    def dsn(self) -> str:
+        """Address of the database for clients, with the password."""
+        self._started()
+        return cluster.dsn(self._port, self._password)
+
+    @property
+    def port(self) -> int:
+        self._started()
+        return self._port
+
+    @property
+    def pid(self) -> int:
+        """Process number of the postmaster."""
+        return self._started().pid
+
+    @property
+    def binaries(self) -> PostgresBinaries:
+        """The programs that run: where root needed a copy, the copy."""
+        self._started()
+        assert self._binaries is not None
+        return self._binaries
+
+    def is_running(self) -> bool:
+        return self._process is not None and not self._process.exited.is_set()
+
+    def _started(self) -> ServerProcess:
+        """The latest server, which may have died since."""
+        if self._process is None:
+            raise IllegalState("the embedded PostgreSQL", "not started")
+        return self._process
+
+    # -- what it does -------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Returns when the server takes connections. Makes the home and the cluster where they are missing.
+
+        Raises DataDirectoryBusy at once when another process owns the directory, PortInUse when the port of the
+        constructor is taken, and the others of the EmbeddedError family. After an error nothing is left running.
+        """
+        with self._guard:
+            if self._process is not None:
+                raise IllegalState("the embedded PostgreSQL", "started already")
+            account = service_account()
+            if sys.platform == "win32":
+                raise PostgresNotFound("the embedded PostgreSQL runs on Linux and macOS only")
+            homes.create(self._home, account)
+            self._lock = homes.lock(self._home)
+            try:
+                self._prepare(account)
+                self._start_on_a_port()
+            except BaseException:
+                self.stop()
+                raise
+
+    def stop(self) -> None:
+        """Fast shutdown, then the directory is free for others. Without effect where nothing runs."""
+        with self._guard:
+            process, self._process = self._process, None
+            if process is not None:
+                process.stop()
+                logger.info("stopped PostgreSQL", extra={"pid": process.pid})
+            if self._lock is not None:
+                self._lock.release()
+                self._lock = None
+
+    def restart(self) -> None:
+        """Starts the server again on the same port, after its death or to change it for a fresh one."""
+        with self._guard:
+            self._started().stop()
+            end_server(self._home.data)
+            self._serve(self._port)
+
+    def supervise_once(self) -> bool:
+        """Restarts the server if it has ended without being told to; True if it had."""
+        with self._guard:
+            if self._process is None or not self._process.exited.is_set():
+                return False
+            logger.warning("PostgreSQL has ended, starting it again", extra={"exit_code": self._process.returncode})
+            self.restart()
+            return True
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # -- how it does it -----------------------------------------------------------------------
+
+    def _prepare(self, account: Account | None) -> None:
+        """Everything up to a data directory that can be served."""
+        version = homes.data_version(self._home)
+        is_new = version is None
+        self._account = account if is_new else owner_of(self._home.data, account)
+        homes.check_reachable(self._home, self._account)
+        found = self._wished_binaries or find_postgres(version)
+        if version not in (None, found.major):
+            raise PostgresVersionMismatch(version, [str(found)])
+        with homes.refusing(self._home.path):
+            self._binaries = binaries_for(self._account, found, self._home.runtime)
+        self._password = homes.password(self._home, is_new=is_new)
+        if is_new:
+            cluster.initialize(self._home, self._binaries, self._account, self._password, durable=self._durable)
+        else:
+            end_server(self._home.data)
+
+    def _start_on_a_port(self) -> None:
+        previous = homes.read_run_file(self._home)
+        for port in ports.candidates(self._wished_port, previous.port if previous else None):
+            if ports.is_free(port):
+                try:
+                    return self._serve(port)
+                except PortInUse:
+                    # Somebody was faster.
+                    continue
+        raise PortInUse(self._wished_port)
+
+    def _serve(self, port: int) -> None:
+        """Starts the server, waits until it is ready, and says where it is."""
+        started = time.monotonic()
+        while True:
+            try:
+                self._start_process(port)
+                break
+            except PostgresFailed as exc:
+                too_late = time.monotonic() - started > _PATIENCE_SECONDS
+                if too_late or not any(text in exc.log_tail for text in _NOT_GONE_YET):
+                    raise
+                time.sleep(_RETRY_SECONDS)
+                end_server(self._home.data)
+        self._port = port
+        running = RunningPostgres(self.dsn, port, os.getpid(), self.pid)
+        homes.write_run_file(self._home, running)
+        seconds = round(time.monotonic() - started, 3)
+        logger.info("started PostgreSQL", extra={"pid": self.pid, "port": port, "seconds": seconds})
+
+    def _start_process(self, port: int) -> None:
+        assert self._binaries is not None
+        settings = server_settings(port, self._settings, durable=self._durable)
+        command = [str(self._binaries.program("postgres")), "-D", str(self._home.data), *as_arguments(settings)]
+        output = homes.open_log(self._home)
+        try:
+            log_start = os.fstat(output).st_size
+            process = ServerProcess(command, account=self._account, cwd=self._home.path, output=output)
+        except OSError as exc:
+            raise PostgresFailed(f"could not be started: {exc}", "") from exc
+        finally:
+            os.close(output)
+        try:
+            with cluster.connect_when_ready(process, port, self._password, self._home) as connection:
+                cluster.create_database(connection, self._password)
+        except PostgresFailed as exc:
+            process.stop()
+            tail = self._log_since(log_start)
+            if "Address already in use" in tail:
+                raise PortInUse(port) from exc
+            raise PostgresFailed(exc.reason, tail) from exc
+        except psycopg.Error as exc:
+            process.stop()
+            raise PostgresFailed(f"did not let its database be made: {exc}", self._log_since(log_start)) from exc
+        except BaseException:
+            process.stop()
+            raise
+        self._process = process
+
+    def _log_since(self, position: int) -> str:
+        with open(self._home.log_file, "rb") as log:
+            log.seek(position)
+            text = log.read().decode(errors="replace")
+        return "\n".join(text.splitlines()[-_LOG_TAIL_LINES:])
