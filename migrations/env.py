@@ -1,0 +1,34 @@
+"""How Alembic reaches the database: the DSN and the connection come from `mqdb.store.migrations`."""
+
+from alembic import context
+from sqlalchemy import Connection, text
+
+from mqdb.store.engine import create_engine
+from mqdb.store.tables import metadata
+
+
+def run(connection: Connection | None) -> None:
+    """Run the migrations on a connection, or print their SQL where there is none."""
+    context.configure(
+        connection=connection,
+        dialect_name=None if connection is not None else "postgresql",
+        target_metadata=metadata,
+        version_table_schema="mqdb",
+        literal_binds=connection is None,
+    )
+    with context.begin_transaction():
+        # The version table lives in the schema, so the schema comes first. No IF NOT EXISTS on a server that
+        # has it: a role without CREATE on the database may still migrate.
+        if connection is None or not connection.scalar(text("SELECT to_regnamespace('mqdb') IS NOT NULL")):
+            context.execute("CREATE SCHEMA mqdb")
+            context.execute("COMMENT ON SCHEMA mqdb IS 'mqdb: a message broker'")
+        context.run_migrations()
+
+
+if context.is_offline_mode():
+    run(None)
+elif (given := context.config.attributes.get("connection")) is not None:
+    run(given)
+else:  # `alembic` on the command line
+    with create_engine(context.config.get_main_option("sqlalchemy.url") or "").begin() as connection:
+        run(connection)

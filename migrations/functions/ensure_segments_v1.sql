@@ -1,0 +1,16 @@
+-- Partitions must exist before a record needs one. The keeper sees to it; dispatch does when it enters a
+-- segment, and a producer whose append found none.
+CREATE FUNCTION mqdb.ensure_segments(ahead integer) RETURNS integer
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    made integer := 0;
+BEGIN
+    WHILE (SELECT count(*) FROM mqdb.segment WHERE start_pos > (SELECT last_value FROM mqdb.log_pos)) < ahead LOOP
+        PERFORM mqdb.add_segment((SELECT segment_size FROM mqdb.broker));
+        made := made + 1;
+    END LOOP;
+    RETURN made;
+END
+$$;
+COMMENT ON FUNCTION mqdb.ensure_segments(integer) IS 'Makes so many segments exist ahead of the log; returns how many it made';

@@ -1,0 +1,67 @@
+-- Sends from psql, triggers and any language, inside the caller's transaction: the record is there when it
+-- commits and never was when it does not. The rules are those of the Python client (mqdb/message.py).
+CREATE FUNCTION mqdb.send(
+    topic text, body bytea, tag text DEFAULT NULL, keys text DEFAULT NULL, properties jsonb DEFAULT '{}',
+    sharding_key text DEFAULT NULL, delay_level integer DEFAULT NULL, deliver_at timestamptz DEFAULT NULL
+) RETURNS text
+LANGUAGE plpgsql
+AS $$
+#variable_conflict use_column
+DECLARE
+    id uuid := gen_random_uuid();
+    all_properties jsonb;
+    target mqdb.topic;
+    wanted_queue integer;
+    name text;
+    value jsonb;
+    size bigint := 0;
+BEGIN
+    IF delay_level IS NOT NULL OR deliver_at IS NOT NULL THEN
+        RAISE EXCEPTION 'delayed delivery: not supported by this version of mqdb' USING ERRCODE = 'MQ003';
+    ELSIF coalesce(octet_length(send.body), 0) = 0 THEN
+        RAISE EXCEPTION 'the body of a message to topic "%" is empty; send at least 1 byte', send.topic USING ERRCODE = 'MQ013';
+    ELSIF octet_length(send.body) > 4194304 THEN
+        RAISE EXCEPTION 'the body has % bytes, the limit is 4194304', octet_length(send.body) USING ERRCODE = 'MQ013';
+    ELSIF send.topic IN ('SCHEDULE_TOPIC_XXXX', 'RMQ_SYS_TRANS_HALF_TOPIC', 'RMQ_SYS_TRANS_OP_HALF_TOPIC',
+                         'TRANS_CHECK_MAX_TIME_TOPIC', 'SELF_TEST_TOPIC', 'OFFSET_MOVED_EVENT') THEN
+        RAISE EXCEPTION 'topic "%" belongs to the broker; nobody may send to it', send.topic USING ERRCODE = 'MQ016';
+    END IF;
+    FOR name, value IN SELECT * FROM jsonb_each(coalesce(send.properties, '{}')) LOOP
+        IF name = ANY (mqdb.reserved_properties()) THEN
+            RAISE EXCEPTION 'property "%" is reserved for the broker; choose another name', name USING ERRCODE = 'MQ013';
+        ELSIF jsonb_typeof(value) <> 'string' OR name = '' OR value = '""' OR name || (value #>> '{}') ~ '[\u0001\u0002]' THEN
+            RAISE EXCEPTION 'property "%": name and value must be texts of at least one character without U+0001 and U+0002', name
+                USING ERRCODE = 'MQ013';
+        END IF;
+    END LOOP;
+    all_properties := coalesce(send.properties, '{}') || jsonb_strip_nulls(jsonb_build_object(
+        'TAGS', nullif(send.tag, ''), 'KEYS', nullif(send.keys, ''), 'UNIQ_KEY', mqdb.unique_id_text(id)));
+    SELECT sum(octet_length(p.key) + octet_length(p.value) + 2) INTO size FROM jsonb_each_text(all_properties) p;
+    IF size > 32767 THEN
+        RAISE EXCEPTION 'the properties have % bytes encoded, the limit is 32767', size USING ERRCODE = 'MQ013';
+    END IF;
+
+    SELECT * INTO target FROM mqdb.topic t WHERE t.topic = send.topic;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'topic "%" does not exist; create it with: mqdb topic create', send.topic USING ERRCODE = 'MQ017';
+    ELSIF target.perm & 2 = 0 THEN
+        RAISE EXCEPTION 'topic "%" is not writable', send.topic USING ERRCODE = 'MQ016';
+    END IF;
+    wanted_queue := CASE WHEN send.sharding_key IS NULL THEN floor(random() * target.write_queue_nums)
+                         ELSE abs(mqdb.java_hash(send.sharding_key) % target.write_queue_nums) END;
+    INSERT INTO mqdb.commit_log (queue_key, born_time, tags_code, msg_id, born_host, tags, keys, properties, body)
+    SELECT q.queue_key, mqdb.now(), mqdb.tag_code(nullif(send.tag, '')), id,
+           coalesce(host(inet_client_addr()), 'local'), nullif(send.tag, ''), nullif(send.keys, ''), all_properties, send.body
+    FROM mqdb.queue q WHERE q.topic_id = target.topic_id AND q.queue_id = wanted_queue;
+    RETURN mqdb.unique_id_text(id);
+END
+$$;
+COMMENT ON FUNCTION mqdb.send(text, bytea, text, text, jsonb, text, integer, timestamptz) IS 'Sends a message in the caller''s transaction; returns its unique id';
+
+CREATE FUNCTION mqdb.send(
+    topic text, body text, tag text DEFAULT NULL, keys text DEFAULT NULL, properties jsonb DEFAULT '{}',
+    sharding_key text DEFAULT NULL, delay_level integer DEFAULT NULL, deliver_at timestamptz DEFAULT NULL
+) RETURNS text
+LANGUAGE sql
+AS $$ SELECT mqdb.send(topic, convert_to(body, 'UTF8'), tag, keys, properties, sharding_key, delay_level, deliver_at) $$;
+COMMENT ON FUNCTION mqdb.send(text, text, text, text, jsonb, text, integer, timestamptz) IS 'Sends a text in the caller''s transaction; returns its unique id';

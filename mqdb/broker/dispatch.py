@@ -1,0 +1,59 @@
+"""Dispatch: give what has become visible its queue offsets. The work is `mqdb.dispatch` in SQL."""
+
+from enum import StrEnum
+from typing import NamedTuple
+
+import psycopg
+from sqlalchemy import Connection, and_, exists, func, select
+
+from mqdb.store import locks
+from mqdb.store.engine import driver, target_of, translate, translated
+from mqdb.store.tables import leader
+
+#: Messages in one batch: about 0.2 s of work, and never more than a segment holds.
+MAX_ROWS = 50_000
+
+
+class DispatchOutcome(StrEnum):
+    """What one call found."""
+
+    DISPATCHED = "DISPATCHED"
+    IDLE = "IDLE"
+    LOCKED = "LOCKED"  #: another session is at it
+    ADOPTED = "ADOPTED"  #: the database was restored here, and all of it has been compared
+
+
+class DispatchResult(NamedTuple):
+    """`more` says that the round goes on: call again at once."""
+
+    outcome: DispatchOutcome
+    messages: int
+    more: bool
+
+
+def dispatch(connection: Connection, max_rows: int = MAX_ROWS) -> DispatchResult:
+    """Dispatch one batch. Needs a connection in AUTOCOMMIT; anyone may call it at any time.
+
+    Raises ParameterInvalid inside a transaction that has written or is not READ COMMITTED.
+    """
+    try:
+        row = (
+            driver(connection).execute("SELECT outcome, messages, more FROM mqdb.dispatch(%s)", (max_rows,)).fetchone()
+        )
+    except psycopg.Error as error:
+        raise translate(error, target_of(connection)) from error
+    assert row is not None
+    outcome, messages, more = row
+    return DispatchResult(DispatchOutcome(outcome), messages, more)
+
+
+def is_attended(connection: Connection) -> bool:
+    """Whether a leader runs the services: it holds the leader lock and its lease has not run out.
+
+    Where none does, clients that wait for messages dispatch themselves. The lock tells of a dead leader at once,
+    the lease of a hung one. Needs AUTOCOMMIT: the lock is only tried, for the length of the statement.
+    """
+    is_free = func.pg_try_advisory_xact_lock_shared(locks.LOCK_CLASS, locks.LEADER)
+    has_lease = exists().where(leader.c.expires_at > func.mqdb.now())
+    with translated(target_of(connection)):
+        return bool(connection.scalar(select(and_(has_lease, ~is_free))))

@@ -1,0 +1,36 @@
+"""Query: who the broker is, and where a message has got to."""
+
+from typing import NamedTuple
+
+from sqlalchemy import Connection, func, select
+
+from mqdb.store.engine import target_of, translated
+from mqdb.store.tables import broker, consume_queue, segment
+
+
+class BrokerInfo(NamedTuple):
+    """What a database says of itself as a broker."""
+
+    broker_name: str
+    cluster_name: str
+
+
+def broker_info(connection: Connection) -> BrokerInfo:
+    """The broker's name and cluster."""
+    with translated(target_of(connection)):
+        return BrokerInfo(*connection.execute(select(broker.c.broker_name, broker.c.cluster_name)).one())
+
+
+def queue_offset_of(connection: Connection, queue_key: int, log_pos: int) -> int | None:
+    """The offset that dispatch gave to a record, None while it has given none.
+
+    Looks backward from the end of the queue, so it is fast for what was sent a moment ago.
+    """
+    sent_in = select(func.max(segment.c.segment)).where(segment.c.start_pos <= log_pos).scalar_subquery()
+    entry = select(consume_queue.c.queue_offset).where(
+        consume_queue.c.queue_key == queue_key,
+        consume_queue.c.log_pos == log_pos,
+        consume_queue.c.segment >= sent_in,
+    )
+    with translated(target_of(connection)):
+        return connection.scalar(entry.order_by(consume_queue.c.queue_offset.desc()).limit(1))

@@ -1,0 +1,39 @@
+"""Route: which queues a topic has, and the topic that its first message creates."""
+
+from sqlalchemy import Connection
+
+from mqdb.errors import TopicNotFound
+from mqdb.store import topics
+from mqdb.store.engine import target_of, transaction, translated
+from mqdb.store.topics import TopicRoute
+from mqdb.topic import DEFAULT_TOPIC_QUEUE_NUMS, TEMPLATE_TOPIC, Perm, TopicConfig, check_topic_name
+
+
+def find_topic(connection: Connection, name: str) -> TopicRoute | None:
+    """The topic with its queues, None where there is none of that name."""
+    with translated(target_of(connection)):
+        return topics.find(connection, name)
+
+
+def create_topic_automatically(
+    connection: Connection, name: str, queue_nums: int = DEFAULT_TOPIC_QUEUE_NUMS
+) -> TopicRoute:
+    """The topic of that name, made after the template TBW102 where there is none.
+
+    It has the smaller of `queue_nums` and the template's queues, and the template's permission without INHERIT.
+    Raises NameInvalid, and TopicNotFound when the template forbids it (automatic topics are off for this broker).
+    Source: TopicConfigManager.createTopicInSendMessageMethod.
+    """
+    check_topic_name(name)
+    with translated(target_of(connection)):
+        template = topics.find(connection, TEMPLATE_TOPIC)
+        if template is None or not template.config.perm & Perm.INHERIT:
+            raise TopicNotFound(name)
+        nums = min(queue_nums, template.config.write_queue_nums)
+        config = TopicConfig(name, nums, nums, template.config.perm & ~Perm.INHERIT)
+        with transaction(connection):  # two producers at once: one creates it, the other waits and finds it
+            topics.create(connection, config)
+        route = topics.find(connection, name)
+    if route is None:
+        raise TopicNotFound(name)
+    return route

@@ -1,0 +1,60 @@
+"""Send: turn messages into records and append them to the commit log."""
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import psycopg
+from psycopg import errors as pg
+from sqlalchemy import Connection
+
+from mqdb.errors import TopicNotFound
+from mqdb.message import Message, stored_properties
+from mqdb.property import KEY_SEPARATOR
+from mqdb.selector.tags import tag_code
+from mqdb.store import commit_log
+from mqdb.store.commit_log import Record
+from mqdb.store.engine import driver, target_of, translate
+
+
+def record(message: Message, queue_key: int, unique_id: UUID, born_time: datetime, born_host: str) -> Record:
+    """The record of a message that `check_message` has passed."""
+    return Record(
+        queue_key=queue_key,
+        tags_code=tag_code(message.tag),
+        born_time=born_time,
+        msg_id=unique_id,
+        born_host=born_host,
+        tags=message.tag,
+        keys=KEY_SEPARATOR.join(message.keys) or None,
+        properties=json.dumps(stored_properties(message, unique_id), ensure_ascii=False),
+        body=message.body,
+        flag=message.flag,
+    )
+
+
+def append(connection: Connection, records: Sequence[Record], topic: str = "") -> list[int]:
+    """Append records of any queues; returns their positions, in the order given. One statement, one round trip.
+
+    All are stored, or none. Raises TopicNotFound (`topic` is for its sentence) when a queue is gone,
+    StorageRefused or BrokerUnavailable when the database says no.
+    """
+    try:
+        return _append(driver(connection), records)
+    except pg.NotNullViolation as error:
+        raise TopicNotFound(topic) from error
+    except psycopg.Error as error:
+        raise translate(error, target_of(connection)) from error
+
+
+def _append(connection: "psycopg.Connection[Any]", records: Sequence[Record]) -> list[int]:
+    try:
+        return commit_log.append(connection, records)
+    except pg.CheckViolation:
+        # No partition for the position: producers ran ahead of a broker without keeper and consumers.
+        if not connection.autocommit:
+            raise
+        connection.execute("SELECT mqdb.ensure_segments(2)")
+        return commit_log.append(connection, records)

@@ -1,0 +1,35 @@
+"""Checkpoints: how far each service has read the commit log. Appended, never changed; the newest one counts."""
+
+from typing import NamedTuple
+
+from sqlalchemy import Connection, delete, func, select
+
+from mqdb.store.tables import checkpoint
+
+
+class Checkpoint(NamedTuple):
+    """The newest checkpoint of a service: the segment it writes to, and the position that it has reached."""
+
+    service: str
+    seq: int
+    segment: int
+    done_pos: int
+
+
+def newest(connection: Connection) -> dict[str, Checkpoint]:
+    """The newest checkpoint of each service. Uses checkpoint_pkey."""
+    services = select(func.unnest(["dispatch", "index"]).label("service")).subquery("services")
+    last = (
+        select(checkpoint.c.service, checkpoint.c.seq, checkpoint.c.segment, checkpoint.c.done_pos)
+        .where(checkpoint.c.service == services.c.service)
+        .order_by(checkpoint.c.seq.desc())
+        .limit(1)
+        .lateral("last")
+    )
+    return {row.service: Checkpoint(*row) for row in connection.execute(select(last).select_from(services.join(last)))}
+
+
+def prune(connection: Connection, service: str, first: int, past: int) -> int:
+    """Remove the checkpoints with `first` <= seq < `past`; returns how many there were."""
+    old = checkpoint.c.service == service, checkpoint.c.seq >= first, checkpoint.c.seq < past
+    return connection.execute(delete(checkpoint).where(*old)).rowcount

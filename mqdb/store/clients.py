@@ -1,0 +1,156 @@
+"""Clients: who is there, of which group, and since when silent.
+
+A client is a row, a heartbeat and the session lock `presence_key` on its LISTEN connection. The lock comes
+first: a row without it is a client whose connection is gone. RocketMQ: ConsumerManager, ProducerManager.
+"""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from enum import StrEnum
+from typing import NamedTuple
+
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    Integer,
+    Interval,
+    Select,
+    and_,
+    cast,
+    column,
+    delete,
+    func,
+    literal,
+    or_,
+    select,
+    table,
+    update,
+)
+from sqlalchemy.dialects.postgresql import insert
+
+from mqdb.group import MessageModel
+from mqdb.store import locks
+from mqdb.store.tables import client, consumer_offset, subscription, subscription_group
+
+#: The NOTIFY channel of arrivals (`a:` and queue keys, or `a:*`) and of changes in a group (`m:` and its name).
+CHANNEL = "mqdb"
+
+
+class ClientKind(StrEnum):
+    """What a client does in its group."""
+
+    PRODUCER = "PRODUCER"
+    CONSUMER = "CONSUMER"
+
+
+class Registration(NamedTuple):
+    """A client in a group. `subscriptions` are pairs of topic and tag expression."""
+
+    client_id: str
+    kind: ClientKind
+    group: str
+    version: str
+    message_model: MessageModel = MessageModel.CLUSTERING
+    language: str = "PYTHON"
+    subscriptions: Sequence[tuple[str, str]] = ()
+
+
+def announce(connection: Connection, client_id: str) -> bool:
+    """Hold the presence lock in this session until it ends; False while another session holds it."""
+    return bool(connection.scalar(select(func.pg_try_advisory_lock(locks.presence_key(client_id)))))
+
+
+def add(connection: Connection, registration: Registration) -> None:
+    """Insert or renew the row of a client; a consumer's group and its subscriptions are stored with it."""
+    row = {
+        "client_id": registration.client_id,
+        "kind": registration.kind,
+        "group_name": registration.group,
+        "message_model": registration.message_model,
+        "language": registration.language,
+        "version": registration.version,
+    }
+    renewed = {"heartbeat_at": func.mqdb.now(), "version": registration.version}
+    connection.execute(insert(client).values(row).on_conflict_do_update(constraint="client_pkey", set_=renewed))
+    if registration.kind is ClientKind.CONSUMER:
+        connection.execute(insert(subscription_group).values(group_name=registration.group).on_conflict_do_nothing())
+        for topic, expression in registration.subscriptions:
+            _subscribe(connection, registration.group, topic, expression)
+
+
+def _subscribe(connection: Connection, group: str, topic: str, expression: str) -> None:
+    group_id = select(subscription_group.c.group_id).where(subscription_group.c.group_name == group).scalar_subquery()
+    row = insert(subscription).values(group_id=group_id, topic=topic, expression=expression, version=1)
+    connection.execute(
+        row.on_conflict_do_update(
+            constraint="subscription_pkey",
+            set_={"expression": expression, "version": subscription.c.version + 1},
+            where=subscription.c.expression != expression,
+        )
+    )
+
+
+def beat(connection: Connection, client_id: str) -> int:
+    """Renew the heartbeat of a client in all its groups; returns in how many it is known."""
+    renewed = update(client).where(client.c.client_id == client_id).values(heartbeat_at=func.mqdb.now())
+    return connection.execute(renewed).rowcount
+
+
+def remove(connection: Connection, client_id: str, group: str, kind: ClientKind) -> None:
+    """Take a client out of a group; what a consumer owns there becomes free."""
+    connection.execute(
+        delete(client).where(client.c.client_id == client_id, client.c.group_name == group, client.c.kind == kind)
+    )
+    if kind is not ClientKind.CONSUMER:
+        return
+    group_id = select(subscription_group.c.group_id).where(subscription_group.c.group_name == group).scalar_subquery()
+    connection.execute(
+        update(consumer_offset)
+        .where(consumer_offset.c.group_id == group_id, consumer_offset.c.owner == client_id)
+        .values(owner=None, updated_at=func.mqdb.now())
+    )
+
+
+def members(connection: Connection, group: str) -> list[str]:
+    """The consumers of a group, sorted by client id."""
+    of_group = and_(client.c.group_name == group, client.c.kind == ClientKind.CONSUMER)
+    return list(connection.scalars(select(client.c.client_id).where(of_group).order_by(client.c.client_id)))
+
+
+def reap(connection: Connection, expiry: timedelta) -> list[str]:
+    """Remove clients that are silent for longer than `expiry` or whose presence lock is gone; returns their groups."""
+    is_silent = client.c.heartbeat_at < func.mqdb.now() - literal(expiry, Interval())
+    is_gone = locks.presence_key(client.c.client_id).not_in(_held_keys())
+    dead = connection.execute(
+        delete(client).where(or_(is_silent, is_gone)).returning(client.c.client_id, client.c.group_name, client.c.kind)
+    ).all()
+    if not dead:
+        return []
+    connection.execute(
+        update(consumer_offset)
+        .where(consumer_offset.c.owner.in_({row.client_id for row in dead}))
+        .values(owner=None, updated_at=func.mqdb.now())
+    )
+    return sorted({row.group_name for row in dead if row.kind == ClientKind.CONSUMER})
+
+
+def notify_group(connection: Connection, group: str) -> None:
+    """Tell all clients that the members of a group or their queues have changed, when the transaction commits."""
+    connection.execute(select(func.pg_notify(CHANNEL, f"m:{group}")))
+
+
+_pg_locks = table(
+    "pg_locks",
+    *(column(name) for name in ("locktype", "database", "classid", "objid", "objsubid", "granted")),
+    schema="pg_catalog",
+)
+_pg_database = table("pg_database", column("oid"), column("datname"), schema="pg_catalog")
+
+
+def _held_keys() -> Select[tuple[int]]:
+    """The one-number advisory locks held in this database. PostgreSQL: pg_locks splits the number in two."""
+    here = select(_pg_database.c.oid).where(_pg_database.c.datname == func.current_database()).scalar_subquery()
+    high, low = (cast(half, BigInteger) for half in (_pg_locks.c.classid, _pg_locks.c.objid))
+    return select(high.bitwise_lshift(literal(32, Integer)).bitwise_or(low)).where(
+        _pg_locks.c.locktype == "advisory", _pg_locks.c.objsubid == 1, _pg_locks.c.granted, _pg_locks.c.database == here
+    )

@@ -1,0 +1,143 @@
+"""Consume queues: which record stands at which offset of a queue. Read here, written by `mqdb.dispatch`.
+
+Offsets are dense, so counting entries is subtracting offsets. RocketMQ: ConsumeQueue.
+"""
+
+from typing import Any
+
+import psycopg
+from psycopg.types.numeric import Int8BinaryLoader
+from psycopg.types.string import ByteaBinaryLoader
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Integer,
+    Select,
+    and_,
+    bindparam,
+    cast,
+    func,
+    literal_column,
+    select,
+    true,
+)
+from sqlalchemy.dialects.postgresql import ARRAY
+
+from mqdb.store.engine import text_of
+from mqdb.store.tables import checkpoint, queue, segment
+from mqdb.store.tables import commit_log as cl
+from mqdb.store.tables import consume_queue as cq
+
+#: Constants of the text, not parameters: with LIMIT $1 the planner would expect a tenth of the table.
+ZERO: ColumnElement[int] = literal_column("0", Integer)
+ONE: ColumnElement[int] = literal_column("1", Integer)
+
+_RECORD = (
+    "log_pos",
+    "msg_id",
+    "tags",
+    "keys",
+    "properties",
+    "body",
+    "born_time",
+    "store_time",
+    "born_host",
+    "reconsume_times",
+    "flag",
+    "sys_flag",
+)
+
+
+def _pull(tag_filter: bool) -> Select[Any]:
+    """Entries of several queues with their records, and where each queue begins and ends. Uses consume_queue_offset.
+
+    Parameters: queue_keys, offsets (arrays of one length), limit (per queue), scan_limit (entries looked at per
+    queue), max_bytes (bodies per queue; the first is always given), segment_hint (no entry wanted lies in an
+    older segment), newest_segment and position_floor (as the last answer said; 0 at first), tag_codes.
+    A row for each entry, ordered by request and offset; a queue without any has one row with NULL entries.
+    The bounds are parameters, not sub-selects, so that partitions are pruned before the executor opens them:
+    114 µs instead of 290 at 60 partitions.
+    """
+    keys, offsets = (cast(bindparam(name), ARRAY(type_)) for name, type_ in _REQUEST.items())
+    request = (
+        func.unnest(keys, offsets)
+        .table_valued("queue_key", "first_offset", with_ordinality="ordinal", name="request")
+        .render_derived("request")
+    )
+    # Core correlates one level deep; the entries stand two below the request.
+    queue_key = literal_column("request.queue_key", Integer)
+    first_offset = literal_column("request.first_offset", BigInteger)
+    hint = cast(bindparam("segment_hint"), Integer)
+    last = (
+        select(cq.c.queue_offset + ONE)
+        .where(cq.c.queue_key == queue_key, cq.c.segment >= cast(bindparam("newest_segment"), Integer))
+        .order_by(cq.c.queue_offset.desc())
+        .limit(ONE)
+        .scalar_subquery()
+    )
+    newest = (
+        select(checkpoint.c.segment)
+        .where(checkpoint.c.service == literal_column("'dispatch'"))
+        .order_by(checkpoint.c.seq.desc())
+        .limit(ONE)
+        .scalar_subquery()
+    )
+    floor = select(func.min(segment.c.lowest_log_pos)).where(segment.c.segment >= hint).scalar_subquery()
+
+    wanted = [
+        cq.c.queue_key == queue_key,
+        cq.c.queue_offset >= first_offset,
+        cq.c.queue_offset < first_offset + cast(bindparam("scan_limit"), BigInteger),
+        cq.c.segment >= hint,
+    ]
+    if tag_filter:
+        wanted.append(cq.c.tags_code == func.any(cast(bindparam("tag_codes"), ARRAY(BigInteger))))
+    floor_of_log = cl.c.log_pos >= cast(bindparam("position_floor"), BigInteger)
+    found = (
+        select(
+            cq.c.queue_offset,
+            cq.c.segment,
+            cq.c.log_pos.label("entry_pos"),
+            *(cl.c[name] for name in _RECORD),
+            func.coalesce(func.octet_length(cl.c.body), ZERO).label("body_bytes"),
+        )
+        .select_from(cq.outerjoin(cl, and_(cl.c.log_pos == cq.c.log_pos, floor_of_log)))
+        .where(*wanted)
+        .order_by(cq.c.queue_offset)
+        .limit(cast(bindparam("limit"), BigInteger))
+        .subquery("found")
+    )
+    before = func.sum(found.c.body_bytes).over(order_by=found.c.queue_offset) - found.c.body_bytes
+    measured = select(found, before.label("bytes_before"), func.count().over().label("matched")).subquery("measured")
+    entry = select(measured).where(measured.c.bytes_before < cast(bindparam("max_bytes"), BigInteger)).lateral("entry")
+    return (
+        select(
+            request.c.ordinal,
+            queue.c.base_offset,
+            func.coalesce(last, queue.c.end_offset).label("max_offset"),
+            newest.label("newest_segment"),
+            floor.label("position_floor"),
+            entry.c.matched,
+            entry.c.segment,
+            entry.c.entry_pos,
+            entry.c.queue_offset,
+            *(entry.c[name] for name in _RECORD),
+        )
+        .select_from(request.join(queue, queue.c.queue_key == request.c.queue_key).outerjoin(entry, true()))
+        .order_by(request.c.ordinal, entry.c.queue_offset)
+    )
+
+
+_REQUEST = {"queue_keys": Integer(), "offsets": BigInteger()}
+
+PULL = text_of(_pull(tag_filter=False))
+PULL_TAGS = text_of(_pull(tag_filter=True))
+
+
+def pull(connection: "psycopg.Connection[Any]", parameters: dict[str, object]) -> list[tuple[Any, ...]]:
+    """Rows as `_pull` describes them, in the binary forms that ReceivedMessage works out when asked."""
+    cursor = connection.cursor(binary=True)
+    for type_name in ("uuid", "jsonb"):
+        cursor.adapters.register_loader(type_name, ByteaBinaryLoader)
+    cursor.adapters.register_loader("timestamptz", Int8BinaryLoader)
+    return cursor.execute(PULL_TAGS if "tag_codes" in parameters else PULL, parameters).fetchall()

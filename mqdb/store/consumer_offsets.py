@@ -1,0 +1,163 @@
+"""Consumer offsets: how far a group has read each queue, and which member owns the queue.
+
+The committed offset is the next one to read. Each new owner raises the epoch, and every write of an owner
+names its epoch: what an old owner still writes hits no row. Reading the epoch first and writing afterwards
+would be write skew, so each change is one UPDATE. RocketMQ: ConsumerOffsetManager, RebalanceLockManager.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Integer,
+    ScalarSelect,
+    and_,
+    case,
+    cast,
+    exists,
+    func,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy.dialects.postgresql import ARRAY, insert
+from sqlalchemy.sql.selectable import TableValuedAlias
+
+from mqdb.group import ConsumeFromWhere
+from mqdb.store.queues import max_offset
+from mqdb.store.tables import client, consumer_offset, queue, subscription_group
+
+
+class OwnedQueue(NamedTuple):
+    """A queue that a member owns under an epoch, and where to read on."""
+
+    queue_key: int
+    epoch: int
+    next_offset: int
+    segment: int
+
+
+def begin(connection: Connection, group: str, queue_keys: Sequence[int], where: ConsumeFromWhere) -> None:
+    """Give the group an offset on each queue of the topics of these queues, where it has none.
+
+    Only a group that is new to the topic starts at `where`, in all queues at once, whoever reads them later. A queue
+    that is added to the topic is read from its min offset: the group has been there all the time, and what arrived
+    before it noticed the queue is not lost.
+    """
+    sibling = queue.alias("sibling")
+    wanted = queue.alias("wanted")
+    knows_topic = exists(
+        select(consumer_offset.c.queue_key)
+        .join(sibling, sibling.c.queue_key == consumer_offset.c.queue_key)
+        .where(consumer_offset.c.group_id == _group_id(group), sibling.c.topic_id == queue.c.topic_id)
+    )
+    start = queue.c.base_offset if where is ConsumeFromWhere.FIRST_OFFSET else max_offset()
+    topics = select(wanted.c.topic_id).where(wanted.c.queue_key == func.any(_keys(queue_keys)))
+    rows = (
+        select(_group_id(group), queue.c.queue_key, case((knows_topic, queue.c.base_offset), else_=start))
+        .where(queue.c.topic_id.in_(topics))
+        .order_by(queue.c.queue_key)  # members that do this at the same time wait for each other, not in a circle
+    )
+    connection.execute(
+        insert(consumer_offset).from_select(["group_id", "queue_key", "next_offset"], rows).on_conflict_do_nothing()
+    )
+
+
+def take(
+    connection: Connection, group: str, client_id: str, queue_keys: Sequence[int], force: bool
+) -> list[OwnedQueue]:
+    """Own those of the queues that nobody owns, or whose owner is no member any more; with `force`, all of them.
+
+    A row that somebody else is changing right now is left out.
+    """
+    is_member = exists().where(
+        client.c.client_id == consumer_offset.c.owner, client.c.group_name == group, client.c.kind == "CONSUMER"
+    )
+    is_free: ColumnElement[bool] = or_(
+        consumer_offset.c.owner.is_(None), consumer_offset.c.owner == client_id, ~is_member
+    )
+    wanted = and_(
+        consumer_offset.c.group_id == _group_id(group), consumer_offset.c.queue_key == func.any(_keys(queue_keys))
+    )
+    chosen = select(consumer_offset.c.queue_key).where(wanted if force else and_(wanted, is_free))
+    rows = connection.execute(
+        update(consumer_offset)
+        .where(
+            consumer_offset.c.group_id == _group_id(group),
+            consumer_offset.c.queue_key.in_(chosen.with_for_update(skip_locked=True)),
+        )
+        .values(owner=client_id, epoch=consumer_offset.c.epoch + 1, updated_at=func.mqdb.now())
+        .returning(
+            consumer_offset.c.queue_key,
+            consumer_offset.c.epoch,
+            consumer_offset.c.next_offset,
+            consumer_offset.c.segment,
+        )
+    )
+    return [OwnedQueue(*row) for row in rows]
+
+
+def commit(
+    connection: Connection, group: str, owned: Sequence[OwnedQueue], *, may_go_back: bool = False
+) -> set[int]:
+    """Move the group forward on queues that the caller owns; a smaller offset is ignored, unless it may go back.
+
+    Returns the keys that were committed: the others have a newer owner.
+    """
+    given = _given(owned)
+    is_mine = and_(
+        consumer_offset.c.group_id == _group_id(group),
+        consumer_offset.c.queue_key == given.c.queue_key,
+        consumer_offset.c.epoch == given.c.epoch,
+    )
+    if may_go_back:
+        next_offset, segment = given.c.next_offset, given.c.segment
+    else:
+        next_offset = func.greatest(consumer_offset.c.next_offset, given.c.next_offset)
+        segment = func.greatest(consumer_offset.c.segment, given.c.segment)
+    changed = (
+        update(consumer_offset)
+        .where(is_mine)
+        .values(next_offset=next_offset, segment=segment, updated_at=func.mqdb.now())
+    )
+    return set(connection.scalars(changed.returning(consumer_offset.c.queue_key)))
+
+
+def release(connection: Connection, group: str, owned: Sequence[OwnedQueue]) -> set[int]:
+    """Give queues back, as far as the caller still owns them; returns the keys given back."""
+    given = _given(owned)
+    is_mine = and_(
+        consumer_offset.c.group_id == _group_id(group),
+        consumer_offset.c.queue_key == given.c.queue_key,
+        consumer_offset.c.epoch == given.c.epoch,
+    )
+    changed = update(consumer_offset).where(is_mine).values(owner=None, updated_at=func.mqdb.now())
+    return set(connection.scalars(changed.returning(consumer_offset.c.queue_key)))
+
+
+def committed(connection: Connection, group: str, queue_keys: Sequence[int]) -> dict[int, int]:
+    """The next offset of a group on each of the queues that it has read."""
+    rows = connection.execute(
+        select(consumer_offset.c.queue_key, consumer_offset.c.next_offset).where(
+            consumer_offset.c.group_id == _group_id(group), consumer_offset.c.queue_key == func.any(_keys(queue_keys))
+        )
+    )
+    return {row.queue_key: row.next_offset for row in rows}
+
+
+def _group_id(group: str) -> ScalarSelect[int]:
+    return select(subscription_group.c.group_id).where(subscription_group.c.group_name == group).scalar_subquery()
+
+
+def _keys(queue_keys: Sequence[int]) -> ColumnElement[Any]:
+    return cast(list(queue_keys), ARRAY(Integer))
+
+
+def _given(owned: Sequence[OwnedQueue]) -> TableValuedAlias:
+    columns = zip(*owned, strict=True)
+    types = (Integer(), BigInteger(), BigInteger(), Integer())
+    arrays = [cast(list(values), ARRAY(type_)) for values, type_ in zip(columns, types, strict=True)]
+    return func.unnest(*arrays).table_valued(*OwnedQueue._fields, name="given").render_derived("given")

@@ -1,0 +1,77 @@
+"""The schema and its versions: upgrade, where a database stands, the SQL for those who apply it by hand."""
+
+import io
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, func, select, update
+
+import mqdb
+from mqdb.dsn import redact
+from mqdb.errors import SchemaMissing, SchemaTooNew, SchemaTooOld
+from mqdb.store import locks, tables
+from mqdb.store.engine import create_engine, target_of, translated
+
+
+def upgrade(dsn: str, revision: str = "head", *, broker_name: str | None = None) -> None:
+    """Bring the schema of a database to a revision, in one transaction; a name is given to the broker on the way.
+
+    Two callers at once: the second waits for the first and finds nothing to do.
+    """
+    engine = create_engine(dsn, prepared=False).execution_options(isolation_level="READ COMMITTED")
+    with translated(redact(dsn)):
+        try:
+            with engine.begin() as connection:
+                connection.execute(select(func.pg_advisory_xact_lock(locks.LOCK_CLASS, locks.MIGRATION)))
+                config = _config()
+                config.attributes["connection"] = connection
+                command.upgrade(config, revision)
+                if broker_name is not None:
+                    connection.execute(update(tables.broker).values(broker_name=broker_name))
+        finally:
+            engine.dispose()
+
+
+def upgrade_sql() -> str:
+    """All migrations as SQL text."""
+    output = io.StringIO()
+    command.upgrade(_config(output), "head", sql=True)
+    return output.getvalue()
+
+
+def current(connection: Connection) -> str | None:
+    """The revision of a database, None without an mqdb schema."""
+    return MigrationContext.configure(connection, opts={"version_table_schema": "mqdb"}).get_current_revision()
+
+
+def head() -> str:
+    """The newest revision that this mqdb knows, and the only one that it speaks."""
+    revision = ScriptDirectory.from_config(_config()).get_current_head()
+    assert revision is not None
+    return revision
+
+
+def check_schema(connection: Connection) -> None:
+    """Raises SchemaMissing, SchemaTooOld or SchemaTooNew unless the database is at `head()`."""
+    found = current(connection)
+    if found is None:
+        raise SchemaMissing(target_of(connection))
+    if found != head():
+        known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
+        raise SchemaTooOld(found, head()) if found in known else SchemaTooNew(found, head())
+
+
+def _config(output: io.StringIO | None = None) -> Config:
+    config = Config(output_buffer=output) if output is not None else Config()
+    config.set_main_option("script_location", str(_scripts()).replace("%", "%%"))
+    return config
+
+
+def _scripts() -> Path:
+    # Inside the package in a wheel, beside it in a checkout.
+    package = Path(mqdb.__file__).parent
+    inside = package / "migrations"
+    return inside if inside.is_dir() else package.parent / "migrations"

@@ -1,0 +1,80 @@
+"""Partitions of a segment, and how they go away without anybody waiting.
+
+    attached ──▶ detaching ──▶ detached ──▶ gone
+
+A plain DROP locks the parent: it waits for every transaction that has looked at the table, and all sends and pulls
+wait behind it (1.5 s behind one idle transaction, measured). DETACH CONCURRENTLY locks the partition only, and lets
+new statements do without it at once; then it waits for the older ones. A lock timeout ends that wait, and FINALIZE
+takes it up later, as it does after a crash. Each step can be repeated from the state that the catalog shows.
+"""
+
+from enum import StrEnum
+from typing import Final, LiteralString
+
+from psycopg import errors as pg
+from psycopg import sql
+from sqlalchemy import Connection, text
+
+from mqdb.store.engine import driver
+
+#: The partitions of one segment, in the order in which retention takes them away.
+INDEXES: Final = ("consume_queue", "message_index")
+LOG: Final = "commit_log"
+
+
+class PartitionState(StrEnum):
+    """How far a partition is on its way out."""
+
+    ATTACHED = "ATTACHED"
+    DETACHING = "DETACHING"
+    DETACHED = "DETACHED"
+    GONE = "GONE"
+
+
+_STEPS: Final[dict[PartitionState, LiteralString]] = {
+    PartitionState.ATTACHED: "ALTER TABLE mqdb.{parent} DETACH PARTITION mqdb.{partition} CONCURRENTLY",
+    PartitionState.DETACHING: "ALTER TABLE mqdb.{parent} DETACH PARTITION mqdb.{partition} FINALIZE",
+    PartitionState.DETACHED: "DROP TABLE mqdb.{partition}",
+}
+
+_STATE = text(
+    """
+    SELECT CASE WHEN c.oid IS NULL THEN 'GONE'
+                WHEN i.inhrelid IS NULL THEN 'DETACHED'
+                WHEN i.inhdetachpending THEN 'DETACHING'
+                ELSE 'ATTACHED' END
+    FROM (SELECT to_regclass('mqdb.' || :partition) AS oid) c LEFT JOIN pg_inherits i ON i.inhrelid = c.oid
+    """
+)
+
+
+def state_of(connection: Connection, parent: str, segment: int) -> PartitionState:
+    """What the catalog says about a partition."""
+    return PartitionState(connection.scalar(_STATE, {"partition": _name(parent, segment)}))
+
+
+def step(connection: Connection, parent: str, segment: int) -> bool:
+    """Take a partition one state further; False when it is gone. Needs a connection in AUTOCOMMIT.
+
+    Raises psycopg's LockNotAvailable after the session's lock_timeout.
+    """
+    statement = _STEPS.get(state_of(connection, parent, segment))
+    if statement is None:
+        return False
+    names = {"parent": sql.Identifier(parent), "partition": sql.Identifier(_name(parent, segment))}
+    driver(connection).execute(sql.SQL(statement).format(**names), prepare=False)
+    return True
+
+
+def remove(connection: Connection, parent: str, segment: int) -> bool:
+    """Take a partition away; False when somebody's lock is in the way, so that the rest is for later."""
+    try:
+        while step(connection, parent, segment):
+            pass
+    except pg.LockNotAvailable:
+        return False
+    return True
+
+
+def _name(parent: str, segment: int) -> str:
+    return f"{parent}_{segment}"

@@ -1,0 +1,129 @@
+"""Segments: ranges of the log that are made, closed, sealed and dropped as a whole.
+
+    open ──▶ closed ──▶ sealed ──▶ drained ──▶ (no row)
+
+    open      takes records, now or later
+    closed    the sequence is past it; transactions in progress may still write to it
+    sealed    nobody can write to it any more, and all of it is dispatched and indexed
+    drained   below the min offset of every queue: its consume queue and key index are on their way out, its log
+              stays as long as the consume queue of a younger segment points into it
+
+A segment is drained in one statement with the min offsets. What follows only takes away what nobody can see, so
+it can be interrupted anywhere and taken up by whoever leads next.
+"""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import NamedTuple
+
+from psycopg import errors as pg
+from sqlalchemy import Connection, column, delete, func, select, table, update
+from sqlalchemy.exc import OperationalError
+
+from mqdb.store.tables import broker, consume_queue, queue, segment
+
+_log_pos = table("log_pos", column("last_value"), schema="mqdb")
+_last_pos = select(_log_pos.c.last_value).scalar_subquery()
+
+
+class SegmentState(StrEnum):
+    """The states of the schema's CHECK."""
+
+    OPEN = "open"
+    CLOSED = "closed"
+    SEALED = "sealed"
+    DRAINED = "drained"
+
+
+class Segment(NamedTuple):
+    """Positions `start_pos` to before `end_pos`; its consume queue points to `lowest_log_pos` and above."""
+
+    number: int
+    start_pos: int
+    end_pos: int
+    lowest_log_pos: int
+    state: SegmentState
+    closed_at: datetime | None
+
+
+class Log(NamedTuple):
+    """The log as a whole: how far it has got, when that was, and what its next segment will hold."""
+
+    now: datetime
+    last_pos: int
+    segment_size: int
+    created_at: datetime
+
+
+def find_all(connection: Connection) -> list[Segment]:
+    """All segments, oldest first."""
+    columns = segment.c.segment, segment.c.start_pos, segment.c.end_pos, segment.c.lowest_log_pos
+    rows = connection.execute(select(*columns, segment.c.state, segment.c.closed_at).order_by(segment.c.segment))
+    return [Segment(*row[:4], SegmentState(row.state), row.closed_at) for row in rows]
+
+
+def log(connection: Connection) -> Log:
+    """The state of the log."""
+    columns = func.mqdb.now(), _last_pos, broker.c.segment_size, broker.c.created_at
+    return Log(*connection.execute(select(*columns)).one())
+
+
+def resize(connection: Connection, records: int) -> None:
+    """Let the next segments hold so many records."""
+    connection.execute(update(broker).values(segment_size=records))
+
+
+def ensure(connection: Connection, ahead: int) -> int:
+    """Make so many segments exist ahead of the log; returns how many were made."""
+    made: int = connection.execute(select(func.mqdb.ensure_segments(ahead))).scalar_one()
+    return made
+
+
+def close_passed(connection: Connection) -> list[int]:
+    """Close the open segments that the sequence has left behind; returns their numbers."""
+    passed = update(segment).where(segment.c.state == SegmentState.OPEN, segment.c.end_pos <= _last_pos)
+    closed = passed.values(state=SegmentState.CLOSED, closed_at=func.mqdb.now()).returning(segment.c.segment)
+    return sorted(connection.scalars(closed))
+
+
+def seal(connection: Connection, number: int) -> bool:
+    """Seal a closed segment; False while a transaction may write to it, or dispatch or index is not through it."""
+    return bool(connection.scalar(select(func.mqdb.seal_segment(number))))
+
+
+def drain(connection: Connection, number: int) -> bool:
+    """Raise the min offsets over a sealed segment and give it up, in one statement; False when a lock is in the way.
+
+    Uses consume_queue_offset: the last offset of each queue, not a scan of the segment.
+    """
+    given_up = (
+        update(segment)
+        .where(segment.c.segment == number, segment.c.state == SegmentState.SEALED)
+        .values(state=SegmentState.DRAINED)
+        .returning(segment.c.segment)
+        .cte("given_up")
+    )
+    past = (
+        select(func.max(consume_queue.c.queue_offset) + 1)
+        .where(consume_queue.c.segment == number, consume_queue.c.queue_key == queue.c.queue_key)
+        .correlate(queue)
+        .scalar_subquery()
+    )
+    ends = select(queue.c.queue_key, past.label("past")).where(given_up.c.segment == number).subquery("ends")
+    raised = (
+        update(queue)
+        .where(queue.c.queue_key == ends.c.queue_key, ends.c.past > queue.c.base_offset)
+        .values(base_offset=ends.c.past)
+    )
+    try:
+        connection.execute(raised)
+    except OperationalError as error:
+        if isinstance(error.orig, pg.LockNotAvailable):
+            return False
+        raise
+    return True
+
+
+def forget(connection: Connection, number: int) -> None:
+    """Remove the row of a drained segment whose partitions are gone."""
+    connection.execute(delete(segment).where(segment.c.segment == number, segment.c.state == SegmentState.DRAINED))

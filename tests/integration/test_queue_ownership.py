@@ -1,0 +1,162 @@
+"""Queue ownership: one owner at a time, fenced by the epoch; offsets of new groups; members that come and go."""
+
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import Connection, Engine, text
+
+from mqdb.broker import membership, offsets
+from mqdb.broker.offsets import commit_offsets, committed_offsets, release_queues, take_queues
+from mqdb.errors import IllegalState, NotSupported
+from mqdb.group import ConsumeFromWhere
+from mqdb.store.clients import ClientKind, Registration
+from mqdb.store.topics import TopicRoute
+from tests.fixtures.broker import append, dispatch_all, topic
+from tests.fixtures.processes import wait_until
+
+FIRST, LAST = ConsumeFromWhere.FIRST_OFFSET, ConsumeFromWhere.LAST_OFFSET
+
+
+@pytest.fixture
+def route(broker: Connection, engine: Engine) -> Iterator[TopicRoute]:
+    """A topic of two queues with three messages each, and members `a` and `b` of group `readers`."""
+    route = topic(broker, queues=2)
+    for queue_id in range(2):
+        append(broker, route, "x", "y", "z", queue_id=queue_id)
+    dispatch_all(broker)
+    with engine.connect() as session:
+        for client_id in ("a", "b"):
+            membership.announce(session, client_id)
+            membership.register(broker, Registration(client_id, ClientKind.CONSUMER, "readers", "test"))
+        yield route
+
+
+def test_a_new_group_starts_where_it_says(broker: Connection, route: TopicRoute) -> None:
+    """Checklist row 50: LAST_OFFSET is the max offset, always."""
+    membership.register(broker, Registration("c", ClientKind.CONSUMER, "others", "test"))
+
+    first = take_queues(broker, "readers", "a", route.queue_keys, FIRST)
+    last = take_queues(broker, "others", "c", route.queue_keys, LAST)
+
+    assert [queue.next_offset for queue in first] == [0, 0]
+    assert [queue.next_offset for queue in last] == [3, 3]
+    with pytest.raises(NotSupported):
+        take_queues(broker, "readers", "a", route.queue_keys, ConsumeFromWhere.TIMESTAMP)
+
+
+def test_a_queue_added_later_is_read_from_its_beginning(broker: Connection, route: TopicRoute) -> None:
+    old, added = route.queue_keys
+    take_queues(broker, "readers", "a", [old], LAST)
+
+    [taken] = take_queues(broker, "readers", "a", [added], LAST)
+
+    assert taken.next_offset == 0
+
+
+def test_an_owned_queue_is_not_free_until_it_is_released(broker: Connection, route: TopicRoute) -> None:
+    mine = take_queues(broker, "readers", "a", route.queue_keys, FIRST)
+    assert take_queues(broker, "readers", "b", route.queue_keys, FIRST) == []
+
+    release_queues(broker, "readers", mine[:1])
+
+    [taken] = take_queues(broker, "readers", "b", route.queue_keys, FIRST)
+    assert (taken.queue_key, taken.epoch) == (mine[0].queue_key, mine[0].epoch + 1)
+
+
+def test_what_an_old_owner_commits_is_refused(broker: Connection, route: TopicRoute) -> None:
+    mine = take_queues(broker, "readers", "a", route.queue_keys, FIRST)
+    taken = take_queues(broker, "readers", "b", route.queue_keys[:1], FIRST, force=True)
+
+    lost = commit_offsets(broker, "readers", [queue._replace(next_offset=2) for queue in mine])
+
+    assert [queue.queue_key for queue in lost] == [route.queue_keys[0]]
+    assert committed_offsets(broker, "readers", route.queue_keys) == {route.queue_keys[0]: 0, route.queue_keys[1]: 2}
+    assert commit_offsets(broker, "readers", [taken[0]._replace(next_offset=1)]) == []
+
+
+def test_a_commit_moves_forward_only(broker: Connection, route: TopicRoute) -> None:
+    [mine] = take_queues(broker, "readers", "a", route.queue_keys[:1], FIRST)
+
+    commit_offsets(broker, "readers", [mine._replace(next_offset=2)])
+    assert commit_offsets(broker, "readers", [mine._replace(next_offset=1)]) == []
+
+    assert committed_offsets(broker, "readers", route.queue_keys) == {mine.queue_key: 2}
+
+
+def test_racing_members_never_own_a_queue_together(broker: Connection, engine: Engine, route: TopicRoute) -> None:
+    start = threading.Barrier(2)
+    taken: dict[str, list[offsets.OwnedQueue]] = {}
+
+    def take(client_id: str) -> None:
+        with engine.connect() as connection:
+            start.wait()
+            taken[client_id] = take_queues(connection, "readers", client_id, route.queue_keys, FIRST)
+
+    for _ in range(20):
+        threads = [threading.Thread(target=take, args=(client_id,)) for client_id in "ab"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        owned = [queue.queue_key for queues in taken.values() for queue in queues]
+        assert len(owned) == len(set(owned)) <= 2
+        for queues in taken.values():
+            release_queues(broker, "readers", queues)
+
+
+def test_queues_of_a_member_that_leaves_are_free(broker: Connection, route: TopicRoute) -> None:
+    take_queues(broker, "readers", "a", route.queue_keys, FIRST)
+
+    membership.unregister(broker, "a", "readers", ClientKind.CONSUMER)
+
+    assert membership.members(broker, "readers") == ["b"]
+    assert len(take_queues(broker, "readers", "b", route.queue_keys, FIRST)) == 2
+
+
+def test_a_closed_connection_is_a_member_that_is_gone(broker: Connection, engine: Engine) -> None:
+    """Checklist row 70, the closed half."""
+    session = engine.connect()
+    membership.announce(session, "fragile")
+    membership.register(broker, Registration("fragile", ClientKind.CONSUMER, "readers", "test"))
+    assert membership.reap(broker) == []
+
+    session.invalidate()
+    session.close()
+
+    wait_until(lambda: membership.reap(broker) == ["readers"])
+    assert membership.members(broker, "readers") == []
+
+
+def test_a_silent_member_is_given_up_after_the_expiry(broker: Connection, route: TopicRoute) -> None:
+    """Checklist row 70, the silent half; the clock is moved."""
+    broker.execute(text("SET mqdb.clock_offset = '121 s'"))
+    assert membership.heartbeat(broker, "b")
+
+    assert membership.reap(broker, timedelta(seconds=120)) == ["readers"]
+
+    assert membership.members(broker, "readers") == ["b"]
+    assert not membership.heartbeat(broker, "a")
+
+
+def test_a_client_id_has_one_session(engine: Engine) -> None:
+    with engine.connect() as one, engine.connect() as two:
+        membership.announce(one, "twin")
+        with pytest.raises(IllegalState, match="twin"):
+            membership.announce(two, "twin")
+
+
+def test_a_change_of_members_is_announced(broker: Connection, route: TopicRoute, engine: Engine) -> None:
+    from mqdb.store.engine import driver
+
+    with engine.connect() as session:
+        listener = driver(session)
+        listener.execute("LISTEN mqdb")
+        mine = take_queues(broker, "readers", "a", route.queue_keys, FIRST)
+        release_queues(broker, "readers", mine)
+        membership.unregister(broker, "a", "readers", ClientKind.CONSUMER)
+
+        heard = [notify.payload for notify in listener.notifies(timeout=5, stop_after=2)]
+
+    assert heard == ["m:readers", "m:readers"]
