@@ -23,14 +23,14 @@ BEGIN
         FROM mqdb.commit_log cl
         WHERE batch.is_first
           AND cl.xid >= pg_snapshot_xmax(batch.prev) AND cl.xid < pg_snapshot_xmax(batch.cur)
-          AND cl.log_pos > batch.scan_floor AND cl.log_pos + 0 <= batch.done_pos
+          AND cl.log_pos > batch.scan_floor AND cl.log_pos <= batch.done_pos
           AND pg_visible_in_snapshot(cl.xid, batch.cur)
         UNION ALL
         SELECT cl.log_pos, cl.queue_key, cl.msg_id, cl.keys, false
         FROM unnest(batch.late) AS late(xid) CROSS JOIN LATERAL (
             SELECT c.log_pos, c.queue_key, c.msg_id, c.keys FROM mqdb.commit_log c
             WHERE c.xid >= late.xid AND c.xid <= late.xid
-              AND c.log_pos > batch.scan_floor AND c.log_pos + 0 <= batch.done_pos
+              AND c.log_pos > batch.scan_floor AND c.log_pos <= batch.done_pos
             OFFSET 0) cl
         UNION ALL
         (SELECT cl.log_pos, cl.queue_key, cl.msg_id, cl.keys, true
