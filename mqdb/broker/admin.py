@@ -6,7 +6,8 @@ from typing import NamedTuple
 from sqlalchemy import Connection
 
 from mqdb.errors import NameInvalid, TopicExists, TopicNotFound
-from mqdb.store import queues, topics
+from mqdb.store import consumer_offsets, queues, topics
+from mqdb.store.consumer_offsets import Progress
 from mqdb.store.engine import target_of, transaction, translated
 from mqdb.store.topics import TopicRoute
 from mqdb.topic import TopicConfig, is_system_topic
@@ -62,6 +63,12 @@ def topic_stats(connection: Connection, name: str) -> list[QueueStats]:
     with translated(target_of(connection)):
         route = _found(connection, name)
         return [QueueStats._make(row) for row in queues.stats(connection, route.topic_id)]
+
+
+def group_progress(connection: Connection, name: str) -> list[Progress]:
+    """Where each group stands on each queue of a topic. Raises TopicNotFound. RocketMQ: consumerProgress."""
+    with translated(target_of(connection)):
+        return consumer_offsets.of_topic(connection, _found(connection, name).topic_id)
 
 
 def _found(connection: Connection, name: str) -> TopicRoute:

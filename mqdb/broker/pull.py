@@ -9,7 +9,7 @@ The verdicts are RocketMQ's (PullMessageProcessor, DefaultMessageStore.getMessag
     entries                     FOUND, go on behind the last one returned, or looked at if fewer than `limit` matched
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
@@ -19,9 +19,10 @@ from typing import Any, NamedTuple
 import psycopg
 from sqlalchemy import Connection
 
+from mqdb.broker.horizon import UNKNOWN_HORIZON, Horizon, SegmentBounds, Window, open_window
 from mqdb.errors import MessageMissing
 from mqdb.message import MessageQueue, ReceivedMessage
-from mqdb.store import consume_queue
+from mqdb.store import consume_queue, segments
 from mqdb.store.engine import driver, target_of, translate
 
 #: Messages of one queue in one answer. Source: DefaultMQPushConsumer.pullBatchSize.
@@ -66,17 +67,6 @@ class PullResult:
     messages: list[ReceivedMessage]
 
 
-class Horizon(NamedTuple):
-    """How far the log has got, as the last answer said. Given back with the next pull, it prunes partitions."""
-
-    newest_segment: int = 0
-    position_floor: int = 0
-    floor_segment: int = 0  #: position_floor holds from this segment on
-
-
-UNKNOWN_HORIZON = Horizon()
-
-
 def pull(
     connection: Connection,
     requests: Sequence[PullRequest],
@@ -95,71 +85,94 @@ def pull(
     """
     if not requests:
         return [], horizon
-    hint = min(request.segment for request in requests)
-    parameters: dict[str, object] = {
-        "queue_keys": [request.queue_key for request in requests],
-        "offsets": [request.offset for request in requests],
-        "limit": limit,
-        "scan_limit": limit if tag_codes is None else max(limit, scan_limit),
-        "max_bytes": max_bytes,
-        "segment_hint": hint,
-        "newest_segment": horizon.newest_segment,
-        "position_floor": horizon.position_floor if hint >= horizon.floor_segment else 0,
-    }
-    if tag_codes is not None:
-        parameters["tag_codes"] = list(tag_codes)
+    wish = _Wish(limit, limit if tag_codes is None else max(limit, scan_limit), max_bytes, tag_codes)
     try:
-        rows = consume_queue.pull(driver(connection), parameters)
-        if any(_is_missing(row) for row in rows):
-            # A late committer's record may lie below the floor of the last answer.
-            rows = consume_queue.pull(driver(connection), parameters | {"position_floor": 0})
+        horizon, window = _window(connection, requests, horizon)
+        answers = _ask(connection, requests, wish, horizon, window)
+        missed = [requests[ordinal - 1] for ordinal, rows in answers.items() if not _is_complete(rows)]
+        if missed:
+            window = open_window(min(request.segment for request in missed))
+            again = _ask(connection, missed, wish, UNKNOWN_HORIZON, window)
+            answers |= {requests.index(missed[ordinal - 1]) + 1: rows for ordinal, rows in again.items()}
     except psycopg.Error as error:
         raise translate(error, target_of(connection)) from error
-    results = list(_results(requests, rows, limit, parameters))
-    newest, floor = (rows[0][_NEWEST], rows[0][_FLOOR]) if rows else (0, 0)
-    return results, Horizon(newest, floor or 0, hint)
+    newest = max((rows[0][_NEWEST] for rows in answers.values()), default=horizon.newest_segment)
+    results = [_result(requests[ordinal - 1], rows, wish) for ordinal, rows in sorted(answers.items())]
+    return results, horizon._replace(newest_segment=newest)
+
+
+class _Wish(NamedTuple):
+    limit: int
+    scan_limit: int
+    max_bytes: int
+    tag_codes: Sequence[int] | None
 
 
 # Columns of a row of consume_queue.pull.
-_ORDINAL, _BASE, _MAX, _NEWEST, _FLOOR, _MATCHED, _SEGMENT, _ENTRY_POS, _QUEUE_OFFSET, _LOG_POS = range(10)
+_ORDINAL, _BASE, _MAX, _NEWEST, _IS_COVERED, _MATCHED, _SEGMENT, _ENTRY_POS, _QUEUE_OFFSET, _LOG_POS = range(10)
 _RECORD = slice(_LOG_POS, None)
 
-
-def _is_missing(row: tuple[Any, ...]) -> bool:
-    return row[_LOG_POS] is None and row[_ENTRY_POS] is not None
+_Rows = list[tuple[Any, ...]]
 
 
-def _results(
-    requests: Sequence[PullRequest], rows: list[tuple[Any, ...]], limit: int, parameters: dict[str, Any]
-) -> Iterator[PullResult]:
-    for ordinal, group in groupby(rows, key=itemgetter(_ORDINAL)):
-        request = requests[ordinal - 1]
-        entries = list(group)
-        base, maximum = entries[0][_BASE], entries[0][_MAX]
-        if entries[0][_QUEUE_OFFSET] is None or not base <= request.offset < maximum:
-            entries = []
-        status, next_begin = _verdict(request.offset, base, maximum, parameters["scan_limit"], entries, limit)
-        if status is PullStatus.NO_MATCHED_MSG and "tag_codes" not in parameters:
-            raise MessageMissing(request.queue_key, request.offset, 0)  # offsets have no gaps
-        messages = [_message(request, row, base, maximum) for row in entries]
-        segment = entries[-1][_SEGMENT] if entries else request.segment
-        yield PullResult(request, status, next_begin, base, maximum, segment, messages)
+def _window(connection: Connection, requests: Sequence[PullRequest], horizon: Horizon) -> tuple[Horizon, Window]:
+    hints = {request.segment for request in requests}
+    if 0 in hints:
+        return horizon, open_window(0)
+    window = horizon.window(hints)
+    if window is None:
+        bounds = {number: SegmentBounds(lowest, past) for number, lowest, past in segments.bounds(connection)}
+        horizon = horizon._replace(segments=bounds)
+        window = horizon.window(hints) or open_window(min(hints))
+    return horizon, window
 
 
-def _verdict(
-    offset: int, minimum: int, maximum: int, scan_limit: int, entries: list[tuple[Any, ...]], limit: int
-) -> tuple[PullStatus, int]:
+def _ask(
+    connection: Connection, requests: Sequence[PullRequest], wish: _Wish, horizon: Horizon, window: Window
+) -> dict[int, _Rows]:
+    parameters: dict[str, object] = {
+        "queue_keys": [request.queue_key for request in requests],
+        "offsets": [request.offset for request in requests],
+        "limit": wish.limit,
+        "scan_limit": wish.scan_limit,
+        "max_bytes": wish.max_bytes,
+        "newest_segment": horizon.newest_segment,
+    }
+    if wish.tag_codes is not None:
+        parameters["tag_codes"] = list(wish.tag_codes)
+    rows = consume_queue.pull(driver(connection), parameters | window._asdict())
+    return {ordinal: list(group) for ordinal, group in groupby(rows, key=itemgetter(_ORDINAL))}
+
+
+def _is_complete(rows: _Rows) -> bool:
+    first = rows[0]
+    return all(row[_LOG_POS] is not None for row in rows if row[_ENTRY_POS] is not None) and first[_IS_COVERED]
+
+
+def _result(request: PullRequest, rows: _Rows, wish: _Wish) -> PullResult:
+    minimum, maximum = rows[0][_BASE], rows[0][_MAX]
+    is_legal = minimum <= request.offset < maximum
+    entries = rows if is_legal and rows[0][_QUEUE_OFFSET] is not None else []
+    if is_legal and not rows[0][_IS_COVERED]:
+        raise MessageMissing(request.queue_key, request.offset, 0)  # offsets have no gaps
+    status, next_begin = _verdict(request.offset, minimum, maximum, entries, wish)
+    messages = [_message(request, row, minimum, maximum) for row in entries]
+    segment = entries[-1][_SEGMENT] if entries else request.segment
+    return PullResult(request, status, next_begin, minimum, maximum, segment, messages)
+
+
+def _verdict(offset: int, minimum: int, maximum: int, entries: _Rows, wish: _Wish) -> tuple[PullStatus, int]:
     if offset < minimum:
         return PullStatus.OFFSET_ILLEGAL, minimum
     if offset > maximum:
         return PullStatus.OFFSET_ILLEGAL, maximum
     if offset == maximum:
         return PullStatus.NO_NEW_MSG, offset
-    looked_at = min(offset + scan_limit, maximum)
+    looked_at = min(offset + wish.scan_limit, maximum)
     if not entries:
         return PullStatus.NO_MATCHED_MSG, looked_at
     matched: int = entries[0][_MATCHED]
-    is_cut = matched >= limit or len(entries) < matched
+    is_cut = matched >= wish.limit or len(entries) < matched
     return PullStatus.FOUND, entries[-1][_QUEUE_OFFSET] + 1 if is_cut else looked_at
 
 

@@ -117,6 +117,12 @@ def members(connection: Connection, group: str) -> list[str]:
     return list(connection.scalars(select(client.c.client_id).where(of_group).order_by(client.c.client_id)))
 
 
+def count_consumers(connection: Connection) -> int:
+    """How many processes consume, and so listen, whatever their group."""
+    consumers = select(func.count(client.c.client_id.distinct())).where(client.c.kind == ClientKind.CONSUMER)
+    return connection.execute(consumers).scalar_one()
+
+
 def reap(connection: Connection, expiry: timedelta) -> list[str]:
     """Remove clients that are silent for longer than `expiry` or whose presence lock is gone; returns their groups."""
     is_silent = client.c.heartbeat_at < func.mqdb.now() - literal(expiry, Interval())

@@ -100,9 +100,7 @@ def take(
     return [OwnedQueue(*row) for row in rows]
 
 
-def commit(
-    connection: Connection, group: str, owned: Sequence[OwnedQueue], *, may_go_back: bool = False
-) -> set[int]:
+def commit(connection: Connection, group: str, owned: Sequence[OwnedQueue], *, may_go_back: bool = False) -> set[int]:
     """Move the group forward on queues that the caller owns; a smaller offset is ignored, unless it may go back.
 
     Returns the keys that were committed: the others have a newer owner.
@@ -113,15 +111,15 @@ def commit(
         consumer_offset.c.queue_key == given.c.queue_key,
         consumer_offset.c.epoch == given.c.epoch,
     )
-    if may_go_back:
-        next_offset, segment = given.c.next_offset, given.c.segment
-    else:
-        next_offset = func.greatest(consumer_offset.c.next_offset, given.c.next_offset)
-        segment = func.greatest(consumer_offset.c.segment, given.c.segment)
+    stored = consumer_offset.c
     changed = (
         update(consumer_offset)
         .where(is_mine)
-        .values(next_offset=next_offset, segment=segment, updated_at=func.mqdb.now())
+        .values(
+            next_offset=given.c.next_offset if may_go_back else func.greatest(stored.next_offset, given.c.next_offset),
+            segment=given.c.segment if may_go_back else func.greatest(stored.segment, given.c.segment),
+            updated_at=func.mqdb.now(),
+        )
     )
     return set(connection.scalars(changed.returning(consumer_offset.c.queue_key)))
 
@@ -146,6 +144,33 @@ def committed(connection: Connection, group: str, queue_keys: Sequence[int]) -> 
         )
     )
     return {row.queue_key: row.next_offset for row in rows}
+
+
+class Progress(NamedTuple):
+    """How far a group has read a queue, and which member reads it."""
+
+    group: str
+    queue_id: int
+    next_offset: int
+    owner: str | None
+
+
+def of_topic(connection: Connection, topic_id: int) -> list[Progress]:
+    """Each group that has read the topic, on each queue; sorted by group and queue."""
+    columns = (
+        subscription_group.c.group_name,
+        queue.c.queue_id,
+        consumer_offset.c.next_offset,
+        consumer_offset.c.owner,
+    )
+    rows = connection.execute(
+        select(*columns)
+        .join_from(consumer_offset, subscription_group, subscription_group.c.group_id == consumer_offset.c.group_id)
+        .join(queue, queue.c.queue_key == consumer_offset.c.queue_key)
+        .where(queue.c.topic_id == topic_id)
+        .order_by(subscription_group.c.group_name, queue.c.queue_id)
+    )
+    return [Progress(*row) for row in rows]
 
 
 def _group_id(group: str) -> ScalarSelect[int]:

@@ -19,7 +19,7 @@ from mqdb.store.engine import create_engine, target_of, translated
 def upgrade(dsn: str, revision: str = "head", *, broker_name: str | None = None) -> None:
     """Bring the schema of a database to a revision, in one transaction; a name is given to the broker on the way.
 
-    Two callers at once: the second waits for the first and finds nothing to do.
+    Two callers at once: the second waits for the first and finds nothing to do. Raises SchemaTooNew.
     """
     engine = create_engine(dsn, prepared=False).execution_options(isolation_level="READ COMMITTED")
     with translated(redact(dsn)):
@@ -28,6 +28,7 @@ def upgrade(dsn: str, revision: str = "head", *, broker_name: str | None = None)
                 connection.execute(select(func.pg_advisory_xact_lock(locks.LOCK_CLASS, locks.MIGRATION)))
                 config = _config()
                 config.attributes["connection"] = connection
+                _refuse_newer(current(connection))
                 command.upgrade(config, revision)
                 if broker_name is not None:
                     connection.execute(update(tables.broker).values(broker_name=broker_name))
@@ -60,8 +61,14 @@ def check_schema(connection: Connection) -> None:
     if found is None:
         raise SchemaMissing(target_of(connection))
     if found != head():
-        known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
-        raise SchemaTooOld(found, head()) if found in known else SchemaTooNew(found, head())
+        _refuse_newer(found)
+        raise SchemaTooOld(found, head())
+
+
+def _refuse_newer(found: str | None) -> None:
+    known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
+    if found is not None and found not in known:
+        raise SchemaTooNew(found, head())
 
 
 def _config(output: io.StringIO | None = None) -> Config:

@@ -45,6 +45,10 @@ class Segment(NamedTuple):
     state: SegmentState
     closed_at: datetime | None
 
+    def was_closed_before(self, time: datetime) -> bool:
+        """Whether all its records are older than that; late committers count as of their dispatch."""
+        return self.closed_at is not None and self.closed_at < time
+
 
 class Log(NamedTuple):
     """The log as a whole: how far it has got, when that was, and what its next segment will hold."""
@@ -127,3 +131,10 @@ def drain(connection: Connection, number: int) -> bool:
 def forget(connection: Connection, number: int) -> None:
     """Remove the row of a drained segment whose partitions are gone."""
     connection.execute(delete(segment).where(segment.c.segment == number, segment.c.state == SegmentState.DRAINED))
+
+
+def bounds(connection: Connection) -> list[tuple[int, int, int]]:
+    """Number, lowest position and the position past the end of each segment that has a consume queue."""
+    live = select(segment.c.segment, segment.c.lowest_log_pos, segment.c.end_pos)
+    rows = connection.execute(live.where(segment.c.state != SegmentState.DRAINED))
+    return [(row.segment, row.lowest_log_pos, row.end_pos) for row in rows]

@@ -4,6 +4,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from mqdb.broker import admin
+from mqdb.broker.horizon import UNKNOWN_HORIZON, Horizon, SegmentBounds
 from mqdb.broker.pull import PullStatus, pull
 from mqdb.errors import MessageMissing
 from mqdb.selector.tags import parse_tag_expression
@@ -148,16 +149,37 @@ def test_the_horizon_of_an_answer_serves_the_next(broker: Connection) -> None:
     assert horizon.newest_segment == position.segment
 
 
-def test_a_late_committer_below_the_floor_is_found(broker: Connection) -> None:
+def test_a_record_outside_the_window_is_found_all_the_same(broker: Connection) -> None:
+    """A late committer may lower the lowest position of a segment behind a reader's back."""
     route = topic(broker)
     append(broker, route, "first")
     dispatch_all(broker)
-    [_], horizon = pull(broker, [request(route)])
-    too_high = horizon._replace(position_floor=10**9)
+    too_high = Horizon(1, {1: SegmentBounds(10**9, 10**9 + 1), 2: SegmentBounds(10**9, 10**9 + 1)})
 
-    [result], _ = pull(broker, [request(route)], horizon=too_high)
+    [result], _ = pull(broker, [request(route, segment=1)], horizon=too_high)
 
     assert bodies(result.messages) == ["first"]
+
+
+@pytest.mark.parametrize("codes", [None, parse_tag_expression("A").codes])
+def test_a_sparse_queue_is_read_across_many_segments(broker: Connection, codes: tuple[int, ...] | None) -> None:
+    """Its next message lies far behind the window of the last one; a filter must not take that for no match."""
+    broker.execute(text("UPDATE mqdb.broker SET segment_size = 10"))
+    broker.execute(text("SELECT setval('mqdb.log_pos', (SELECT max(end_pos) - 5 FROM mqdb.segment))"))
+    sparse, busy = topic(broker), topic(broker, "busy")
+    read: list[str] = []
+    asked, horizon = request(sparse), UNKNOWN_HORIZON
+    for turn in range(5):
+        append(broker, sparse, str(turn), tag="A")
+        for _ in range(6):
+            append(broker, busy, *"0123456789")
+            dispatch_all(broker)
+        [result], horizon = pull(broker, [asked], tag_codes=codes, horizon=horizon)
+        read += bodies(result.messages)
+        asked = request(sparse, result.next_begin_offset, segment=result.segment)
+
+    assert read == ["0", "1", "2", "3", "4"]
+    assert asked.segment > 20
 
 
 def test_an_entry_without_its_record_is_an_error(broker: Connection) -> None:
