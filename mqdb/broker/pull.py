@@ -46,7 +46,7 @@ class PullStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PullRequest:
-    """From where to read a queue. `segment` is that of the last message seen there, 0 when unknown or after a reset."""
+    """From where to read a queue. `segment` comes with the offset: from the last answer, 0 where there was none."""
 
     queue: MessageQueue
     queue_key: int
@@ -89,7 +89,7 @@ def pull(
     try:
         horizon, window = _window(connection, requests, horizon)
         answers = _ask(connection, requests, wish, horizon, window)
-        missed = [requests[ordinal - 1] for ordinal, rows in answers.items() if not _is_complete(rows)]
+        missed = [requests[n - 1] for n, rows in answers.items() if not _is_complete(requests[n - 1], rows)]
         if missed:
             window = open_window(min(request.segment for request in missed))
             again = _ask(connection, missed, wish, UNKNOWN_HORIZON, window)
@@ -109,8 +109,9 @@ class _Wish(NamedTuple):
 
 
 # Columns of a row of consume_queue.pull.
-_ORDINAL, _BASE, _MAX, _NEWEST, _IS_COVERED, _MATCHED, _SEGMENT, _ENTRY_POS, _QUEUE_OFFSET, _LOG_POS = range(10)
+_ORDINAL, _BASE, _MAX, _NEWEST, _IS_COVERED, _SEGMENT, _ENTRY_POS, _QUEUE_OFFSET, _LOG_POS = range(9)
 _RECORD = slice(_LOG_POS, None)
+_BODY = _LOG_POS + 5
 
 _Rows = list[tuple[Any, ...]]
 
@@ -144,20 +145,29 @@ def _ask(
     return {ordinal: list(group) for ordinal, group in groupby(rows, key=itemgetter(_ORDINAL))}
 
 
-def _is_complete(rows: _Rows) -> bool:
-    first = rows[0]
-    return all(row[_LOG_POS] is not None for row in rows if row[_ENTRY_POS] is not None) and first[_IS_COVERED]
+def _is_legal(request: PullRequest, rows: _Rows) -> bool:
+    minimum: int = rows[0][_BASE]
+    maximum: int = rows[0][_MAX]
+    return minimum <= request.offset < maximum
+
+
+def _is_complete(request: PullRequest, rows: _Rows) -> bool:
+    if not _is_legal(request, rows):
+        return True
+    return rows[0][_IS_COVERED] and all(row[_LOG_POS] is not None for row in rows if row[_ENTRY_POS] is not None)
 
 
 def _result(request: PullRequest, rows: _Rows, wish: _Wish) -> PullResult:
-    minimum, maximum = rows[0][_BASE], rows[0][_MAX]
-    is_legal = minimum <= request.offset < maximum
-    entries = rows if is_legal and rows[0][_QUEUE_OFFSET] is not None else []
+    minimum, maximum, newest = rows[0][_BASE], rows[0][_MAX], rows[0][_NEWEST]
+    is_legal = _is_legal(request, rows)
     if is_legal and not rows[0][_IS_COVERED]:
         raise MessageMissing(request.queue_key, request.offset, 0)  # offsets have no gaps
-    status, next_begin = _verdict(request.offset, minimum, maximum, entries, wish)
+    entries = rows if is_legal and rows[0][_QUEUE_OFFSET] is not None else []
     messages = [_message(request, row, minimum, maximum) for row in entries]
+    status, next_begin = _verdict(request.offset, minimum, maximum, entries, wish)
     segment = entries[-1][_SEGMENT] if entries else request.segment
+    if next_begin == maximum:  # what comes next, dispatch has yet to write
+        segment = newest
     return PullResult(request, status, next_begin, minimum, maximum, segment, messages)
 
 
@@ -171,8 +181,8 @@ def _verdict(offset: int, minimum: int, maximum: int, entries: _Rows, wish: _Wis
     looked_at = min(offset + wish.scan_limit, maximum)
     if not entries:
         return PullStatus.NO_MATCHED_MSG, looked_at
-    matched: int = entries[0][_MATCHED]
-    is_cut = matched >= wish.limit or len(entries) < matched
+    # The answer ends where the bodies so far have reached max_bytes.
+    is_cut = len(entries) >= wish.limit or sum(len(row[_BODY]) for row in entries) >= wish.max_bytes
     return PullStatus.FOUND, entries[-1][_QUEUE_OFFSET] + 1 if is_cut else looked_at
 
 

@@ -118,7 +118,7 @@ def _pull(tag_filter: bool) -> Select[Any]:
         .subquery("found")
     )
     before = func.sum(found.c.body_bytes).over(order_by=found.c.queue_offset) - found.c.body_bytes
-    measured = select(found, before.label("bytes_before"), func.count().over().label("matched")).subquery("measured")
+    measured = select(found, before.label("bytes_before")).subquery("measured")
     entry = select(measured).where(measured.c.bytes_before < cast(bindparam("max_bytes"), BigInteger)).lateral("entry")
     its_queue = queue.alias("queue")
     return (
@@ -128,7 +128,6 @@ def _pull(tag_filter: bool) -> Select[Any]:
             end.c.max_offset,
             newest.label("newest_segment"),
             cover.c.is_covered,
-            entry.c.matched,
             entry.c.segment,
             entry.c.entry_pos,
             entry.c.queue_offset,
