@@ -7,12 +7,20 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from mqdb.broker import membership, offsets
-from mqdb.broker.offsets import commit_offsets, committed_offsets, release_queues, take_queues
+from mqdb.broker import admin, membership
+from mqdb.broker.offsets import (
+    commit_offsets,
+    committed_offsets,
+    correct_offset,
+    release_queues,
+    take_queues,
+)
 from mqdb.errors import IllegalState, NotSupported
 from mqdb.group import ConsumeFromWhere
 from mqdb.store.clients import ClientKind, Registration
+from mqdb.store.consumer_offsets import OwnedQueue
 from mqdb.store.topics import TopicRoute
+from mqdb.topic import TopicConfig
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.processes import wait_until
 
@@ -47,12 +55,36 @@ def test_a_new_group_starts_where_it_says(broker: Connection, route: TopicRoute)
 
 
 def test_a_queue_added_later_is_read_from_its_beginning(broker: Connection, route: TopicRoute) -> None:
-    old, added = route.queue_keys
-    take_queues(broker, "readers", "a", [old], LAST)
+    take_queues(broker, "readers", "a", route.queue_keys, LAST)
+    wider = admin.update_topic(broker, TopicConfig("orders", 3, 3))
+    append(broker, wider, "x", queue_id=2)
+    dispatch_all(broker)
 
-    [taken] = take_queues(broker, "readers", "a", [added], LAST)
+    [taken] = take_queues(broker, "readers", "a", [wider.queue_keys[2]], LAST)
 
     assert taken.next_offset == 0
+
+
+def test_a_new_group_starts_in_all_queues_at_once(broker: Connection, route: TopicRoute) -> None:
+    """Each member takes its own share, and the second one is a little later than the first."""
+    mine, others = route.queue_keys
+    take_queues(broker, "readers", "a", [mine], LAST)
+    append(broker, route, "new", queue_id=1)
+    dispatch_all(broker)
+
+    [taken] = take_queues(broker, "readers", "b", [others], LAST)
+
+    assert taken.next_offset == 3
+
+
+def test_an_offset_that_does_not_exist_is_corrected_backward_as_well(broker: Connection, route: TopicRoute) -> None:
+    [mine] = take_queues(broker, "readers", "a", route.queue_keys[:1], FIRST)
+    commit_offsets(broker, "readers", [mine._replace(next_offset=10**9, segment=1)])
+
+    assert correct_offset(broker, "readers", mine._replace(next_offset=3, segment=0))
+    assert not correct_offset(broker, "readers", mine._replace(next_offset=0, epoch=mine.epoch - 1))
+
+    assert committed_offsets(broker, "readers", [mine.queue_key]) == {mine.queue_key: 3}
 
 
 def test_an_owned_queue_is_not_free_until_it_is_released(broker: Connection, route: TopicRoute) -> None:
@@ -82,12 +114,12 @@ def test_a_commit_moves_forward_only(broker: Connection, route: TopicRoute) -> N
     commit_offsets(broker, "readers", [mine._replace(next_offset=2)])
     assert commit_offsets(broker, "readers", [mine._replace(next_offset=1)]) == []
 
-    assert committed_offsets(broker, "readers", route.queue_keys) == {mine.queue_key: 2}
+    assert committed_offsets(broker, "readers", [mine.queue_key]) == {mine.queue_key: 2}
 
 
 def test_racing_members_never_own_a_queue_together(broker: Connection, engine: Engine, route: TopicRoute) -> None:
     start = threading.Barrier(2)
-    taken: dict[str, list[offsets.OwnedQueue]] = {}
+    taken: dict[str, list[OwnedQueue]] = {}
 
     def take(client_id: str) -> None:
         with engine.connect() as connection:
