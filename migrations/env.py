@@ -15,6 +15,8 @@ def run(connection: Connection | None) -> None:
         target_metadata=metadata,
         version_table_schema="mqdb",
         literal_binds=connection is None,
+        # The default style doubles each percent sign, for a driver that is not there.
+        dialect_opts={} if connection is not None else {"paramstyle": "named"},
     )
     with context.begin_transaction():
         # The version table lives in the schema, so the schema comes first. No IF NOT EXISTS on a server that

@@ -2,7 +2,15 @@
 
 import hypothesis
 
-pytest_plugins = ["tests.fixtures.postgres", "tests.fixtures.log", "tests.fixtures.broker"]
+pytest_plugins = [
+    "tests.fixtures.postgres",
+    "tests.fixtures.log",
+    "tests.fixtures.broker",
+    "tests.fixtures.services",
+    "tests.fixtures.serve",
+    "tests.fixtures.proxy",
+    "tests.fixtures.consumers",
+]
 
 # A busy machine may pause any example, which says nothing about the code.
 hypothesis.settings.register_profile("mqdb", deadline=None)

@@ -1,6 +1,7 @@
 -- For people: views show a body as text where it is text.
+-- Not parallel: before PostgreSQL 17 a block with EXCEPTION fails while other workers run.
 CREATE FUNCTION mqdb.body_text(body bytea) RETURNS text
-LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
+LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL UNSAFE
 AS $$
 BEGIN
     RETURN convert_from(body, 'UTF8');

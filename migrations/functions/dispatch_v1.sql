@@ -1,10 +1,11 @@
 -- Gives each record that has become visible the next offset of its queue, in order of position, and announces
 -- the arrivals: the only place that orders, and the only transaction with messages that calls NOTIFY.
 -- begin_batch says which records and why. Each of the three branches is bound to one index whatever the
--- statistics say, because all bounds are parameters: a range then counts as 0.5 % of the rows, a lone bound as a
--- third. (xid, log_pos) holds both conditions of the stragglers, so the records of a backlog that the walk will
--- take are passed over inside the index (filtered on the heap, 800,000 of them took 2.8 s). OFFSET 0 is a fence:
--- without it the planner may read the log first and look for its xids in `late` then.
+-- statistics say: by the order it asks for, as sorts are off. Costs alone do not decide: to the planner all
+-- bounds are parameters, and in a small partition all indexes look alike, until it has grown under the same plan.
+-- (xid, log_pos) holds both conditions of the stragglers, so the records of a backlog that the walk will take
+-- are passed over inside the index (filtered on the heap, 800,000 of them took 2.8 s). An ORDER BY is a fence,
+-- too: without it the planner may read the log first and look for its xids in `late` then.
 --
 -- outcome: DISPATCHED | IDLE (nothing is left) | LOCKED (another session is at it) | ADOPTED (the database was restored here)
 CREATE FUNCTION mqdb.dispatch(max_rows integer DEFAULT 50000, OUT outcome text, OUT messages integer, OUT more boolean)
@@ -12,7 +13,7 @@ LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan  -- hundreds of partitions: planning costs more than running
 SET enable_seqscan = off  -- and the plan is made while partitions are empty
 SET enable_bitmapscan = off
-SET enable_sort = off  -- else the last offset may be sought through consume_queue_tags
+SET enable_sort = off  -- the order asked for is the order of the index
 AS $$
 DECLARE
     batch mqdb.batch := mqdb.begin_batch('dispatch');
@@ -44,19 +45,20 @@ BEGIN
     END IF;
 
     WITH visible AS MATERIALIZED (
-        SELECT cl.log_pos, cl.queue_key, cl.tags_code, false AS walked
-        FROM mqdb.commit_log cl
-        WHERE batch.is_first
-          AND cl.xid >= pg_snapshot_xmax(batch.prev) AND cl.xid < pg_snapshot_xmax(batch.cur)
-          AND cl.log_pos > batch.scan_floor AND cl.log_pos <= batch.done_pos
-          AND pg_visible_in_snapshot(cl.xid, batch.cur)
+        (SELECT cl.log_pos, cl.queue_key, cl.tags_code, false AS walked
+         FROM mqdb.commit_log cl
+         WHERE batch.is_first
+           AND cl.xid >= pg_snapshot_xmax(batch.prev) AND cl.xid < pg_snapshot_xmax(batch.cur)
+           AND cl.log_pos > batch.scan_floor AND cl.log_pos <= batch.done_pos
+           AND pg_visible_in_snapshot(cl.xid, batch.cur)
+         ORDER BY cl.xid)
         UNION ALL
         SELECT cl.log_pos, cl.queue_key, cl.tags_code, false
         FROM unnest(batch.late) AS late(xid) CROSS JOIN LATERAL (
             SELECT c.log_pos, c.queue_key, c.tags_code FROM mqdb.commit_log c
             WHERE c.xid >= late.xid AND c.xid <= late.xid
               AND c.log_pos > batch.scan_floor AND c.log_pos <= batch.done_pos
-            OFFSET 0) cl
+            ORDER BY c.xid) cl
         UNION ALL
         (SELECT cl.log_pos, cl.queue_key, cl.tags_code, true
          FROM mqdb.commit_log cl

@@ -5,6 +5,7 @@ LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_bitmapscan = off
+SET enable_sort = off
 AS $$
 DECLARE
     batch mqdb.batch := mqdb.begin_batch('index');
@@ -19,19 +20,20 @@ BEGIN
     END IF;
 
     WITH visible AS MATERIALIZED (
-        SELECT cl.log_pos, cl.queue_key, cl.msg_id, cl.keys, false AS walked
-        FROM mqdb.commit_log cl
-        WHERE batch.is_first
-          AND cl.xid >= pg_snapshot_xmax(batch.prev) AND cl.xid < pg_snapshot_xmax(batch.cur)
-          AND cl.log_pos > batch.scan_floor AND cl.log_pos <= batch.done_pos
-          AND pg_visible_in_snapshot(cl.xid, batch.cur)
+        (SELECT cl.log_pos, cl.queue_key, cl.msg_id, cl.keys, false AS walked
+         FROM mqdb.commit_log cl
+         WHERE batch.is_first
+           AND cl.xid >= pg_snapshot_xmax(batch.prev) AND cl.xid < pg_snapshot_xmax(batch.cur)
+           AND cl.log_pos > batch.scan_floor AND cl.log_pos <= batch.done_pos
+           AND pg_visible_in_snapshot(cl.xid, batch.cur)
+         ORDER BY cl.xid)
         UNION ALL
         SELECT cl.log_pos, cl.queue_key, cl.msg_id, cl.keys, false
         FROM unnest(batch.late) AS late(xid) CROSS JOIN LATERAL (
             SELECT c.log_pos, c.queue_key, c.msg_id, c.keys FROM mqdb.commit_log c
             WHERE c.xid >= late.xid AND c.xid <= late.xid
               AND c.log_pos > batch.scan_floor AND c.log_pos <= batch.done_pos
-            OFFSET 0) cl
+            ORDER BY c.xid) cl
         UNION ALL
         (SELECT cl.log_pos, cl.queue_key, cl.msg_id, cl.keys, true
          FROM mqdb.commit_log cl

@@ -11,6 +11,11 @@ DECLARE
     first_pos bigint;
     past_pos bigint;
 BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        -- A snapshot older than the lock would not see what the last writer has left.
+        RAISE EXCEPTION 'mqdb.seal_segment needs READ COMMITTED, not %', current_setting('transaction_isolation')
+            USING ERRCODE = 'MQ029';
+    END IF;
     SELECT s.start_pos, s.end_pos INTO STRICT first_pos, past_pos
     FROM mqdb.segment s WHERE s.segment = number AND s.state = 'closed';
     EXECUTE format('LOCK TABLE mqdb.commit_log_%s IN SHARE ROW EXCLUSIVE MODE NOWAIT', number);

@@ -9,6 +9,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
     id uuid := gen_random_uuid();
+    words text := nullif(array_to_string(array_remove(string_to_array(send.keys, ' '), ''), ' '), '');
     all_properties jsonb;
     target mqdb.topic;
     wanted_queue integer;
@@ -26,19 +27,24 @@ BEGIN
                          'TRANS_CHECK_MAX_TIME_TOPIC', 'SELF_TEST_TOPIC', 'OFFSET_MOVED_EVENT') THEN
         RAISE EXCEPTION 'topic "%" belongs to the broker; nobody may send to it', send.topic USING ERRCODE = 'MQ016';
     END IF;
+    IF jsonb_typeof(send.properties) <> 'object' THEN
+        RAISE EXCEPTION 'the properties are a JSON %, not an object', jsonb_typeof(send.properties) USING ERRCODE = 'MQ013';
+    END IF;
     FOR name, value IN SELECT * FROM jsonb_each(coalesce(send.properties, '{}')) LOOP
         IF name = ANY (mqdb.reserved_properties()) THEN
             RAISE EXCEPTION 'property "%" is reserved for the broker; choose another name', name USING ERRCODE = 'MQ013';
-        ELSIF jsonb_typeof(value) <> 'string' OR name = '' OR value = '""' OR name || (value #>> '{}') ~ '[\u0001\u0002]' THEN
-            RAISE EXCEPTION 'property "%": name and value must be texts of at least one character without U+0001 and U+0002', name
-                USING ERRCODE = 'MQ013';
+        ELSIF jsonb_typeof(value) <> 'string' OR name ~ '^[\u0001-\u0020]*$' OR value #>> '{}' ~ '^[\u0001-\u0020]*$' THEN
+            RAISE EXCEPTION 'property "%": name and value must be texts, and not blank', name USING ERRCODE = 'MQ013';
         END IF;
     END LOOP;
     all_properties := coalesce(send.properties, '{}') || jsonb_strip_nulls(jsonb_build_object(
-        'TAGS', nullif(send.tag, ''), 'KEYS', nullif(send.keys, ''), 'UNIQ_KEY', mqdb.unique_id_text(id)));
-    SELECT sum(octet_length(p.key) + octet_length(p.value) + 2) INTO size FROM jsonb_each_text(all_properties) p;
+        'TAGS', nullif(send.tag, ''), 'KEYS', words, 'UNIQ_KEY', mqdb.unique_id_text(id)));
+    SELECT sum(octet_length(p.key) + octet_length(p.value) + 2), min(p.key) FILTER (WHERE p.key || p.value ~ '[\u0001\u0002]')
+    INTO size, name FROM jsonb_each_text(all_properties) p;
     IF size > 32767 THEN
         RAISE EXCEPTION 'the properties have % bytes encoded, the limit is 32767', size USING ERRCODE = 'MQ013';
+    ELSIF name IS NOT NULL THEN
+        RAISE EXCEPTION 'property "%" holds U+0001 or U+0002, which cannot be stored', name USING ERRCODE = 'MQ013';
     END IF;
 
     SELECT * INTO target FROM mqdb.topic t WHERE t.topic = send.topic;
@@ -51,8 +57,11 @@ BEGIN
                          ELSE abs(mqdb.java_hash(send.sharding_key) % target.write_queue_nums) END;
     INSERT INTO mqdb.commit_log (queue_key, born_time, tags_code, msg_id, born_host, tags, keys, properties, body)
     SELECT q.queue_key, mqdb.now(), mqdb.tag_code(nullif(send.tag, '')), id,
-           coalesce(host(inet_client_addr()), 'local'), nullif(send.tag, ''), nullif(send.keys, ''), all_properties, send.body
+           coalesce(host(inet_client_addr()), 'local'), nullif(send.tag, ''), words, all_properties, send.body
     FROM mqdb.queue q WHERE q.topic_id = target.topic_id AND q.queue_id = wanted_queue;
+    IF NOT FOUND THEN  -- deleted in this moment
+        RAISE EXCEPTION 'topic "%" has no queue %', send.topic, wanted_queue USING ERRCODE = 'MQ017';
+    END IF;
     RETURN mqdb.unique_id_text(id);
 END
 $$;

@@ -36,6 +36,8 @@ FUNCTIONS = (
 )
 
 BROKER = """
+COMMENT ON TABLE mqdb.alembic_version IS 'Which revision the schema is at: one row. mqdb migrate writes it';
+
 CREATE TABLE mqdb.broker (
     one_row boolean PRIMARY KEY DEFAULT true CHECK (one_row),
     broker_name text NOT NULL,

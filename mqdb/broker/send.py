@@ -1,8 +1,8 @@
 """Send: turn messages into records and append them to the commit log."""
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from json.encoder import encode_basestring as quoted
 from typing import Any
 from uuid import UUID
 
@@ -21,18 +21,24 @@ from mqdb.store.engine import driver, target_of, translate
 
 def record(message: Message, queue_key: int, unique_id: UUID, born_time: datetime, born_host: str) -> Record:
     """The record of a message that `check_message` has passed."""
+    # Positions, not names: this runs for every message sent.
     return Record(
-        queue_key=queue_key,
-        tags_code=tag_code(message.tag),
-        born_time=born_time,
-        msg_id=unique_id,
-        born_host=born_host,
-        tags=message.tag,
-        keys=KEY_SEPARATOR.join(message.keys) or None,
-        properties=json.dumps(stored_properties(message, unique_id), ensure_ascii=False),
-        body=message.body,
-        flag=message.flag,
+        queue_key,
+        tag_code(message.tag),
+        born_time,
+        unique_id,
+        born_host,
+        message.tag,
+        KEY_SEPARATOR.join(message.keys) or None,
+        _json_object(stored_properties(message, unique_id)),
+        message.body,
+        message.flag,
     )
+
+
+def _json_object(texts: Mapping[str, str]) -> str:
+    # json.dumps would make an encoder each time, and takes almost three times as long.
+    return "{" + ", ".join([f"{quoted(name)}: {quoted(text)}" for name, text in texts.items()]) + "}"
 
 
 def append(connection: Connection, records: Sequence[Record], topic: str = "") -> list[int]:

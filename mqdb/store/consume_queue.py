@@ -98,20 +98,27 @@ def _pull(tag_filter: bool) -> Select[Any]:
     wanted = [in_window, cq.c.queue_offset >= first_offset, cq.c.queue_offset < first_offset + scan_limit]
     if tag_filter:
         wanted.append(cq.c.tags_code == func.any(cast(bindparam("tag_codes"), ARRAY(BigInteger))))
-    its_record = and_(
-        cl.c.log_pos == cq.c.log_pos,
-        cl.c.log_pos >= cast(bindparam("lowest_pos"), BigInteger),
-        cl.c.log_pos < cast(bindparam("past_pos"), BigInteger),
+    # Fenced too: the plan is made while a segment is empty, and would read all of its records for each pull.
+    record = (
+        select(*(cl.c[name] for name in _RECORD))
+        .where(
+            cl.c.log_pos == cq.c.log_pos,
+            cl.c.log_pos >= cast(bindparam("lowest_pos"), BigInteger),
+            cl.c.log_pos < cast(bindparam("past_pos"), BigInteger),
+        )
+        .offset(ZERO)
+        .correlate(cq)
+        .lateral("record")
     )
     found = (
         select(
             cq.c.queue_offset,
             cq.c.segment,
             cq.c.log_pos.label("entry_pos"),
-            *(cl.c[name] for name in _RECORD),
-            func.coalesce(func.octet_length(cl.c.body), ZERO).label("body_bytes"),
+            *(record.c[name] for name in _RECORD),
+            func.coalesce(func.octet_length(record.c.body), ZERO).label("body_bytes"),
         )
-        .select_from(cq.outerjoin(cl, its_record))
+        .select_from(cq.outerjoin(record, true()))
         .where(*wanted)
         .order_by(cq.c.queue_offset)
         .limit(cast(bindparam("limit"), BigInteger))

@@ -14,12 +14,13 @@ import psycopg
 import sqlalchemy
 from psycopg import errors as pg
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq import TransactionStatus
 from psycopg.types.array import ListBinaryDumper
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.pool import ConnectionPoolEntry
+from sqlalchemy.exc import DBAPIError, DisconnectionError
+from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 from sqlalchemy.sql import ClauseElement
 
 from mqdb.dsn import SHAPE, redact
@@ -46,6 +47,9 @@ _CONNECT_ARGUMENTS = {
     "tcp_user_timeout": 15_000,
 }
 
+#: A custom plan over hundreds of partitions takes longer to make than to run; dispatch refuses another isolation.
+_SESSION_SETTINGS = "-c plan_cache_mode=force_generic_plan -c jit=off -c default_transaction_isolation=read\\ committed"
+
 _DIALECT = PGDialect_psycopg()  # type: ignore[no-untyped-call]
 
 
@@ -61,8 +65,7 @@ def create_engine(dsn: str, *, prepared: bool = True, application_name: str = "m
     if not prepared:
         arguments["prepare_threshold"] = None
     else:
-        # A custom plan over hundreds of partitions takes longer to make than to run.
-        arguments |= {"prepare_threshold": 0, "options": "-c plan_cache_mode=force_generic_plan -c jit=off"}
+        arguments |= {"prepare_threshold": 0, "options": _SESSION_SETTINGS}
     engine = sqlalchemy.create_engine(
         "postgresql+psycopg://",
         # The DSN as libpq reads it: with several hosts and target_session_attrs too.
@@ -72,8 +75,11 @@ def create_engine(dsn: str, *, prepared: bool = True, application_name: str = "m
         pool_size=pool_size,
         max_overflow=pool_size,
         pool_pre_ping=False,
+        # On a connection that has broken below SQLAlchemy it would raise, in place of the error that says so.
+        skip_autocommit_rollback=True,
     )
     event.listen(engine, "connect", _adapt)
+    event.listen(engine, "checkout", _refuse_unusable)
     return engine
 
 
@@ -82,6 +88,14 @@ def _adapt(_connection: DBAPIConnection, entry: ConnectionPoolEntry) -> None:
     connection = entry.driver_connection
     assert isinstance(connection, psycopg.Connection)
     connection.adapters.register_dumper(list, ListBinaryDumper)
+
+
+def _refuse_unusable(_connection: DBAPIConnection, entry: ConnectionPoolEntry, _proxy: PoolProxiedConnection) -> None:
+    """What runs on the driver's connection breaks it without SQLAlchemy's knowledge; the pool then opens another."""
+    connection = entry.driver_connection
+    assert isinstance(connection, psycopg.Connection)
+    if connection.info.transaction_status is not TransactionStatus.IDLE:
+        raise DisconnectionError
 
 
 def driver(connection: Connection) -> "psycopg.Connection[tuple[Any, ...]]":
@@ -98,9 +112,9 @@ def transaction(connection: Connection) -> Iterator[None]:
         yield
 
 
-def target_of(connection: Connection) -> str:
-    """Where a connection leads, for an error's sentence; no password in it."""
-    target: str = connection.get_execution_options()["mqdb_target"]
+def target_of(way: Connection | Engine) -> str:
+    """Where a connection or an engine leads, for an error's sentence; no password in it."""
+    target: str = way.get_execution_options()["mqdb_target"]
     return target
 
 

@@ -1,0 +1,169 @@
+"""Dispatch under random interleavings: nothing lost, doubled or reordered, offsets dense and never changed.
+
+MQDB_DISPATCH_SEEDS says how many seeds to play; a failing one is printed with all its steps.
+"""
+
+import os
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.fixtures.interleaving import Interleaving, Sessions, Violation
+from tests.fixtures.log import (
+    Connection,
+    append,
+    create_topic,
+    dispatch,
+    dispatch_all,
+    index_all,
+    index_keys,
+    positions,
+    scalar,
+    small_segments,
+)
+from tests.fixtures.postgres import Database
+
+SEEDS = int(os.environ.get("MQDB_DISPATCH_SEEDS", "200"))
+
+
+def play_all(sessions: Sessions, seeds: int) -> None:
+    for seed in range(seeds):
+        interleaving = Interleaving(sessions, seed)
+        try:
+            interleaving.play()
+        except Exception as error:
+            error.add_note(f"seed {seed}:\n" + "\n".join(interleaving.history))
+            sessions.reset()
+            raise
+
+
+@pytest.mark.timeout(60 + SEEDS)
+def test_every_committed_message_gets_one_offset_and_keeps_it(database: Database) -> None:
+    play_all(Sessions(database), SEEDS)
+
+
+#: function, text in it, replacement: each takes away one thing that dispatch cannot do without.
+MUTATIONS = {
+    "late committers forgotten": ("mqdb.dispatch(integer)", "unnest(batch.late)", "unnest('{}'::xid8[])"),
+    "positions older than the transaction forgotten": (
+        "mqdb.dispatch(integer)",
+        "cl.xid >= pg_snapshot_xmax(batch.prev)",
+        "false",
+    ),
+    "stragglers taken by each batch of a round": ("mqdb.dispatch(integer)", "WHERE batch.is_first", "WHERE true"),
+    "snapshot not frozen for the round": (
+        "mqdb.begin_batch(text)",
+        "batch.cur := last.cur",
+        "batch.cur := pg_current_snapshot()",
+    ),
+    "empty rounds remembered though a batch found something": (
+        "mqdb.end_batch(text, mqdb.batch, bigint, integer)",
+        "messages = 0 AND",
+        "",
+    ),
+    "last offsets forgotten at the end of a segment": (
+        "mqdb.dispatch(integer)",
+        "batch.segment > batch.last_segment",
+        "false",
+    ),
+    "sealed before it is complete": ("mqdb.seal_segment(integer)", "RAISE lock_not_available", "NULL"),
+}
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_the_property_fails_when_dispatch_is_broken(database: Database, mutation: str) -> None:
+    function, text, replacement = MUTATIONS[mutation]
+    sessions = Sessions(database)
+    definition = scalar(sessions.observer, "SELECT pg_get_functiondef(%s::regprocedure)", [function])
+    assert text in definition, "the function has changed; so must this test"
+    sessions.observer.execute(definition.replace(text, replacement))
+
+    with pytest.raises(Violation):
+        play_all(sessions, 200)
+
+
+class Writer:
+    """Sends some hundreds of transactions, one after the other; keeps the positions of those that committed."""
+
+    def __init__(self, connection: Connection, queue_key: int, seed: int) -> None:
+        self.connection = connection
+        self.queue_key = queue_key
+        self.random = random.Random(seed)
+        self.committed: list[int] = []
+
+    def run(self) -> None:
+        for _ in range(500):
+            if self.random.random() < 0.4:
+                self.committed += append(self.connection, self.queue_key, self.random.randint(1, 3))
+            else:
+                self._run_transaction()
+
+    def _run_transaction(self) -> None:
+        sent = []
+        self.connection.execute("BEGIN")
+        for _ in range(self.random.randint(1, 4)):
+            sent += append(self.connection, self.queue_key)
+        if self.random.random() < 0.3:
+            self.connection.execute("SAVEPOINT here")
+            append(self.connection, self.queue_key)
+            self.connection.execute("ROLLBACK TO here")
+        if self.random.random() < 0.8:
+            self.connection.execute("COMMIT")
+            self.committed += sent
+        else:
+            self.connection.execute("ROLLBACK")
+
+
+def test_writers_dispatchers_and_readers_at_once(database: Database, log: Connection) -> None:
+    """The races within one call of dispatch, which the steps of one thread cannot reach."""
+    small_segments(log, 300, ahead=40)
+    (queue,) = create_topic(log, "orders")
+    writers = [Writer(database.connect(), queue, seed) for seed in range(4)]
+    dispatchers = [database.connect(), database.connect()]
+    indexer, reader = database.connect(), database.connect()
+    done = threading.Event()
+    seen: list[int] = []
+
+    def keep_dispatching(connection: Connection, seed: int) -> None:
+        sizes = random.Random(seed)
+        while not done.is_set():
+            dispatch(connection, sizes.randint(1, 20))
+
+    def keep_indexing() -> None:
+        while not done.is_set():
+            index_keys(indexer, 50)
+
+    def keep_reading() -> None:
+        while not done.is_set():
+            rows = reader.execute(
+                """SELECT queue_offset, log_pos FROM mqdb.consume_queue
+                   WHERE queue_key = %s AND queue_offset >= %s ORDER BY queue_offset""",
+                [queue, len(seen)],
+            ).fetchall()
+            assert [row[0] for row in rows] == list(range(len(seen), len(seen) + len(rows)))
+            seen.extend(row[1] for row in rows)
+
+    with ThreadPoolExecutor(8) as pool:
+        services = [pool.submit(keep_dispatching, connection, seed) for seed, connection in enumerate(dispatchers)]
+        services += [pool.submit(keep_indexing), pool.submit(keep_reading)]
+        try:
+            for writing in [pool.submit(writer.run) for writer in writers]:
+                writing.result()
+        finally:
+            done.set()
+        for service in services:
+            service.result()
+    dispatch_all(log)
+    index_all(log)
+
+    order = positions(log, queue)
+    assert order[: len(seen)] == seen
+    assert sorted(order) == sorted(log_pos for writer in writers for log_pos in writer.committed)
+    place = {log_pos: offset for offset, log_pos in enumerate(order)}
+    for writer in writers:
+        offsets = [place[log_pos] for log_pos in writer.committed]
+        assert offsets == sorted(offsets)
+    indexed = [row[0] for row in log.execute("SELECT log_pos FROM mqdb.message_index ORDER BY log_pos")]
+    assert indexed == sorted(order)

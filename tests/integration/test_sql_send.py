@@ -1,0 +1,256 @@
+"""mqdb.send and the other functions that people call from SQL."""
+
+import json
+from datetime import timedelta
+
+import psycopg
+import pytest
+import sqlalchemy
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mqdb.property import RESERVED_PROPERTIES
+from mqdb.selector.tags import java_string_hash, tag_code
+from mqdb.store.engine import driver
+from mqdb.topic import NOT_ALLOWED_SEND, SYSTEM_TOPICS, TEMPLATE_TOPIC
+from tests.fixtures.log import Connection, create_topic, dispatch_all, scalar
+from tests.fixtures.postgres import Database
+
+#: PostgreSQL stores no NUL and no half of a surrogate pair.
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=50)
+
+
+@pytest.fixture
+def orders(log: Connection) -> str:
+    """A topic of four queues."""
+    create_topic(log, "orders", 4)
+    return "orders"
+
+
+@pytest.fixture
+def session(conn: sqlalchemy.Connection) -> Connection:
+    """A session with such a topic, which is rolled back: for what is never dispatched."""
+    connection = driver(conn)
+    create_topic(connection, "orders", 4)
+    return connection
+
+
+def test_a_text_is_sent_with_all_that_belongs_to_it(log: Connection, orders: str) -> None:
+    message_id = scalar(
+        log,
+        """SELECT mqdb.send('orders', 'Grüße', tag => 'new', keys => 'a1 a2', properties => '{"colour": "blue"}')""",
+    )
+
+    dispatch_all(log)
+    columns = "topic, queue_offset, msg_id, tags, keys, text, body, properties"
+    row = log.execute(f"SELECT {columns} FROM mqdb.message").fetchone()
+    properties = {"colour": "blue", "TAGS": "new", "KEYS": "a1 a2", "UNIQ_KEY": message_id}
+    assert row == ("orders", 0, message_id, "new", "a1 a2", "Grüße", "Grüße".encode(), properties)
+    assert message_id == message_id.upper()
+    assert len(message_id) == 32
+    assert scalar(log, "SELECT tags_code FROM mqdb.consume_queue") == tag_code("new")
+
+
+def test_bytes_are_sent_as_they_are(log: Connection, orders: str) -> None:
+    body = bytes(range(256))
+
+    log.execute("SELECT mqdb.send(%s, %s)", [orders, body])
+
+    dispatch_all(log)
+    row = log.execute("SELECT body, text, tags, keys FROM mqdb.message").fetchone()
+    assert row == (body, None, None, None)
+
+
+def test_blanks_between_keys_count_once(session: Connection) -> None:
+    session.execute("SELECT mqdb.send('orders', 'x', keys => '  a   b ')")
+
+    assert session.execute("SELECT keys, properties ->> 'KEYS' FROM mqdb.commit_log").fetchone() == ("a b", "a b")
+
+
+@pytest.mark.parametrize("empty", ["", None])
+def test_an_empty_tag_is_no_tag_and_empty_keys_are_no_keys(session: Connection, empty: str | None) -> None:
+    session.execute("SELECT mqdb.send('orders', 'x', tag => %s, keys => %s, properties => NULL)", [empty, empty])
+
+    row = session.execute("SELECT tags, keys, tags_code, properties - 'UNIQ_KEY' FROM mqdb.commit_log").fetchone()
+    assert row == (None, None, 0, {})
+
+
+@pytest.mark.parametrize("key", ["N14228", "Aa", "BB", "polygenelubricants", "Grüße", "\U0001f600", ""])
+def test_the_sharding_key_chooses_the_same_queue_as_in_java(session: Connection, key: str) -> None:
+    session.execute("SELECT mqdb.send('orders', 'x', sharding_key => %s)", [key])
+
+    queue_id = scalar(session, "SELECT queue_id FROM mqdb.commit_log JOIN mqdb.queue USING (queue_key)")
+    hash_code = java_string_hash(key)
+    assert queue_id == abs(hash_code) % 4
+
+
+def test_without_a_sharding_key_all_queues_get_messages(session: Connection) -> None:
+    session.execute("SELECT mqdb.send('orders', 'x') FROM generate_series(1, 200)")
+
+    assert scalar(session, "SELECT count(DISTINCT queue_key) FROM mqdb.commit_log") == 4
+
+
+def test_a_message_is_rolled_back_with_its_transaction(log: Connection, orders: str) -> None:
+    log.execute("BEGIN")
+    log.execute("SELECT mqdb.send(%s, 'lost')", [orders])
+    log.execute("ROLLBACK")
+    log.execute("BEGIN")
+    log.execute("SELECT mqdb.send(%s, 'kept')", [orders])
+    assert dispatched_texts(log, commit=True) == ["kept"]
+
+
+def dispatched_texts(log: Connection, *, commit: bool = False) -> list[str]:
+    if commit:
+        log.execute("COMMIT")
+    dispatch_all(log)
+    return [row[0] for row in log.execute("SELECT text FROM mqdb.message ORDER BY log_pos")]
+
+
+def test_a_trigger_may_send(log: Connection, orders: str) -> None:
+    log.execute("CREATE TABLE invoice (number integer)")
+    log.execute(
+        """CREATE FUNCTION tell() RETURNS trigger LANGUAGE plpgsql AS $$
+           BEGIN
+               PERFORM mqdb.send('orders', to_jsonb(NEW)::text, keys => NEW.number::text);
+               RETURN NEW;
+           END $$"""
+    )
+    log.execute("CREATE TRIGGER tell AFTER INSERT ON invoice FOR EACH ROW EXECUTE FUNCTION tell()")
+
+    log.execute("INSERT INTO invoice VALUES (1), (2)")
+
+    assert sorted(dispatched_texts(log)) == ['{"number": 1}', '{"number": 2}']
+
+
+def test_a_delay_is_refused_until_it_is_built(session: Connection) -> None:
+    for argument in ("delay_level => 3", "deliver_at => now()"):
+        with pytest.raises(psycopg.Error, match="not supported") as refused, session.transaction():
+            session.execute(f"SELECT mqdb.send('orders', 'x', {argument})")
+        assert refused.value.sqlstate == "MQ003"
+    assert scalar(session, "SELECT count(*) FROM mqdb.commit_log") == 0
+
+
+def properties(values: object) -> str:
+    return f"properties => '{json.dumps(values)}'"
+
+
+BAD_INPUT = {
+    "empty body": ("'orders', ''", "MQ013"),
+    "empty bytes": (r"'orders', '\x'::bytea", "MQ013"),
+    "no body": ("'orders', NULL::text", "MQ013"),
+    "large body": ("'orders', repeat('x', 4194305)", "MQ013"),
+    "unknown topic": ("'ordres', 'x'", "MQ017"),
+    "no topic": ("NULL, 'x'", "MQ017"),
+    "name of no topic": ("'a topic', 'x'", "MQ017"),
+    "topic that is not writable": ("'closed', 'x'", "MQ016"),
+    "reserved property": (f"'orders', 'x', {properties({'UNIQ_KEY': 'x'})}", "MQ013"),
+    "number as value": (f"'orders', 'x', {properties({'a': 1})}", "MQ013"),
+    "null as value": (f"'orders', 'x', {properties({'a': None})}", "MQ013"),
+    "object as value": (f"'orders', 'x', {properties({'a': {}})}", "MQ013"),
+    "empty name": (f"'orders', 'x', {properties({'': 'x'})}", "MQ013"),
+    "empty value": (f"'orders', 'x', {properties({'a': ''})}", "MQ013"),
+    "blank name": (f"'orders', 'x', {properties({' ': 'x'})}", "MQ013"),
+    "blank value": (f"'orders', 'x', {properties({'a': chr(9)})}", "MQ013"),
+    "U+0001 in a name": (f"'orders', 'x', {properties({'a' + chr(1): 'x'})}", "MQ013"),
+    "U+0002 in a value": (f"'orders', 'x', {properties({'a': 'x' + chr(2)})}", "MQ013"),
+    "U+0001 in the tag": ("'orders', 'x', tag => chr(1)", "MQ013"),
+    "U+0002 in the keys": ("'orders', 'x', keys => 'a' || chr(2)", "MQ013"),
+    "list of properties": (f"'orders', 'x', {properties(['a'])}", "MQ013"),
+    "text as properties": (f"'orders', 'x', {properties('a')}", "MQ013"),
+    "properties too large": (f"'orders', 'x', {properties({'a': 'x' * 32_800})}", "MQ013"),
+    "tag too large": ("'orders', 'x', tag => repeat('ü', 16400)", "MQ013"),
+} | {f"topic {name}": (f"'{name}', 'x'", "MQ016") for name in sorted(NOT_ALLOWED_SEND)}
+
+
+@pytest.mark.parametrize("case", BAD_INPUT)
+def test_bad_input_is_refused_and_nothing_stored(session: Connection, case: str) -> None:
+    arguments, sqlstate = BAD_INPUT[case]
+    create_topic(session, "closed")
+    session.execute("UPDATE mqdb.topic SET perm = 4 WHERE topic = 'closed'")
+
+    with pytest.raises(psycopg.Error) as refused, session.transaction():
+        session.execute(f"SELECT mqdb.send({arguments})".encode())
+
+    assert refused.value.sqlstate == sqlstate
+    assert scalar(session, "SELECT count(*) FROM mqdb.commit_log") == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "'orders', repeat('x', 4194304)",
+        f"'orders', 'x', {properties({'a': 'x' * (32_767 - 3 - 42)})}",
+        "'orders', 'x', tag => ' '",
+        f"'orders', 'x', {properties({'a': ' x '})}",
+    ],
+    ids=["largest body", "largest properties", "blank tag", "blanks around a value"],
+)
+def test_input_at_the_limit_is_taken(session: Connection, arguments: str) -> None:
+    session.execute(f"SELECT mqdb.send({arguments})".encode())
+
+    assert scalar(session, "SELECT count(*) FROM mqdb.commit_log") == 1
+
+
+@pytest.mark.parametrize("name", sorted(SYSTEM_TOPICS - NOT_ALLOWED_SEND))
+def test_other_system_topics_take_messages(session: Connection, name: str) -> None:
+    if name != TEMPLATE_TOPIC:
+        create_topic(session, name)
+
+    session.execute("SELECT mqdb.send(%s, 'x')", [name])
+
+    assert scalar(session, "SELECT count(*) FROM mqdb.commit_log") == 1
+
+
+def test_a_topic_that_goes_while_a_message_is_sent_is_not_taken_for_a_success(log: Connection, orders: str) -> None:
+    log.execute("DELETE FROM mqdb.queue")
+
+    with pytest.raises(psycopg.Error) as refused:
+        log.execute("SELECT mqdb.send(%s, 'x')", [orders])
+
+    assert refused.value.sqlstate == "MQ017"
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(texts=st.lists(texts, min_size=1, max_size=20))
+def test_hashes_are_those_of_java(session: Connection, texts: list[str]) -> None:
+    rows = session.execute(
+        "SELECT mqdb.java_hash(t), mqdb.tag_code(t) FROM unnest(%s::text[]) AS t", [texts]
+    ).fetchall()
+
+    assert rows == [(java_string_hash(text), tag_code(text)) for text in texts]
+
+
+def test_no_tag_has_code_0(session: Connection) -> None:
+    assert scalar(session, "SELECT mqdb.tag_code(NULL)") == tag_code(None) == 0
+
+
+def test_reserved_properties_are_those_of_the_client(session: Connection) -> None:
+    assert sorted(scalar(session, "SELECT mqdb.reserved_properties()")) == sorted(RESERVED_PROPERTIES)
+
+
+@pytest.mark.parametrize("clock_offset", ["1 hour", "-2 days"])
+def test_the_clock_can_be_moved(session: Connection, clock_offset: str) -> None:
+    session.execute(f"SET mqdb.clock_offset = '{clock_offset}'")
+    session.execute("SELECT mqdb.send('orders', 'x')")
+
+    moved = "SELECT %s - clock_timestamp() - '" + clock_offset + "'::interval FROM mqdb.commit_log"
+    for moment in ("mqdb.now()", "store_time", "born_time"):
+        assert abs(scalar(session, moved.replace("%s", moment))) < timedelta(minutes=1)
+    session.execute("RESET mqdb.clock_offset")
+    assert abs(scalar(session, "SELECT mqdb.now() - clock_timestamp()")) < timedelta(seconds=1)
+
+
+def test_the_view_shows_what_a_consumer_can_read(log: Connection, database: Database) -> None:
+    queue = create_topic(log, "one")[0]
+    for number in range(3):
+        log.execute("SELECT mqdb.send('one', %s::text)", [str(number)])
+    dispatch_all(log)
+    log.execute("UPDATE mqdb.queue SET base_offset = 1 WHERE queue_key = %s", [queue])
+    log.execute("SELECT mqdb.send('one', 'not dispatched')")
+    writer = database.connect()
+    writer.execute("BEGIN")
+    writer.execute("SELECT mqdb.send('one', 'not committed')")
+
+    rows = log.execute("SELECT topic, queue_id, queue_offset, text FROM mqdb.message ORDER BY queue_offset").fetchall()
+
+    assert rows == [("one", 0, 1, "1"), ("one", 0, 2, "2")]

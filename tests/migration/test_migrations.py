@@ -1,0 +1,283 @@
+"""The migrations: they make the schema that tables.py describes, once, by hand or by mqdb, and say how old it is."""
+
+import subprocess
+from collections.abc import Collection, Iterator
+from urllib.parse import urlsplit
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy.dialects.postgresql.base import ischema_names
+
+from mqdb.embedded import EmbeddedPostgres
+from mqdb.embedded.account import postgres_environment
+from mqdb.errors import SchemaMissing, SchemaTooNew, SchemaTooOld
+from mqdb.store import migrations, tables
+from mqdb.store.engine import create_engine
+from tests.fixtures.log import Connection, append, create_topic
+from tests.fixtures.postgres import Database
+
+#: What the tables are made of, as kind and text.
+CATALOG = """
+WITH relations AS (
+    SELECT c.*, c.oid::regclass::text AS name FROM pg_class c
+    WHERE c.relnamespace = 'mqdb'::regnamespace AND c.relkind <> 'c'
+)
+SELECT 'relation', format('%s %s %s', name, relkind, pg_get_partkeydef(oid)) FROM relations
+UNION ALL
+SELECT 'option', format('%s %s', name, reloptions) FROM relations
+UNION ALL
+SELECT 'partition', format('%s %s', name, pg_get_expr(relpartbound, oid)) FROM relations WHERE relispartition
+UNION ALL
+SELECT 'column', format('%s.%s %s %s %s %s default %s', name, attname, attnum, format_type(atttypid, atttypmod),
+                        attnotnull, attidentity, pg_get_expr(adbin, adrelid))
+FROM relations r JOIN pg_attribute a ON a.attrelid = r.oid LEFT JOIN pg_attrdef ON adrelid = r.oid AND adnum = attnum
+WHERE attnum > 0 AND relkind IN ('r', 'p', 'v')
+UNION ALL
+SELECT CASE contype WHEN 'c' THEN 'check' ELSE 'constraint' END, format('%s: %s', conname, pg_get_constraintdef(oid))
+FROM pg_constraint WHERE connamespace = 'mqdb'::regnamespace
+UNION ALL
+SELECT 'index', pg_get_indexdef(oid) FROM relations WHERE relkind IN ('i', 'I')
+UNION ALL
+SELECT 'sequence', format('%s %s', s.seqrelid::regclass, to_jsonb(s) - 'seqrelid')
+FROM pg_sequence s JOIN relations r ON r.oid = s.seqrelid
+"""
+
+#: What only the migrations make, the first rows included.
+CODE = """
+SELECT 'function', pg_get_functiondef(oid) FROM pg_proc WHERE pronamespace = 'mqdb'::regnamespace
+UNION ALL
+SELECT 'view', pg_get_viewdef(oid) FROM pg_class WHERE relnamespace = 'mqdb'::regnamespace AND relkind = 'v'
+UNION ALL
+SELECT 'type', format('%s.%s %s', t.typname, a.attname, format_type(a.atttypid, a.atttypmod))
+FROM pg_type t JOIN pg_attribute a ON a.attrelid = t.typrelid
+WHERE t.typnamespace = 'mqdb'::regnamespace AND a.attnum > 0
+UNION ALL
+SELECT 'comment', format('%s: %s', o.identity, d.description)
+FROM pg_description d, pg_identify_object(d.classoid, d.objoid, d.objsubid) o
+WHERE o.schema = 'mqdb' OR o.identity LIKE 'mqdb%'
+UNION ALL SELECT 'row', (to_jsonb(t) - 'created_at')::text FROM mqdb.topic t
+UNION ALL SELECT 'row', to_jsonb(q)::text FROM mqdb.queue q
+UNION ALL SELECT 'row', (to_jsonb(s) - 'created_at')::text FROM mqdb.segment s
+UNION ALL SELECT 'row', format('%s %s', last_value, is_called) FROM mqdb.log_pos
+UNION ALL SELECT 'row', (to_jsonb(b) - 'created_at' - 'database_oid')::text FROM mqdb.broker b
+UNION ALL SELECT 'row', format('%s %s %s', service, seq, done_pos) FROM mqdb.checkpoint
+UNION ALL SELECT 'row', version_num FROM mqdb.alembic_version
+"""
+
+
+@pytest.fixture
+def empty_database(postgres: EmbeddedPostgres) -> Iterator[Database]:
+    """A database without anything in it."""
+    with connected(Database(postgres.dsn)) as connection:
+        connection.execute("CREATE DATABASE empty TEMPLATE template0")
+        database = Database(urlsplit(postgres.dsn)._replace(path="/empty").geturl())
+        yield database
+        database.close()
+        connection.execute("DROP DATABASE empty WITH (FORCE)")
+
+
+def connected(database: Database) -> Connection:
+    """A connection for a `with` statement; autocommit."""
+    return database.connect()
+
+
+def catalog(connection: Connection, *, without: Collection[str] = ()) -> list[str]:
+    rows = connection.execute(CATALOG).fetchall()
+    return sorted(f"{kind}: {text}" for kind, text in rows if kind not in without)
+
+
+def code(connection: Connection) -> list[str]:
+    return sorted(f"{kind}: {text}" for kind, text in connection.execute(CODE))
+
+
+# -- migrations and tables.py -------------------------------------------------------------------
+
+
+def test_alembic_finds_no_difference_to_the_tables(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ischema_names, "xid8", tables.Xid8)
+    monkeypatch.setitem(ischema_names, "pg_snapshot", tables.PgSnapshot)
+    # The user's name is that of the schema, which would make it the default one, a schema without a name.
+    engine = create_engine(f"{database.dsn}&options=-csearch_path%3Dpublic", prepared=False)
+    rows = database.connect().execute("SELECT relname FROM pg_class WHERE relispartition AND relkind = 'r'")
+    partitions = {row[0] for row in rows}
+
+    def is_ours(name: str | None, kind: str, parents: object) -> bool:
+        return name == "mqdb" if kind == "schema" else name not in partitions | {"alembic_version"}
+
+    with engine.connect() as connection:
+        context = MigrationContext.configure(
+            connection,
+            opts={
+                "include_schemas": True,
+                "include_name": is_ours,
+                "compare_type": True,
+                "compare_server_default": True,
+                "version_table_schema": "mqdb",
+            },
+        )
+        found = compare_metadata(context, tables.metadata)
+    engine.dispose()
+
+    # Differences of one column come as a list. Comments are in the database only.
+    differences = [step for group in found for step in (group if isinstance(group, list) else [group])]
+    assert [step for step in differences if not step[0].endswith("_comment")] == []
+
+
+def test_the_tables_make_the_same_catalog(database: Database, empty_database: Database) -> None:
+    """Column by column, in their order, with the indexes, partition keys and sequences that Alembic does not compare.
+
+    The CHECKs are the migrations' business, as are partitions, functions and views.
+    """
+    by_migration = database.connect()
+    by_migration.execute("DROP VIEW mqdb.message")
+    by_migration.execute("DROP TABLE mqdb.alembic_version")
+    partitions = "SELECT oid::regclass::text FROM pg_class WHERE relispartition AND relkind = 'r'"
+    for (name,) in by_migration.execute(partitions).fetchall():
+        by_migration.execute(f"DROP TABLE {name}")
+    by_tables = empty_database.connect()
+    by_tables.execute("CREATE SCHEMA mqdb")
+    by_tables.execute("CREATE FUNCTION mqdb.now() RETURNS timestamptz RETURN now()")
+
+    engine = create_engine(empty_database.dsn)
+    tables.metadata.create_all(engine)
+    engine.dispose()
+
+    # A fill factor is nothing that a statement needs to know.
+    left_out = {"check", "option"}
+    assert catalog(by_tables, without=left_out) == catalog(by_migration, without=left_out)
+
+
+# -- comments -----------------------------------------------------------------------------------
+
+
+def test_every_object_has_a_comment(database: Database) -> None:
+    silent = database.connect().execute(
+        """
+        WITH objects AS (
+            SELECT 'pg_class'::regclass AS classoid, c.oid AS objoid, c.oid::regclass::text AS name FROM pg_class c
+            WHERE c.relnamespace = 'mqdb'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'm', 'S', 'f')
+              AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.objid = c.oid AND d.deptype = 'i' AND c.relkind = 'S')
+            UNION ALL
+            SELECT 'pg_proc'::regclass, p.oid, p.oid::regprocedure::text FROM pg_proc p
+            WHERE p.pronamespace = 'mqdb'::regnamespace
+            UNION ALL
+            SELECT 'pg_type'::regclass, t.oid, t.oid::regtype::text FROM pg_type t
+            LEFT JOIN pg_class c ON c.oid = t.typrelid
+            WHERE t.typnamespace = 'mqdb'::regnamespace AND t.typelem = 0 AND coalesce(c.relkind, 'c') = 'c'
+            UNION ALL
+            SELECT 'pg_namespace'::regclass, 'mqdb'::regnamespace::oid, 'schema mqdb'
+        )
+        SELECT name FROM objects o
+        WHERE NOT EXISTS (SELECT FROM pg_description d
+                          WHERE (d.classoid, d.objoid, d.objsubid) = (o.classoid, o.objoid, 0))
+        ORDER BY name
+        """
+    )
+
+    assert [row[0] for row in silent] == []
+
+
+# -- upgrade ------------------------------------------------------------------------------------
+
+
+def test_a_second_upgrade_changes_nothing(database: Database) -> None:
+    connection = database.connect()
+    (queue,) = create_topic(connection, "orders")
+    append(connection, queue, 3)
+    before = catalog(connection) + code(connection)
+
+    migrations.upgrade(database.dsn)
+
+    assert catalog(connection) + code(connection) == before
+    assert connection.execute("SELECT count(*) FROM mqdb.commit_log").fetchone() == (3,)
+
+
+def test_an_upgrade_gives_the_broker_its_name(database: Database) -> None:
+    migrations.upgrade(database.dsn, broker_name="broker-b")
+
+    assert database.connect().execute("SELECT broker_name FROM mqdb.broker").fetchone() == ("broker-b",)
+
+
+@pytest.mark.parametrize("means", ["psql", "one statement"])
+def test_the_sql_for_administrators_makes_the_same_database(
+    database: Database, empty_database: Database, postgres: EmbeddedPostgres, means: str
+) -> None:
+    script = migrations.upgrade_sql()
+
+    if means == "psql":
+        psql = postgres.binaries.program("psql")
+        done = subprocess.run(
+            [psql, "--no-psqlrc", "--set=ON_ERROR_STOP=1", "--quiet", f"--dbname={empty_database.dsn}"],
+            input=script.encode(),
+            capture_output=True,
+            env=postgres_environment(),
+            check=False,
+        )
+        assert (done.returncode, done.stderr.decode()) == (0, "")
+    else:
+        empty_database.connect().execute(script.encode())
+
+    by_hand, by_mqdb = empty_database.connect(), database.connect()
+    assert catalog(by_hand) == catalog(by_mqdb)
+    assert code(by_hand) == code(by_mqdb)
+
+
+def test_an_upgrade_that_fails_leaves_nothing_behind(empty_database: Database) -> None:
+    connection = empty_database.connect()
+    connection.execute("CREATE SCHEMA mqdb CREATE TABLE mqdb.checkpoint ()")
+
+    with pytest.raises(Exception, match="checkpoint"):
+        migrations.upgrade(empty_database.dsn)
+
+    assert connection.execute("SELECT relname FROM pg_class WHERE relnamespace = 'mqdb'::regnamespace").fetchall() == [
+        ("checkpoint",)
+    ]
+
+
+# -- which version ------------------------------------------------------------------------------
+
+
+def test_a_database_at_head_is_accepted(database: Database) -> None:
+    engine = create_engine(database.dsn)
+    with engine.connect() as connection:
+        migrations.check_schema(connection)
+        assert migrations.current(connection) == migrations.head()
+    engine.dispose()
+
+
+def test_a_database_without_schema_is_refused(empty_database: Database) -> None:
+    engine = create_engine(empty_database.dsn)
+    with engine.connect() as connection, pytest.raises(SchemaMissing, match="mqdb migrate"):
+        migrations.check_schema(connection)
+    engine.dispose()
+
+
+def test_an_older_schema_is_refused(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = migrations.head()
+    monkeypatch.setattr(migrations, "head", lambda: "9999")
+    engine = create_engine(database.dsn)
+
+    with engine.connect() as connection, pytest.raises(SchemaTooOld) as refused:
+        migrations.check_schema(connection)
+
+    engine.dispose()
+    assert (refused.value.found, refused.value.needed) == (found, "9999")
+
+
+def test_a_newer_schema_is_refused(database: Database) -> None:
+    database.connect().execute("UPDATE mqdb.alembic_version SET version_num = '9999'")
+    engine = create_engine(database.dsn)
+
+    with engine.connect() as connection, pytest.raises(SchemaTooNew) as refused:
+        migrations.check_schema(connection)
+
+    engine.dispose()
+    assert (refused.value.found, refused.value.known) == ("9999", migrations.head())
+
+
+def test_a_newer_schema_is_not_touched_by_an_upgrade(database: Database) -> None:
+    database.connect().execute("UPDATE mqdb.alembic_version SET version_num = '9999'")
+
+    with pytest.raises(SchemaTooNew):
+        migrations.upgrade(database.dsn)

@@ -1,0 +1,229 @@
+"""Hot statements keep to their indexes, with many segments, whatever the statistics say.
+
+The statements of dispatch are taken from the function itself, with parameters in place of its variables, and
+planned as the function plans them: generic, under its own settings.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.fixtures.log import Connection, append, create_topic, dispatch, index_keys, scalar, small_segments
+from tests.fixtures.postgres import Database
+
+SEGMENTS = 30
+RECORDS = 1000
+
+
+@dataclass(frozen=True)
+class Scan:
+    """One node of a plan that reads a partition of the log or the consume queue."""
+
+    node: str
+    table: str
+    index: str  # of the partitioned table
+    condition: str
+    loops: int
+
+
+class Function:
+    """A statement of a stored function, prepared on a connection as the function would."""
+
+    def __init__(self, connection: Connection, signature: str, first_words: str) -> None:
+        self.connection = connection
+        source = scalar(connection, "SELECT prosrc FROM pg_proc WHERE oid = %s::regprocedure", [signature])
+        body = re.sub(r"--.*", "", source)
+        statement = body[body.index(first_words) : body.index(";", body.index(first_words))]
+        types = dict(
+            connection.execute(
+                """SELECT 'batch.' || attname, format_type(atttypid, atttypmod) FROM pg_attribute
+                   WHERE attrelid = 'mqdb.batch'::regclass AND attnum > 0"""
+            ).fetchall()
+        )
+        types["max_rows"] = "integer"
+        self.parameters = [name for name in types if re.search(rf"\b{name}\b", statement)]
+        for number, name in enumerate(self.parameters, start=1):
+            statement = re.sub(rf"\b{name}\b", f"${number}", statement)
+        # Where plpgsql puts the result; INSERT INTO stands within its line.
+        statement = re.sub(r"\n\s+INTO [\w, ]+\n", "\n", statement)
+        settings = scalar(connection, "SELECT proconfig FROM pg_proc WHERE oid = %s::regprocedure", [signature])
+        for setting in settings:
+            name, _, value = setting.partition("=")
+            connection.execute(f"SET {name} = {value}")
+        connection.execute("DEALLOCATE ALL")
+        connection.execute(
+            f"PREPARE hot ({', '.join(types[name] for name in self.parameters)}) AS {statement}", prepare=False
+        )
+
+    def place(self, name: str) -> str:
+        """How the plan calls a variable."""
+        return f"${self.parameters.index(name) + 1}"
+
+    def scans(self, service: str, max_rows: int = 50_000) -> list[Scan]:
+        """What the next batch of a service reads; it is run and rolled back."""
+        self.connection.execute("BEGIN")
+        row = self.connection.execute(
+            "SELECT to_jsonb(b) FROM mqdb.begin_batch(%s) b", [service], prepare=False
+        ).fetchone()
+        assert row is not None
+        batch = {f"batch.{name}": value for name, value in row[0].items()} | {"max_rows": max_rows}
+        assert batch["batch.outcome"] == "BATCH"
+        values = ", ".join(literal(batch[name]) for name in self.parameters)
+        plan = scalar(
+            self.connection,
+            f"EXPLAIN (ANALYZE, VERBOSE, TIMING OFF, FORMAT JSON) EXECUTE hot ({values})",
+        )
+        self.connection.execute("ROLLBACK")
+        parents = dict(
+            self.connection.execute(
+                """SELECT inhrelid::regclass::text, inhparent::regclass::text FROM pg_inherits"""
+            ).fetchall()
+        )
+        return [
+            Scan(
+                node["Node Type"],
+                node["Relation Name"],
+                unqualified(parents.get(node.get("Index Name", ""), node.get("Index Name", ""))),
+                node.get("Index Cond", ""),
+                node["Actual Loops"],
+            )
+            for node in nodes(plan[0]["Plan"])
+            if re.fullmatch(r"(commit_log|consume_queue)_\d+", node.get("Relation Name", ""))
+            and "Scan" in node["Node Type"]
+        ]
+
+
+def literal(value: object) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, list):
+        return "'{" + ",".join(map(str, value)) + "}'"
+    return f"'{value}'"
+
+
+def unqualified(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for child in plan.get("Plans", []):
+        yield from nodes(child)
+
+
+@pytest.fixture
+def writer(database: Database, log: Connection) -> Connection:
+    """A session with a transaction in progress that has written to the first of many segments."""
+    small_segments(log, RECORDS, ahead=SEGMENTS)
+    create_topic(log, "orders", 3)
+    writer = database.connect()
+    writer.execute("BEGIN")
+    append(writer, queue_keys(log)[0], 5)
+    return writer
+
+
+def queue_keys(log: Connection) -> list[int]:
+    rows = log.execute("SELECT queue_key FROM mqdb.queue JOIN mqdb.topic USING (topic_id) WHERE topic = 'orders'")
+    return [row[0] for row in rows]
+
+
+def with_hardly_any_records(log: Connection, writer: Connection) -> None:
+    """Partitions that were never analysed; a round with a late committer comes next."""
+    append(log, queue_keys(log)[1], 5)
+    dispatch(log)
+    index_keys(log)
+    writer.execute("COMMIT")
+    append(log, queue_keys(log)[2], 5)
+
+
+def with_hardly_any_records_but_statistics(log: Connection, writer: Connection) -> None:
+    """To the planner all indexes look alike."""
+    with_hardly_any_records(log, writer)
+    log.execute("ANALYZE")
+
+
+def with_many_records(log: Connection, writer: Connection) -> None:
+    """One transaction has filled most segments, half of that is dispatched, all of it is analysed."""
+    log.execute("BEGIN")
+    for number in range(SEGMENTS - 2):
+        append(log, queue_keys(log)[number % 3], RECORDS)
+    log.execute("COMMIT")
+    for _ in range(SEGMENTS // 2):
+        dispatch(log)
+        index_keys(log)
+    while dispatch(log, RECORDS).more and index_keys(log, RECORDS).more:
+        pass
+    log.execute("ANALYZE")
+    writer.execute("COMMIT")
+    append(log, queue_keys(log)[2], 50)
+
+
+def with_a_backlog(log: Connection, writer: Connection) -> None:
+    """The same, and hardly anything of it is dispatched."""
+    append(log, queue_keys(log)[1], 5)
+    dispatch(log)
+    index_keys(log)
+    log.execute("BEGIN")
+    for number in range(SEGMENTS - 2):
+        append(log, queue_keys(log)[number % 3], RECORDS)
+    log.execute("COMMIT")
+    log.execute("ANALYZE")
+    writer.execute("COMMIT")
+
+
+STATES = [with_hardly_any_records, with_hardly_any_records_but_statistics, with_many_records, with_a_backlog]
+
+
+@pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
+@pytest.mark.parametrize("signature", ["mqdb.dispatch(integer)", "mqdb.index_keys(integer)"])
+def test_stragglers_are_found_by_xid_and_the_walk_goes_by_position(
+    log: Connection, writer: Connection, database: Database, state: Any, signature: str
+) -> None:
+    state(log, writer)
+    statement = Function(database.connect(), signature, "WITH visible")
+
+    service = "dispatch" if "dispatch" in signature else "index"
+    scans = [scan for scan in statement.scans(service) if scan.table.startswith("commit_log")]
+
+    stragglers = [scan for scan in scans if "xid" in scan.condition]
+    walk = [scan for scan in scans if "xid" not in scan.condition]
+    assert {(scan.node, scan.index) for scan in stragglers} == {("Index Scan", "commit_log_xid")}
+    assert {(scan.node, scan.index) for scan in walk} == {("Index Scan", "commit_log_pkey")}
+    for scan in stragglers:
+        assert f"log_pos <= {statement.place('batch.done_pos')}" in scan.condition
+    for scan in walk:
+        assert f"log_pos > {statement.place('batch.done_pos')}" in scan.condition
+        assert f"log_pos <= {statement.place('batch.until_pos')}" in scan.condition
+    # A batch ends with its segment, so the walk reads one partition, or two when it begins at an end.
+    assert 1 <= len({scan.table for scan in walk if scan.loops}) <= 2
+
+
+@pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
+def test_the_last_offset_is_read_once_for_each_queue_from_the_end_of_an_index(
+    log: Connection, writer: Connection, database: Database, state: Any
+) -> None:
+    state(log, writer)
+    statement = Function(database.connect(), "mqdb.dispatch(integer)", "WITH visible")
+
+    scans = [scan for scan in statement.scans("dispatch") if scan.table.startswith("consume_queue")]
+
+    assert scans
+    assert {scan.index for scan in scans} == {"consume_queue_offset"}
+    assert {scan.node for scan in scans} <= {"Index Scan", "Index Only Scan"}
+    assert sum(scan.loops for scan in scans) <= len(queue_keys(log))
+    assert all("queue_key" in scan.condition for scan in scans)
+
+
+def test_the_last_offsets_of_a_finished_segment_are_read_from_the_end_of_an_index(
+    log: Connection, writer: Connection, database: Database
+) -> None:
+    with_many_records(log, writer)
+    statement = Function(database.connect(), "mqdb.dispatch(integer)", "UPDATE mqdb.queue")
+
+    scans = [scan for scan in statement.scans("dispatch") if scan.table.startswith("consume_queue")]
+
+    assert {scan.index for scan in scans} == {"consume_queue_offset"}
+    assert len({scan.table for scan in scans}) == 1
