@@ -5,11 +5,13 @@
     │   ├── BodyEmpty
     │   ├── BodyInvalid
     │   ├── BodyTooLarge
+    │   ├── BatchTooLarge
     │   ├── PropertiesTooLarge
     │   ├── PropertyReserved
     │   └── PropertyInvalid
     ├── NameInvalid               a topic or group name
     ├── TopicNotAllowed           a system topic that nobody may send to
+    ├── TopicNotWritable          a topic whose permission has no W
     ├── TopicNotFound
     ├── TopicExists
     ├── QueueNotFound
@@ -19,7 +21,9 @@
     ├── IllegalState              a client used before start or after shutdown
     ├── QueueLost                 the queue has another owner: the commit is refused
     ├── MessageMissing            an index entry without its record
-    ├── SendTimeout
+    ├── SendTimeout               the message may be stored, or not
+    │   └── SendGivenUp           it is not
+    ├── DispatchTimeout           stored, but without a queue offset yet
     ├── BrokerUnavailable
     │   ├── AuthenticationFailed
     │   └── BrokerMisnamed
@@ -138,6 +142,22 @@ class BodyTooLarge(MessageIllegal):
         return f"the body has {self.size:,} bytes, the limit is {self.limit:,}"
 
 
+class BatchTooLarge(MessageIllegal):
+    """The messages of a batch are too large together. Source: Validators.checkMessage on the whole batch."""
+
+    def __init__(self, count: int, size: int, limit: int) -> None:
+        super().__init__(count, size, limit)
+        self.count = count
+        self.size = size
+        self.limit = limit
+
+    def __str__(self) -> str:
+        return (
+            f"the {self.count:,} messages of the batch have {self.size:,} bytes in bodies and properties, "
+            f"the limit is {self.limit:,}; send them in several batches"
+        )
+
+
 class PropertiesTooLarge(MessageIllegal):
     """All properties together, as RocketMQ encodes them, are larger than 32,767 bytes."""
 
@@ -195,6 +215,18 @@ class TopicNotAllowed(MqdbError, code=ResponseCode.NO_PERMISSION):
 
     def __str__(self) -> str:
         return f"topic {self.topic!r} belongs to the broker; nobody may send to it"
+
+
+class TopicNotWritable(MqdbError, code=ResponseCode.NO_PERMISSION):
+    """The topic's permission lacks the W bit."""
+
+    def __init__(self, topic: str, perm: int) -> None:
+        super().__init__(topic, perm)
+        self.topic = topic
+        self.perm = perm
+
+    def __str__(self) -> str:
+        return f"topic {self.topic!r} takes no messages: its permission is {self.perm}, without the 2 of W"
 
 
 class TopicNotFound(MqdbError, code=ResponseCode.TOPIC_NOT_EXIST):
@@ -321,7 +353,33 @@ class SendTimeout(MqdbError, code=ResponseCode.ACCESS_BROKER_TIMEOUT):
         self.timeout_seconds = timeout_seconds
 
     def __str__(self) -> str:
-        return f"no answer within {self.timeout_seconds:g} s from the broker of topic {self.topic!r}"
+        return (
+            f"no answer within {self.timeout_seconds:g} s from the broker of topic {self.topic!r}; "
+            "the message may be stored, or not"
+        )
+
+
+class SendGivenUp(SendTimeout):
+    """The send was given up at its timeout, and is known to have stored nothing."""
+
+    def __str__(self) -> str:
+        return f"gave up after {self.timeout_seconds:g} s to send to topic {self.topic!r}; nothing was stored"
+
+
+class DispatchTimeout(MqdbError, code=ResponseCode.ACCESS_BROKER_TIMEOUT):
+    """The message is stored, but dispatch has not given it a queue offset in time."""
+
+    def __init__(self, topic: str, log_pos: int, timeout_seconds: float) -> None:
+        super().__init__(topic, log_pos, timeout_seconds)
+        self.topic = topic
+        self.log_pos = log_pos
+        self.timeout_seconds = timeout_seconds
+
+    def __str__(self) -> str:
+        return (
+            f"the message at {self.log_pos} of the log is stored, but got no offset in its queue of topic "
+            f"{self.topic!r} within {self.timeout_seconds:g} s; ask again"
+        )
 
 
 class BrokerUnavailable(MqdbError, code=ResponseCode.CONNECT_BROKER_FAILED):

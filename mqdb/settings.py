@@ -110,6 +110,8 @@ class Settings(BaseSettings):
     broker_name: str = "broker-a"
     """The name of a broker whose DSN does not say it."""
     cluster_name: str = "DefaultCluster"
+    auto_migrate_enable: bool = True
+    """Let `mqdb serve` bring the schema of `dsn` to head; the embedded database is always brought there."""
     auto_create_topic_enable: bool = True
     default_topic_queue_nums: int = Field(default=4, ge=1)
     send_message_timeout: Duration = timedelta(seconds=3)

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from sqlalchemy import Connection, delete, func, select
+from sqlalchemy import Connection, delete, func, select, true
 
 from mqdb.store.tables import checkpoint
 
@@ -26,7 +26,10 @@ def newest(connection: Connection) -> dict[str, Checkpoint]:
         .limit(1)
         .lateral("last")
     )
-    return {row.service: Checkpoint(*row) for row in connection.execute(select(last).select_from(services.join(last)))}
+    return {
+        row.service: Checkpoint(*row)
+        for row in connection.execute(select(last).select_from(services.join(last, true())))
+    }
 
 
 def prune(connection: Connection, service: str, first: int, past: int) -> int:

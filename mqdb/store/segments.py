@@ -3,7 +3,7 @@
     open ──▶ closed ──▶ sealed ──▶ drained ──▶ (no row)
 
     open      takes records, now or later
-    closed    the sequence is past it; transactions in progress may still write to it
+    closed    all its positions are taken; transactions in progress may still write to it
     sealed    nobody can write to it any more, and all of it is dispatched and indexed
     drained   below the min offset of every queue: its consume queue and key index are on their way out, its log
               stays as long as the consume queue of a younger segment points into it
@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from psycopg import errors as pg
-from sqlalchemy import Connection, column, delete, func, select, table, update
+from sqlalchemy import Connection, column, delete, func, select, table, true, update
 from sqlalchemy.exc import OperationalError
 
 from mqdb.store.tables import broker, consume_queue, queue, segment
@@ -84,8 +84,8 @@ def ensure(connection: Connection, ahead: int) -> int:
 
 
 def close_passed(connection: Connection) -> list[int]:
-    """Close the open segments that the sequence has left behind; returns their numbers."""
-    passed = update(segment).where(segment.c.state == SegmentState.OPEN, segment.c.end_pos <= _last_pos)
+    """Close the open segments of which all positions are taken; returns their numbers."""
+    passed = update(segment).where(segment.c.state == SegmentState.OPEN, segment.c.end_pos <= _last_pos + 1)
     closed = passed.values(state=SegmentState.CLOSED, closed_at=func.mqdb.now()).returning(segment.c.segment)
     return sorted(connection.scalars(closed))
 
@@ -113,7 +113,8 @@ def drain(connection: Connection, number: int) -> bool:
         .correlate(queue)
         .scalar_subquery()
     )
-    ends = select(queue.c.queue_key, past.label("past")).where(given_up.c.segment == number).subquery("ends")
+    # Joined, so that nothing is raised over a segment that somebody else has given up already.
+    ends = select(queue.c.queue_key, past.label("past")).select_from(queue.join(given_up, true())).subquery("ends")
     raised = (
         update(queue)
         .where(queue.c.queue_key == ends.c.queue_key, ends.c.past > queue.c.base_offset)

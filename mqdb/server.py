@@ -1,0 +1,225 @@
+"""The broker process: a PostgreSQL, its schema at head, and the services wherever this process is the leader.
+
+    Server
+     ├── SharedPostgres      where no DSN is given: owned, or another process's and taken over when that is gone
+     ├── Leadership          one of all processes on the database leads
+     └── services            run while this one does
+
+When the database goes away and comes back, leadership is lost and won again, and with it the services stop and
+start; nothing else has to know.
+"""
+
+import logging
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, Final, Self
+
+from apscheduler.schedulers.background import BackgroundScheduler
+from sqlalchemy import Connection, Engine
+
+from mqdb.broker.query import broker_info
+from mqdb.dsn import BrokerDsn, redact
+from mqdb.embedded import SharedPostgres, open_or_attach
+from mqdb.errors import BrokerMisnamed, IllegalState, SchemaMissing, SchemaTooOld
+from mqdb.service.client_reaper import ClientReaper
+from mqdb.service.dispatcher import Dispatcher
+from mqdb.service.key_indexer import KeyIndexer
+from mqdb.service.leadership import Leadership
+from mqdb.service.retention import Retention
+from mqdb.service.segment_keeper import SegmentKeeper, SegmentKeeperConfig
+from mqdb.service.service import Context, Service, create_scheduler
+from mqdb.settings import Settings
+from mqdb.store import migrations
+from mqdb.store.engine import create_engine, translated
+
+logger = logging.getLogger(__name__)
+
+#: Leadership and four services, each with one connection.
+_CONNECTIONS: Final = 5
+
+
+class Server:
+    """One broker process. Start it, stop it, or let it `run` until somebody interrupts it."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Touches nothing yet."""
+        self._settings = settings
+        self._guard = threading.Lock()
+        self._postgres: SharedPostgres | None = None
+        self._engine: Engine | None = None
+        self._engine_dsn = ""
+        self._scheduler: BackgroundScheduler | None = None
+        self._leadership = Leadership(Context(self._connect), on_elected=self._lead, on_lost=self._follow)
+        self._services: list[Service[Any]] = []
+
+    # -- what it is ---------------------------------------------------------------------------
+
+    @property
+    def dsn(self) -> str:
+        """Address of the database, with the password."""
+        return self._broker().dsn
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether the services of the broker run in this process."""
+        return self._leadership.is_leader()
+
+    @property
+    def owns_postgres(self) -> bool:
+        """Whether the embedded PostgreSQL is this process's own, and would end with it."""
+        return self._postgres is not None and self._postgres.is_owner
+
+    # -- what it does -------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Returns when the database takes requests and is at head; the services follow in a moment.
+
+        Raises an EmbeddedError, BrokerUnavailable, BrokerMisnamed or SchemaMismatch, and leaves nothing running then.
+        """
+        if self._scheduler is not None:
+            raise IllegalState("the server", "started already")
+        try:
+            if self._settings.broker is None:
+                self._postgres = open_or_attach(self._settings.home, port=self._settings.port)
+                self._postgres.watch()
+            self._bring_to_head()
+            self._scheduler = create_scheduler()
+            self._scheduler.start()
+            self._services = self._make_services(self._scheduler)
+            self._leadership.start()
+        except BaseException:
+            self.stop()
+            raise
+        logger.info("serving", extra={"dsn": redact(self.dsn), "owns_postgres": self.owns_postgres})
+
+    def stop(self) -> None:
+        """Services first, then the database if it is this process's own. Without effect where nothing runs."""
+        self._leadership.stop()
+        scheduler, self._scheduler = self._scheduler, None
+        if scheduler is not None:
+            scheduler.shutdown(wait=False)
+        with self._guard:
+            engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.dispose()
+        postgres, self._postgres = self._postgres, None
+        if postgres is not None:
+            postgres.close()
+
+    def run(self, on_started: Callable[[], None] = lambda: None) -> None:
+        """Serve until SIGINT or SIGTERM. For the main thread; `on_started` is called when clients may come."""
+        with _interruption() as interrupted, self:
+            on_started()
+            interrupted.wait()
+            logger.info("stopping")
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # -- how it does it -----------------------------------------------------------------------
+
+    def _broker(self) -> BrokerDsn:
+        broker = self._settings.broker
+        if broker is not None:
+            return broker
+        if self._postgres is None:
+            raise IllegalState("the server", "not started")
+        return BrokerDsn(self._settings.broker_name, self._postgres.dsn)
+
+    def _connect(self) -> Connection:
+        """A connection to where the database is now: an embedded one may come back on another port."""
+        dsn = self._broker().dsn
+        with self._guard:
+            if self._engine is None or self._engine_dsn != dsn:
+                if self._engine is not None:
+                    self._engine.dispose()
+                self._engine = create_engine(dsn, application_name="mqdb serve", pool_size=_CONNECTIONS)
+                self._engine_dsn = dsn
+            engine = self._engine
+        with translated(redact(dsn)):
+            return engine.connect()
+
+    def _bring_to_head(self) -> None:
+        """The schema as this mqdb speaks it, and the broker under the name that the settings know."""
+        broker = self._broker()
+        with self._connect() as connection, translated(redact(broker.dsn)):
+            try:
+                migrations.check_schema(connection)
+            except (SchemaMissing, SchemaTooOld) as error:
+                if not self._settings.auto_migrate_enable and self._settings.broker is not None:
+                    raise
+                is_new = isinstance(error, SchemaMissing)
+                migrations.upgrade(broker.dsn, broker_name=broker.name if is_new else None)
+                logger.info("brought the schema to head", extra={"revision": migrations.head()})
+            name = broker_info(connection).broker_name
+        if name != broker.name:
+            raise BrokerMisnamed(redact(broker.dsn), broker.name, name)
+
+    def _make_services(self, scheduler: BackgroundScheduler) -> list[Service[Any]]:
+        context = Context(self._connect, may_act=self._leadership.is_leader)
+        return [
+            Dispatcher(context),
+            KeyIndexer(context),
+            SegmentKeeper(context, scheduler, keeper_config(self._settings)),
+            ClientReaper(context, scheduler),
+        ]
+
+    def _lead(self) -> None:
+        for service in self._services:
+            service.start()
+
+    def _follow(self) -> None:
+        # All at once: none waits for the last round of another.
+        for service in self._services:
+            service.halt()
+        for service in self._services:
+            service.stop()
+
+
+def keeper_config(settings: Settings) -> SegmentKeeperConfig:
+    """How the segment keeper works under these settings."""
+    retention = Retention(
+        file_reserved_time=settings.file_reserved_time,
+        delete_when=settings.delete_when,
+        disk_max_used_space_percent=settings.disk_max_used_space_percent,
+        disk_clean_forcibly_percent=settings.disk_clean_forcibly_percent,
+    )
+    # The disk of a server elsewhere cannot be seen from here.
+    disk = _disk_of(settings.home) if settings.broker is None else None
+    return SegmentKeeperConfig(retention=retention, disk_used_percent=disk)
+
+
+def _disk_of(home: Path) -> Callable[[], float]:
+    def used_percent() -> float:
+        usage = shutil.disk_usage(home)
+        # Of what a user may use; some file systems keep a part for root.
+        return 100 * usage.used / (usage.used + usage.free)
+
+    return used_percent
+
+
+@contextmanager
+def _interruption() -> Iterator[threading.Event]:
+    """An event that SIGINT and SIGTERM set."""
+    interrupted = threading.Event()
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        interrupted.set()
+
+    previous = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield interrupted
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -1,0 +1,10 @@
+"""Agents: what a broker does by itself. `mqdb.server` runs them wherever the leader is.
+
+    dispatcher       gives new messages their queue offsets
+    key_indexer      makes them findable by key
+    segment_keeper   makes, closes, seals and drops segments
+    client_reaper    takes clients that are gone out of their groups
+    leadership       elects the one process that runs the others
+
+All have one shape, which `mqdb.service.service` describes.
+"""

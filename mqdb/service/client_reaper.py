@@ -1,0 +1,53 @@
+"""The client reaper: takes clients that are gone out of their groups, so that others take over their queues.
+
+A client that leaves says so. One whose connection ends without a word is noticed by its presence lock within a
+second, one that hangs by its silence. RocketMQ: ClientHousekeepingService.
+"""
+
+import logging
+from dataclasses import dataclass
+from datetime import timedelta
+
+from apscheduler.schedulers.background import BackgroundScheduler
+from sqlalchemy import Connection
+
+from mqdb.broker.membership import CLIENT_EXPIRY, reap
+from mqdb.service.service import Context, PeriodicService
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientReaperConfig:
+    """How the client reaper works."""
+
+    interval: timedelta = timedelta(seconds=1)
+    client_expiry: timedelta = CLIENT_EXPIRY
+    """How long a client may be silent."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReaperCounts:
+    """What a round came to."""
+
+    groups: tuple[str, ...]
+    """The groups that lost a member; they have been told."""
+
+
+class ClientReaper(PeriodicService[ReaperCounts]):
+    """Removes what dead clients left behind."""
+
+    name = "client reaper"
+
+    def __init__(
+        self, context: Context, scheduler: BackgroundScheduler, config: ClientReaperConfig = ClientReaperConfig()
+    ) -> None:
+        super().__init__(context, scheduler, config.interval)
+        self._config = config
+
+    def run_once(self, connection: Connection) -> ReaperCounts:
+        """Remove all clients that are gone by now."""
+        groups = tuple(reap(connection, self._config.client_expiry))
+        if groups:
+            logger.info("removed clients that were gone", extra={"groups": groups})
+        return ReaperCounts(groups)

@@ -1,0 +1,148 @@
+"""Leadership: of all processes that could run the services of a broker, one does.
+
+                 lock is free                     connection or lease lost, or stopped
+    follower ─────────────────────────▶ leader ─────────────────────────────────────────▶ follower
+
+Every process asks for the leader lock ten times a second. Whoever holds it leads, until its connection ends: the
+lock is freed by the death of the process, of the server, or of the line between them. A process that hangs keeps
+its connection. Against that the leader renews a lease, and when it has run out, the next one who asks for the lock
+ends the connection that holds it.
+
+A leader that was hung and wakes up must not act on what it remembers. Its services ask `is_leader` before each
+round, and that looks at a clock, not at the database: a lease that was not renewed in time is over. What slips
+through between the question and the act does no harm: rounds of the old leader and the new one exclude each other
+by locks and keys in the database, as those of clients that dispatch for themselves do.
+"""
+
+import logging
+import os
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+
+from sqlalchemy import Connection, func, select
+from sqlalchemy.exc import DBAPIError
+
+from mqdb.errors import IllegalState
+from mqdb.service.run import Run
+from mqdb.service.service import Context, LoopService
+from mqdb.store import leader
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LeadershipConfig:
+    """How leadership passes on. A killed leader is followed within `poll`, a hung one within `lease` and `poll`."""
+
+    poll: timedelta = timedelta(milliseconds=100)
+    renewal: timedelta = timedelta(seconds=1)
+    lease: timedelta = timedelta(seconds=3)
+    service_set: str = "all"
+
+
+class Standing(StrEnum):
+    """What a process is after a round."""
+
+    LEADER = "LEADER"
+    FOLLOWER = "FOLLOWER"
+
+
+class _Term:
+    """From an election or a renewal to the next renewal."""
+
+    def __init__(self, epoch: int, config: LeadershipConfig, now: float) -> None:
+        self.epoch = epoch
+        self.lease_ends = now + config.lease.total_seconds()
+        self.renew_at = now + config.renewal.total_seconds()
+
+
+class Leadership(LoopService[Standing]):
+    """Asks for leadership, keeps it, and says when it comes and goes.
+
+    `on_elected` and `on_lost` are called in turn, from its thread; leadership is not renewed while they run.
+    """
+
+    name = "leadership"
+    longest_backoff = timedelta(milliseconds=500)
+
+    def __init__(
+        self,
+        context: Context,
+        config: LeadershipConfig = LeadershipConfig(),
+        *,
+        on_elected: Callable[[], None],
+        on_lost: Callable[[], None],
+    ) -> None:
+        super().__init__(context)
+        self._config = config
+        self._on_elected = on_elected
+        self._on_lost = on_lost
+        self._term: _Term | None = None
+        self.holder = f"{socket.gethostname()}:{os.getpid()}"
+
+    def is_leader(self) -> bool:
+        """Whether this process may act as the leader now. Costs a look at the clock."""
+        term = self._term
+        return term is not None and self._context.clock.monotonic() < term.lease_ends
+
+    def run_once(self, connection: Connection) -> Standing:
+        """Ask for leadership, or defend it. Raises IllegalState when the lease is in other hands."""
+        term = self._term
+        if term is None:
+            return self._challenge(connection)
+        config = self._config
+        now = self._context.clock.monotonic()
+        is_due = now >= term.renew_at
+        if is_due:
+            is_mine = leader.renew(connection, config.service_set, term.epoch, config.lease)
+        else:
+            is_mine = leader.is_held(connection, config.service_set, term.epoch)
+        if not is_mine:
+            raise IllegalState("the lease of the leader", "in other hands")
+        if is_due:
+            # From when it was asked for, not from when the answer came.
+            self._term = _Term(term.epoch, config, now)
+        return Standing.LEADER
+
+    def _challenge(self, connection: Connection) -> Standing:
+        config = self._config
+        now = self._context.clock.monotonic()
+        epoch = leader.elect(connection, config.service_set, self.holder, config.lease)
+        if epoch is None:
+            if leader.end_hung_leader(connection, config.service_set):
+                logger.warning("ended the connection of a leader that hangs")
+            return Standing.FOLLOWER
+        self._term = _Term(epoch, config, now)
+        logger.info("elected leader", extra={"holder": self.holder, "epoch": epoch})
+        self._on_elected()
+        return Standing.LEADER
+
+    def prepare(self, connection: Connection) -> None:
+        # A disk that takes seconds to flush must not cost the lease. After a crash all connections are gone anyway.
+        connection.execute(select(func.set_config("synchronous_commit", "off", False)))
+
+    def pause_after(self, counts: Standing) -> timedelta:
+        return self._config.poll
+
+    def _failed(self, error: Exception) -> None:
+        if self._term is not None:
+            logger.warning("lost leadership", extra={"holder": self.holder, "epoch": self._term.epoch})
+            self._step_down()
+
+    def _leave(self, run: Run) -> None:
+        if self._term is None:
+            return
+        epoch = self._term.epoch
+        self._step_down()
+        if run.connection is not None:
+            with suppress(DBAPIError):
+                leader.resign(run.connection, self._config.service_set, epoch)
+        logger.info("resigned leadership", extra={"holder": self.holder, "epoch": epoch})
+
+    def _step_down(self) -> None:
+        self._term = None
+        self._on_lost()

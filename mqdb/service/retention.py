@@ -1,0 +1,109 @@
+"""What retention decides: how large the next segments are, and which of the old ones go.
+
+Messages go by age, whether anybody has read them or not, a whole segment at a time. RocketMQ:
+MessageStoreConfig (fileReservedTime, deleteWhen, diskMaxUsedSpaceRatio), DefaultMessageStore.CleanCommitLogService.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, tzinfo
+from itertools import islice, takewhile
+from math import sqrt
+from typing import Final
+
+from mqdb.store.segments import Log, Segment, SegmentState
+
+#: How long the rate is observed: a day, to even out its hours. At first, what came in less than an hour is taken
+#: for the traffic of that hour: it may have been a burst.
+_OBSERVATION: Final = timedelta(days=1)
+_SHORTEST_OBSERVATION: Final = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSizing:
+    """How many segments the retained log is cut into. Fewer drop too much at once, more cost every statement."""
+
+    fewest: int = 24
+    most: int = 60
+    smallest: int = 262_144
+    """Records in a segment, however little is sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """When messages go."""
+
+    file_reserved_time: timedelta = timedelta(hours=72)
+    delete_when: tuple[int, ...] = (4,)
+    """Hours of the day at which old segments go."""
+    time_zone: tzinfo | None = None
+    """Of these hours; None is that of this machine."""
+    disk_max_used_space_percent: float = 75
+    """From here on old segments go at any hour."""
+    disk_clean_forcibly_percent: float = 85
+    """From here on the oldest segment goes whatever its age."""
+
+    @property
+    def longest_kept(self) -> timedelta:
+        """How old a message can get, as segments go at certain hours only."""
+        hours = sorted(self.delete_when)
+        gaps = [(after - before - 1) % 24 + 1 for before, after in zip(hours, [*hours[1:], hours[0]], strict=True)]
+        return self.file_reserved_time + timedelta(hours=max(gaps))
+
+
+def segment_size(sizing: SegmentSizing, rules: Retention, log: Log, segments: Sequence[Segment]) -> int:
+    """Records in the next segment, so that the messages that are kept fill a fair number of segments.
+
+    It follows the rate of the last day, and stays as it is while that leads to a fair number.
+    """
+    reserved = rules.file_reserved_time
+    since, position = _start_of_observation(log, segments, log.now - min(_OBSERVATION, reserved))
+    observed = max(log.now - since, min(_SHORTEST_OBSERVATION, reserved))
+    upper = (log.last_pos - position) * (reserved / observed) / sizing.fewest
+    # Messages fill two segments in part: the oldest and the newest. Where segments go so rarely that there is no
+    # fair number for all times of the day, it is fair right after they went.
+    lower = min(upper * (rules.longest_kept / reserved) * sizing.fewest / (sizing.most - 2), upper * 0.9)
+    if max(lower, sizing.smallest) <= log.segment_size <= upper:
+        return log.segment_size
+    return max(round(sqrt(lower * upper)), sizing.smallest)
+
+
+def _start_of_observation(log: Log, segments: Sequence[Segment], wished: datetime) -> tuple[datetime, int]:
+    """The last time before `wished` of which we know how far the log was, else the first one."""
+    ends = sorted((segment.closed_at, segment.end_pos) for segment in segments if segment.closed_at is not None)
+    first_pos = min((segment.start_pos for segment in segments), default=1)
+    known = [(log.created_at, 1), *ends] if first_pos == 1 else ends
+    before = [point for point in known if point[0] <= wished]
+    return before[-1] if before else min(known, default=(log.now, log.last_pos))
+
+
+def expired(
+    rules: Retention, now: datetime, segments: Sequence[Segment], writes_to: int, disk_used_percent: float | None
+) -> list[int]:
+    """Numbers of the segments that go for their age, oldest first. `writes_to` is the segment dispatch writes to."""
+    is_time = now.astimezone(rules.time_zone).hour in rules.delete_when
+    if not is_time and (disk_used_percent is None or disk_used_percent <= rules.disk_max_used_space_percent):
+        return []
+    before = now - rules.file_reserved_time
+    complete = takewhile(lambda segment: segment.was_closed_before(before), _complete(segments, writes_to))
+    return [segment.number for segment in complete]
+
+
+def to_make_room(
+    rules: Retention, segments: Sequence[Segment], writes_to: int, disk_used_percent: float | None
+) -> list[int]:
+    """Number of the segment that goes, whatever its age, because the disk is nearly full: the oldest, or none."""
+    if disk_used_percent is None or disk_used_percent <= rules.disk_clean_forcibly_percent:
+        return []
+    return [segment.number for segment in islice(_complete(segments, writes_to), 1)]
+
+
+def _complete(segments: Sequence[Segment], writes_to: int) -> Iterator[Segment]:
+    """The sealed segments that dispatch has left behind, up to the first that is not: queues have no gaps."""
+    retained = (segment for segment in segments if segment.state is not SegmentState.DRAINED)
+    return takewhile(lambda segment: segment.state is SegmentState.SEALED and segment.number < writes_to, retained)
+
+
+def needed_from(segments: Sequence[Segment]) -> int:
+    """Lowest position that the consume queues of retained segments point to; the log below it serves nobody."""
+    return min((segment.lowest_log_pos for segment in segments if segment.state is not SegmentState.DRAINED), default=0)

@@ -1,0 +1,154 @@
+"""The segment keeper: makes segments ahead of the log, and takes old ones away behind it.
+
+A round goes through a segment's life (`mqdb.store.segments`) once. No step of it waits longer than `lock_timeout`
+for anybody, and nobody waits longer than that for it: what is in somebody's way is left for a later round.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from apscheduler.schedulers.background import BackgroundScheduler
+from sqlalchemy import Connection, func, select
+
+from mqdb.service.retention import Retention, SegmentSizing, expired, needed_from, segment_size, to_make_room
+from mqdb.service.service import Context, PeriodicService
+from mqdb.store import checkpoints, partitions, segments
+from mqdb.store.segments import SegmentState
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentKeeperConfig:
+    """How the segment keeper works."""
+
+    interval: timedelta = timedelta(seconds=1)
+    segments_ahead: int = 2
+    sizing: SegmentSizing = field(default_factory=SegmentSizing)
+    retention: Retention = field(default_factory=Retention)
+    disk_used_percent: Callable[[], float] | None = None
+    """How full the disk of the database is; None where that cannot be seen: then only age counts."""
+    force_pause: timedelta = timedelta(seconds=10)
+    """After a segment was dropped to make room, before the next one: sessions that read it may keep its files."""
+    lock_timeout: timedelta = timedelta(milliseconds=200)
+    drained_per_round: int = 10
+    """Source: MessageStoreConfig.deleteFileBatchMax."""
+    checkpoints_kept: int = 1000
+    """Of each service, for people who look at the speed of the last seconds."""
+
+
+@dataclass(slots=True)
+class KeeperCounts:
+    """What a round has done."""
+
+    made: int = 0
+    closed: int = 0
+    sealed: int = 0
+    drained: int = 0
+    dropped: int = 0
+    """Segments of which nothing is left."""
+    waiting: bool = False
+    """Somebody's lock was in the way of a drop; the next round tries again."""
+    checkpoints_pruned: int = 0
+
+
+class SegmentKeeper(PeriodicService[KeeperCounts]):
+    """Runs the life cycle of segments."""
+
+    name = "segment keeper"
+
+    def __init__(
+        self, context: Context, scheduler: BackgroundScheduler, config: SegmentKeeperConfig = SegmentKeeperConfig()
+    ) -> None:
+        super().__init__(context, scheduler, config.interval)
+        self._config = config
+        self._force_again_at = 0.0
+        self._pruned_to: dict[str, int] = {}
+
+    def run_once(self, connection: Connection) -> KeeperCounts:
+        """Do what is due in the life of all segments."""
+        counts = KeeperCounts()
+        self._make(connection, counts)
+        self._close_and_seal(connection, counts)
+        # First what earlier rounds have begun. While that waits, nothing else is begun.
+        self._drop(connection, counts)
+        if not counts.waiting:
+            self._drain(connection, counts)
+            self._drop(connection, counts)
+        self._prune_checkpoints(connection, counts)
+        return counts
+
+    def prepare(self, connection: Connection) -> None:
+        milliseconds = self._config.lock_timeout // timedelta(milliseconds=1)
+        connection.execute(select(func.set_config("lock_timeout", f"{milliseconds}ms", False)))
+
+    def _make(self, connection: Connection, counts: KeeperCounts) -> None:
+        config = self._config
+        log = segments.log(connection)
+        size = segment_size(config.sizing, config.retention, log, segments.find_all(connection))
+        if size != log.segment_size:
+            segments.resize(connection, size)
+            logger.info("changed the size of segments", extra={"records": size, "records_before": log.segment_size})
+        counts.made = segments.ensure(connection, config.segments_ahead)
+        if counts.made:
+            logger.info("made segments", extra={"count": counts.made, "records": size})
+
+    def _close_and_seal(self, connection: Connection, counts: KeeperCounts) -> None:
+        counts.closed = len(segments.close_passed(connection))
+        done_pos = min(checkpoint.done_pos for checkpoint in checkpoints.newest(connection).values())
+        for segment in segments.find_all(connection):
+            # Sealing proves that all is dispatched, which reads the segment; this is cheap to know before.
+            is_passed = segment.state is SegmentState.CLOSED and segment.end_pos <= done_pos + 1
+            if is_passed and segments.seal(connection, segment.number):
+                counts.sealed += 1
+                logger.info("sealed a segment", extra={"segment": segment.number})
+
+    def _drain(self, connection: Connection, counts: KeeperCounts) -> None:
+        config = self._config
+        known = segments.find_all(connection)
+        now = segments.log(connection).now
+        writes_to = checkpoints.newest(connection)["dispatch"].segment
+        disk_used = config.disk_used_percent() if config.disk_used_percent is not None else None
+        going = expired(config.retention, now, known, writes_to, disk_used)
+        if not going and self._context.clock.monotonic() >= self._force_again_at:
+            going = to_make_room(config.retention, known, writes_to, disk_used)
+            if going:
+                logger.warning("dropping messages early, the disk is full", extra={"disk_used_percent": disk_used})
+                self._force_again_at = self._context.clock.monotonic() + config.force_pause.total_seconds()
+        for number in going[: config.drained_per_round]:
+            # A process that was stopped here must not act on how full the disk was then.
+            if not self._context.may_act():
+                return
+            if not segments.drain(connection, number):
+                counts.waiting = True
+                return
+            counts.drained += 1
+            logger.info("raised the min offsets", extra={"over_segment": number})
+
+    def _drop(self, connection: Connection, counts: KeeperCounts) -> None:
+        known = segments.find_all(connection)
+        for segment in known:
+            if segment.state is not SegmentState.DRAINED:
+                continue
+            wanted = [*partitions.INDEXES]
+            if segment.end_pos <= needed_from(known):
+                wanted.append(partitions.LOG)
+            if not all(partitions.remove(connection, parent, segment.number) for parent in wanted):
+                counts.waiting = True
+                return
+            if partitions.LOG in wanted:
+                segments.forget(connection, segment.number)
+                counts.dropped += 1
+                logger.info("dropped a segment", extra={"segment": segment.number})
+
+    def _prune_checkpoints(self, connection: Connection, counts: KeeperCounts) -> None:
+        kept = self._config.checkpoints_kept
+        for service, newest in checkpoints.newest(connection).items():
+            # Not one by one, and never over those that are gone: while somebody holds an old snapshot, the index
+            # keeps their entries, and each round would have to walk over more of them.
+            first, past = self._pruned_to.get(service, 0), newest.seq - kept + 1
+            if past - first >= kept:
+                counts.checkpoints_pruned += checkpoints.prune(connection, service, first, past)
+                self._pruned_to[service] = past

@@ -1,0 +1,233 @@
+"""The one shape of all services.
+
+    start ──▶ round, pause, round, pause, ... ──▶ stop
+
+A service does its work in rounds, on a connection of its own, which it opens when the first round needs it. A
+round that fails costs the connection and a pause that doubles; it is logged when a series of failures begins and
+when it ends, and no other service notices. Starting a started service and stopping a stopped one have no effect;
+a stopped one may be started again.
+
+`LoopService` has a thread and chooses its pauses, `PeriodicService` is a job of a scheduler.
+"""
+
+import logging
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import ClassVar, Final, Generic, TypeVar
+
+from apscheduler.jobstores.base import JobLookupError
+from apscheduler.schedulers.background import BackgroundScheduler
+from sqlalchemy import Connection, func, select
+
+from mqdb.clock import Clock, SystemClock
+from mqdb.errors import BrokerUnavailable
+from mqdb.service.run import Run
+from mqdb.store.engine import target_of, translated
+
+logger = logging.getLogger(__name__)
+
+CountsT = TypeVar("CountsT")
+
+#: How long `stop` lets a round finish by itself, and how long it then waits for the one that it cut off.
+_GRACE_SECONDS: Final = 0.5
+_CUT_SECONDS: Final = 0.3
+
+_FORBIDDEN_PAUSE: Final = timedelta(milliseconds=100)
+_FIRST_BACKOFF: Final = timedelta(milliseconds=100)
+
+
+def _always() -> bool:
+    return True
+
+
+def _unheard(_outcome: object) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a service gets from whoever runs it."""
+
+    connect: Callable[[], Connection]
+    """Opens a connection in AUTOCOMMIT, straight to the database; raises BrokerUnavailable."""
+    may_act: Callable[[], bool] = _always
+    """Asked before each round: whether this process still is the leader."""
+    on_round: Callable[[object], None] = _unheard
+    """Gets the counts of each round, or its error: what tests wait on."""
+    clock: Clock = field(default_factory=SystemClock)
+
+
+class Service(ABC, Generic[CountsT]):
+    """A service; subclasses say what a round does."""
+
+    name: ClassVar[str]
+    longest_backoff: ClassVar[timedelta] = timedelta(seconds=5)
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._guard = threading.RLock()
+        self._run: Run | None = None
+
+    @abstractmethod
+    def run_once(self, connection: Connection) -> CountsT:
+        """One round: does what is due now, and says how much that was."""
+
+    def start(self) -> None:
+        """Begin with the rounds. Touches no database, so it cannot fail for want of one."""
+        with self._guard:
+            if self._run is None:
+                self._run = Run()
+                self._begin(self._run)
+
+    def halt(self) -> None:
+        """Begin no further round. Returns at once; `stop` waits for the one that goes on."""
+        run = self._run
+        if run is not None:
+            run.stopping.set()
+
+    def stop(self) -> None:
+        """No further round, and within a second the end of the one that goes on: by force, if it comes to that.
+
+        What a statement has begun on the server, the server finishes; no round relies on being the only one.
+        """
+        with self._guard:
+            run, self._run = self._run, None
+            if run is None:
+                return
+            run.stopping.set()
+            if not self._has_ended(run, _GRACE_SECONDS):
+                run.cut()
+                if not self._has_ended(run, _CUT_SECONDS):
+                    logger.warning("a round did not end in time", extra={"service": self.name})
+                    return
+            run.close()
+
+    @abstractmethod
+    def _begin(self, run: Run) -> None:
+        """Let rounds happen until `run.stopping` is set."""
+
+    @abstractmethod
+    def _has_ended(self, run: Run, seconds: float) -> bool:
+        """Wait so long for the end of the round that goes on."""
+
+    def prepare(self, connection: Connection) -> None:
+        """Session settings that the rounds rely on."""
+
+    def pause_after(self, counts: CountsT) -> timedelta:
+        """How long to wait after a round that did so much."""
+        return timedelta(0)
+
+    def _failed(self, error: Exception) -> None:
+        """A round has failed; its connection is about to be closed."""
+
+    def _round(self, run: Run) -> timedelta:
+        """One round with all that belongs to it; returns the pause after it."""
+        outcome: object
+        try:
+            connection = run.connection or self._open(run)
+            if run.stopping.is_set() or not self._context.may_act():
+                return _FORBIDDEN_PAUSE
+            with translated(target_of(connection)):
+                outcome = counts = self.run_once(connection)
+        except Exception as error:  # noqa: BLE001 - the edge of the loop
+            outcome = error
+            pause = self._after_failure(run, error)
+            self._failed(error)
+            run.close()
+        else:
+            pause = self.pause_after(counts)
+            if run.failures:
+                logger.info("rounds succeed again", extra={"service": self.name, "failures": run.failures})
+            run.failures, run.last_error = 0, None
+        self._context.on_round(outcome)
+        return pause
+
+    def _open(self, run: Run) -> Connection:
+        connection = run.connection = self._context.connect()
+        with translated(target_of(connection)):
+            connection.execute(select(func.set_config("application_name", f"mqdb {self.name}", False)))
+            self.prepare(connection)
+        return connection
+
+    def _after_failure(self, run: Run, error: Exception) -> timedelta:
+        run.failures += 1
+        if not run.stopping.is_set() and run.last_error is not type(error):
+            run.last_error = type(error)
+            # A database that is away says all there is to say in its sentence.
+            trace = None if isinstance(error, BrokerUnavailable) else error
+            logger.warning("a round failed", exc_info=trace, extra={"service": self.name, "reason": str(error)})
+        backoff: timedelta = _FIRST_BACKOFF * 2 ** min(run.failures - 1, 16)
+        return min(backoff, self.longest_backoff)
+
+
+class LoopService(Service[CountsT]):
+    """A service with a thread of its own, for pauses of milliseconds."""
+
+    def _begin(self, run: Run) -> None:
+        run.thread = threading.Thread(target=self._loop, args=(run,), name=f"mqdb-{self.name}", daemon=True)
+        run.thread.start()
+
+    def _loop(self, run: Run) -> None:
+        try:
+            while not run.stopping.is_set():
+                pause = self._round(run)
+                run.stopping.wait(pause.total_seconds())
+            self._leave(run)
+        finally:
+            run.close()
+
+    def _leave(self, run: Run) -> None:
+        """What the thread does last."""
+
+    def _has_ended(self, run: Run, seconds: float) -> bool:
+        assert run.thread is not None
+        run.thread.join(seconds)
+        return not run.thread.is_alive()
+
+
+class PeriodicService(Service[CountsT]):
+    """A service whose rounds are on a scheduler's grid. A round that takes longer than `interval` skips some."""
+
+    def __init__(self, context: Context, scheduler: BackgroundScheduler, interval: timedelta) -> None:
+        super().__init__(context)
+        self._scheduler = scheduler
+        self._interval = interval
+
+    def _begin(self, run: Run) -> None:
+        run.job_id = f"{self.name} {id(run)}"
+        self._scheduler.add_job(
+            self._due,
+            "interval",
+            args=(run,),
+            id=run.job_id,
+            seconds=self._interval.total_seconds(),
+            next_run_time=datetime.now(UTC),
+        )
+
+    def _due(self, run: Run) -> None:
+        with run.in_round:
+            if not run.stopping.is_set() and self._context.clock.monotonic() >= run.not_before:
+                pause = self._round(run)
+                run.not_before = self._context.clock.monotonic() + pause.total_seconds()
+            if run.stopping.is_set():
+                run.close()
+
+    def _has_ended(self, run: Run, seconds: float) -> bool:
+        with suppress(JobLookupError):
+            self._scheduler.remove_job(run.job_id)
+        has_ended = run.in_round.acquire(timeout=seconds)
+        if has_ended:
+            run.in_round.release()
+        return has_ended
+
+
+def create_scheduler() -> BackgroundScheduler:
+    """A scheduler for periodic services, to be started and shut down by the caller."""
+    # It would report every round, and every one that a long round has skipped.
+    logging.getLogger("apscheduler").setLevel(logging.ERROR)
+    defaults = {"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
+    return BackgroundScheduler(timezone=UTC, job_defaults=defaults)

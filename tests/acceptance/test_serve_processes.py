@@ -1,0 +1,163 @@
+"""Several broker processes on one database, killed and stopped: the services go on within 5 s.
+
+Nobody else is there, so what is dispatched was dispatched by one of them.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+
+from mqdb.embedded import attach, temporary_home
+from mqdb.embedded.home import Home
+from mqdb.embedded.leftovers import postmaster_pid
+from tests.fixtures.log import create_topic
+from tests.fixtures.postgres import Database
+from tests.fixtures.processes import is_alive, wait_until
+from tests.fixtures.serve import ServeProcess, Starter, is_dispatched, leader_pid, query, send
+
+#: What is promised after a kill; usual is a tenth of a second, and 3.2 s after a hang.
+TAKEOVER_SECONDS = 5.0
+
+
+@pytest.fixture
+def topic(database: Database) -> str:
+    """A topic in the shared database."""
+    create_topic(database.connect(), "orders")
+    return "orders"
+
+
+@pytest.fixture
+def pair(serve: Starter, database: Database, topic: str) -> tuple[ServeProcess, ServeProcess]:
+    """A leader and a follower."""
+    leader = serve(dsn=database.dsn)
+    assert leader_pid(database.dsn) == leader.pid
+    follower = serve(dsn=database.dsn)
+    send(database.dsn, "before")
+    wait_until(lambda: is_dispatched(database.dsn, "before"))
+    return leader, follower
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    with temporary_home() as place:
+        yield place
+
+
+def dsn_of(home: Path) -> str:
+    running = attach(home)
+    assert running is not None
+    return running.dsn
+
+
+def dispatches_within(dsn: str, seconds: float, body: str) -> float:
+    """Sends a message as soon as that is possible; how long it took until it had its offset."""
+    began = time.monotonic()
+
+    def is_sent() -> bool:
+        try:
+            send(dsn, body)
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    wait_until(is_sent, seconds)
+    wait_until(lambda: is_dispatched(dsn, body), seconds - (time.monotonic() - began))
+    return time.monotonic() - began
+
+
+def epoch(dsn: str) -> int:
+    return int(query(dsn, "SELECT epoch FROM mqdb.leader")[0][0])
+
+
+def dispatchers(dsn: str) -> int:
+    """How many processes have a dispatcher's connection."""
+    return int(query(dsn, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'mqdb dispatcher'")[0][0])
+
+
+# -- two processes on a database that somebody else runs ----------------------------------------
+
+
+def test_a_killed_leader_is_followed(pair: tuple[ServeProcess, ServeProcess], database: Database) -> None:
+    leader, follower = pair
+
+    leader.kill()
+
+    dispatches_within(database.dsn, TAKEOVER_SECONDS, "after")
+    assert leader_pid(database.dsn) == follower.pid
+    assert epoch(database.dsn) == 2
+
+
+def test_a_leader_that_hangs_is_followed_and_steps_down_when_it_wakes(
+    pair: tuple[ServeProcess, ServeProcess], database: Database
+) -> None:
+    leader, follower = pair
+
+    leader.signal(signal.SIGSTOP)
+    dispatches_within(database.dsn, TAKEOVER_SECONDS, "after")
+    assert leader_pid(database.dsn) == follower.pid
+    leader.signal(signal.SIGCONT)
+
+    wait_until(lambda: "lost leadership" in leader.log())
+    wait_until(lambda: dispatchers(database.dsn) == 1)
+    assert (leader_pid(database.dsn), epoch(database.dsn)) == (follower.pid, 2)
+    follower.kill()
+    dispatches_within(database.dsn, TAKEOVER_SECONDS, "led again")
+    assert (leader_pid(database.dsn), epoch(database.dsn)) == (leader.pid, 3)
+
+
+def test_a_leader_that_is_asked_to_end_hands_over_and_leaves_nothing(
+    pair: tuple[ServeProcess, ServeProcess], database: Database
+) -> None:
+    leader, follower = pair
+
+    assert leader.end() == 0
+
+    dispatches_within(database.dsn, TAKEOVER_SECONDS, "after")
+    assert follower.end() == 0
+    wait_until(lambda: query(database.dsn, "SELECT FROM pg_stat_activity WHERE application_name LIKE 'mqdb%%'") == [])
+    assert query(database.dsn, "SELECT expires_at < mqdb.now() FROM mqdb.leader") == [(True,)]
+
+
+# -- the embedded PostgreSQL --------------------------------------------------------------------
+
+
+def test_a_killed_postgres_comes_back_and_the_services_with_it(home: Path, serve: Starter) -> None:
+    process = serve(home=home)
+    dsn = dsn_of(home)
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        create_topic(connection, "orders")
+    dispatches_within(dsn, TAKEOVER_SECONDS, "before")
+    postmaster = postmaster_pid(Home(home).data)
+    assert postmaster is not None
+
+    os.kill(postmaster, signal.SIGKILL)
+
+    dispatches_within(dsn, TAKEOVER_SECONDS, "after")
+    assert is_dispatched(dsn, "before")
+    assert process.end() == 0
+    assert not is_alive(postmaster)
+    assert attach(home) is None
+
+
+def test_an_attached_process_takes_the_database_over_and_the_services_go_on(home: Path, serve: Starter) -> None:
+    owner = serve(home=home)
+    dsn = dsn_of(home)
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        create_topic(connection, "orders")
+    attached = serve(home=home)
+    dispatches_within(dsn, TAKEOVER_SECONDS, "before")
+
+    owner.kill()
+
+    dispatches_within(dsn, TAKEOVER_SECONDS, "after")
+    assert is_dispatched(dsn, "before")
+    assert leader_pid(dsn) == attached.pid
+    assert urlsplit(dsn_of(home)).port == urlsplit(dsn).port
+    assert attached.end() == 0
+    assert attach(home) is None

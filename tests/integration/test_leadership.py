@@ -1,0 +1,205 @@
+"""One of all processes leads; here each is a thread."""
+
+import logging
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import TypeAlias
+
+import pytest
+from sqlalchemy import Connection, Engine
+
+from mqdb.clock import Clock, ManualClock, SystemClock
+from mqdb.errors import BrokerUnavailable, IllegalState
+from mqdb.service.leadership import Leadership, Standing
+from mqdb.service.service import Context
+from mqdb.store import leader
+from tests.fixtures.log import scalar
+from tests.fixtures.postgres import Database
+from tests.fixtures.processes import wait_until
+from tests.fixtures.services import Rounds
+
+LEASE = timedelta(seconds=3)
+
+
+class Candidate(Leadership):
+    """A leadership that remembers what it has said."""
+
+    def __init__(self, connect: Callable[[], Connection], rounds: Rounds, clock: Clock, holder: str) -> None:
+        self.said: list[str] = []
+        super().__init__(
+            Context(connect, on_round=rounds, clock=clock),
+            on_elected=lambda: self.said.append("elected"),
+            on_lost=lambda: self.said.append("lost"),
+        )
+        self.holder = holder
+
+
+Maker: TypeAlias = Callable[..., Candidate]
+
+
+@pytest.fixture
+def candidate(engine: Engine) -> Iterator[Maker]:
+    """Makes candidates; they are stopped after the test."""
+    made: list[Candidate] = []
+
+    def make(holder: str, rounds: Rounds | None = None, clock: Clock | None = None) -> Candidate:
+        made.append(Candidate(engine.connect, rounds or Rounds(), clock or SystemClock(), holder))
+        return made[-1]
+
+    yield make
+    for candidate in made:
+        candidate.stop()
+
+
+def lease(database: Database) -> tuple[str, int, bool]:
+    """Holder, epoch, and whether the lease has run out."""
+    statement = "SELECT holder, epoch, expires_at < mqdb.now() FROM mqdb.leader"
+    ((holder, epoch, is_over),) = database.connect().execute(statement).fetchall()
+    return holder, epoch, is_over
+
+
+def backend(database: Database) -> int:
+    return int(scalar(database.connect(), "SELECT backend_pid FROM mqdb.leader"))
+
+
+def test_one_of_two_leads(candidate: Maker, database: Database) -> None:
+    rounds = Rounds()
+    first, second = candidate("first"), candidate("second", rounds)
+    first.start()
+    wait_until(first.is_leader)
+    second.start()
+
+    for _ in range(3):
+        assert rounds.next() is Standing.FOLLOWER
+
+    assert (first.said, second.said) == (["elected"], [])
+    assert lease(database) == ("first", 1, False)
+
+
+def test_when_the_leader_stops_another_follows_in_a_new_epoch(candidate: Maker, database: Database) -> None:
+    first, second = candidate("first"), candidate("second")
+    first.start()
+    wait_until(first.is_leader)
+    second.start()
+
+    first.stop()
+
+    assert first.said == ["elected", "lost"]
+    assert not first.is_leader()
+    wait_until(second.is_leader)
+    assert lease(database) == ("second", 2, False)
+
+
+def test_a_leader_that_stops_leaves_no_lease(candidate: Maker, database: Database) -> None:
+    """Clients see at once that they have to dispatch for themselves."""
+    only = candidate("only")
+    only.start()
+    wait_until(only.is_leader)
+
+    only.stop()
+
+    assert lease(database) == ("only", 1, True)
+
+
+def test_a_leader_that_loses_its_connection_steps_down_at_once(candidate: Maker, database: Database) -> None:
+    rounds = Rounds()
+    only = candidate("only", rounds)
+    only.start()
+    wait_until(only.is_leader)
+
+    database.connect().execute("SELECT pg_terminate_backend(%s)", [backend(database)])
+
+    rounds.wait_for(lambda outcome: isinstance(outcome, BrokerUnavailable), seconds=1)
+    assert only.said[:2] == ["elected", "lost"]
+    wait_until(lambda: only.said[2:] == ["elected"])
+    assert lease(database)[1] == 2
+
+
+def test_a_leader_whose_lease_is_in_other_hands_steps_down(candidate: Maker, database: Database) -> None:
+    rounds = Rounds()
+    only = candidate("only", rounds)
+    only.start()
+    wait_until(only.is_leader)
+
+    database.connect().execute("UPDATE mqdb.leader SET epoch = epoch + 1")
+
+    rounds.wait_for(lambda outcome: isinstance(outcome, IllegalState), seconds=1)
+    assert only.said[:2] == ["elected", "lost"]
+
+
+def test_the_connection_of_a_leader_that_hangs_is_ended(
+    candidate: Maker, engine: Engine, database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The lease has run out, and the lock is still held."""
+    caplog.set_level(logging.WARNING, "mqdb.service.leadership")
+    with engine.connect() as hung:
+        assert leader.elect(hung, "all", "hung", timedelta(0)) == 1
+
+        second = candidate("second")
+        second.start()
+
+        wait_until(second.is_leader)
+        assert lease(database) == ("second", 2, False)
+        hung.invalidate()
+    assert [record.getMessage() for record in caplog.records] == ["ended the connection of a leader that hangs"]
+
+
+def test_a_leader_with_a_lease_is_left_alone(engine: Engine) -> None:
+    with engine.connect() as alive, engine.connect() as challenger:
+        assert leader.elect(alive, "all", "alive", LEASE) == 1
+
+        assert leader.elect(challenger, "all", "challenger", LEASE) is None
+        assert not leader.end_hung_leader(challenger, "all")
+        assert leader.renew(alive, "all", 1, LEASE)
+
+
+def test_only_the_session_that_holds_the_lock_is_ended(engine: Engine, database: Database) -> None:
+    """A lease of a process that died names a backend whose number may belong to anybody by now."""
+    bystander = database.connect()
+    with engine.connect() as former, engine.connect() as challenger:
+        leader.elect(former, "all", "former", timedelta(0))
+        bystander.execute("UPDATE mqdb.leader SET backend_pid = pg_backend_pid()")
+
+        assert not leader.end_hung_leader(challenger, "all")
+        assert scalar(bystander, "SELECT 1") == 1
+
+
+def test_a_lease_cannot_be_renewed_from_another_session(engine: Engine) -> None:
+    with engine.connect() as first, engine.connect() as second:
+        epoch = leader.elect(first, "all", "first", LEASE)
+        assert epoch is not None
+
+        assert not leader.renew(second, "all", epoch, LEASE)
+        assert not leader.is_held(second, "all", epoch)
+
+
+def test_a_lease_that_was_not_renewed_in_time_is_over_before_any_look_at_the_database(engine: Engine) -> None:
+    """As for a process that was stopped and goes on: no round of a service may begin on what it remembers."""
+    clock = ManualClock(datetime(2024, 1, 1, tzinfo=UTC))
+    slept = Candidate(engine.connect, Rounds(), clock, "slept")
+    with engine.connect() as connection:
+        assert slept.run_once(connection) is Standing.LEADER
+        clock.advance(timedelta(seconds=2.9))
+        assert slept.is_leader()
+
+        clock.advance(timedelta(seconds=0.2))
+
+        assert not slept.is_leader()
+
+
+def test_a_lease_is_renewed_every_second_from_when_it_was_asked_for(engine: Engine, database: Database) -> None:
+    clock = ManualClock(datetime(2024, 1, 1, tzinfo=UTC))
+    only = Candidate(engine.connect, Rounds(), clock, "only")
+    with engine.connect() as connection:
+        only.run_once(connection)
+        before = scalar(database.connect(), "SELECT expires_at FROM mqdb.leader")
+        clock.advance(timedelta(seconds=0.9))
+        only.run_once(connection)
+        assert scalar(database.connect(), "SELECT expires_at FROM mqdb.leader") == before
+
+        clock.advance(timedelta(seconds=0.2))
+        only.run_once(connection)
+
+        assert scalar(database.connect(), "SELECT expires_at FROM mqdb.leader") > before
+        clock.advance(timedelta(seconds=2.9))
+        assert only.is_leader()

@@ -1,0 +1,234 @@
+"""What all services have in common, whether a thread drives them or a scheduler."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import TypeAlias
+
+import pytest
+from apscheduler.schedulers.background import BackgroundScheduler
+from sqlalchemy import Connection, Engine, text
+
+from mqdb.errors import BrokerUnavailable, MqdbError
+from mqdb.service.service import Context, LoopService, PeriodicService
+from tests.fixtures.log import scalar
+from tests.fixtures.postgres import Database
+from tests.fixtures.processes import wait_until
+from tests.fixtures.services import Rounds
+
+PAUSE = timedelta(milliseconds=10)
+
+
+class Work:
+    """What a round does; a test changes it on the way."""
+
+    def __init__(self) -> None:
+        self.statement = "SELECT pg_backend_pid()"
+
+    def __call__(self, connection: Connection) -> int:
+        return int(connection.execute(text(self.statement)).scalar_one())
+
+
+class Loop(LoopService[int]):
+    name = "loop under test"
+
+    def __init__(self, context: Context, work: Work) -> None:
+        super().__init__(context)
+        self._work = work
+
+    def run_once(self, connection: Connection) -> int:
+        return self._work(connection)
+
+    def pause_after(self, counts: int) -> timedelta:
+        return PAUSE
+
+
+class Periodic(PeriodicService[int]):
+    name = "periodic under test"
+
+    def __init__(self, context: Context, scheduler: BackgroundScheduler, work: Work) -> None:
+        super().__init__(context, scheduler, PAUSE)
+        self._work = work
+
+    def run_once(self, connection: Connection) -> int:
+        return self._work(connection)
+
+
+Service: TypeAlias = Loop | Periodic
+Maker: TypeAlias = Callable[..., Service]
+
+
+@pytest.fixture
+def work() -> Work:
+    return Work()
+
+
+@pytest.fixture(params=[Loop, Periodic])
+def make(
+    request: pytest.FixtureRequest, engine: Engine, scheduler: BackgroundScheduler, rounds: Rounds, work: Work
+) -> Iterator[Maker]:
+    """Makes a service; it is stopped after the test."""
+    made: list[Service] = []
+
+    def make(work: Work = work, rounds: Rounds = rounds, may_act: Callable[[], bool] = lambda: True) -> Service:
+        context = Context(engine.connect, may_act, rounds)
+        made.append(Loop(context, work) if request.param is Loop else Periodic(context, scheduler, work))
+        return made[-1]
+
+    yield make
+    for service in made:
+        service.stop()
+
+
+@pytest.fixture
+def service(make: Maker) -> Service:
+    return make()
+
+
+@pytest.fixture
+def look(database: Database) -> Callable[[str], int]:
+    """Counts the sessions of an application."""
+    connection = database.connect()
+    return lambda name: scalar(connection, "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s", [name])
+
+
+def test_rounds_happen_on_one_connection_that_says_whose_it_is(
+    service: Service, rounds: Rounds, look: Callable[[str], int]
+) -> None:
+    service.start()
+
+    assert rounds.next() == rounds.next()
+    assert look(f"mqdb {service.name}") == 1
+
+
+def test_starting_twice_is_starting_once(service: Service, rounds: Rounds, look: Callable[[str], int]) -> None:
+    service.start()
+    service.start()
+
+    rounds.next()
+    assert look(f"mqdb {service.name}") == 1
+
+
+def test_stopping_what_was_never_started_has_no_effect(service: Service, rounds: Rounds) -> None:
+    service.stop()
+
+    service.start()
+    rounds.next()
+
+
+def test_a_stopped_service_does_nothing_and_leaves_no_connection(
+    service: Service, rounds: Rounds, look: Callable[[str], int]
+) -> None:
+    service.start()
+    rounds.next()
+
+    service.stop()
+    service.stop()
+
+    while not rounds.have_paused():
+        rounds.next()
+    wait_until(lambda: look(f"mqdb {service.name}") == 0)
+    assert rounds.have_paused()
+
+
+def test_a_stopped_service_can_be_started_again(service: Service, rounds: Rounds) -> None:
+    service.start()
+    pid = rounds.next()
+    service.stop()
+
+    service.start()
+
+    rounds.wait_for(lambda outcome: outcome != pid)
+
+
+def test_stop_takes_less_than_a_second_whatever_the_round_waits_for(
+    service: Service, work: Work, rounds: Rounds, look: Callable[[str], int]
+) -> None:
+    work.statement = "SELECT pg_sleep(60) IS NULL"
+    service.start()
+    wait_until(lambda: look(f"mqdb {service.name}") == 1)
+
+    began = time.monotonic()
+    service.stop()
+
+    assert time.monotonic() - began < 1
+    assert isinstance(rounds.next(), MqdbError)
+
+
+def test_halt_does_not_wait_and_stop_still_does(service: Service, rounds: Rounds) -> None:
+    service.start()
+    rounds.next()
+
+    service.halt()
+    service.stop()
+
+    assert not [thread for thread in threading.enumerate() if thread.name == f"mqdb-{service.name}"]
+
+
+def test_a_lost_connection_is_replaced(service: Service, rounds: Rounds, database: Database) -> None:
+    service.start()
+    pid = rounds.next()
+
+    database.connect().execute("SELECT pg_terminate_backend(%s)", [pid])
+
+    assert isinstance(rounds.wait_for(lambda outcome: outcome != pid), BrokerUnavailable)
+    assert rounds.next() > 0
+
+
+def test_a_failing_round_is_logged_when_the_failures_begin_and_when_they_end(
+    service: Service, work: Work, rounds: Rounds, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "mqdb.service")
+    work.statement = "SELECT 1 / 0"
+    service.start()
+    for _ in range(3):
+        assert isinstance(rounds.next(), MqdbError)
+
+    work.statement = "SELECT 1"
+    rounds.wait_for(lambda outcome: outcome == 1)
+    service.stop()
+
+    assert [record.getMessage() for record in caplog.records] == ["a round failed", "rounds succeed again"]
+    assert [record.__dict__["service"] for record in caplog.records] == [service.name] * 2
+
+
+def test_after_failures_the_pause_doubles(service: Service, work: Work, rounds: Rounds) -> None:
+    work.statement = "SELECT 1 / 0"
+    service.start()
+
+    began = time.monotonic()
+    for _ in range(4):
+        rounds.next()
+
+    assert time.monotonic() - began >= 0.1 + 0.2 + 0.4
+
+
+def test_a_failing_service_does_not_stop_the_others(make: Maker, work: Work, rounds: Rounds) -> None:
+    failing = Work()
+    failing.statement = "SELECT 1 / 0"
+    failures = Rounds()
+    make(failing, failures).start()
+    assert isinstance(failures.next(), MqdbError)
+
+    make().start()
+
+    assert rounds.next() > 0
+
+
+def test_no_round_begins_while_it_is_forbidden(make: Maker, rounds: Rounds) -> None:
+    asked = threading.Event()
+    allowed = threading.Event()
+
+    def may_act() -> bool:
+        asked.set()
+        return allowed.is_set()
+
+    make(may_act=may_act).start()
+    assert asked.wait(10)
+    assert rounds.have_paused()
+
+    allowed.set()
+
+    assert rounds.next() > 0
