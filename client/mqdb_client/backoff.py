@@ -1,0 +1,15 @@
+"""How long to wait before the next attempt to connect."""
+
+import random
+from collections.abc import Iterator
+from typing import Final
+
+FIRST_PAUSE_SECONDS: Final = 0.1
+
+
+def pauses(longest_seconds: float) -> Iterator[float]:
+    """Seconds before each attempt, without end: doubling, and cut at random so that not all clients come at once."""
+    pause = FIRST_PAUSE_SECONDS
+    while True:
+        yield pause * random.uniform(0.5, 1.0)
+        pause = min(pause * 2, longest_seconds)

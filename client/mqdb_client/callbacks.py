@@ -1,0 +1,47 @@
+"""Callbacks: who wants to be called when the client hears something."""
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeAlias, TypeVar
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Callback: TypeAlias = Callable[[T], None]
+
+
+class CallbackHandle:
+    """Ends a callback. A call that has begun in the other thread may still be running afterwards."""
+
+    def __init__(self, cancel: Callable[[], None]) -> None:
+        self.cancel = cancel
+
+
+class Callbacks(Generic[T]):
+    """Callbacks of one kind, called one after the other; one that raises does not keep the others from theirs."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._guard = threading.Lock()
+        self._callbacks: tuple[Callback[T], ...] = ()
+
+    def add(self, callback: Callback[T]) -> CallbackHandle:
+        """Call it from now on."""
+        # The same function may be given twice, and is called twice then.
+        own: Callback[T] = lambda value: callback(value)  # noqa: E731
+        with self._guard:
+            self._callbacks += (own,)
+        return CallbackHandle(lambda: self._remove(own))
+
+    def _remove(self, own: Callback[T]) -> None:
+        with self._guard:
+            self._callbacks = tuple(each for each in self._callbacks if each is not own)
+
+    def call(self, value: T) -> None:
+        """Call all of them."""
+        for callback in self._callbacks:
+            try:
+                callback(value)
+            except Exception:
+                logger.exception("a callback failed", extra={"kind": self._name})

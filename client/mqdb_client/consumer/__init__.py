@@ -1,0 +1,1 @@
+"""Consumers: `push_consumer` is where to begin."""

@@ -1,0 +1,175 @@
+"""Process queue: the messages of one queue that this member has in hand, and how far it has come with them.
+
+Messages are started in the order of their offsets and finish in any order. What may be committed is the lowest
+offset that is not finished, else the next one to pull: with 10, 20, 21 and 23 in hand, of which 20 and 21 finish,
+that is 10; then 10 finishes, and it is 23; then 23, and it is 24, or wherever the last pull has looked to.
+
+A queue that is dropped starts nothing more. What was started is then a run of offsets without gaps, so that its
+next owner, who waits until it has settled, gets no message twice. RocketMQ: ProcessQueue.
+"""
+
+import threading
+from collections import deque
+from dataclasses import dataclass
+
+from mqdb.message import MessageQueue, ReceivedMessage
+from mqdb.store.consumer_offsets import OwnedQueue
+
+
+@dataclass(frozen=True, slots=True)
+class FlowLimits:
+    """How much of one queue may be in hand before pulling pauses; the last pull may go beyond.
+
+    Source: DefaultMQPushConsumer.pullThresholdForQueue, pullThresholdSizeForQueue, consumeConcurrentlyMaxSpan.
+    """
+
+    messages: int
+    body_bytes: int
+    span: int
+
+
+# A paused queue is pulled again when a quarter of the messages is done: a pull for each single one costs more.
+_RESUME_NUMERATOR, _RESUME_DENOMINATOR = 3, 4
+
+
+class ProcessQueue:
+    """One queue under one epoch. All methods may be called by any thread."""
+
+    def __init__(self, queue: MessageQueue, owned: OwnedQueue, limits: FlowLimits) -> None:
+        self.queue = queue
+        self.queue_key = owned.queue_key
+        self._limits = limits
+        self._lock = threading.Lock()
+        self._epoch = owned.epoch
+        self._next_offset = owned.next_offset
+        self._in_hand: dict[int, int] = {}  # offset -> bytes of the body; ascending, for offsets are put in so
+        self._body_bytes = 0
+        self._unstarted: deque[ReceivedMessage] = deque()
+        self._running = 0
+        self._is_dropped = False
+        self._is_full = False
+        # From which offset on no message lies in an older segment; ascending, the first is the one to commit.
+        self._segments: deque[tuple[int, int]] = deque([(owned.next_offset, owned.segment)])
+
+    @property
+    def epoch(self) -> int:
+        """The epoch under which it is owned."""
+        return self._epoch
+
+    @property
+    def next_offset(self) -> int:
+        """Where the next pull begins."""
+        return self._next_offset
+
+    @property
+    def segment(self) -> int:
+        """Where the next pull begins to look."""
+        return self._segments[-1][1]
+
+    @property
+    def is_dropped(self) -> bool:
+        """Whether it was dropped."""
+        return self._is_dropped
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it was dropped and no listener has messages of it any more."""
+        return self._is_dropped and not self._running
+
+    def __len__(self) -> int:
+        """Messages in hand."""
+        return len(self._in_hand)
+
+    # -- what pulling does ----------------------------------------------------------------------
+
+    def has_room(self) -> bool:
+        """Whether to pull now. After False, a `finish` tells when there is room again."""
+        with self._lock:
+            self._is_full = not self._has_room()
+            return not self._is_full
+
+    def put(self, messages: list[ReceivedMessage], next_offset: int, segment: int) -> bool:
+        """Take what a pull has found, ascending, and where the next one begins; False when dropped meanwhile."""
+        with self._lock:
+            if self._is_dropped:
+                return False
+            self._unstarted.extend(messages)
+            for message in messages:
+                size = len(message.body)
+                self._in_hand[message.queue_offset] = size
+                self._body_bytes += size
+            self._next_offset = next_offset
+            if segment > self.segment:
+                self._segments.append((next_offset, segment))
+            return True
+
+    def _has_room(self) -> bool:
+        messages, body_bytes = self._limits.messages, self._limits.body_bytes
+        if self._is_full:
+            messages = messages * _RESUME_NUMERATOR // _RESUME_DENOMINATOR
+            body_bytes = body_bytes * _RESUME_NUMERATOR // _RESUME_DENOMINATOR
+        return len(self._in_hand) <= messages and self._body_bytes <= body_bytes and self._span() <= self._limits.span
+
+    def _span(self) -> int:
+        return next(reversed(self._in_hand)) - next(iter(self._in_hand)) if self._in_hand else 0
+
+    # -- what consuming does --------------------------------------------------------------------
+
+    def take(self, limit: int) -> list[ReceivedMessage]:
+        """Start up to `limit` messages, the lowest offsets first; `finish` or `fail` has to follow, unless it is []."""
+        with self._lock:
+            if self._is_dropped:
+                return []
+            unstarted = self._unstarted
+            messages = [unstarted.popleft() for _ in range(min(limit, len(unstarted)))]
+            if messages:
+                self._running += 1
+            return messages
+
+    def finish(self, messages: list[ReceivedMessage]) -> bool:
+        """Messages that were taken are done; True when somebody waits for that: there is room again, or it settled."""
+        with self._lock:
+            self._running -= 1
+            for message in messages:
+                self._body_bytes -= self._in_hand.pop(message.queue_offset)
+            if self._is_dropped:
+                return not self._running
+            if self._is_full and self._has_room():
+                self._is_full = False
+                return True
+            return False
+
+    def fail(self) -> bool:
+        """Messages that were taken stay in hand, until `retry`; True as for `finish`."""
+        with self._lock:
+            self._running -= 1
+            return self.is_settled
+
+    def retry(self, messages: list[ReceivedMessage]) -> bool:
+        """Messages that failed can be taken again, before all others; False when dropped meanwhile."""
+        with self._lock:
+            if not self._is_dropped:
+                self._unstarted.extendleft(reversed(messages))
+            return not self._is_dropped
+
+    # -- what owning does -----------------------------------------------------------------------
+
+    def drop(self) -> None:
+        """Start nothing more and put nothing in any more. What runs may finish."""
+        with self._lock:
+            self._is_dropped = True
+            self._unstarted.clear()
+
+    def renew(self, epoch: int) -> None:
+        """The queue was taken again by its owner, under another epoch."""
+        with self._lock:
+            self._epoch = epoch
+
+    def position(self) -> OwnedQueue:
+        """What may be committed now."""
+        with self._lock:
+            safe = next(iter(self._in_hand), self._next_offset)
+            segments = self._segments
+            while len(segments) > 1 and segments[1][0] <= safe:
+                segments.popleft()
+            return OwnedQueue(self.queue_key, self._epoch, safe, segments[0][1])

@@ -1,0 +1,205 @@
+"""Pull service: the thread that brings messages from the broker into the process queues.
+
+All queues of a topic that are worth a pull and have room are pulled in one statement. A queue at its end is
+pulled again when its arrival is announced. The poll behind it is a net for announcements that never came.
+RocketMQ: PullMessageService, DefaultMQPushConsumerImpl.pullMessage.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+
+from sqlalchemy import Connection
+
+from mqdb.broker.horizon import UNKNOWN_HORIZON, Horizon
+from mqdb.broker.pull import PullRequest, PullResult, PullStatus, pull
+from mqdb.errors import MessageMissing, MqdbError
+from mqdb.selector.tags import TagExpression
+from mqdb_client.backoff import pauses
+from mqdb_client.consumer.process_queue import ProcessQueue
+from mqdb_client.consumer.pull_schedule import PullSchedule
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between polls without an announcement; doubled by each one that finds nothing.
+MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.2, 1.0
+
+#: Between attempts while the broker cannot be reached.
+MAX_PAUSE_SECONDS = 5.0
+
+
+class PullService:
+    """The pulls of one consumer.
+
+    `deliver` gets a process queue and how many messages were put into it; `correct` a process queue, dropped,
+    whose offset does not exist, and the offset to go on at. Both are called by the pull thread.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        connect: Callable[[], Connection],
+        subscriptions: Mapping[str, TagExpression],
+        batch_size: int,
+        deliver: Callable[[ProcessQueue, int], None],
+        correct: Callable[[ProcessQueue, int], None],
+    ) -> None:
+        self._group = group
+        self._connect = connect
+        self._subscriptions = subscriptions
+        self._batch_size = batch_size
+        self._deliver = deliver
+        self._correct = correct
+        self._wake = threading.Condition()
+        self._schedule = PullSchedule()
+        self._queues: dict[int, ProcessQueue] = {}
+        self._is_stopping = False
+        self._horizons: dict[str, Horizon] = {}
+        self._poll_seconds = MIN_POLL_SECONDS
+        self._poll_at = 0.0
+        self._missing: set[int] = set()
+        self._pauses: Iterator[float] | None = None  # while pulling fails
+        self._thread = threading.Thread(target=self._run, name=f"mqdb-{group}-pull", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread after the pull that is on its way."""
+        with self._wake:
+            self._is_stopping = True
+            self._wake.notify()
+        self._thread.join()
+
+    def add(self, process_queue: ProcessQueue) -> None:
+        """Pull a queue from now on."""
+        with self._wake:
+            self._queues[process_queue.queue_key] = process_queue
+            self._schedule.add(process_queue.queue_key)
+            self._wake.notify()
+
+    def remove(self, process_queue: ProcessQueue) -> None:
+        """Pull a queue no more."""
+        with self._wake:
+            if self._queues.get(process_queue.queue_key) is process_queue:
+                del self._queues[process_queue.queue_key]
+                self._schedule.remove(process_queue.queue_key)
+
+    def on_arrival(self, queue_keys: Iterable[int] | None) -> None:
+        """Messages may have arrived in these queues, None for all."""
+        with self._wake:
+            if self._schedule.mark(queue_keys):
+                self._wake.notify()
+
+    def on_room(self) -> None:
+        """A queue that was full has room again."""
+        with self._wake:
+            self._wake.notify()
+
+    # -- the thread -----------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._is_stopping:
+            try:
+                self._pull_until_stopped()
+            except MqdbError as error:
+                if self._pauses is None:
+                    logger.warning("pulling fails, and is tried again", extra=self._fields(error))
+                self._wait_out()
+            except Exception:
+                logger.exception("pulling fails, and is tried again", extra={"group": self._group})
+                self._wait_out()
+
+    def _pull_until_stopped(self) -> None:
+        with self._connect() as connection:
+            try:
+                while queues := self._next():
+                    self._pull_all(connection, queues)
+                    if self._pauses is not None:
+                        self._pauses = None
+                        logger.info("pulling again", extra={"group": self._group})
+            finally:
+                connection.invalidate()  # after an error nobody should have it, and its pool may be gone by now
+
+    def _wait_out(self) -> None:
+        """After an error: all queues are to be pulled again, in a while."""
+        self._pauses = self._pauses or pauses(MAX_PAUSE_SECONDS)
+        # The next connection may lead to a server that has come less far.
+        self._horizons.clear()
+        with self._wake:
+            self._schedule.mark(None)
+            self._wake.wait_for(lambda: self._is_stopping, next(self._pauses))
+
+    def _next(self) -> list[ProcessQueue]:
+        """Waits for queues to pull; [] when stopping."""
+        with self._wake:
+            while not self._is_stopping:
+                now = time.monotonic()
+                if now >= self._poll_at:
+                    self._schedule.mark(None)
+                    self._poll_at = now + self._poll_seconds
+                    self._poll_seconds = min(self._poll_seconds * 2, MAX_POLL_SECONDS)
+                if keys := self._schedule.take(self._has_room):
+                    return [self._queues[key] for key in keys]
+                self._wake.wait(self._poll_at - now)
+            return []
+
+    def _has_room(self, queue_key: int) -> bool:
+        return self._queues[queue_key].has_room()
+
+    def _pull_all(self, connection: Connection, queues: Sequence[ProcessQueue]) -> None:
+        by_topic = sorted(queues, key=lambda process_queue: process_queue.queue)
+        for topic, group in groupby(by_topic, key=lambda process_queue: process_queue.queue.topic):
+            self._pull(connection, list(group), self._subscriptions[topic])
+
+    def _pull(self, connection: Connection, queues: Sequence[ProcessQueue], expression: TagExpression) -> None:
+        topic = queues[0].queue.topic
+        by_key = {queue.queue_key: queue for queue in queues}
+        requests = [PullRequest(q.queue, q.queue_key, q.next_offset, q.segment) for q in queues]
+        try:
+            results, self._horizons[topic] = pull(
+                connection,
+                requests,
+                limit=self._batch_size,
+                tag_codes=None if expression.matches_all else expression.codes,
+                horizon=self._horizons.get(topic, UNKNOWN_HORIZON),
+            )
+        except MessageMissing as error:
+            self._leave_out(error)
+            self.on_arrival(by_key.keys() - {error.queue_key})
+            return
+        unfinished = [
+            result.request.queue_key
+            for result in results
+            if self._take_over(by_key[result.request.queue_key], result, expression)
+        ]
+        self._missing.difference_update(result.request.queue_key for result in results)
+        self.on_arrival(unfinished)
+
+    def _leave_out(self, error: MessageMissing) -> None:
+        """The queue is not pulled until the next poll; the others must not wait for it."""
+        if error.queue_key not in self._missing:
+            self._missing.add(error.queue_key)
+            logger.error("a queue stands still", extra=self._fields(error))
+
+    def _fields(self, error: MqdbError) -> dict[str, object]:
+        return {"group": self._group, "reason": str(error)}
+
+    def _take_over(self, process_queue: ProcessQueue, result: PullResult, expression: TagExpression) -> bool:
+        """Hand on what a pull has found in one queue; True when there is more behind it."""
+        if result.status is PullStatus.OFFSET_ILLEGAL:
+            process_queue.drop()
+            self._correct(process_queue, result.next_begin_offset)
+            return False
+        messages = result.messages
+        if not expression.matches_all:
+            messages = [message for message in messages if message.tag in expression.tags]
+        # Also without messages: what was looked at need not be looked at again after a restart.
+        if process_queue.put(messages, result.next_begin_offset, result.segment) and messages:
+            self._poll_seconds = MIN_POLL_SECONDS
+            self._deliver(process_queue, len(messages))
+        return result.next_begin_offset < result.max_offset

@@ -1,0 +1,300 @@
+"""The push consumer: subscribe, give it a listener, start it. RocketMQ: DefaultMQPushConsumer.
+
+broker ── pull thread ──▶ process queue ── worker threads ──▶ listener
+              ▲                 │ lowest unfinished offset
+    arrivals ─┘                 ▼
+group changes ────▶ rebalance thread ──▶ offsets and queue ownership in the broker
+"""
+
+import logging
+import threading
+import time
+from datetime import timedelta
+from enum import Enum
+from queue import SimpleQueue
+from typing import Final, Self
+
+import mqdb
+from mqdb.errors import IllegalState, NotSupported
+from mqdb.group import ConsumeFromWhere, MessageModel
+from mqdb.message import MessageQueue
+from mqdb.selector.tags import ALL_TAGS, TagExpression
+from mqdb.settings import Settings
+from mqdb.store.clients import ClientKind, Registration
+from mqdb.topic import check_topic_name
+from mqdb_client.consumer.config import PushConsumerConfig
+from mqdb_client.consumer.consume_concurrently import ConsumeConcurrently
+from mqdb_client.consumer.message_listener import MessageListener
+from mqdb_client.consumer.message_selector import MessageSelector
+from mqdb_client.consumer.process_queue import FlowLimits, ProcessQueue
+from mqdb_client.consumer.pull_service import PullService
+from mqdb_client.consumer.queue_ownership import QueueOwnership
+from mqdb_client.consumer.rebalance_service import RebalanceService, RebalanceTimes
+from mqdb_client.consumer.share import Shares
+from mqdb_client.consumer.stop_signals import on_stop_signal
+from mqdb_client.instance import ClientInstance, settings_of
+
+logger = logging.getLogger(__name__)
+
+_MEBIBYTE: Final = 1024 * 1024
+
+
+class _State(Enum):
+    CREATED = "not started"
+    RUNNING = "running"
+    SHUT_DOWN = "shut down"
+
+
+class PushConsumer:
+    """A member of a consumer group. The members share the messages of the group's topics.
+
+    The listener is called by `consume_thread_nums` threads at once, with messages of one queue, and answers
+    CONSUME_SUCCESS or RECONSUME_LATER; None and exceptions count as the latter. What it does not consume is kept
+    here and given to it again after 5 s, as often as it takes. Its queue goes on meanwhile, but the group's offset
+    does not pass it. Each message is consumed at least once: after a crash of this process, or when another member
+    takes the queue, all messages from that offset on come again.
+
+    A topic that does not exist yet is waited for. Use it in a `with`, or call `start` and `shutdown`, or `run`.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        dsn: str | None = None,
+        settings: Settings | None = None,
+        *,
+        consume_from_where: ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET,
+        message_model: MessageModel = MessageModel.CLUSTERING,
+        consume_thread_nums: int = 20,
+        consume_message_batch_max_size: int = 1,
+        pull_batch_size: int = 32,
+        pull_threshold_for_queue: int = 1_000,
+        pull_threshold_size_for_queue: int = 100,
+        consume_concurrently_max_span: int = 2_000,
+        persist_consumer_offset_interval: timedelta = timedelta(seconds=5),
+        rebalance_interval: timedelta = timedelta(seconds=20),
+        hand_over_grace: timedelta = timedelta(seconds=30),
+    ) -> None:
+        """PushConsumerConfig says what the options mean. Raises NameInvalid, ParameterInvalid, NotSupported."""
+        self._config = PushConsumerConfig(
+            group=group,
+            consume_from_where=consume_from_where,
+            message_model=message_model,
+            consume_thread_nums=consume_thread_nums,
+            consume_message_batch_max_size=consume_message_batch_max_size,
+            pull_batch_size=pull_batch_size,
+            pull_threshold_for_queue=pull_threshold_for_queue,
+            pull_threshold_size_for_queue=pull_threshold_size_for_queue,
+            consume_concurrently_max_span=consume_concurrently_max_span,
+            persist_consumer_offset_interval=persist_consumer_offset_interval,
+            rebalance_interval=rebalance_interval,
+            hand_over_grace=hand_over_grace,
+        )
+        self._settings = settings_of(dsn, settings)
+        self._subscriptions: dict[str, TagExpression] = {}
+        self._listener: MessageListener | None = None
+        self._lifecycle = threading.RLock()
+        self._state = _State.CREATED
+        self._member: _Member | None = None
+        self._stop_requests: SimpleQueue[None] = SimpleQueue()
+
+    @property
+    def group(self) -> str:
+        """The name of the group."""
+        return self._config.group
+
+    @property
+    def assignment(self) -> tuple[MessageQueue, ...]:
+        """The queues that this member reads now, in order."""
+        return self._member.rebalance.assignment if self._member else ()
+
+    # -- before the start -----------------------------------------------------------------------
+
+    def subscribe(self, topic: str, expression: str | MessageSelector | None = ALL_TAGS) -> None:
+        """Consume the messages of a topic with one of the tags of `TagA || TagB`; of all with `*`, "" or None.
+
+        All members of a group have to subscribe to the same. Again for the same topic: the last one counts.
+        Raises NameInvalid, TagExpressionInvalid; NotSupported after the start.
+        """
+        check_topic_name(topic)
+        selector = expression if isinstance(expression, MessageSelector) else MessageSelector.by_tag(expression)
+        with self._lifecycle:
+            self._require_not_started("subscribe()")
+            self._subscriptions[topic] = selector.tag_expression
+
+    def register_listener(self, listener: MessageListener, *, orderly: bool = False) -> None:
+        """The listener for all messages. Raises NotSupported after the start, and for orderly consumption."""
+        if orderly:
+            raise NotSupported("orderly consumption")
+        with self._lifecycle:
+            self._require_not_started("register_listener()")
+            self._listener = listener
+
+    def _require_not_started(self, what: str) -> None:
+        if self._state is not _State.CREATED:
+            raise NotSupported(f"{what} of a consumer that is {self._state.value}")
+
+    # -- life -----------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Connect, join the group and consume. What is sent after it has returned is consumed in any case.
+
+        Raises IllegalState without a subscription or a listener, when started before, and when this process has a
+        consumer of the group already; BrokerUnavailable and its kin.
+        """
+        with self._lifecycle:
+            if self._state is not _State.CREATED:
+                raise IllegalState(str(self), f"{self._state.value} already; create another one")
+            if not self._subscriptions:
+                raise IllegalState(str(self), "without a subscription; call subscribe() first")
+            if self._listener is None:
+                raise IllegalState(str(self), "without a listener; call register_listener() first")
+            instance = ClientInstance.acquire(self._settings)
+            try:
+                self._member = _Member(instance, self._config, dict(self._subscriptions), self._listener)
+                self._member.start()
+            except BaseException:
+                self._member = None
+                instance.release()
+                raise
+            self._state = _State.RUNNING
+
+    def shutdown(self, timeout: timedelta | None = None) -> None:
+        """Leave the group: nothing more is started, running listeners return, offsets are committed.
+
+        After `timeout` it does not wait for listeners any longer; what they have in hand goes to another member.
+        Before the start, and again: nothing happens. Raises IllegalState in a listener, for which it would wait.
+        """
+        if self._member is not None and self._member.consume.is_own_thread():
+            raise IllegalState(str(self), "waiting for this listener; call shutdown() in another thread")
+        with self._lifecycle:
+            if self._state is _State.RUNNING and self._member is not None:
+                self._member.leave(timeout.total_seconds() if timeout is not None else None)
+            self._member = None
+            self._state = _State.SHUT_DOWN
+        self._stop_requests.put(None)
+
+    def run(self) -> None:
+        """Consume until SIGINT, SIGTERM or `shutdown` by another thread; starts it if need be, and shuts it down.
+
+        A second signal does what signals did before: it does not wait for listeners.
+        """
+        with on_stop_signal(lambda: self._stop_requests.put(None)):
+            if self._state is _State.CREATED:
+                self.start()
+            # Its put, unlike the methods of an Event, may come in the middle of its get.
+            self._stop_requests.get()
+        self.shutdown()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+
+    def __repr__(self) -> str:
+        return f"PushConsumer(group={self.group!r})"
+
+
+class _Member:
+    """What a consumer consists of from start to shutdown."""
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        config: PushConsumerConfig,
+        subscriptions: dict[str, TagExpression],
+        listener: MessageListener,
+    ) -> None:
+        group = config.group
+        self._instance = instance
+        self._registration = Registration(
+            client_id=instance.client_id,
+            kind=ClientKind.CONSUMER,
+            group=group,
+            version=mqdb.__version__,
+            subscriptions=[(topic, expression.text) for topic, expression in subscriptions.items()],
+        )
+        limits = FlowLimits(
+            messages=config.pull_threshold_for_queue,
+            body_bytes=config.pull_threshold_size_for_queue * _MEBIBYTE,
+            span=config.consume_concurrently_max_span,
+        )
+        self.consume = ConsumeConcurrently(
+            group,
+            listener,
+            thread_nums=config.consume_thread_nums,
+            batch_max_size=config.consume_message_batch_max_size,
+            on_progress=self._on_progress,
+        )
+        self.rebalance = RebalanceService(
+            group,
+            connect=instance.connect,
+            topics=subscriptions.keys(),
+            shares=Shares(group, instance.client_id, instance.broker_name, config.consume_from_where),
+            ownership=QueueOwnership(group, instance.client_id, limits),
+            times=RebalanceTimes(
+                rebalance_interval=config.rebalance_interval,
+                persist_interval=config.persist_consumer_offset_interval,
+                hand_over_grace=config.hand_over_grace,
+            ),
+            on_gain=lambda process_queue: self.pull.add(process_queue),
+            on_loss=lambda process_queue: self.pull.remove(process_queue),
+        )
+        self.pull = PullService(
+            group,
+            connect=instance.connect,
+            subscriptions=subscriptions,
+            batch_size=config.pull_batch_size,
+            deliver=self.consume.submit,
+            correct=self.rebalance.correct,
+        )
+
+    def start(self) -> None:
+        instance = self._instance
+        self._callbacks = (
+            instance.on_arrival(self.pull.on_arrival),
+            instance.on_group_change(self._on_group_change),
+        )
+        try:
+            instance.register(self._registration)
+            try:
+                self.rebalance.start()
+            except BaseException:
+                instance.unregister(self._registration.group, ClientKind.CONSUMER)
+                raise
+        except BaseException:
+            self._cancel_callbacks()
+            raise
+        self.consume.start()
+        self.pull.start()
+
+    def leave(self, seconds: float | None) -> None:
+        deadline = None if seconds is None else time.monotonic() + seconds
+        self._cancel_callbacks()
+        self.rebalance.leave(seconds)
+        self.pull.stop()
+        running = self.consume.stop(None if deadline is None else max(deadline - time.monotonic(), 0.0))
+        if running:
+            logger.warning(
+                "left while listeners are running", extra={"group": self._registration.group, "count": running}
+            )
+        self._instance.unregister(self._registration.group, ClientKind.CONSUMER)
+        self._instance.release()
+
+    def _cancel_callbacks(self) -> None:
+        for callback in self._callbacks:
+            callback.cancel()
+
+    def _on_group_change(self, group: str | None) -> None:
+        if group is None:
+            self.rebalance.take_again()
+        elif group == self._registration.group:
+            self.rebalance.rebalance()
+
+    def _on_progress(self, process_queue: ProcessQueue) -> None:
+        if process_queue.is_dropped:
+            self.rebalance.give_back()
+        else:
+            self.pull.on_room()

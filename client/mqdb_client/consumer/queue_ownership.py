@@ -1,0 +1,140 @@
+"""Queue ownership: the queues that this member owns, from taking them to giving them back.
+
+A queue is taken when it is free. It is given back after it was dropped and has settled, its offset committed
+first: so its next owner gets nothing twice. Whoever takes it by force, or takes it from a member that has been
+given up, raises its epoch, and our next commit tells: then it is lost, and what its messages come to is ignored.
+RocketMQ: RebalanceImpl.updateProcessQueueTableInRebalance, RemoteBrokerOffsetStore.
+"""
+
+import logging
+from collections.abc import Collection, Mapping
+
+from sqlalchemy import Connection
+
+from mqdb.broker import offsets
+from mqdb.group import ConsumeFromWhere
+from mqdb.message import MessageQueue
+from mqdb.store.consumer_offsets import OwnedQueue
+from mqdb_client.consumer.process_queue import FlowLimits, ProcessQueue
+
+logger = logging.getLogger(__name__)
+
+
+class QueueOwnership:
+    """The owned queues of one consumer. Not safe for threads: the rebalance service has it for itself.
+
+    A method that raises has changed nothing but what the database then says as well; it can be called again.
+    """
+
+    def __init__(self, group: str, client_id: str, limits: FlowLimits) -> None:
+        self._group = group
+        self._client_id = client_id
+        self._limits = limits
+        self._held: dict[int, ProcessQueue] = {}
+        self._committed: dict[int, OwnedQueue] = {}
+
+    @property
+    def keys(self) -> set[int]:
+        """All queues that are owned, those included that are dropped and have to settle."""
+        return set(self._held)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is read and no listener runs any more."""
+        return all(held.is_settled for held in self._held.values())
+
+    @property
+    def active(self) -> list[ProcessQueue]:
+        """The queues that are read."""
+        return [held for held in self._held.values() if not held.is_dropped]
+
+    def take(
+        self,
+        connection: Connection,
+        wanted: Mapping[int, MessageQueue],
+        consume_from_where: ConsumeFromWhere,
+        *,
+        force: bool = False,
+    ) -> list[ProcessQueue]:
+        """Own those of the wanted queues that are free, with `force` all of them; none of them is owned yet."""
+        owned = offsets.take_queues(
+            connection, self._group, self._client_id, list(wanted), consume_from_where, force=force
+        )
+        return [self._hold(wanted[queue.queue_key], queue) for queue in owned]
+
+    def take_again(self, connection: Connection) -> list[ProcessQueue]:
+        """Own all queues once more, after the others may have given this member up; returns those that were lost.
+
+        Where the epoch rises by one nobody else has had the queue, and what is in hand stays good.
+        """
+        found = offsets.take_queues(connection, self._group, self._client_id, list(self._held))
+        epochs = {queue.queue_key: queue.epoch for queue in found}
+        lost = []
+        for held in list(self._held.values()):
+            epoch = epochs.get(held.queue_key)
+            if epoch is not None and epoch == held.epoch + 1:
+                held.renew(epoch)
+            else:
+                lost.append(held)
+        # What somebody has had in between is given back, to be taken with the offset that it has now.
+        lost_keys = {held.queue_key for held in lost}
+        self._lose(lost)
+        offsets.release_queues(connection, self._group, [queue for queue in found if queue.queue_key in lost_keys])
+        return lost
+
+    def give_back(self, connection: Connection, *, unsettled: bool = False) -> None:
+        """Commit and release the dropped queues that have settled, or all that are dropped."""
+        dropped = [held for held in self._held.values() if held.is_dropped and (unsettled or held.is_settled)]
+        positions = {held.queue_key: held.position() for held in dropped}
+        lost_keys = {own.queue_key for own in offsets.commit_offsets(connection, self._group, list(positions.values()))}
+        self._lose([self._held[key] for key in lost_keys])
+        kept = [held for held in dropped if held.queue_key not in lost_keys]
+        offsets.release_queues(connection, self._group, [positions[held.queue_key] for held in kept])
+        for held in kept:
+            self._forget(held)
+
+    def commit(self, connection: Connection) -> list[ProcessQueue]:
+        """Commit where a queue has moved on; returns those that were lost to another owner."""
+        positions = [held.position() for held in self._held.values()]
+        changed = [own for own in positions if own != self._committed[own.queue_key]]
+        lost_keys = {own.queue_key for own in offsets.commit_offsets(connection, self._group, changed)}
+        self._committed.update((own.queue_key, own) for own in changed)
+        lost = [self._held[key] for key in lost_keys]
+        self._lose(lost)
+        return lost
+
+    def correct(self, connection: Connection, illegal: ProcessQueue, next_offset: int) -> ProcessQueue | None:
+        """Go on at another offset, which may lie before the committed one; the new process queue, None when lost."""
+        if self._held.get(illegal.queue_key) is not illegal:
+            return None
+        # The messages may lie in an older segment as well.
+        corrected = illegal.position()._replace(next_offset=next_offset, segment=0)
+        logger.warning(
+            "offset does not exist, going on at another one",
+            extra={
+                "group": self._group,
+                "queue": str(illegal.queue),
+                "queue_offset": illegal.next_offset,
+                "next_offset": next_offset,
+            },
+        )
+        if not offsets.correct_offset(connection, self._group, corrected):
+            self._lose([illegal])
+            return None
+        return self._hold(illegal.queue, corrected)
+
+    def _hold(self, queue: MessageQueue, owned: OwnedQueue) -> ProcessQueue:
+        process_queue = ProcessQueue(queue, owned, self._limits)
+        self._held[owned.queue_key] = process_queue
+        self._committed[owned.queue_key] = owned
+        return process_queue
+
+    def _lose(self, lost: Collection[ProcessQueue]) -> None:
+        for held in lost:
+            held.drop()
+            self._forget(held)
+            logger.warning("queue lost to another member", extra={"group": self._group, "queue": str(held.queue)})
+
+    def _forget(self, held: ProcessQueue) -> None:
+        del self._held[held.queue_key]
+        del self._committed[held.queue_key]

@@ -1,0 +1,267 @@
+"""Rebalance service: the thread that takes and gives back queues, and commits how far this member has come.
+
+What rebalance takes away is dropped, and given back when its running listeners have returned. What it adds is
+taken as soon as it is free; only a queue that does not become free for 30 s, because its owner hangs, is taken by
+force. Leaving is dropping everything. RocketMQ: RebalanceService, RebalanceImpl.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from datetime import timedelta
+
+from sqlalchemy import Connection
+
+from mqdb.broker import membership
+from mqdb.broker.dispatch import is_attended
+from mqdb.errors import MqdbError
+from mqdb.message import MessageQueue
+from mqdb_client.consumer.process_queue import ProcessQueue
+from mqdb_client.consumer.queue_ownership import QueueOwnership
+from mqdb_client.consumer.share import Share, Shares
+from mqdb_client.duty import Duty
+
+logger = logging.getLogger(__name__)
+
+#: While a topic does not exist or a queue has another owner. Source: RebalanceService.minInterval.
+UNBALANCED_SECONDS = 1.0
+
+#: Between looks for dead members, where no broker process does that.
+REAP_SECONDS = 1.0
+
+#: A broker that cannot be reached for so long is left without a last commit.
+FAREWELL_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class RebalanceTimes:
+    """The paces of the rebalance service."""
+
+    #: Between rebalances without a cause. Source: RebalanceService.waitInterval.
+    rebalance_interval: timedelta
+    #: Between commits. Source: ClientConfig.persistConsumerOffsetInterval.
+    persist_interval: timedelta
+    #: How long the owner of a queue may take to give it back.
+    hand_over_grace: timedelta
+
+
+class RebalanceService:
+    """Rebalance and commits of one consumer.
+
+    `on_gain` and `on_loss` are called by its thread with the process queues that are read from now on, and no more.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        connect: Callable[[], Connection],
+        topics: Collection[str],
+        shares: Shares,
+        ownership: QueueOwnership,
+        times: RebalanceTimes,
+        on_gain: Callable[[ProcessQueue], None],
+        on_loss: Callable[[ProcessQueue], None],
+    ) -> None:
+        self._group = group
+        self._connect = connect
+        self._topics = topics
+        self._shares = shares
+        self._ownership = ownership
+        self._times = times
+        self._on_gain = on_gain
+        self._on_loss = on_loss
+        self._wanted_since: dict[int, float] = {}
+        self._corrections: deque[tuple[ProcessQueue, int]] = deque()
+        self._assignment: tuple[MessageQueue, ...] = ()
+        self._is_leaving = False
+        self._is_abandoning = False
+        self._settled_at: float | None = None
+        self._leaving = Duty("leave", self._drop_all, due=False)
+        self._taking_again = Duty("take queues again", self._take_again, due=False)
+        self._correcting = Duty("correct offsets", self._correct, due=False)
+        self._giving_back = Duty("give queues back", self._give_back, due=False)
+        self._rebalancing = Duty("rebalance", self._rebalance, due=False)
+        self._committing = Duty("commit offsets", self._commit, due=False)
+        self._reaping = Duty("reap members", self._reap)
+        self._duties = (
+            self._leaving,
+            self._taking_again,
+            self._correcting,
+            self._giving_back,
+            self._rebalancing,
+            self._committing,
+            self._reaping,
+        )
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"mqdb-{group}-rebalance", daemon=True)
+
+    @property
+    def assignment(self) -> tuple[MessageQueue, ...]:
+        """The queues that are read, in order."""
+        return self._assignment
+
+    # -- what other threads ask for -------------------------------------------------------------
+
+    def start(self) -> None:
+        """Rebalance, then go on in the thread. Raises what keeps it from that, and has not started then."""
+        self._rebalancing.in_seconds(self._rebalance())
+        self._committing.in_seconds(self._times.persist_interval.total_seconds())
+        self._thread.start()
+
+    def leave(self, seconds: float | None = None) -> bool:
+        """Give all queues back, each when its listeners have returned; False when some have not after `seconds`."""
+        self._is_leaving = True
+        self._ask(self._leaving)
+        self._thread.join(seconds)
+        has_left = not self._thread.is_alive()
+        self._is_abandoning = True
+        self._wake.set()
+        self._thread.join()
+        return has_left
+
+    def rebalance(self) -> None:
+        """Members, queues or subscriptions have changed."""
+        self._ask(self._rebalancing)
+
+    def take_again(self) -> None:
+        """The connection was lost for a while; the others may have given this member up."""
+        self._ask(self._taking_again)
+        self._ask(self._rebalancing)
+
+    def give_back(self) -> None:
+        """A dropped queue has settled."""
+        self._ask(self._giving_back)
+
+    def correct(self, illegal: ProcessQueue, next_offset: int) -> None:
+        """The offset of a queue, which is dropped already, does not exist; it goes on at another one."""
+        self._corrections.append((illegal, next_offset))
+        self._ask(self._correcting)
+
+    def _ask(self, duty: Duty) -> None:
+        duty.in_seconds(0)
+        self._wake.set()
+
+    # -- the thread -----------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._has_left():
+            self._wake.clear()
+            for duty in self._duties:
+                self._do(duty)
+            if not self._has_left():
+                self._wake.wait(min(duty.seconds_left() for duty in self._duties))
+
+    def _do(self, duty: Duty) -> None:
+        try:
+            duty.run_if_due()
+        except Exception:
+            logger.exception("a duty fails, and is tried again", extra={"duty": duty.name, "group": self._group})
+            duty.in_seconds(UNBALANCED_SECONDS)
+
+    def _has_left(self) -> bool:
+        if self._is_abandoning:
+            self._abandon()
+            return True
+        if not self._is_leaving or not self._ownership.is_settled:
+            return False
+        if not self._ownership.keys:
+            return True
+        self._settled_at = self._settled_at or time.monotonic()
+        if time.monotonic() < self._settled_at + FAREWELL_SECONDS:
+            return False
+        logger.warning("left without a last commit: messages will come again", extra={"group": self._group})
+        return True
+
+    def _abandon(self) -> None:
+        try:
+            with self._connect() as connection:
+                self._ownership.give_back(connection, unsettled=True)
+        except MqdbError as error:
+            logger.warning("left without a last commit", extra={"group": self._group, "reason": str(error)})
+
+    # -- its duties -----------------------------------------------------------------------------
+
+    def _drop_all(self) -> None:
+        self._drop(self._ownership.active)
+        self._giving_back.in_seconds(0)
+
+    def _take_again(self) -> None:
+        with self._connect() as connection:
+            self._stop_reading(self._ownership.take_again(connection))
+
+    def _correct(self) -> None:
+        while self._corrections:
+            illegal, next_offset = self._corrections[0]
+            with self._connect() as connection:
+                corrected = self._ownership.correct(connection, illegal, next_offset)
+            self._corrections.popleft()
+            self._stop_reading([illegal])
+            if corrected is not None:
+                self._start_reading([corrected])
+
+    def _give_back(self) -> None:
+        with self._connect() as connection:
+            self._ownership.give_back(connection)
+
+    def _rebalance(self) -> float:
+        if self._is_leaving:
+            return self._times.rebalance_interval.total_seconds()
+        with self._connect() as connection:
+            share = self._shares.find(connection, self._topics)
+            self._drop([held for held in self._ownership.active if held.queue_key not in share.queues])
+            self._ownership.give_back(connection)
+            self._take(connection, share)
+        is_balanced = share.is_complete and share.queues.keys() == {held.queue_key for held in self._ownership.active}
+        return self._times.rebalance_interval.total_seconds() if is_balanced else UNBALANCED_SECONDS
+
+    def _take(self, connection: Connection, share: Share) -> None:
+        missing = share.queues.keys() - self._ownership.keys
+        now = time.monotonic()
+        self._wanted_since = {key: self._wanted_since.get(key, now) for key in missing}
+        patience = self._times.hand_over_grace.total_seconds()
+        overdue = {key for key, since in self._wanted_since.items() if now - since >= patience}
+        for start in set(share.starts.values()):
+            for keys, force in ((missing - overdue, False), (overdue, True)):
+                wanted = {key: share.queues[key] for key in sorted(keys) if share.starts[key] is start}
+                gained = self._ownership.take(connection, wanted, start, force=force)
+                for held in gained:
+                    del self._wanted_since[held.queue_key]
+                self._start_reading(gained)
+
+    def _commit(self) -> float:
+        with self._connect() as connection:
+            self._stop_reading(self._ownership.commit(connection))
+        return self._times.persist_interval.total_seconds()
+
+    def _reap(self) -> float:
+        with self._connect() as connection:
+            if not is_attended(connection):
+                membership.reap(connection)
+        return REAP_SECONDS
+
+    # -- what follows from them -----------------------------------------------------------------
+
+    def _drop(self, queues: Collection[ProcessQueue]) -> None:
+        for held in queues:
+            held.drop()
+        self._stop_reading(queues)
+
+    def _start_reading(self, queues: Collection[ProcessQueue]) -> None:
+        for held in queues:
+            self._on_gain(held)
+        self._note_assignment()
+
+    def _stop_reading(self, queues: Collection[ProcessQueue]) -> None:
+        for held in queues:
+            self._on_loss(held)
+        self._note_assignment()
+
+    def _note_assignment(self) -> None:
+        before, self._assignment = self._assignment, tuple(sorted(held.queue for held in self._ownership.active))
+        if self._assignment != before:
+            queues = ", ".join(map(str, self._assignment)) or "none"
+            logger.info("queues assigned", extra={"group": self._group, "queues": queues})

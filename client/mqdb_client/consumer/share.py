@@ -1,0 +1,64 @@
+"""Share: the queues that this member should read, by what the broker says now.
+
+A topic that does not exist yet is waited for. When it appears it is read from its beginning, wherever the group
+starts elsewhere: all that is in it came after the subscription.
+"""
+
+import logging
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from sqlalchemy import Connection
+
+from mqdb.broker import membership
+from mqdb.broker.route import find_topic
+from mqdb.group import ConsumeFromWhere
+from mqdb.message import MessageQueue
+from mqdb.rebalance import allocate_averagely
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Share:
+    """Queues by their keys, and where the group starts in those where it has no offset."""
+
+    queues: dict[int, MessageQueue] = field(default_factory=dict)
+    starts: dict[int, ConsumeFromWhere] = field(default_factory=dict)
+    #: Whether all subscribed topics exist.
+    is_complete: bool = True
+
+
+class Shares:
+    """Works out the share of one member, and remembers which topics it has waited for."""
+
+    def __init__(self, group: str, client_id: str, broker_name: str, consume_from_where: ConsumeFromWhere) -> None:
+        self._group = group
+        self._client_id = client_id
+        self._broker_name = broker_name
+        self._consume_from_where = consume_from_where
+        self._awaited: set[str] = set()
+
+    def find(self, connection: Connection, topics: Iterable[str]) -> Share:
+        """The share of each of these topics, averagely over the live members of the group."""
+        members = membership.members(connection, self._group)
+        share = Share()
+        for topic in topics:
+            self._add(connection, share, topic, members)
+        return share
+
+    def _add(self, connection: Connection, share: Share, topic: str, members: Collection[str]) -> None:
+        route = find_topic(connection, topic)
+        if route is None:
+            share.is_complete = False
+            if topic not in self._awaited:
+                self._awaited.add(topic)
+                logger.warning("topic does not exist yet", extra={"group": self._group, "topic": topic})
+            return
+        start = ConsumeFromWhere.FIRST_OFFSET if topic in self._awaited else self._consume_from_where
+        keys = {
+            MessageQueue(topic, self._broker_name, queue_id): key for queue_id, key in enumerate(route.read_queue_keys)
+        }
+        for queue in allocate_averagely(self._group, self._client_id, list(keys), list(members)):
+            share.queues[keys[queue]] = queue
+            share.starts[keys[queue]] = start

@@ -1,0 +1,64 @@
+"""The dispatch watch: messages get their offsets even where nobody runs `mqdb serve`.
+
+A process with consumers looks after dispatch when it has heard of no arrival for a while: it asks whether a leader
+attends to it, and does the work itself as long as none does.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from sqlalchemy import Connection
+
+from mqdb.broker.dispatch import DispatchOutcome, dispatch, is_attended
+
+logger = logging.getLogger(__name__)
+
+#: Without an arrival for so long, somebody has to ask whether the dispatcher lives.
+PATIENCE_SECONDS: Final = 0.2
+
+_BUSY_SECONDS: Final = 0.002
+# `mqdb serve` goes to 10 ms. There may be many processes like this one, so each does half of that.
+_IDLE_SECONDS: Final = 0.02
+
+_BUSY = frozenset({DispatchOutcome.DISPATCHED, DispatchOutcome.ADOPTED})
+
+
+class DispatchWatch:
+    """Belongs to one thread, which calls `tend` when it is time and says when it heard an arrival."""
+
+    def __init__(self, connect: Callable[[], Connection]) -> None:
+        self._connect = connect
+        self._is_attended = True
+        self._ask_at = time.monotonic() + PATIENCE_SECONDS
+        self._pause = _BUSY_SECONDS
+
+    def arrival_heard(self) -> None:
+        """Somebody dispatches. When it is us, that proves nothing."""
+        if self._is_attended:
+            self._ask_at = time.monotonic() + PATIENCE_SECONDS
+
+    def tend(self) -> float:
+        """Ask, or dispatch one batch, whatever it is time for; returns the seconds until the next call."""
+        now = time.monotonic()
+        if now < self._ask_at and self._is_attended:
+            return self._ask_at - now
+        with self._connect() as connection:
+            if now >= self._ask_at:
+                self._ask_at = now + PATIENCE_SECONDS
+                self._learn(is_attended(connection))
+            if self._is_attended:
+                return PATIENCE_SECONDS
+            outcome = dispatch(connection).outcome
+        self._pause = _BUSY_SECONDS if outcome in _BUSY else min(self._pause * 2, _IDLE_SECONDS)
+        return self._pause
+
+    def _learn(self, attended: bool) -> None:
+        if attended and not self._is_attended:
+            logger.info("a broker process attends to dispatch again")
+        elif self._is_attended and not attended:
+            logger.warning(
+                "no `mqdb serve` is alive: this process dispatches; nothing drops old messages or reaps dead clients"
+            )
+        self._is_attended = attended

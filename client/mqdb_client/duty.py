@@ -1,0 +1,58 @@
+"""Duties: what a thread does again and again, each at its own pace."""
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from mqdb.errors import MqdbError
+
+logger = logging.getLogger(__name__)
+
+_RETRY_SECONDS: Final = 1.0
+
+
+class Duty:
+    """Something to do now and then. One thread runs it; any thread may ask for it to be done at another time.
+
+    `work` returns the seconds until it wants to be run again, None to rest until it is asked for. When it fails it
+    is run again after a second; the log hears of the first failure and of the end of the trouble.
+    """
+
+    def __init__(self, name: str, work: Callable[[], float | None], *, due: bool = True) -> None:
+        self.name = name
+        self._work = work
+        self._due_at = 0.0 if due else math.inf
+        self._is_failing = False
+        self._guard = threading.Lock()
+
+    def seconds_left(self) -> float:
+        """Until it is due; 0 when it is."""
+        return max(0.0, self._due_at - time.monotonic())
+
+    def in_seconds(self, seconds: float) -> None:
+        """Be due then, and not before. A thread that waits for its duties has to be woken for it."""
+        with self._guard:
+            self._due_at = time.monotonic() + seconds
+
+    def run_if_due(self) -> None:
+        """Do it if it is time."""
+        if time.monotonic() < self._due_at:
+            return
+        self._due_at = math.inf
+        try:
+            seconds = self._work()
+            if self._is_failing:
+                self._is_failing = False
+                logger.info("a duty is done again", extra={"duty": self.name})
+        except MqdbError as error:
+            seconds = _RETRY_SECONDS
+            if not self._is_failing:
+                self._is_failing = True
+                logger.warning("a duty fails, and is tried again", extra={"duty": self.name, "reason": str(error)})
+        with self._guard:
+            # Asked for while it ran, it has a new time already.
+            if seconds is not None and self._due_at == math.inf:
+                self._due_at = time.monotonic() + seconds

@@ -1,0 +1,282 @@
+"""A held connection: statements that end in time, on a connection that comes back by itself.
+
+One thread at a time runs a statement and waits for its end, with no hand-off to another thread. A keeper, which
+sleeps nearly always, does the rest:
+
+    nine tenths of the time are over    it asks the server to cancel the statement
+    all of it is over                   it shuts the socket down, which ends the wait
+    the connection is lost              it connects again, with growing pauses
+
+So a statement is done, or cancelled for certain, or its outcome is unknown, and `run` says which.
+"""
+
+import contextlib
+import logging
+import math
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import psycopg
+from sqlalchemy import Connection
+
+from mqdb.errors import BrokerUnavailable, IllegalState, MqdbError, StorageRefused
+from mqdb.store.engine import driver, target_of, translated
+from mqdb_client.backoff import pauses
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: Short, for senders wait for it.
+LONGEST_PAUSE_SECONDS: Final = 1.0
+
+# What is left for the server to say that it has stopped.
+_SHARE_FOR_CANCELLING: Final = 0.1
+
+_QUERY_CANCELED: Final = "57014"
+
+
+class NotRun(Exception):
+    """Nothing was sent to the server. `error` says why there is no connection; None: it was busy all the time."""
+
+    def __init__(self, error: MqdbError | None) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+class Overdue(Exception):
+    """Time was up. `is_undone`: the server has cancelled the statement; else nobody knows."""
+
+    def __init__(self, is_undone: bool) -> None:
+        super().__init__(is_undone)
+        self.is_undone = is_undone
+
+
+class _Link:
+    """A connection with a socket object of its own on the same socket, which stays good when the driver closes."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.driver: psycopg.Connection[Any] = driver(connection)
+        self._socket = socket.socket(fileno=os.dup(self.driver.fileno()))
+        self._poller = select.poll()
+        self._poller.register(self._socket, select.POLLIN)
+
+    def has_news(self) -> bool:
+        """Whether the server has said something that is not read yet, or is gone."""
+        return bool(self._poller.poll(0))
+
+    def cancel(self, seconds: float) -> None:
+        """Ask the server to end the statement; it answers to the thread that waits."""
+        with contextlib.suppress(psycopg.Error):
+            self.driver.cancel_safe(timeout=seconds)
+
+    def cut(self) -> None:
+        """End all waiting for the server. What it may answer is never read."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._socket.close()
+        self.connection.invalidate()
+        self.connection.close()
+
+
+class _Run:
+    """A statement under way."""
+
+    __slots__ = ("cancel_at", "cut_at", "is_cancelled", "is_cut", "link")
+
+    def __init__(self, link: _Link, deadline: float) -> None:
+        self.link = link
+        self.cut_at = deadline
+        self.cancel_at = deadline - (deadline - time.monotonic()) * _SHARE_FOR_CANCELLING
+        self.is_cancelled = False
+        self.is_cut = False
+
+    def next_step_at(self) -> float:
+        """When the keeper has to do something about it."""
+        if self.is_cut:
+            return math.inf
+        return self.cut_at if self.is_cancelled else self.cancel_at
+
+
+class HeldConnection:
+    """Any thread may call it; while one runs a statement, others wait for their turn. Deadlines: time.monotonic."""
+
+    def __init__(self, connect: Callable[[], Connection]) -> None:
+        self._connect = connect
+        self._turn = threading.Lock()
+        self._changed = threading.Condition()
+        self._link: _Link | None = None
+        self._lost: list[_Link] = []
+        #: Why there is no connection; None while there is one, or where it was given up on purpose.
+        self.why_lost: MqdbError | None = None
+        # Two threads use these without a lock, so each writes its own before it reads the other's.
+        self._current: _Run | None = None
+        self._wakes_at = math.inf
+        self._is_closed = False
+        self._keeper: threading.Thread | None = None
+
+    def open(self) -> None:
+        """Begin to connect; `run` waits for it. Again: nothing happens."""
+        with self._changed:
+            if self._keeper is None and not self._is_closed:
+                self._keeper = threading.Thread(target=self._keep, name="mqdb-connection-keeper", daemon=True)
+                self._keeper.start()
+
+    def close(self) -> None:
+        """Close the connection after the statement under way. What comes later is refused with IllegalState."""
+        with self._turn, self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        if self._keeper is not None:
+            self._keeper.join()
+
+    def wait_connected(self, deadline: float) -> None:
+        """Wait until there is a connection. Raises NotRun."""
+        self._connected(deadline)
+
+    def run(self, work: Callable[[Connection], T], deadline: float) -> T:
+        """The result of `work`, which asks the server something.
+
+        Raises NotRun, Overdue, and what `work` raises: a BrokerUnavailable leaves open what the server has done.
+        """
+        seconds_left = deadline - time.monotonic()
+        if seconds_left <= 0 or not self._turn.acquire(timeout=seconds_left):
+            raise NotRun(self.why_lost)
+        try:
+            link = self._connected(deadline)
+            if link.has_news() and not self._answers(link, deadline):
+                link = self._connected(deadline)
+            return self._run(work, _Run(link, deadline))
+        finally:
+            self._turn.release()
+
+    def _connected(self, deadline: float) -> _Link:
+        if (link := self._link) is not None:
+            return link
+        with self._changed:
+            while (link := self._link) is None:
+                if self._is_closed:
+                    raise NotRun(IllegalState("the connection", "closed"))
+                if not self._changed.wait(max(0.0, deadline - time.monotonic())):
+                    raise NotRun(self.why_lost)
+            return link
+
+    def _answers(self, link: _Link, deadline: float) -> bool:
+        """Whether a connection works on which the server has spoken unasked: most likely a farewell."""
+        try:
+            with translated(target_of(link.connection)):
+                self._run(lambda _: link.driver.execute("SELECT 1"), _Run(link, deadline))
+        except (MqdbError, Overdue):
+            return False
+        return True
+
+    def _run(self, work: Callable[[Connection], T], run: _Run) -> T:
+        self._current = run
+        if run.cancel_at < self._wakes_at:
+            with self._changed:
+                self._changed.notify_all()
+        reason: BaseException | None = None
+        try:
+            return work(run.link.connection)
+        except BaseException as error:
+            reason = error
+            if run.is_cancelled and _is_cancellation(error):
+                raise Overdue(is_undone=True) from error
+            if run.is_cut:
+                raise Overdue(is_undone=False) from error
+            raise
+        finally:
+            self._current = None
+            # A request to cancel that comes late would meet the next statement.
+            if run.is_cancelled or (reason is not None and not _is_idle(run.link.driver)):
+                self._lose(run.link, reason)
+
+    def _take(self, connection: Connection) -> None:
+        with self._changed:
+            self._link = _Link(connection)
+            self.why_lost = None
+            self._changed.notify_all()
+
+    def _lose(self, link: _Link, reason: BaseException | None) -> None:
+        # The keeper closes it, so that it does not cancel on it meanwhile.
+        with self._changed:
+            self._link = None
+            self._lost.append(link)
+            self.why_lost = reason if isinstance(reason, BrokerUnavailable) else None
+            self._changed.notify_all()
+
+    # -- the keeper ---------------------------------------------------------------------------
+
+    def _keep(self) -> None:
+        waits = pauses(LONGEST_PAUSE_SECONDS)
+        while not self._is_closed:
+            self._await_work()
+            if (run := self._current) is not None:
+                self._hurry(run)
+            self._close_lost()
+            if self._link is not None or self._is_closed:
+                continue
+            if self._reconnect():
+                waits = pauses(LONGEST_PAUSE_SECONDS)
+            else:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._is_closed, next(waits))
+        if self._link is not None:
+            self._lost.append(self._link)
+            self._link = None
+        self._close_lost()
+
+    def _await_work(self) -> None:
+        with self._changed:
+            while not self._is_closed and not self._lost and self._link is not None:
+                self._wakes_at = math.inf
+                if self._current is not None:
+                    self._wakes_at = self._current.next_step_at()
+                if self._wakes_at <= time.monotonic():
+                    return
+                self._changed.wait(None if self._wakes_at == math.inf else self._wakes_at - time.monotonic())
+
+    def _hurry(self, run: _Run) -> None:
+        """Have a statement cancelled if it is time for that, or end the wait for it."""
+        now = time.monotonic()
+        if now >= run.cut_at:
+            run.is_cancelled = run.is_cut = True
+            if self._current is run:
+                run.link.cut()
+        elif now >= run.cancel_at and not run.is_cancelled:
+            run.is_cancelled = True
+            if self._current is run:
+                run.link.cancel(run.cut_at - now)
+
+    def _reconnect(self) -> bool:
+        try:
+            self._take(self._connect())
+        except MqdbError as error:
+            with self._changed:
+                self.why_lost = error
+            return False
+        except Exception:
+            # Nobody else would try again.
+            logger.exception("cannot connect")
+            return False
+        return True
+
+    def _close_lost(self) -> None:
+        while self._lost:
+            self._lost.pop().close()
+
+
+def _is_cancellation(error: BaseException) -> bool:
+    return isinstance(error, StorageRefused) and error.sqlstate == _QUERY_CANCELED
+
+
+def _is_idle(connection: "psycopg.Connection[Any]") -> bool:
+    return connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE

@@ -1,0 +1,318 @@
+"""The client instance: what all producers and consumers of a process share towards one broker.
+
+It is known to the broker under one client id, holds the connections, hears of arrivals and of changes in groups,
+gives signs of life and remembers the routes. RocketMQ: MQClientInstance, MQClientManager.
+
+    acquire ── open ──▶ a LISTEN connection with the presence lock ──▶ register, heartbeat every 30 s
+                        an engine for everything else (the pooler, where there is one)
+
+A forked child gets none of it: what it inherits refuses to work, and it starts clients of its own.
+"""
+
+import logging
+import math
+import os
+import threading
+import time
+from datetime import timedelta
+from typing import ClassVar, Final
+from weakref import WeakSet
+
+from sqlalchemy import Connection, Engine
+
+from mqdb.broker import membership
+from mqdb.broker.query import broker_info
+from mqdb.dsn import BrokerDsn, redact
+from mqdb.embedded import attach
+from mqdb.errors import BrokerMisnamed, BrokerUnavailable, IllegalState, MqdbError, ParameterInvalid
+from mqdb.settings import Settings, load_settings
+from mqdb.store.clients import ClientKind, Registration
+from mqdb.store.engine import create_engine, target_of, translated
+from mqdb.store.migrations import check_schema
+from mqdb.unique_id import local_address
+from mqdb_client.callbacks import Callback, CallbackHandle, Callbacks
+from mqdb_client.dispatch_watch import DispatchWatch
+from mqdb_client.duty import Duty
+from mqdb_client.listener import Heard, Listener
+from mqdb_client.route import Routes
+
+logger = logging.getLogger(__name__)
+
+#: Between signs of life, and between looks at the routes. Source: ClientConfig.
+HEARTBEAT_INTERVAL: Final = timedelta(seconds=30)
+
+_PRESENCE_RETRY_SECONDS: Final = 1.0
+
+
+def settings_of(dsn: str | None, settings: Settings | None) -> Settings:
+    """The settings of a client that was given one, the other or none of the two."""
+    if dsn is not None and settings is not None:
+        raise ParameterInvalid("dsn", redact(dsn), "give dsn or settings, not both: the settings hold a dsn")
+    return settings if settings is not None else load_settings(dsn=dsn)
+
+
+class ClientInstance:
+    """A process as one broker knows it. Made by `acquire`; all methods may be called from any thread.
+
+    `client_id` has the shape that RocketMQ gives it, `address@pid#nanoseconds`.
+    """
+
+    _instances: ClassVar[dict[tuple[BrokerDsn, str | None], "ClientInstance"]] = {}
+    _registry: ClassVar[threading.Lock] = threading.Lock()
+    _alive: ClassVar["WeakSet[ClientInstance]"] = WeakSet()
+
+    @classmethod
+    def acquire(cls, settings: Settings) -> "ClientInstance":
+        """The instance of this process for the broker that the settings name; give it back with `release`.
+
+        Raises BrokerUnavailable and its kin, SchemaMissing, SchemaTooOld, SchemaTooNew; NotSupported for several
+        brokers; an EmbeddedError where the embedded one's home cannot be read.
+        """
+        key = (_broker_of(settings), settings.pool_dsn)
+        with cls._registry:
+            instance = cls._instances.get(key)
+            if instance is None:
+                instance = cls._instances[key] = cls(*key)
+            instance._users += 1
+        try:
+            instance.open()
+        except BaseException:
+            instance.release()
+            raise
+        return instance
+
+    def release(self) -> None:
+        """Give the instance back; the last one who does closes it."""
+        key = (self._broker, self._pool_dsn)
+        with self._registry:
+            self._users -= 1
+            is_last = self._users == 0
+            if is_last and self._instances.get(key) is self:
+                del self._instances[key]
+        if is_last:
+            self.close()
+
+    def __init__(
+        self, broker: BrokerDsn, pool_dsn: str | None = None, *, heartbeat_interval: timedelta = HEARTBEAT_INTERVAL
+    ) -> None:
+        """Without `acquire`: an instance of one's own, to be opened and closed."""
+        self.address = local_address() or "127.0.0.1"
+        self.client_id = f"{self.address}@{os.getpid()}#{time.monotonic_ns()}"
+        self.broker_name = broker.name
+        self.cluster_name = ""
+        self._broker = broker
+        self._pool_dsn = pool_dsn
+        self._heartbeat_seconds = heartbeat_interval.total_seconds()
+        self._users = 0
+        self._opening = threading.Lock()
+        self._is_open = False
+        self._may_connect = False
+        self.is_forked = False
+        # Also while the broker is asked: a row that was just taken out must not be entered again.
+        self._registering = threading.RLock()
+        self._registrations: dict[tuple[str, ClientKind], Registration] = {}
+        self._arrivals: Callbacks[frozenset[int] | None] = Callbacks("arrival")
+        self._group_changes: Callbacks[str | None] = Callbacks("group change")
+        # No limit of its own: each thread of the process that talks to the broker needs one.
+        self.engine: Engine = create_engine(
+            pool_dsn or broker.dsn, prepared=pool_dsn is None, pool_size=0, application_name=f"mqdb {self.client_id}"
+        )
+        self.target = target_of(self.engine)
+        self.routes = Routes(self.connect)
+        self._watch = DispatchWatch(self.connect)
+        self._presence = Duty("presence", self._announce_again, due=False)
+        self._heartbeat = Duty("heartbeat", self._beat_and_refresh, due=False)
+        self._dispatch = Duty("dispatch", self._tend_dispatch)
+        self._listener = Listener(
+            create_engine(broker.dsn, pool_size=1, application_name=f"mqdb {self.client_id} listener"),
+            greet=self._greet,
+            heard=self._heard,
+            recovered=self._recovered,
+            duties=(self._presence, self._heartbeat, self._dispatch),
+        )
+        self._alive.add(self)
+
+    # -- life ---------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Connect and check that this is the broker it should be. Again: nothing happens."""
+        self.check_process()
+        with self._opening:
+            if self._is_open:
+                return
+            self._listener.start()
+            self._may_connect = True
+            try:
+                with self.connect() as connection:
+                    self._check_name(connection)  # of what stands behind the pooler
+            except BaseException:
+                self._disconnect()
+                raise
+            self._heartbeat.in_seconds(self._heartbeat_seconds)
+            self._is_open = True
+
+    def close(self) -> None:
+        """Leave all groups and close the connections. Again: nothing happens."""
+        if self.is_forked:  # whoever held the lock at the time of the fork never gives it back
+            return
+        with self._opening:
+            if not self._is_open:
+                return
+            self._is_open = False
+            for group, kind in list(self._registrations):
+                self.unregister(group, kind)
+            self._disconnect()
+
+    def _disconnect(self) -> None:
+        self._listener.stop()
+        self._may_connect = False
+        self.engine.dispose()
+
+    def connect(self) -> Connection:
+        """A connection from the engine, in AUTOCOMMIT; use it in a `with`. Raises BrokerUnavailable and its kin."""
+        self.check_process()
+        if not self._may_connect:
+            raise IllegalState(f"client {self.client_id}", "closed")
+        with translated(self.target):
+            return self.engine.connect()
+
+    def check_process(self) -> None:
+        """Raises IllegalState in a forked child of the process that made the instance."""
+        if self.is_forked:
+            raise IllegalState(f"client {self.client_id}", "of the parent process; start another one after the fork")
+
+    @classmethod
+    def _after_fork_in_child(cls) -> None:
+        """The child must not touch the sockets that it shares with its parent."""
+        cls._registry = threading.Lock()
+        cls._instances.clear()
+        for instance in cls._alive:
+            instance.is_forked = True
+            instance.engine.dispose(close=False)
+        cls._alive.clear()
+
+    # -- groups -------------------------------------------------------------------------------
+
+    def register(self, registration: Registration) -> None:
+        """Enter a group, and stay in it over lost connections until `unregister`.
+
+        Raises IllegalState when this process has a client of that kind in the group already.
+        """
+        registration = registration._replace(client_id=self.client_id)
+        key = (registration.group, registration.kind)
+        with self._registering:
+            if key in self._registrations:
+                what = f"{registration.kind.lower()} of group {registration.group!r}"
+                raise IllegalState(what, "there already, created before in this process; share it, or shut it down")
+            with self.connect() as connection:
+                membership.register(connection, registration)
+            self._registrations[key] = registration
+        self._dispatch.in_seconds(0)
+        self._listener.wake()
+
+    def unregister(self, group: str, kind: ClientKind) -> None:
+        """Leave a group; a broker that cannot be reached finds out by itself. Again: nothing happens."""
+        with self._registering:
+            if self._registrations.pop((group, kind), None) is None:
+                return
+            try:
+                with self.connect() as connection:
+                    membership.unregister(connection, self.client_id, group, kind)
+            except MqdbError as error:
+                logger.warning("left a group unseen", extra={"group": group, "kind": kind, "reason": str(error)})
+
+    def on_arrival(self, callback: "Callback[frozenset[int] | None]") -> CallbackHandle:
+        """Have `callback` called with the keys of queues that have got messages; None means any queue.
+
+        Runs in the listening thread, so it must be quick. After a reconnect it is called with None.
+        """
+        return self._arrivals.add(callback)
+
+    def on_group_change(self, callback: "Callback[str | None]") -> CallbackHandle:
+        """Have `callback` called with the group whose members or free queues have changed; None means any group.
+
+        Runs in the listening thread, so it must be quick. After a reconnect it is called with None.
+        """
+        return self._group_changes.add(callback)
+
+    # -- what the listening thread does -------------------------------------------------------
+
+    def _greet(self, connection: Connection) -> None:
+        """First words on a LISTEN connection. The presence lock comes before any registration."""
+        self._check_name(connection)
+        try:
+            membership.announce(connection, self.client_id)
+            self._presence.in_seconds(math.inf)
+        except IllegalState:
+            if not self._is_open:
+                raise
+            # Held by our lost connection, which the server still believes in. To listen is possible meanwhile.
+            self._presence.in_seconds(_PRESENCE_RETRY_SECONDS)
+
+    def _check_name(self, connection: Connection) -> None:
+        with translated(self.target):
+            check_schema(connection)
+        info = broker_info(connection)
+        if info.broker_name != self.broker_name:
+            raise BrokerMisnamed(self.target, self.broker_name, info.broker_name)
+        self.cluster_name = info.cluster_name
+
+    def _announce_again(self) -> float | None:
+        try:
+            membership.announce(self._listener.connection, self.client_id)
+        except IllegalState:
+            return _PRESENCE_RETRY_SECONDS
+        self._register_all()
+        return None
+
+    def _heard(self, heard: Heard) -> None:
+        if heard.has_arrivals:
+            self._watch.arrival_heard()
+            self._arrivals.call(heard.queue_keys)
+        for group in heard.groups:
+            if (group, ClientKind.CONSUMER) in self._registrations:
+                # Perhaps it was this client that the broker has given up.
+                self._heartbeat.in_seconds(0)
+            self._group_changes.call(group)
+
+    def _recovered(self) -> None:
+        # The other connections are as old as the one that was lost.
+        self.engine.dispose()
+        self.routes.clear()
+        self._register_all()
+        self._arrivals.call(None)
+        self._group_changes.call(None)
+
+    def _beat_and_refresh(self) -> float:
+        with self._registering:
+            if self._registrations:
+                with self.connect() as connection:
+                    is_known = membership.heartbeat(connection, self.client_id)
+                if not is_known:
+                    logger.warning("the broker had given this client up", extra={"client_id": self.client_id})
+                    self._register_all()
+        self.routes.refresh()
+        return self._heartbeat_seconds
+
+    def _register_all(self) -> None:
+        with self._registering, self.connect() as connection:
+            for registration in self._registrations.values():
+                membership.register(connection, registration)
+
+    def _tend_dispatch(self) -> float | None:
+        has_consumers = any(kind is ClientKind.CONSUMER for _, kind in list(self._registrations))
+        return self._watch.tend() if has_consumers else None
+
+
+os.register_at_fork(after_in_child=ClientInstance._after_fork_in_child)
+
+
+def _broker_of(settings: Settings) -> BrokerDsn:
+    broker = settings.broker
+    if broker is not None:
+        return broker
+    running = attach(settings.home)
+    if running is None:
+        reason = "no broker runs in this home; start one with `mqdb serve`, or set MQDB_DSN"
+        raise BrokerUnavailable(str(settings.home), reason)
+    return BrokerDsn(settings.broker_name, running.dsn)

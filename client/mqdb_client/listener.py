@@ -1,0 +1,196 @@
+"""The listener: one connection on which a process hears from the broker, and the thread that owns it.
+
+The thread waits for notifications, does its duties when they are due, and connects again when the connection is
+lost, with growing pauses. The log hears of the loss once, and of the recovery once.
+"""
+
+import logging
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+import psycopg
+from sqlalchemy import Connection, Engine, func, select
+
+from mqdb.errors import MqdbError
+from mqdb.store.clients import CHANNEL
+from mqdb.store.engine import driver, target_of, translated
+from mqdb_client.backoff import pauses
+from mqdb_client.duty import Duty
+
+logger = logging.getLogger(__name__)
+
+_LONGEST_PAUSE_SECONDS: Final = 5.0
+
+# The system call takes no infinity.
+_LONGEST_WAIT_SECONDS: Final = 3600.0
+
+# The server, too, should notice within 15 s that a client is gone without a word: it holds the client's presence.
+_SERVER_KEEPALIVE: Final = {
+    "tcp_keepalives_idle": "5",
+    "tcp_keepalives_interval": "3",
+    "tcp_keepalives_count": "3",
+    "tcp_user_timeout": "15000",
+}
+
+
+class Heard(NamedTuple):
+    """What some notifications say together. `queue_keys` None means that messages may have come to any queue."""
+
+    has_arrivals: bool
+    queue_keys: frozenset[int] | None
+    groups: frozenset[str]
+
+
+def understand(payloads: Iterable[str]) -> Heard:
+    """Read payloads: `a:` and queue keys, `a:*`, `m:` and a group. Anyone may send others; they mean nothing."""
+    keys: set[int] = set()
+    groups: set[str] = set()
+    is_any = False
+    for payload in payloads:
+        kind, _, text = payload.partition(":")
+        if kind == "m":
+            groups.add(text)
+        elif kind == "a":
+            is_any = is_any or text == "*"
+            keys.update(int(key) for key in text.split(",") if key.isdecimal())
+    return Heard(is_any or bool(keys), None if is_any else frozenset(keys), frozenset(groups))
+
+
+class Listener:
+    """Hears for a client. What it hears, and the duties, are taken care of in its thread.
+
+    `greet` is called with each new connection, and makes it unusable by raising; `recovered` after each but the first.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        greet: Callable[[Connection], None],
+        heard: Callable[[Heard], None],
+        recovered: Callable[[], None],
+        duties: Sequence[Duty],
+    ) -> None:
+        self._engine = engine
+        self._greet = greet
+        self._heard = heard
+        self._recovered = recovered
+        self._duties = duties
+        self._connection: Connection | None = None
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._bell: tuple[socket.socket, socket.socket] | None = None
+
+    @property
+    def connection(self) -> Connection:
+        """The LISTEN connection, for duties of this thread only."""
+        assert self._connection is not None
+        return self._connection
+
+    def start(self) -> None:
+        """Connect, then listen in a thread. Raises what keeps it from connecting, and has not started then."""
+        self._stopping.clear()
+        self._connect()
+        self._bell = socket.socketpair()
+        for end in self._bell:
+            end.setblocking(False)
+        self._thread = threading.Thread(target=self._run, name="mqdb-listener", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop listening and close the connection. Not from the listening thread. Again: nothing happens."""
+        self._stopping.set()
+        self.wake()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        self._disconnect()
+        self._engine.dispose()
+        bell, self._bell = self._bell, None
+        for end in bell or ():
+            end.close()
+
+    def wake(self) -> None:
+        """Have the thread look at its duties now."""
+        bell = self._bell
+        if bell is not None:
+            with suppress(OSError):  # it is full of rings, or has just been put away
+                bell[0].send(b"\0")
+
+    def _connect(self) -> None:
+        with translated(target_of(self._engine)):
+            self._connection = self._engine.connect()
+            try:
+                self._greet(self._connection)
+                settings = (func.set_config(name, value, False) for name, value in _SERVER_KEEPALIVE.items())
+                self._connection.execute(select(*settings))
+                driver(self._connection).execute(f"LISTEN {CHANNEL}")
+            except BaseException:
+                self._disconnect()
+                raise
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            # Not back to the pool: its session holds a lock and listens.
+            connection.invalidate()
+            connection.close()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._listen()
+            except Exception as error:
+                lost_at = time.monotonic()
+                unexpected = None if isinstance(error, _EXPECTED) else error
+                logger.warning("lost the connection to the broker", extra={"reason": _line(error)}, exc_info=unexpected)
+                self._disconnect()
+                if self._reconnect():
+                    seconds = round(time.monotonic() - lost_at, 3)
+                    logger.info("connected to the broker again", extra={"after_seconds": seconds})
+
+    def _listen(self) -> None:
+        connection = driver(self.connection)
+        assert self._bell is not None
+        rung = self._bell[1]
+        with selectors.DefaultSelector() as selector:
+            selector.register(connection.fileno(), selectors.EVENT_READ)
+            selector.register(rung, selectors.EVENT_READ)
+            while not self._stopping.is_set():
+                for duty in self._duties:
+                    duty.run_if_due()
+                payloads = [notify.payload for notify in connection.notifies(timeout=0)]
+                if payloads:
+                    self._heard(understand(payloads))
+                else:
+                    seconds = min(duty.seconds_left() for duty in self._duties)
+                    selector.select(min(seconds, _LONGEST_WAIT_SECONDS))
+                    with suppress(BlockingIOError):
+                        rung.recv(4096)
+
+    def _reconnect(self) -> bool:
+        """True when connected, False when it was told to stop."""
+        for pause in pauses(_LONGEST_PAUSE_SECONDS):
+            if self._stopping.wait(pause):
+                break
+            try:
+                self._connect()
+                self._recovered()
+                return True
+            except Exception as error:
+                self._disconnect()
+                unexpected = None if isinstance(error, _EXPECTED) else error
+                logger.debug("no connection to the broker yet", extra={"reason": _line(error)}, exc_info=unexpected)
+        return False
+
+
+_EXPECTED: Final = (MqdbError, psycopg.Error, OSError)
+
+
+def _line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]

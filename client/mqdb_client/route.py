@@ -1,0 +1,82 @@
+"""Routes: which queues a topic has, remembered for half a minute. RocketMQ: topicRouteTable, TopicPublishInfo."""
+
+from collections.abc import Callable
+
+from sqlalchemy import Connection
+
+from mqdb.broker.route import find_topic
+from mqdb.errors import TopicNotWritable
+from mqdb.message import MessageQueue
+from mqdb.store.topics import TopicRoute
+from mqdb_client.queue_selector import RoundRobin, by_hash
+
+
+class Routes:
+    """The routes that a process has asked for. Any thread may use it; a known route costs one look into a dict.
+
+    A topic that is not there is asked for again each time. A route that has not changed stays the same object.
+    """
+
+    def __init__(self, connect: Callable[[], Connection]) -> None:
+        self._connect = connect
+        self._known: dict[str, TopicRoute] = {}
+
+    def find(self, topic: str) -> TopicRoute | None:
+        """The route, from memory if it is there; None when the broker has no such topic."""
+        known = self.known(topic)
+        if known is not None:
+            return known
+        with self._connect() as connection:
+            return self.ask(topic, connection)
+
+    def known(self, topic: str) -> TopicRoute | None:
+        """The route if it is in memory."""
+        return self._known.get(topic)
+
+    def ask(self, topic: str, connection: Connection) -> TopicRoute | None:
+        """The route as the broker says now, remembered."""
+        route, known = find_topic(connection, topic), self._known.get(topic)
+        if route is None:
+            self.forget(topic)
+        elif route != known:
+            self.remember(route)
+        return known if route == known else route
+
+    def remember(self, route: TopicRoute) -> None:
+        """A route that came with the answer to another request, such as the creation of the topic."""
+        self._known[route.config.name] = route
+
+    def forget(self, topic: str) -> None:
+        """The route is doubtful: ask the broker when it is needed next."""
+        self._known.pop(topic, None)
+
+    def clear(self) -> None:
+        """All routes are doubtful."""
+        self._known.clear()
+
+    def refresh(self) -> None:
+        """Ask again for all that are known, and forget those that are gone."""
+        topics = list(self._known)
+        if topics:
+            with self._connect() as connection:
+                for topic in topics:
+                    self.ask(topic, connection)
+
+
+class PublishQueues:
+    """The queues of a topic that producers choose from, and whose turn it is. Any thread may use it."""
+
+    def __init__(self, route: TopicRoute, broker_name: str) -> None:
+        """Raises TopicNotWritable."""
+        self.route = route
+        self.keys = route.write_queue_keys
+        if not self.keys:
+            raise TopicNotWritable(route.config.name, int(route.config.perm))
+        self.queues = tuple(MessageQueue(route.config.name, broker_name, number) for number in range(len(self.keys)))
+        self._round_robin = RoundRobin()
+
+    def choose(self, sharding_key: str | None) -> int:
+        """The number of the queue for the next message: that of the sharding key, or each in turn."""
+        if sharding_key is None:
+            return self._round_robin.next(len(self.keys))
+        return by_hash(sharding_key, len(self.keys))

@@ -1,0 +1,382 @@
+"""The client instance: what the broker knows of a process, and what the process hears from the broker."""
+
+import logging
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import mqdb
+from mqdb.broker import membership
+from mqdb.dsn import BrokerDsn
+from mqdb.errors import BrokerMisnamed, IllegalState
+from mqdb.settings import load_settings
+from mqdb.store import locks
+from mqdb.store.clients import ClientKind, Registration
+from mqdb.store.engine import create_engine
+from mqdb_client.instance import ClientInstance
+from tests.fixtures.log import append, create_topic
+from tests.fixtures.postgres import Database
+from tests.fixtures.processes import wait_until
+from tests.fixtures.proxy import Proxy
+
+# Who holds an advisory lock in this database.
+HELD = """
+    SELECT application_name FROM pg_locks JOIN pg_stat_activity USING (pid)
+    WHERE locktype = 'advisory' AND datname = current_database()
+"""
+
+
+def consumer_of(instance: ClientInstance, group: str = "readers") -> Registration:
+    return Registration(
+        instance.client_id, ClientKind.CONSUMER, group, mqdb.__version__, subscriptions=[("orders", "*")]
+    )
+
+
+def producer_of(instance: ClientInstance, group: str = "senders") -> Registration:
+    return Registration(instance.client_id, ClientKind.PRODUCER, group, mqdb.__version__)
+
+
+@pytest.fixture
+def instance(database: Database) -> Iterator[ClientInstance]:
+    """An instance of the test's own, with a quick heart."""
+    instance = ClientInstance(BrokerDsn("broker-a", database.dsn), heartbeat_interval=timedelta(milliseconds=50))
+    instance.open()
+    yield instance
+    instance.close()
+
+
+def one(database: Database, statement: str, *values: object) -> Any:
+    row = database.connect().execute(statement.encode(), values).fetchone()
+    return row[0] if row else None
+
+
+def clients(database: Database) -> list[tuple[str, str]]:
+    return database.connect().execute("SELECT kind, group_name FROM mqdb.client ORDER BY 1, 2").fetchall()
+
+
+def reap(database: Database) -> list[str]:
+    engine = create_engine(database.dsn)
+    with engine.connect() as connection:
+        groups = membership.reap(connection)
+    engine.dispose()
+    return groups
+
+
+def lose(database: Database, instance: ClientInstance) -> None:
+    """Ends the backend of the LISTEN connection; returns when it is gone."""
+    connection = database.connect()
+    listener = f"mqdb {instance.client_id} listener"
+    statement = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = left(%s, 63)"
+    pids = connection.execute(
+        "SELECT pid FROM pg_stat_activity WHERE application_name = left(%s, 63)", [listener]
+    ).fetchall()
+    assert len(pids) == 1
+    connection.execute(statement, [listener])
+    wait_until(lambda: connection.execute("SELECT 1 FROM pg_stat_activity WHERE pid = %s", pids[0]).fetchone() is None)
+
+
+# -- who it is --------------------------------------------------------------------------------
+
+
+def test_the_client_id_has_the_shape_of_rocketmq(instance: ClientInstance) -> None:
+    address, _, name = instance.client_id.partition("@")
+    pid, _, nanoseconds = name.partition("#")
+
+    assert address.count(".") == 3
+    assert pid.isdigit()
+    assert nanoseconds.isdigit()
+    assert (instance.broker_name, instance.cluster_name) == ("broker-a", "DefaultCluster")
+
+
+def test_a_process_has_one_instance_for_a_broker(database: Database) -> None:
+    settings = load_settings(dsn=database.dsn)
+    first, second = ClientInstance.acquire(settings), ClientInstance.acquire(settings)
+    named = ClientInstance.acquire(load_settings(dsn=f"broker-a={database.dsn}"))
+
+    first.release()
+    second.register(producer_of(second))
+    assert clients(database) == [("PRODUCER", "senders")]
+    second.release()
+    named.release()
+
+    assert first is second is named
+    assert clients(database) == []
+    with pytest.raises(IllegalState, match="closed"):
+        first.connect()
+    third = ClientInstance.acquire(settings)
+    third.release()
+    assert third is not first
+
+
+def test_instances_acquired_at_once_are_one(database: Database) -> None:
+    settings = load_settings(dsn=database.dsn)
+    acquired: list[ClientInstance] = []
+    threads = [threading.Thread(target=lambda: acquired.append(ClientInstance.acquire(settings))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(acquired) == 8
+    assert len(set(acquired)) == 1
+    for instance in acquired:
+        instance.release()
+
+
+def test_a_pooler_in_front_of_another_broker_is_refused(database: Database, postgres: Any) -> None:
+    database.connect().execute("UPDATE mqdb.broker SET broker_name = 'broker-b'")
+
+    with pytest.raises(BrokerMisnamed):
+        ClientInstance.acquire(load_settings(dsn=database.dsn, pool_dsn=database.dsn))
+
+
+def test_with_a_pooler_all_but_the_listening_goes_through_it(database: Database, proxy: Proxy) -> None:
+    instance = ClientInstance.acquire(load_settings(dsn=database.dsn, pool_dsn=proxy.dsn))
+    instance.register(consumer_of(instance))
+    heard = threading.Event()
+    instance.on_arrival(lambda keys: heard.set())
+    proxy.cut()
+
+    database.connect().execute("NOTIFY mqdb, 'a:*'")
+
+    assert heard.wait(10)
+    proxy.restore()
+    instance.release()
+
+
+# -- groups -----------------------------------------------------------------------------------
+
+
+def test_a_client_is_registered_with_its_group_and_subscriptions(database: Database, instance: ClientInstance) -> None:
+    instance.register(consumer_of(instance))
+    instance.register(producer_of(instance, "readers"))
+
+    assert clients(database) == [("CONSUMER", "readers"), ("PRODUCER", "readers")]
+    assert one(database, "SELECT client_id FROM mqdb.client LIMIT 1") == instance.client_id
+    assert one(database, "SELECT topic || ' ' || expression FROM mqdb.subscription") == "orders *"
+
+
+@pytest.mark.parametrize("registration", [consumer_of, producer_of])
+def test_the_same_group_twice_is_refused(instance: ClientInstance, registration: Any) -> None:
+    instance.register(registration(instance))
+
+    with pytest.raises(IllegalState, match="created before"):
+        instance.register(registration(instance))
+
+
+def test_to_leave_as_a_producer_is_not_to_leave_as_a_consumer(database: Database, instance: ClientInstance) -> None:
+    instance.register(consumer_of(instance, "both"))
+    instance.register(producer_of(instance, "both"))
+
+    instance.unregister("both", ClientKind.PRODUCER)
+    instance.unregister("both", ClientKind.PRODUCER)
+
+    assert clients(database) == [("CONSUMER", "both")]
+
+
+def test_the_heart_beats(database: Database, instance: ClientInstance) -> None:
+    instance.register(producer_of(instance))
+    registered = one(database, "SELECT heartbeat_at FROM mqdb.client")
+
+    wait_until(lambda: one(database, "SELECT heartbeat_at FROM mqdb.client") > registered)
+
+
+def test_presence_is_a_lock_that_ends_with_the_client(database: Database, instance: ClientInstance) -> None:
+    instance.register(producer_of(instance))
+    assert reap(database) == []
+    assert clients(database) == [("PRODUCER", "senders")]
+
+    instance.close()
+
+    wait_until(lambda: one(database, HELD) is None)
+
+
+def test_a_client_that_the_broker_has_given_up_registers_again(database: Database, instance: ClientInstance) -> None:
+    instance.register(producer_of(instance))
+    instance.register(consumer_of(instance))
+    database.connect().execute("DELETE FROM mqdb.client")
+
+    wait_until(lambda: len(clients(database)) == 2)
+
+
+def test_a_consumer_learns_from_its_group_that_it_was_given_up(database: Database) -> None:
+    instance = ClientInstance(BrokerDsn("broker-a", database.dsn))  # whose heart beats far too slowly for this
+    instance.open()
+    instance.register(consumer_of(instance))
+    connection = database.connect()
+    connection.execute("DELETE FROM mqdb.client")
+    connection.execute("NOTIFY mqdb, 'm:readers'")
+
+    wait_until(lambda: len(clients(database)) == 1)
+    instance.close()
+
+
+# -- what it hears ----------------------------------------------------------------------------
+
+
+class Heard:
+    """Remembers what it was called with."""
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+
+    def __call__(self, value: object) -> None:
+        self.values.append(value)
+
+
+def test_arrivals_and_group_changes_reach_those_who_asked(database: Database, instance: ClientInstance) -> None:
+    arrivals, changes, cancelled = Heard(), Heard(), Heard()
+    instance.on_arrival(arrivals)
+    instance.on_group_change(changes)
+    instance.on_arrival(cancelled).cancel()
+    connection = database.connect()
+
+    with connection.transaction():
+        for payload in ("a:3,5", "a:5,8", "m:readers", "x:of a later version"):
+            connection.execute("SELECT pg_notify('mqdb', %s)", [payload])
+    wait_until(lambda: arrivals.values and changes.values)
+    connection.execute("NOTIFY mqdb, 'a:*'")
+    wait_until(lambda: None in arrivals.values)
+
+    assert frozenset().union(*arrivals.values[:-1]) == {3, 5, 8}
+    assert changes.values == ["readers"]
+    assert cancelled.values == []
+
+
+def test_a_callback_that_fails_does_not_keep_others_from_theirs(
+    database: Database, instance: ClientInstance, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: object) -> None:
+        raise ZeroDivisionError
+
+    heard = Heard()
+    instance.on_arrival(fail)
+    instance.on_arrival(heard)
+
+    for count in (1, 2):
+        database.connect().execute("NOTIFY mqdb, 'a:1'")
+        wait_until(lambda count=count: len(heard.values) == count)  # type: ignore[misc]
+
+    assert "a callback failed" in caplog.text
+
+
+# -- a lost connection ------------------------------------------------------------------------
+
+
+def test_after_a_lost_connection_everything_is_as_before(
+    database: Database, instance: ClientInstance, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "mqdb_client")
+    arrivals, changes = Heard(), Heard()
+    instance.on_arrival(arrivals)
+    instance.on_group_change(changes)
+    instance.register(consumer_of(instance))
+    instance.register(producer_of(instance))
+    wait_until(lambda: "readers" in changes.values)
+
+    lose(database, instance)
+    reap(database)  # may find it gone, or back already
+    wait_until(lambda: None in arrivals.values and None in changes.values)
+    wait_until(lambda: len(clients(database)) == 2)
+    database.connect().execute("NOTIFY mqdb, 'a:7'")
+    wait_until(lambda: frozenset({7}) in arrivals.values)
+
+    assert reap(database) == []
+    assert len(clients(database)) == 2
+    told = [record.getMessage() for record in caplog.records if record.name == "mqdb_client.listener"]
+    assert told == ["lost the connection to the broker", "connected to the broker again"]
+
+
+def test_a_long_outage_is_told_once(database: Database, proxy: Proxy, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "mqdb_client")
+    instance = ClientInstance(BrokerDsn("broker-a", proxy.dsn))
+    instance.open()
+    instance.register(consumer_of(instance))
+    heard = Heard()
+    instance.on_arrival(heard)
+
+    proxy.cut()
+    wait_until(lambda: caplog.text.count("no connection to the broker yet") > 2)
+    proxy.restore()
+    wait_until(lambda: None in heard.values)
+    instance.close()
+
+    listener = [record for record in caplog.records if record.name == "mqdb_client.listener"]
+    told = [record.getMessage() for record in listener if record.levelno >= logging.INFO]
+    assert told == ["lost the connection to the broker", "connected to the broker again"]
+
+
+def test_a_presence_lock_that_the_lost_connection_still_holds_is_taken_later(
+    database: Database, instance: ClientInstance
+) -> None:
+    instance.register(producer_of(instance))
+    engine = create_engine(database.dsn)
+    with engine.connect() as ghost:
+        ghost.exec_driver_sql("SELECT 1")
+        heard = Heard()
+        instance.on_arrival(heard)
+        lose(database, instance)
+        held = False
+        while not held:  # faster than the client, which waits a little before it comes back
+            try:
+                membership.announce(ghost, instance.client_id)
+                held = True
+            except IllegalState:
+                lose(database, instance)
+        wait_until(lambda: None in heard.values)
+        assert clients(database) == [("PRODUCER", "senders")]
+        ghost.invalidate()
+    engine.dispose()
+
+    wait_until(lambda: one(database, HELD) == f"mqdb {instance.client_id} listener"[:63])
+    reap(database)
+    assert clients(database) == [("PRODUCER", "senders")]
+
+
+# -- dispatch ---------------------------------------------------------------------------------
+
+
+def test_where_nobody_dispatches_a_process_with_consumers_does(
+    database: Database, instance: ClientInstance, caplog: pytest.LogCaptureFixture
+) -> None:
+    connection = database.connect()
+    [key] = create_topic(connection, "orders", 1)
+    heard = Heard()
+    instance.on_arrival(heard)
+    instance.register(producer_of(instance))
+    append(connection, key, 3)
+    assert one(database, "SELECT count(*) FROM mqdb.consume_queue") == 0
+
+    instance.register(consumer_of(instance))
+
+    for count in (3, 5):
+        wait_until(lambda count=count: one(database, "SELECT count(*) FROM mqdb.consume_queue") == count)  # type: ignore[misc]
+        append(connection, key, 2)
+    wait_until(lambda: frozenset({key}) in heard.values)
+    assert [record.getMessage() for record in caplog.records].count(
+        "no `mqdb serve` is alive: this process dispatches; nothing drops old messages or reaps dead clients"
+    ) == 1
+
+
+def test_where_a_leader_lives_nobody_else_dispatches(database: Database, instance: ClientInstance) -> None:
+    connection = database.connect()
+    [key] = create_topic(connection, "orders", 1)
+    leader = database.connect()
+    leader.execute("SELECT pg_advisory_lock(%s, %s)", [locks.LOCK_CLASS, locks.LEADER])
+    leader.execute(
+        "INSERT INTO mqdb.leader (service_set, holder, epoch, backend_pid, expires_at) "
+        "VALUES ('services', 'test', 1, pg_backend_pid(), 'infinity')"
+    )
+    instance.register(consumer_of(instance))
+    append(connection, key, 1)
+    # It has asked at least twice by now.
+    begin = one(database, "SELECT clock_timestamp()")
+    wait_until(lambda: one(database, "SELECT clock_timestamp()") - begin > timedelta(seconds=0.6))
+    assert one(database, "SELECT count(*) FROM mqdb.consume_queue") == 0
+
+    leader.close()
+
+    wait_until(lambda: one(database, "SELECT count(*) FROM mqdb.consume_queue") == 1)

@@ -1,0 +1,406 @@
+"""The producer when something is wrong: a typed error in time, and sends that recover by themselves."""
+
+import _thread
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+
+from mqdb.embedded import EmbeddedPostgres
+from mqdb.errors import (
+    AuthenticationFailed,
+    BrokerMisnamed,
+    BrokerUnavailable,
+    DispatchTimeout,
+    MqdbError,
+    NotSupported,
+    SchemaMissing,
+    SchemaTooNew,
+    SendGivenUp,
+    SendTimeout,
+    SettingInvalid,
+    StorageRefused,
+)
+from mqdb.settings import load_settings
+from mqdb.store import locks
+from mqdb_client import Message, Producer, SendResult
+from tests.fixtures.postgres import Database
+from tests.fixtures.processes import wait_until
+from tests.fixtures.proxy import Proxy
+from tests.fixtures.threads import Doing
+
+STALL = "LOCK TABLE mqdb.commit_log IN SHARE MODE"
+
+
+def producer_of(dsn: str, timeout: str = "3s") -> Producer:
+    return Producer("senders", settings=load_settings(dsn=dsn, send_message_timeout=timeout))
+
+
+@pytest.fixture
+def producer(database: Database) -> Iterator[Producer]:
+    """A producer that has sent a message already, so that it knows its topic."""
+    with producer_of(database.dsn) as producer:
+        producer.send(Message("orders", "first"))
+        yield producer
+
+
+def stored_bodies(database: Database) -> list[str]:
+    statement = "SELECT convert_from(body, 'UTF8') FROM mqdb.commit_log ORDER BY log_pos"
+    return [row[0] for row in database.connect().execute(statement)]
+
+
+def pid_of(producer: Producer) -> int:
+    """Of the backend that appends; waits for it."""
+    assert producer._running is not None
+    running = producer._running
+    wait_until(lambda: running.connection._link is not None)
+    link = running.connection._link
+    assert link is not None
+    return link.driver.info.backend_pid
+
+
+def terminate(database: Database, pid: int) -> None:
+    """Returns when the backend is gone."""
+    connection = database.connect()
+    connection.execute("SELECT pg_terminate_backend(%s)", [pid])
+    wait_until(lambda: connection.execute("SELECT 1 FROM pg_stat_activity WHERE pid = %s", [pid]).fetchone() is None)
+
+
+def is_blocked(database: Database, pid: int) -> bool:
+    row = database.connect().execute("SELECT wait_event_type FROM pg_stat_activity WHERE pid = %s", [pid]).fetchone()
+    return row == ("Lock",)
+
+
+# -- where to connect -------------------------------------------------------------------------
+
+
+def broken(dsn: str, **parts: object) -> str:
+    split = urlsplit(dsn)
+    given = {"user": split.username, "password": split.password, "host": split.hostname, "port": split.port} | parts
+    netloc = "{user}:{password}@{host}:{port}".format(**given)
+    return split._replace(netloc=netloc, path=str(parts.get("path", split.path))).geturl()
+
+
+@pytest.mark.parametrize(
+    ("parts", "error"),
+    [
+        ({"port": 1}, BrokerUnavailable),
+        ({"host": "no-such-host.invalid"}, BrokerUnavailable),
+        ({"password": "wrong"}, AuthenticationFailed),
+        ({"path": "/no_such_database"}, MqdbError),
+    ],
+)
+def test_a_dsn_that_leads_nowhere_is_an_error_without_a_password(
+    database: Database, parts: dict[str, object], error: type[MqdbError]
+) -> None:
+    dsn = broken(database.dsn, **parts)
+
+    with pytest.raises(error) as raised:
+        producer_of(dsn).start()
+
+    assert str(urlsplit(dsn).password) not in str(raised.value)
+
+
+@pytest.mark.parametrize("dsn", ["orders", "mysql://root@localhost/orders"])
+def test_a_dsn_that_is_none_is_refused(dsn: str) -> None:
+    with pytest.raises(SettingInvalid):
+        Producer("senders", dsn)
+
+
+def test_another_broker_than_the_dsn_names_is_refused(database: Database) -> None:
+    with pytest.raises(BrokerMisnamed, match="'broker-a', not 'broker-z'"):
+        producer_of(f"broker-z={database.dsn}").start()
+
+
+def test_several_brokers_are_refused(database: Database) -> None:
+    with pytest.raises(NotSupported):
+        producer_of(f"broker-a={database.dsn};broker-b={database.dsn}").start()
+
+
+def test_without_a_dsn_and_an_embedded_server_the_error_names_both_ways_out(tmp_path: Path) -> None:
+    with pytest.raises(BrokerUnavailable, match=r"mqdb serve.*MQDB_DSN"):
+        Producer("senders", settings=load_settings(home=tmp_path)).start()
+
+
+def test_a_database_without_the_schema_is_refused(postgres: EmbeddedPostgres) -> None:
+    with pytest.raises(SchemaMissing, match="mqdb migrate"):
+        producer_of(postgres.dsn).start()
+
+
+def test_a_database_with_a_newer_schema_is_refused_and_can_be_tried_again(database: Database) -> None:
+    connection = database.connect()
+    before = connection.execute("SELECT version_num FROM mqdb.alembic_version").fetchone()
+    connection.execute("UPDATE mqdb.alembic_version SET version_num = '9999'")
+    producer = producer_of(database.dsn)
+
+    with pytest.raises(SchemaTooNew, match="pip install"):
+        producer.start()
+    connection.execute("UPDATE mqdb.alembic_version SET version_num = %s", before)
+    with producer:
+        producer.send(Message("orders", "x"))
+
+
+def test_a_failed_start_leaves_no_thread_and_no_connection(database: Database) -> None:
+    threads = set(threading.enumerate())
+
+    with pytest.raises(BrokerMisnamed):
+        producer_of(f"broker-z={database.dsn}").start()
+
+    assert set(threading.enumerate()) == threads
+    wait_until(lambda: connections(database) == 0)
+
+
+def connections(database: Database) -> int:
+    statement = (
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name ^@ 'mqdb '"
+    )
+    with psycopg.connect(database.dsn) as connection:
+        row = connection.execute(statement).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+# -- a lost connection ------------------------------------------------------------------------
+
+
+def test_a_connection_lost_between_two_sends_is_not_noticed(database: Database, producer: Producer) -> None:
+    for number in range(3):
+        terminate(database, pid_of(producer))
+        producer.send(Message("orders", str(number)))
+
+    assert stored_bodies(database) == ["first", "0", "1", "2"]
+
+
+def test_a_connection_lost_during_a_send_is_an_error_that_leaves_the_outcome_open(
+    database: Database, producer: Producer
+) -> None:
+    locker = database.connect(autocommit=False)
+    locker.execute(STALL)
+    pid = pid_of(producer)
+    sending = Doing(lambda: producer.send(Message("orders", "second")))
+    wait_until(lambda: is_blocked(database, pid))
+
+    terminate(database, pid)
+    error = sending.outcome()
+    locker.rollback()
+
+    assert isinstance(error, BrokerUnavailable)
+    assert "the message may be stored, or not" in str(error)
+    assert sending.seconds < 2.5
+    producer.send(Message("orders", "third"))
+    assert stored_bodies(database) == ["first", "third"]
+
+
+def test_connections_killed_under_load_lose_no_acknowledged_message(database: Database) -> None:
+    acknowledged: list[str] = []
+    errors: list[MqdbError] = []
+    stop = threading.Event()
+    with producer_of(database.dsn) as producer:
+        producer.send(Message("orders", "first"))
+
+        def work(number: int) -> None:
+            for n in range(1_000_000):
+                if stop.is_set():
+                    return
+                try:
+                    producer.send(Message("orders", f"{number}.{n}"))
+                    acknowledged.append(f"{number}.{n}")
+                except BrokerUnavailable as error:
+                    errors.append(error)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for _ in range(5):
+            count = len(acknowledged)
+            wait_until(lambda count=count: len(acknowledged) > count + 20)  # type: ignore[misc]
+            terminate(database, pid_of(producer))
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+    bodies = stored_bodies(database)
+    assert set(acknowledged) <= set(bodies)
+    assert len(set(bodies)) == len(bodies)
+    assert len(bodies) - 1 - len(acknowledged) <= len(errors)
+
+
+def test_a_send_in_an_outage_ends_in_time_and_later_ones_recover(database: Database, proxy: Proxy) -> None:
+    with producer_of(proxy.dsn, timeout="500ms") as producer:
+        producer.send(Message("orders", "before"))
+        proxy.cut()
+        sendings = [Doing(lambda: producer.send(Message("orders", "lost"))) for _ in range(3)]
+        for sending in sendings:
+            assert isinstance(sending.outcome(), BrokerUnavailable)
+            assert sending.seconds < 1.5
+        proxy.restore()
+
+        wait_until(lambda: isinstance(Doing(lambda: producer.send(Message("orders", "after"))).outcome(), SendResult))
+
+    assert stored_bodies(database) == ["before", "after"]
+
+
+def test_a_send_survives_an_outage_that_is_shorter_than_its_timeout(database: Database, proxy: Proxy) -> None:
+    with producer_of(proxy.dsn, timeout="20s") as producer:
+        producer.send(Message("orders", "before"))
+        proxy.cut()
+        assert producer._running is not None
+        running = producer._running
+        sending = Doing(lambda: producer.send(Message("orders", "during")))
+        wait_until(lambda: running.connection.why_lost is not None)
+        proxy.restore()
+
+        assert isinstance(sending.outcome(), SendResult)
+
+    assert stored_bodies(database) == ["before", "during"]
+
+
+# -- a server that does not answer ------------------------------------------------------------
+
+
+def test_a_send_is_given_up_at_its_timeout_and_stores_nothing(database: Database) -> None:
+    locker = database.connect(autocommit=False)
+    with producer_of(database.dsn, timeout="600ms") as producer:
+        producer.send(Message("orders", "first"))
+        locker.execute(STALL)
+
+        sending = Doing(lambda: producer.send(Message("orders", "late")))
+
+        assert isinstance(sending.outcome(), SendGivenUp)
+        assert 0.5 < sending.seconds < 2
+        locker.rollback()
+        producer.send(Message("orders", "second"))
+    assert stored_bodies(database) == ["first", "second"]
+
+
+def test_the_outcome_is_open_when_the_server_does_not_say_that_it_has_stopped(database: Database) -> None:
+    with producer_of(database.dsn, timeout="600ms") as producer:
+        producer.send(Message("orders", "first"))
+        pid = pid_of(producer)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            sending = Doing(lambda: producer.send(Message("orders", "perhaps")))
+            error = sending.outcome()
+            # On a connection of its own, and beside the hung one.
+            producer.send(Message("orders", "second"))
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+    assert type(error) is SendTimeout
+    assert "may be stored, or not" in str(error)
+    assert 0.5 < sending.seconds < 2
+    assert {"first", "second"} <= set(stored_bodies(database))
+
+
+def test_a_silent_network_is_an_open_outcome_as_well(database: Database, proxy: Proxy) -> None:
+    with producer_of(proxy.dsn, timeout="600ms") as producer:
+        producer.send(Message("orders", "first"))
+        proxy.freeze()
+        sending = Doing(lambda: producer.send(Message("orders", "perhaps")))
+        assert type(sending.outcome()) is SendTimeout
+        assert sending.seconds < 2
+        proxy.cut()
+        proxy.restore()
+
+        wait_until(lambda: isinstance(Doing(lambda: producer.send(Message("orders", "second"))).outcome(), SendResult))
+
+
+def test_a_statement_timeout_of_the_database_is_passed_on(database: Database) -> None:
+    connection = database.connect()
+    connection.execute(
+        "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET statement_timeout = 200', current_database()); END $$"
+    )
+    locker = database.connect(autocommit=False)
+    with producer_of(database.dsn) as producer:
+        producer.send(Message("orders", "first"))
+        locker.execute(STALL)
+        with pytest.raises(StorageRefused, match="57014"):
+            producer.send(Message("orders", "late"))
+        locker.rollback()
+        producer.send(Message("orders", "second"))
+
+    assert stored_bodies(database) == ["first", "second"]
+
+
+def test_a_queue_offset_that_does_not_come_in_time_is_an_error(database: Database) -> None:
+    # Somebody dispatches, it seems: the lock of the leader is held, and so is the lease.
+    leader = database.connect()
+    leader.execute("SELECT pg_advisory_lock(%s, %s)", [locks.LOCK_CLASS, locks.LEADER])
+    leader.execute(
+        "INSERT INTO mqdb.leader (service_set, holder, epoch, backend_pid, expires_at) "
+        "VALUES ('services', 'test', 1, pg_backend_pid(), 'infinity')"
+    )
+    with producer_of(database.dsn, timeout="300ms") as producer:
+        result = producer.send(Message("orders", "x"))
+
+        with pytest.raises(DispatchTimeout, match=r"0\.3 s"):
+            _ = result.queue_offset
+        leader.execute("SELECT pg_advisory_unlock_all()")
+        assert result.queue_offset == 0
+
+
+def test_ctrl_c_in_a_sending_thread_strands_nobody(database: Database, producer: Producer) -> None:
+    locker = database.connect(autocommit=False)
+    locker.execute(STALL)
+    pid = pid_of(producer)
+    assert producer._running is not None
+    appends = producer._running.appends
+    late: list[Doing[SendResult]] = []
+
+    def interrupt() -> None:
+        wait_until(lambda: is_blocked(database, pid))
+        late.extend(Doing(partial(producer.send, Message("orders", f"late {n}"))) for n in range(3))
+        wait_until(lambda: len(appends._waiting) == 3)
+        _thread.interrupt_main()
+
+    interrupter = threading.Thread(target=interrupt)
+    interrupter.start()
+    with pytest.raises(KeyboardInterrupt):
+        producer.send(Message("orders", "interrupted"))
+    interrupter.join()
+    locker.rollback()
+
+    assert all(isinstance(sending.outcome(), SendResult) for sending in late)
+    producer.send(Message("orders", "second"))
+    assert sorted(stored_bodies(database)) == ["first", "late 0", "late 1", "late 2", "second"]
+
+
+# -- fork -------------------------------------------------------------------------------------
+
+FORK = """
+import os, sys, warnings
+warnings.simplefilter("ignore")  # that threads and forks do not mix is the point
+from mqdb.errors import IllegalState
+from mqdb_client import Message, Producer
+
+with Producer("parent", sys.argv[1]) as producer:
+    producer.send(Message("orders", "parent before"))
+    child = os.fork()
+    if child == 0:
+        try:
+            producer.send(Message("orders", "never"))
+        except IllegalState as error:
+            assert "after the fork" in str(error), error
+            producer.shutdown()
+            with Producer("parent", sys.argv[1]) as own:
+                own.send(Message("orders", "child"))
+            os._exit(7)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    producer.send(Message("orders", "parent after"))
+"""
+
+
+def test_a_forked_child_refuses_and_leaves_its_parent_alone(database: Database) -> None:
+    done = subprocess.run([sys.executable, "-c", FORK, database.dsn], capture_output=True, text=True, timeout=60)
+
+    assert done.returncode == 0, done.stderr
+    assert stored_bodies(database) == ["parent before", "child", "parent after"]

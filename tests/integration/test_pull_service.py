@@ -1,0 +1,200 @@
+"""The pull service against a real broker: flow control, queues that cannot be read, announcements that get lost."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from sqlalchemy import Connection, Engine, text
+
+from mqdb.broker.admin import delete_topic
+from mqdb.message import MessageQueue
+from mqdb.selector.tags import parse_tag_expression
+from mqdb.store.consumer_offsets import OwnedQueue
+from mqdb.store.topics import TopicRoute
+from mqdb_client.consumer.process_queue import FlowLimits, ProcessQueue
+from mqdb_client.consumer.pull_service import PullService
+from tests.fixtures.broker import append, dispatch_all, topic
+from tests.fixtures.processes import wait_until
+
+LIMITS = FlowLimits(messages=1_000, body_bytes=100 * 1024 * 1024, span=2_000)
+
+Corrections = list[tuple[ProcessQueue, int]]
+Pulling = Callable[..., PullService]
+
+
+@pytest.fixture
+def corrections() -> Corrections:
+    return []
+
+
+@pytest.fixture
+def pulling(engine: Engine, corrections: Corrections) -> Iterator[Pulling]:
+    """Starts a pull service on topic `orders` that nobody consumes from."""
+    started: list[PullService] = []
+
+    def start(*queues: ProcessQueue, expression: str = "*") -> PullService:
+        service = PullService(
+            "readers",
+            connect=engine.connect,
+            subscriptions={"orders": parse_tag_expression(expression)},
+            batch_size=32,
+            deliver=lambda _queue, _count: None,
+            correct=lambda queue, offset: corrections.append((queue, offset)),
+        )
+        for queue in queues:
+            service.add(queue)
+        service.start()
+        started.append(service)
+        return service
+
+    yield start
+    for service in started:
+        service.stop()
+
+
+def queue_of(route: TopicRoute, queue_id: int = 0, *, offset: int = 0, limits: FlowLimits = LIMITS) -> ProcessQueue:
+    owned = OwnedQueue(route.queue_keys[queue_id], epoch=1, next_offset=offset, segment=0)
+    return ProcessQueue(MessageQueue("orders", "broker-a", queue_id), owned, limits)
+
+
+def consume(service: PullService, queue: ProcessQueue, count: int) -> None:
+    messages = queue.take(count)
+    if queue.finish(messages):
+        service.on_room()
+
+
+def test_row_66_a_queue_is_pulled_up_to_its_limit_and_again_when_a_quarter_is_done(
+    broker: Connection, pulling: Pulling
+) -> None:
+    """Checklist row 66: about 1,000 messages and the last pull, whatever there is."""
+    route = topic(broker, queues=2)
+    for queue_id in range(2):
+        append(broker, route, *("x" for _ in range(1_500)), queue_id=queue_id)
+    dispatch_all(broker)
+    blocked, fast = queue_of(route, 0), queue_of(route, 1)
+
+    service = pulling(blocked, fast)
+    wait_until(lambda: len(blocked) > 1_000)
+    while fast.next_offset < 1_500:
+        consume(service, fast, 100)
+
+    assert len(blocked) == 1_024
+    consume(service, blocked, 1_024 - 750)
+    wait_until(lambda: len(blocked) > 1_000)
+
+
+def test_bodies_in_hand_are_limited(broker: Connection, pulling: Pulling) -> None:
+    route = topic(broker)
+    append(broker, route, *("x" * 1_000 for _ in range(200)))
+    dispatch_all(broker)
+    queue = queue_of(route, limits=FlowLimits(messages=1_000, body_bytes=50_000, span=2_000))
+
+    service = pulling(queue)
+    wait_until(lambda: len(queue) > 50)
+    service.on_arrival(None)
+
+    assert len(queue) == 64
+
+
+def test_messages_are_found_without_any_announcement(broker: Connection, pulling: Pulling) -> None:
+    route = topic(broker)
+    queue = queue_of(route)
+    pulling(queue)
+
+    append(broker, route, "x")
+    dispatch_all(broker)
+
+    wait_until(lambda: len(queue) == 1, 5)
+
+
+@pytest.mark.parametrize(("offset", "legal"), [(10**9, 3), (0, 2)], ids=["behind the end", "before the beginning"])
+def test_row_68_an_offset_that_does_not_exist_is_reported_with_a_legal_one(
+    broker: Connection, pulling: Pulling, corrections: Corrections, offset: int, legal: int
+) -> None:
+    """Checklist row 68: beyond max is max, below min is min. The queue is dropped, its messages are of no use."""
+    route = topic(broker)
+    append(broker, route, "0", "1", "2")
+    dispatch_all(broker)
+    broker.execute(text("UPDATE mqdb.queue SET base_offset = 2 WHERE queue_key = :key"), {"key": route.queue_keys[0]})
+    queue = queue_of(route, offset=offset)
+
+    pulling(queue)
+    wait_until(lambda: corrections)
+
+    assert corrections == [(queue, legal)]
+    assert queue.is_dropped
+
+
+def test_a_queue_with_a_missing_record_stands_still_and_the_others_go_on(
+    broker: Connection, pulling: Pulling, caplog: pytest.LogCaptureFixture
+) -> None:
+    route = topic(broker, queues=2)
+    append(broker, route, "0", "1", queue_id=0)
+    positions = append(broker, route, "0", "1", queue_id=1)
+    dispatch_all(broker)
+    broker.execute(text("DELETE FROM mqdb.commit_log WHERE log_pos = :pos"), {"pos": positions[1]})
+    whole, broken = queue_of(route, 0), queue_of(route, 1)
+
+    pulling(whole, broken)
+    wait_until(lambda: len(whole) == 2)
+    for number in range(3):
+        append(broker, route, f"later {number}", queue_id=0)
+        dispatch_all(broker)
+        wait_until(lambda expected=number + 3: len(whole) == expected)  # type: ignore[misc]
+
+    assert len(broken) == 0
+    assert caplog.messages.count("a queue stands still") == 1
+
+
+def test_queues_of_a_deleted_topic_are_left_alone(broker: Connection, pulling: Pulling) -> None:
+    route = topic(broker)
+    queue = queue_of(route)
+    pulling(queue)
+    append(broker, route, "x")
+    dispatch_all(broker)
+    wait_until(lambda: len(queue) == 1, 5)
+
+    delete_topic(broker, "orders")
+    other = topic(broker, "bills")
+    append(broker, other, "y")
+    dispatch_all(broker)
+
+    assert queue.next_offset == 1
+
+
+def test_pulls_go_on_after_their_connection_was_lost(
+    broker: Connection, pulling: Pulling, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    route = topic(broker)
+    append(broker, route, "0")
+    dispatch_all(broker)
+    queue = queue_of(route)
+    pulling(queue)
+    wait_until(lambda: len(queue) == 1)
+
+    broker.execute(
+        text(
+            """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+               WHERE datname = current_database() AND pid <> pg_backend_pid()"""
+        )
+    )
+    append(broker, route, "1")
+    dispatch_all(broker)
+    wait_until(lambda: len(queue) == 2)
+
+    assert caplog.messages.count("pulling fails, and is tried again") == 1
+    wait_until(lambda: "pulling again" in caplog.messages)
+
+
+def test_a_queue_that_was_removed_is_not_pulled(broker: Connection, pulling: Pulling) -> None:
+    route = topic(broker, queues=2)
+    removed, kept = queue_of(route, 0), queue_of(route, 1)
+    service = pulling(removed, kept)
+
+    service.remove(removed)
+    for queue_id in range(2):
+        append(broker, route, "x", queue_id=queue_id)
+    dispatch_all(broker)
+    wait_until(lambda: len(kept) == 1)
+
+    assert len(removed) == 0

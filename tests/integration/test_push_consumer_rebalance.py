@@ -1,0 +1,274 @@
+"""Members that come, go, hang and lose their connection: who reads which queue, and what it costs."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import Connection, Engine, text
+
+from mqdb.broker.admin import delete_topic, update_topic
+from mqdb.broker.offsets import committed_offsets
+from mqdb.store.topics import TopicRoute
+from mqdb.topic import TopicConfig
+from mqdb_client import PushConsumer
+from tests.fixtures.broker import append, dispatch_all, topic
+from tests.fixtures.consumers import Gate, Inbox, Member, duplicates
+from tests.fixtures.processes import wait_until
+
+SOON = timedelta(milliseconds=20)
+
+
+def assignment(*members: PushConsumer) -> list[list[int]]:
+    """The queue numbers of each member, those with the first numbers first."""
+    return sorted([queue.queue_id for queue in member.assignment] for member in members)
+
+
+class Traffic:
+    """Messages to all queues of a topic, one after the other, from a thread of its own."""
+
+    def __init__(self, engine: Engine, route: TopicRoute) -> None:
+        self._engine = engine
+        self._route = route
+        self._stopping = threading.Event()
+        self.sent = 0
+
+    @contextmanager
+    def flowing(self) -> Iterator[None]:
+        thread = threading.Thread(target=self._send)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._stopping.set()
+            thread.join()
+
+    def _send(self) -> None:
+        with self._engine.connect() as connection:
+            while not self._stopping.wait(0.001):
+                queue_id = self.sent // 5 % len(self._route.queue_keys)
+                append(connection, self._route, *(f"{self.sent + n}" for n in range(5)), queue_id=queue_id)
+                self.sent += 5
+
+
+def test_row_46_members_share_the_messages_without_overlap(broker: Connection, member: Member) -> None:
+    """Checklist row 46."""
+    route = topic(broker, queues=4)
+    first, second = Inbox(), Inbox()
+    members = [member(first), member(second)]
+    wait_until(lambda: assignment(*members) == [[0, 1], [2, 3]])
+
+    for queue_id in range(4):
+        append(broker, route, *(f"{queue_id}-{number}" for number in range(25)), queue_id=queue_id)
+    first.wait_for(50)
+    second.wait_for(50)
+
+    assert len(first.messages) == len(second.messages) == 50
+    assert duplicates(first, second) == {}
+    assert not {message.queue for message in first.messages} & {message.queue for message in second.messages}
+
+
+def test_row_48_queues_are_shared_averagely(broker: Connection, member: Member) -> None:
+    """Checklist row 48: 8 queues, 3 members."""
+    topic(broker, queues=8)
+
+    members = [member(Inbox()) for _ in range(3)]
+
+    wait_until(lambda: assignment(*members) == [[0, 1, 2], [3, 4, 5], [6, 7]])
+
+
+def test_row_49_more_members_than_queues(broker: Connection, member: Member) -> None:
+    """Checklist row 49: the fifth of four queues' members is idle until one leaves."""
+    route = topic(broker, queues=4)
+    inbox = Inbox()
+    members = [member(inbox) for _ in range(5)]
+    wait_until(lambda: assignment(*members) == [[], [0], [1], [2], [3]])
+
+    [busy, *_] = [each for each in members if each.assignment]
+    busy.shutdown()
+    wait_until(lambda: assignment(*members) == [[], [0], [1], [2], [3]])
+    for queue_id in range(4):
+        append(broker, route, f"{queue_id}", queue_id=queue_id)
+    inbox.wait_for(4)
+
+    assert sorted(inbox.bodies) == ["0", "1", "2", "3"]
+
+
+def test_members_that_join_and_leave_under_load_cost_no_message_and_no_duplicate(
+    broker: Connection, engine: Engine, member: Member
+) -> None:
+    route = topic(broker, queues=8)
+    inbox = Inbox()
+    traffic = Traffic(engine, route)
+
+    with traffic.flowing():
+        members = [member(inbox)]
+        for _ in range(3):
+            members.append(member(inbox))
+            wait_until(lambda: all(each.assignment for each in members))
+            wait_until(lambda: sum(len(each.assignment) for each in members) == 8)
+        for _ in range(3):
+            inbox.wait_for(len(inbox.messages) + 100)
+            members.pop(0).shutdown()
+            wait_until(lambda: sum(len(each.assignment) for each in members) == 8)
+    inbox.wait_for(traffic.sent, 30)
+    members[0].shutdown()
+
+    assert duplicates(inbox) == {}
+    assert sorted(map(int, inbox.bodies)) == list(range(traffic.sent))
+    assert sum(committed_offsets(broker, "readers", route.queue_keys).values()) == traffic.sent
+
+
+def test_a_queue_changes_hands_after_its_running_listeners_have_returned(broker: Connection, member: Member) -> None:
+    route = topic(broker, queues=2)
+    for queue_id in range(2):
+        append(broker, route, *(f"{queue_id}-{number}" for number in range(10)), queue_id=queue_id)
+    old, new = Gate("1-0", "1-1"), Inbox()
+    first = member(old, consume_thread_nums=4)
+    wait_until(lambda: old.waiting == {"1-0", "1-1"})
+    wait_until(lambda: len(old.messages) == 18)
+
+    second = member(new)
+    moved = max(first.assignment, second.assignment)  # the new member may be the first or the last in order
+    wait_until(lambda: len(first.assignment) == 1)
+    assert second.assignment == ()
+    assert new.messages == []
+    old.open()
+    wait_until(lambda: len(second.assignment) == 1)
+
+    assert len(moved) >= 1
+    wait_until(lambda: len(old.messages) + len(new.messages) == 20)
+    assert duplicates(old, new) == {}
+
+
+def test_a_queue_whose_owner_hangs_is_taken_by_force(
+    broker: Connection, member: Member, caplog: pytest.LogCaptureFixture
+) -> None:
+    route = topic(broker, queues=2)
+    for queue_id in range(2):
+        append(broker, route, "0", "hangs", "2", queue_id=queue_id)
+    old, new = Gate("hangs"), Inbox()
+    first = member(old, consume_thread_nums=4, persist_consumer_offset_interval=SOON)
+    old.wait_for(4)
+
+    second = member(new, hand_over_grace=timedelta(seconds=1))
+    wait_until(lambda: len(second.assignment) == 1)
+    new.wait_for(2)
+    [stolen] = second.assignment
+    append(broker, route, "3", queue_id=stolen.queue_id)
+    new.wait_for(3)
+    old.open()  # too late for the queue that was lost
+    wait_until(lambda: "queue lost to another member" in caplog.messages)
+    old.wait_for(6)
+    first.shutdown()
+    second.shutdown()
+
+    assert new.bodies == ["hangs", "2", "3"]
+    keys = route.queue_keys
+    assert committed_offsets(broker, "readers", keys) == {
+        keys[stolen.queue_id]: 4,
+        keys[1 - stolen.queue_id]: 3,
+    }
+
+
+def test_queues_that_are_added_are_read_from_their_beginning(broker: Connection, member: Member) -> None:
+    route = topic(broker)
+    inbox = Inbox()
+    consumer = member(inbox, rebalance_interval=SOON)
+    append(broker, route, "0")
+    inbox.wait_for(1)
+
+    wider = update_topic(broker, TopicConfig("orders", 3, 3))
+    append(broker, wider, "1", queue_id=2)
+    inbox.wait_for(2)
+
+    assert [queue.queue_id for queue in consumer.assignment] == [0, 1, 2]
+
+
+def test_a_topic_that_is_deleted_and_made_again_is_read_from_its_beginning(broker: Connection, member: Member) -> None:
+    route = topic(broker)
+    inbox = Inbox()
+    consumer = member(inbox, rebalance_interval=SOON)
+    append(broker, route, "old")
+    inbox.wait_for(1)
+
+    delete_topic(broker, "orders")
+    wait_until(lambda: consumer.assignment == ())
+    append(broker, topic(broker), "new")
+    inbox.wait_for(2)
+
+    assert inbox.bodies == ["old", "new"]
+
+
+def test_a_topic_without_the_permission_to_read_is_not_read(broker: Connection, member: Member) -> None:
+    route = topic(broker)
+    inbox = Inbox()
+    consumer = member(inbox, rebalance_interval=SOON)
+    append(broker, route, "0")
+    inbox.wait_for(1)
+
+    broker.execute(text("UPDATE mqdb.topic SET perm = 2 WHERE topic = 'orders'"))
+    wait_until(lambda: consumer.assignment == ())
+    append(broker, route, "1")
+    dispatch_all(broker)
+    broker.execute(text("UPDATE mqdb.topic SET perm = 6 WHERE topic = 'orders'"))
+    inbox.wait_for(2)
+
+    assert inbox.bodies == ["0", "1"]
+
+
+def kill_connections(broker: Connection, pattern: str = "mqdb %") -> int:
+    """Ends the server side of the consumers' connections; how many."""
+    killed = broker.execute(
+        text(
+            """SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+               WHERE datname = current_database() AND application_name LIKE :pattern AND pid <> pg_backend_pid()"""
+        ),
+        {"pattern": pattern},
+    )
+    return int(killed.scalar_one())
+
+
+@pytest.mark.parametrize("pattern", ["mqdb %", "mqdb % listener"], ids=["all connections", "the listening one"])
+def test_a_member_that_loses_its_connections_goes_on_without_loss(
+    broker: Connection, engine: Engine, member: Member, pattern: str
+) -> None:
+    route = topic(broker, queues=4)
+    inbox = Inbox()
+    traffic = Traffic(engine, route)
+    members = [member(inbox), member(inbox)]
+
+    with traffic.flowing():
+        for _ in range(3):
+            wait_until(lambda: kill_connections(broker, pattern) > 0)
+            inbox.wait_for(len(inbox.messages) + 200, 30)
+    wait_until(lambda: len(set(inbox.bodies)) == traffic.sent, 30)
+    wait_until(lambda: assignment(*members) == [[0, 1], [2, 3]], 30)
+    for each in members:
+        each.shutdown()
+
+    assert {int(body) for body in inbox.bodies} == set(range(traffic.sent))
+    assert sum(committed_offsets(broker, "readers", route.queue_keys).values()) == traffic.sent
+
+
+def test_a_member_whose_connection_closes_is_replaced_within_two_seconds(
+    broker: Connection, engine: Engine, member: Member
+) -> None:
+    """Checklist row 70, where no broker process looks after the members: the others do."""
+    route = topic(broker, queues=2)
+    inbox = Inbox()
+    alone = member(inbox)
+    with engine.connect() as session:
+        broker.execute(text("SELECT 1"))
+        from mqdb.broker.membership import announce, register
+        from mqdb.store.clients import ClientKind, Registration
+
+        announce(session, "zz")
+        register(broker, Registration("zz", ClientKind.CONSUMER, "readers", "test"))
+        wait_until(lambda: assignment(alone) == [[0]])
+        session.invalidate()
+
+    wait_until(lambda: assignment(alone) == [[0, 1]], 2.5)
+    append(broker, route, "x", queue_id=1)
+    inbox.wait_for(1)
