@@ -1,0 +1,98 @@
+"""All commands in one place, and what becomes of an error: one line, never a traceback for a user's mistake."""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from mqdb.cli import bench
+from mqdb.cli.config import config
+from mqdb.cli.consume import consume
+from mqdb.cli.demo.command import demo
+from mqdb.cli.migrate import migrate
+from mqdb.cli.options import Command, Group
+from mqdb.cli.send import send
+from mqdb.cli.serve import serve
+from mqdb.cli.topic import app as topic
+from mqdb.errors import MqdbError
+
+INTERRUPTED = 128 + 2
+
+app = typer.Typer(
+    cls=Group,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from mqdb import __version__
+
+        print(f"mqdb {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def mqdb(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.", callback=_print_version)] = False,
+) -> None:
+    """A message broker that lives in PostgreSQL and behaves like Apache RocketMQ.
+
+    Without [bold]--dsn[/bold] a command works on the embedded PostgreSQL in the home directory.
+
+    \b
+    [bold]Examples[/bold]
+      mqdb demo                               see it work, on real flight records
+      mqdb serve                              start a broker
+      mqdb topic create orders
+      mqdb send orders 'one' 'two' --tag new
+      mqdb consume orders
+    """
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+for function in (serve, demo, migrate, send, consume, config):
+    app.command(cls=Command)(function)
+app.add_typer(topic, name="topic")
+bench.register(app)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command; returns the exit code. MQDB_DEBUG=1 shows where an error came from."""
+    try:
+        code = app(args=list(arguments), prog_name="mqdb", standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # `mqdb topic list | head -1`. Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except (MqdbError, typer.TyperException, typer.Abort) as exc:
+        if os.environ.get("MQDB_DEBUG"):
+            raise
+        print(f"mqdb: {sentence(exc)}", file=sys.stderr)
+        return 1
+    return code if isinstance(code, int) else 0
+
+
+def sentence(error: Exception) -> str:
+    """What an error says, as one line."""
+    if isinstance(error, typer.Abort):
+        return "aborted"
+    if not isinstance(error, typer.TyperException):
+        return _one_line(str(error))
+    message = _one_line(error.format_message()).rstrip(".")
+    context = getattr(error, "ctx", None)
+    return f"{message[0].lower()}{message[1:]}; see: {context.command_path} --help" if context else message
+
+
+def _one_line(text: str) -> str:
+    return " | ".join(line.strip() for line in text.splitlines() if line.strip())

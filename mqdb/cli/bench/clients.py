@@ -1,0 +1,103 @@
+"""Loads that are about the client: producers and consumers as a program uses them."""
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import count
+from typing import Final
+
+from mqdb.cli.bench import sample
+from mqdb.cli.bench.workers import Exhausted, Operation
+from mqdb.dsn import BrokerDsn
+from mqdb.group import ConsumeFromWhere
+from mqdb.message import Message, ReceivedMessage
+from mqdb.settings import Settings
+from mqdb_client import ConsumeConcurrentlyStatus, Producer, PushConsumer
+
+#: Different messages that are sent in turn; to make a message is the work of the program, not of the client.
+_MESSAGES: Final = 1_000
+
+#: Between two looks at what a consumer has had.
+_LOOK_SECONDS: Final = 0.01
+
+
+def settings_for(broker: BrokerDsn) -> Settings:
+    """Settings that name a broker, and nothing of what the environment or a file says."""
+    return Settings(dsn=f"{broker.name}={broker.dsn}")
+
+
+@contextmanager
+def send(broker: BrokerDsn, threads: int, *, topic: str) -> Iterator[Sequence[Operation]]:
+    """One producer; each of its threads sends one message after the other."""
+    messages = [sample.message(topic, number) for number in range(_MESSAGES)]
+    with Producer("mqdb_bench_producer", settings=settings_for(broker)) as producer:
+        yield [partial(_send, producer, messages, count(number)) for number in range(threads)]
+
+
+def _send(producer: Producer, messages: list[Message], numbers: Iterator[int]) -> int:
+    producer.send(messages[next(numbers) % _MESSAGES])
+    return 1
+
+
+@contextmanager
+def send_batch(broker: BrokerDsn, threads: int, *, topic: str, batch: int) -> Iterator[Sequence[Operation]]:
+    """One producer; each of its threads sends one batch after the other."""
+    messages = [sample.message(topic, number) for number in range(batch)]
+    with Producer("mqdb_bench_producer", settings=settings_for(broker)) as producer:
+
+        def operation() -> int:
+            return len(producer.send_batch(messages))
+
+        yield [operation] * threads
+
+
+@contextmanager
+def consume(broker: BrokerDsn, threads: int, *, topic: str, messages: int, batch: int) -> Iterator[Sequence[Operation]]:
+    """One push consumer of a new group, with a listener that only counts. Ends when it has had all messages."""
+    # Nobody serves while this is measured, on purpose.
+    logging.getLogger("mqdb_client.dispatch_watch").setLevel(logging.ERROR)
+    counts: list[int] = []
+
+    def listener(received: list[ReceivedMessage]) -> ConsumeConcurrentlyStatus:
+        counts.append(len(received))
+        return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+
+    consumer = PushConsumer(
+        f"mqdb_bench_{time.monotonic_ns()}",
+        settings=settings_for(broker),
+        consume_from_where=ConsumeFromWhere.FIRST_OFFSET,
+        consume_message_batch_max_size=batch,
+    )
+    consumer.subscribe(topic)
+    consumer.register_listener(listener)
+    with consumer:
+        yield [_Progress(counts, messages)] * threads
+
+
+class _Progress:
+    """An operation that waits a moment, and returns how many messages the consumer has had meanwhile."""
+
+    def __init__(self, counts: list[int], messages: int) -> None:
+        self._counts = counts
+        self._missing = messages
+        self._seen = 0
+        self._has_begun = False
+
+    def __call__(self) -> int:
+        if not self._has_begun:
+            # What came before the round does not count.
+            self._has_begun = True
+            self._fresh()
+        if self._missing <= 0:
+            raise Exhausted
+        time.sleep(_LOOK_SECONDS)
+        return self._fresh()
+
+    def _fresh(self) -> int:
+        end = len(self._counts)
+        fresh = sum(self._counts[self._seen : end])
+        self._seen = end
+        self._missing -= fresh
+        return fresh

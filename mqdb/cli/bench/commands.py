@@ -1,0 +1,168 @@
+"""`mqdb bench produce | consume | latency | dispatch`."""
+
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from mqdb.cli.options import Command, Group
+
+app = typer.Typer(cls=Group, rich_markup_mode="rich")
+
+Connections = Annotated[
+    int, typer.Option("--connections", "-c", min=1, max=150, help="Connections of append, batch and their references.")
+]
+Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, help="Processes over which these connections are divided.")]
+Seconds = Annotated[float, typer.Option("--time", "-T", min=0.05, help="Seconds of a round.")]
+Rounds = Annotated[int, typer.Option("--rounds", min=1, help="Rounds; each measures both sides, one after the other.")]
+Hold = Annotated[bool, typer.Option("--hold-transaction", help="Keep a transaction open in another session meanwhile.")]
+Pairs = Annotated[
+    int, typer.Option("--pairs", min=0, help="Instead, compare rounds with and without one, so many times in turn.")
+]
+Only = Annotated[list[str] | None, typer.Option("--only", metavar="NAME", help="Only the figures of these names.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object.")]
+
+
+@app.callback(invoke_without_command=True)
+def bench(context: typer.Context) -> None:
+    """Measure this machine: mqdb, and beside each figure what PostgreSQL itself does with the same rows.
+
+    Runs on a fresh embedded PostgreSQL, which is removed afterwards. On a database of yours it runs only when
+    [bold]--dsn[/bold] names it on the command line, with topics of its own; their records stay until retention drops
+    them.
+
+    \b
+    [bold]Examples[/bold]
+      mqdb bench produce
+      mqdb bench latency --rate 500
+      mqdb bench dispatch --hold-transaction --pairs 5
+    """
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@app.command(cls=Command)
+def produce(
+    context: typer.Context,
+    connections: Connections = 16,
+    jobs: Jobs = 2,
+    seconds: Seconds = 5.0,
+    batch: Annotated[int, typer.Option("--batch", min=1, help="Messages of a batch.")] = 100,
+    rounds: Rounds = 5,
+    hold_transaction: Hold = False,
+    pairs: Pairs = 0,
+    only: Only = None,
+    as_json: Json = False,
+) -> None:
+    """How fast messages get into the commit log.
+
+    append and batch are about the database, send, send-batch and send-many about the client.
+
+    \b
+    [bold]Examples[/bold]
+      mqdb bench produce -c 16 -T 5
+      mqdb bench produce --only append --hold-transaction --pairs 5
+    """
+    from mqdb.cli.bench import produce
+    from mqdb.cli.bench.running import Options, run
+
+    load = (
+        f"load of append and batch: {connections} threads in {min(jobs, connections)} processes, which call libpq with "
+        "prepared statements and values encoded beforehand; of the others: one process with the client, or psycopg"
+    )
+    run(
+        context,
+        Options("produce", produce.NAMES, rounds, hold_transaction, pairs, only, as_json),
+        partial(produce.comparisons, connections=connections, jobs=jobs, seconds=seconds, batch=batch),
+        {"connections": connections, "jobs": jobs, "seconds": seconds, "batch": batch},
+        [load, "no dispatcher runs"],
+    )
+
+
+@app.command(cls=Command)
+def consume(
+    context: typer.Context,
+    messages: Annotated[int, typer.Option("--messages", min=1, help="Messages to be consumed.")] = 500_000,
+    seconds: Seconds = 5.0,
+    rounds: Rounds = 5,
+    hold_transaction: Hold = False,
+    pairs: Pairs = 0,
+    only: Only = None,
+    as_json: Json = False,
+) -> None:
+    """How fast messages come out, by pulls and by a push consumer.
+
+    \b
+    [bold]Examples[/bold]
+      mqdb bench consume
+      mqdb bench consume --only consume-32 --messages 1000000
+    """
+    from mqdb.cli.bench import consume
+    from mqdb.cli.bench.running import Options, run
+
+    run(
+        context,
+        Options("consume", consume.NAMES, rounds, hold_transaction, pairs, only, as_json),
+        partial(consume.comparisons, messages=messages, seconds=seconds),
+        {"messages": messages, "seconds": seconds, "connections": 1},
+        ["load: one process; nobody sends or dispatches meanwhile"],
+    )
+
+
+@app.command(cls=Command)
+def latency(
+    context: typer.Context,
+    rate: Annotated[float, typer.Option("--rate", min=1, help="Messages per second.")] = 500.0,
+    seconds: Seconds = 10.0,
+    rounds: Rounds = 3,
+    hold_transaction: Hold = False,
+    pairs: Pairs = 0,
+    as_json: Json = False,
+) -> None:
+    """How long a message takes from send to listener, at a steady rate.
+
+    \b
+    [bold]Examples[/bold]
+      mqdb bench latency --rate 500 -T 30
+      mqdb bench latency --hold-transaction --pairs 5
+    """
+    from mqdb.cli.bench import latency
+    from mqdb.cli.bench.running import Options, run
+
+    run(
+        context,
+        Options("latency", latency.NAMES, rounds, hold_transaction, pairs, None, as_json),
+        partial(latency.comparisons, rate=rate, seconds=seconds),
+        {"rate": rate, "seconds": seconds},
+        ["load: a process that sends and one that consumes, beside the one that serves"],
+    )
+
+
+@app.command(cls=Command)
+def dispatch(
+    context: typer.Context,
+    messages: Annotated[int, typer.Option("--messages", min=1, help="Messages of a backlog.")] = 1_000_000,
+    rounds: Rounds = 3,
+    hold_transaction: Hold = False,
+    pairs: Pairs = 0,
+    only: Only = None,
+    as_json: Json = False,
+) -> None:
+    """How fast a backlog gets its queue offsets, and its place in the key index.
+
+    \b
+    [bold]Examples[/bold]
+      mqdb bench dispatch
+      mqdb bench dispatch --messages 200000 --only dispatch
+    """
+    from mqdb.broker.dispatch import MAX_ROWS
+    from mqdb.cli.bench import dispatch
+    from mqdb.cli.bench.running import Options, run
+
+    run(
+        context,
+        Options("dispatch", dispatch.NAMES, rounds, hold_transaction, pairs, only, as_json),
+        partial(dispatch.comparisons, messages=messages),
+        {"messages": messages, "batch": MAX_ROWS, "connections": 1},
+        ["load: one session, whose CPU is shown; the backlog is filled by INSERT ... SELECT before the clock starts"],
+    )

@@ -1,0 +1,203 @@
+"""`mqdb bench latency`: how long a message takes from the call of send to the call of the listener.
+
+Three processes as in real life: one that serves (dispatch and the other services), one that sends at a steady rate,
+one that consumes. The sender writes the time into the body. It is the monotonic clock of the machine, which is the
+same for all processes. The sender has several threads, so that a slow send does not put off those after it.
+"""
+
+import statistics
+import struct
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Generator
+from contextlib import ExitStack
+from multiprocessing.connection import Connection as Pipe
+from typing import Final, NamedTuple
+
+from mqdb.cli.bench import sample
+from mqdb.cli.bench.clients import settings_for
+from mqdb.cli.bench.figures import Goal, Measurement
+from mqdb.cli.bench.rounds import Comparison, Side
+from mqdb.cli.bench.testbed import Testbed
+from mqdb.cli.bench.workers import Worker
+from mqdb.dsn import BrokerDsn
+from mqdb.errors import MqdbError
+from mqdb.group import ConsumeFromWhere
+from mqdb.message import Message, ReceivedMessage
+from mqdb.server import Server
+from mqdb_client import ConsumeConcurrentlyStatus, Producer, PushConsumer
+
+NAMES: Final = ("latency",)
+
+_QUEUES: Final = 4
+_SENDING_THREADS: Final = 8
+_WARM_UP_SECONDS: Final = 1.0
+_ARRIVAL_SECONDS: Final = 30.0
+
+#: Round and time of a message, at the beginning of its body.
+_STAMP: Final = struct.Struct(">qq")
+
+
+class MessagesMissing(MqdbError):
+    """Messages that were sent did not come to the listener in time."""
+
+    def __init__(self, missing: int, sent: int) -> None:
+        super().__init__(missing, sent)
+        self.missing = missing
+        self.sent = sent
+
+    def __str__(self) -> str:
+        return f"{self.missing:,} of {self.sent:,} messages have not arrived"
+
+
+class _Order(NamedTuple):
+    """Send, or wait for, the messages of a round. `rate` is per second."""
+
+    number: int
+    rate: float
+    seconds: float
+
+    @property
+    def messages(self) -> int:
+        return max(round(self.rate * self.seconds), 1)
+
+
+def comparisons(testbed: Testbed, *, rate: float, seconds: float) -> Generator[Comparison, None, None]:
+    """What is measured: one figure, in milliseconds."""
+    topic = testbed.topic("latency", _QUEUES)
+    with ExitStack() as stack:
+
+        def start(function: Callable[..., None], *arguments: object) -> Worker:
+            worker = Worker(function, *arguments)
+            stack.callback(worker.close)
+            worker.answer()
+            return worker
+
+        if not testbed.is_served():
+            start(_serve, testbed.broker)
+        stage = _Stage(start(_receive, testbed.broker, topic.name), start(_send, testbed.broker, topic.name))
+        stage.measure(rate, _WARM_UP_SECONDS)
+        yield Comparison(
+            "latency",
+            "ms",
+            Side(f"send to listener, median, {rate:g} messages/s", lambda: stage.measure(rate, seconds)),
+            goals=[Goal(5.0, "value", at_least=False), Goal(20.0, "p99_ms", at_least=False)],
+            lower_is_better=True,
+        )
+
+
+class _Stage:
+    """The two clients, started and warm."""
+
+    def __init__(self, receiver: Worker, sender: Worker) -> None:
+        self._receiver = receiver
+        self._sender = sender
+        self._rounds = 0
+
+    def measure(self, rate: float, seconds: float) -> Measurement:
+        """One round. Raises what went wrong in the other processes."""
+        self._rounds += 1
+        order = _Order(self._rounds, rate, seconds)
+        self._receiver.tell(order)
+        self._sender.tell(order)
+        elapsed, latest = self._sender.answer()
+        latencies: list[int] = self._receiver.answer()
+        # 99 values that part the whole into 100; a single message has no parts.
+        parts = statistics.quantiles(latencies * 2 if len(latencies) == 1 else latencies, n=100, method="inclusive")
+        details = {
+            "p90_ms": parts[89] / 1e6,
+            "p99_ms": parts[98] / 1e6,
+            "max_ms": max(latencies) / 1e6,
+            "messages_per_second": order.messages / elapsed,
+            "sender_late_ms": latest * 1e3,
+        }
+        return Measurement(parts[49] / 1e6, details)
+
+
+def _serve(pipe: Pipe, broker: BrokerDsn) -> None:
+    """What `mqdb serve` runs, until the pipe is closed."""
+    with Server(settings_for(broker)) as server:
+        deadline = time.monotonic() + _ARRIVAL_SECONDS
+        while not server.is_leader and time.monotonic() < deadline:
+            time.sleep(0.01)
+        pipe.send("ready")
+        pipe.recv()
+
+
+def _receive(pipe: Pipe, broker: BrokerDsn, topic: str) -> None:
+    """Consumes; tells for each round how many nanoseconds its messages have taken."""
+    latencies: defaultdict[int, list[int]] = defaultdict(list)
+
+    def listener(messages: list[ReceivedMessage]) -> ConsumeConcurrentlyStatus:
+        now = time.monotonic_ns()
+        for message in messages:
+            number, sent = _STAMP.unpack_from(message.body)
+            latencies[number].append(now - sent)
+        return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+
+    consumer = PushConsumer(
+        f"mqdb_bench_{time.monotonic_ns()}",
+        settings=settings_for(broker),
+        consume_from_where=ConsumeFromWhere.FIRST_OFFSET,
+    )
+    consumer.subscribe(topic)
+    consumer.register_listener(listener)
+    with consumer:
+        pipe.send("ready")
+        while True:
+            order: _Order = pipe.recv()
+            found = latencies[order.number]
+            deadline = time.monotonic() + order.seconds + _ARRIVAL_SECONDS
+            while len(found) < order.messages:
+                if time.monotonic() > deadline:
+                    raise MessagesMissing(order.messages - len(found), order.messages)
+                time.sleep(0.02)
+            pipe.send(found)
+
+
+def _send(pipe: Pipe, broker: BrokerDsn, topic: str) -> None:
+    """Sends; tells for each round how long it took, and how late the latest send began, in seconds."""
+    with Producer("mqdb_bench_producer", settings=settings_for(broker)) as producer:
+        pipe.send("ready")
+        while True:
+            order: _Order = pipe.recv()
+            began = time.monotonic()
+            threads = [_Sender(producer, topic, order, began, first) for first in range(_SENDING_THREADS)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            for thread in threads:
+                if thread.error is not None:
+                    raise thread.error
+            pipe.send((time.monotonic() - began, max(thread.latest for thread in threads)))
+
+
+class _Sender(threading.Thread):
+    """Sends every eighth message, each when it is due."""
+
+    def __init__(self, producer: Producer, topic: str, order: _Order, began: float, first: int) -> None:
+        super().__init__(daemon=True)
+        self._producer = producer
+        self._topic = topic
+        self._order = order
+        self._began = began
+        self._first = first
+        self.latest = 0.0
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            for number in range(self._first, self._order.messages, _SENDING_THREADS):
+                due = self._began + number / self._order.rate
+                time.sleep(max(due - time.monotonic(), 0.0))
+                self.latest = max(self.latest, time.monotonic() - due)
+                self._producer.send(self._message(number))
+        except BaseException as error:  # noqa: BLE001 - the process raises it
+            self.error = error
+
+    def _message(self, number: int) -> Message:
+        form = sample.message(self._topic, number)
+        stamp = _STAMP.pack(self._order.number, time.monotonic_ns())
+        return Message(form.topic, stamp + form.body[_STAMP.size :], form.tag, form.keys, form.properties)

@@ -1,0 +1,126 @@
+"""The machine: what it is, how busy it is, and the CPU time that PostgreSQL takes on it."""
+
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+_PROC = Path("/proc")
+
+
+def describe() -> dict[str, Any]:
+    """The machine as the report shows it."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": _cores(),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+    }
+
+
+def load_average() -> float | None:
+    """Of the last minute; None where the system does not say."""
+    try:
+        return round(os.getloadavg()[0], 2)
+    except (AttributeError, OSError):
+        return None
+
+
+def _cpu_model() -> str:
+    try:
+        lines = (_PROC / "cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.machine()
+
+
+def _cores() -> int:
+    """Those that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:
+        return os.cpu_count() or 1
+
+
+def durability(connection: "psycopg.Connection[Any]") -> dict[str, str]:
+    """The settings that decide what a commit waits for, and RocketMQ's name for them."""
+    names = ("synchronous_commit", "fsync", "full_page_writes")
+    row = connection.execute("SELECT " + ", ".join(f"current_setting('{name}')" for name in names)).fetchone()
+    assert row is not None
+    found = dict(zip(names, row, strict=True))
+    is_flushed = found["fsync"] == "on" and found["synchronous_commit"] != "off"
+    return {"flush": "SYNC_FLUSH" if is_flushed else "ASYNC_FLUSH", **found}
+
+
+class ProcessClock:
+    """The CPU time of one process of this machine; a server elsewhere has none that could be read."""
+
+    def __init__(self, pid: int | None) -> None:
+        self._pid = pid
+
+    def seconds(self) -> float | None:
+        """User and system time so far; None where it cannot be read."""
+        return None if self._pid is None else _cpu_seconds(self._pid, with_children=False)
+
+
+class ServerClock:
+    """The CPU time of a PostgreSQL server: the postmaster, its backends and workers, and those that have ended."""
+
+    def __init__(self, postmaster_pid: int | None) -> None:
+        self._pid = postmaster_pid
+
+    def seconds(self) -> float | None:
+        """All of it so far; None where it cannot be read."""
+        if self._pid is None:
+            return None
+        # Children first: one that ends in between is counted once more, by the postmaster, not lost.
+        running = [_cpu_seconds(pid, with_children=False) for pid in _children_of(self._pid)]
+        own = _cpu_seconds(self._pid, with_children=True)
+        return None if own is None else own + sum(each for each in running if each is not None)
+
+
+def backend_pid(connection: "psycopg.Connection[Any]") -> int | None:
+    """The process behind a connection, if it runs on this machine."""
+    pid = connection.info.backend_pid
+    fields = _stat(pid)
+    return pid if fields is not None and fields[0] == "postgres" else None
+
+
+def postmaster_pid(connection: "psycopg.Connection[Any]") -> int | None:
+    """The server behind a connection, if it runs on this machine."""
+    pid = backend_pid(connection)
+    fields = None if pid is None else _stat(pid)
+    return None if fields is None else int(fields[_PARENT])
+
+
+# Places in /proc/<pid>/stat, counted from the name of the program; see proc_pid_stat(5).
+_PARENT, _USER, _SYSTEM, _CHILDREN_USER, _CHILDREN_SYSTEM = 2, 12, 13, 14, 15
+
+
+def _stat(pid: int) -> list[str] | None:
+    try:
+        text = (_PROC / str(pid) / "stat").read_text()
+    except OSError:
+        return None
+    # The name stands in parentheses, and may hold blanks and parentheses itself.
+    name, _, rest = text.partition("(")[2].rpartition(")")
+    return [name, *rest.split()]
+
+
+def _cpu_seconds(pid: int, *, with_children: bool) -> float | None:
+    fields = _stat(pid)
+    if fields is None:
+        return None
+    places = (_USER, _SYSTEM, _CHILDREN_USER, _CHILDREN_SYSTEM) if with_children else (_USER, _SYSTEM)
+    return sum(int(fields[place]) for place in places) / float(os.sysconf("SC_CLK_TCK"))
+
+
+def _children_of(pid: int) -> list[int]:
+    try:
+        # Of the thread that forks; the postmaster has one.
+        return [int(child) for child in (_PROC / str(pid) / "task" / str(pid) / "children").read_text().split()]
+    except OSError:
+        return []

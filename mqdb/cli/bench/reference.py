@@ -1,0 +1,180 @@
+"""Reference points: the least that PostgreSQL has to do for the same rows, to hold mqdb's figures against.
+
+    INSERT              one row by one statement, into a table without index, sequence or default
+    unnest              a batch of rows by one statement, given as arrays
+    COPY                the same batch in binary form
+    SELECT              a range of a queue by its index, with the records that it points to
+    INSERT ... SELECT   the entries that dispatch writes, copied into a table without index
+
+They are strict: what mqdb computes for a record (its position, its transaction, the time) is a constant here.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import psycopg
+from psycopg.types.numeric import Int8BinaryLoader
+from psycopg.types.string import ByteaBinaryLoader
+
+from mqdb.cli.bench.wire import copied, prepared, session
+from mqdb.cli.bench.workers import Operation, per_connection
+from mqdb.dsn import BrokerDsn
+from mqdb.store.commit_log import Record
+
+_CREATE = """
+CREATE SCHEMA mqdb_bench;
+CREATE TABLE mqdb_bench.plain (LIKE mqdb.commit_log);
+CREATE TABLE mqdb_bench.entries (LIKE mqdb.consume_queue);
+"""
+
+_TYPES: Final = {
+    "queue_key": "integer",
+    "tags_code": "bigint",
+    "born_time": "timestamptz",
+    "msg_id": "uuid",
+    "born_host": "text",
+    "tags": "text",
+    "keys": "text",
+    "properties": "text",
+    "body": "bytea",
+    "flag": "integer",
+    "sys_flag": "integer",
+    "reconsume_times": "integer",
+}
+
+#: All columns of a record: three that mqdb computes, and those that it is given.
+_COLUMNS: Final = "xid, log_pos, store_time, " + ", ".join(_TYPES)
+_COMPUTED: Final = "'5'::xid8, 1::bigint, '2026-01-01 00:00+00'::timestamptz, "
+
+INSERT_ONE: Final = (
+    f"INSERT INTO mqdb_bench.plain ({_COLUMNS}) VALUES ({_COMPUTED} {', '.join(f'%({name})s' for name in _TYPES)})"
+)
+
+_ROWS: Final = (
+    f"SELECT {_COMPUTED} {', '.join(_TYPES).replace('properties', 'properties::jsonb')} "
+    f"FROM unnest({', '.join(f'%({name})s::{type_}[]' for name, type_ in _TYPES.items())}) "
+    f"AS given ({', '.join(_TYPES)})"
+)
+
+INSERT_MANY: Final = f"INSERT INTO mqdb_bench.plain ({_COLUMNS}) {_ROWS}"
+
+_COPY_OUT: Final = f"COPY ({_ROWS}) TO STDOUT (FORMAT binary)"
+_COPY_IN: Final = f"COPY mqdb_bench.plain ({_COLUMNS}) FROM STDIN (FORMAT binary)"
+
+
+def create(connection: "psycopg.Connection[Any]") -> None:
+    """Make the tables, in a schema of their own."""
+    drop(connection)
+    # Several statements in one text are not for the server to prepare.
+    connection.execute(_CREATE, prepare=False)
+
+
+def drop(connection: "psycopg.Connection[Any]") -> None:
+    """Take them away, also those that a killed benchmark has left."""
+    connection.execute("DROP SCHEMA IF EXISTS mqdb_bench CASCADE")
+
+
+def clear(connection: "psycopg.Connection[Any]") -> None:
+    """Empty the tables, so that the disk does not fill up over the rounds."""
+    connection.execute("TRUNCATE mqdb_bench.plain, mqdb_bench.entries")
+
+
+def columns_of(records: Sequence[Record]) -> dict[str, list[Any]]:
+    """Records as an array for each column."""
+    return dict(zip(Record._fields, map(list, zip(*records, strict=True)), strict=True))
+
+
+# -- loads that are about the database ----------------------------------------------------------
+
+
+@per_connection
+def insert(broker: BrokerDsn, record: Record) -> Iterator[Operation]:
+    """One row by one statement."""
+    with session(broker) as connection:
+        yield prepared(connection, INSERT_ONE, record._asdict(), 1)
+
+
+@per_connection
+def copy(broker: BrokerDsn, records: Sequence[Record]) -> Iterator[Operation]:
+    """A batch by a binary COPY, committed each time."""
+    with session(broker) as connection:
+        with connection.cursor().copy(_COPY_OUT, columns_of(records)) as rows:
+            payload = b"".join(bytes(part) for part in rows)
+        yield copied(connection, _COPY_IN, payload, len(records))
+
+
+# -- loads that are about the client ------------------------------------------------------------
+
+
+@per_connection
+def driver_insert(broker: BrokerDsn, record: Record) -> Iterator[Operation]:
+    """One row by one statement, as a program with psycopg does it."""
+    values = record._asdict()
+    with session(broker) as connection:
+
+        def operation() -> int:
+            connection.execute(INSERT_ONE, values)
+            return 1
+
+        yield operation
+
+
+@per_connection
+def driver_insert_many(broker: BrokerDsn, records: Sequence[Record]) -> Iterator[Operation]:
+    """A batch of rows given as arrays, as a program with psycopg does it."""
+    values = columns_of(records)
+    with session(broker) as connection:
+
+        def operation() -> int:
+            connection.execute(INSERT_MANY, values)
+            return len(records)
+
+        yield operation
+
+
+# -- what dispatch and pull are held against ----------------------------------------------------
+
+COPY_ENTRIES: Final = """
+INSERT INTO mqdb_bench.entries (queue_offset, log_pos, tags_code, queue_key, segment)
+SELECT log_pos, log_pos, tags_code, queue_key, 1 FROM mqdb.commit_log
+WHERE log_pos > %(after)s AND log_pos <= %(up_to)s
+"""
+
+#: The plan that a person would choose: from an index to the next, whatever the statistics say when it is made.
+_PLAN: Final = """
+SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_seqscan = off; SET enable_bitmapscan = off;
+SET enable_sort = off
+"""
+
+#: `segment` and `floor` say what a pull knows, too: partitions below them are not looked into.
+_SELECT: Final = """
+SELECT cq.queue_offset, cq.segment, cl.log_pos, cl.msg_id, cl.tags, cl.keys, cl.properties, cl.body, cl.born_time,
+       cl.store_time, cl.born_host, cl.reconsume_times, cl.flag, cl.sys_flag
+FROM mqdb.consume_queue cq JOIN mqdb.commit_log cl ON cl.log_pos = cq.log_pos
+WHERE cq.queue_key = %(queue_key)s AND cq.segment >= %(segment)s AND cl.log_pos >= %(floor)s
+  AND cq.queue_offset >= %(first)s::bigint AND cq.queue_offset < %(first)s::bigint + %(limit)s::bigint
+ORDER BY cq.queue_offset
+"""
+
+
+@per_connection
+def select(broker: BrokerDsn, queue_key: int, floor: int, limit: int) -> Iterator[Operation]:
+    """A range of a queue after the other, from its beginning again after its end."""
+    place = {"queue_key": queue_key, "segment": 0, "floor": floor, "first": 0, "limit": limit}
+    with session(broker) as connection:
+        connection.execute(_PLAN, prepare=False)
+        cursor = connection.cursor(binary=True)
+        # As mqdb does: what nobody looks at is not worked out.
+        for type_name in ("uuid", "jsonb"):
+            cursor.adapters.register_loader(type_name, ByteaBinaryLoader)
+        cursor.adapters.register_loader("timestamptz", Int8BinaryLoader)
+
+        def operation() -> int:
+            rows = cursor.execute(_SELECT, place).fetchall()
+            if rows:
+                place["first"], place["segment"] = rows[-1][0] + 1, rows[-1][1]
+            else:
+                place["first"] = place["segment"] = 0
+            return len(rows)
+
+        yield operation

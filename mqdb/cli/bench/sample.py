@@ -1,0 +1,58 @@
+"""The messages of the benchmarks: one tag, one key, two properties, 200 bytes of body."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from itertools import count
+from typing import Any, Final
+
+import psycopg
+
+from mqdb.broker.send import record
+from mqdb.message import Message
+from mqdb.selector.tags import tag_code
+from mqdb.store.commit_log import Record
+from mqdb.unique_id import UniqueIdGenerator
+
+BODY_BYTES: Final = 200
+TAG: Final = "TagA"
+PROPERTIES: Final = {"region": "north", "level": "7"}
+
+_BODY: Final = bytes(range(32, 127)) * 2 + b"0123456789"
+_FILL_ROWS: Final = 100_000
+
+_FILL = """
+INSERT INTO mqdb.commit_log (queue_key, tags_code, born_time, msg_id, born_host, tags, keys, properties, body)
+SELECT (%(queue_keys)s::integer[])[1 + n %% cardinality(%(queue_keys)s::integer[])], %(tags_code)s, mqdb.now(), id,
+       'bench', %(tag)s, 'key' || n,
+       %(properties)s::jsonb || jsonb_build_object('KEYS', 'key' || n, 'UNIQ_KEY', mqdb.unique_id_text(id)), %(body)s
+FROM (SELECT n, gen_random_uuid() AS id FROM generate_series(%(first)s::integer, %(last)s::integer) AS n) given
+"""
+
+
+def message(topic: str, number: int) -> Message:
+    """One message; only its key differs from that of another."""
+    return Message(topic, _BODY, TAG, (f"key{number}",), PROPERTIES)
+
+
+def records(topic: str, queue_key: int, number: int) -> list[Record]:
+    """As many records of one queue, as `mqdb.broker.send` appends them."""
+    ids = UniqueIdGenerator()
+    now = datetime.now(UTC)
+    return [record(message(topic, each), queue_key, ids.next(), now, "bench") for each in range(number)]
+
+
+def fill(connection: "psycopg.Connection[Any]", queue_keys: Sequence[int], messages: int) -> None:
+    """Put messages into the commit log, the queues in turn, without the way through a client."""
+    properties = psycopg.types.json.Jsonb(PROPERTIES | {"TAGS": TAG})
+    fixed = {
+        "queue_keys": list(queue_keys),
+        "tags_code": tag_code(TAG),
+        "tag": TAG,
+        "properties": properties,
+        "body": _BODY,
+    }
+    for first in count(0, _FILL_ROWS):
+        if first >= messages:
+            return
+        connection.execute("SELECT mqdb.ensure_segments(2)")
+        connection.execute(_FILL, fixed | {"first": first, "last": min(first + _FILL_ROWS, messages) - 1})

@@ -1,0 +1,129 @@
+"""The broker under test: a fresh one of its own, or one that is given, which gets back to what it was.
+
+Given a DSN, the benchmarks work on topics of their own and delete them afterwards. The records stay in the commit
+log until retention drops their segments: nothing is ever deleted there row by row.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple
+
+import psycopg
+from sqlalchemy import Connection, delete
+
+from mqdb.broker.admin import create_topic, delete_topic
+from mqdb.broker.dispatch import DispatchOutcome, dispatch, is_attended
+from mqdb.broker.query import broker_info
+from mqdb.cli.bench import machine, reference
+from mqdb.dsn import BrokerDsn
+from mqdb.embedded import EmbeddedPostgres, temporary_home
+from mqdb.errors import IllegalState, ParameterInvalid
+from mqdb.store import migrations
+from mqdb.store.engine import create_engine, driver
+from mqdb.store.tables import subscription_group
+from mqdb.topic import TopicConfig
+
+APPLICATION: Final = "mqdb bench"
+PREFIX: Final = "mqdb_bench_"
+
+_LOCKED_SECONDS: Final = 0.005
+
+_OTHER_BENCHES = """
+SELECT count(*) FROM pg_stat_activity
+WHERE application_name = %s AND datname = current_database() AND pid <> pg_backend_pid()
+"""
+
+
+class Topic(NamedTuple):
+    """A topic of a benchmark."""
+
+    name: str
+    queue_keys: tuple[int, ...]
+
+
+class Testbed:
+    """A broker to measure. `connection` is in AUTOCOMMIT, `below` the same one as the driver sees it."""
+
+    def __init__(self, dsn: str, connection: Connection, *, is_given: bool) -> None:
+        self.broker = BrokerDsn(broker_info(connection).broker_name, dsn)
+        self.connection = connection
+        self.below: psycopg.Connection[Any] = driver(connection)
+        self.is_given = is_given
+        self.server = machine.ServerClock(machine.postmaster_pid(self.below))
+        self._topics: set[str] = set()
+
+    def topic(self, name: str, queue_nums: int) -> Topic:
+        """A new topic, which goes at the end."""
+        name = PREFIX + name
+        delete_topic(self.connection, name)
+        self._topics.add(name)
+        return Topic(name, create_topic(self.connection, TopicConfig(name, queue_nums, queue_nums)).queue_keys)
+
+    def make_room(self, messages: int) -> None:
+        """See to it that so many messages find partitions, whether or not somebody keeps segments."""
+        (size,) = self.below.execute("SELECT segment_size FROM mqdb.broker").fetchone() or (1,)
+        self.below.execute("SELECT mqdb.ensure_segments(%s)", (messages // size + 2,))
+
+    def is_served(self) -> bool:
+        """Whether somebody runs the services: `mqdb serve` on the database that was given."""
+        return is_attended(self.connection)
+
+    def check_unserved(self, benchmark: str) -> None:
+        """Raises ParameterInvalid where another process would do the work that is to be measured."""
+        if self.is_served():
+            reason = f"`mqdb serve` runs on it, and {benchmark} measures that work; stop it, or leave --dsn out"
+            raise ParameterInvalid("dsn", self.connection.get_execution_options()["mqdb_target"], reason)
+
+    def dispatch_all(self) -> int:
+        """Give everything its offsets, unless a dispatcher does, which is waited for; returns what was done here."""
+        messages = 0
+        while (result := dispatch(self.connection)).outcome is not DispatchOutcome.IDLE:
+            messages += result.messages
+            if result.outcome is DispatchOutcome.LOCKED:
+                time.sleep(_LOCKED_SECONDS)
+        return messages
+
+    def clean_up(self) -> None:
+        """Delete what the benchmarks have made."""
+        for name in self._topics:
+            delete_topic(self.connection, name)
+        groups = subscription_group.c.group_name.startswith(PREFIX, autoescape=True)
+        self.connection.execute(delete(subscription_group).where(groups))
+        reference.drop(self.below)
+
+
+@contextmanager
+def open_testbed(dsn: str | None) -> Iterator[Testbed]:
+    """The broker of the DSN, else a fresh embedded PostgreSQL, as durable as ever, that is removed at the end.
+
+    Raises a SchemaMismatch for a database that does not speak this version, IllegalState while another benchmark
+    runs there: they would measure each other.
+    """
+    if dsn is not None:
+        with _connected(dsn, is_given=True) as testbed:
+            yield testbed
+        return
+    with temporary_home() as home, EmbeddedPostgres(home) as postgres:
+        migrations.upgrade(postgres.dsn)
+        with _connected(postgres.dsn, is_given=False) as testbed:
+            yield testbed
+
+
+@contextmanager
+def _connected(dsn: str, *, is_given: bool) -> Iterator[Testbed]:
+    engine = create_engine(dsn, application_name=APPLICATION, pool_size=1)
+    try:
+        with engine.connect() as connection:
+            migrations.check_schema(connection)
+            (others,) = driver(connection).execute(_OTHER_BENCHES, (APPLICATION,)).fetchone() or (0,)
+            if others:
+                raise IllegalState("another `mqdb bench`", "at work on this database; wait for its end")
+            testbed = Testbed(dsn, connection, is_given=is_given)
+            reference.create(testbed.below)
+            try:
+                yield testbed
+            finally:
+                testbed.clean_up()
+    finally:
+        engine.dispose()

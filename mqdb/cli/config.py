@@ -1,0 +1,32 @@
+"""`mqdb config`: what is set, and where it came from."""
+
+import json
+from typing import Annotated
+
+import typer
+
+from mqdb.cli.options import start
+
+
+def config(
+    context: typer.Context,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Show every setting, its value and where it came from.
+
+    An argument wins over the environment, that over the TOML file, that over
+    the default. Passwords are not shown.
+
+    \b
+    [bold]Examples[/bold]
+      mqdb config
+      MQDB_FILE_RESERVED_TIME=30d mqdb config
+      mqdb config --config staging.toml --json
+    """
+    lines = start(context).lines()
+    if as_json:
+        print(json.dumps({line.name: {"value": line.value, "origin": line.origin} for line in lines}, indent=2))
+        return
+    from mqdb.cli.console import standard_output, table
+
+    standard_output().print(table(("setting", "value", "from"), lines))

@@ -1,0 +1,148 @@
+"""`mqdb demo`."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mqdb.cli.options import start
+from mqdb.errors import ParameterInvalid
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from mqdb.cli.demo.scenario import Scenario
+    from mqdb.settings import Settings
+
+_REFRESH_SECONDS = 0.1
+_PLAIN_SECONDS = 1.0
+
+
+def demo(
+    context: typer.Context,
+    keep: Annotated[
+        bool,
+        typer.Option("--keep", help="Work in the home directory, or on the DSN, and keep the broker until Ctrl-C."),
+    ] = False,
+) -> None:
+    """Show a broker at work, on 5,166 real flight records, and account for every message.
+
+    Starts a broker in a directory of its own, publishes each flight of the
+    first six days of 2013 from New York (tag: carrier; keys: flight number and
+    aircraft; each aircraft in order), consumes them with two groups in three
+    processes, and counts. Ends with 0 only when nothing is lost, doubled,
+    altered or out of order, and leaves nothing behind.
+
+    \b
+    [bold]Examples[/bold]
+      mqdb demo
+      mqdb demo --keep --home ./demo
+    """
+    settings = start(context)
+    from mqdb.cli.console import standard_output
+
+    if not keep:
+        _refuse_place(settings)
+    with _home(settings, keep) as settings:
+        is_exact = _run(settings, standard_output(), keep)
+    if not is_exact:
+        raise typer.Exit(1)
+
+
+def _refuse_place(settings: "Settings") -> None:
+    from mqdb.dsn import redact
+
+    for name in ("dsn", "home"):
+        if settings.origin(name) == "argument":
+            reason = "the demo makes a database of its own and removes it; add --keep to run it there"
+            raise ParameterInvalid(name, redact(str(getattr(settings, name))), reason)
+
+
+@contextmanager
+def _home(settings: "Settings", keep: bool) -> "Iterator[Settings]":
+    """The settings to work with: as they are, or of a fresh home that is removed afterwards."""
+    if keep:
+        yield settings
+        return
+    from mqdb.embedded import temporary_home
+
+    with temporary_home() as home:
+        yield settings.model_copy(update={"dsn": None, "pool_dsn": None, "home": home, "port": 0})
+
+
+def _run(settings: "Settings", console: "Console", keep: bool) -> bool:
+    from mqdb.cli.connection import connected
+    from mqdb.cli.demo.broker import BrokerProcess
+    from mqdb.cli.demo.flights import load_flights
+    from mqdb.cli.demo.report import print_lines, print_queries, print_result
+    from mqdb.cli.demo.scenario import Scenario
+    from mqdb.cli.psql import psql_of
+    from mqdb.cli.serve import greeting
+
+    console.print(f"starting a broker in {settings.home}" if settings.broker is None else "starting a broker")
+    with BrokerProcess(settings) as broker:
+        dsn = broker.wait_until_started()
+        name = settings.broker.name if settings.broker else settings.broker_name
+        of_clients = settings.model_copy(update={"dsn": f"{name}={dsn}"})
+        scenario = Scenario(of_clients, load_flights(), console.print, is_fresh=not keep)
+        with _shown(scenario, console):
+            result = scenario.run()
+        print_result(console, result)
+        with connected(of_clients) as connection:
+            print_queries(console, connection)
+        if keep:
+            print_lines(console, greeting(settings, dsn))
+            _wait_for_interrupt()
+        else:
+            note = "In psql, as long as the broker runs (mqdb demo --keep leaves it running):"
+            print_lines(console, [note, "", f"  {psql_of(settings, dsn)}"])
+    return result.is_exact
+
+
+@contextmanager
+def _shown(scenario: "Scenario", console: "Console") -> Iterator[None]:
+    """Shows from a thread how far the scenario is: bars on a terminal, elsewhere a line now and then."""
+    is_over = threading.Event()
+    show = _show_bars if console.is_terminal else _show_lines
+    shower = threading.Thread(target=show, args=(scenario, console, is_over))
+    shower.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        shower.join()
+
+
+def _show_bars(scenario: "Scenario", console: "Console", is_over: threading.Event) -> None:
+    from mqdb.cli.console import progress
+    from mqdb.cli.demo.scenario import GROUPS
+
+    names = ["published", *(plan.group for plan in GROUPS)]
+    totals = [scenario.total, *scenario.expected]
+    with progress(console) as bars:
+        tasks = [bars.add_task(name, total=total, note="") for name, total in zip(names, totals, strict=True)]
+        is_last = False
+        while not is_last:
+            is_last = is_over.wait(_REFRESH_SECONDS)
+            for task, done, total in zip(tasks, [scenario.published, *scenario.received], totals, strict=True):
+                bars.update(task, completed=done, note=f"{done:,} of {total:,}")
+
+
+def _show_lines(scenario: "Scenario", console: "Console", is_over: threading.Event) -> None:
+    from mqdb.cli.demo.report import plain_progress
+
+    shown = ""
+    is_last = False
+    while not is_last:
+        is_last = is_over.wait(_PLAIN_SECONDS)
+        line = plain_progress(scenario.published, scenario.total, scenario.received, scenario.expected)
+        if scenario.published and line != shown:
+            console.print(f"  {line}")
+            shown = line
+
+
+def _wait_for_interrupt() -> None:
+    with suppress(KeyboardInterrupt):
+        threading.Event().wait()

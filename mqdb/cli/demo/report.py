@@ -1,0 +1,92 @@
+"""What the demo shows at its end."""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from mqdb.cli.console import cell, table
+from mqdb.cli.demo.account import percentile
+from mqdb.cli.demo.scenario import STEADY_RATE, GroupResult, Result
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+#: Over the view that anybody may query; one line each, to be copied.
+QUERY = (
+    "SELECT tags AS carrier, count(*) AS flights, round(avg((properties->>'dep_delay')::int), 1) AS mean_delay "
+    "FROM mqdb.message WHERE topic = 'flights' GROUP BY tags ORDER BY flights DESC LIMIT 5;"
+)
+ONE_MESSAGE = (
+    "SELECT queue_id, queue_offset, tags, keys, text FROM mqdb.message "
+    "WHERE topic = 'flights' ORDER BY log_pos DESC LIMIT 1;"
+)
+
+
+def print_result(console: Console, result: Result) -> None:
+    """The account of each group, and how fast it was."""
+    columns = ("group", "tags", "consumers", "sent", "matched", "received", "lost", "duplicated")
+    rows = [_account_row(group) for group in result.groups]
+    console.print()
+    console.print(table(columns, rows, right=columns[2:]))
+    for group in result.groups:
+        if group.account.wrong:
+            console.print(f"{group.plan.group}: {group.account.wrong:,} messages are not what was sent to it")
+    rate = result.full_speed_messages / result.full_speed_seconds
+    console.print(
+        f"\nOrder: the flights of each of {result.aircraft:,} aircraft lie in one queue, in the order of departure; "
+        f"violations: {result.disorder:,}"
+    )
+    console.print(
+        f"Full speed: {result.full_speed_messages:,} messages published in {result.full_speed_seconds:.2f} s, "
+        f"{rate:,.0f}/s; the listeners had them at the rates below, counted from the first send"
+    )
+    console.print(
+        f"Latency: {result.steady_messages:,} messages published in {result.steady_seconds:.2f} s, "
+        f"{result.steady_messages / result.steady_seconds:,.0f}/s where {STEADY_RATE}/s were asked for; "
+        "from just before the send to the listener\n"
+    )
+    speeds = ("group", "full speed, msg/s", "p50 ms", "p99 ms")
+    console.print(table(speeds, [_speed_row(group) for group in result.groups], right=speeds[1:]))
+
+
+def _account_row(group: GroupResult) -> Sequence[object]:
+    account = group.account
+    return (
+        group.plan.group,
+        group.plan.expression,
+        group.plan.members,
+        account.sent,
+        account.matched,
+        account.received,
+        account.lost,
+        account.duplicated,
+    )
+
+
+def _speed_row(group: GroupResult) -> Sequence[object]:
+    p50, p99 = (1000 * percentile(group.steady_latencies, percent) for percent in (50, 99))
+    return (group.plan.group, round(group.full_speed_rate), f"{p50:.1f}", f"{p99:.1f}")
+
+
+def print_queries(console: Console, connection: "Connection") -> None:
+    """SQL to look at the same data, and what the first query answers."""
+    console.print("\nThe same data in SQL:\n")
+    print_lines(console, [f"  {query}" for query in (QUERY, ONE_MESSAGE)])
+    console.print()
+    rows = connection.exec_driver_sql(QUERY.replace("%", "%%")).all()
+    columns = list(rows[0]._fields) if rows else []
+    console.print(table(columns, rows, right=columns[1:]))
+    console.print()
+
+
+def print_lines(console: Console, lines: Iterable[str]) -> None:
+    """Lines as they are, however long: people copy them."""
+    for line in lines:
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def plain_progress(published: int, total: int, received: Sequence[int], expected: Sequence[int]) -> str:
+    """Where things stand, for those without a terminal."""
+    groups = ", ".join(f"{cell(one)} of {cell(all_)}" for one, all_ in zip(received, expected, strict=True))
+    return f"published {published:,} of {total:,}; received {groups}"

@@ -1,0 +1,249 @@
+"""What the demo does, from the topic to the last message: publish, consume, count. Prints nothing."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import NamedTuple
+
+from mqdb.cli.connection import connected
+from mqdb.cli.demo.account import Account, Delivery, Sent, count_disorder, latencies, settle
+from mqdb.cli.demo.child import wait_for
+from mqdb.cli.demo.flights import TOPIC, Flight
+from mqdb.cli.demo.member import Member, Order
+from mqdb.cli.demo.publish import Part, Publisher
+from mqdb.errors import MqdbError
+from mqdb.selector.tags import parse_tag_expression
+from mqdb.settings import Settings
+from mqdb.topic import TopicConfig
+
+#: The first part of the flights goes as fast as it can; the rest, which shows the latency, at a rate that leaves
+#: the machine time to breathe.
+STEADY_MESSAGES = 1_500
+STEADY_RATE = 500
+THREADS = 8
+
+_JOIN_SECONDS = 60.0
+#: Without any delivery for so long, what is missing is lost.
+_SILENCE_SECONDS = 15.0
+
+
+class GroupPlan(NamedTuple):
+    """A consumer group of the demo."""
+
+    group: str
+    expression: str
+    members: int
+
+
+GROUPS = (GroupPlan("demo-united-american", "UA || AA", 2), GroupPlan("demo-all-carriers", "*", 1))
+
+
+class GroupResult(NamedTuple):
+    """What came of a group; rate in messages per second of the part at full speed, latencies ascending in seconds."""
+
+    plan: GroupPlan
+    account: Account
+    full_speed_rate: float
+    steady_latencies: list[float]
+
+
+class Result(NamedTuple):
+    """What came of the demo."""
+
+    groups: list[GroupResult]
+    full_speed_messages: int
+    full_speed_seconds: float
+    steady_messages: int
+    steady_seconds: float
+    aircraft: int
+    #: Flights that stand before an earlier one of the same aircraft, or in another queue.
+    disorder: int
+
+    @property
+    def is_exact(self) -> bool:
+        """Nothing lost, doubled, altered or out of order."""
+        return all(each.account.is_exact for each in self.groups) and self.disorder == 0
+
+
+class JoinTimeout(MqdbError):
+    """The consumers of the demo did not get their queues."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds)
+        self.seconds = seconds
+
+    def __str__(self) -> str:
+        return f"the consumers of the demo did not share out the queues within {self.seconds:g} s"
+
+
+class _Group:
+    """A running group: its members, and what they have got."""
+
+    def __init__(self, plan: GroupPlan) -> None:
+        self.plan = plan
+        self.expression = parse_tag_expression(plan.expression)
+        self.members: list[Member] = []
+        self._guard = threading.Lock()
+        self._deliveries: list[Delivery] = []
+
+    def take(self, deliveries: list[Delivery]) -> None:
+        with self._guard:
+            self._deliveries += deliveries
+
+    @property
+    def deliveries(self) -> list[Delivery]:
+        with self._guard:
+            return list(self._deliveries)
+
+    @property
+    def count(self) -> int:
+        return len(self._deliveries)
+
+    def is_joined(self) -> bool:
+        counts = [member.queue_count for member in self.members]
+        return all(counts) and sum(counts) == TopicConfig(TOPIC).read_queue_nums
+
+
+class Scenario:
+    """One run. `step` is called with a sentence before each part of it; `published` and `received` may be watched."""
+
+    def __init__(
+        self, settings: Settings, flights: Sequence[Flight], step: Callable[[str], None], *, is_fresh: bool
+    ) -> None:
+        """`settings` name a database that runs; only one that is not fresh may hold messages of an earlier run."""
+        self._settings = settings
+        self._flights = flights
+        self._step = step
+        self._is_fresh = is_fresh
+        self._groups = [_Group(plan) for plan in GROUPS]
+        self._publisher: Publisher | None = None
+
+    @property
+    def total(self) -> int:
+        """Messages to send."""
+        return len(self._flights)
+
+    @property
+    def published(self) -> int:
+        """Messages sent so far."""
+        return self._publisher.count if self._publisher else 0
+
+    @property
+    def received(self) -> list[int]:
+        """Messages received so far, by each group."""
+        return [group.count for group in self._groups]
+
+    @property
+    def expected(self) -> list[int]:
+        """Messages that each group is to get."""
+        tags = [flight.message.tag for flight in self._flights]
+        return [sum(map(group.expression.matches, tags)) for group in self._groups]
+
+    def run(self) -> Result:
+        """Raises ChildFailed, JoinTimeout and whatever keeps a client from its work."""
+        from mqdb.broker.admin import create_topic
+
+        with connected(self._settings) as connection:
+            create_topic(connection, TopicConfig(TOPIC))
+        with self._joined_groups():
+            early, late = self._publish()
+        # Whatever came twice, or too late, has come by now: the members have left.
+        return self._result(early, late)
+
+    @contextmanager
+    def _joined_groups(self) -> Iterator[None]:
+        self._step(f"starting {sum(group.plan.members for group in self._groups)} consumers in {len(GROUPS)} groups")
+        broker = self._settings.broker
+        assert broker is not None
+        with ExitStack() as members:
+            for group in self._groups:
+                order = Order(
+                    f"{broker.name}={broker.dsn}",
+                    self._settings.pool_dsn,
+                    broker.name,
+                    group.plan.group,
+                    TOPIC,
+                    group.plan.expression,
+                )
+                for _ in range(group.plan.members):
+                    group.members.append(members.enter_context(Member(order, group.take)))
+            # With all queues shared out, no message changes hands on the way.
+            if not self._wait_for(lambda: all(group.is_joined() for group in self._groups), _JOIN_SECONDS):
+                raise JoinTimeout(_JOIN_SECONDS)
+            yield
+            self._step("waiting for the consumers to leave")
+            for member in self._members():
+                member.ask_to_stop()
+
+    def _members(self) -> Iterator[Member]:
+        return (member for group in self._groups for member in group.members)
+
+    def _publish(self) -> tuple[Part, Part]:
+        """What was sent at full speed, and what at the steady rate."""
+        from mqdb_client import Producer
+
+        with Producer("demo-flights", settings=self._settings) as producer:
+            self._publisher = Publisher(producer)
+            early, late = self._flights[:-STEADY_MESSAGES], self._flights[-STEADY_MESSAGES:]
+            self._step(f"publishing {len(early):,} flights at full speed, from {THREADS} threads")
+            first = self._publisher.at_full_speed(early, THREADS)
+            self._wait_until_received(first.sent)
+            self._step(f"publishing {len(late):,} flights at {STEADY_RATE} a second")
+            second = self._publisher.at_a_rate(late, STEADY_RATE)
+            self._wait_until_received([*first.sent, *second.sent])
+        return first, second
+
+    def _wait_until_received(self, sent: Sequence[Sent]) -> None:
+        """Until each group has all of it, or nothing comes any more: the account will tell."""
+        missing = [{each.message_id for each in sent if group.expression.matches(each.tag)} for group in self._groups]
+        seen = [0] * len(self._groups)
+
+        def is_complete() -> bool:
+            for number, group in enumerate(self._groups):
+                fresh = group.deliveries[seen[number] :]
+                seen[number] += len(fresh)
+                missing[number].difference_update(each.message_id for each in fresh)
+            return not any(missing)
+
+        count = -1
+        while count != (count := sum(self.received)):
+            if self._wait_for(is_complete, _SILENCE_SECONDS):
+                return
+
+    def _wait_for(self, condition: Callable[[], bool], seconds: float) -> bool:
+        return wait_for(condition, seconds, meanwhile=self._check_members)
+
+    def _check_members(self) -> None:
+        for member in self._members():
+            member.check()
+
+    def _result(self, early: Part, late: Part) -> Result:
+        sent = [*early.sent, *late.sent]
+        ids = {each.message_id for each in sent}
+        received = [
+            [each for each in group.deliveries if self._is_fresh or each.message_id in ids] for group in self._groups
+        ]
+        return Result(
+            groups=[
+                GroupResult(
+                    group.plan,
+                    settle(sent, deliveries, group.expression),
+                    _rate(early.sent, deliveries),
+                    latencies(late.sent, deliveries),
+                )
+                for group, deliveries in zip(self._groups, received, strict=True)
+            ],
+            full_speed_messages=len(early.sent),
+            full_speed_seconds=early.seconds,
+            steady_messages=len(late.sent),
+            steady_seconds=late.seconds,
+            aircraft=len({each.sharding_key for each in sent}),
+            disorder=sum(count_disorder(sent, deliveries) for deliveries in received),
+        )
+
+
+def _rate(sent: Sequence[Sent], deliveries: Sequence[Delivery]) -> float:
+    """Messages a second, from the first send to the last listener."""
+    ids = {each.message_id for each in sent}
+    times = [each.time for each in deliveries if each.message_id in ids]
+    return len(times) / (max(times) - min(each.time for each in sent)) if times else 0.0

@@ -1,0 +1,49 @@
+"""What `mqdb consume` prints of a message."""
+
+import base64
+import json
+from enum import StrEnum
+from typing import Any
+
+from mqdb.message import ReceivedMessage
+
+
+class OutputFormat(StrEnum):
+    """How a message is printed."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+def as_text(message: ReceivedMessage) -> bytes:
+    """The body as it is, and a line end."""
+    return message.body + b"\n"
+
+
+def as_json(message: ReceivedMessage) -> bytes:
+    """One JSON object on a line, with all that is known. A body that is not UTF-8 is `body_base64`."""
+    described: dict[str, Any] = {
+        "topic": message.topic,
+        "broker_name": message.queue.broker_name,
+        "queue_id": message.queue.queue_id,
+        "queue_offset": message.queue_offset,
+        "log_pos": message.log_pos,
+        "message_id": message.message_id,
+        "tag": message.tag,
+        "keys": message.keys,
+        "properties": message.properties,
+        "born_time": message.born_time.isoformat(),
+        "store_time": message.store_time.isoformat(),
+        "born_host": message.born_host,
+        "reconsume_times": message.reconsume_times,
+        "flag": message.flag,
+        "sys_flag": message.sys_flag,
+    }
+    try:
+        described["body"] = message.body.decode()
+    except UnicodeDecodeError:
+        described["body_base64"] = base64.b64encode(message.body).decode()
+    return json.dumps(described, ensure_ascii=False).encode() + b"\n"
+
+
+FORMATS = {OutputFormat.TEXT: as_text, OutputFormat.JSON: as_json}

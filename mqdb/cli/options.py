@@ -1,0 +1,97 @@
+"""Options that every command has, before its name or behind it, and the settings that come of them."""
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from mqdb.cli.logs import configure
+
+if TYPE_CHECKING:
+    from mqdb.settings import Settings
+
+_PANEL = "Options of every command"
+_PREFIX = "mqdb.cli."
+
+
+def start(context: typer.Context, *, quiet_level: int = logging.WARNING, **arguments: Any) -> "Settings":
+    """What a command does first: set up logging, load the settings. Raises SettingInvalid.
+
+    `arguments` are settings that only this command has options for.
+    """
+    # Not at the top: half a second, which --help need not wait for.
+    from mqdb.settings import load_settings
+
+    configure(quiet_level - 10 * _given(context, "verbose", 0))
+    return load_settings(
+        config=_given(context, "config"), dsn=_given(context, "dsn"), home=_given(context, "home"), **arguments
+    )
+
+
+def _given(context: typer.Context, name: str, default: Any = None) -> Any:
+    return context.meta.get(_PREFIX + name, default)
+
+
+def _keep(context: typer.Context, parameter: typer.CallbackParam, value: Any) -> Any:
+    # A context shares this dict with those of its subcommands; what stands further right wins.
+    if value is not None:
+        context.meta[_PREFIX + str(parameter.name)] = value
+    return value
+
+
+def _option(*names: str, help: str, metavar: str | None = None, count: bool = False) -> Any:
+    return typer.Option(
+        *names,
+        help=help,
+        metavar=metavar,
+        count=count,
+        callback=_keep,
+        expose_value=False,
+        show_default=False,
+        rich_help_panel=_PANEL,
+    )
+
+
+def _everywhere(
+    dsn: Annotated[
+        str | None,
+        _option("--dsn", metavar="URI", help="The database; unset, the embedded one in the home directory. MQDB_DSN"),
+    ] = None,
+    home: Annotated[
+        Path | None,
+        _option("--home", metavar="DIR", help="Where the embedded PostgreSQL and mqdb.toml live. MQDB_HOME"),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        _option("--config", metavar="FILE", help="A TOML file with settings. MQDB_CONFIG"),
+    ] = None,
+    verbose: Annotated[
+        int | None,
+        _option("--verbose", "-v", count=True, help="Say more on standard error; -vv still more."),
+    ] = None,
+) -> None:
+    """Never called: typer makes the options of it."""
+
+
+def _parameters() -> list[Any]:
+    probe = typer.Typer(add_completion=False)
+    probe.command()(_everywhere)
+    return typer.main.get_command(probe).params
+
+
+class Command(TyperCommand):
+    """A command that also takes the options of every command."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs["params"] = [*(kwargs.get("params") or ()), *_parameters()]
+        super().__init__(*args, **kwargs)
+
+
+class Group(TyperGroup):
+    """A group of commands that also takes the options of every command."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs["params"] = [*(kwargs.get("params") or ()), *_parameters()]
+        super().__init__(*args, **kwargs)

@@ -1,0 +1,191 @@
+"""From records to messages: what `mqdb send` makes of text, JSON lines and CSV. Nothing here sends.
+
+A record's columns become tag, keys, properties, sharding key and body as `Columns` says; `Fixed` is what all
+messages have in common. A missing value gives nothing: no tag, no key, no property.
+"""
+
+import csv
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from mqdb.errors import MqdbError, ParameterInvalid, ResponseCode
+from mqdb.message import Message
+
+
+class InputFormat(StrEnum):
+    """How input is cut into messages."""
+
+    TEXT = "text"
+    JSONL = "jsonl"
+    CSV = "csv"
+    RAW = "raw"
+
+
+class InputInvalid(MqdbError, code=ResponseCode.INVALID_PARAMETER):
+    """A line of the input that no message can be made of."""
+
+    def __init__(self, source: str, line: int, reason: str) -> None:
+        super().__init__(source, line, reason)
+        self.source = source
+        self.line = line
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.source}, line {self.line:,}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which column becomes what. Without `body` the body is the whole record as JSON."""
+
+    tag: str | None = None
+    keys: tuple[str, ...] = ()
+    properties: tuple[str, ...] = ()
+    sharding_key: str | None = None
+    body: str | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """All columns that are named."""
+        single = (self.tag, self.sharding_key, self.body)
+        return [*(name for name in single if name is not None), *self.keys, *self.properties]
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """What every message gets; a column wins over `tag`, `sharding_key` and a property of the same name."""
+
+    topic: str
+    tag: str | None = None
+    keys: tuple[str, ...] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+    sharding_key: str | None = None
+
+
+class Outgoing(NamedTuple):
+    """A message to send, and the line that it came from."""
+
+    message: Message
+    sharding_key: str | None
+    line: int
+
+
+def suffix_format(name: str) -> InputFormat:
+    """The format that a file name promises."""
+    suffixes = {".csv": InputFormat.CSV, ".jsonl": InputFormat.JSONL, ".ndjson": InputFormat.JSONL}
+    return next((form for suffix, form in suffixes.items() if name.lower().endswith(suffix)), InputFormat.TEXT)
+
+
+def parse_property(text: str) -> tuple[str, str]:
+    """`name=value`; the value may hold further equals signs."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ParameterInvalid("property", text, "write NAME=VALUE")
+    return name, value
+
+
+def text_message(body: bytes, fixed: Fixed, line: int = 0) -> Outgoing:
+    """A message whose body is given."""
+    message = Message(fixed.topic, body, fixed.tag, fixed.keys, fixed.properties)
+    return Outgoing(message, fixed.sharding_key, line)
+
+
+def from_text(lines: Iterable[bytes], fixed: Fixed) -> Iterator[Outgoing]:
+    """Each line is a body; an empty one is nothing."""
+    for number, line in enumerate(lines, 1):
+        if line:
+            yield text_message(line, fixed, number)
+
+
+def from_jsonl(
+    lines: Iterable[bytes], fixed: Fixed, columns: Columns, nulls: frozenset[str], source: str
+) -> Iterator[Outgoing]:
+    """Each line is a JSON object, which is the body as it stands unless a column is. Raises InputInvalid."""
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except ValueError as exc:
+            raise InputInvalid(source, number, f"is not JSON: {exc}") from exc
+        if not isinstance(record, dict):
+            raise InputInvalid(source, number, f"is not a JSON object but {type(record).__name__}")
+        yield _message(record, line, fixed, columns, nulls, number)
+
+
+def from_csv(
+    lines: Iterable[bytes], fixed: Fixed, columns: Columns, nulls: frozenset[str], source: str
+) -> Iterator[Outgoing]:
+    """The first line names the columns. Raises InputInvalid, ParameterInvalid for a column that is not there."""
+    # The default is 128 KiB, a body may have 4 MiB; what is too large says so later, with its limit.
+    csv.field_size_limit(sys.maxsize)
+    reader = csv.reader(_decoded(lines, source), strict=True)
+    header: list[str] | None = None
+    try:
+        for row in reader:
+            if not row:
+                continue
+            if header is None:
+                header = row
+                _check_columns(columns, header)
+                continue
+            if len(row) != len(header):
+                raise InputInvalid(source, reader.line_num, f"has {len(row)} fields, the header has {len(header)}")
+            record = {name: None if value in nulls else value for name, value in zip(header, row, strict=True)}
+            whole = json.dumps(record, ensure_ascii=False).encode()
+            yield _message(record, whole, fixed, columns, nulls, reader.line_num)
+    except csv.Error as exc:
+        raise InputInvalid(source, reader.line_num, f"is not CSV: {exc}") from exc
+
+
+def _decoded(lines: Iterable[bytes], source: str) -> Iterator[str]:
+    encoding = "utf-8-sig"  # a byte order mark may precede the header
+    for number, line in enumerate(lines, 1):
+        try:
+            # The reader needs the line ends of what stands between quotation marks.
+            yield line.decode(encoding) + "\n"
+        except UnicodeDecodeError as exc:
+            raise InputInvalid(source, number, f"is not UTF-8: {exc.reason} at byte {exc.start:,}") from exc
+        encoding = "utf-8"
+
+
+def _check_columns(columns: Columns, header: list[str]) -> None:
+    for name in columns.names:
+        if name not in header:
+            raise ParameterInvalid("column", name, f"the columns are {', '.join(header)}")
+
+
+def _message(
+    record: Mapping[str, Any], whole: bytes, fixed: Fixed, columns: Columns, nulls: frozenset[str], line: int
+) -> Outgoing:
+    def value(column: str | None) -> str | None:
+        return None if column is None else _as_text(record.get(column), nulls)
+
+    keys = [key for column in columns.keys for key in _words(record.get(column), nulls)]
+    found = {name: text for name in columns.properties if (text := value(name)) is not None}
+    message = Message(
+        fixed.topic,
+        whole if columns.body is None else value(columns.body) or "",
+        value(columns.tag) or fixed.tag,
+        (*fixed.keys, *keys),
+        {**fixed.properties, **found},
+    )
+    return Outgoing(message, value(columns.sharding_key) or fixed.sharding_key, line)
+
+
+def _words(value: object, nulls: frozenset[str]) -> list[str]:
+    """A list holds several keys; a text is one, also with blanks in it, which the check of the message refuses."""
+    values = value if isinstance(value, list) else [value]
+    return [text for each in values if (text := _as_text(each, nulls)) is not None]
+
+
+def _as_text(value: object, nulls: frozenset[str]) -> str | None:
+    """None for a missing value: null, an empty text, or one that `nulls` names."""
+    if value is None or value == "":
+        return None
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return None if text in nulls else text

@@ -1,0 +1,301 @@
+"""`mqdb send`: messages from arguments, files and standard input."""
+
+import errno
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from mqdb.cli.lines import Lines, batches
+from mqdb.cli.options import start
+from mqdb.cli.records import (
+    Columns,
+    Fixed,
+    InputFormat,
+    InputInvalid,
+    Outgoing,
+    from_csv,
+    from_jsonl,
+    from_text,
+    parse_property,
+    suffix_format,
+    text_message,
+)
+from mqdb.cli.sharing import in_order_by_key
+from mqdb.errors import MqdbError, ParameterInvalid
+from mqdb.message import Message, check_message
+
+if TYPE_CHECKING:
+    from mqdb.settings import Settings
+
+GROUP = "mqdb-send"
+
+#: Up to so many messages each gets its id printed; more get a summary.
+_MAX_IDS = 10
+
+_BATCH_MESSAGES = 1_000
+#: What a batch may have, and a generous guess of what a message has beside its text.
+_BATCH_BYTES = 4 * 1024 * 1024
+_MESSAGE_OVERHEAD_BYTES = 256
+
+_THREADS = 8
+
+
+class Source(NamedTuple):
+    """An input: what an error calls it, how to read it, and how many bytes it has if that is known."""
+
+    name: str
+    descriptor: int
+    format: InputFormat
+    size: int | None
+
+
+class SendStopped(MqdbError):
+    """Sending ended early, after some messages were stored."""
+
+    def __init__(self, reason: str, sent: int) -> None:
+        super().__init__(reason, sent)
+        self.reason = reason
+        self.sent = sent
+
+    def __str__(self) -> str:
+        return f"{self.reason}; {self.sent:,} messages were sent before"
+
+
+_COLUMNS = "Columns of CSV, fields of JSON lines"
+
+
+def send(
+    context: typer.Context,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Where to send to.", show_default=False)],
+    text: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TEXT]...", help="Each is a message. None, or -: read standard input.", show_default=False
+        ),
+    ] = None,
+    file: Annotated[
+        list[Path] | None, typer.Option("--file", "-f", metavar="FILE", help="Read a file; may be repeated.")
+    ] = None,
+    input_format: Annotated[
+        InputFormat | None,
+        typer.Option(
+            "--format",
+            help="Input: each line a message (text), each line a JSON object (jsonl), a header and records (csv), or "
+            "all of it one message (raw). Unset, .csv, .jsonl and .ndjson files are what they say, all else is text.",
+            show_default=False,
+        ),
+    ] = None,
+    tag: Annotated[str | None, typer.Option("--tag", "-t", help="Tag of every message.")] = None,
+    key: Annotated[list[str] | None, typer.Option("--key", "-k", help="Key of every message; may be repeated.")] = None,
+    prop: Annotated[
+        list[str] | None,
+        typer.Option("--property", "-p", metavar="NAME=VALUE", help="Property of every message; may be repeated."),
+    ] = None,
+    sharding_key: Annotated[
+        str | None, typer.Option(help="Messages with the same one go to one queue, in order.")
+    ] = None,
+    tag_column: Annotated[str | None, typer.Option(metavar="NAME", rich_help_panel=_COLUMNS, help="The tag.")] = None,
+    key_column: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", rich_help_panel=_COLUMNS, help="A key; may be repeated.")
+    ] = None,
+    property_column: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", rich_help_panel=_COLUMNS, help="A property; may be repeated.")
+    ] = None,
+    sharding_column: Annotated[
+        str | None, typer.Option(metavar="NAME", rich_help_panel=_COLUMNS, help="The sharding key.")
+    ] = None,
+    body_column: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", rich_help_panel=_COLUMNS, help="The body; unset, the whole record as JSON."),
+    ] = None,
+    null: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TEXT", rich_help_panel=_COLUMNS, help="A value that counts as missing, as an empty one does."
+        ),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing.")] = False,
+) -> None:
+    """Send messages to a topic and print their ids.
+
+    Each argument is a message; without one, each line of standard input or of
+    a file. Empty lines are left out. Many messages go in batches, which are
+    stored as a whole or not at all.
+
+    \b
+    [bold]Examples[/bold]
+      mqdb send orders 'one' 'two' --tag new --key order-17 --property origin=shop
+      tail -f app.log | mqdb send logs
+      mqdb send orders -f orders.jsonl --tag-column status --key-column id --body-column payload
+      mqdb send flights -f flights.csv --tag-column carrier --key-column tailnum --property-column origin
+                --sharding-column tailnum --null NA
+    """
+    settings = start(context)
+    fixed = Fixed(topic, tag, tuple(key or ()), dict(map(parse_property, prop or ())), sharding_key)
+    columns = Columns(tag_column, tuple(key_column or ()), tuple(property_column or ()), sharding_column, body_column)
+    nulls = frozenset(null or ())
+    with ExitStack() as resources:
+        if text and text != ["-"]:
+            if file:
+                raise ParameterInvalid("file", str(file[0]), "give texts or files, not both")
+            messages = [text_message(os.fsencode(each), fixed) for each in text]
+            for message in messages:
+                check_message(message.message)
+            sender = _Sender(settings, resources, topic, shows_ids=not quiet)
+            sender.send(messages)
+        else:
+            sources = [_open(path, input_format, resources) for path in file or (None,)]
+            _check_columns(columns, sources)
+            is_watched = not file and sys.stdin.isatty()
+            if is_watched and not quiet:
+                print("mqdb: each line is a message; Ctrl-D ends", file=sys.stderr)
+            sender = _Sender(settings, resources, topic, shows_ids=is_watched and not quiet)
+            _send_sources(sender, sources, fixed, columns, nulls, shows_progress=not (quiet or is_watched))
+    if not quiet:
+        sender.summarize()
+
+
+def _open(path: Path | None, wished: InputFormat | None, resources: ExitStack) -> Source:
+    if path is None or str(path) == "-":
+        return Source("standard input", sys.stdin.fileno(), wished or InputFormat.TEXT, None)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        resources.callback(os.close, descriptor)
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    except OSError as exc:
+        raise ParameterInvalid("file", str(path), exc.strerror or str(exc)) from exc
+    return Source(str(path), descriptor, wished or suffix_format(path.name), os.fstat(descriptor).st_size or None)
+
+
+def _check_columns(columns: Columns, sources: Sequence[Source]) -> None:
+    for source in sources:
+        if columns.names and source.format not in (InputFormat.CSV, InputFormat.JSONL):
+            reason = f"{source.name} is read as {source.format}, which has no columns; add --format csv or jsonl"
+            raise ParameterInvalid("column", columns.names[0], reason)
+
+
+def _send_sources(
+    sender: "_Sender",
+    sources: Sequence[Source],
+    fixed: Fixed,
+    columns: Columns,
+    nulls: frozenset[str],
+    *,
+    shows_progress: bool,
+) -> None:
+    from mqdb.cli.console import progress, standard_error
+
+    console = standard_error()
+    console.quiet = not shows_progress
+    with progress(console) as bars:
+        for source in sources:
+            lines = Lines(source.descriptor)
+            bar = bars.add_task(source.name, total=source.size, note="")
+            outgoing = _messages(source, lines, fixed, columns, nulls)
+            for batch in batches(_checked(outgoing, source.name), lines.has_more_at_hand, _BATCH_MESSAGES):
+                for part in _parts(batch):
+                    sender.send(part)
+                bars.update(bar, completed=lines.read_bytes, note=f"{sender.sent:,} messages")
+
+
+def _messages(
+    source: Source, lines: Lines, fixed: Fixed, columns: Columns, nulls: frozenset[str]
+) -> Iterator[Outgoing]:
+    match source.format:
+        case InputFormat.TEXT:
+            return from_text(lines, fixed)
+        case InputFormat.JSONL:
+            return from_jsonl(lines, fixed, columns, nulls, source.name)
+        case InputFormat.CSV:
+            return from_csv(lines, fixed, columns, nulls, source.name)
+        case InputFormat.RAW:
+            return iter([text_message(lines.rest(), fixed, 1)])
+
+
+def _checked(outgoing: Iterator[Outgoing], source: str) -> Iterator[Outgoing]:
+    """The same messages; one that no broker would store is an error with its line."""
+    for each in outgoing:
+        try:
+            check_message(each.message)
+        except MqdbError as exc:
+            raise InputInvalid(source, each.line, str(exc)) from exc
+        yield each
+
+
+def _parts(batch: Sequence[Outgoing]) -> Iterator[list[Outgoing]]:
+    """As many at a time as fit into a batch of the broker."""
+    part: list[Outgoing] = []
+    size = 0
+    for each in batch:
+        bytes_of_it = _size(each.message)
+        if part and size + bytes_of_it > _BATCH_BYTES:
+            yield part
+            part, size = [], 0
+        part.append(each)
+        size += bytes_of_it
+    yield part
+
+
+def _size(message: Message) -> int:
+    """Not less than what the broker counts: no character has more than 4 bytes in UTF-8."""
+    words = (*message.properties, *message.properties.values(), *message.keys, message.tag or "")
+    return len(message.body) + 4 * sum(map(len, words)) + _MESSAGE_OVERHEAD_BYTES
+
+
+class _Sender:
+    """Sends, counts what was acknowledged, and prints ids."""
+
+    def __init__(self, settings: "Settings", resources: ExitStack, topic: str, *, shows_ids: bool) -> None:
+        from mqdb_client import Producer
+
+        self.sent = 0
+        self._topic = topic
+        self._shows_ids = shows_ids
+        self._ids: list[str] = []
+        self._producer = resources.enter_context(Producer(GROUP, settings=settings))
+        self._started = time.monotonic()
+
+    def send(self, messages: Sequence[Outgoing]) -> None:
+        """Send one batch; a batch without sharding keys is stored as a whole or not at all."""
+        try:
+            for message_id in self._send(messages):
+                if self._shows_ids:
+                    print(message_id, flush=True)
+                elif len(self._ids) <= _MAX_IDS:
+                    self._ids.append(message_id)
+        except MqdbError as exc:
+            if not self.sent:
+                raise
+            raise SendStopped(str(exc), self.sent) from exc
+
+    def _send(self, messages: Sequence[Outgoing]) -> list[str]:
+        if any(each.sharding_key is not None for each in messages):
+            return in_order_by_key(messages, lambda each: each.sharding_key, self._send_one, _THREADS)
+        if len(messages) == 1:
+            return [self._send_one(messages[0])]
+        results = self._producer.send_batch([each.message for each in messages])
+        self.sent += len(results)
+        return [result.message_id for result in results]
+
+    def _send_one(self, outgoing: Outgoing) -> str:
+        result = self._producer.send(outgoing.message, sharding_key=outgoing.sharding_key)
+        self.sent += 1
+        return result.message_id
+
+    def summarize(self) -> None:
+        """The ids of a few messages, or how many they were."""
+        if self._shows_ids:
+            return
+        if self.sent <= _MAX_IDS:
+            print("".join(f"{message_id}\n" for message_id in self._ids), end="")
+            return
+        seconds = time.monotonic() - self._started
+        rate = self.sent / max(seconds, 1e-9)
+        print(f"sent {self.sent:,} messages to topic {self._topic} in {seconds:.2f} s ({rate:,.0f}/s)")

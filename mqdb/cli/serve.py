@@ -1,0 +1,53 @@
+"""`mqdb serve`: a broker in the foreground."""
+
+import logging
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mqdb.cli.options import start
+
+if TYPE_CHECKING:
+    from mqdb.settings import Settings
+
+
+def serve(
+    context: typer.Context,
+    port: Annotated[
+        int | None,
+        typer.Option(help="Port of the embedded PostgreSQL; unset or 0, that of the last time or any free one."),
+    ] = None,
+) -> None:
+    """Start a broker and keep it running until Ctrl-C or SIGTERM.
+
+    It brings the schema to head and runs the services: dispatch, retention and
+    the rest. Without a DSN it also runs the PostgreSQL, in the home directory.
+    Several brokers may serve one database: one of them leads, another takes
+    over when it is gone.
+
+    \b
+    [bold]Examples[/bold]
+      mqdb serve
+      mqdb serve --home ./data --port 5433
+      mqdb serve --dsn postgresql://mqdb@db.example.org/mqdb
+    """
+    settings = start(context, quiet_level=logging.INFO, port=port)
+    from mqdb.server import Server
+
+    server = Server(settings)
+    server.run(on_started=lambda: print("\n".join(greeting(settings, server.dsn)), flush=True))
+
+
+def greeting(settings: "Settings", dsn: str) -> list[str]:
+    """What somebody who has just started a broker wants to know."""
+    from mqdb import __version__
+    from mqdb.cli.psql import psql_of
+    from mqdb.dsn import redact
+    from mqdb.settings import default_home
+
+    name = settings.broker.name if settings.broker else settings.broker_name
+    where = redact(dsn) if settings.broker else f"the embedded PostgreSQL in {settings.home}"
+    lines = [f"mqdb {__version__} serves {name} on {where}"]
+    if settings.broker is None and settings.home != default_home():
+        lines.append(f"  clients  MQDB_HOME={settings.home}")
+    return [*lines, f"  psql     {psql_of(settings, dsn)}", "  end      Ctrl-C"]

@@ -1,0 +1,153 @@
+"""`mqdb bench`, as processes: what it prints and what it leaves behind. Never how fast it is."""
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.fixtures.command_line import Place
+from tests.fixtures.postgres import Database, query
+from tests.fixtures.processes import wait_until
+
+Figures = dict[str, dict[str, Any]]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def bench(place: Place, *arguments: str) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads(place.done("bench", *arguments, "--json"))
+    return report
+
+
+def figures_of(report: dict[str, Any]) -> Figures:
+    return {figure["name"]: figure for figure in report["figures"]}
+
+
+def processes_of(place: Place) -> list[psutil.Process]:
+    """All that descend from a command of this place, workers and PostgreSQL included: they inherit its environment."""
+
+    def home_of(process: psutil.Process) -> str | None:
+        with suppress(psutil.Error):
+            return process.environ().get("MQDB_HOME")
+        return None
+
+    return [process for process in psutil.process_iter() if home_of(process) == str(place.home)]
+
+
+def assert_measured(figure: dict[str, Any], rounds: int) -> None:
+    for side in ("measured", "reference"):
+        assert len(figure[side]["rounds"]) == rounds
+        assert min(figure[side]["rounds"]) > 0
+    assert figure["ratio"] > 0
+
+
+def test_produce_shows_each_figure_beside_its_reference(place: Place, database: Database) -> None:
+    report = bench(place, "produce", "-c", "3", "-j", "2", "-T", "0.1", "--rounds", "2", "--dsn", database.dsn)
+
+    figures = figures_of(report)
+    assert list(figures) == ["append", "batch", "send", "send-batch", "send-many"]
+    for figure in figures.values():
+        assert_measured(figure, rounds=2)
+    assert report["parameters"] == {
+        "body_bytes": 200,
+        "connections": 3,
+        "jobs": 2,
+        "seconds": 0.1,
+        "batch": 100,
+        "rounds": 2,
+        "transaction_held_open": False,
+    }
+    goals = {name: [goal["at_least"] for goal in figure["goals"]] for name, figure in figures.items()}
+    assert goals == {"append": [0.8], "batch": [0.5], "send": [0.6], "send-batch": [0.5, 25_000], "send-many": []}
+
+
+def test_consume_shows_pulls_and_a_push_consumer(place: Place, database: Database) -> None:
+    report = bench(place, "consume", "--messages", "3000", "-T", "0.2", "--rounds", "1", "--dsn", database.dsn)
+
+    figures = figures_of(report)
+    assert list(figures) == ["pull-32", "pull-1000", "consume-32", "consume-1"]
+    for figure in figures.values():
+        assert_measured(figure, rounds=1)
+
+
+def test_dispatch_measures_a_whole_backlog_and_its_key_index(place: Place, database: Database) -> None:
+    report = bench(place, "dispatch", "--messages", "2500", "--rounds", "2", "--dsn", database.dsn)
+
+    figures = figures_of(report)
+    assert list(figures) == ["dispatch", "index"]
+    for figure in figures.values():
+        assert_measured(figure, rounds=2)
+    assert query(database.dsn, "SELECT count(*) FROM mqdb.commit_log") == 5000
+    assert query(database.dsn, "SELECT count(*) FROM mqdb.consume_queue") == 5000
+    assert query(database.dsn, "SELECT count(*) FROM mqdb.message_index") == 10_000
+
+
+def test_latency_tells_the_percentiles_of_all_messages(place: Place, database: Database) -> None:
+    report = bench(place, "latency", "--rate", "100", "-T", "0.5", "--rounds", "1", "--dsn", database.dsn)
+
+    (figure,) = report["figures"]
+    details = figure["measured"]["details"]
+    assert figure["unit"] == "ms"
+    assert 0 < figure["measured"]["median"] <= details["p90_ms"] <= details["p99_ms"] <= details["max_ms"]
+    assert figure["reference"] is None
+    assert [goal["of"] for goal in figure["goals"]] == ["value", "p99_ms"]
+    # The second of warming up, too.
+    assert query(database.dsn, "SELECT count(*) FROM mqdb.commit_log") == 150
+
+
+def test_pairs_compare_a_figure_with_itself_beside_an_open_transaction(place: Place, database: Database) -> None:
+    report = bench(place, "dispatch", "--messages", "1000", "--only", "dispatch", "--pairs", "2", "--dsn", database.dsn)
+
+    (figure,) = report["figures"]
+    assert_measured(figure, rounds=2)
+    assert figure["measured"]["label"].endswith("a transaction is held open")
+    assert [goal["at_least"] for goal in figure["goals"]] == [0.9]
+    assert query(database.dsn, "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'mqdb bench%'") == 0
+
+
+def test_nothing_but_records_stays_in_a_database_that_was_given(place: Place, database: Database) -> None:
+    bench(place, "consume", "--messages", "500", "-T", "0.1", "--rounds", "1", "--dsn", database.dsn)
+
+    assert query(database.dsn, "SELECT count(*) FROM mqdb.topic WHERE topic LIKE 'mqdb\\_bench%'") == 0
+    assert query(database.dsn, "SELECT count(*) FROM mqdb.subscription_group") == 0
+    assert query(database.dsn, "SELECT count(*) FROM pg_namespace WHERE nspname = 'mqdb_bench'") == 0
+    assert query(database.dsn, "SELECT count(*) FROM mqdb.commit_log") == 500
+
+
+def test_without_a_dsn_it_runs_on_a_server_of_its_own_and_removes_it(place: Place, database: Database) -> None:
+    elsewhere = Place(place.home, database.dsn)
+
+    with elsewhere.running("bench", "produce", "--only", "append", "-T", "0.1", "--rounds", "1", "-c", "2") as command:
+        output, errors = command.process.communicate(timeout=60)
+
+    assert command.process.returncode == 0, errors
+    assert "embedded, fresh" in output
+    assert "INSERT without index" in output
+    assert "ratio ≥ 0.8" in output
+    assert query(database.dsn, "SELECT count(*) FROM mqdb.commit_log") == 0
+    assert list(place.home.iterdir()) == []
+    assert processes_of(place) == []
+
+
+def test_an_interrupted_benchmark_takes_its_processes_with_it(place: Place) -> None:
+    with place.running("bench", "latency", "-T", "60") as command:
+        # The command, the resource tracker of Python, three clients, and PostgreSQL with its children.
+        wait_until(lambda: len(processes_of(place)) > 10, seconds=60)
+
+        code, errors = command.interrupt()
+
+    assert (code, errors) == (130, "")
+    wait_until(lambda: processes_of(place) == [])
+
+
+def test_it_refuses_a_figure_that_does_not_exist(place: Place) -> None:
+    outcome = place.run("bench", "produce", "--only", "copy")
+
+    assert outcome.code == 1
+    assert outcome.errors == ("mqdb: --only = 'copy': the figures are append, batch, send, send-batch, send-many\n")

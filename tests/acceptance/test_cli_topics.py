@@ -1,0 +1,112 @@
+"""`mqdb topic`, `migrate` and `config`, as processes."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mqdb.embedded import EmbeddedPostgres
+from tests.fixtures.command_line import Place, served
+from tests.fixtures.postgres import Database, query
+
+
+@pytest.fixture
+def place(database: Database, tmp_path: Path) -> Iterator[Place]:
+    with served(Place(tmp_path, database.dsn)) as place:
+        yield place
+
+
+def test_a_topic_is_created_listed_shown_and_deleted(place: Place) -> None:
+    assert place.done("topic", "create", "orders", "--queues", "2", "--order", "--type", "fifo") == (
+        "topic orders has 2 queues\n"
+    )
+    assert json.loads(place.done("topic", "list", "--json")) == {
+        "topic": "orders",
+        "read queues": 2,
+        "write queues": 2,
+        "perm": "RW-",
+        "order": "yes",
+        "type": "FIFO",
+    }
+    shown = place.done("topic", "show", "orders")
+    assert "orders: read queues 2, write queues 2, perm RW-, order yes, type FIFO" in shown
+    assert "No group has read it yet." in shown
+    assert place.done("topic", "delete", "orders", "--yes") == "topic orders is deleted\n"
+    assert place.done("topic", "list", "--json") == ""
+
+
+def test_the_list_has_the_topics_of_the_broker_itself_only_when_asked(place: Place) -> None:
+    place.done("topic", "create", "orders")
+
+    assert "TBW102" not in place.done("topic", "list")
+    assert "TBW102" in place.done("topic", "list", "--all")
+
+
+def test_a_topic_shows_its_messages_and_how_far_each_group_has_read_them(place: Place) -> None:
+    place.done("topic", "create", "orders", "--queues", "1")
+    place.done("send", "orders", "one", "two", "three")
+    place.done("consume", "orders", "--group", "billing", "--count", "2")
+
+    shown = json.loads(place.done("topic", "show", "orders", "--json"))
+
+    (queue,) = shown["queues"]
+    assert (queue["min offset"], queue["max offset"], queue["messages"]) == (0, 3, 3)
+    assert queue["last stored"] is not None
+    assert shown["groups"] == [{"group": "billing", "queue": 0, "next offset": 2, "lag": 1, "owner": None}]
+
+
+def test_a_topic_is_not_deleted_when_nobody_is_there_to_confirm(place: Place) -> None:
+    place.done("topic", "create", "orders")
+
+    refused = place.run("topic", "delete", "orders")
+
+    assert (refused.code, refused.errors) == (1, "mqdb: delete = 'orders': nobody is there to confirm it; add --yes\n")
+    assert '"orders"' in place.done("topic", "list", "--json")
+
+
+def test_migrate_makes_the_schema_once_and_says_where_it_stands(postgres: EmbeddedPostgres, tmp_path: Path) -> None:
+    query(postgres.dsn, "create database to_migrate")
+    place = Place(tmp_path, postgres.dsn.replace("/mqdb?", "/to_migrate?"))
+    try:
+        assert place.done("migrate", "--current").startswith("no schema mqdb; this mqdb speaks ")
+        assert place.done("migrate", "--broker-name", "broker-b").startswith("the schema went from nothing to ")
+        assert place.done("migrate", "--current").endswith(", the newest\n")
+        assert place.done("migrate").startswith("the schema is at ")
+        named = Place(tmp_path, f"broker-b={place.dsn}")
+        assert "TBW102" in named.done("topic", "list", "--all")
+    finally:
+        query(postgres.dsn, "drop database to_migrate with (force)")
+
+
+def test_migrate_prints_the_sql_without_any_database(tmp_path: Path) -> None:
+    printed = Place(tmp_path).done("migrate", "--sql")
+
+    assert "CREATE SCHEMA mqdb;" in printed
+    assert printed.rstrip().endswith("COMMIT;")
+
+
+def test_config_shows_each_setting_with_its_origin_and_no_password(tmp_path: Path) -> None:
+    (tmp_path / "mqdb.toml").write_text('cluster_name = "of-file"\n')
+    place = Place(tmp_path)
+
+    shown = json.loads(
+        place.done("config", "--json", "--dsn", "postgresql://u:geheim@h/db", MQDB_FILE_RESERVED_TIME="30d")
+    )
+
+    assert shown["dsn"] == {"value": "postgresql://u:***@h/db", "origin": "argument"}
+    assert shown["file_reserved_time"] == {"value": "30d", "origin": "environment MQDB_FILE_RESERVED_TIME"}
+    assert shown["cluster_name"] == {"value": "of-file", "origin": f"file {tmp_path / 'mqdb.toml'}"}
+    assert shown["port"] == {"value": "0", "origin": "default"}
+    table = place.done("config")
+    assert "of-file" in table
+    assert f"file {tmp_path / 'mqdb.toml'}" in table
+
+
+def test_an_option_of_every_command_may_stand_before_or_behind_the_command(tmp_path: Path) -> None:
+    before, behind = tmp_path / "before", tmp_path / "behind"
+
+    for arguments in (["--home", str(before), "config"], ["config", "--home", str(before)]):
+        assert str(before) in Place(tmp_path).done(*arguments)
+    both = Place(tmp_path).done("--home", str(before), "config", "--home", str(behind))
+    assert str(behind) in both

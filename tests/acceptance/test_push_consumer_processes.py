@@ -1,0 +1,146 @@
+"""Consumers as processes: killed without a word, and told to stop."""
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection, Engine
+
+from mqdb.broker.offsets import committed_offsets
+from mqdb.store.topics import TopicRoute
+from tests.fixtures.broker import append, topic
+from tests.fixtures.consumers import Inbox, Member, duplicates
+from tests.fixtures.postgres import Database
+from tests.fixtures.processes import wait_until
+
+SCRIPT = Path(__file__).with_name("consumer_process.py")
+
+# Usual is one second; the other member looks for dead ones that often.
+TAKEOVER_SECONDS = 3.0
+
+
+class ConsumerProcess:
+    """A running consumer_process.py and what it has said."""
+
+    def __init__(self, dsn: str, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(SCRIPT), dsn, *arguments], stdout=subprocess.PIPE, text=True
+        )
+        self.lines: list[str] = []
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.strip())
+
+    @property
+    def assigned(self) -> list[int]:
+        for line in reversed(self.lines):
+            if line.startswith("assigned"):
+                return [int(word) for word in line.split()[1:]]
+        return []
+
+    @property
+    def bodies(self) -> list[str]:
+        return [line.removeprefix("got ") for line in self.lines if line.startswith("got ")]
+
+    def end(self, number: signal.Signals) -> int:
+        """Send a signal; the exit code. All that was said has been read then."""
+        self.process.send_signal(number)
+        code = self.process.wait(30)
+        self._reader.join()
+        return code
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        self._reader.join()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+Run = Callable[..., ConsumerProcess]
+
+
+@pytest.fixture
+def run(database: Database) -> Iterator[Run]:
+    """Starts consumer processes."""
+    started: list[ConsumerProcess] = []
+
+    def start(*arguments: str) -> ConsumerProcess:
+        started.append(ConsumerProcess(database.dsn, *arguments))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.close()
+
+
+def send(broker: Connection, route: TopicRoute, first: int, count: int) -> None:
+    for number in range(first, first + count):
+        append(broker, route, f"{number}", queue_id=number % len(route.queue_keys))
+
+
+def test_row_70_the_queues_of_a_killed_member_are_taken_over_at_once(
+    broker: Connection, engine: Engine, member: Member, run: Run
+) -> None:
+    """Checklist row 70, its closed connection, without a broker process. What it had in hand comes to the other."""
+    route = topic(broker, queues=4)
+    inbox = Inbox()
+    survivor = member(inbox)
+    process = run()
+    wait_until(lambda: len(process.assigned) == len(survivor.assignment) == 2, 30)
+    send(broker, route, 0, 400)
+    wait_until(lambda: len(process.bodies) > 50)
+
+    process.end(signal.SIGKILL)
+    wait_until(lambda: len(survivor.assignment) == 4, TAKEOVER_SECONDS)
+    send(broker, route, 400, 400)
+    wait_until(lambda: {*process.bodies, *inbox.bodies} >= {f"{number}" for number in range(800)}, 30)
+
+    assert duplicates(inbox) == {}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_member_that_is_told_to_stop_leaves_nothing_undone(
+    broker: Connection, member: Member, run: Run, number: signal.Signals
+) -> None:
+    route = topic(broker, queues=4)
+    process = run()
+    wait_until(lambda: len(process.assigned) == 4, 30)
+    send(broker, route, 0, 200)
+    wait_until(lambda: len(process.bodies) > 50)
+
+    assert process.end(number) == 0
+    assert process.lines[-1] == "left"
+    done = sum(committed_offsets(broker, "readers", route.queue_keys).values())
+    assert done == len(process.bodies)
+    heir = Inbox()
+    member(heir)
+    heir.wait_for(200 - done)
+
+    assert sorted(map(int, process.bodies + heir.bodies)) == list(range(200))
+
+
+def test_a_second_signal_ends_a_member_whose_listener_hangs(broker: Connection, member: Member, run: Run) -> None:
+    route = topic(broker)
+    process = run("stuck")
+    append(broker, route, "1", "stuck", "2")
+    wait_until(lambda: "waiting" in process.lines and len(process.bodies) == 2, 30)
+
+    process.process.send_signal(signal.SIGTERM)
+    wait_until(lambda: process.lines[-1] == "assigned")
+    assert process.process.poll() is None
+    assert process.end(signal.SIGTERM) == -signal.SIGTERM
+    heir = Inbox()
+    member(heir)
+    heir.wait_for(2)
+
+    assert heir.bodies[0] == "1"

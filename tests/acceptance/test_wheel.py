@@ -1,0 +1,53 @@
+"""The wheel is whole: installed into an empty virtual environment it migrates a database and runs the command line."""
+
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+from tests.fixtures.postgres import Database, query
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The `bin` folder of a virtual environment that holds the built wheel, its dependencies and nothing else."""
+    folder = tmp_path_factory.mktemp("wheel")
+    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT))
+    venv.create(folder / "venv", with_pip=True)
+    programs = folder / "venv" / "bin"
+    [wheel] = folder.glob("mqdb-*.whl")
+    constraint = str(ROOT / "requirements.lock")
+    run(str(programs / "python"), "-m", "pip", "install", "--quiet", "--constraint", constraint, str(wheel))
+    return programs
+
+
+def run(*command: str) -> str:
+    """What a command prints; it must succeed. Run from the root directory, where no checkout can be imported."""
+    done = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_an_installed_wheel_migrates_an_empty_database(installed: Path, empty_database: Database) -> None:
+    run(str(installed / "mqdb"), "migrate", "--dsn", empty_database.dsn)
+
+    assert query(empty_database.dsn, "SELECT version_num FROM mqdb.alembic_version") is not None
+    assert "0001" in run(str(installed / "mqdb"), "migrate", "--current", "--dsn", empty_database.dsn)
+    assert "CREATE TABLE mqdb.commit_log" in run(str(installed / "mqdb"), "migrate", "--sql")
+
+
+@pytest.mark.slow
+def test_an_installed_wheel_carries_the_demo_and_the_types(installed: Path) -> None:
+    look = (
+        "import mqdb, mqdb_client; from pathlib import Path; p = Path(mqdb.__file__).parent;"
+        "print(len(list(p.glob('cli/demo_data/flights.csv*'))), (p / 'py.typed').exists(), (p / 'alembic.ini').exists(),"
+        "(Path(mqdb_client.__file__).parent / 'py.typed').exists())"
+    )
+
+    assert run(str(installed / "python"), "-c", look).split() == ["1", "True", "True", "True"]

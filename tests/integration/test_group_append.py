@@ -1,0 +1,176 @@
+"""Group append: who leads, who is taken along, and what becomes of each when time runs out."""
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pytest
+from sqlalchemy import Engine
+
+from mqdb.broker import send
+from mqdb.errors import IllegalState, MqdbError, SendGivenUp, SendTimeout
+from mqdb.message import Message
+from mqdb.store.commit_log import Record
+from mqdb.unique_id import UniqueIdGenerator
+from mqdb_client import group_append
+from mqdb_client.group_append import GroupAppend
+from mqdb_client.held_connection import HeldConnection
+from tests.fixtures.log import create_topic
+from tests.fixtures.postgres import Database
+from tests.fixtures.processes import wait_until
+from tests.fixtures.threads import Doing
+
+STALL = "LOCK TABLE mqdb.commit_log IN SHARE MODE"
+_ids = UniqueIdGenerator()
+
+
+class Log:
+    """A locked log, and senders in front of it. Each sends messages named after it."""
+
+    def __init__(self, database: Database, engine: Engine) -> None:
+        self.database = database
+        self.connection = database.connect()
+        [self.queue_key] = create_topic(self.connection, "orders", 1)
+        self.locker = database.connect(autocommit=False)
+        self.locker.execute(STALL)
+        self.held = HeldConnection(engine.connect)
+        self.held.open()
+        self.held.wait_connected(time.monotonic() + 10)
+        self.appends = GroupAppend(self.held, "here", timeout_seconds=3.0)
+
+    def records(self, name: str, count: int = 1, size: int = 0) -> list[Record]:
+        body = name.encode() + b"." * size
+        message = Message("orders", body)
+        return [send.record(message, self.queue_key, _ids.next(), datetime.now(UTC), "test") for _ in range(count)]
+
+    def sender(self, name: str, seconds: float = 30, count: int = 1, size: int = 0) -> Doing[list[int]]:
+        """Begins to send; returns when it is under way or waits."""
+        is_first, waiting = not self.appends._is_busy, len(self.appends._waiting)
+        records, deadline = self.records(name, count, size), time.monotonic() + seconds
+        doing = Doing(lambda: self.appends.append(records, "orders", deadline))
+        wait_until(lambda: self.held._current is not None if is_first else len(self.appends._waiting) > waiting)
+        return doing
+
+    def unlock(self) -> None:
+        self.locker.rollback()
+
+    def statements(self) -> list[list[str]]:
+        """The first letters of the bodies that were stored together, in their order."""
+        rows = self.connection.execute(
+            """SELECT array_agg(left(convert_from(body, 'UTF8'), 1) ORDER BY log_pos) FROM mqdb.commit_log
+               GROUP BY xid::text ORDER BY min(log_pos)"""
+        )
+        return [row[0] for row in rows]
+
+
+@pytest.fixture
+def log(database: Database, engine: Engine) -> Iterator[Log]:
+    log = Log(database, engine)
+    yield log
+    log.unlock()
+    log.appends.close()
+    log.held.close()
+
+
+def test_those_who_gather_are_stored_together_in_their_order(log: Log) -> None:
+    senders = [log.sender(name) for name in "abcd"]
+    log.unlock()
+
+    positions = [sender.result() for sender in senders]
+
+    assert log.statements() == [["a"], ["b", "c", "d"]]
+    assert positions == sorted(positions)
+
+
+def test_one_that_is_given_up_does_not_take_others_with_it(log: Log) -> None:
+    first = log.sender("a", seconds=0.5)
+    second = log.sender("b", seconds=1.5)
+    third = log.sender("c")
+
+    assert isinstance(first.error(), SendGivenUp)
+    # The second leads now, with the third in its statement.
+    assert isinstance(second.error(), SendGivenUp)
+    log.unlock()
+
+    assert len(third.result()) == 1
+    assert log.statements() == [["c"]]
+
+
+def test_with_hardly_any_time_left_nobody_begins_a_statement_for_others(log: Log) -> None:
+    first = log.sender("a", seconds=1.0)
+    second = log.sender("b", seconds=1.05)
+    third = log.sender("c")
+
+    assert isinstance(first.error(), SendGivenUp)
+    assert isinstance(second.error(), SendGivenUp)
+    log.unlock()
+    third.result()
+    assert log.statements() == [["c"]]
+
+
+def test_who_waits_in_vain_has_stored_nothing(log: Log) -> None:
+    first = log.sender("a")
+    second = log.sender("b", seconds=0.2)
+
+    assert isinstance(second.error(), SendGivenUp)
+    log.unlock()
+    first.result()
+
+    assert log.statements() == [["a"]]
+
+
+def test_who_is_under_way_with_another_does_not_know_the_outcome(log: Log) -> None:
+    first = log.sender("a", seconds=0.5)
+    second = log.sender("b")
+    third = log.sender("c", seconds=1.0)
+
+    assert isinstance(first.error(), SendGivenUp)
+    assert type(third.error()) is SendTimeout
+    log.unlock()
+    second.result()
+
+    assert log.statements() == [["b", "c"]]
+
+
+def test_a_statement_carries_no_more_than_its_share(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_append, "MAX_GATHERED_MESSAGES", 3)
+    senders = [log.sender("a"), log.sender("b", count=2), *(log.sender(name) for name in "cdefg")]
+    log.unlock()
+
+    assert [len(sender.result()) for sender in senders] == [1, 2, 1, 1, 1, 1, 1]
+    assert log.statements() == [["a"], ["b", "b", "c"], ["d", "e", "f"], ["g"]]
+
+
+def test_a_statement_carries_no_more_bytes_than_its_share(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_append, "MAX_GATHERED_BYTES", 3_000)
+    senders = [log.sender(name, size=1_200) for name in "abcd"] + [log.sender("e", size=10_000), log.sender("f")]
+    log.unlock()
+
+    for sender in senders:
+        sender.result()
+    assert log.statements() == [["a"], ["b", "c"], ["d"], ["e"], ["f"]]
+
+
+def test_after_the_end_nothing_is_taken(log: Log) -> None:
+    log.unlock()
+    log.appends.close()
+
+    with pytest.raises(IllegalState, match="shut down"):
+        log.appends.append(log.records("a"), "orders", time.monotonic() + 1)
+
+
+def test_a_queue_that_is_gone_is_asked_for_once(log: Log) -> None:
+    senders = [log.sender(name) for name in "abcdefgh"]
+    log.connection.execute("DELETE FROM mqdb.topic WHERE topic = 'orders'")
+    before = log.connection.execute("SELECT last_value FROM mqdb.log_pos").fetchone()
+    log.unlock()
+
+    errors: list[MqdbError] = [sender.error() for sender in senders]
+
+    assert {str(error) for error in errors} == {
+        "topic 'orders' does not exist; create it with: mqdb topic create orders"
+    }
+    after = log.connection.execute("SELECT last_value FROM mqdb.log_pos").fetchone()
+    assert before is not None
+    assert after is not None
+    assert after[0] - before[0] <= 2

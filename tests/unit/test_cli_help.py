@@ -1,0 +1,72 @@
+"""The help of the command line."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+
+from mqdb.cli.app import app, run
+
+
+def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The names of all commands and groups, the root included."""
+    yield path
+    for name, below in getattr(command, "commands", {}).items():
+        yield from commands(below, (*path, name))
+
+
+EVERY_COMMAND = list(commands(typer.main.get_command(app)))
+
+
+@pytest.mark.parametrize("path", EVERY_COMMAND, ids=" ".join)
+def test_the_help_of_every_command_shows_an_example(path: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*path, "--help"]) == 0
+
+    _, _, examples = capsys.readouterr().out.partition("Examples")
+    assert " ".join(("mqdb", *path)) in examples
+
+
+@pytest.mark.parametrize("path", EVERY_COMMAND, ids=" ".join)
+def test_every_command_takes_the_options_of_every_command(
+    path: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run([*path, "-h"])
+
+    printed = capsys.readouterr().out
+    for option in ("--dsn", "--home", "--config", "--verbose"):
+        assert option in printed
+
+
+def test_without_a_command_the_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([]) == 0
+
+    assert "mqdb serve" in capsys.readouterr().out
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+
+    assert capsys.readouterr().out.startswith("mqdb 0.")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--colour"], "mqdb: no such option: --colour; see: mqdb --help"),
+        (["topics"], "mqdb: no such command 'topics'"),
+        (["topic", "create"], "mqdb: missing argument 'TOPIC'; see: mqdb topic create --help"),
+        (["topic", "create", "t", "--queues", "many"], "mqdb: invalid value for '--queues'"),
+        (["topic", "create", "t", "--type", "BIG"], "mqdb: invalid value for '--type'"),
+        (["consume", "t", "--count", "0"], "mqdb: invalid value for '--count' / '-c'"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line_that_says_what_and_where_to_look(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == 1
+
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith(sentence)
+    assert printed.err.count("\n") == 1

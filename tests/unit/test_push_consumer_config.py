@@ -1,0 +1,122 @@
+"""What a push consumer refuses before it connects anywhere."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from mqdb.errors import (
+    IllegalState,
+    MqdbError,
+    NameInvalid,
+    NotSupported,
+    ParameterInvalid,
+    TagExpressionInvalid,
+)
+from mqdb.group import ConsumeFromWhere, MessageModel
+from mqdb.message import ReceivedMessage
+from mqdb_client import ConsumeConcurrentlyStatus, MessageSelector, PushConsumer
+
+DSN = "postgresql://mqdb@127.0.0.1:1/nowhere"
+
+
+def consumer(group: str = "readers", /, **options: Any) -> PushConsumer:
+    return PushConsumer(group, DSN, **options)
+
+
+def listener(_messages: list[ReceivedMessage]) -> ConsumeConcurrentlyStatus:
+    return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+
+
+RANGES = {
+    "consume_thread_nums": (1, 1_000),
+    "consume_message_batch_max_size": (1, 1_024),
+    "pull_batch_size": (1, 1_024),
+    "pull_threshold_for_queue": (1, 65_535),
+    "pull_threshold_size_for_queue": (1, 1_024),
+    "consume_concurrently_max_span": (1, 65_535),
+}
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_numbers_have_the_ranges_of_rocketmq(name: str) -> None:
+    lowest, highest = RANGES[name]
+    for value in (lowest, highest):
+        consumer("readers", **{name: value})
+
+    for value in (lowest - 1, highest + 1, "20", 1.5, None):
+        with pytest.raises(ParameterInvalid) as caught:
+            consumer("readers", **{name: value})
+        assert str(caught.value) == f"{name} = {value!r}: must be a whole number from {lowest:,} to {highest:,}"
+
+
+@pytest.mark.parametrize("name", ["persist_consumer_offset_interval", "rebalance_interval", "hand_over_grace"])
+def test_durations_are_longer_than_nothing(name: str) -> None:
+    for value in (timedelta(0), timedelta(seconds=-1), 5):
+        with pytest.raises(ParameterInvalid, match="must be a timedelta of more than 0"):
+            consumer("readers", **{name: value})
+
+
+@pytest.mark.parametrize("group", ["", "a.b", "组", "g" * 121, "DEFAULT_CONSUMER"])
+def test_rows_1_to_3_groups_have_names(group: str) -> None:
+    """Checklist rows 1 to 3."""
+    with pytest.raises(NameInvalid):
+        consumer(group)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"message_model": MessageModel.BROADCASTING}, {"consume_from_where": ConsumeFromWhere.TIMESTAMP}],
+    ids=lambda options: str(next(iter(options.values()))),
+)
+def test_models_that_are_not_built_yet_are_refused_as_a_whole(options: dict[str, Any]) -> None:
+    with pytest.raises(NotSupported):
+        consumer(**options)
+
+
+def test_orderly_consumption_is_refused() -> None:
+    with pytest.raises(NotSupported, match="orderly"):
+        consumer().register_listener(listener, orderly=True)
+
+
+def test_row_42_an_sql_selector_is_refused() -> None:
+    """Checklist row 42: nothing is subscribed to half."""
+    with pytest.raises(NotSupported, match="SQL92"):
+        consumer().subscribe("orders", MessageSelector.by_sql("a > 1"))
+
+
+@pytest.mark.parametrize(
+    ("topic", "expression", "error"),
+    [("a.b", "*", NameInvalid), ("", "*", NameInvalid), ("orders", "||", TagExpressionInvalid)],
+)
+def test_subscriptions_are_checked(topic: str, expression: str, error: type[MqdbError]) -> None:
+    with pytest.raises(error):
+        consumer().subscribe(topic, expression)
+
+
+def test_a_consumer_without_subscription_or_listener_does_not_start() -> None:
+    without_subscription, without_listener = consumer(), consumer()
+    without_subscription.register_listener(listener)
+    without_listener.subscribe("orders")
+
+    with pytest.raises(IllegalState, match=r"call subscribe\(\) first"):
+        without_subscription.start()
+    with pytest.raises(IllegalState, match=r"call register_listener\(\) first"):
+        without_listener.start()
+
+
+def test_shutdown_before_the_start_is_for_ever() -> None:
+    never_started = consumer()
+    never_started.shutdown()
+
+    with pytest.raises(IllegalState, match="shut down already"):
+        never_started.start()
+    with pytest.raises(NotSupported, match="subscribe"):
+        never_started.subscribe("orders")
+
+
+def test_dsn_and_settings_exclude_each_other() -> None:
+    from mqdb.settings import load_settings
+
+    with pytest.raises(ParameterInvalid):
+        PushConsumer("readers", DSN, load_settings(dsn=DSN))
