@@ -123,9 +123,6 @@ class Settings(BaseSettings):
     """From here on old messages are dropped at any hour."""
     disk_clean_forcibly_percent: Percent = 85
     """From here on messages younger than `file_reserved_time` are dropped as well."""
-    disk_refuse_writes_percent: Percent = 90
-    """From here on sends are refused."""
-
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
 
     @property
@@ -171,13 +168,10 @@ class Settings(BaseSettings):
             raise ValueError("use letters, digits, and _ . - after the first")
         return value
 
-    @field_validator("disk_clean_forcibly_percent", "disk_refuse_writes_percent")
+    @field_validator("disk_clean_forcibly_percent")
     @classmethod
     def _disk_limits_rise(cls, value: int, info: ValidationInfo) -> int:
-        lower = {
-            "disk_clean_forcibly_percent": "disk_max_used_space_percent",
-            "disk_refuse_writes_percent": "disk_clean_forcibly_percent",
-        }[info.field_name or ""]
+        lower = "disk_max_used_space_percent"
         if value < info.data.get(lower, 0):
             raise ValueError(f"must not be less than {lower}, which is {info.data[lower]}")
         return value

@@ -18,7 +18,10 @@ from datetime import timedelta
 from typing import ClassVar, Final
 from weakref import WeakSet
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, event
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import DisconnectionError
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from mqdb.broker import membership
 from mqdb.broker.query import broker_info
@@ -42,6 +45,8 @@ logger = logging.getLogger(__name__)
 HEARTBEAT_INTERVAL: Final = timedelta(seconds=30)
 
 _PRESENCE_RETRY_SECONDS: Final = 1.0
+
+_MADE_AT: Final = "mqdb_made_at"
 
 
 def settings_of(dsn: str | None, settings: Settings | None) -> Settings:
@@ -118,6 +123,9 @@ class ClientInstance:
             pool_dsn or broker.dsn, prepared=pool_dsn is None, pool_size=0, application_name=f"mqdb {self.client_id}"
         )
         self.target = target_of(self.engine)
+        self._suspect_before = 0.0
+        event.listen(self.engine, "connect", _note_age)
+        event.listen(self.engine, "checkout", self._check_age)
         self.routes = Routes(self.connect)
         self._watch = DispatchWatch(self.connect)
         self._presence = Duty("presence", self._announce_again, due=False)
@@ -276,12 +284,16 @@ class ClientInstance:
             self._group_changes.call(group)
 
     def _recovered(self) -> None:
-        # The other connections are as old as the one that was lost.
-        self.engine.dispose()
+        # Connections that are as old as the one that was lost are not used again.
+        self._suspect_before = time.monotonic()
         self.routes.clear()
         self._register_all()
         self._arrivals.call(None)
         self._group_changes.call(None)
+
+    def _check_age(self, _connection: DBAPIConnection, entry: ConnectionPoolEntry, _proxy: object) -> None:
+        if entry.info[_MADE_AT] < self._suspect_before:
+            raise DisconnectionError("older than the last loss of a connection")  # the pool makes another one
 
     def _beat_and_refresh(self) -> float:
         with self._registering:
@@ -305,6 +317,10 @@ class ClientInstance:
 
 
 os.register_at_fork(after_in_child=ClientInstance._after_fork_in_child)
+
+
+def _note_age(_connection: DBAPIConnection, entry: ConnectionPoolEntry) -> None:
+    entry.info[_MADE_AT] = time.monotonic()
 
 
 def _broker_of(settings: Settings) -> BrokerDsn:

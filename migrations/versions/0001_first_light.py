@@ -108,7 +108,7 @@ CREATE TABLE mqdb.segment (
 COMMENT ON TABLE mqdb.segment IS 'Ranges of log_pos; each has a partition of commit_log, consume_queue and message_index. RocketMQ: MappedFile';
 COMMENT ON COLUMN mqdb.segment.end_pos IS 'First position after the segment';
 COMMENT ON COLUMN mqdb.segment.lowest_log_pos IS 'Lowest position that the consume queue of this segment points to; below start_pos after a late committer';
-COMMENT ON COLUMN mqdb.segment.state IS 'open: takes records. closed: the sequence is past it. sealed: nothing can be written any more, all is dispatched. drained: its consume queue is dropped, its log still serves a newer segment';
+COMMENT ON COLUMN mqdb.segment.state IS 'open: takes records. closed: all its positions are taken. sealed: nothing can be written any more, all is dispatched. drained: below every min offset; its consume queue is dropped or about to be, its log may still serve a newer segment';
 
 CREATE TABLE mqdb.commit_log (
     xid xid8 NOT NULL DEFAULT pg_current_xact_id(),

@@ -16,14 +16,13 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-import psycopg
 from sqlalchemy import Connection
 
 from mqdb.broker.horizon import UNKNOWN_HORIZON, Horizon, SegmentBounds, Window, open_window
 from mqdb.errors import MessageMissing
 from mqdb.message import MessageQueue, ReceivedMessage
 from mqdb.store import consume_queue, segments
-from mqdb.store.engine import driver, target_of, translate
+from mqdb.store.engine import driver, target_of, translated
 
 #: Messages of one queue in one answer. Source: DefaultMQPushConsumer.pullBatchSize.
 DEFAULT_LIMIT = 32
@@ -86,7 +85,7 @@ def pull(
     if not requests:
         return [], horizon
     wish = _Wish(limit, limit if tag_codes is None else max(limit, scan_limit), max_bytes, tag_codes)
-    try:
+    with translated(target_of(connection)):
         horizon, window = _window(connection, requests, horizon)
         answers = _ask(connection, requests, wish, horizon, window)
         missed = [requests[n - 1] for n, rows in answers.items() if not _is_complete(requests[n - 1], rows)]
@@ -94,8 +93,6 @@ def pull(
             window = open_window(min(request.segment for request in missed))
             again = _ask(connection, missed, wish, UNKNOWN_HORIZON, window)
             answers |= {requests.index(missed[ordinal - 1]) + 1: rows for ordinal, rows in again.items()}
-    except psycopg.Error as error:
-        raise translate(error, target_of(connection)) from error
     newest = max((rows[0][_NEWEST] for rows in answers.values()), default=horizon.newest_segment)
     results = [_result(requests[ordinal - 1], rows, wish) for ordinal, rows in sorted(answers.items())]
     return results, horizon._replace(newest_segment=newest)

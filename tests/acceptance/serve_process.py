@@ -14,11 +14,16 @@ from mqdb.server import Server
 from mqdb.settings import load_settings
 
 
+def say_ready() -> None:
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+
+
 def main(arguments: str) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     server = Server(load_settings(**json.loads(arguments)))
     try:
-        server.run(on_started=lambda: print("ready", flush=True))  # noqa: T201
+        server.run(on_started=say_ready)
     except MqdbError as error:
         sys.exit(str(error))
 

@@ -1,16 +1,16 @@
 """`mqdb bench`, as processes: what it prints and what it leaves behind. Never how fast it is."""
 
 import json
-from contextlib import suppress
+import signal
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from tests.fixtures.command_line import Place
+from tests.fixtures.command_line import Place, Running
 from tests.fixtures.postgres import Database, query
-from tests.fixtures.processes import wait_until
+from tests.fixtures.processes import is_alive, wait_until
 
 Figures = dict[str, dict[str, Any]]
 
@@ -29,15 +29,18 @@ def figures_of(report: dict[str, Any]) -> Figures:
     return {figure["name"]: figure for figure in report["figures"]}
 
 
-def processes_of(place: Place) -> list[psutil.Process]:
-    """All that descend from a command of this place, workers and PostgreSQL included: they inherit its environment."""
+def family_of(command: Running, size: int) -> list[psutil.Process]:
+    """Workers, PostgreSQL and its children, as soon as there are so many."""
 
-    def home_of(process: psutil.Process) -> str | None:
-        with suppress(psutil.Error):
-            return process.environ().get("MQDB_HOME")
-        return None
+    def family() -> list[psutil.Process]:
+        return psutil.Process(command.pid).children(recursive=True)
 
-    return [process for process in psutil.process_iter() if home_of(process) == str(place.home)]
+    wait_until(lambda: len(family()) >= size, seconds=60)
+    return family()
+
+
+def are_gone(processes: list[psutil.Process]) -> bool:
+    return not any(is_alive(process.pid) for process in processes)
 
 
 def assert_measured(figure: dict[str, Any], rounds: int) -> None:
@@ -124,6 +127,7 @@ def test_without_a_dsn_it_runs_on_a_server_of_its_own_and_removes_it(place: Plac
     elsewhere = Place(place.home, database.dsn)
 
     with elsewhere.running("bench", "produce", "--only", "append", "-T", "0.1", "--rounds", "1", "-c", "2") as command:
+        family = family_of(command, 8)
         output, errors = command.process.communicate(timeout=60)
 
     assert command.process.returncode == 0, errors
@@ -132,18 +136,21 @@ def test_without_a_dsn_it_runs_on_a_server_of_its_own_and_removes_it(place: Plac
     assert "ratio ≥ 0.8" in output
     assert query(database.dsn, "SELECT count(*) FROM mqdb.commit_log") == 0
     assert list(place.home.iterdir()) == []
-    assert processes_of(place) == []
+    wait_until(lambda: are_gone(family))
 
 
-def test_an_interrupted_benchmark_takes_its_processes_with_it(place: Place) -> None:
+@pytest.mark.parametrize(("how", "ended_with"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_benchmark_that_is_ended_takes_its_processes_with_it(
+    place: Place, how: signal.Signals, ended_with: int
+) -> None:
     with place.running("bench", "latency", "-T", "60") as command:
-        # The command, the resource tracker of Python, three clients, and PostgreSQL with its children.
-        wait_until(lambda: len(processes_of(place)) > 10, seconds=60)
+        # Three workers, the resource tracker of Python, PostgreSQL and a dozen children.
+        family = family_of(command, 14)
 
-        code, errors = command.interrupt()
+        code, errors = command.end(how)
 
-    assert (code, errors) == (130, "")
-    wait_until(lambda: processes_of(place) == [])
+    assert (code, errors) == (ended_with, "")
+    wait_until(lambda: are_gone(family))
 
 
 def test_it_refuses_a_figure_that_does_not_exist(place: Place) -> None:

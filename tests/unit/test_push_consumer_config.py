@@ -44,7 +44,8 @@ def test_numbers_have_the_ranges_of_rocketmq(name: str) -> None:
     for value in (lowest, highest):
         consumer("readers", **{name: value})
 
-    for value in (lowest - 1, highest + 1, "20", 1.5, None):
+    refused: list[object] = [lowest - 1, highest + 1, "20", 1.5, None]
+    for value in refused:
         with pytest.raises(ParameterInvalid) as caught:
             consumer("readers", **{name: value})
         assert str(caught.value) == f"{name} = {value!r}: must be a whole number from {lowest:,} to {highest:,}"

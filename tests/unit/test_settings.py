@@ -177,7 +177,6 @@ def test_an_unknown_argument_is_refused() -> None:
         ("delete_when", ";", "from 00 to 23"),
         ("disk_max_used_space_percent", "101", "less than or equal to 100"),
         ("disk_clean_forcibly_percent", "74", "less than disk_max_used_space_percent, which is 75"),
-        ("disk_refuse_writes_percent", "84", "less than disk_clean_forcibly_percent, which is 85"),
         ("broker_name", "broker a", "letters, digits"),
         ("cluster_name", "a;b", "letters, digits"),
         ("dsn", "mysql://h/db", "write postgresql://"),

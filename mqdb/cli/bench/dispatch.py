@@ -63,7 +63,7 @@ def _index(testbed: Testbed, topic: Topic, messages: int) -> Measurement:
     def index() -> int:
         done = 0
         while done < messages:
-            (batch,) = testbed.below.execute(_INDEX_BATCH, (MAX_ROWS,)).fetchone() or (0,)
+            (batch,) = testbed.below.execute(_INDEX_BATCH, (min(MAX_ROWS, messages - done),)).fetchone() or (0,)
             done += batch
         return done
 
