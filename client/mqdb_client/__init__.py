@@ -1,12 +1,14 @@
 """The client of mqdb: producers and consumers, for Python programs.
 
-with Producer("orders-service") as producer:
-    producer.send(Message("orders", b"...", tag="paid"))
+A producer works inside its block, a consumer until it is told to stop:
 
-consumer = PushConsumer("billing")
-consumer.subscribe("orders", "paid || refunded")
-consumer.register_listener(listener)
-consumer.run()
+    with Producer("orders-service") as producer:
+        producer.send(Message("orders", b"...", tag="paid"))
+
+    consumer = PushConsumer("billing")
+    consumer.subscribe("orders", "paid || refunded")
+    consumer.register_listener(listener)
+    consumer.run()
 """
 
 from mqdb import errors

@@ -54,7 +54,7 @@ class _State(Enum):
 
 
 class _Unit:
-    """Records that go together, and what becomes of them. All but the first four belong to the guard."""
+    """Records that go together, and what becomes of them. Its state changes under the guard only."""
 
     __slots__ = ("deadline", "error", "positions", "records", "state", "topic", "turn")
 
@@ -146,14 +146,17 @@ class GroupAppend:
         unit.state = _State.ABANDONED
 
     def _lead(self, leader: _Unit) -> None:
+        batch = [leader]
         try:
             self._check_time(leader)
             self._held.wait_connected(leader.deadline)
-            self._store(self._take_along(leader), leader)
+            self._take_along(batch)
+            self._store(batch, leader)
         except NotRun as not_run:
             leader.error = self._not_stored(leader, not_run.error)
         finally:
             with self._guard:
+                self._put_back(batch)  # those that Ctrl-C has left over
                 self._pass_on()
 
     def _check_time(self, leader: _Unit) -> None:
@@ -163,20 +166,19 @@ class GroupAppend:
             if seconds_left < self._timeout_seconds * _SHARE_TO_LEAD:
                 raise NotRun(self._held.why_lost)
 
-    def _take_along(self, leader: _Unit) -> list[_Unit]:
-        batch = [leader]
+    def _take_along(self, batch: list[_Unit]) -> None:
         with self._guard:
-            if self._waiting:
-                room, bytes_left = MAX_GATHERED_MESSAGES - len(leader.records), MAX_GATHERED_BYTES - _bytes(leader)
-                while self._waiting:
-                    unit = self._waiting[0]
-                    room, bytes_left = room - len(unit.records), bytes_left - _bytes(unit)
-                    if room < 0 or bytes_left < 0:
-                        break
-                    self._waiting.popleft()
-                    unit.state = _State.TAKEN
-                    batch.append(unit)
-        return batch
+            if not self._waiting:
+                return
+            room, bytes_left = MAX_GATHERED_MESSAGES - len(batch[0].records), MAX_GATHERED_BYTES - _bytes(batch[0])
+            while self._waiting:
+                unit = self._waiting[0]
+                room, bytes_left = room - len(unit.records), bytes_left - _bytes(unit)
+                if room < 0 or bytes_left < 0:
+                    break
+                self._waiting.popleft()
+                unit.state = _State.TAKEN
+                batch.append(unit)
 
     def _pass_on(self) -> None:
         if self._waiting:
@@ -195,10 +197,10 @@ class GroupAppend:
         try:
             positions = self._held.run(lambda connection: append(connection, records, topic), leader.deadline)
         except NotRun as not_run:
-            self._put_back(batch, leader, not_run.error)
+            self._give_up(batch, leader, not_run.error)
         except Overdue as overdue:
             if overdue.is_undone:
-                self._put_back(batch, leader, None)
+                self._give_up(batch, leader, None)
             else:
                 self._fail(batch, lambda unit: SendTimeout(unit.topic, self._timeout_seconds), overdue.__cause__)
         except BrokerUnavailable as error:
@@ -237,15 +239,18 @@ class GroupAppend:
                     unit.error.__cause__ = cause
                     unit.wake(_State.DONE)
 
-    def _put_back(self, batch: list[_Unit], leader: _Unit, why: MqdbError | None) -> None:
-        """Nothing is stored, and the leader's time is up. The others have time left, and wait again, in front."""
+    def _give_up(self, batch: list[_Unit], leader: _Unit, why: MqdbError | None) -> None:
+        """Nothing is stored, and the leader's time is up. The others have time left, and wait again."""
         with self._guard:
-            for unit in reversed(batch):
-                if unit is leader:
-                    unit.error = self._not_stored(unit, why)
-                elif unit.state is _State.TAKEN:
-                    unit.state = _State.WAITING
-                    self._waiting.appendleft(unit)
+            if leader in batch:
+                leader.error = self._not_stored(leader, why)
+            self._put_back(batch)
+
+    def _put_back(self, batch: list[_Unit]) -> None:
+        for unit in reversed(batch):
+            if unit.state is _State.TAKEN:
+                unit.state = _State.WAITING
+                self._waiting.appendleft(unit)
 
     def _not_stored(self, unit: _Unit, why: MqdbError | None) -> MqdbError:
         return copy.copy(why) if why is not None else SendGivenUp(unit.topic, self._timeout_seconds)

@@ -45,9 +45,10 @@ def test_an_installed_wheel_migrates_an_empty_database(installed: Path, empty_da
 @pytest.mark.slow
 def test_an_installed_wheel_carries_the_demo_and_the_types(installed: Path) -> None:
     look = (
-        "import mqdb, mqdb_client; from pathlib import Path; p = Path(mqdb.__file__).parent;"
-        "print(len(list(p.glob('cli/demo_data/flights.csv*'))), (p / 'py.typed').exists(), (p / 'alembic.ini').exists(),"
-        "(Path(mqdb_client.__file__).parent / 'py.typed').exists())"
+        "import mqdb, mqdb_client; from pathlib import Path;"
+        "server, client = Path(mqdb.__file__).parent, Path(mqdb_client.__file__).parent;"
+        "print(len(list(server.glob('cli/demo_data/flights.csv*'))), *(path.exists() for path in"
+        " (server / 'py.typed', server / 'alembic.ini', client / 'py.typed')))"
     )
 
     assert run(str(installed / "python"), "-c", look).split() == ["1", "True", "True", "True"]

@@ -15,7 +15,7 @@ from mqdb.errors import BrokerMisnamed, IllegalState
 from mqdb.settings import load_settings
 from mqdb.store import locks
 from mqdb.store.clients import ClientKind, Registration
-from mqdb.store.engine import create_engine
+from mqdb.store.engine import create_engine, driver
 from mqdb_client.instance import ClientInstance
 from tests.fixtures.log import append, create_topic
 from tests.fixtures.postgres import Database
@@ -288,6 +288,21 @@ def test_after_a_lost_connection_everything_is_as_before(
     assert len(clients(database)) == 2
     told = [record.getMessage() for record in caplog.records if record.name == "mqdb_client.listener"]
     assert told == ["lost the connection to the broker", "connected to the broker again"]
+
+
+def test_after_a_lost_connection_no_older_one_is_used_again(database: Database, instance: ClientInstance) -> None:
+    heard = Heard()
+    instance.on_arrival(heard)
+    with instance.connect() as connection:
+        before = driver(connection).info.backend_pid
+    with instance.connect() as connection:
+        assert driver(connection).info.backend_pid == before
+
+    lose(database, instance)
+    wait_until(lambda: None in heard.values)
+
+    with instance.connect() as connection:
+        assert driver(connection).info.backend_pid != before
 
 
 def test_a_long_outage_is_told_once(database: Database, proxy: Proxy, caplog: pytest.LogCaptureFixture) -> None:

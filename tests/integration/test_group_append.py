@@ -1,5 +1,6 @@
 """Group append: who leads, who is taken along, and what becomes of each when time runs out."""
 
+import _thread
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -8,7 +9,7 @@ import pytest
 from sqlalchemy import Engine
 
 from mqdb.broker import send
-from mqdb.errors import IllegalState, MqdbError, SendGivenUp, SendTimeout
+from mqdb.errors import BrokerUnavailable, IllegalState, MqdbError, SendGivenUp, SendTimeout
 from mqdb.message import Message
 from mqdb.store.commit_log import Record
 from mqdb.unique_id import UniqueIdGenerator
@@ -130,6 +131,31 @@ def test_who_is_under_way_with_another_does_not_know_the_outcome(log: Log) -> No
     second.result()
 
     assert log.statements() == [["b", "c"]]
+
+
+def test_ctrl_c_in_the_thread_that_leads_leaves_the_others_with_an_answer(log: Log) -> None:
+    first = log.sender("a", seconds=0.5)
+    third: list[Doing[list[int]]] = []
+
+    def interrupt() -> None:
+        wait_until(lambda: len(log.appends._waiting) == 1)
+        third.append(log.sender("c"))
+        first.error()
+        # Now the main thread leads, with the third in its statement.
+        wait_until(lambda: log.held._current is not None and not log.appends._waiting)
+        _thread.interrupt_main()
+
+    interrupter = Doing(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        log.appends.append(log.records("b"), "orders", time.monotonic() + 30)
+    interrupter.result()
+
+    error = third[0].error()
+    assert isinstance(error, BrokerUnavailable)
+    assert "may be stored, or not" in str(error)
+    log.unlock()
+    log.appends.append(log.records("d"), "orders", time.monotonic() + 10)
+    assert log.statements() == [["d"]]
 
 
 def test_a_statement_carries_no_more_than_its_share(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:

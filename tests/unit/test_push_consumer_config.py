@@ -45,10 +45,10 @@ def test_numbers_have_the_ranges_of_rocketmq(name: str) -> None:
         consumer("readers", **{name: value})
 
     refused: list[object] = [lowest - 1, highest + 1, "20", 1.5, None]
-    for value in refused:
+    for wrong in refused:
         with pytest.raises(ParameterInvalid) as caught:
-            consumer("readers", **{name: value})
-        assert str(caught.value) == f"{name} = {value!r}: must be a whole number from {lowest:,} to {highest:,}"
+            consumer("readers", **{name: wrong})
+        assert str(caught.value) == f"{name} = {wrong!r}: must be a whole number from {lowest:,} to {highest:,}"
 
 
 @pytest.mark.parametrize("name", ["persist_consumer_offset_interval", "rebalance_interval", "hand_over_grace"])

@@ -118,9 +118,7 @@ class ProcessQueue:
     def take(self, limit: int) -> list[ReceivedMessage]:
         """Start up to `limit` messages, the lowest offsets first; `finish` or `fail` has to follow, unless it is []."""
         with self._lock:
-            if self._is_dropped:
-                return []
-            unstarted = self._unstarted
+            unstarted = self._unstarted  # empty once dropped
             messages = [unstarted.popleft() for _ in range(min(limit, len(unstarted)))]
             if messages:
                 self._running += 1

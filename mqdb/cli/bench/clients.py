@@ -1,6 +1,7 @@
 """Loads that are about the client: producers and consumers as a program uses them."""
 
 import logging
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -59,8 +60,11 @@ def consume(broker: BrokerDsn, threads: int, *, topic: str, messages: int, batch
     # Nobody serves while this is measured, on purpose.
     logging.getLogger("mqdb_client.dispatch_watch").setLevel(logging.ERROR)
     counts: list[int] = []
+    begin = threading.Event()
 
     def listener(received: list[ReceivedMessage]) -> ConsumeConcurrentlyStatus:
+        # By the start of the round some thousand messages are pulled, and no more for want of room.
+        begin.wait()
         counts.append(len(received))
         return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
 
@@ -73,29 +77,26 @@ def consume(broker: BrokerDsn, threads: int, *, topic: str, messages: int, batch
     consumer.subscribe(topic)
     consumer.register_listener(listener)
     with consumer:
-        yield [_Progress(counts, messages)] * threads
+        try:
+            yield [_Progress(begin, counts, messages)] * threads
+        finally:
+            begin.set()
 
 
 class _Progress:
     """An operation that waits a moment, and returns how many messages the consumer has had meanwhile."""
 
-    def __init__(self, counts: list[int], messages: int) -> None:
+    def __init__(self, begin: threading.Event, counts: list[int], messages: int) -> None:
+        self._begin = begin
         self._counts = counts
         self._missing = messages
         self._seen = 0
-        self._has_begun = False
 
     def __call__(self) -> int:
-        if not self._has_begun:
-            # What came before the round does not count.
-            self._has_begun = True
-            self._fresh()
+        self._begin.set()
         if self._missing <= 0:
             raise Exhausted
         time.sleep(_LOOK_SECONDS)
-        return self._fresh()
-
-    def _fresh(self) -> int:
         end = len(self._counts)
         fresh = sum(self._counts[self._seen : end])
         self._seen = end

@@ -1,10 +1,8 @@
 """From a command to its report: where it runs, what it was asked for, what it found."""
 
-import signal
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
-from types import FrameType
-from typing import NamedTuple, NoReturn, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import typer
 from sqlalchemy import text
@@ -50,7 +48,6 @@ def run(
     """Measure, and print. Missing a goal is a finding, not an error."""
     settings = start(context)
     options.check()
-    signal.signal(signal.SIGTERM, _end)
     # MQDB_DSN is where somebody's messages are; a benchmark goes there only when told to.
     broker = settings.broker if settings.origin("dsn") == "argument" else None
     with (
@@ -78,11 +75,6 @@ def run(
         print(report.as_json())
     else:
         report.show(standard_output())
-
-
-def _end(_number: int, _frame: FrameType | None) -> NoReturn:
-    # Through all the `with` blocks, so that servers, workers and tables go.
-    raise SystemExit(128 + signal.SIGTERM)
 
 
 def _environment(testbed: Testbed) -> dict[str, object]:

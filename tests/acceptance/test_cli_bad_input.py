@@ -1,0 +1,292 @@
+"""A user's mistake: exit code 1 and one line that names the value and the remedy, no traceback, nothing stored."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from mqdb.embedded import EmbeddedPostgres
+from mqdb.embedded.ports import candidates, is_free
+from tests.fixtures.command_line import Outcome, Place, served
+from tests.fixtures.postgres import Database, query
+
+MEGABYTE = 1024 * 1024
+
+
+@pytest.fixture
+def place(database: Database, tmp_path: Path) -> Iterator[Place]:
+    with served(Place(tmp_path, database.dsn)) as place:
+        place.done("topic", "create", "orders", "--queues", "1")
+        yield place
+
+
+def free_port() -> int:
+    return next(port for port in candidates(0, None) if is_free(port))
+
+
+def assert_refused(outcome: Outcome, *parts: str) -> None:
+    """One line on standard error, with all these parts in it, and nothing else."""
+    assert outcome.code == 1
+    assert outcome.text == ""
+    assert outcome.errors.startswith("mqdb: ")
+    assert outcome.errors.count("\n") == 1
+    for part in parts:
+        assert part in outcome.errors
+
+
+def stored(place: Place, topic: str = "orders") -> str:
+    return place.done("consume", topic, "--exit")
+
+
+# -- messages -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["orders", ""], ["the body of a message to topic 'orders' is empty", "at least 1 byte"]),
+        (["orders", "good", ""], ["the body of a message to topic 'orders' is empty"]),
+        (["orders", "x", "-p", "KEYS=x"], ["property 'KEYS' is reserved", "choose another name"]),
+        (["orders", "x", "-p", "a"], ["property = 'a'", "NAME=VALUE"]),
+        (["orders", "x", "-p", "a="], ["property 'a'", "blank"]),
+        (["orders", "x", "-k", "two words"], ["'two words'", "holds a blank"]),
+        (["two words", "x"], ["topic name 'two words'", "1 to 127 characters"]),
+        (["", "x"], ["topic name ''", "is empty"]),
+        (["SCHEDULE_TOPIC_XXXX", "x"], ["'SCHEDULE_TOPIC_XXXX' belongs to the broker"]),
+        (["orders", "x", "-f", "orders.txt"], ["file = 'orders.txt'", "not both"]),
+        (["orders", "-f", "/nowhere/orders.txt"], ["'/nowhere/orders.txt'", "No such file or directory"]),
+        (["orders", "-f", "/"], ["file = '/'", "Is a directory"]),
+        (["orders", "--tag-column", "tag"], ["column = 'tag'", "--format csv or jsonl"]),
+    ],
+    ids=" ".join,
+)
+def test_a_message_that_no_broker_would_store_is_refused(place: Place, arguments: list[str], parts: list[str]) -> None:
+    assert_refused(place.call("send", *arguments), *parts)
+
+    assert stored(place) == ""
+
+
+def test_an_oversized_body_is_refused_with_its_size_and_the_limit(place: Place) -> None:
+    largest = b"x" * (4 * MEGABYTE)
+    place.done("send", "orders", "--format", "raw", "--quiet", stdin=largest)
+
+    refused = place.call("send", "orders", "--format", "raw", stdin=largest + b"x")
+
+    assert_refused(refused, "the body has 4,194,305 bytes, the limit is 4,194,304")
+    assert len(stored(place)) == len(largest) + 1
+
+
+def test_oversized_properties_are_refused(place: Place) -> None:
+    assert_refused(place.call("send", "orders", "x", "-p", f"a={'x' * 32_767}"), "the limit is 32,767")
+
+
+@pytest.mark.parametrize(
+    ("lines", "parts"),
+    [
+        ("id,body\n1,one\n2,\n", ["standard input, line 3", "is empty"]),
+        ("id,body\n1,one\n2\n", ["standard input, line 3", "has 1 fields, the header has 2"]),
+        ('id,body\n1,one\n2,"two\n', ["standard input, line 3", "is not CSV"]),
+        ("id,text\n1,one\n", ["column = 'body'", "the columns are id, text"]),
+    ],
+)
+def test_of_a_batch_with_a_bad_record_nothing_is_stored(place: Place, lines: str, parts: list[str]) -> None:
+    refused = place.call("send", "orders", "--format", "csv", "--body-column", "body", stdin=lines)
+
+    assert_refused(refused, *parts)
+    assert stored(place) == ""
+
+
+def test_a_bad_record_after_many_good_ones_says_how_many_were_sent(place: Place) -> None:
+    records = [json.dumps({"body": str(number)}) for number in range(1_500)] + ["{"]
+
+    refused = place.call("send", "orders", "--format", "jsonl", "--body-column", "body", stdin="\n".join(records))
+
+    assert_refused(refused, "standard input, line 1,501: is not JSON", "1,000 messages were sent before")
+    assert stored(place).count("\n") == 1_000
+
+
+def test_an_unknown_topic_is_refused_where_topics_are_not_created_automatically(place: Place) -> None:
+    refused = place.run("send", "young", "x", MQDB_AUTO_CREATE_TOPIC_ENABLE="false")
+
+    assert_refused(refused, "topic 'young' does not exist; create it with: mqdb topic create young")
+    assert "young" not in place.done("topic", "list")
+
+
+# -- topics, groups, offsets ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["topic", "show", "young"], ["topic 'young' does not exist", "mqdb topic create young"]),
+        (["topic", "delete", "young", "--yes"], ["topic 'young' does not exist"]),
+        (["topic", "delete", "TBW102", "--yes"], ["topic name 'TBW102'", "belongs to the broker"]),
+        (["topic", "create", "ümlaut"], ["topic name 'ümlaut'", "holds 'ü'"]),
+        (["topic", "create", "x" * 128], ["has 128 characters", "1 to 127"]),
+        (["topic", "create", "young", "--queues", "0"], ["read_queue_nums = 0", "1 to 65,536"]),
+        (["topic", "create", "young", "--perm", "8"], ["perm = 8", "from 0 to 7"]),
+        (["topic", "create", "orders"], ["topic 'orders' exists already with other settings"]),
+        (["consume", "young"], ["topic 'young' does not exist"]),
+        (["consume", "young", "--group", "billing"], ["topic 'young' does not exist"]),
+        (["consume", "orders", "--group", "two words"], ["group name 'two words'"]),
+        (["consume", "orders", "--group", "DEFAULT_CONSUMER"], ["'DEFAULT_CONSUMER'", "is reserved"]),
+        (["consume", "orders", "--tag", "||"], ["tag expression '||'", "holds no tag"]),
+        (["consume", "orders", "--from-offset", "middle"], ["from_offset = 'middle'", "first, last"]),
+        (["consume", "orders", "-o", "7", "-g", "billing"], ["from_offset = '7'", "leave --group out"]),
+        (["migrate", "--broker-name", "a b"], ["broker_name = 'a b'"]),
+    ],
+    ids=" ".join,
+)
+def test_a_command_that_cannot_be_obeyed_is_refused(place: Place, arguments: list[str], parts: list[str]) -> None:
+    assert_refused(place.call(*arguments), *parts)
+
+
+def test_a_topic_that_nobody_may_read_is_not_consumed(place: Place) -> None:
+    place.done("topic", "create", "silent", "--perm", "2")
+
+    assert_refused(place.call("consume", "silent"), "topic = 'silent'", "its perm 2")
+
+
+# -- the way to the database ----------------------------------------------------------------------
+
+COMMANDS = [("topic", "list"), ("send", "orders", "x"), ("consume", "orders"), ("migrate",), ("serve",)]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_dsn_that_is_none_is_refused_without_its_password(tmp_path: Path, command: tuple[str, ...]) -> None:
+    refused = Place(tmp_path).call(*command, "--dsn", "mysql://u:geheim@h/db")
+
+    assert_refused(refused, "mysql://u:***@h/db", "from argument", "postgresql://user:password@host:port/database")
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_database_that_is_down_is_named_without_its_password(tmp_path: Path, command: tuple[str, ...]) -> None:
+    dsn = f"postgresql://u:geheim@127.0.0.1:{free_port()}/db"
+
+    assert_refused(Place(tmp_path, dsn).call(*command), dsn.replace("geheim", "***"), "refused")
+
+
+def test_a_wrong_password_is_refused_without_being_shown(place: Place, database: Database) -> None:
+    parts = urlsplit(database.dsn)
+    wrong = parts._replace(netloc=f"{parts.username}:geheim@{parts.hostname}:{parts.port}").geturl()
+
+    refused = place.run("topic", "list", "--dsn", wrong)
+
+    assert_refused(refused, "password authentication failed", ":***@")
+    assert "geheim" not in refused.errors
+
+
+def test_a_database_of_another_name_is_refused(place: Place) -> None:
+    for command in COMMANDS[:3]:
+        refused = place.call(*command, "--dsn", f"broker-x={place.dsn}")
+        assert_refused(refused, "this database is broker 'broker-a', not 'broker-x'")
+
+
+@pytest.mark.parametrize("command", COMMANDS[:3], ids=" ".join)
+def test_a_database_without_a_schema_is_refused_with_the_way_to_make_one(
+    postgres: EmbeddedPostgres, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    query(postgres.dsn, "create database without_schema")
+    try:
+        place = Place(tmp_path, postgres.dsn.replace("/mqdb?", "/without_schema?"))
+        assert_refused(place.call(*command), "holds no mqdb schema", "mqdb migrate")
+    finally:
+        query(postgres.dsn, "drop database without_schema with (force)")
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_schema_of_a_newer_mqdb_is_refused_and_left_alone(
+    database: Database, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    query(database.dsn, "update mqdb.alembic_version set version_num = '9999'")
+
+    refused = Place(tmp_path, database.dsn).call(*command)
+
+    assert_refused(refused, "the schema is at 9999", "pip install --upgrade mqdb")
+    assert query(database.dsn, "select version_num from mqdb.alembic_version") == "9999"
+
+
+def test_several_brokers_are_refused_as_a_feature_to_come(place: Place) -> None:
+    dsn = f"broker-a={place.dsn};broker-b={place.dsn}"
+    for command in COMMANDS:
+        assert_refused(place.call(*command, "--dsn", dsn), "several brokers: not supported")
+
+
+# -- the embedded PostgreSQL ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", COMMANDS[:3], ids=" ".join)
+def test_without_a_broker_in_the_home_a_command_says_how_to_start_one(tmp_path: Path, command: tuple[str, ...]) -> None:
+    assert_refused(Place(tmp_path).call(*command), str(tmp_path), "mqdb serve")
+
+
+@pytest.mark.parametrize("command", COMMANDS[3:], ids=" ".join)
+def test_a_home_that_is_no_directory_is_refused(tmp_path: Path, command: tuple[str, ...]) -> None:
+    home = tmp_path / "home"
+    home.write_text("")
+
+    assert_refused(Place(home).call(*command), f"data directory {home}", "set MQDB_HOME to another directory")
+
+
+@pytest.mark.skipif(os.name == "posix" and os.geteuid() == 0, reason="root may read everything")
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_home_that_may_not_be_read_is_refused(tmp_path: Path, command: tuple[str, ...]) -> None:
+    home = tmp_path / "home"
+    home.mkdir(mode=0)
+
+    assert_refused(Place(home).call(*command), str(home), "ermission denied")
+
+
+def test_a_data_directory_that_holds_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "holiday.jpg").write_text("")
+
+    assert_refused(Place(tmp_path).run("serve"), f"data directory {tmp_path / 'data'}", "holds files but no PG_VERSION")
+
+
+def test_a_port_that_is_taken_is_refused_with_the_way_to_choose_another(
+    postgres: EmbeddedPostgres, tmp_path: Path
+) -> None:
+    refused = Place(tmp_path).run("serve", "--port", str(postgres.port))
+
+    assert_refused(refused, f"port {postgres.port} of 127.0.0.1 is in use", "--port")
+
+
+# -- settings -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("file", "environ", "parts"),
+    [
+        ("port = \n", {}, ["mqdb.toml", "is not TOML", "line 1"]),
+        ("prot = 1\n", {}, ["prot = 1", "did you mean port?"]),
+        ("", {"MQDB_PORT": "high"}, ["port = 'high'", "environment MQDB_PORT"]),
+        ("", {"MQDB_CONFIG": "/nowhere/mqdb.toml"}, ["'/nowhere/mqdb.toml'", "there is no such file"]),
+        ("", {"MQDB_FILE_RESERVED_TIME": "3"}, ["file_reserved_time = '3'", "72h"]),
+    ],
+)
+def test_a_bad_setting_is_refused_with_its_source(
+    tmp_path: Path, file: str, environ: dict[str, str], parts: list[str]
+) -> None:
+    (tmp_path / "mqdb.toml").write_text(file)
+    for command in (("config",), ("topic", "list"), ("serve",)):
+        assert_refused(Place(tmp_path).call(*command, **environ), *parts)
+
+
+def test_the_demo_does_not_take_a_database_that_it_would_remove(tmp_path: Path) -> None:
+    for option in (["--home", str(tmp_path)], ["--dsn", "postgresql://h/db"]):
+        assert_refused(Place(tmp_path).call("demo", *option), option[1], "--keep")
+
+
+# -- for those who look for the fault in mqdb -----------------------------------------------------
+
+
+def test_with_mqdb_debug_the_traceback_is_shown(tmp_path: Path) -> None:
+    shown = Place(tmp_path).run("topic", "list", MQDB_DEBUG="1")
+
+    assert shown.code == 1
+    assert "Traceback" in shown.errors
+    assert "mqdb.errors.BrokerUnavailable" in shown.errors
