@@ -58,7 +58,5 @@ class DispatchWatch:
         if attended and not self._is_attended:
             logger.info("a broker process attends to dispatch again")
         elif self._is_attended and not attended:
-            logger.warning(
-                "no `mqdb serve` is alive: this process dispatches; nothing drops old messages or reaps dead clients"
-            )
+            logger.warning("no `mqdb serve` is alive: this process dispatches; nothing drops old messages")
         self._is_attended = attended

@@ -88,7 +88,8 @@ class GroupAppend:
         self._held = held
         self._target = target
         self._timeout_seconds = timeout_seconds
-        self._guard = threading.Condition(threading.Lock())
+        self._guard = threading.Lock()
+        self._idle = threading.Condition(self._guard)
         self._is_busy = False
         self._is_closed = False
         self._waiting: deque[_Unit] = deque()
@@ -116,7 +117,7 @@ class GroupAppend:
         """Refuse what comes from now on, and wait for what is under way: until its deadline at most."""
         with self._guard:
             self._is_closed = True
-            self._guard.wait_for(lambda: not self._is_busy)
+            self._idle.wait_for(lambda: not self._is_busy)
 
     # -- taking turns -------------------------------------------------------------------------
 
@@ -150,7 +151,8 @@ class GroupAppend:
         try:
             self._check_time(leader)
             self._held.wait_connected(leader.deadline)
-            self._take_along(batch)
+            if self._waiting:
+                self._take_along(batch)
             self._store(batch, leader)
         except NotRun as not_run:
             leader.error = self._not_stored(leader, not_run.error)
@@ -167,10 +169,8 @@ class GroupAppend:
                 raise NotRun(self._held.why_lost)
 
     def _take_along(self, batch: list[_Unit]) -> None:
+        room, bytes_left = MAX_GATHERED_MESSAGES - len(batch[0].records), MAX_GATHERED_BYTES - _bytes(batch[0])
         with self._guard:
-            if not self._waiting:
-                return
-            room, bytes_left = MAX_GATHERED_MESSAGES - len(batch[0].records), MAX_GATHERED_BYTES - _bytes(batch[0])
             while self._waiting:
                 unit = self._waiting[0]
                 room, bytes_left = room - len(unit.records), bytes_left - _bytes(unit)
@@ -186,7 +186,7 @@ class GroupAppend:
             return
         self._is_busy = False
         if self._is_closed:
-            self._guard.notify_all()
+            self._idle.notify_all()
 
     # -- storing ------------------------------------------------------------------------------
 

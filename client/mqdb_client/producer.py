@@ -202,7 +202,7 @@ class Producer:
     ) -> list[SendResult]:
         deadline = time.monotonic() + self._timeout_seconds
         born_time = self._clock.now()
-        unique_ids = [self._unique_ids.next() for _ in messages]
+        unique_ids = self._unique_ids.take(len(messages))
         has_failed = False
         while True:
             queues = self._queues_of(topic, running, deadline)
@@ -222,15 +222,9 @@ class Producer:
                 if has_failed:
                     raise
                 has_failed = True
-        queue = queues.queues[queue_id]
+        status, queue, find = SendStatus.SEND_OK, queues.queues[queue_id], self._find_queue_offset
         return [
-            SendResult(
-                SendStatus.SEND_OK,
-                format_unique_id(unique_id),
-                queue,
-                log_pos,
-                partial(self._find_queue_offset, topic, queue_key, log_pos),
-            )
+            SendResult(status, format_unique_id(unique_id), queue, log_pos, partial(find, topic, queue_key, log_pos))
             for unique_id, log_pos in zip(unique_ids, positions, strict=True)
         ]
 

@@ -51,7 +51,8 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION 'topic "%" does not exist; create it with: mqdb topic create', send.topic USING ERRCODE = 'MQ017';
     ELSIF target.perm & 2 = 0 THEN
-        RAISE EXCEPTION 'topic "%" is not writable', send.topic USING ERRCODE = 'MQ016';
+        RAISE EXCEPTION 'topic "%" takes no messages: its permission is %, without the 2 of W', send.topic, target.perm
+            USING ERRCODE = 'MQ016';
     END IF;
     wanted_queue := CASE WHEN send.sharding_key IS NULL THEN floor(random() * target.write_queue_nums)
                          ELSE abs(mqdb.java_hash(send.sharding_key) % target.write_queue_nums) END;

@@ -69,8 +69,24 @@ def _append_many() -> str:
     return text_of(insert(commit_log).from_select(list(_TYPES), rows).returning(commit_log.c.log_pos))
 
 
+# What the messages of one batch of a producer have in common.
+_SHARED = ("queue_key", "born_time", "born_host", "sys_flag", "reconsume_times")
+
+
+def _append_alike() -> str:
+    """Records that differ only in what is not shared, in the order given: one look at the queue, fewer arrays."""
+    own = {name: type_ for name, type_ in _TYPES.items() if name not in _SHARED}
+    arrays = [cast(bindparam(name), ARRAY(Text() if name == "properties" else type_)) for name, type_ in own.items()]
+    given = func.unnest(*arrays).table_valued(*own, name="given").render_derived()
+    columns: list[Any] = [cast(given.c[name] if name in own else bindparam(name), _TYPES[name]) for name in _TYPES]
+    columns[0] = select(queue.c.queue_key).where(queue.c.queue_key == columns[0]).scalar_subquery()
+    rows = select(*columns).select_from(given)
+    return text_of(insert(commit_log).from_select(list(_TYPES), rows).returning(commit_log.c.log_pos))
+
+
 APPEND_ONE = _append_one()
 APPEND_MANY = _append_many()
+APPEND_ALIKE = _append_alike()
 
 
 def append(connection: "psycopg.Connection[Any]", records: Sequence[Record]) -> list[int]:
@@ -80,5 +96,9 @@ def append(connection: "psycopg.Connection[Any]", records: Sequence[Record]) -> 
     """
     if len(records) == 1:
         return [row[0] for row in connection.execute(APPEND_ONE, records[0]._asdict())]
-    columns = dict(zip(Record._fields, map(list, zip(*records, strict=True)), strict=True))
-    return [row[0] for row in connection.execute(APPEND_MANY, columns)]
+    columns: dict[str, Any] = dict(zip(Record._fields, map(list, zip(*records, strict=True)), strict=True))
+    statement = APPEND_MANY
+    if all(columns[name].count(columns[name][0]) == len(records) for name in _SHARED):
+        columns.update((name, columns[name][0]) for name in _SHARED)
+        statement = APPEND_ALIKE
+    return [row[0] for row in connection.execute(statement, columns)]

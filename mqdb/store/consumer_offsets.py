@@ -136,6 +136,16 @@ def release(connection: Connection, group: str, owned: Sequence[OwnedQueue]) -> 
     return set(connection.scalars(changed.returning(consumer_offset.c.queue_key)))
 
 
+def epochs(connection: Connection, group: str, client_id: str) -> dict[int, int]:
+    """The queues that a member owns, and under which epochs."""
+    rows = connection.execute(
+        select(consumer_offset.c.queue_key, consumer_offset.c.epoch).where(
+            consumer_offset.c.group_id == _group_id(group), consumer_offset.c.owner == client_id
+        )
+    )
+    return {row.queue_key: row.epoch for row in rows}
+
+
 def committed(connection: Connection, group: str, queue_keys: Sequence[int]) -> dict[int, int]:
     """The next offset of a group on each of the queues that it has read."""
     rows = connection.execute(

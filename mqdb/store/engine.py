@@ -5,6 +5,7 @@ on the driver's connection, where psycopg prepares them on the server: Core adds
 execution, which is more than the statement itself takes.
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -36,6 +37,7 @@ from mqdb.errors import (
     StorageRefused,
     TopicNotAllowed,
     TopicNotFound,
+    TopicNotWritable,
 )
 
 #: Give up on a lost host in about 15 s; a connection attempt in 5 s.
@@ -176,7 +178,9 @@ def _from_function(sqlstate: str, reason: str) -> MqdbError:
         case "013":
             return MessageIllegal(reason)
         case "016":
-            return TopicNotAllowed(reason.partition('"')[2].partition('"')[0])
+            topic = reason.partition('"')[2].partition('"')[0]
+            perm = re.search(r"permission is (\d)", reason)
+            return TopicNotWritable(topic, int(perm[1])) if perm else TopicNotAllowed(topic)
         case "017":
             return TopicNotFound(reason.partition('"')[2].partition('"')[0])
         case "029":

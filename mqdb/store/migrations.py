@@ -1,13 +1,13 @@
 """The schema and its versions: upgrade, where a database stands, the SQL for those who apply it by hand."""
 
 import io
+from functools import cache
 from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, func, select, update
+from sqlalchemy import Connection, TableClause, column, func, select, table, update
 
 import mqdb
 from mqdb.dsn import redact
@@ -45,9 +45,15 @@ def upgrade_sql() -> str:
 
 def current(connection: Connection) -> str | None:
     """The revision of a database, None without an mqdb schema."""
-    return MigrationContext.configure(connection, opts={"version_table_schema": "mqdb"}).get_current_revision()
+    if connection.scalar(select(func.to_regclass("mqdb.alembic_version"))) is None:
+        return None
+    return connection.scalar(select(_version.c.version_num))
 
 
+_version: TableClause = table("alembic_version", column("version_num"), schema="mqdb")
+
+
+@cache
 def head() -> str:
     """The newest revision that this mqdb knows, and the only one that it speaks."""
     revision = ScriptDirectory.from_config(_config()).get_current_head()

@@ -44,6 +44,18 @@ def test_an_id_holds_process_time_and_counter_where_rocketmq_has_them() -> None:
     assert first.bytes[:10] == second.bytes[:10]
 
 
+@pytest.mark.parametrize("count", [1, 2, 100_000])
+def test_ids_taken_together_are_those_that_would_have_come_one_by_one(count: int) -> None:
+    clock = ManualClock(MAY)
+    generator = UniqueIdGenerator(clock)
+    before = generator.next()
+
+    taken = generator.take(count)
+
+    assert [unique_id.int for unique_id in taken] == list(range(before.int + 1, before.int + 1 + count))
+    assert generator.next().int == taken[-1].int + 1
+
+
 def test_an_id_begins_with_the_address_of_this_machine() -> None:
     address = local_address()
     if address is None:
