@@ -13,6 +13,7 @@ import logging
 import shutil
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,6 +42,8 @@ logger = logging.getLogger(__name__)
 
 #: Leadership and four services, each with one connection.
 _CONNECTIONS: Final = 5
+
+_SIGNAL_SECONDS: Final = 0.1
 
 
 class Server:
@@ -115,7 +118,10 @@ class Server:
         """Serve until SIGINT or SIGTERM. For the main thread; `on_started` is called when clients may come."""
         with _interruption() as interrupted, self:
             on_started()
-            interrupted.wait()
+            # Not wait(): the handler may run in the middle of it, while it holds the lock that set() takes. And no
+            # sleep without end: a signal in the instant before it only sets a flag in C, and wakes nobody.
+            while not interrupted.is_set():
+                time.sleep(_SIGNAL_SECONDS)
             logger.info("stopping")
 
     def __enter__(self) -> Self:

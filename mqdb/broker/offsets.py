@@ -35,6 +35,12 @@ def take_queues(
         return consumer_offsets.take(connection, group, client_id, queue_keys, force)
 
 
+def owned_epochs(connection: Connection, group: str, client_id: str) -> dict[int, int]:
+    """The queues that a member owns as the broker sees it, and under which epochs."""
+    with translated(target_of(connection)):
+        return consumer_offsets.epochs(connection, group, client_id)
+
+
 def commit_offsets(connection: Connection, group: str, owned: Sequence[OwnedQueue]) -> list[OwnedQueue]:
     """Commit `next_offset` and `segment` of each queue; returns the queues that were lost to a newer owner."""
     if not owned:

@@ -25,7 +25,7 @@ def standard_error() -> Console:
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()) -> Table:
     """A table of plain values; the columns named in `right` hold numbers. None is an empty cell."""
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    made = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for column in columns:
         made.add_column(column, justify="right" if column in right else "left", overflow="fold")
     for row in rows:

@@ -224,8 +224,9 @@ def _consume(
         tend_dispatch(connection)
         ends = {queue.queue_id: queue.max_offset for queue in topic_stats(connection, topic)[:queue_nums]}
         with consumer:
-            while not printer.is_done.wait(_COMMIT_SECONDS if exits else None):
-                if _has_read(connection, group, topic, ends):
+            # Never without end: a Ctrl-C in the instant before a wait does not wake it.
+            while not printer.is_done.wait(_COMMIT_SECONDS):
+                if exits and _has_read(connection, group, topic, ends):
                     break
     if printer.failure is not None:
         raise printer.failure

@@ -16,11 +16,12 @@ T = TypeVar("T")
 class Lines:
     """The lines of a file descriptor, without their ends (LF or CR LF).
 
-    `read_bytes` says how much has been read, for a progress bar.
+    `is_file` says that a read never has to wait. `read_bytes` says how much has been read, for a progress bar.
     """
 
-    def __init__(self, descriptor: int, read: Callable[[int, int], bytes] = os.read) -> None:
+    def __init__(self, descriptor: int, *, is_file: bool = False, read: Callable[[int, int], bytes] = os.read) -> None:
         self._descriptor = descriptor
+        self._is_file = is_file
         self._read = read
         self._ready: Iterator[bytes] = iter(())
         self._left = 0
@@ -41,7 +42,7 @@ class Lines:
 
     def has_more_at_hand(self) -> bool:
         """Whether the next line comes without a wait."""
-        return self._left > 0
+        return self._left > 0 or (self._is_file and not self._at_end)
 
     def rest(self) -> bytes:
         """All that is left, as it is."""

@@ -16,7 +16,7 @@ _PANEL = "Options of every command"
 _PREFIX = "mqdb.cli."
 
 
-def start(context: typer.Context, *, quiet_level: int = logging.WARNING, **arguments: Any) -> "Settings":
+def start(context: typer.Context, **arguments: Any) -> "Settings":
     """What a command does first: set up logging, load the settings. Raises SettingInvalid.
 
     `arguments` are settings that only this command has options for.
@@ -24,10 +24,15 @@ def start(context: typer.Context, *, quiet_level: int = logging.WARNING, **argum
     # Not at the top: half a second, which --help need not wait for.
     from mqdb.settings import load_settings
 
-    configure(quiet_level - 10 * _given(context, "verbose", 0))
+    log_from(context, logging.WARNING)
     return load_settings(
         config=_given(context, "config"), dsn=_given(context, "dsn"), home=_given(context, "home"), **arguments
     )
+
+
+def log_from(context: typer.Context, level: int) -> None:
+    """Log from this level on, or from one further down for each -v."""
+    configure(level - 10 * _given(context, "verbose", 0))
 
 
 def _given(context: typer.Context, name: str, default: Any = None) -> Any:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import stat
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -47,7 +48,7 @@ _THREADS = 8
 
 
 class Source(NamedTuple):
-    """An input: what an error calls it, how to read it, and how many bytes it has if that is known."""
+    """An input: what an error calls it, how to read it, and how many bytes it has if it is a file."""
 
     name: str
     descriptor: int
@@ -156,14 +157,19 @@ def send(
             if is_watched and not quiet:
                 print("mqdb: each line is a message; Ctrl-D ends", file=sys.stderr)
             sender = _Sender(settings, resources, topic, shows_ids=is_watched and not quiet)
-            _send_sources(sender, sources, fixed, columns, nulls, shows_progress=not (quiet or is_watched))
+            try:
+                _send_sources(sender, sources, fixed, columns, nulls, shows_progress=not (quiet or is_watched))
+            except MqdbError as exc:
+                if not sender.sent:
+                    raise
+                raise SendStopped(str(exc), sender.sent) from exc
     if not quiet:
         sender.summarize()
 
 
 def _open(path: Path | None, wished: InputFormat | None, resources: ExitStack) -> Source:
     if path is None or str(path) == "-":
-        return Source("standard input", sys.stdin.fileno(), wished or InputFormat.TEXT, None)
+        return _source("standard input", sys.stdin.fileno(), wished or InputFormat.TEXT)
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         resources.callback(os.close, descriptor)
@@ -171,7 +177,12 @@ def _open(path: Path | None, wished: InputFormat | None, resources: ExitStack) -
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     except OSError as exc:
         raise ParameterInvalid("file", str(path), exc.strerror or str(exc)) from exc
-    return Source(str(path), descriptor, wished or suffix_format(path.name), os.fstat(descriptor).st_size or None)
+    return _source(str(path), descriptor, wished or suffix_format(path.name))
+
+
+def _source(name: str, descriptor: int, input_format: InputFormat) -> Source:
+    status = os.fstat(descriptor)
+    return Source(name, descriptor, input_format, status.st_size if stat.S_ISREG(status.st_mode) else None)
 
 
 def _check_columns(columns: Columns, sources: Sequence[Source]) -> None:
@@ -196,7 +207,7 @@ def _send_sources(
     console.quiet = not shows_progress
     with progress(console) as bars:
         for source in sources:
-            lines = Lines(source.descriptor)
+            lines = Lines(source.descriptor, is_file=source.size is not None)
             bar = bars.add_task(source.name, total=source.size, note="")
             outgoing = _messages(source, lines, fixed, columns, nulls)
             for batch in batches(_checked(outgoing, source.name), lines.has_more_at_hand, _BATCH_MESSAGES):
@@ -264,16 +275,11 @@ class _Sender:
 
     def send(self, messages: Sequence[Outgoing]) -> None:
         """Send one batch; a batch without sharding keys is stored as a whole or not at all."""
-        try:
-            for message_id in self._send(messages):
-                if self._shows_ids:
-                    print(message_id, flush=True)
-                elif len(self._ids) <= _MAX_IDS:
-                    self._ids.append(message_id)
-        except MqdbError as exc:
-            if not self.sent:
-                raise
-            raise SendStopped(str(exc), self.sent) from exc
+        for message_id in self._send(messages):
+            if self._shows_ids:
+                print(message_id, flush=True)
+            elif len(self._ids) <= _MAX_IDS:
+                self._ids.append(message_id)
 
     def _send(self, messages: Sequence[Outgoing]) -> list[str]:
         if any(each.sharding_key is not None for each in messages):

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mqdb.cli.options import start
+from mqdb.cli.options import log_from, start
 
 if TYPE_CHECKING:
     from mqdb.settings import Settings
@@ -31,11 +31,17 @@ def serve(
       mqdb serve --home ./data --port 5433
       mqdb serve --dsn postgresql://mqdb@db.example.org/mqdb
     """
-    settings = start(context, quiet_level=logging.INFO, port=port)
+    settings = start(context, port=port)
     from mqdb.server import Server
 
     server = Server(settings)
-    server.run(on_started=lambda: print("\n".join(greeting(settings, server.dsn)), flush=True))
+
+    def on_started() -> None:
+        print("\n".join(greeting(settings, server.dsn)), flush=True)
+        # Not from the start: when it fails, the one line that says why stands alone.
+        log_from(context, logging.INFO)
+
+    server.run(on_started)
 
 
 def greeting(settings: "Settings", dsn: str) -> list[str]:

@@ -5,10 +5,10 @@ import os
 from mqdb.cli.lines import Lines, batches
 
 
-def lines_of(*chunks: bytes) -> Lines:
+def lines_of(*chunks: bytes, is_file: bool = False) -> Lines:
     """Lines of a pipe that gives these chunks, one a read."""
     waiting = list(chunks)
-    return Lines(-1, lambda _descriptor, _size: waiting.pop(0) if waiting else b"")
+    return Lines(-1, is_file=is_file, read=lambda _descriptor, _size: waiting.pop(0) if waiting else b"")
 
 
 def test_lines_are_whole_however_they_are_cut() -> None:
@@ -40,3 +40,9 @@ def test_a_batch_has_what_is_there_and_waits_for_nothing() -> None:
     lines = lines_of(b"1\n2\n3\n4", b"\n5\n")
 
     assert list(batches(lines, lines.has_more_at_hand, 2)) == [[b"1", b"2"], [b"3"], [b"4", b"5"]]
+
+
+def test_a_batch_of_a_file_is_as_large_as_it_may_be() -> None:
+    lines = lines_of(b"1\n2\n3\n4", b"\n5\n6", is_file=True)
+
+    assert list(batches(lines, lines.has_more_at_hand, 4)) == [[b"1", b"2", b"3", b"4"], [b"5", b"6"]]

@@ -1,42 +1,23 @@
-"""The push consumer: subscribe, give it a listener, start it. RocketMQ: DefaultMQPushConsumer.
+"""The push consumer: subscribe, give it a listener, start it. RocketMQ: DefaultMQPushConsumer."""
 
-broker ── pull thread ──▶ process queue ── worker threads ──▶ listener
-              ▲                 │ lowest unfinished offset
-    arrivals ─┘                 ▼
-group changes ────▶ rebalance thread ──▶ offsets and queue ownership in the broker
-"""
-
-import logging
 import threading
-import time
 from datetime import timedelta
 from enum import Enum
 from queue import SimpleQueue
-from typing import Final, Self
+from typing import Self
 
-import mqdb
 from mqdb.errors import IllegalState, NotSupported
 from mqdb.group import ConsumeFromWhere, MessageModel
 from mqdb.message import MessageQueue
 from mqdb.selector.tags import ALL_TAGS, TagExpression
 from mqdb.settings import Settings
-from mqdb.store.clients import ClientKind, Registration
 from mqdb.topic import check_topic_name
 from mqdb_client.consumer.config import PushConsumerConfig
-from mqdb_client.consumer.consume_concurrently import ConsumeConcurrently
+from mqdb_client.consumer.member import Member
 from mqdb_client.consumer.message_listener import MessageListener
 from mqdb_client.consumer.message_selector import MessageSelector
-from mqdb_client.consumer.process_queue import FlowLimits, ProcessQueue
-from mqdb_client.consumer.pull_service import PullService
-from mqdb_client.consumer.queue_ownership import QueueOwnership
-from mqdb_client.consumer.rebalance_service import RebalanceService, RebalanceTimes
-from mqdb_client.consumer.share import Shares
 from mqdb_client.consumer.stop_signals import on_stop_signal
 from mqdb_client.instance import ClientInstance, settings_of
-
-logger = logging.getLogger(__name__)
-
-_MEBIBYTE: Final = 1024 * 1024
 
 
 class _State(Enum):
@@ -95,7 +76,7 @@ class PushConsumer:
         self._listener: MessageListener | None = None
         self._lifecycle = threading.RLock()
         self._state = _State.CREATED
-        self._member: _Member | None = None
+        self._member: Member | None = None
         self._stop_requests: SimpleQueue[None] = SimpleQueue()
 
     @property
@@ -151,7 +132,7 @@ class PushConsumer:
                 raise IllegalState(str(self), "without a listener; call register_listener() first")
             instance = ClientInstance.acquire(self._settings)
             try:
-                self._member = _Member(instance, self._config, dict(self._subscriptions), self._listener)
+                self._member = Member(instance, self._config, dict(self._subscriptions), self._listener)
                 self._member.start()
             except BaseException:
                 self._member = None
@@ -180,7 +161,7 @@ class PushConsumer:
         A second signal does what signals did before: it does not wait for listeners.
         """
         with on_stop_signal(lambda: self._stop_requests.put(None)):
-            if self._state is _State.CREATED:
+            if self._state is not _State.RUNNING:
                 self.start()
             # Its put, unlike the methods of an Event, may come in the middle of its get.
             self._stop_requests.get()
@@ -195,106 +176,3 @@ class PushConsumer:
 
     def __repr__(self) -> str:
         return f"PushConsumer(group={self.group!r})"
-
-
-class _Member:
-    """What a consumer consists of from start to shutdown."""
-
-    def __init__(
-        self,
-        instance: ClientInstance,
-        config: PushConsumerConfig,
-        subscriptions: dict[str, TagExpression],
-        listener: MessageListener,
-    ) -> None:
-        group = config.group
-        self._instance = instance
-        self._registration = Registration(
-            client_id=instance.client_id,
-            kind=ClientKind.CONSUMER,
-            group=group,
-            version=mqdb.__version__,
-            subscriptions=[(topic, expression.text) for topic, expression in subscriptions.items()],
-        )
-        limits = FlowLimits(
-            messages=config.pull_threshold_for_queue,
-            body_bytes=config.pull_threshold_size_for_queue * _MEBIBYTE,
-            span=config.consume_concurrently_max_span,
-        )
-        self.consume = ConsumeConcurrently(
-            group,
-            listener,
-            thread_nums=config.consume_thread_nums,
-            batch_max_size=config.consume_message_batch_max_size,
-            on_progress=self._on_progress,
-        )
-        self.rebalance = RebalanceService(
-            group,
-            connect=instance.connect,
-            topics=subscriptions.keys(),
-            shares=Shares(group, instance.client_id, instance.broker_name, config.consume_from_where),
-            ownership=QueueOwnership(group, instance.client_id, limits),
-            times=RebalanceTimes(
-                rebalance_interval=config.rebalance_interval,
-                persist_interval=config.persist_consumer_offset_interval,
-                hand_over_grace=config.hand_over_grace,
-            ),
-            on_gain=lambda process_queue: self.pull.add(process_queue),
-            on_loss=lambda process_queue: self.pull.remove(process_queue),
-        )
-        self.pull = PullService(
-            group,
-            connect=instance.connect,
-            subscriptions=subscriptions,
-            batch_size=config.pull_batch_size,
-            deliver=self.consume.submit,
-            correct=self.rebalance.correct,
-        )
-
-    def start(self) -> None:
-        instance = self._instance
-        self._callbacks = (
-            instance.on_arrival(self.pull.on_arrival),
-            instance.on_group_change(self._on_group_change),
-        )
-        try:
-            instance.register(self._registration)
-            try:
-                self.rebalance.start()
-            except BaseException:
-                instance.unregister(self._registration.group, ClientKind.CONSUMER)
-                raise
-        except BaseException:
-            self._cancel_callbacks()
-            raise
-        self.consume.start()
-        self.pull.start()
-
-    def leave(self, seconds: float | None) -> None:
-        deadline = None if seconds is None else time.monotonic() + seconds
-        self._cancel_callbacks()
-        self.rebalance.leave(seconds)
-        self.pull.stop()
-        running = self.consume.stop(None if deadline is None else max(deadline - time.monotonic(), 0.0))
-        if running:
-            logger.warning(
-                "left while listeners are running", extra={"group": self._registration.group, "count": running}
-            )
-        self._instance.unregister(self._registration.group, ClientKind.CONSUMER)
-        self._instance.release()
-
-    def _cancel_callbacks(self) -> None:
-        for callback in self._callbacks:
-            callback.cancel()
-
-    def _on_group_change(self, group: str | None) -> None:
-        if group is None:
-            self.rebalance.take_again()
-        elif group == self._registration.group:
-            self.rebalance.rebalance()
-
-    def _on_progress(self, process_queue: ProcessQueue) -> None:
-        if process_queue.is_dropped:
-            self.rebalance.give_back()
-        else:
-            self.pull.on_room()

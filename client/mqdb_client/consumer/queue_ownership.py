@@ -63,23 +63,24 @@ class QueueOwnership:
         return [self._hold(wanted[queue.queue_key], queue) for queue in owned]
 
     def take_again(self, connection: Connection) -> list[ProcessQueue]:
-        """Own all queues once more, after the others may have given this member up; returns those that were lost.
+        """Own again what the broker has taken away, because it had given this member up; returns what is lost.
 
         Where the epoch rises by one nobody else has had the queue, and what is in hand stays good.
         """
-        found = offsets.take_queues(connection, self._group, self._client_id, list(self._held))
+        if not self._held:
+            return []
+        known = offsets.owned_epochs(connection, self._group, self._client_id)
+        doubtful = [held for held in self._held.values() if known.get(held.queue_key) != held.epoch]
+        found = offsets.take_queues(connection, self._group, self._client_id, [held.queue_key for held in doubtful])
         epochs = {queue.queue_key: queue.epoch for queue in found}
-        lost = []
-        for held in list(self._held.values()):
-            epoch = epochs.get(held.queue_key)
-            if epoch is not None and epoch == held.epoch + 1:
-                held.renew(epoch)
-            else:
-                lost.append(held)
-        # What somebody has had in between is given back, to be taken with the offset that it has now.
-        lost_keys = {held.queue_key for held in lost}
+        lost = [held for held in doubtful if epochs.get(held.queue_key) != held.epoch + 1]
         self._lose(lost)
-        offsets.release_queues(connection, self._group, [queue for queue in found if queue.queue_key in lost_keys])
+        for held in doubtful:
+            if held not in lost:
+                held.renew(held.epoch + 1)
+        # What somebody has had in between is given back, to be taken with the offset that it has now.
+        between = [queue for queue in found if queue.queue_key not in self._held]
+        offsets.release_queues(connection, self._group, between)
         return lost
 
     def give_back(self, connection: Connection, *, unsettled: bool = False) -> None:
@@ -109,18 +110,11 @@ class QueueOwnership:
             return None
         # The messages may lie in an older segment as well.
         corrected = illegal.position()._replace(next_offset=next_offset, segment=0)
-        logger.warning(
-            "offset does not exist, going on at another one",
-            extra={
-                "group": self._group,
-                "queue": str(illegal.queue),
-                "queue_offset": illegal.next_offset,
-                "next_offset": next_offset,
-            },
-        )
         if not offsets.correct_offset(connection, self._group, corrected):
             self._lose([illegal])
             return None
+        fields = {"group": self._group, "queue": str(illegal.queue), "queue_offset": illegal.next_offset}
+        logger.warning("offset does not exist, going on at another", extra=fields | {"next_offset": next_offset})
         return self._hold(illegal.queue, corrected)
 
     def _hold(self, queue: MessageQueue, owned: OwnedQueue) -> ProcessQueue:

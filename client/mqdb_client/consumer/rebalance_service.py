@@ -79,9 +79,8 @@ class RebalanceService:
         self._assignment: tuple[MessageQueue, ...] = ()
         self._is_leaving = False
         self._is_abandoning = False
-        self._settled_at: float | None = None
+        self._patience_ends: float | None = None
         self._leaving = Duty("leave", self._drop_all, due=False)
-        self._taking_again = Duty("take queues again", self._take_again, due=False)
         self._correcting = Duty("correct offsets", self._correct, due=False)
         self._giving_back = Duty("give queues back", self._give_back, due=False)
         self._rebalancing = Duty("rebalance", self._rebalance, due=False)
@@ -89,7 +88,6 @@ class RebalanceService:
         self._reaping = Duty("reap members", self._reap)
         self._duties = (
             self._leaving,
-            self._taking_again,
             self._correcting,
             self._giving_back,
             self._rebalancing,
@@ -124,12 +122,7 @@ class RebalanceService:
         return has_left
 
     def rebalance(self) -> None:
-        """Members, queues or subscriptions have changed."""
-        self._ask(self._rebalancing)
-
-    def take_again(self) -> None:
-        """The connection was lost for a while; the others may have given this member up."""
-        self._ask(self._taking_again)
+        """Members or queues have changed, or the broker could not be reached and may have given this member up."""
         self._ask(self._rebalancing)
 
     def give_back(self) -> None:
@@ -148,12 +141,14 @@ class RebalanceService:
     # -- the thread -----------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while not self._has_left():
+        while not self._is_done():
             self._wake.clear()
             for duty in self._duties:
                 self._do(duty)
-            if not self._has_left():
+            if not self._is_done():
                 self._wake.wait(min(duty.seconds_left() for duty in self._duties))
+        if self._ownership.keys:
+            self._abandon()
 
     def _do(self, duty: Duty) -> None:
         try:
@@ -162,36 +157,28 @@ class RebalanceService:
             logger.exception("a duty fails, and is tried again", extra={"duty": duty.name, "group": self._group})
             duty.in_seconds(UNBALANCED_SECONDS)
 
-    def _has_left(self) -> bool:
-        if self._is_abandoning:
-            self._abandon()
+    def _is_done(self) -> bool:
+        if self._is_abandoning or (self._is_leaving and not self._ownership.keys):
             return True
         if not self._is_leaving or not self._ownership.is_settled:
             return False
-        if not self._ownership.keys:
-            return True
-        self._settled_at = self._settled_at or time.monotonic()
-        if time.monotonic() < self._settled_at + FAREWELL_SECONDS:
-            return False
-        logger.warning("left without a last commit: messages will come again", extra={"group": self._group})
-        return True
+        # Nothing but the broker is waited for.
+        self._patience_ends = self._patience_ends or time.monotonic() + FAREWELL_SECONDS
+        return time.monotonic() >= self._patience_ends
 
     def _abandon(self) -> None:
         try:
             with self._connect() as connection:
                 self._ownership.give_back(connection, unsettled=True)
         except MqdbError as error:
-            logger.warning("left without a last commit", extra={"group": self._group, "reason": str(error)})
+            fields = {"group": self._group, "reason": str(error)}
+            logger.warning("left without a last commit, messages will come again", extra=fields)
 
     # -- its duties -----------------------------------------------------------------------------
 
     def _drop_all(self) -> None:
         self._drop(self._ownership.active)
         self._giving_back.in_seconds(0)
-
-    def _take_again(self) -> None:
-        with self._connect() as connection:
-            self._stop_reading(self._ownership.take_again(connection))
 
     def _correct(self) -> None:
         while self._corrections:
@@ -202,6 +189,7 @@ class RebalanceService:
             self._stop_reading([illegal])
             if corrected is not None:
                 self._start_reading([corrected])
+        self._rebalancing.in_seconds(0)  # it may have been dropped for that reason as well
 
     def _give_back(self) -> None:
         with self._connect() as connection:
@@ -211,6 +199,7 @@ class RebalanceService:
         if self._is_leaving:
             return self._times.rebalance_interval.total_seconds()
         with self._connect() as connection:
+            self._stop_reading(self._ownership.take_again(connection))
             share = self._shares.find(connection, self._topics)
             self._drop([held for held in self._ownership.active if held.queue_key not in share.queues])
             self._ownership.give_back(connection)
@@ -234,7 +223,10 @@ class RebalanceService:
 
     def _commit(self) -> float:
         with self._connect() as connection:
-            self._stop_reading(self._ownership.commit(connection))
+            lost = self._ownership.commit(connection)
+        if lost:
+            self._stop_reading(lost)
+            self._rebalancing.in_seconds(0)
         return self._times.persist_interval.total_seconds()
 
     def _reap(self) -> float:

@@ -25,11 +25,12 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object.")]
 
 @app.callback(invoke_without_command=True)
 def bench(context: typer.Context) -> None:
-    """Measure this machine: mqdb, and beside each figure what PostgreSQL itself does with the same rows.
+    """Measure mqdb on this machine, and beside it what PostgreSQL itself does with the same rows.
 
-    Runs on a fresh embedded PostgreSQL, which is removed afterwards. On a database of yours it runs only when
-    [bold]--dsn[/bold] names it on the command line, with topics of its own; their records stay until retention drops
-    them.
+    Runs on a fresh embedded PostgreSQL, which is removed afterwards.
+
+    On a database of yours only if [bold]--dsn[/bold] is given here: MQDB_DSN does not count. Topics of its own go
+    at the end, their records when retention drops them.
 
     \b
     [bold]Examples[/bold]

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final
 
 from mqdb.broker.horizon import UNKNOWN_HORIZON
-from mqdb.broker.pull import PullRequest, pull
+from mqdb.broker.pull import DEFAULT_LIMIT, PullRequest, pull
 from mqdb.cli.bench import clients, reference, sample
 from mqdb.cli.bench.figures import Goal
 from mqdb.cli.bench.rounds import Comparison, Side
@@ -25,7 +25,6 @@ from mqdb.store.engine import create_engine
 NAMES: Final = ("pull-32", "pull-1000", "consume-32", "consume-1")
 UNIT: Final = "messages/s"
 _QUEUES: Final = 4
-_PULL_BATCH_SIZE: Final = 32
 
 
 @per_connection
@@ -86,8 +85,8 @@ def comparisons(testbed: Testbed, *, seconds: float, messages: int) -> Generator
                     partial(clients.consume, topic=topic.name, messages=messages, batch=batch),
                 ),
                 side(
-                    f"pull of {_PULL_BATCH_SIZE} of each of {_QUEUES} queues",
-                    partial(pulls, topic=topic.name, queue_keys=topic.queue_keys, limit=_PULL_BATCH_SIZE),
+                    f"pull of {DEFAULT_LIMIT} of each of {_QUEUES} queues",
+                    partial(pulls, topic=topic.name, queue_keys=topic.queue_keys, limit=DEFAULT_LIMIT),
                 ),
                 [Goal(0.4), Goal(40_000, "value")],
             )

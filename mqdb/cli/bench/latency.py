@@ -34,6 +34,7 @@ _QUEUES: Final = 4
 _SENDING_THREADS: Final = 8
 _WARM_UP_SECONDS: Final = 1.0
 _ARRIVAL_SECONDS: Final = 30.0
+_LOOK_SECONDS: Final = 0.02
 
 #: Round and time of a message, at the beginning of its body.
 _STAMP: Final = struct.Struct(">qq")
@@ -152,7 +153,8 @@ def _receive(pipe: Pipe, broker: BrokerDsn, topic: str) -> None:
             while len(found) < order.messages:
                 if time.monotonic() > deadline:
                     raise MessagesMissing(order.messages - len(found), order.messages)
-                time.sleep(0.02)
+                if pipe.poll(_LOOK_SECONDS):  # nothing comes now but the end of the pipe
+                    return
             pipe.send(found)
 
 

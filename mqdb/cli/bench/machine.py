@@ -9,6 +9,9 @@ import psycopg
 
 _PROC = Path("/proc")
 
+#: Addresses of this machine; a connection through a socket file has none.
+_LOCAL = ("", "127.0.0.1", "::1")
+
 
 def describe() -> dict[str, Any]:
     """The machine as the report shows it."""
@@ -84,9 +87,9 @@ class ServerClock:
 
 def backend_pid(connection: "psycopg.Connection[Any]") -> int | None:
     """The process behind a connection, if it runs on this machine."""
-    pid = connection.info.backend_pid
-    fields = _stat(pid)
-    return pid if fields is not None and fields[0] == "postgres" else None
+    # Elsewhere it may have the number of a stranger here; so it may in a container that answers on a port of ours.
+    fields = _stat(connection.info.backend_pid) if connection.info.hostaddr in _LOCAL else None
+    return connection.info.backend_pid if fields is not None and fields[0] == "postgres" else None
 
 
 def postmaster_pid(connection: "psycopg.Connection[Any]") -> int | None:

@@ -74,7 +74,7 @@ class Plan:
             for side, measurements in zip(sides, found, strict=True):
                 self.announce(f"{name}, round {number} of {rounds}: {side.label}")
                 measurements.append(side.measure())
-        return [Series(side.label, rounds) for side, rounds in zip(sides, found, strict=True)]
+        return [Series(side.label, measurements) for side, measurements in zip(sides, found, strict=True)]
 
     @staticmethod
     def _figure(comparison: Comparison, found: list[Series], goals: Sequence[Goal]) -> Figure:

@@ -53,7 +53,7 @@ def run(
     with (
         standard_error().status("starting") as status,
         translated(redact(broker.dsn) if broker else "the embedded PostgreSQL"),
-        open_testbed(broker.dsn if broker else None) as testbed,
+        open_testbed(broker) as testbed,
     ):
         plan = Plan(testbed.broker.dsn, options.rounds, options.hold_transaction, options.pairs, announce=status.update)
         load_before = machine.load_average()

@@ -16,11 +16,11 @@ from mqdb.broker.admin import create_topic, delete_topic
 from mqdb.broker.dispatch import DispatchOutcome, dispatch, is_attended
 from mqdb.broker.query import broker_info
 from mqdb.cli.bench import machine, reference
-from mqdb.dsn import BrokerDsn
+from mqdb.dsn import BrokerDsn, redact
 from mqdb.embedded import EmbeddedPostgres, temporary_home
-from mqdb.errors import IllegalState, ParameterInvalid
+from mqdb.errors import BrokerMisnamed, IllegalState, ParameterInvalid
 from mqdb.store import migrations
-from mqdb.store.engine import create_engine, driver
+from mqdb.store.engine import create_engine, driver, target_of
 from mqdb.store.tables import subscription_group
 from mqdb.topic import TopicConfig
 
@@ -73,7 +73,7 @@ class Testbed:
         """Raises ParameterInvalid where another process would do the work that is to be measured."""
         if self.is_served():
             reason = f"`mqdb serve` runs on it, and {benchmark} measures that work; stop it, or leave --dsn out"
-            raise ParameterInvalid("dsn", self.connection.get_execution_options()["mqdb_target"], reason)
+            raise ParameterInvalid("--dsn", target_of(self.connection), reason)
 
     def dispatch_all(self) -> int:
         """Give everything its offsets, unless a dispatcher does, which is waited for; returns what was done here."""
@@ -94,14 +94,16 @@ class Testbed:
 
 
 @contextmanager
-def open_testbed(dsn: str | None) -> Iterator[Testbed]:
-    """The broker of the DSN, else a fresh embedded PostgreSQL, as durable as ever, that is removed at the end.
+def open_testbed(given: BrokerDsn | None) -> Iterator[Testbed]:
+    """The broker that is given, else a fresh embedded PostgreSQL, as durable as ever, that is removed at the end.
 
-    Raises a SchemaMismatch for a database that does not speak this version, IllegalState while another benchmark
-    runs there: they would measure each other.
+    Raises a SchemaMismatch for a database that does not speak this version, BrokerMisnamed for another broker than
+    the one named, IllegalState while another benchmark runs there: they would measure each other.
     """
-    if dsn is not None:
-        with _connected(dsn, is_given=True) as testbed:
+    if given is not None:
+        with _connected(given.dsn, is_given=True) as testbed:
+            if testbed.broker.name != given.name:
+                raise BrokerMisnamed(redact(given.dsn), given.name, testbed.broker.name)
             yield testbed
         return
     with temporary_home() as home, EmbeddedPostgres(home) as postgres:
@@ -120,10 +122,11 @@ def _connected(dsn: str, *, is_given: bool) -> Iterator[Testbed]:
             if others:
                 raise IllegalState("another `mqdb bench`", "at work on this database; wait for its end")
             testbed = Testbed(dsn, connection, is_given=is_given)
-            reference.create(testbed.below)
             try:
+                reference.create(testbed.below)
                 yield testbed
             finally:
-                testbed.clean_up()
+                if is_given:
+                    testbed.clean_up()
     finally:
         engine.dispose()

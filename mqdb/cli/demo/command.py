@@ -1,6 +1,7 @@
 """`mqdb demo`."""
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated
@@ -145,4 +146,5 @@ def _show_lines(scenario: "Scenario", console: "Console", is_over: threading.Eve
 
 def _wait_for_interrupt() -> None:
     with suppress(KeyboardInterrupt):
-        threading.Event().wait()
+        while True:
+            time.sleep(_REFRESH_SECONDS)

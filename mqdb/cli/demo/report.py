@@ -25,29 +25,31 @@ ONE_MESSAGE = (
 
 def print_result(console: Console, result: Result) -> None:
     """The account of each group, and how fast it was."""
-    columns = ("group", "tags", "consumers", "sent", "matched", "received", "lost", "duplicated")
+    columns = ("group", "tags", "members", "sent", "matched", "received", "lost", "duplicated")
     rows = [_account_row(group) for group in result.groups]
     console.print()
     console.print(table(columns, rows, right=columns[2:]))
     for group in result.groups:
         if group.account.wrong:
             console.print(f"{group.plan.group}: {group.account.wrong:,} messages are not what was sent to it")
-    rate = result.full_speed_messages / result.full_speed_seconds
-    console.print(
-        f"\nOrder: the flights of each of {result.aircraft:,} aircraft lie in one queue, in the order of departure; "
-        f"violations: {result.disorder:,}"
-    )
-    console.print(
-        f"Full speed: {result.full_speed_messages:,} messages published in {result.full_speed_seconds:.2f} s, "
-        f"{rate:,.0f}/s; the listeners had them at the rates below, counted from the first send"
-    )
-    console.print(
-        f"Latency: {result.steady_messages:,} messages published in {result.steady_seconds:.2f} s, "
-        f"{result.steady_messages / result.steady_seconds:,.0f}/s where {STEADY_RATE}/s were asked for; "
-        "from just before the send to the listener\n"
-    )
-    speeds = ("group", "full speed, msg/s", "p50 ms", "p99 ms")
+    print_lines(console, _notes(result))
+    speeds = ("group", "received", "in s", "msg/s", "p50 ms", "p99 ms")
     console.print(table(speeds, [_speed_row(group) for group in result.groups], right=speeds[1:]))
+
+
+def _notes(result: Result) -> list[str]:
+    full, steady = result.full_speed_messages, result.steady_messages
+    full_rate, steady_rate = full / result.full_speed_seconds, steady / result.steady_seconds
+    order = f"{result.aircraft:,} aircraft, each in one queue and in the order of departure"
+    burst = f"{full:,} messages published in {result.full_speed_seconds:.2f} s, {full_rate:,.0f}/s"
+    calm = f"{steady:,} messages published in {result.steady_seconds:.2f} s, {steady_rate:,.0f}/s"
+    return [
+        "",
+        f"Order       {order}; violations: {result.disorder:,}",
+        f"Full speed  {burst}; received: until the listeners had all",
+        f"Latency     {calm} ({STEADY_RATE}/s wanted); from before the send to the listener",
+        "",
+    ]
 
 
 def _account_row(group: GroupResult) -> Sequence[object]:
@@ -65,8 +67,10 @@ def _account_row(group: GroupResult) -> Sequence[object]:
 
 
 def _speed_row(group: GroupResult) -> Sequence[object]:
+    messages, seconds = group.full_speed_messages, group.full_speed_seconds
+    rate = round(messages / seconds) if seconds else 0
     p50, p99 = (1000 * percentile(group.steady_latencies, percent) for percent in (50, 99))
-    return (group.plan.group, round(group.full_speed_rate), f"{p50:.1f}", f"{p99:.1f}")
+    return (group.plan.group, messages, f"{seconds:.2f}", rate, f"{p50:.1f}", f"{p99:.1f}")
 
 
 def print_queries(console: Console, connection: "Connection") -> None:

@@ -35,15 +35,19 @@ class GroupPlan(NamedTuple):
     members: int
 
 
-GROUPS = (GroupPlan("demo-united-american", "UA || AA", 2), GroupPlan("demo-all-carriers", "*", 1))
+GROUPS = (GroupPlan("united-american", "UA || AA", 2), GroupPlan("all-carriers", "*", 1))
 
 
 class GroupResult(NamedTuple):
-    """What came of a group; rate in messages per second of the part at full speed, latencies ascending in seconds."""
+    """What came of a group. Seconds at full speed count from the first send to the last listener.
+
+    Latencies, in seconds and ascending, are those of the steady part.
+    """
 
     plan: GroupPlan
     account: Account
-    full_speed_rate: float
+    full_speed_messages: int
+    full_speed_seconds: float
     steady_latencies: list[float]
 
 
@@ -228,7 +232,7 @@ class Scenario:
                 GroupResult(
                     group.plan,
                     settle(sent, deliveries, group.expression),
-                    _rate(early.sent, deliveries),
+                    *_pace(early.sent, deliveries),
                     latencies(late.sent, deliveries),
                 )
                 for group, deliveries in zip(self._groups, received, strict=True)
@@ -237,13 +241,13 @@ class Scenario:
             full_speed_seconds=early.seconds,
             steady_messages=len(late.sent),
             steady_seconds=late.seconds,
-            aircraft=len({each.sharding_key for each in sent}),
+            aircraft=len({flight.message.keys[1] for flight in self._flights if len(flight.message.keys) > 1}),
             disorder=sum(count_disorder(sent, deliveries) for deliveries in received),
         )
 
 
-def _rate(sent: Sequence[Sent], deliveries: Sequence[Delivery]) -> float:
-    """Messages a second, from the first send to the last listener."""
+def _pace(sent: Sequence[Sent], deliveries: Sequence[Delivery]) -> tuple[int, float]:
+    """How many of these messages came, and in how many seconds."""
     ids = {each.message_id for each in sent}
     times = [each.time for each in deliveries if each.message_id in ids]
-    return len(times) / (max(times) - min(each.time for each in sent)) if times else 0.0
+    return len(times), max(times, default=0.0) - min(each.time for each in sent) if times else 0.0

@@ -1,0 +1,99 @@
+"""`mqdb serve`, as a process: what it prints, what works beside it, how it ends."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from mqdb.embedded import attach, temporary_home
+from tests.fixtures.command_line import Place, Running
+from tests.fixtures.postgres import Database, query
+from tests.fixtures.processes import is_alive, wait_until
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    with temporary_home() as home:
+        yield home
+
+
+def wait_started(server: Running) -> list[str]:
+    """The lines that greet whoever has started it."""
+    lines = [server.line_with(" serves ")]
+    while "Ctrl-C" not in lines[-1]:
+        lines.append(server.line_with(""))
+    return lines
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_serve_in_order_and_leaves_no_process(home: Path, how: signal.Signals) -> None:
+    with Place(home).running("serve") as server:
+        wait_started(server)
+        below = psutil.Process(server.pid).children(recursive=True)
+        assert any(each.name() == "postgres" for each in below)
+
+        code, errors = server.end(how)
+
+    assert code == 0
+    assert "Traceback" not in errors
+    wait_until(lambda: not any(is_alive(each.pid) for each in below))
+
+
+def test_serve_says_where_it_is_and_the_psql_line_works(home: Path) -> None:
+    place = Place(home)
+    with place.running("serve") as server:
+        first, clients, psql, _ = wait_started(server)
+        running = attach(home)
+        assert running is not None
+
+        assert f"serves broker-a on the embedded PostgreSQL in {home}" in first
+        assert clients.split() == ["clients", f"MQDB_HOME={home}"]
+        command = psql.strip().removeprefix("psql").strip()
+        secret = (home / "password").read_text()
+        assert secret not in command
+        answer = subprocess.run(
+            ["/bin/sh", "-c", f"{command} -At -c 'SELECT broker_name FROM mqdb.broker'"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert answer.stdout == "broker-a\n"
+        assert str(running.port) in command
+
+
+def test_commands_work_in_the_home_of_a_broker(home: Path) -> None:
+    place = Place(home)
+    with place.running("serve") as server:
+        wait_started(server)
+
+        place.run("topic", "create", "orders", "--queues", "1")
+        place.run("send", "orders", "one", "two")
+
+        assert place.run("consume", "orders", "--exit").text == "one\ntwo\n"
+        assert place.run("migrate", "--current").text.endswith(", the newest\n")
+
+
+def test_migrate_without_a_broker_starts_the_embedded_database_and_ends_it(home: Path) -> None:
+    migrated = Place(home).call("migrate")
+
+    assert (migrated.code, migrated.errors) == (0, "")
+    assert migrated.text.startswith("the schema went from nothing to ")
+    assert attach(home) is None
+
+
+def test_serve_on_a_database_of_ones_own_shows_no_password(tmp_path: Path, database: Database) -> None:
+    secret = database.dsn.partition("@")[0].rpartition(":")[2]
+    with Place(tmp_path, database.dsn).running("serve") as server:
+        greeting = "\n".join(wait_started(server))
+        query(database.dsn, "select 1")
+
+        code, errors = server.interrupt()
+
+    assert code == 0
+    assert secret not in greeting + errors
+    assert "psql 'postgresql://mqdb@127.0.0.1:" in greeting
+    assert not os.listdir(tmp_path)
