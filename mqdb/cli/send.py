@@ -4,11 +4,10 @@ import errno
 import os
 import stat
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -27,24 +26,12 @@ from mqdb.cli.records import (
     suffix_format,
     text_message,
 )
-from mqdb.cli.sharing import in_order_by_key
+from mqdb.cli.sender import Sender
 from mqdb.errors import MqdbError, ParameterInvalid
-from mqdb.message import Message, check_message
+from mqdb.message import check_message
 
-if TYPE_CHECKING:
-    from mqdb.settings import Settings
-
-GROUP = "mqdb-send"
-
-#: Up to so many messages each gets its id printed; more get a summary.
-_MAX_IDS = 10
-
+#: Messages that are looked at and sent at a time.
 _BATCH_MESSAGES = 1_000
-#: What a batch may have, and a generous guess of what a message has beside its text.
-_BATCH_BYTES = 4 * 1024 * 1024
-_MESSAGE_OVERHEAD_BYTES = 256
-
-_THREADS = 8
 
 
 class Source(NamedTuple):
@@ -54,18 +41,6 @@ class Source(NamedTuple):
     descriptor: int
     format: InputFormat
     size: int | None
-
-
-class SendStopped(MqdbError):
-    """Sending ended early, after some messages were stored."""
-
-    def __init__(self, reason: str, sent: int) -> None:
-        super().__init__(reason, sent)
-        self.reason = reason
-        self.sent = sent
-
-    def __str__(self) -> str:
-        return f"{self.reason}; {self.sent:,} messages were sent before"
 
 
 _COLUMNS = "Columns of CSV, fields of JSON lines"
@@ -148,7 +123,7 @@ def send(
             messages = [text_message(os.fsencode(each), fixed) for each in text]
             for message in messages:
                 check_message(message.message)
-            sender = _Sender(settings, resources, topic, shows_ids=not quiet)
+            sender = resources.enter_context(Sender(settings, topic, shows_ids=not quiet))
             sender.send(messages)
         else:
             sources = [_open(path, input_format, resources) for path in file or (None,)]
@@ -156,13 +131,9 @@ def send(
             is_watched = not file and sys.stdin.isatty()
             if is_watched and not quiet:
                 print("mqdb: each line is a message; Ctrl-D ends", file=sys.stderr)
-            sender = _Sender(settings, resources, topic, shows_ids=is_watched and not quiet)
-            try:
+            sender = resources.enter_context(Sender(settings, topic, shows_ids=is_watched and not quiet))
+            with sender.telling_what_was_sent():
                 _send_sources(sender, sources, fixed, columns, nulls, shows_progress=not (quiet or is_watched))
-            except MqdbError as exc:
-                if not sender.sent:
-                    raise
-                raise SendStopped(str(exc), sender.sent) from exc
     if not quiet:
         sender.summarize()
 
@@ -193,7 +164,7 @@ def _check_columns(columns: Columns, sources: Sequence[Source]) -> None:
 
 
 def _send_sources(
-    sender: "_Sender",
+    sender: Sender,
     sources: Sequence[Source],
     fixed: Fixed,
     columns: Columns,
@@ -211,8 +182,7 @@ def _send_sources(
             bar = bars.add_task(source.name, total=source.size, note="")
             outgoing = _messages(source, lines, fixed, columns, nulls)
             for batch in batches(_checked(outgoing, source.name), lines.has_more_at_hand, _BATCH_MESSAGES):
-                for part in _parts(batch):
-                    sender.send(part)
+                sender.send(batch)
                 bars.update(bar, completed=lines.read_bytes, note=f"{sender.sent:,} messages")
 
 
@@ -238,70 +208,3 @@ def _checked(outgoing: Iterator[Outgoing], source: str) -> Iterator[Outgoing]:
         except MqdbError as exc:
             raise InputInvalid(source, each.line, str(exc)) from exc
         yield each
-
-
-def _parts(batch: Sequence[Outgoing]) -> Iterator[list[Outgoing]]:
-    """As many at a time as fit into a batch of the broker."""
-    part: list[Outgoing] = []
-    size = 0
-    for each in batch:
-        bytes_of_it = _size(each.message)
-        if part and size + bytes_of_it > _BATCH_BYTES:
-            yield part
-            part, size = [], 0
-        part.append(each)
-        size += bytes_of_it
-    yield part
-
-
-def _size(message: Message) -> int:
-    """Not less than what the broker counts: no character has more than 4 bytes in UTF-8."""
-    words = (*message.properties, *message.properties.values(), *message.keys, message.tag or "")
-    return len(message.body) + 4 * sum(map(len, words)) + _MESSAGE_OVERHEAD_BYTES
-
-
-class _Sender:
-    """Sends, counts what was acknowledged, and prints ids."""
-
-    def __init__(self, settings: "Settings", resources: ExitStack, topic: str, *, shows_ids: bool) -> None:
-        from mqdb_client import Producer
-
-        self.sent = 0
-        self._topic = topic
-        self._shows_ids = shows_ids
-        self._ids: list[str] = []
-        self._producer = resources.enter_context(Producer(GROUP, settings=settings))
-        self._started = time.monotonic()
-
-    def send(self, messages: Sequence[Outgoing]) -> None:
-        """Send one batch; a batch without sharding keys is stored as a whole or not at all."""
-        for message_id in self._send(messages):
-            if self._shows_ids:
-                print(message_id, flush=True)
-            elif len(self._ids) <= _MAX_IDS:
-                self._ids.append(message_id)
-
-    def _send(self, messages: Sequence[Outgoing]) -> list[str]:
-        if any(each.sharding_key is not None for each in messages):
-            return in_order_by_key(messages, lambda each: each.sharding_key, self._send_one, _THREADS)
-        if len(messages) == 1:
-            return [self._send_one(messages[0])]
-        results = self._producer.send_batch([each.message for each in messages])
-        self.sent += len(results)
-        return [result.message_id for result in results]
-
-    def _send_one(self, outgoing: Outgoing) -> str:
-        result = self._producer.send(outgoing.message, sharding_key=outgoing.sharding_key)
-        self.sent += 1
-        return result.message_id
-
-    def summarize(self) -> None:
-        """The ids of a few messages, or how many they were."""
-        if self._shows_ids:
-            return
-        if self.sent <= _MAX_IDS:
-            print("".join(f"{message_id}\n" for message_id in self._ids), end="")
-            return
-        seconds = time.monotonic() - self._started
-        rate = self.sent / max(seconds, 1e-9)
-        print(f"sent {self.sent:,} messages to topic {self._topic} in {seconds:.2f} s ({rate:,.0f}/s)")

@@ -13,6 +13,8 @@ from mqdb.errors import ParameterInvalid, TopicNotFound
 from mqdb.topic import MessageType, Perm, TopicConfig, is_system_topic
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from mqdb.store.topics import TopicRoute
 
 app = typer.Typer(cls=Group, rich_markup_mode="rich")
@@ -93,11 +95,9 @@ def list_(
         for route in routes:
             print(json.dumps(_settings(route)))
         return
-    from mqdb.cli.console import standard_output, table
+    from mqdb.cli.console import standard_output
 
-    columns = ("topic", "read queues", "write queues", "perm", "order", "type")
-    rows = [tuple(_settings(route).values()) for route in routes]
-    standard_output().print(table(columns, rows, right=("read queues", "write queues")))
+    standard_output().print(_table([_settings(route) for route in routes]) if routes else "There is no topic yet.")
 
 
 @app.command(cls=Command)
@@ -121,10 +121,10 @@ def show(context: typer.Context, name: TopicName, as_json: Json = False) -> None
     queues = [
         {
             "queue": queue.queue_id,
-            "min offset": queue.min_offset,
-            "max offset": queue.max_offset,
+            "min_offset": queue.min_offset,
+            "max_offset": queue.max_offset,
             "messages": queue.max_offset - queue.min_offset,
-            "last stored": _shown_time(queue.last_store_time),
+            "last_stored": _shown_time(queue.last_store_time),
         }
         for queue in stats
     ]
@@ -133,8 +133,8 @@ def show(context: typer.Context, name: TopicName, as_json: Json = False) -> None
         {
             "group": one.group,
             "queue": one.queue_id,
-            "next offset": one.next_offset,
-            "lag": max_offsets[one.queue_id] - one.next_offset,
+            "next_offset": one.next_offset,
+            "lag": max_offsets.get(one.queue_id, one.next_offset) - one.next_offset,
             "owner": one.owner,
         }
         for one in progress
@@ -146,18 +146,26 @@ def show(context: typer.Context, name: TopicName, as_json: Json = False) -> None
 
 
 def _print_topic(settings: dict[str, Any], queues: list[dict[str, Any]], groups: list[dict[str, Any]]) -> None:
-    from mqdb.cli.console import standard_output, table
+    from mqdb.cli.console import standard_output
 
     console = standard_output()
-    described = ", ".join(f"{name} {value}" for name, value in settings.items() if name != "topic")
-    console.print(f"[bold]{settings['topic']}[/bold]: {described}\n", markup=True)
-    numbers = ("queue", "min offset", "max offset", "messages", "next offset", "lag")
-    console.print(table(list(queues[0]), [tuple(queue.values()) for queue in queues], right=numbers))
-    if groups:
-        console.print()
-        console.print(table(list(groups[0]), [tuple(one.values()) for one in groups], right=numbers))
-    else:
-        console.print("\nNo group has read it yet.")
+    described = ", ".join(f"{_spoken(name)} {value}" for name, value in settings.items() if name != "topic")
+    console.print(f"[bold]{settings['topic']}[/bold]: {described}\n")
+    console.print(_table(queues))
+    console.print()
+    console.print(_table(groups) if groups else "No group has read it yet.")
+
+
+def _table(rows: list[dict[str, Any]]) -> "Table":
+    """A table of rows with the same names; numbers stand right."""
+    from mqdb.cli.console import table
+
+    numbers = [_spoken(name) for name, value in rows[0].items() if isinstance(value, int)]
+    return table([_spoken(name) for name in rows[0]], [tuple(row.values()) for row in rows], right=numbers)
+
+
+def _spoken(name: str) -> str:
+    return name.replace("_", " ")
 
 
 @app.command(cls=Command)
@@ -190,8 +198,8 @@ def _settings(route: "TopicRoute") -> dict[str, Any]:
     config = route.config
     return {
         "topic": config.name,
-        "read queues": config.read_queue_nums,
-        "write queues": config.write_queue_nums,
+        "read_queues": config.read_queue_nums,
+        "write_queues": config.write_queue_nums,
         "perm": _shown_perm(config.perm),
         "order": "yes" if config.order else "no",
         "type": str(config.message_type),

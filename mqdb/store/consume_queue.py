@@ -25,9 +25,11 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from mqdb.store.engine import text_of
-from mqdb.store.tables import checkpoint, queue
-from mqdb.store.tables import commit_log as cl
-from mqdb.store.tables import consume_queue as cq
+from mqdb.store.tables import checkpoint, commit_log, consume_queue, queue
+
+#: Short names in the text as well: psycopg parses one of more than 4,096 characters anew each time, 63 µs a pull.
+cl = commit_log.alias("cl")
+cq = consume_queue.alias("cq")
 
 #: Constants of the text, not parameters: with LIMIT $1 the planner would expect a tenth of the table.
 ZERO: ColumnElement[int] = literal_column("0", Integer)

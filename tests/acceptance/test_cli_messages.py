@@ -150,7 +150,7 @@ def test_many_messages_are_summed_up_and_none_is_missing(place: Place) -> None:
 def test_a_topic_that_is_not_there_is_created_by_the_first_message(place: Place) -> None:
     assert place.done("send", "young", "first", "--quiet") == ""
 
-    assert '"write queues": 4' in place.done("topic", "list", "--json").splitlines()[1]
+    assert '"write_queues": 4' in place.done("topic", "list", "--json").splitlines()[1]
     assert place.done("consume", "young", "-e") == "first\n"
 
 
@@ -257,7 +257,7 @@ def test_a_group_is_left_in_order_when_consume_is_terminated(place: Place) -> No
         assert consumer.end(signal.SIGTERM) == (143, "")
 
     (progress,) = json.loads(place.done("topic", "show", "orders", "--json"))["groups"]
-    assert (progress["next offset"], progress["owner"]) == (1, None)
+    assert (progress["next_offset"], progress["owner"]) == (1, None)
 
 
 @pytest.mark.parametrize("group", [(), ("--group", "billing")], ids=["reader", "group"])
@@ -272,3 +272,11 @@ def test_consume_ends_quietly_when_its_reader_is_gone(place: Place, group: tuple
 
         assert consumer.process.stderr is not None
         assert consumer.process.stderr.read() == ""
+
+
+def test_ctrl_c_ends_send_quietly_with_all_lines_sent(place: Place) -> None:
+    with place.running("send", "orders") as sender:
+        sender.write("one\n")
+        assert place.call("consume", "orders", "--count", "1").text == "one\n"
+
+        assert sender.interrupt() == (130, "")

@@ -23,8 +23,8 @@ def test_a_topic_is_created_listed_shown_and_deleted(place: Place) -> None:
     )
     assert json.loads(place.done("topic", "list", "--json")) == {
         "topic": "orders",
-        "read queues": 2,
-        "write queues": 2,
+        "read_queues": 2,
+        "write_queues": 2,
         "perm": "RW-",
         "order": "yes",
         "type": "FIFO",
@@ -34,6 +34,7 @@ def test_a_topic_is_created_listed_shown_and_deleted(place: Place) -> None:
     assert "No group has read it yet." in shown
     assert place.done("topic", "delete", "orders", "--yes") == "topic orders is deleted\n"
     assert place.done("topic", "list", "--json") == ""
+    assert place.done("topic", "list") == "There is no topic yet.\n"
 
 
 def test_the_list_has_the_topics_of_the_broker_itself_only_when_asked(place: Place) -> None:
@@ -51,9 +52,9 @@ def test_a_topic_shows_its_messages_and_how_far_each_group_has_read_them(place: 
     shown = json.loads(place.done("topic", "show", "orders", "--json"))
 
     (queue,) = shown["queues"]
-    assert (queue["min offset"], queue["max offset"], queue["messages"]) == (0, 3, 3)
-    assert queue["last stored"] is not None
-    assert shown["groups"] == [{"group": "billing", "queue": 0, "next offset": 2, "lag": 1, "owner": None}]
+    assert (queue["min_offset"], queue["max_offset"], queue["messages"]) == (0, 3, 3)
+    assert queue["last_stored"] is not None
+    assert shown["groups"] == [{"group": "billing", "queue": 0, "next_offset": 2, "lag": 1, "owner": None}]
 
 
 def test_a_topic_is_not_deleted_when_nobody_is_there_to_confirm(place: Place) -> None:

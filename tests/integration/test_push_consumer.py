@@ -344,6 +344,25 @@ def test_shutdown_in_a_listener_is_refused(broker: Connection, member: Member) -
     wait_until(lambda: refusals)
 
 
+def test_run_in_any_thread_ends_with_a_shutdown_by_another(broker: Connection, database: Database) -> None:
+    route = topic(broker)
+    inbox = Inbox()
+    consumer = PushConsumer("readers", database.dsn, consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+    consumer.subscribe("orders")
+    consumer.register_listener(inbox)
+    running = threading.Thread(target=consumer.run)
+    running.start()
+
+    append(broker, route, "1")
+    inbox.wait_for(1)
+    consumer.shutdown()
+    running.join(10)
+
+    assert not running.is_alive()
+    with pytest.raises(IllegalState, match="shut down already"):
+        consumer.run()
+
+
 def test_row_4_a_group_has_one_consumer_in_a_process(broker: Connection, database: Database) -> None:
     """Checklist row 4: the second start fails, the first works on."""
     route = topic(broker)

@@ -1,10 +1,11 @@
 """The push consumer: subscribe, give it a listener, start it. RocketMQ: DefaultMQPushConsumer."""
 
 import threading
+from contextlib import suppress
 from datetime import timedelta
 from enum import Enum
-from queue import SimpleQueue
-from typing import Self
+from queue import Empty, SimpleQueue
+from typing import Final, Self
 
 from mqdb.errors import IllegalState, NotSupported
 from mqdb.group import ConsumeFromWhere, MessageModel
@@ -18,6 +19,8 @@ from mqdb_client.consumer.message_listener import MessageListener
 from mqdb_client.consumer.message_selector import MessageSelector
 from mqdb_client.consumer.stop_signals import on_stop_signal
 from mqdb_client.instance import ClientInstance, settings_of
+
+_SIGNAL_SECONDS: Final = 0.1
 
 
 class _State(Enum):
@@ -163,9 +166,15 @@ class PushConsumer:
         with on_stop_signal(lambda: self._stop_requests.put(None)):
             if self._state is not _State.RUNNING:
                 self.start()
-            # Its put, unlike the methods of an Event, may come in the middle of its get.
-            self._stop_requests.get()
+            self._wait_for_stop_request()
         self.shutdown()
+
+    def _wait_for_stop_request(self) -> None:
+        # A signal in the instant before a wait is only noted, and wakes nobody: no wait may be without end.
+        while True:
+            with suppress(Empty):
+                # Its put, unlike the methods of an Event, may come in the middle of its get.
+                return self._stop_requests.get(timeout=_SIGNAL_SECONDS)
 
     def __enter__(self) -> Self:
         self.start()

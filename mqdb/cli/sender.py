@@ -1,0 +1,131 @@
+"""How `mqdb send` sends: in batches where it can, in order where it must.
+
+Messages without a sharding key go in batches, each to one queue and stored as a whole or not at all. Those with one
+go one by one, from several threads, so that the messages of each key stay in order and the client gathers the sends.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from mqdb.cli.records import Outgoing
+from mqdb.cli.sharing import in_order_by_key
+from mqdb.errors import MqdbError
+from mqdb.message import Message
+
+if TYPE_CHECKING:
+    from mqdb.settings import Settings
+
+GROUP = "mqdb-send"
+
+#: Up to so many messages each gets its id printed; more get a summary.
+MAX_IDS = 10
+
+#: What the broker takes in one batch, and a generous guess of what a message has beside its text.
+BATCH_BYTES = 4 * 1024 * 1024
+MESSAGE_OVERHEAD_BYTES = 256
+
+_THREADS = 8
+
+
+class SendStopped(MqdbError):
+    """Sending ended early, after some messages were stored."""
+
+    def __init__(self, reason: str, sent: int) -> None:
+        super().__init__(reason, sent)
+        self.reason = reason
+        self.sent = sent
+
+    def __str__(self) -> str:
+        return f"{self.reason}; {self.sent:,} messages were sent before"
+
+
+class Sender:
+    """Sends, counts what was acknowledged, and prints ids: each at once with `shows_ids`, else a few at the end."""
+
+    def __init__(self, settings: "Settings", topic: str, *, shows_ids: bool) -> None:
+        from mqdb_client import Producer
+
+        self.sent = 0
+        self._topic = topic
+        self._shows_ids = shows_ids
+        self._ids: list[str] = []
+        self._producer = Producer(GROUP, settings=settings)
+        self._started = 0.0
+
+    def __enter__(self) -> Self:
+        self._producer.start()
+        self._started = time.monotonic()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._producer.shutdown()
+
+    def send(self, messages: Sequence[Outgoing]) -> None:
+        """Send messages that `check_message` has passed."""
+        for part in parts(messages):
+            for message_id in self._send(part):
+                if self._shows_ids:
+                    print(message_id, flush=True)
+                elif len(self._ids) < MAX_IDS:
+                    self._ids.append(message_id)
+
+    def _send(self, messages: Sequence[Outgoing]) -> list[str]:
+        if any(each.sharding_key is not None for each in messages):
+            return in_order_by_key(messages, lambda each: each.sharding_key, self._send_one, _THREADS)
+        if len(messages) == 1:
+            return [self._send_one(messages[0])]
+        results = self._producer.send_batch([each.message for each in messages])
+        self.sent += len(results)
+        return [result.message_id for result in results]
+
+    def _send_one(self, outgoing: Outgoing) -> str:
+        result = self._producer.send(outgoing.message, sharding_key=outgoing.sharding_key)
+        self.sent += 1
+        return result.message_id
+
+    @contextmanager
+    def telling_what_was_sent(self) -> Iterator[None]:
+        """An error after the first message says how many there were: SendStopped."""
+        try:
+            yield
+        except MqdbError as exc:
+            if not self.sent:
+                raise
+            raise SendStopped(str(exc), self.sent) from exc
+
+    def summarize(self) -> None:
+        """Print the ids of a few messages, or how many they were."""
+        if self._shows_ids:
+            return
+        if self.sent <= MAX_IDS:
+            print("".join(f"{message_id}\n" for message_id in self._ids), end="")
+            return
+        seconds = time.monotonic() - self._started
+        rate = self.sent / max(seconds, 1e-9)
+        print(f"sent {self.sent:,} messages to topic {self._topic} in {seconds:.2f} s ({rate:,.0f}/s)")
+
+
+def parts(messages: Sequence[Outgoing]) -> Iterator[list[Outgoing]]:
+    """As many at a time as the broker takes in one batch; a larger message is alone."""
+    part: list[Outgoing] = []
+    size = 0
+    for each in messages:
+        size_of_it = _size(each.message)
+        if part and size + size_of_it > BATCH_BYTES:
+            yield part
+            part, size = [], 0
+        part.append(each)
+        size += size_of_it
+    if part:
+        yield part
+
+
+def _size(message: Message) -> int:
+    """Not less than what the broker counts: no character has more than 4 bytes in UTF-8."""
+    words = (*message.properties, *message.properties.values(), *message.keys, message.tag or "")
+    return len(message.body) + 4 * sum(map(len, words)) + MESSAGE_OVERHEAD_BYTES
