@@ -71,7 +71,8 @@ class Worker:
         context = get_context("spawn")
         self._pipe, other_end = context.Pipe()
         self._process = context.Process(target=_guarded, args=(function, other_end, *arguments), daemon=True)
-        self._process.start()
+        with _uninterrupted():
+            self._process.start()
         other_end.close()
 
     def tell(self, message: object) -> None:
@@ -96,6 +97,22 @@ class Worker:
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Ctrl-C waits: a process whose parent leaves before it has told it what to do ends with a traceback.
+
+    A handler, not a signal mask: any other thread would take the signal for the main one. For the main thread only.
+    """
+    interrupts: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _frame: interrupts.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if interrupts:
+        raise KeyboardInterrupt
 
 
 def _guarded(function: Callable[..., None], pipe: Pipe, *arguments: object) -> None:
