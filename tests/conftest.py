@@ -1,5 +1,7 @@
 """Fixtures live in tests/fixtures, one family a file; this page only lists them."""
 
+import signal
+
 import hypothesis
 
 pytest_plugins = [
@@ -15,3 +17,7 @@ pytest_plugins = [
 # A busy machine may pause any example, which says nothing about the code.
 hypothesis.settings.register_profile("mqdb", deadline=None)
 hypothesis.settings.load_profile("mqdb")
+
+# A shell that starts the tests in the background has them ignore Ctrl-C, and what they start inherits that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
