@@ -22,7 +22,7 @@ from mqdb.broker.horizon import UNKNOWN_HORIZON, Horizon, SegmentBounds, Window,
 from mqdb.errors import MessageMissing
 from mqdb.message import MessageQueue, ReceivedMessage
 from mqdb.store import consume_queue, segments
-from mqdb.store.engine import driver, target_of, translated
+from mqdb.store.engine import target_of, translated
 
 #: Messages of one queue in one answer. Source: DefaultMQPushConsumer.pullBatchSize.
 DEFAULT_LIMIT = 32
@@ -138,7 +138,7 @@ def _ask(
     }
     if wish.tag_codes is not None:
         parameters["tag_codes"] = list(wish.tag_codes)
-    rows = consume_queue.pull(driver(connection), parameters | window._asdict())
+    rows = consume_queue.pull(connection, parameters | window._asdict())
     return {ordinal: list(group) for ordinal, group in groupby(rows, key=itemgetter(_ORDINAL))}
 
 
@@ -178,8 +178,12 @@ def _verdict(offset: int, minimum: int, maximum: int, entries: _Rows, wish: _Wis
     looked_at = min(offset + wish.scan_limit, maximum)
     if not entries:
         return PullStatus.NO_MATCHED_MSG, looked_at
-    # The answer ends where the bodies so far have reached max_bytes.
-    is_cut = len(entries) >= wish.limit or sum(len(row[_BODY]) for row in entries) >= wish.max_bytes
+    # The answer ends where the bodies so far have reached max_bytes. Without a filter it may end with the window, too.
+    is_cut = (
+        wish.tag_codes is None
+        or len(entries) >= wish.limit
+        or sum(len(row[_BODY]) for row in entries) >= wish.max_bytes
+    )
     return PullStatus.FOUND, entries[-1][_QUEUE_OFFSET] + 1 if is_cut else looked_at
 
 
