@@ -21,10 +21,16 @@ def run(connection: Connection | None) -> None:
     with context.begin_transaction():
         # The version table lives in the schema, so the schema comes first. No IF NOT EXISTS on a server that
         # has it: a role without CREATE on the database may still migrate.
-        if connection is None or not connection.scalar(text("SELECT to_regnamespace('mqdb') IS NOT NULL")):
+        if not _has_schema(connection):
             context.execute("CREATE SCHEMA mqdb")
             context.execute("COMMENT ON SCHEMA mqdb IS 'mqdb: a message broker'")
         context.run_migrations()
+
+
+def _has_schema(connection: Connection | None) -> bool:
+    if connection is None:
+        return context.get_starting_revision_argument() is not None
+    return bool(connection.scalar(text("SELECT to_regnamespace('mqdb') IS NOT NULL")))
 
 
 if context.is_offline_mode():

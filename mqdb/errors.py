@@ -13,16 +13,22 @@
     ├── TopicNotAllowed           a system topic that nobody may send to
     ├── TopicNotWritable          a topic whose permission has no W
     ├── TopicNotFound
+    │   └── RouteNotFound         no broker of the cluster has the topic
     ├── TopicExists
     ├── QueueNotFound
     ├── ParameterInvalid          an argument out of its range
     ├── TagExpressionInvalid
     ├── NotSupported              announced, not built yet
+    ├── CompressionUnavailable    a library that is not installed
+    ├── CompressedBodyBroken      a stored body that cannot be decompressed
     ├── IllegalState              a client used before start or after shutdown
     ├── QueueLost                 the queue has another owner: the commit is refused
     ├── MessageMissing            an index entry without its record
-    ├── SendTimeout               the message may be stored, or not
-    │   └── SendGivenUp           it is not
+    ├── SendTimeout               the time for a send is over
+    │   ├── SendGivenUp           nothing is stored
+    │   └── SendOutcomeUnknown    the message may be stored, or not
+    ├── RequestTimeout            no reply has come
+    ├── ReplyImpossible           the message asks for no reply
     ├── DispatchTimeout           stored, but without a queue offset yet
     ├── BrokerUnavailable
     │   ├── AuthenticationFailed
@@ -72,11 +78,16 @@ class ResponseCode(IntEnum):
     SUBSCRIPTION_GROUP_NOT_EXIST = 26
     INVALID_PARAMETER = 29
     NOT_LEADER_FOR_QUEUE = 501
+    NO_BUYER_ID = 204
+    NOT_IN_CURRENT_UNIT = 205
+    GO_AWAY = 1500
     USER_NOT_EXIST = 3001
     CONNECT_BROKER_FAILED = 10001
     ACCESS_BROKER_TIMEOUT = 10002
     BROKER_NOT_EXIST = 10003
     NOT_FOUND_TOPIC = 10005
+    REQUEST_TIMEOUT = 10006
+    CREATE_REPLY_MESSAGE = 10007
 
 
 class MqdbError(Exception):
@@ -241,6 +252,10 @@ class TopicNotFound(MqdbError, code=ResponseCode.TOPIC_NOT_EXIST):
         return f"topic {self.topic!r} does not exist; create it with: mqdb topic create {shlex.quote(self.topic)}"
 
 
+class RouteNotFound(TopicNotFound, code=ResponseCode.NOT_FOUND_TOPIC):
+    """No broker that can be reached has the topic, and none may create it. Source: MQClientException 10005."""
+
+
 class TopicExists(MqdbError, code=ResponseCode.TOPIC_EXIST_ALREADY):
     """The topic exists with other settings."""
 
@@ -303,6 +318,30 @@ class NotSupported(MqdbError, code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED):
         return f"{self.feature}: not supported by this version of mqdb"
 
 
+class CompressionUnavailable(MqdbError, code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED):
+    """A body is to be compressed or decompressed by a library that is not installed, or cannot be imported."""
+
+    def __init__(self, compression: str, library: str) -> None:
+        super().__init__(compression, library)
+        self.compression = compression
+        self.library = library
+
+    def __str__(self) -> str:
+        return f"compression {self.compression} needs the package {self.library}; run: pip install 'mqdb[compression]'"
+
+
+class CompressedBodyBroken(MqdbError):
+    """What the log holds is not what `compression` makes. Asking again gives the same answer."""
+
+    def __init__(self, compression: str, reason: str) -> None:
+        super().__init__(compression, reason)
+        self.compression = compression
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"the body cannot be decompressed as {self.compression}: {self.reason}"
+
+
 # -- clients and the broker -------------------------------------------------------------------
 
 
@@ -345,7 +384,11 @@ class MessageMissing(MqdbError):
 
 
 class SendTimeout(MqdbError, code=ResponseCode.ACCESS_BROKER_TIMEOUT):
-    """No answer within the send timeout. The message may or may not be stored."""
+    """The time for a send is over."""
+
+
+class SendGivenUp(SendTimeout):
+    """The send was given up at its timeout, and is known to have stored nothing."""
 
     def __init__(self, topic: str, timeout_seconds: float) -> None:
         super().__init__(topic, timeout_seconds)
@@ -353,17 +396,54 @@ class SendTimeout(MqdbError, code=ResponseCode.ACCESS_BROKER_TIMEOUT):
         self.timeout_seconds = timeout_seconds
 
     def __str__(self) -> str:
+        return f"gave up after {self.timeout_seconds:g} s to send to topic {self.topic!r}; nothing was stored"
+
+
+class SendOutcomeUnknown(SendTimeout):
+    """The broker was asked to store messages, and has not said what became of that.
+
+    All of `message_ids` are stored, or none. `Producer.outcome` tells later, when the broker answers again.
+    """
+
+    def __init__(self, topic: str, broker_name: str, message_ids: tuple[str, ...], reason: str) -> None:
+        super().__init__(topic, broker_name, message_ids, reason)
+        self.topic = topic
+        self.broker_name = broker_name
+        self.message_ids = message_ids
+        self.reason = reason
+
+    def __str__(self) -> str:
+        what = f"message {self.message_ids[0]}"
+        if len(self.message_ids) > 1:
+            what = f"the {len(self.message_ids):,} messages from {self.message_ids[0]} on"
         return (
-            f"no answer within {self.timeout_seconds:g} s from the broker of topic {self.topic!r}; "
-            "the message may be stored, or not"
+            f"{what} to topic {self.topic!r} may be stored in {self.broker_name}, or not: {self.reason}; "
+            "ask producer.outcome(message_id) later"
         )
 
 
-class SendGivenUp(SendTimeout):
-    """The send was given up at its timeout, and is known to have stored nothing."""
+class RequestTimeout(MqdbError, code=ResponseCode.REQUEST_TIMEOUT):
+    """The request was sent, and no reply has come in time. Source: RequestTimeoutException."""
+
+    def __init__(self, topic: str, correlation_id: str, timeout_seconds: float) -> None:
+        super().__init__(topic, correlation_id, timeout_seconds)
+        self.topic = topic
+        self.correlation_id = correlation_id
+        self.timeout_seconds = timeout_seconds
 
     def __str__(self) -> str:
-        return f"gave up after {self.timeout_seconds:g} s to send to topic {self.topic!r}; nothing was stored"
+        return f"no reply within {self.timeout_seconds:g} s to request {self.correlation_id} on topic {self.topic!r}"
+
+
+class ReplyImpossible(MqdbError, code=ResponseCode.CREATE_REPLY_MESSAGE):
+    """The message is no request, so there is nobody to reply to. Source: MessageUtil.createReplyMessage."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"cannot reply: {self.reason}"
 
 
 class DispatchTimeout(MqdbError, code=ResponseCode.ACCESS_BROKER_TIMEOUT):

@@ -4,6 +4,7 @@
 `MessageQueue`. RocketMQ: Message, MessageExt, MessageQueue, SendResult, Validators.
 """
 
+import copy
 import json
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -12,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
+from mqdb.compression import COMPRESSED_FLAG, decompress
 from mqdb.errors import BodyEmpty, BodyInvalid, BodyTooLarge, ParameterInvalid
 from mqdb.property import KEY_SEPARATOR, Property, check_properties, with_tag_and_keys
 from mqdb.topic import check_can_send, check_topic_name
@@ -31,6 +33,7 @@ class Message:
     words by which people find the message again: a sequence, or one text with blanks between the
     words. An empty tag is no tag. `flag` is a number of the user's own, delivered as it is.
     Nothing is checked here but what the body is made of: `check_message` does that.
+    `system_properties` are the broker's own, set by the library: `with_system_properties`.
     """
 
     topic: str
@@ -39,6 +42,7 @@ class Message:
     keys: tuple[str, ...]
     properties: Mapping[str, str] = field(hash=False)
     flag: int
+    system_properties: Mapping[str, str] = field(hash=False)
 
     def __init__(
         self,
@@ -56,6 +60,13 @@ class Message:
         assign(self, "keys", _words(keys) if isinstance(keys, str) else tuple(keys))
         assign(self, "properties", dict(properties))
         assign(self, "flag", flag)
+        assign(self, "system_properties", _NO_PROPERTIES)
+
+    def with_system_properties(self, properties: Mapping[str, str]) -> "Message":
+        """The same message with properties under reserved names; for the library, not for users."""
+        made = copy.copy(self)
+        object.__setattr__(made, "system_properties", {**self.system_properties, **properties})
+        return made
 
     def __repr__(self) -> str:
         return (
@@ -82,8 +93,10 @@ def check_message(message: Message, max_body_bytes: int = MAX_BODY_BYTES) -> Non
 
 
 def stored_properties(message: Message, unique_id: uuid.UUID) -> dict[str, str]:
-    """All properties as the commit log holds them: the user's, TAGS, KEYS and UNIQ_KEY."""
+    """All properties as the commit log holds them: the user's, the library's, TAGS, KEYS and UNIQ_KEY."""
     stored = with_tag_and_keys(message.properties, message.tag, message.keys)
+    if message.system_properties:
+        stored |= message.system_properties
     stored[_UNIQ_KEY] = format_unique_id(unique_id)
     return stored
 
@@ -164,15 +177,17 @@ class ReceivedMessage:
     asked: `msg_id` is the uuid or its 16 bytes, `keys` the words with blanks between them,
     `properties` a dict, JSON text or a jsonb value in binary form, and the times are PostgreSQL's
     microseconds since 2000. `min_offset` and `max_offset` are the queue's at the time of the pull.
+    `stored_body` is the body as the log holds it, compressed where `sys_flag` says so: what flow
+    control counts, for it is what lies in memory.
     """
 
     __slots__ = (
         "_born_time",
         "_keys",
         "_msg_id",
+        "_plain_body",
         "_properties",
         "_store_time",
-        "body",
         "born_host",
         "flag",
         "log_pos",
@@ -181,9 +196,12 @@ class ReceivedMessage:
         "queue",
         "queue_offset",
         "reconsume_times",
+        "stored_body",
         "sys_flag",
         "tag",
     )
+
+    _plain_body: bytes  # set when a compressed body is first read
 
     def __init__(
         self,
@@ -211,7 +229,7 @@ class ReceivedMessage:
         self.tag = tag
         self._keys = keys
         self._properties = properties
-        self.body = body
+        self.stored_body = body
         self._born_time = born_time
         self._store_time = store_time
         self.born_host = born_host
@@ -237,6 +255,20 @@ class ReceivedMessage:
         return _words(self._keys) if self._keys else ()
 
     @property
+    def body(self) -> bytes:
+        """The body that was sent; a compressed one is decompressed when it is first read.
+
+        Raises CompressedBodyBroken, and CompressionUnavailable where the library is missing.
+        """
+        if not self.sys_flag & COMPRESSED_FLAG:
+            return self.stored_body
+        try:
+            return self._plain_body
+        except AttributeError:
+            self._plain_body = decompress(self.stored_body, self.sys_flag)
+        return self._plain_body
+
+    @property
     def properties(self) -> dict[str, str]:
         """All properties, those of the broker included."""
         if not isinstance(self._properties, dict):
@@ -256,7 +288,7 @@ class ReceivedMessage:
     def __repr__(self) -> str:
         return (
             f"ReceivedMessage({self.message_id} at {self.queue} offset {self.queue_offset}, tag={self.tag!r}, "
-            f"keys={self.keys!r}, reconsume_times={self.reconsume_times}, body of {len(self.body):,} bytes)"
+            f"keys={self.keys!r}, reconsume_times={self.reconsume_times}, body of {len(self.stored_body):,} bytes)"
         )
 
 

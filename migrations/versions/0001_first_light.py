@@ -5,9 +5,9 @@ The statements are plain SQL on purpose: a migration says what it did on the day
 newer; no contrib module.
 """
 
-from pathlib import Path
-
 from alembic import op
+
+from mqdb.store.migrations import function_sql
 
 revision = "0001"
 down_revision = None
@@ -277,11 +277,6 @@ INSERT INTO mqdb.topic (topic, read_queue_nums, write_queue_nums, perm) VALUES (
 INSERT INTO mqdb.queue (topic_id, queue_id)
 SELECT topic_id, queue_id FROM mqdb.topic, generate_series(0, 7) AS queue_id;
 """
-
-
-def function_sql(name: str) -> str:
-    """The text of one stored function, from `migrations/functions`."""
-    return (Path(__file__).parent.parent / "functions" / f"{name}.sql").read_text(encoding="utf-8")
 
 
 def upgrade() -> None:

@@ -19,8 +19,19 @@ from mqdb.store.commit_log import Record
 from mqdb.store.engine import driver, target_of, translate
 
 
-def record(message: Message, queue_key: int, unique_id: UUID, born_time: datetime, born_host: str) -> Record:
-    """The record of a message that `check_message` has passed."""
+def record(
+    message: Message,
+    queue_key: int,
+    unique_id: UUID,
+    born_time: datetime,
+    born_host: str,
+    body: bytes | None = None,
+    sys_flag: int = 0,
+) -> Record:
+    """The record of a message that `check_message` has passed.
+
+    `body` is what to store instead of the message's own, as `sys_flag` says: `mqdb.compression.compressed` makes both.
+    """
     # Positions, not names: this runs for every message sent.
     return Record(
         queue_key,
@@ -31,8 +42,9 @@ def record(message: Message, queue_key: int, unique_id: UUID, born_time: datetim
         message.tag,
         KEY_SEPARATOR.join(message.keys) or None,
         _json_object(stored_properties(message, unique_id)),
-        message.body,
+        message.body if body is None else body,
         message.flag,
+        sys_flag,
     )
 
 

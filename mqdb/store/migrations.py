@@ -36,11 +36,16 @@ def upgrade(dsn: str, revision: str = "head", *, broker_name: str | None = None)
             engine.dispose()
 
 
-def upgrade_sql() -> str:
-    """All migrations as SQL text."""
+def upgrade_sql(since: str | None = None) -> str:
+    """The migrations after a revision as SQL text; all of them, for an empty database, without one."""
     output = io.StringIO()
-    command.upgrade(_config(output), "head", sql=True)
+    command.upgrade(_config(output), "head" if since is None else f"{since}:head", sql=True)
     return output.getvalue()
+
+
+def function_sql(name: str) -> str:
+    """The text of one stored function, which its migration executes."""
+    return (_scripts() / "functions" / f"{name}.sql").read_text(encoding="utf-8")
 
 
 def current(connection: Connection) -> str | None:
@@ -63,9 +68,13 @@ def head() -> str:
 
 def check_schema(connection: Connection) -> None:
     """Raises SchemaMissing, SchemaTooOld or SchemaTooNew unless the database is at `head()`."""
-    found = current(connection)
+    check_revision(current(connection), target_of(connection))
+
+
+def check_revision(found: str | None, target: str) -> None:
+    """As `check_schema`, for the revision that was found in the database at `target`."""
     if found is None:
-        raise SchemaMissing(target_of(connection))
+        raise SchemaMissing(target)
     if found != head():
         _refuse_newer(found)
         raise SchemaTooOld(found, head())

@@ -12,10 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mqdb.compression import Compression, compress, compressed_flag
 from mqdb.errors import (
     BodyEmpty,
     BodyInvalid,
     BodyTooLarge,
+    CompressedBodyBroken,
     NameInvalid,
     ParameterInvalid,
     PropertyReserved,
@@ -265,7 +267,7 @@ def received(**changes: Any) -> ReceivedMessage:
         "born_host": "10.0.0.1",
         "reconsume_times": 3,
         "flag": 7,
-        "sys_flag": 1,
+        "sys_flag": 4,
         "min_offset": 5,
         "max_offset": 100,
     }
@@ -277,7 +279,7 @@ def test_a_received_message_gives_back_the_row() -> None:
 
     assert (message.topic, message.queue, message.queue_offset, message.log_pos) == ("orders", QUEUE, 17, 4711)
     assert (message.body, message.tag, message.born_host) == (b"secret", "TagA", "10.0.0.1")
-    assert (message.reconsume_times, message.flag, message.sys_flag) == (3, 7, 1)
+    assert (message.reconsume_times, message.flag, message.sys_flag) == (3, 7, 4)
     assert (message.min_offset, message.max_offset) == (5, 100)
 
 
@@ -334,3 +336,38 @@ def test_the_repr_of_a_received_message_tells_where_it_is_but_not_the_body() -> 
         "ReceivedMessage(0A0000011F9000C0FFEE001122334455 at orders@broker-a:2 offset 17, "
         "tag='TagA', keys=('k1', 'k2'), reconsume_times=3, body of 6 bytes)"
     )
+
+
+COMPRESSED = {"body": compress(b"secret", Compression.ZLIB), "sys_flag": compressed_flag(Compression.ZLIB)}
+
+
+def test_a_plain_body_is_the_stored_one() -> None:
+    message = received()
+
+    assert message.body is message.stored_body
+
+
+def test_a_compressed_body_is_decompressed_once_and_kept_beside_the_stored_one() -> None:
+    message = received(**COMPRESSED)
+
+    assert message.body == b"secret"
+    assert message.body is message.body
+    assert message.stored_body == COMPRESSED["body"]
+
+
+def test_a_body_is_not_decompressed_until_it_is_read() -> None:
+    message = received(**COMPRESSED | {"body": b"no zlib"})
+
+    assert message.tag == "TagA"
+    assert "body of 7 bytes" in repr(message)
+    with pytest.raises(CompressedBodyBroken, match="ZLIB"):
+        _ = message.body
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_a_compressed_body_survives_the_way_to_another_process(is_read: bool) -> None:
+    message = received(**COMPRESSED)
+    if is_read:
+        _ = message.body
+
+    assert pickle.loads(pickle.dumps(message)).body == b"secret"

@@ -8,6 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
 
+from mqdb.compression import COMPRESSED_FLAG
 from mqdb.message import MessageQueue, ReceivedMessage
 from mqdb.store.consumer_offsets import OwnedQueue
 from mqdb_client.consumer.process_queue import FlowLimits, ProcessQueue
@@ -206,6 +207,16 @@ def test_queue_has_room_up_to_each_limit(limits: FlowLimits, offsets: Iterable[i
     assert queue.has_room()
 
     put(queue, [10])
+
+    assert not queue.has_room()
+
+
+def test_a_compressed_body_counts_as_it_is_stored_and_is_not_decompressed_for_that() -> None:
+    queue = process_queue(0, FlowLimits(messages=100, body_bytes=100, span=1_000))
+    broken = message(0, size=101)
+    broken.sys_flag = COMPRESSED_FLAG
+
+    queue.put([broken], next_offset=1, segment=1)
 
     assert not queue.has_room()
 

@@ -45,3 +45,12 @@ def test_without_tag_and_keys_their_columns_are_empty() -> None:
     made = record(Message("orders", "x"), 1, ID, NOW, "here")
 
     assert (made.tags, made.tags_code, made.keys) == (None, 0, None)
+
+
+def test_a_body_to_store_instead_of_the_own_takes_its_sys_flag_along() -> None:
+    message = Message("orders", b"plain", flag=9)
+
+    made = record(message, 1, ID, NOW, "here", *(b"compressed", 0x301))
+
+    assert (made.body, made.sys_flag, made.flag) == (b"compressed", 0x301, 9)
+    assert message.body == b"plain"

@@ -42,7 +42,7 @@ class ProcessQueue:
         self._lock = threading.Lock()
         self._epoch = owned.epoch
         self._next_offset = owned.next_offset
-        self._in_hand: dict[int, int] = {}  # offset -> bytes of the body; ascending, for offsets are put in so
+        self._in_hand: dict[int, int] = {}  # offset -> bytes of the stored body; ascending, for offsets are put in so
         self._body_bytes = 0
         self._unstarted: deque[ReceivedMessage] = deque()
         self._running = 0
@@ -95,7 +95,7 @@ class ProcessQueue:
                 return False
             self._unstarted.extend(messages)
             for message in messages:
-                size = len(message.body)
+                size = len(message.stored_body)
                 self._in_hand[message.queue_offset] = size
                 self._body_bytes += size
             self._next_offset = next_offset
