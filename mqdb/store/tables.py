@@ -155,7 +155,6 @@ consume_queue = Table(
     Column("queue_key", Integer, nullable=False),
     Column("segment", Integer, nullable=False),
     Index("consume_queue_offset", "queue_key", "queue_offset"),
-    Index("consume_queue_tags", "queue_key", "tags_code", "queue_offset"),
     postgresql_partition_by="LIST (segment)",
 )
 
