@@ -99,17 +99,21 @@ def _pull(tag_filter: bool) -> Select[Any]:
     wanted = [in_window, cq.c.queue_offset >= first_offset, cq.c.queue_offset < first_offset + scan_limit]
     if tag_filter:
         wanted.append(cq.c.tags_code == func.any(cast(bindparam("tag_codes"), ARRAY(BigInteger))))
-    # Fenced too: the plan is made while a segment is empty, and would read all of its records for each pull.
+    # Bound to the primary key by the order asked for, with a range in place of an equality, for which the order would
+    # say nothing: the plan is made while a segment is empty, and by cost alone might take the index that begins with
+    # xid, and read all of it for each record.
     record = (
         select(*(cl.c[name] for name in _RECORD))
         .where(
-            cl.c.log_pos == cq.c.log_pos,
+            cl.c.log_pos >= cq.c.log_pos,
+            cl.c.log_pos <= cq.c.log_pos,
             cl.c.log_pos >= cast(bindparam("lowest_pos"), BigInteger),
             cl.c.log_pos < cast(bindparam("past_pos"), BigInteger),
         )
-        .offset(ZERO)
+        .order_by(cl.c.log_pos)
+        .limit(ONE)
         .correlate(cq)
-        .lateral("record")
+        .lateral("r")
     )
     found = (
         select(
@@ -123,11 +127,11 @@ def _pull(tag_filter: bool) -> Select[Any]:
         .where(*wanted)
         .order_by(cq.c.queue_offset)
         .limit(cast(bindparam("limit"), BigInteger))
-        .subquery("found")
+        .subquery("f")
     )
     before = func.sum(found.c.body_bytes).over(order_by=found.c.queue_offset, rows=(None, 0)) - found.c.body_bytes
-    measured = select(found, before.label("bytes_before")).subquery("measured")
-    entry = select(measured).where(measured.c.bytes_before < cast(bindparam("max_bytes"), BigInteger)).lateral("entry")
+    measured = select(found, before.label("bytes_before")).subquery("m")
+    entry = select(measured).where(measured.c.bytes_before < cast(bindparam("max_bytes"), BigInteger)).lateral("e")
     its_queue = queue.alias("queue")
     sources = request.join(its_queue, its_queue.c.queue_key == request.c.queue_key).join(end, true())
     is_covered: ColumnElement[bool] = entry.c.queue_offset.is_not(None)
@@ -162,7 +166,7 @@ PULL_TAGS = text_of(_pull(tag_filter=True))
 _CURSOR = "mqdb_pull_cursor"
 
 
-def pull(connection: Connection, parameters: dict[str, object]) -> list[tuple[Any, ...]]:
+def pull(connection: Connection, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
     """Rows as `_pull` describes them, in the binary forms that ReceivedMessage works out when asked."""
     # Arrays as text: the driver's dumper of lists takes 8 µs for one number.
     arrays = {name: "{" + ",".join(map(str, parameters[name])) + "}" for name in _ARRAYS if name in parameters}

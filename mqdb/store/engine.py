@@ -55,19 +55,34 @@ _SESSION_SETTINGS = "-c plan_cache_mode=force_generic_plan -c jit=off -c default
 _DIALECT = PGDialect_psycopg()  # type: ignore[no-untyped-call]
 
 
-def create_engine(dsn: str, *, prepared: bool = True, application_name: str = "mqdb", pool_size: int = 5) -> Engine:
+#: A plan is made once for each connection, perhaps while segments are empty and ANALYZE has just said so; it would read
+#: them from end to end, also when they have filled.
+_INDEXES_ONLY = " -c enable_seqscan=off -c enable_bitmapscan=off"
+
+
+def create_engine(
+    dsn: str,
+    *,
+    prepared: bool = True,
+    indexes_only: bool = False,
+    application_name: str = "mqdb",
+    pool_size: int = 5,
+) -> Engine:
     """An engine whose connections are in AUTOCOMMIT: most of what mqdb does is one statement.
 
     A function that needs a transaction opens one with `transaction`. With `prepared=False` the driver prepares no
     statement and makes no session settings: behind a pooler such as PgBouncer (MQDB_POOL_DSN), and where one
-    text holds several statements.
+    text holds several statements. `indexes_only` is for clients, none of whose statements has to read a whole table.
     Raises SettingInvalid for a DSN that is none.
     """
     arguments: dict[str, Any] = _CONNECT_ARGUMENTS | {"application_name": application_name}
     if not prepared:
         arguments["prepare_threshold"] = None
     else:
-        arguments |= {"prepare_threshold": 0, "options": _SESSION_SETTINGS}
+        arguments |= {
+            "prepare_threshold": 0,
+            "options": _SESSION_SETTINGS + (_INDEXES_ONLY if indexes_only else ""),
+        }
     engine = sqlalchemy.create_engine(
         "postgresql+psycopg://",
         # The DSN as libpq reads it: with several hosts and target_session_attrs too.
