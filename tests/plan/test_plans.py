@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from mqdb.store import message_index
+from mqdb.store.engine import text_of
 from tests.fixtures.log import Connection, append, create_topic, dispatch, index_keys, scalar, small_segments
 from tests.fixtures.postgres import Database
 
@@ -77,23 +79,25 @@ class Function:
             f"EXPLAIN (ANALYZE, VERBOSE, TIMING OFF, FORMAT JSON) EXECUTE hot ({values})",
         )
         self.connection.execute("ROLLBACK")
-        parents = dict(
-            self.connection.execute(
-                """SELECT inhrelid::regclass::text, inhparent::regclass::text FROM pg_inherits"""
-            ).fetchall()
+        return partition_scans(self.connection, plan[0]["Plan"], "commit_log|consume_queue")
+
+
+def partition_scans(connection: Connection, plan: dict[str, Any], tables: str) -> list[Scan]:
+    """The nodes of a plan that read a partition of one of the tables."""
+    parents = dict(
+        connection.execute("SELECT inhrelid::regclass::text, inhparent::regclass::text FROM pg_inherits").fetchall()
+    )
+    return [
+        Scan(
+            node["Node Type"],
+            node["Relation Name"],
+            unqualified(parents.get(node.get("Index Name", ""), node.get("Index Name", ""))),
+            node.get("Index Cond", ""),
+            node["Actual Loops"],
         )
-        return [
-            Scan(
-                node["Node Type"],
-                node["Relation Name"],
-                unqualified(parents.get(node.get("Index Name", ""), node.get("Index Name", ""))),
-                node.get("Index Cond", ""),
-                node["Actual Loops"],
-            )
-            for node in nodes(plan[0]["Plan"])
-            if re.fullmatch(r"(commit_log|consume_queue)_\d+", node.get("Relation Name", ""))
-            and "Scan" in node["Node Type"]
-        ]
+        for node in nodes(plan)
+        if re.fullmatch(rf"({tables})_\d+", node.get("Relation Name", "")) and "Scan" in node["Node Type"]
+    ]
 
 
 def literal(value: object) -> str:
@@ -227,3 +231,57 @@ def test_the_last_offsets_of_a_finished_segment_are_read_from_the_end_of_an_inde
 
     assert {scan.index for scan in scans} == {"consume_queue_offset"}
     assert len({scan.table for scan in scans}) == 1
+
+
+# -- the look-up of unique ids ------------------------------------------------------------------
+
+
+def scans_of_look_up(connection: Connection, after_pos: int) -> list[Scan]:
+    """What it reads to find out about some ids; planned as by a session of mqdb."""
+    statement = text_of(message_index.find_unique_ids())
+    for number, name in enumerate(["unique_ids", "after_pos"], start=1):
+        statement = statement.replace(f"%({name})s", f"${number}")
+    for setting in message_index.PLANNER_SETTINGS:
+        connection.execute(f"SET {setting} = off")
+    connection.execute("SET plan_cache_mode = force_generic_plan")
+    connection.execute(f"PREPARE look_up (uuid[], bigint) AS {statement}", prepare=False)
+    ids = [row[0] for row in connection.execute("SELECT msg_id FROM mqdb.commit_log ORDER BY random() LIMIT 100")]
+    values = f"{literal(ids)}, {after_pos}"
+    plan = scalar(connection, f"EXPLAIN (ANALYZE, VERBOSE, TIMING OFF, FORMAT JSON) EXECUTE look_up ({values})")
+    return partition_scans(connection, plan[0]["Plan"], "commit_log|message_index")
+
+
+@pytest.mark.parametrize("after_pos", [0, RECORDS], ids=["anywhere", "above a position"])
+@pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
+def test_unique_ids_are_looked_up_in_the_index_and_what_it_lacks_by_xid_and_position(
+    log: Connection, writer: Connection, database: Database, state: Any, after_pos: int
+) -> None:
+    state(log, writer)
+
+    scans = scans_of_look_up(database.connect(), after_pos)
+
+    index = [scan for scan in scans if scan.table.startswith("message_index")]
+    records = [scan for scan in scans if "log_pos >= " in scan.condition]
+    stragglers = [scan for scan in scans if "xid" in scan.condition]
+    walk = [scan for scan in scans if scan not in [*index, *records, *stragglers]]
+    assert {(scan.node, scan.index) for scan in index} == {("Index Scan", "message_index_key")}
+    assert {(scan.node, scan.index) for scan in records + walk} == {("Index Scan", "commit_log_pkey")}
+    assert {(scan.node, scan.index) for scan in stragglers} == {("Index Scan", "commit_log_xid")}
+    assert all("log_pos > " in scan.condition for scan in stragglers + walk)
+    assert all("log_pos <= " in scan.condition for scan in stragglers)
+    # Once, and not for each id. (A straggler's partition once for those that are younger, once for each that was late.)
+    assert {scan.loops for scan in walk} <= {0, 1}
+
+
+def test_above_a_position_only_the_newest_segments_are_looked_at(
+    log: Connection, writer: Connection, database: Database
+) -> None:
+    with_a_backlog(log, writer)
+    last = scalar(log, "SELECT last_value FROM mqdb.log_pos")
+
+    scans = scans_of_look_up(database.connect(), last - 1)
+
+    newest = scalar(log, "SELECT max(segment) FROM mqdb.segment WHERE start_pos <= %s", [last])
+    looked_at = {int(scan.table.rpartition("_")[2]) for scan in scans if scan.loops}
+    assert looked_at
+    assert min(looked_at) >= newest
