@@ -4,11 +4,10 @@
 `MessageQueue`. RocketMQ: Message, MessageExt, MessageQueue, SendResult, Validators.
 """
 
-import copy
 import json
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final
@@ -33,7 +32,7 @@ class Message:
     words by which people find the message again: a sequence, or one text with blanks between the
     words. An empty tag is no tag. `flag` is a number of the user's own, delivered as it is.
     Nothing is checked here but what the body is made of: `check_message` does that.
-    `system_properties` are the broker's own, set by the library: `with_system_properties`.
+    `system_properties` have reserved names; they are for the library, and nobody checks them.
     """
 
     topic: str
@@ -52,6 +51,7 @@ class Message:
         keys: Iterable[str] | str = (),
         properties: Mapping[str, str] = _NO_PROPERTIES,
         flag: int = 0,
+        system_properties: Mapping[str, str] = _NO_PROPERTIES,
     ) -> None:
         assign = object.__setattr__
         assign(self, "topic", topic)
@@ -60,13 +60,11 @@ class Message:
         assign(self, "keys", _words(keys) if isinstance(keys, str) else tuple(keys))
         assign(self, "properties", dict(properties))
         assign(self, "flag", flag)
-        assign(self, "system_properties", _NO_PROPERTIES)
+        assign(self, "system_properties", system_properties)
 
     def with_system_properties(self, properties: Mapping[str, str]) -> "Message":
-        """The same message with properties under reserved names; for the library, not for users."""
-        made = copy.copy(self)
-        object.__setattr__(made, "system_properties", {**self.system_properties, **properties})
-        return made
+        """The same message with more of them."""
+        return replace(self, system_properties={**self.system_properties, **properties})
 
     def __repr__(self) -> str:
         return (
@@ -140,7 +138,10 @@ class MessageQueue:
 
 
 class SendStatus(StrEnum):
-    """What became of a message. All four mean that it is stored; three, that a promise of durability is late."""
+    """What became of a message. All four mean that it is stored; three, that a promise of durability is late.
+
+    FLUSH_DISK_TIMEOUT is never given: PostgreSQL cannot cancel a commit that waits for the disk.
+    """
 
     SEND_OK = "SEND_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"

@@ -47,29 +47,44 @@ os.register_at_fork(after_in_child=_draw_salts)
 class UniqueIdGenerator(threading.local):
     """Makes unique ids; any thread may call it, also after a fork."""
 
-    _prefix: int
-    _number: int
-
-    # threading.local runs __init__ again, with the same clock, in each thread that comes along.
+    # threading.local runs __init__ again, with the same clock, in each thread that comes along. What a thread counts is
+    # an object of its own: each look at an attribute of a threading.local costs a look for the thread.
     def __init__(self, clock: Clock | None = None) -> None:
-        self._clock = clock or SystemClock()
-        self._begin(self._clock.now())
+        self._series = _Series(clock or SystemClock())
 
     def next(self) -> uuid.UUID:
         """An id that this process has never made before."""
-        now = self._clock.now()
+        return self._series.take(1)[0]
+
+    def take(self, count: int, now: datetime | None = None) -> list[uuid.UUID]:
+        """So many of them, at least one, for a batch; the clock is asked once, unless the caller has done it."""
+        return self._series.take(count, now)
+
+
+class _Series:
+    """The ids of one thread."""
+
+    __slots__ = ("_clock", "_month", "_next_month", "_number", "_prefix", "_salts")
+
+    _number: int
+    _prefix: int
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._begin(clock.now())
+
+    def take(self, count: int, now: datetime | None = None) -> list[uuid.UUID]:
+        now = now or self._clock.now()
         if now >= self._next_month or self._salts is not _salts:
             self._begin(now)
         # When the clock stands still or steps back, or 65,536 ids were made within a
         # millisecond, the counter runs on into the milliseconds: the number only ever rises.
-        self._number = max(self._number + 1, (now - self._month) // _MILLISECOND << 16)
-        return uuid.UUID(int=self._prefix | self._number)
-
-    def take(self, count: int) -> list[uuid.UUID]:
-        """So many of them, at least one, for a batch; the clock is asked once."""
-        first = self.next()
-        self._number += count - 1
-        return [first, *(uuid.UUID(int=number) for number in range(first.int + 1, first.int + count))]
+        number = max(self._number + 1, (now - self._month) // _MILLISECOND << 16)
+        self._number = number + count - 1
+        first = self._prefix | number
+        if count == 1:
+            return [uuid.UUID(int=first)]
+        return [uuid.UUID(int=each) for each in range(first, first + count)]
 
     def _begin(self, now: datetime) -> None:
         self._salts = _salts

@@ -1,13 +1,58 @@
 """Which queue a message goes to: pure rules.
 
-RocketMQ: MessageQueueSelector, SelectMessageQueueByHash, ThreadLocalIndex.
+RocketMQ: MessageQueueSelector, SelectMessageQueueByHash, SelectMessageQueueByRandom, ThreadLocalIndex.
 """
 
 import random
+from collections.abc import Sequence
 from itertools import count
+from typing import Any, Protocol
 
 from mqdb.errors import ParameterInvalid
+from mqdb.message import Message, MessageQueue
 from mqdb.selector.tags import java_string_hash
+
+
+class MessageQueueSelector(Protocol):
+    """Chooses the queue of a message; any callable with these three parameters is one.
+
+    Called in the thread that sends, from several at once where several send. What it raises ends the send, and
+    reaches the caller as it is.
+    """
+
+    # Any, so that a function may say which type of argument it expects.
+    def __call__(self, queues: Sequence[MessageQueue], message: Message, argument: Any, /) -> MessageQueue:
+        """One of `queues`, which are the write queues of the topic on all brokers; `argument` is the sender's."""
+
+
+def select_by_hash(queues: Sequence[MessageQueue], message: Message, argument: object) -> MessageQueue:
+    """The queue by the hash of `argument`: the same for equal ones as long as the topic has the same queues.
+
+    Takes text and whole numbers of up to 64 bits, with the hash that Java's String, Integer and, beyond 32 bits,
+    Long have. Raises ParameterInvalid for all else. Source: SelectMessageQueueByHash.
+    """
+    return queues[_queue_of(_java_hash(argument), len(queues))]
+
+
+def select_random(queues: Sequence[MessageQueue], message: Message, argument: object) -> MessageQueue:
+    """Any queue, whatever the argument. Source: SelectMessageQueueByRandom."""
+    return random.choice(queues)
+
+
+def selected(
+    selector: MessageQueueSelector, queues: Sequence[MessageQueue], message: Message, argument: object
+) -> MessageQueue:
+    """What the selector chooses. Raises ParameterInvalid unless it is one of `queues`, and what the selector raises.
+
+    Source: DefaultMQProducerImpl.sendSelectImpl, "select message queue return null."
+    """
+    # A selector of the user's own returns what it likes.
+    chosen: object = selector(queues, message, argument)
+    for queue in queues:
+        if queue is chosen or queue == chosen:
+            return queue
+    reason = f"it returned this, and not one of the {len(queues)} queues that it was given"
+    raise ParameterInvalid("selector", chosen, reason)
 
 
 def check_sharding_key(sharding_key: object) -> None:
@@ -21,8 +66,30 @@ def by_hash(sharding_key: str, queue_nums: int) -> int:
 
     Java's hash and remainder, so that a RocketMQ client would choose the same.
     """
+    return _queue_of(java_string_hash(sharding_key), queue_nums)
+
+
+def _queue_of(java_hash: int, queue_nums: int) -> int:
     # Java's remainder has the sign of the hash and is made positive afterwards.
-    return abs(java_string_hash(sharding_key)) % queue_nums
+    return abs(java_hash) % queue_nums
+
+
+def _java_hash(argument: object) -> int:
+    match argument:
+        case str():
+            return java_string_hash(argument)
+        case bool():
+            reason = "is bool"
+        case int() if -(2**31) <= argument < 2**31:
+            return argument
+        case int() if -(2**63) <= argument < 2**63:
+            folded = (argument ^ argument >> 32) & 0xFFFF_FFFF
+            return folded - 0x1_0000_0000 if folded >= 0x8000_0000 else folded
+        case int():
+            reason = "has more than 64 bits"
+        case _:
+            reason = f"is {type(argument).__name__}"
+    raise ParameterInvalid("selector_argument", argument, f"{reason}; give text or a whole number of 64 bits")
 
 
 class RoundRobin:

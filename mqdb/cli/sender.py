@@ -23,10 +23,6 @@ GROUP = "mqdb-send"
 #: Up to so many messages each gets its id printed; more get a summary.
 MAX_IDS = 10
 
-#: What the broker takes in one batch, and a generous guess of what a message has beside its text.
-BATCH_BYTES = 4 * 1024 * 1024
-MESSAGE_OVERHEAD_BYTES = 256
-
 _THREADS = 8
 
 
@@ -67,26 +63,32 @@ class Sender:
 
     def send(self, messages: Sequence[Outgoing]) -> None:
         """Send messages that `check_message` has passed."""
-        for part in parts(messages):
-            for message_id in self._send(part):
-                if self._shows_ids:
-                    print(message_id, flush=True)
-                elif len(self._ids) < MAX_IDS:
-                    self._ids.append(message_id)
-
-    def _send(self, messages: Sequence[Outgoing]) -> list[str]:
         if any(each.sharding_key is not None for each in messages):
-            return in_order_by_key(messages, lambda each: each.sharding_key, self._send_one, _THREADS)
-        if len(messages) == 1:
-            return [self._send_one(messages[0])]
-        results = self._producer.send_batch([each.message for each in messages])
-        self.sent += len(results)
-        return [result.message_id for result in results]
+            self._report(in_order_by_key(messages, lambda each: each.sharding_key, self._send_one, _THREADS))
+        elif len(messages) == 1:
+            self._report([self._send_one(messages[0])])
+        else:
+            self._send_in_batches([each.message for each in messages])
+
+    def _send_in_batches(self, messages: Sequence[Message]) -> None:
+        from mqdb_client.batch import split_batches
+
+        for batch in split_batches(messages):
+            results = self._producer.send_batch(batch)
+            self.sent += len(results)
+            self._report([result.message_id for result in results])
 
     def _send_one(self, outgoing: Outgoing) -> str:
         result = self._producer.send(outgoing.message, sharding_key=outgoing.sharding_key)
         self.sent += 1
         return result.message_id
+
+    def _report(self, message_ids: Sequence[str]) -> None:
+        for message_id in message_ids:
+            if self._shows_ids:
+                print(message_id, flush=True)
+            elif len(self._ids) < MAX_IDS:
+                self._ids.append(message_id)
 
     @contextmanager
     def telling_what_was_sent(self) -> Iterator[None]:
@@ -108,24 +110,3 @@ class Sender:
         seconds = time.monotonic() - self._started
         rate = self.sent / max(seconds, 1e-9)
         print(f"sent {self.sent:,} messages to topic {self._topic} in {seconds:.2f} s ({rate:,.0f}/s)")
-
-
-def parts(messages: Sequence[Outgoing]) -> Iterator[list[Outgoing]]:
-    """As many at a time as the broker takes in one batch; a larger message is alone."""
-    part: list[Outgoing] = []
-    size = 0
-    for each in messages:
-        size_of_it = _size(each.message)
-        if part and size + size_of_it > BATCH_BYTES:
-            yield part
-            part, size = [], 0
-        part.append(each)
-        size += size_of_it
-    if part:
-        yield part
-
-
-def _size(message: Message) -> int:
-    """Not less than what the broker counts: no character has more than 4 bytes in UTF-8."""
-    words = (*message.properties, *message.properties.values(), *message.keys, message.tag or "")
-    return len(message.body) + 4 * sum(map(len, words)) + MESSAGE_OVERHEAD_BYTES

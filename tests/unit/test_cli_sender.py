@@ -1,35 +1,10 @@
-"""How `mqdb send` cuts and shares out its messages."""
+"""How `mqdb send` shares out its messages."""
 
 import threading
 
 import pytest
 
-from mqdb.cli.records import Outgoing
-from mqdb.cli.sender import BATCH_BYTES, parts
 from mqdb.cli.sharing import in_order_by_key
-from mqdb.message import Message
-
-
-def outgoing(body_bytes: int, **properties: str) -> Outgoing:
-    return Outgoing(Message("orders", b"x" * body_bytes, properties=properties), None, 1)
-
-
-def test_a_batch_has_no_more_bytes_than_the_broker_takes() -> None:
-    half = outgoing(BATCH_BYTES // 2 - 1_000)
-
-    assert [len(part) for part in parts([half] * 5)] == [2, 2, 1]
-    assert [len(part) for part in parts([outgoing(100)] * 1_000)] == [1_000]
-    assert list(parts([])) == []
-
-
-def test_a_message_as_large_as_a_batch_goes_alone() -> None:
-    assert [len(part) for part in parts([outgoing(10), outgoing(BATCH_BYTES), outgoing(10)])] == [1, 1, 1]
-
-
-def test_properties_count_with_the_most_bytes_that_they_can_have() -> None:
-    wide = outgoing(BATCH_BYTES // 2 - 1_000, city="ü" * 1_000)
-
-    assert [len(part) for part in parts([wide, wide])] == [1, 1]
 
 
 def test_work_of_one_key_is_done_in_order_by_one_thread() -> None:

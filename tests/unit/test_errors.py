@@ -34,7 +34,13 @@ def parameters(error: type[MqdbError]) -> dict[str, Any]:
 
 
 def sample(name: str, hint: Any) -> object:
-    samples = {int: 100 + len(name), float: 2.5, Path: Path("/srv") / name, list[str]: [f"a {name}", f"b {name}"]}
+    samples = {
+        int: 100 + len(name),
+        float: 2.5,
+        Path: Path("/srv") / name,
+        list[str]: [f"a {name}", f"b {name}"],
+        tuple[str, ...]: (f"a {name}",),
+    }
     return samples.get(hint, f"a {name}")
 
 
@@ -83,7 +89,7 @@ def test_the_sentence_names_every_value(error: type[MqdbError]) -> None:
 
     for name, hint in parameters(error).items():
         value = sample(name, hint)
-        assert all(str(part) in sentence for part in (value if isinstance(value, list) else [value]))
+        assert all(str(part) in sentence for part in (value if isinstance(value, list | tuple) else [value]))
 
 
 def test_a_missing_queue_is_named_with_those_that_exist() -> None:

@@ -1,0 +1,188 @@
+"""Durability: what a commit waits for before a send is acknowledged. RocketMQ: FlushDiskType, BrokerRole, SendStatus.
+
+It is a setting of the connection that appends (PostgreSQL: synchronous_commit), made once after each connect, so that
+a send pays nothing for it. Under SYNC_MASTER a commit waits for a standby as well. A wait that is cancelled leaves the
+message stored on the master: the statement succeeds, and a warning says what is missing. A `CommitWait` on each such
+connection listens for it:
+
+    connect ──▶ apply       no standby is there: commits do not wait, and are SLAVE_NOT_AVAILABLE at once
+    append  ──▶ committed   no warning: SEND_OK
+                            the warning: FLUSH_SLAVE_TIMEOUT while a standby is connected, else SLAVE_NOT_AVAILABLE
+
+A wait that is cut off rather than cancelled (a lost connection, pg_terminate_backend) leaves the outcome unknown to
+the client. The message is stored then, too, but nobody sees it before the server has ended the session that waits.
+
+Source: HAService.isSlaveOK, CommitLog.handleHA; PostgreSQL's "Synchronous Replication" and syncrep.c.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from enum import StrEnum
+from functools import partial
+from typing import Final, TypeAlias, TypeVar
+
+from psycopg.errors import Diagnostic
+from sqlalchemy import Connection, and_, case, column, exists, func, not_, select, table
+
+from mqdb.errors import MqdbError, ParameterInvalid
+from mqdb.message import SendStatus
+from mqdb.store.engine import driver, target_of, translated
+
+T = TypeVar("T")
+Connect: TypeAlias = Callable[[], Connection]
+
+#: How long a connection believes that there are standbys to wait for (one heartbeat, as clients believe other things;
+#: one that has just waited in vain looks again at once), and that there are none (shorter, for what is sent meanwhile
+#: stays without a second copy).
+STANDBY_BELIEVED_SECONDS: Final = 30.0
+NO_STANDBY_BELIEVED_SECONDS: Final = 1.0
+
+_KEY: Final = "mqdb_commit_wait"
+
+# The file of PostgreSQL's source in which commits wait for standbys. Unlike the text of a warning it is never
+# translated (lc_messages).
+_SOURCE_OF_WARNING: Final = "syncrep.c"
+
+
+class Durability(StrEnum):
+    """What a send waits for. The names are RocketMQ's, whose ASYNC_MASTER is the replication of the first two.
+
+    FLUSH_DISK_TIMEOUT has no cause here: a commit that waits for the disk cannot be cancelled, so a disk that is too
+    slow makes the send end without an answer, as a SendTimeout.
+    """
+
+    #: For nothing. A crash of the server may lose what it stored in its last 0.6 s (three times wal_writer_delay).
+    ASYNC_FLUSH = "ASYNC_FLUSH"
+    #: For the broker's disk, whether there are standbys or not. Behind a transaction pooler the server's own setting
+    #: rules, which is to wait for synchronous standbys as well where it has any.
+    SYNC_FLUSH = "SYNC_FLUSH"
+    #: For the disks of the broker and of its synchronous standbys (synchronous_standby_names); where the server's
+    #: own setting is remote_apply, until the standbys show the message.
+    SYNC_MASTER = "SYNC_MASTER"
+
+
+_LEVELS: Final = {Durability.ASYNC_FLUSH: "off", Durability.SYNC_FLUSH: "local"}
+
+
+def durable(connect: Connect, durability: Durability, pool_dsn: str | None) -> Connect:
+    """The same way to connect, to connections that commit with `durability`. They must not go back into a pool.
+
+    Raises ParameterInvalid for all but SYNC_FLUSH behind a transaction pooler (`pool_dsn`): each statement may meet
+    another session there.
+    """
+    if pool_dsn is None:
+        return partial(_connect, connect, durability)
+    if durability is not Durability.SYNC_FLUSH:
+        reason = "needs connections of its own, and pool_dsn names a pooler that shares them; leave pool_dsn out"
+        raise ParameterInvalid("durability", durability.value, reason)
+    return connect
+
+
+def _connect(connect: Connect, durability: Durability) -> Connection:
+    connection = connect()
+    try:
+        apply(connection, durability)
+    except BaseException:
+        connection.invalidate()
+        connection.close()
+        raise
+    return connection
+
+
+def apply(connection: Connection, durability: Durability) -> None:
+    """Have a new connection commit with `durability` as long as it lives. Raises BrokerUnavailable and its kin."""
+    if durability is Durability.SYNC_MASTER:
+        connection.info[_KEY] = CommitWait(connection)
+    else:
+        with translated(target_of(connection)):
+            connection.execute(select(func.set_config("synchronous_commit", _LEVELS[durability], False)))
+
+
+def committed(connection: Connection, work: Callable[[Connection], T]) -> tuple[T, SendStatus]:
+    """The result of `work`, which appends on the connection, and the status of what it has appended.
+
+    One and the same for all of it. Raises what `work` raises.
+    """
+    wait: CommitWait | None = connection.info.get(_KEY)
+    if wait is None:
+        return work(connection), SendStatus.SEND_OK
+    return wait.watch(connection, work)
+
+
+def status_of(connection: Connection) -> SendStatus:
+    """Why a commit has no second copy: standbys are there, but late, or none is. Any connection may ask.
+
+    There are standbys as soon as there is one, also where the server asks for several (`ANY 2 (a, b)`).
+    """
+    with translated(target_of(connection)):
+        has_standby = connection.scalar(_HAS_STANDBY)
+    return SendStatus.FLUSH_SLAVE_TIMEOUT if has_standby else SendStatus.SLAVE_NOT_AVAILABLE
+
+
+class CommitWait:
+    """What the commits of one connection wait for, and whether they have got it. Belongs to the connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        # It does not remember the connection, so that both are gone as soon as the connection is.
+        driver(connection).add_notice_handler(self._heard)
+        self._has_given_up = False
+        self._look_at = -math.inf
+        self._look(connection)
+
+    def watch(self, connection: Connection, work: Callable[[Connection], T]) -> tuple[T, SendStatus]:
+        """As `committed`."""
+        if time.monotonic() >= self._look_at:
+            self._look(connection)
+        self._has_given_up = False
+        result = work(connection)
+        if not self._has_given_up:
+            return result, self._status
+        self._look_at = -math.inf
+        return result, _reason(connection)
+
+    def _look(self, connection: Connection) -> None:
+        """Have commits wait for standbys if there are any."""
+        with translated(target_of(connection)):
+            level = connection.scalar(_WAIT_FOR_STANDBYS)
+        is_alone = level == _ALONE
+        self._status = SendStatus.SLAVE_NOT_AVAILABLE if is_alone else SendStatus.SEND_OK
+        self._look_at = time.monotonic() + (NO_STANDBY_BELIEVED_SECONDS if is_alone else STANDBY_BELIEVED_SECONDS)
+
+    def _heard(self, notice: Diagnostic) -> None:
+        # The driver calls it in the thread that runs the statement, before the statement returns.
+        if notice.source_file == _SOURCE_OF_WARNING:
+            self._has_given_up = True
+
+
+def _reason(connection: Connection) -> SendStatus:
+    try:
+        return status_of(connection)
+    except MqdbError:
+        # Time is up, or the request to cancel came late and met this statement. What is stored stays stored.
+        return SendStatus.FLUSH_SLAVE_TIMEOUT
+
+
+# -- statements -------------------------------------------------------------------------------
+
+_ALONE: Final = "local"
+
+_standby = table("pg_stat_replication", column("sync_state"), schema="pg_catalog")
+_setting = table("pg_settings", column("name"), column("reset_val"), schema="pg_catalog")
+
+# One that catches up is `potential`, and no commit waits for it. Without the rights of pg_read_all_stats a user sees
+# that there are standbys, but their state as NULL.
+_IS_SYNCHRONOUS = func.coalesce(_standby.c.sync_state.in_(["sync", "quorum"]), True)
+_IS_STANDBY_THERE = and_(
+    func.current_setting("synchronous_standby_names") != "",
+    exists().select_from(_standby).where(_IS_SYNCHRONOUS),
+)
+_HAS_STANDBY = select(_IS_STANDBY_THERE)
+
+_OWN_LEVEL = select(_setting.c.reset_val).where(_setting.c.name == "synchronous_commit").scalar_subquery()
+_LEVEL = case((not_(_IS_STANDBY_THERE), _ALONE), (_OWN_LEVEL == "remote_apply", "remote_apply"), else_="on")
+_WAIT_FOR_STANDBYS = select(
+    func.set_config("synchronous_commit", _LEVEL, False),
+    # The server must not keep the warning to itself.
+    func.set_config("client_min_messages", "warning", False),
+)

@@ -1,0 +1,315 @@
+"""A send inside the caller's own SQL transaction.
+
+The messages are appended on the caller's connection: they are there when the caller commits, and never were when the
+caller rolls back, to a savepoint too. Nothing is begun, committed or rolled back here, and no lock is taken: as long
+as the transaction is open, dispatch passes its messages by, and nobody waits for it. Their queue offsets come after
+the commit.
+
+In a transaction that is not ours no statement should fail, for that would end it. So what can be wrong is asked for
+first, or written such that the answer says it (`mqdb.store.joined_append`).
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from weakref import WeakKeyDictionary
+
+import psycopg
+import sqlalchemy
+from psycopg import errors as pg
+from psycopg.adapt import AdaptersMap
+from psycopg.rows import tuple_row
+from sqlalchemy.exc import DBAPIError, InvalidRequestError, UnboundExecutionError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from mqdb.errors import (
+    IllegalState,
+    MqdbError,
+    ParameterInvalid,
+    QueueNotFound,
+    SchemaMissing,
+    TopicNotFound,
+    TopicNotWritable,
+)
+from mqdb.message import MessageQueue, SendResult, SendStatus
+from mqdb.selector.tags import java_string_hash
+from mqdb.store import joined_append
+from mqdb.store.commit_log import Record
+from mqdb.store.engine import translate
+from mqdb.store.joined_append import Statement
+from mqdb.store.migrations import check_revision
+from mqdb.topic import Perm
+from mqdb.unique_id import format_unique_id
+from mqdb_client.queue_selector import RoundRobin
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session, scoped_session
+
+#: What a sender may give as the `connection` whose transaction a send joins.
+CallersConnection: TypeAlias = "sqlalchemy.Connection | Session | scoped_session[Any] | psycopg.Connection[Any]"
+
+_Row: TypeAlias = Sequence[Any]
+_DriverConnection: TypeAlias = "psycopg.Connection[Any] | psycopg.AsyncConnection[Any]"
+
+
+class JoinedSend:
+    """Appends on connections of the caller. Any thread may use it, each with a connection of its own.
+
+    Which errors leave the transaction as it was: all but BrokerUnavailable and StorageRefused, which mean that a
+    statement has failed.
+    """
+
+    def __init__(self, find_queue_offset: Callable[[MessageQueue, int, int], int]) -> None:
+        """`find_queue_offset` is asked with queue, queue_key and log_pos when `SendResult.queue_offset` is read."""
+        self._find_queue_offset = find_queue_offset
+        # By the driver's connection: the pooled one that a caller holds may have another after a reconnect.
+        self._brokers: WeakKeyDictionary[_DriverConnection, _Broker] = WeakKeyDictionary()
+        self._turns: dict[tuple[str, str], RoundRobin] = {}
+
+    def send(
+        self,
+        connection: CallersConnection,
+        records: Sequence[Record],
+        topics: Sequence[str],
+        sharding_key: str | None = None,
+        queue: MessageQueue | None = None,
+    ) -> list[SendResult]:
+        """Append records, whose `queue_key` does not matter; `topics` has the topic of each. All or none.
+
+        The records of a topic go to one of its queues, in their order: to `queue`, or to the one that `sharding_key`
+        chooses, or to the next in turn. One statement; two more when the connection is new here.
+
+        Raises TopicNotFound, TopicNotWritable and QueueNotFound. SchemaMissing, SchemaTooOld, SchemaTooNew.
+        ParameterInvalid for what is no connection that can be joined, and for a queue of another broker or topic.
+        IllegalState for a connection that is closed and for a transaction that has failed already.
+        """
+        joined = _join(connection)
+        broker = self._broker(joined)
+        if queue is not None:
+            _check_queue(queue, broker, topics)
+        turns = {topic: self._turn(broker.name, topic, sharding_key) for topic in dict.fromkeys(topics)}
+        queue_id = None if queue is None else queue.queue_id
+        rows = joined.run(joined_append.append(records, topics, turns, queue_id), broker.target)
+        if not rows:
+            raise self._refusal(joined, broker, tuple(turns), queue)
+        results = []
+        queues: dict[str, MessageQueue] = {}
+        for record, topic, (log_pos, queue_key, found_id) in zip(records, topics, rows, strict=True):
+            to = queues.get(topic)
+            if to is None:
+                to = queues[topic] = MessageQueue(topic, broker.name, found_id)
+            find = partial(self._find_queue_offset, to, queue_key, log_pos)
+            results.append(SendResult(SendStatus.SEND_OK, format_unique_id(record.msg_id), to, log_pos, find))
+        return results
+
+    def publish_queues(self, connection: CallersConnection, topic: str) -> tuple[MessageQueue, ...]:
+        """The queues that a sender may choose from, as the caller's transaction sees them; for a selector.
+
+        Raises what `send` raises.
+        """
+        joined = _join(connection)
+        broker = self._broker(joined)
+        nums = _write_queue_nums(joined, broker, (topic,))[topic]
+        return tuple(MessageQueue(topic, broker.name, queue_id) for queue_id in range(nums))
+
+    def _broker(self, joined: "_Joined") -> "_Broker":
+        broker = self._brokers.get(joined.driver)
+        if broker is None:
+            broker = self._brokers[joined.driver] = _meet(joined)
+        return broker
+
+    def _turn(self, broker_name: str, topic: str, sharding_key: str | None) -> int:
+        """A number whose remainder by the number of queues is the queue: queue_selector's rules, for SQL."""
+        if sharding_key is not None:
+            return abs(java_string_hash(sharding_key))
+        turn = self._turns.get((broker_name, topic))
+        if turn is None:
+            turn = self._turns.setdefault((broker_name, topic), RoundRobin())
+        return turn.next(_MANY_TURNS)
+
+    def _refusal(
+        self, joined: "_Joined", broker: "_Broker", topics: Sequence[str], queue: MessageQueue | None
+    ) -> MqdbError:
+        """Why nothing was appended."""
+        nums = _write_queue_nums(joined, broker, topics)
+        if queue is not None and queue.queue_id >= nums[queue.topic]:
+            return QueueNotFound(queue.topic, queue.queue_id, nums[queue.topic])
+        return TopicNotFound(topics[0])  # created in this moment
+
+
+# More than any topic has queues, and a number that PostgreSQL can count to.
+_MANY_TURNS: Final = 2**62
+
+
+# -- brokers ----------------------------------------------------------------------------------
+
+
+class _Broker(NamedTuple):
+    """What is known about the database behind a connection. `target` says where it is, without a password."""
+
+    name: str
+    target: str
+
+
+def _meet(joined: "_Joined") -> _Broker:
+    """Raises SchemaMissing, SchemaTooOld, SchemaTooNew, and IllegalState for a connection that is closed."""
+    target = _target(joined.driver)
+    if not joined.run(_HAS_SCHEMA, target)[0][0]:
+        raise SchemaMissing(target)
+    [(revision, name)] = joined.run(_IDENTITY, target)
+    check_revision(revision, target)
+    return _Broker(name, target)
+
+
+# A table that is not there would make the statement fail.
+_HAS_SCHEMA: Final = Statement("SELECT to_regclass('mqdb.alembic_version') IS NOT NULL", {})
+_IDENTITY: Final = Statement("SELECT version_num, broker_name FROM mqdb.alembic_version, mqdb.broker", {})
+
+
+def _target(driver: _DriverConnection) -> str:
+    try:
+        return f"{driver.info.host}:{driver.info.port}/{driver.info.dbname}"
+    except psycopg.OperationalError as error:
+        raise _closed() from error
+
+
+def _check_queue(queue: MessageQueue, broker: _Broker, topics: Sequence[str]) -> None:
+    if queue.broker_name != broker.name:
+        raise ParameterInvalid("queue", str(queue), f"the connection leads to broker {broker.name!r}")
+    if stranger := next((topic for topic in topics if topic != queue.topic), None):
+        raise ParameterInvalid("queue", str(queue), f"the message goes to topic {stranger!r}")
+    if queue.queue_id not in range(2**31):
+        raise ParameterInvalid("queue", str(queue), "a queue's number is from 0 to 2,147,483,647")
+
+
+def _write_queue_nums(joined: "_Joined", broker: _Broker, topics: Sequence[str]) -> dict[str, int]:
+    """How many queues of each topic take messages. Raises TopicNotFound, TopicNotWritable."""
+    rows = joined.run(joined_append.find_topics(topics), broker.target)
+    found = {name: (perm, nums) for name, perm, nums in rows}
+    for topic in topics:
+        if topic not in found:
+            raise TopicNotFound(topic)
+        perm, _ = found[topic]
+        if not perm & Perm.WRITE:
+            raise TopicNotWritable(topic, perm)
+    return {topic: nums for topic, (_, nums) in found.items()}
+
+
+# -- connections ------------------------------------------------------------------------------
+
+
+class _Joined(NamedTuple):
+    """A connection of the caller: how to execute on it, and the driver's connection below."""
+
+    execute: Callable[[str, Mapping[str, object]], Sequence[_Row]]
+    driver: _DriverConnection
+
+    def run(self, statement: Statement, target: str) -> Sequence[_Row]:
+        """The rows of the answer. Raises what `mqdb.store.engine.translate` makes of an error, and IllegalState."""
+        with _translated(target):
+            return self.execute(statement.text, statement.values)
+
+
+@contextmanager
+def _translated(target: str) -> Iterator[None]:
+    try:
+        yield
+    except DBAPIError as error:
+        raise _translation(error.orig or error, target) from error.orig or error
+    except InvalidRequestError as error:
+        raise IllegalState("the connection", f"not usable: {error}") from error
+    except (psycopg.Error, PoolTimeout) as error:
+        raise _translation(error, target) from error
+
+
+def _translation(error: BaseException, target: str) -> MqdbError:
+    if isinstance(error, pg.InFailedSqlTransaction | pg.PipelineAborted):
+        return IllegalState("the connection's transaction", "failed already, by an earlier statement; roll it back")
+    return translate(error, target)
+
+
+def _closed() -> IllegalState:
+    return IllegalState("the connection", "closed")
+
+
+def _join(connection: object) -> _Joined:
+    """Raises ParameterInvalid for all but the few kinds of connections that can be joined."""
+    if isinstance(connection, psycopg.Connection):
+        if connection.closed and not connection.broken:
+            raise _closed()
+        return _Joined(partial(_execute_psycopg, connection), connection)
+    if not isinstance(connection, sqlalchemy.Connection):
+        connection = _connection_of(connection)
+    _check_dialect(connection)
+    with _translated(_address(connection.engine)):
+        driver: Any = connection.connection.driver_connection
+    return _Joined(partial(_execute_sqlalchemy, connection), driver)
+
+
+def _connection_of(session: object) -> sqlalchemy.Connection:
+    # Who has a session has imported this already; for all others it would take 70 ms of each start.
+    from sqlalchemy.orm import Session, scoped_session
+
+    if isinstance(session, scoped_session):
+        session = session()
+    if not isinstance(session, Session):
+        raise ParameterInvalid("connection", _kind_of(session), _remedy(session))
+    try:
+        bind = session.get_bind()
+    except UnboundExecutionError as error:
+        reason = "it may have several engines; give session.connection(bind_arguments=...) of the one that is meant"
+        raise ParameterInvalid("connection", _kind_of(session), reason) from error
+    _check_dialect(bind)
+    with _translated(_address(bind.engine)):
+        return session.connection()
+
+
+def _check_dialect(bind: sqlalchemy.Connection | sqlalchemy.Engine) -> None:
+    dialect = bind.dialect
+    if (dialect.name, dialect.driver) not in _DIALECTS:
+        found = f"{dialect.name}+{dialect.driver}"
+        raise ParameterInvalid("connection", found, f"make the engine with postgresql+psycopg://, or {_IN_SQL}")
+
+
+# The second is what an AsyncConnection hands to the function that its run_sync calls.
+_DIALECTS: Final = {("postgresql", "psycopg"), ("postgresql", "psycopg_async")}
+
+_IN_SQL: Final = "execute SELECT mqdb.send(...) on it"
+
+
+def _remedy(connection: object) -> str:
+    if hasattr(type(connection), "run_sync"):  # SQLAlchemy's; to import the classes takes greenlet
+        return f"it is asynchronous; call send in a function that you give to its run_sync, or {_IN_SQL}"
+    if isinstance(connection, psycopg.AsyncConnection):
+        return f"it is asynchronous; {_IN_SQL}"
+    return f"give a Connection or Session of SQLAlchemy whose driver is psycopg, or a psycopg.Connection, or {_IN_SQL}"
+
+
+def _kind_of(connection: object) -> str:
+    # Not the connection itself: errors pickle.
+    return f"{type(connection).__module__}.{type(connection).__qualname__}"
+
+
+def _address(engine: sqlalchemy.Engine) -> str:
+    return f"{engine.url.host or 'localhost'}:{engine.url.port or 5432}/{engine.url.database or ''}"
+
+
+def _execute_sqlalchemy(connection: sqlalchemy.Connection, text: str, values: Mapping[str, object]) -> Sequence[_Row]:
+    # Through SQLAlchemy, not below it: else it would know of no transaction, and its commit() would do nothing.
+    return connection.exec_driver_sql(text, values).all()
+
+
+def _execute_psycopg(connection: "psycopg.Connection[Any]", text: str, values: Mapping[str, object]) -> Sequence[_Row]:
+    return _Cursor(connection, row_factory=tuple_row).execute(text, values).fetchall()
+
+
+class _Cursor(psycopg.Cursor[tuple[Any, ...]]):
+    """A cursor that knows nothing of the adapters that the caller has registered on the connection."""
+
+    @property
+    def adapters(self) -> AdaptersMap:
+        return _ADAPTERS
+
+
+_ADAPTERS: Final = AdaptersMap(psycopg.adapters)

@@ -1,0 +1,156 @@
+"""Hooks of a producer: code of the user's that sees each send, and may forbid it.
+
+For each attempt to send, so several times for a send that is tried again:
+
+    check_forbidden        what it raises ends the send and reaches the caller; nothing else is called then
+    send_message_before    what it raises is logged
+    send_message_after     what it raises is logged; it runs whether the attempt has failed or not
+
+RocketMQ: CheckForbiddenHook, SendMessageHook, DefaultMQProducerImpl.sendKernelImpl.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol, runtime_checkable
+
+from mqdb.errors import ParameterInvalid
+from mqdb.message import Message, MessageQueue, SendResult
+
+logger = logging.getLogger(__name__)
+
+
+class SendMode(StrEnum):
+    """How the caller waits. RocketMQ: CommunicationMode."""
+
+    SYNC = "SYNC"
+    ASYNC = "ASYNC"
+    ONEWAY = "ONEWAY"
+
+
+@dataclass(slots=True, eq=False)
+class SendMessageContext:
+    """One attempt to send, as hooks see it: one message, or those of a batch, and their ids in the same order.
+
+    `results` and `error` are set when it is over: as many results as messages or none, and none for ONEWAY. A hook
+    keeps what it needs afterwards in `attributes`, under names of its own.
+    """
+
+    producer_group: str
+    messages: Sequence[Message]
+    message_ids: Sequence[str]
+    queue: MessageQueue
+    mode: SendMode
+    born_host: str
+    results: Sequence[SendResult] = ()
+    error: BaseException | None = None
+    attributes: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def message(self) -> Message:
+        """The message; of a batch, the first."""
+        return self.messages[0]
+
+    @property
+    def result(self) -> SendResult | None:
+        """The result; of a batch, that of the first message."""
+        return self.results[0] if self.results else None
+
+    @property
+    def broker_name(self) -> str:
+        """The broker of the queue."""
+        return self.queue.broker_name
+
+
+@runtime_checkable
+class SendMessageHook(Protocol):
+    """Sees each attempt before it and after it, in the thread that sends or takes the answer; be quick there."""
+
+    @property
+    def hook_name(self) -> str:
+        """What the log calls it."""
+
+    def send_message_before(self, context: SendMessageContext) -> None:
+        """The attempt is about to begin."""
+
+    def send_message_after(self, context: SendMessageContext) -> None:
+        """It is over; for ONEWAY, handed on."""
+
+
+@runtime_checkable
+class CheckForbiddenHook(Protocol):
+    """Says whether an attempt may be made."""
+
+    @property
+    def hook_name(self) -> str:
+        """What the log calls it."""
+
+    def check_forbidden(self, context: SendMessageContext) -> None:
+        """Raise whatever the caller of the send is to get, and the message is not sent."""
+
+
+class Hooks:
+    """The hooks of a producer, in the order in which they were registered. Any thread may use it.
+
+    Around each attempt, and only then, so that a producer without hooks makes no context:
+
+        context = None
+        if not hooks.is_empty:
+            hooks.begin(context := SendMessageContext(...))
+        ...
+        if context is not None:
+            hooks.end(context, results, error)
+    """
+
+    def __init__(self) -> None:
+        self.is_empty = True
+        self._guard = threading.Lock()
+        self._check_forbidden: tuple[CheckForbiddenHook, ...] = ()
+        self._send_message: tuple[SendMessageHook, ...] = ()
+
+    def register_send_message_hook(self, hook: SendMessageHook) -> None:
+        """From the next attempt on; registered twice, it is called twice. Raises ParameterInvalid: it is no hook."""
+        _check_hook(hook, SendMessageHook)
+        with self._guard:
+            self._send_message += (hook,)
+            self.is_empty = False
+
+    def register_check_forbidden_hook(self, hook: CheckForbiddenHook) -> None:
+        """From the next attempt on. Raises ParameterInvalid: it is no hook."""
+        _check_hook(hook, CheckForbiddenHook)
+        with self._guard:
+            self._check_forbidden += (hook,)
+            self.is_empty = False
+
+    def begin(self, context: SendMessageContext) -> None:
+        """Before an attempt. Raises what a CheckForbiddenHook raises; then the attempt is not made, and has no end."""
+        for hook in self._check_forbidden:
+            hook.check_forbidden(context)
+        self._call(lambda hook: hook.send_message_before, context)
+
+    def end(
+        self, context: SendMessageContext, results: Sequence[SendResult] = (), error: BaseException | None = None
+    ) -> None:
+        """After an attempt. Raises nothing."""
+        context.results, context.error = results, error
+        self._call(lambda hook: hook.send_message_after, context)
+
+    def _call(
+        self,
+        method_of: Callable[[SendMessageHook], Callable[[SendMessageContext], None]],
+        context: SendMessageContext,
+    ) -> None:
+        for hook in self._send_message:
+            try:
+                method_of(hook)(context)
+            except Exception:
+                # It is the user's code, and no reason not to send; Ctrl-C and the like do end the send.
+                logger.exception("a send message hook failed", extra={"hook": hook.hook_name})
+
+
+def _check_hook(hook: object, kind: type) -> None:
+    if not isinstance(hook, kind):
+        names = sorted(name for name in vars(kind) if not name.startswith("_"))
+        raise ParameterInvalid("hook", hook, f"is no {kind.__name__}, which has {', '.join(names)}")

@@ -1,0 +1,146 @@
+"""Appends for a sender who joins somebody else's transaction.
+
+There a statement that fails is more than a send that fails: it takes the whole transaction with it. So these find the
+queues themselves, by the names of the topics, and where one of the topics is missing or takes no messages they append
+nothing and raise nothing. What the sender remembers cannot be out of date, and a topic that was made in the same
+transaction is there.
+
+The texts suit psycopg on any connection: values go in binary form (%b), which needs no adapter of our own for arrays.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from psycopg.types.numeric import Int8
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Integer,
+    Text,
+    and_,
+    bindparam,
+    cast,
+    func,
+    insert,
+    literal_column,
+    select,
+)
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
+from sqlalchemy.sql import ClauseElement
+from sqlalchemy.types import TypeEngine
+
+from mqdb.store.commit_log import Record
+from mqdb.store.engine import text_of
+from mqdb.store.tables import commit_log, queue, topic
+from mqdb.topic import Perm
+
+
+class Statement(NamedTuple):
+    """A text for psycopg, and its values."""
+
+    text: str
+    values: Mapping[str, object]
+
+
+def append(
+    records: Sequence[Record], topics: Sequence[str], turns: Mapping[str, int], queue_id: int | None = None
+) -> Statement:
+    """Append all records in their order, or none of them.
+
+    `topics` says to which topic each goes; there it goes to queue `queue_id`, or else to the one that has the turn:
+    `turns` has a number for each topic. The answer is log_pos, queue_key and queue_id of each record, or no row at
+    all. Uses topic_topic_key and queue_topic_id_queue_id_key.
+    """
+    # Int8: else psycopg takes the smallest type for each number, and prepares the text for each anew.
+    if len(records) == 1:
+        target: dict[str, object] = {"topic": topics[0], "turn": Int8(turns[topics[0]]), "queue_id": queue_id}
+        return Statement(_APPEND_ONE, records[0]._asdict() | target)
+    columns = dict(zip(Record._fields, map(list, zip(*records, strict=True)), strict=True))
+    numbers = {name: number for number, name in enumerate(turns, start=1)}
+    target = {
+        "topic": list(turns),
+        "turn": list(map(Int8, turns.values())),
+        "queue_id": queue_id,
+        "target": [numbers[name] for name in topics],
+    }
+    return Statement(_APPEND_MANY, columns | {name: columns[name][0] for name in _SHARED} | target)
+
+
+def find_topics(names: Sequence[str]) -> Statement:
+    """The answer is name, perm and write_queue_nums of those that are there."""
+    return Statement(_FIND_TOPICS, {"names": list(names)})
+
+
+_TYPES: Final[dict[str, TypeEngine[Any]]] = {name: commit_log.c[name].type for name in Record._fields}
+
+# What all messages of one call have in common.
+_SHARED: Final = ("born_time", "born_host", "reconsume_times")
+
+
+def _text(statement: ClauseElement) -> str:
+    return re.sub(r"%\((\w+)\)s", r"%(\1)b", text_of(statement))
+
+
+def _value(name: str, type_: TypeEngine[Any]) -> ColumnElement[Any]:
+    return cast(bindparam(name), type_)
+
+
+def _array(name: str, type_: TypeEngine[Any]) -> ColumnElement[Any]:
+    # There is no array of jsonb in binary form.
+    return cast(bindparam(name), ARRAY(Text() if isinstance(type_, JSONB) else type_))
+
+
+def _is_target(name: ColumnElement[str], turn: ColumnElement[int]) -> ColumnElement[bool]:
+    """Whether rows of topic and queue are where a message goes."""
+    chosen = func.coalesce(_value("queue_id", Integer()), turn % topic.c.write_queue_nums)
+    return and_(
+        topic.c.topic == name,
+        topic.c.perm.bitwise_and(literal_column(str(int(Perm.WRITE)))) != literal_column("0"),
+        queue.c.topic_id == topic.c.topic_id,
+        queue.c.queue_id == chosen,
+        queue.c.queue_id < topic.c.write_queue_nums,
+    )
+
+
+def _append_one() -> str:
+    values = [_value(name, type_) for name, type_ in _TYPES.items() if name != "queue_key"]
+    is_target = _is_target(_value("topic", Text()), _value("turn", BigInteger()))
+    row = select(queue.c.queue_key, *values).select_from(topic, queue).where(is_target)
+    # RETURNING sees the new row only; Core would name the table of `commit_log.c.queue_key` in FROM again.
+    found = queue.alias("found")
+    queue_id = select(found.c.queue_id).where(found.c.queue_key == literal_column("commit_log.queue_key"))
+    append_ = insert(commit_log).from_select(list(_TYPES), row)
+    return _text(append_.returning(commit_log.c.log_pos, commit_log.c.queue_key, queue_id.scalar_subquery()))
+
+
+def _append_many() -> str:
+    names = _array("topic", Text())
+    turns = _array("turn", BigInteger())
+    wanted = func.unnest(names, turns).table_valued("topic", "turn", with_ordinality="number").render_derived("wanted")
+    is_target = _is_target(wanted.c.topic, wanted.c.turn)
+    columns = (wanted.c.number, queue.c.queue_key, queue.c.queue_id)
+    target = select(*columns).select_from(wanted, topic, queue).where(is_target).cte("target")
+
+    own = {name: type_ for name, type_ in _TYPES.items() if name not in ("queue_key", *_SHARED)}
+    arrays = [_array("target", Integer()), *(_array(name, type_) for name, type_ in own.items())]
+    given = func.unnest(*arrays).table_valued("target", *own).render_derived("given")
+    values: dict[str, Any] = {name: cast(given.c[name], type_) for name, type_ in own.items()}
+    values |= {name: _value(name, _TYPES[name]) for name in _SHARED}
+    values["queue_key"] = select(target.c.queue_key).where(target.c.number == given.c.target).scalar_subquery()
+    all_there = select(func.count()).select_from(target).scalar_subquery() == func.cardinality(names)
+    rows = select(*(values[name] for name in _TYPES)).select_from(given).where(all_there)
+    append_ = insert(commit_log).from_select(list(_TYPES), rows)
+    stored = append_.returning(commit_log.c.log_pos, commit_log.c.queue_key).cte("stored")
+
+    queue_id = select(target.c.queue_id).where(target.c.queue_key == stored.c.queue_key).scalar_subquery()
+    return _text(select(stored.c.log_pos, stored.c.queue_key, queue_id))
+
+
+_APPEND_ONE: Final = _append_one()
+_APPEND_MANY: Final = _append_many()
+_FIND_TOPICS: Final = _text(
+    select(topic.c.topic, topic.c.perm, topic.c.write_queue_nums).where(
+        topic.c.topic == func.any(_array("names", Text()))
+    )
+)
