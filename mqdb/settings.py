@@ -34,7 +34,7 @@ from pydantic_settings import (
 )
 
 from mqdb.dsn import BrokerDsn, is_broker_name, parse_brokers, redact
-from mqdb.errors import NotSupported, SettingInvalid
+from mqdb.errors import SettingInvalid
 
 FILE_NAME = "mqdb.toml"
 ENV_PREFIX = "MQDB_"
@@ -103,7 +103,7 @@ class Settings(BaseSettings):
     dsn: str | None = None
     """The database, or a list of them; None means the embedded PostgreSQL in `home`."""
     pool_dsn: str | None = None
-    """A pooler in front of `dsn`, for everything except LISTEN and session locks."""
+    """A pooler in front of `dsn`, for everything except LISTEN and session locks; a list, where `dsn` is one."""
     home: Directory = Field(default_factory=default_home)
     port: int = Field(default=0, ge=0, le=65535)
     """Of the embedded PostgreSQL; 0 is any free one."""
@@ -132,11 +132,20 @@ class Settings(BaseSettings):
 
     @property
     def broker(self) -> BrokerDsn | None:
-        """The one broker to work with; None means the embedded one. Raises NotSupported where there are several."""
+        """The one broker to work with; None means the embedded one. Raises SettingInvalid where there are several."""
         brokers = self.brokers
         if len(brokers) > 1:
-            raise NotSupported("several brokers")
+            names = ", ".join(broker.name for broker in brokers)
+            reason = f"lists several brokers, {names}; this works on one, so give it one with --dsn"
+            raise SettingInvalid("dsn", redact(self.dsn or ""), self.origin("dsn"), reason)
         return brokers[0] if brokers else None
+
+    def pool_dsn_of(self, broker_name: str) -> str | None:
+        """The pooler in front of a broker; None where it has none."""
+        pools = parse_brokers(self.pool_dsn, self.broker_name) if self.pool_dsn else ()
+        if len(pools) == 1 and len(self.brokers) == 1:
+            return pools[0].dsn
+        return next((pool.dsn for pool in pools if pool.name == broker_name), None)
 
     def origin(self, name: str) -> str:
         """`argument`, `environment MQDB_PORT`, `file /etc/mqdb.toml` or `default`."""

@@ -35,6 +35,7 @@ CHECKPOINT_TOPIC: Final = "CHECKPOINT_TOPIC"
 
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
+REPLY_SUFFIX: Final = "_REPLY_TOPIC"
 SYSTEM_PREFIX: Final = "rmq_sys_"
 
 #: Only the broker writes to these. TBW102 is not among them: RocketMQ 4.x refused it, 5.x does not.
@@ -54,6 +55,15 @@ def retry_topic(group: str) -> str:
 def dlq_topic(group: str) -> str:
     """Topic of the messages that `group` has given up."""
     return DLQ_PREFIX + group
+
+
+def reply_topic(cluster_name: str) -> str:
+    """Topic that brings replies to all requesters of a cluster.
+
+    A cluster's name may hold dots, which a topic's may not. RocketMQ makes it a system topic; here, like retry topics,
+    it is none, for whoever needs it makes it again.
+    """
+    return cluster_name.replace(".", "_") + REPLY_SUFFIX
 
 
 def is_system_topic(name: str) -> bool:

@@ -11,7 +11,9 @@ pytest_plugins = [
     "tests.fixtures.services",
     "tests.fixtures.serve",
     "tests.fixtures.proxy",
+    "tests.fixtures.standby",
     "tests.fixtures.consumers",
+    "tests.fixtures.producers",
 ]
 
 # A busy machine may pause any example, which says nothing about the code.

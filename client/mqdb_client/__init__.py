@@ -12,12 +12,19 @@ A producer works inside its block, a consumer until it is told to stop:
 """
 
 from mqdb import errors
+from mqdb.compression import Compression
 from mqdb.group import ConsumeFromWhere
 from mqdb.message import Message, MessageQueue, ReceivedMessage, SendResult, SendStatus
+from mqdb_client.batch import split_batches
 from mqdb_client.consumer.message_listener import ConsumeConcurrentlyStatus, MessageListener
 from mqdb_client.consumer.message_selector import MessageSelector
 from mqdb_client.consumer.push_consumer import PushConsumer
-from mqdb_client.producer import Producer
+from mqdb_client.durability import Durability
+from mqdb_client.fault_tolerance import LatencyFaultTable
+from mqdb_client.producer.producer import Producer
+from mqdb_client.producer_hooks import CheckForbiddenHook, SendMessageContext, SendMessageHook, SendMode
+from mqdb_client.queue_selector import MessageQueueSelector, select_by_hash, select_random
+from mqdb_client.request_reply import create_reply_message
 
 __all__ = [
     "Producer",
@@ -27,6 +34,18 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "ReceivedMessage",
+    "split_batches",
+    "create_reply_message",
+    "Durability",
+    "Compression",
+    "LatencyFaultTable",
+    "MessageQueueSelector",
+    "select_by_hash",
+    "select_random",
+    "SendMessageHook",
+    "CheckForbiddenHook",
+    "SendMessageContext",
+    "SendMode",
     "ConsumeConcurrentlyStatus",
     "MessageListener",
     "ConsumeFromWhere",

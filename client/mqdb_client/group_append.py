@@ -8,31 +8,38 @@ gather; when it ends, the one that has waited longest appends for all of them, a
     thread 3           ╎ waits                        ┤
     thread 4             ╎ waits                      ┤
 
-What gathers is bounded by the threads that send, for each brings one unit and waits for it. A unit is one message,
-or the messages of one batch: stored as a whole or not at all, whatever becomes of the units beside it.
+A thread may also hand its unit in and go on; when such a unit has to lead, a thread of the group append does that.
+
+What gathers is bounded by the threads that wait, for each brings one unit, and by the limits on what is handed in
+(`async_send`). A unit is one message, or the messages of one batch: stored as a whole or not at all, whatever becomes
+of the units beside it.
 """
 
 import copy
+import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from itertools import chain
-from typing import Final
+from queue import SimpleQueue
+from typing import Final, NamedTuple, TypeVar
 
+from sqlalchemy import Connection
+
+from mqdb.broker.outcome import Backend
 from mqdb.broker.send import append
-from mqdb.errors import (
-    BrokerUnavailable,
-    IllegalState,
-    MqdbError,
-    SendGivenUp,
-    SendTimeout,
-    StorageRefused,
-    TopicNotFound,
-)
+from mqdb.errors import BrokerUnavailable, IllegalState, MqdbError, SendGivenUp, StorageRefused, TopicNotFound
+from mqdb.message import SendStatus
 from mqdb.store.commit_log import Record
+from mqdb_client.batch import record_size
+from mqdb_client.durability import committed
 from mqdb_client.held_connection import HeldConnection, NotRun, Overdue
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 #: One statement carries no more than this, unless a single unit is larger.
 MAX_GATHERED_MESSAGES: Final = 1_024
@@ -45,140 +52,267 @@ _SHARE_TO_LEAD: Final = 0.05
 _FAULTS_OF_A_ROW: Final = ("22", "23", "54")
 
 
+class Appended(NamedTuple):
+    """Where the records of a unit are, in their order, and what their commit has waited for."""
+
+    positions: list[int]
+    status: SendStatus
+
+
+class OutcomeUnknown(Exception):
+    """The server was asked to store the records, and its answer is missing.
+
+    `backend` was asked, where that can be known; if it has stored them, then above `after_pos`.
+    """
+
+    def __init__(self, reason: str, backend: Backend | None, after_pos: int) -> None:
+        super().__init__(reason, backend, after_pos)
+        self.reason = reason
+        self.backend = backend
+        self.after_pos = after_pos
+
+
+class Terms(NamedTuple):
+    """Until when a unit may take. `deadline` is of time.monotonic, `timeout_seconds` is for an error's sentence.
+
+    Who is not patient does not wait for a connection that is lost.
+    """
+
+    deadline: float
+    timeout_seconds: float
+    is_patient: bool = True
+
+
 class _State(Enum):
     WAITING = auto()
     LEADING = auto()  #: its thread appends, for itself and for those it takes along
-    TAKEN = auto()  #: in the statement of another thread
+    TAKEN = auto()  #: in the statement of another thread, which the server was asked to run
+    APART = auto()  #: out of a statement that was refused, and to go into a smaller one
     DONE = auto()
     ABANDONED = auto()  #: its thread waits no longer
 
 
-class _Unit:
-    """Records that go together, and what becomes of them. Its state changes under the guard only."""
+class Unit:
+    """Records that go together, and what becomes of them: `appended`, or an error. Changes under the guard only."""
 
-    __slots__ = ("deadline", "error", "positions", "records", "state", "topic", "turn")
+    __slots__ = ("appended", "error", "has_waited", "records", "state", "terms", "topic", "turn")
 
-    def __init__(self, records: Sequence[Record], topic: str, deadline: float) -> None:
+    def __init__(self, records: Sequence[Record], topic: str, terms: Terms) -> None:
         self.records = records
         self.topic = topic
-        self.deadline = deadline
+        self.terms = terms
         #: Released when its thread has to lead, or finds a result; None for one that leads from the start.
         self.turn: threading.Lock | None = None
+        self.has_waited = False
         self.state = _State.LEADING
-        self.positions: list[int] = []
-        self.error: MqdbError | None = None
+        self.appended: Appended | None = None
+        self.error: MqdbError | OutcomeUnknown | None = None
 
-    def wait_in(self, queue: "deque[_Unit]") -> None:
+    def wait_in(self, queue: "deque[Unit]") -> None:
         self.turn = threading.Lock()
         self.turn.acquire()
+        self.has_waited = True
         self.state = _State.WAITING
         queue.append(self)
 
     def wake(self, state: _State) -> None:
         self.state = state
-        if self.turn is not None:
+        # Not held any more by one whose time was up in the moment in which it was told to lead.
+        if self.turn is not None and self.turn.locked():
             self.turn.release()
+
+    def result(self) -> Appended:
+        """What has become of it, once it is done."""
+        if self.error is not None:
+            raise self.error
+        assert self.appended is not None
+        return self.appended
+
+
+class _HandedIn(Unit):
+    """A unit that no thread waits for."""
+
+    __slots__ = ("_done", "_lead")
+
+    def __init__(
+        self,
+        records: Sequence[Record],
+        topic: str,
+        terms: Terms,
+        lead: Callable[[Unit], None],
+        done: Callable[[Unit], None],
+    ) -> None:
+        super().__init__(records, topic, terms)
+        self._lead = lead
+        self._done = done
+
+    def wait_in(self, queue: "deque[Unit]") -> None:
+        self.has_waited = True
+        self.state = _State.WAITING
+        queue.append(self)
+
+    def wake(self, state: _State) -> None:
+        self.state = state
+        if state is _State.LEADING:
+            self._lead(self)
+        else:
+            self._done(self)
 
 
 class GroupAppend:
-    """Appends on one connection. Any thread may call it; deadlines are of time.monotonic."""
+    """Appends on one connection. Any thread may call it."""
 
-    def __init__(self, held: HeldConnection, target: str, timeout_seconds: float) -> None:
-        """`target` and `timeout_seconds` are for the sentence of an error."""
+    def __init__(
+        self, held: HeldConnection, backend_on: Callable[[Connection], Backend | None] = lambda _connection: None
+    ) -> None:
+        """`backend_on` tells the backend of a connection of `held`, for an OutcomeUnknown."""
         self._held = held
-        self._target = target
-        self._timeout_seconds = timeout_seconds
+        self._backend_on = backend_on
+        #: A backend that has appended, and the last position that it told.
+        self._newest: tuple[Backend | None, int] = (None, 0)
+        #: The backend of the statement under way.
+        self._asked: Backend | None = None
         self._guard = threading.Lock()
         self._idle = threading.Condition(self._guard)
         self._is_busy = False
         self._is_closed = False
-        self._waiting: deque[_Unit] = deque()
+        self._waiting: deque[Unit] = deque()
+        #: Done, and not told so yet.
+        self._untold: deque[Unit] = deque()
+        self._to_lead: SimpleQueue[Unit | None] = SimpleQueue()
+        self._leader: threading.Thread | None = None
 
-    def append(self, records: Sequence[Record], topic: str, deadline: float) -> list[int]:
-        """The positions of records of one topic, in their order: all are stored, or none.
+    def append(self, records: Sequence[Record], topic: str, terms: Terms) -> Appended:
+        """Append records of one topic: all are stored, or none.
 
-        Raises what `mqdb.broker.send.append` raises, SendGivenUp or SendTimeout at the deadline, and a
-        BrokerUnavailable that says so where the outcome is unknown.
+        Raises what `mqdb.broker.send.append` raises; SendGivenUp, or why there is no connection, at the deadline;
+        OutcomeUnknown.
         """
-        unit = _Unit(records, topic, deadline)
+        unit = Unit(records, topic, terms)
         with self._guard:
-            if self._is_closed:
-                raise IllegalState("the producer", "shut down")
-            if self._is_busy:
-                unit.wait_in(self._waiting)
-            self._is_busy = True
-        if unit.turn is None or self._follow(unit, unit.turn):
+            self._enter(unit)
+        if unit.state is _State.LEADING if unit.turn is None else self._follow(unit, unit.turn):
             self._lead(unit)
-        if unit.error is not None:
-            raise unit.error
-        return unit.positions
+        return unit.result()
+
+    def hand_in(self, records: Sequence[Record], topic: str, terms: Terms, done: Callable[[Unit], None]) -> None:
+        """Have records appended, and `done` called with their unit, soon after the deadline at the latest.
+
+        `done` is called in a thread that appends and has to be quick; it must not come back here.
+        """
+        unit = _HandedIn(records, topic, terms, self._to_lead.put, done)
+        with self._guard:
+            if self._leader is None and not self._is_closed:
+                leader = threading.Thread(target=self._lead_handed_in, name="mqdb-group-append", daemon=True)
+                leader.start()  # which may fail
+                self._leader = leader
+            self._enter(unit)
 
     def close(self) -> None:
         """Refuse what comes from now on, and wait for what is under way: until its deadline at most."""
         with self._guard:
             self._is_closed = True
             self._idle.wait_for(lambda: not self._is_busy)
+        if self._leader is not None:
+            self._to_lead.put(None)
+            self._leader.join()
+
+    def _enter(self, unit: Unit) -> None:
+        if self._is_closed:
+            raise IllegalState("the producer", "shut down")
+        if not self._is_busy:
+            self._is_busy = True
+            unit.wake(_State.LEADING)
+        elif unit.terms.is_patient or not self._held.is_lost:
+            unit.wait_in(self._waiting)
+        else:  # the one that leads waits for a connection
+            unit.error = self._not_stored(unit, self._held.why_lost)
+            unit.wake(_State.DONE)
+
+    def _lead_handed_in(self) -> None:
+        while (unit := self._to_lead.get()) is not None:
+            try:
+                self._lead(unit)
+            except Exception:
+                # Its unit has been told; those that come later need this thread.
+                logger.exception("an append failed in an unforeseen way")
 
     # -- taking turns -------------------------------------------------------------------------
 
-    def _follow(self, unit: _Unit, turn: threading.Lock) -> bool:
+    def _follow(self, unit: Unit, turn: threading.Lock) -> bool:
         """Wait; True when it is this thread's turn to lead, False when there is a result."""
         try:
-            turn.acquire(timeout=max(0.0, unit.deadline - time.monotonic()))
+            if turn.acquire(timeout=max(0.0, unit.terms.deadline - time.monotonic())):
+                return unit.state is _State.LEADING
         except BaseException:  # Ctrl-C
             with self._guard:
                 if unit.state is _State.LEADING:
                     self._pass_on()
                 self._abandon(unit)
             raise
-        with self._guard:
-            if unit.state is _State.WAITING:
+        with self._guard:  # time is up, unless it was told something in this moment
+            if unit.state in (_State.WAITING, _State.APART):
                 unit.error = self._not_stored(unit, self._held.why_lost)
             elif unit.state is _State.TAKEN:
-                unit.error = SendTimeout(unit.topic, self._timeout_seconds)
+                unit.error = self._unknown("no answer in time")
             else:
                 return unit.state is _State.LEADING
             self._abandon(unit)
             return False
 
-    def _abandon(self, unit: _Unit) -> None:
+    def _abandon(self, unit: Unit) -> None:
         if unit.state is _State.WAITING:
             self._waiting.remove(unit)
         unit.state = _State.ABANDONED
 
-    def _lead(self, leader: _Unit) -> None:
+    def _lead(self, leader: Unit) -> None:
         batch = [leader]
         try:
-            self._check_time(leader)
-            self._held.wait_connected(leader.deadline)
-            if self._waiting:
-                self._take_along(batch)
-            self._store(batch, leader)
-        except NotRun as not_run:
-            leader.error = self._not_stored(leader, not_run.error)
+            if self._has_time(leader):
+                self._store(batch, leader, self._take_along)
+            else:
+                self._give_up(batch, leader, self._held.why_lost)
+        except BaseException as error:  # Ctrl-C in the thread that leads must not strand the others
+            reason = f"{type(error).__name__} in the thread that sent it along"
+            asked = [unit for unit in batch if unit.state in (_State.LEADING, _State.TAKEN)]
+            self._fail(asked, lambda _: self._unknown(reason), error)
+            raise
         finally:
+            self._tell()
             with self._guard:
-                self._put_back(batch)  # those that Ctrl-C has left over
+                self._put_back(batch, _State.APART)
                 self._pass_on()
 
-    def _check_time(self, leader: _Unit) -> None:
-        """Raise NotRun when one that has waited has hardly any time left: its end would end the others' statement."""
-        if leader.turn is not None:
-            seconds_left = leader.deadline - time.monotonic()
-            if seconds_left < self._timeout_seconds * _SHARE_TO_LEAD:
-                raise NotRun(self._held.why_lost)
+    def _has_time(self, leader: Unit) -> bool:
+        """Whether one that has waited has some time left: the end of its time would end the others' statement."""
+        seconds_left = leader.terms.deadline - time.monotonic()
+        return not leader.has_waited or seconds_left >= leader.terms.timeout_seconds * _SHARE_TO_LEAD
 
-    def _take_along(self, batch: list[_Unit]) -> None:
+    def _take_along(self, batch: list[Unit], backend: Backend | None) -> None:
+        """Take those who wait into the statement that `backend` is about to be asked to run."""
+        if not self._waiting:
+            self._asked = backend
+            return
         room, bytes_left = MAX_GATHERED_MESSAGES - len(batch[0].records), MAX_GATHERED_BYTES - _bytes(batch[0])
         with self._guard:
+            self._asked = backend
             while self._waiting:
                 unit = self._waiting[0]
                 room, bytes_left = room - len(unit.records), bytes_left - _bytes(unit)
                 if room < 0 or bytes_left < 0:
                     break
-                self._waiting.popleft()
-                unit.state = _State.TAKEN
                 batch.append(unit)
+                unit.state = _State.TAKEN
+                self._waiting.popleft()
+
+    def _take_again(self, part: list[Unit], backend: Backend | None) -> None:
+        """The same for a part of a statement that was refused; who does not wait any more is left out."""
+        with self._guard:
+            self._asked = backend
+            part[:] = [unit for unit in part if unit.state is not _State.ABANDONED]
+            for unit in part:
+                if unit.state is _State.APART:
+                    unit.state = _State.TAKEN
 
     def _pass_on(self) -> None:
         if self._waiting:
@@ -190,81 +324,139 @@ class GroupAppend:
 
     # -- storing ------------------------------------------------------------------------------
 
-    def _store(self, batch: list[_Unit], leader: _Unit) -> None:
-        """Append units by one statement, or by several where one of them spoils it for the others."""
-        records = list(chain.from_iterable(unit.records for unit in batch)) if len(batch) > 1 else batch[0].records
-        topic = batch[0].topic
+    def _store(self, units: list[Unit], leader: Unit, take: Callable[[list[Unit], Backend | None], None]) -> None:
+        """Append units by one statement, or by several where one of them spoils it for the others.
+
+        `take` is called when there is a connection, and changes the list: until then nobody is bound to this leader.
+        """
+        backend: Backend | None = None
+
+        def work(connection: Connection) -> tuple[list[int], SendStatus]:
+            nonlocal backend
+            backend = self._backend_on(connection)
+            take(units, backend)
+            if not units:
+                return [], SendStatus.SEND_OK
+            records = list(chain.from_iterable(unit.records for unit in units)) if len(units) > 1 else units[0].records
+            return committed(connection, lambda connection: append(connection, records, units[0].topic))
+
         try:
-            positions = self._held.run(lambda connection: append(connection, records, topic), leader.deadline)
+            positions, status = self._run(work, leader)
         except NotRun as not_run:
-            self._give_up(batch, leader, not_run.error)
+            self._give_up(units, leader, not_run.error)
         except Overdue as overdue:
             if overdue.is_undone:
-                self._give_up(batch, leader, None)
+                self._give_up(units, leader, None)
             else:
-                self._fail(batch, lambda unit: SendTimeout(unit.topic, self._timeout_seconds), overdue.__cause__)
+                self._fail(units, lambda _: self._unknown("no answer in time"), overdue.__cause__)
         except BrokerUnavailable as error:
             reason = error.reason
-            self._fail(batch, lambda _: self._unknown(reason), error)
+            self._fail(units, lambda _: self._unknown(reason), error)
         except MqdbError as error:
-            parts = _apart(batch, error)
+            parts = _apart(units, error)
+            if parts:
+                self._set_apart(units)
             for part in parts:
-                self._store(part, leader)
+                self._store(part, leader, self._take_again)
             if not parts:
                 refusal = error
-                self._fail(batch, lambda _: copy.copy(refusal), error.__cause__)
-        except BaseException as error:  # Ctrl-C in the thread that leads must not strand the others
-            reason = f"{type(error).__name__} in the thread that sent it along"
-            self._fail(batch, lambda _: self._unknown(reason), error)
-            raise
+                self._fail(units, lambda _: copy.copy(refusal), error.__cause__)
         else:
-            self._succeed(batch, positions)
+            if positions:
+                self._newest = (backend, positions[-1])
+            self._succeed(units, positions, status)
 
-    def _succeed(self, batch: list[_Unit], positions: list[int]) -> None:
+    def _run(self, work: Callable[[Connection], T], leader: Unit) -> T:
+        """As HeldConnection.run. While a patient leader waits for a connection, those who are not turn elsewhere."""
+        while True:
+            try:
+                return self._held.run(work, leader.terms.deadline, is_patient=False)
+            except NotRun as not_run:
+                if not leader.terms.is_patient or time.monotonic() >= leader.terms.deadline:
+                    raise
+                self._dismiss_impatient(not_run.error)
+                self._held.wait_connected(leader.terms.deadline)
+
+    def _dismiss_impatient(self, why: MqdbError | None) -> None:
+        with self._guard:
+            impatient = [unit for unit in self._waiting if not unit.terms.is_patient]
+            for unit in impatient:
+                self._waiting.remove(unit)
+            self._end_as_failed(impatient, lambda unit: self._not_stored(unit, why), None)
+        self._tell()
+
+    def _succeed(self, units: list[Unit], positions: list[int], status: SendStatus) -> None:
         begin = 0
         with self._guard:
-            for unit in batch:
+            for unit in units:
                 end = begin + len(unit.records)
                 if unit.state is not _State.ABANDONED:
-                    unit.positions = positions[begin:end]
-                    unit.wake(_State.DONE)
+                    unit.appended = Appended(positions[begin:end], status)
+                    unit.state = _State.DONE
+                    self._untold.append(unit)
                 begin = end
+        self._tell()
 
-    def _fail(self, batch: list[_Unit], error_of: Callable[[_Unit], MqdbError], cause: BaseException | None) -> None:
+    def _fail(
+        self, units: list[Unit], error_of: Callable[[Unit], MqdbError | OutcomeUnknown], cause: BaseException | None
+    ) -> None:
         with self._guard:
-            for unit in batch:
-                if unit.state is not _State.ABANDONED:
-                    # Each thread raises an error of its own: they would write over each other's traceback.
-                    unit.error = error_of(unit)
-                    unit.error.__cause__ = cause
-                    unit.wake(_State.DONE)
+            self._end_as_failed(units, error_of, cause)
+        self._tell()
 
-    def _give_up(self, batch: list[_Unit], leader: _Unit, why: MqdbError | None) -> None:
+    def _end_as_failed(
+        self, units: list[Unit], error_of: Callable[[Unit], MqdbError | OutcomeUnknown], cause: BaseException | None
+    ) -> None:
+        for unit in units:
+            if unit.state not in (_State.DONE, _State.ABANDONED):
+                # Each thread raises an error of its own: they would write over each other's traceback.
+                unit.error = error_of(unit)
+                unit.error.__cause__ = cause
+                unit.state = _State.DONE
+                self._untold.append(unit)
+
+    def _tell(self) -> None:
+        # Without the guard: those who are woken while it is held would only wait for it.
+        while self._untold:
+            self._untold.popleft().wake(_State.DONE)
+
+    def _give_up(self, units: list[Unit], leader: Unit, why: MqdbError | None) -> None:
         """Nothing is stored, and the leader's time is up. The others have time left, and wait again."""
+        if leader in units:
+            self._fail([leader], lambda unit: self._not_stored(unit, why), None)
         with self._guard:
-            if leader in batch:
-                leader.error = self._not_stored(leader, why)
-            self._put_back(batch)
+            self._put_back(units, _State.TAKEN, _State.APART)
 
-    def _put_back(self, batch: list[_Unit]) -> None:
-        for unit in reversed(batch):
-            if unit.state is _State.TAKEN:
+    def _set_apart(self, units: list[Unit]) -> None:
+        with self._guard:
+            for unit in units:
+                if unit.state is _State.TAKEN:
+                    unit.state = _State.APART
+
+    def _put_back(self, units: list[Unit], *states: _State) -> None:
+        for unit in reversed(units):
+            if unit.state in states:
                 unit.state = _State.WAITING
                 self._waiting.appendleft(unit)
 
-    def _not_stored(self, unit: _Unit, why: MqdbError | None) -> MqdbError:
-        return copy.copy(why) if why is not None else SendGivenUp(unit.topic, self._timeout_seconds)
+    def _not_stored(self, unit: Unit, why: MqdbError | None) -> MqdbError:
+        return copy.copy(why) if why is not None else SendGivenUp(unit.topic, unit.terms.timeout_seconds)
 
-    def _unknown(self, reason: str) -> BrokerUnavailable:
-        return BrokerUnavailable(self._target, f"{reason}; the message may be stored, or not")
+    def _unknown(self, reason: str) -> OutcomeUnknown:
+        backend = self._asked
+        if backend is None:
+            return OutcomeUnknown(reason, None, 0)
+        # Positions come from one sequence: what a backend appended after an answer lies above what that told.
+        newest_of, newest_pos = self._newest
+        return OutcomeUnknown(reason, backend, newest_pos if newest_of == backend else backend.after_pos)
 
 
-def _apart(batch: list[_Unit], error: MqdbError) -> list[list[_Unit]]:
+def _apart(batch: list[Unit], error: MqdbError) -> list[list[Unit]]:
     """The parts to try again when one unit may have spoilt it for the others; none when all are to blame.
 
     A queue is gone or not for all its units, so they are parted by queues; another fault is searched for by halves.
     """
-    of_queue: dict[int, list[_Unit]] = {}
+    of_queue: dict[int, list[Unit]] = {}
     for unit in batch:
         of_queue.setdefault(unit.records[0].queue_key, []).append(unit)
     if isinstance(error, TopicNotFound):
@@ -274,5 +466,5 @@ def _apart(batch: list[_Unit], error: MqdbError) -> list[list[_Unit]]:
     return []
 
 
-def _bytes(unit: _Unit) -> int:
-    return sum(len(record.body) + len(record.properties) for record in unit.records)
+def _bytes(unit: Unit) -> int:
+    return sum(map(record_size, unit.records))

@@ -35,6 +35,9 @@ T = TypeVar("T")
 #: Short, for senders wait for it.
 LONGEST_PAUSE_SECONDS: Final = 1.0
 
+#: One who is not patient does not wait longer for a connection, and not at all where it is known to be lost.
+IMPATIENT_SECONDS: Final = 0.3
+
 # What is left for the server to say that it has stopped.
 _SHARE_FOR_CANCELLING: Final = 0.1
 
@@ -109,8 +112,10 @@ class _Run:
 class HeldConnection:
     """Any thread may call it; while one runs a statement, others wait for their turn. Deadlines: time.monotonic."""
 
-    def __init__(self, connect: Callable[[], Connection]) -> None:
+    def __init__(self, connect: Callable[[], Connection], target: str = "the server") -> None:
+        """`target` is where `connect` leads, for an error's sentence."""
         self._connect = connect
+        self._target = target
         self._turn = threading.Lock()
         self._changed = threading.Condition()
         self._link: _Link | None = None
@@ -138,34 +143,49 @@ class HeldConnection:
         if self._keeper is not None:
             self._keeper.join()
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether there is no connection, and the last attempt to make one has failed."""
+        return self._link is None and self.why_lost is not None
+
     def wait_connected(self, deadline: float) -> None:
         """Wait until there is a connection. Raises NotRun."""
-        self._connected(deadline)
+        self._connected(deadline, is_patient=True)
 
-    def run(self, work: Callable[[Connection], T], deadline: float) -> T:
+    def run(self, work: Callable[[Connection], T], deadline: float, is_patient: bool = True) -> T:
         """The result of `work`, which asks the server something.
 
         Raises NotRun, Overdue, and what `work` raises: a BrokerUnavailable leaves open what the server has done.
         """
-        seconds_left = deadline - time.monotonic()
-        if seconds_left <= 0 or not self._turn.acquire(timeout=seconds_left):
-            raise NotRun(self.why_lost)
-        try:
-            link = self._connected(deadline)
-            if link.has_news() and not self._answers(link, deadline):
-                link = self._connected(deadline)
-            return self._run(work, _Run(link, deadline))
-        finally:
-            self._turn.release()
+        while True:
+            # Without the turn, so that it keeps nobody from turning elsewhere.
+            link = self._connected(deadline, is_patient)
+            seconds_left = deadline - time.monotonic()
+            if seconds_left <= 0 or not self._turn.acquire(timeout=seconds_left):
+                raise NotRun(self.why_lost)
+            try:
+                if self._is_closed:
+                    raise NotRun(IllegalState("the connection", "closed"))
+                # It may be lost since, and found to be lost only now.
+                if link is self._link and (not link.has_news() or self._answers(link, deadline)):
+                    return self._run(work, _Run(link, deadline))
+            finally:
+                self._turn.release()
 
-    def _connected(self, deadline: float) -> _Link:
+    def _connected(self, deadline: float, is_patient: bool) -> _Link:
         if (link := self._link) is not None:
             return link
+        until = deadline if is_patient else min(deadline, time.monotonic() + IMPATIENT_SECONDS)
         with self._changed:
             while (link := self._link) is None:
                 if self._is_closed:
                     raise NotRun(IllegalState("the connection", "closed"))
-                if not self._changed.wait(max(0.0, deadline - time.monotonic())):
+                if self.is_lost and not is_patient:
+                    raise NotRun(self.why_lost)
+                if not self._changed.wait(max(0.0, until - time.monotonic())):
+                    if until < deadline and self.why_lost is None:  # the others that are not patient need not wait as long
+                        reason = f"to connect takes more than {IMPATIENT_SECONDS:g} s"
+                        self.why_lost = BrokerUnavailable(self._target, reason)
                     raise NotRun(self.why_lost)
             return link
 
@@ -192,6 +212,10 @@ class HeldConnection:
                 raise Overdue(is_undone=True) from error
             if run.is_cut:
                 raise Overdue(is_undone=False) from error
+            if isinstance(error, StorageRefused) and not _is_idle(run.link.driver):
+                # A PANIC has the SQLSTATE of its cause (53100: no room to flush the log), and may follow a commit.
+                reason = BrokerUnavailable(self._target, f"the session has ended: {error.reason}")
+                raise reason from error
             raise
         finally:
             self._current = None
@@ -228,6 +252,7 @@ class HeldConnection:
                 waits = pauses(LONGEST_PAUSE_SECONDS)
             else:
                 with self._changed:
+                    self._changed.notify_all()  # those who are not patient
                     self._changed.wait_for(lambda: self._is_closed, next(waits))
         if self._link is not None:
             self._lost.append(self._link)

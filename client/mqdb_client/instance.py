@@ -14,6 +14,8 @@ import math
 import os
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import ClassVar, Final
 from weakref import WeakSet
@@ -26,7 +28,6 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from mqdb.broker import membership
 from mqdb.broker.query import broker_info
 from mqdb.dsn import BrokerDsn, redact
-from mqdb.embedded import attach
 from mqdb.errors import BrokerMisnamed, BrokerUnavailable, IllegalState, MqdbError, ParameterInvalid
 from mqdb.settings import Settings, load_settings
 from mqdb.store.clients import ClientKind, Registration
@@ -40,6 +41,9 @@ from mqdb_client.listener import Heard, Listener
 from mqdb_client.route import Routes
 
 logger = logging.getLogger(__name__)
+
+#: Stands for a name that no other process has. Source: ClientConfig.changeInstanceNameToPID.
+DEFAULT_INSTANCE_NAME: Final = "DEFAULT"
 
 #: Between signs of life, and between looks at the routes. Source: ClientConfig.
 HEARTBEAT_INTERVAL: Final = timedelta(seconds=30)
@@ -62,25 +66,32 @@ class ClientInstance:
     `client_id` has the shape that RocketMQ gives it, `address@pid#nanoseconds`.
     """
 
-    _instances: ClassVar[dict[tuple[BrokerDsn, str | None], "ClientInstance"]] = {}
+    _instances: ClassVar[dict[tuple[BrokerDsn, str | None, str], "ClientInstance"]] = {}
     _registry: ClassVar[threading.Lock] = threading.Lock()
     _alive: ClassVar["WeakSet[ClientInstance]"] = WeakSet()
 
     @classmethod
-    def acquire(cls, settings: Settings) -> "ClientInstance":
-        """The instance of this process for the broker that the settings name; give it back with `release`.
+    def acquire(
+        cls,
+        broker: BrokerDsn,
+        pool_dsn: str | None = None,
+        instance_name: str = DEFAULT_INSTANCE_NAME,
+        *,
+        may_be_down: bool = False,
+    ) -> "ClientInstance":
+        """The instance of that name that this process has for a broker; give it back with `release`.
 
-        Raises BrokerUnavailable and its kin, SchemaMissing, SchemaTooOld, SchemaTooNew; NotSupported for several
-        brokers; an EmbeddedError where the embedded one's home cannot be read.
+        With `may_be_down` the broker need not be reachable now. Raises BrokerUnavailable and its kin, SchemaMissing,
+        SchemaTooOld, SchemaTooNew.
         """
-        key = (_broker_of(settings), settings.pool_dsn)
+        key = (broker, pool_dsn, instance_name)
         with cls._registry:
             instance = cls._instances.get(key)
             if instance is None:
-                instance = cls._instances[key] = cls(*key)
+                instance = cls._instances[key] = cls(broker, pool_dsn, instance_name)
             instance._users += 1
         try:
-            instance.open()
+            instance.open(may_be_down=may_be_down)
         except BaseException:
             instance.release()
             raise
@@ -88,7 +99,7 @@ class ClientInstance:
 
     def release(self) -> None:
         """Give the instance back; the last one who does closes it."""
-        key = (self._broker, self._pool_dsn)
+        key = (self._broker, self.pool_dsn, self._instance_name)
         with self._registry:
             self._users -= 1
             is_last = self._users == 0
@@ -98,29 +109,43 @@ class ClientInstance:
             self.close()
 
     def __init__(
-        self, broker: BrokerDsn, pool_dsn: str | None = None, *, heartbeat_interval: timedelta = HEARTBEAT_INTERVAL
+        self,
+        broker: BrokerDsn,
+        pool_dsn: str | None = None,
+        instance_name: str = DEFAULT_INSTANCE_NAME,
+        *,
+        heartbeat_interval: timedelta = HEARTBEAT_INTERVAL,
     ) -> None:
         """Without `acquire`: an instance of one's own, to be opened and closed."""
+        self._instance_name = instance_name
         self.address = local_address() or "127.0.0.1"
-        self.client_id = f"{self.address}@{os.getpid()}#{time.monotonic_ns()}"
+        own_name = f"{os.getpid()}#{time.monotonic_ns()}" if instance_name == DEFAULT_INSTANCE_NAME else instance_name
+        self.client_id = f"{self.address}@{own_name}"
         self.broker_name = broker.name
         self.cluster_name = ""
         self._broker = broker
-        self._pool_dsn = pool_dsn
+        self.pool_dsn = pool_dsn
         self._heartbeat_seconds = heartbeat_interval.total_seconds()
         self._users = 0
         self._opening = threading.Lock()
         self._is_open = False
         self._may_connect = False
+        #: Whether it has been reached, and found to be the broker that it should be.
+        self.is_met = False
         self.is_forked = False
         # Also while the broker is asked: a row that was just taken out must not be entered again.
         self._registering = threading.RLock()
         self._registrations: dict[tuple[str, ClientKind], Registration] = {}
         self._arrivals: Callbacks[frozenset[int] | None] = Callbacks("arrival")
         self._group_changes: Callbacks[str | None] = Callbacks("group change")
+        self._waiting_for_arrivals: set[object] = set()
         # No limit of its own: each thread of the process that talks to the broker needs one.
         self.engine: Engine = create_engine(
-            pool_dsn or broker.dsn, prepared=pool_dsn is None, pool_size=0, application_name=f"mqdb {self.client_id}"
+            pool_dsn or broker.dsn,
+            prepared=pool_dsn is None,
+            indexes_only=True,
+            pool_size=0,
+            application_name=f"mqdb {self.client_id}",
         )
         self.target = target_of(self.engine)
         self._suspect_before = 0.0
@@ -142,20 +167,24 @@ class ClientInstance:
 
     # -- life ---------------------------------------------------------------------------------
 
-    def open(self) -> None:
-        """Connect and check that this is the broker it should be. Again: nothing happens."""
+    def open(self, *, may_be_down: bool = False) -> None:
+        """Connect and check that this is the broker it should be. Again: nothing happens.
+
+        With `may_be_down` one that cannot be reached is checked when it can.
+        """
         self.check_process()
         with self._opening:
             if self._is_open:
                 return
-            self._listener.start()
+            is_up = self._listener.start(may_be_down=may_be_down)
             self._may_connect = True
             try:
-                with self.connect() as connection:
-                    self._check_name(connection)  # of what stands behind the pooler
-            except BaseException:
-                self._disconnect()
-                raise
+                if is_up:  # to try again now would take another 5 s where a host does not answer
+                    self._meet()
+            except BaseException as error:
+                if not may_be_down or type(error) is not BrokerUnavailable:
+                    self._disconnect()
+                    raise
             self._heartbeat.in_seconds(self._heartbeat_seconds)
             self._is_open = True
 
@@ -173,7 +202,7 @@ class ClientInstance:
 
     def _disconnect(self) -> None:
         self._listener.stop()
-        self._may_connect = False
+        self._may_connect = self.is_met = False
         self.engine.dispose()
 
     def connect(self) -> Connection:
@@ -182,7 +211,19 @@ class ClientInstance:
         if not self._may_connect:
             raise IllegalState(f"client {self.client_id}", "closed")
         with translated(self.target):
-            return self.engine.connect()
+            connection = self.engine.connect()
+        if not self.is_met:  # what stands behind the pooler, or a broker that was down at the start
+            try:
+                self._check_name(connection)
+            except BaseException:
+                connection.close()
+                raise
+            self.is_met = True
+        return connection
+
+    def _meet(self) -> None:
+        with self.connect():
+            pass
 
     def check_process(self) -> None:
         """Raises IllegalState in a forked child of the process that made the instance."""
@@ -201,9 +242,10 @@ class ClientInstance:
 
     # -- groups -------------------------------------------------------------------------------
 
-    def register(self, registration: Registration) -> None:
+    def register(self, registration: Registration, *, may_be_down: bool = False) -> None:
         """Enter a group, and stay in it over lost connections until `unregister`.
 
+        With `may_be_down` a broker that cannot be reached hears of it when it can.
         Raises IllegalState when this process has a client of that kind in the group already.
         """
         registration = registration._replace(client_id=self.client_id)
@@ -212,8 +254,13 @@ class ClientInstance:
             if key in self._registrations:
                 what = f"{registration.kind.lower()} of group {registration.group!r}"
                 raise IllegalState(what, "there already, created before in this process; share it, or shut it down")
-            with self.connect() as connection:
-                membership.register(connection, registration)
+            try:
+                if self.is_met or not may_be_down:
+                    with self.connect() as connection:
+                        membership.register(connection, registration)
+            except BrokerUnavailable:
+                if not may_be_down:
+                    raise
             self._registrations[key] = registration
         self._dispatch.in_seconds(0)
         self._listener.wake()
@@ -221,7 +268,7 @@ class ClientInstance:
     def unregister(self, group: str, kind: ClientKind) -> None:
         """Leave a group; a broker that cannot be reached finds out by itself. Again: nothing happens."""
         with self._registering:
-            if self._registrations.pop((group, kind), None) is None:
+            if self._registrations.pop((group, kind), None) is None or not self.is_met:
                 return
             try:
                 with self.connect() as connection:
@@ -242,6 +289,18 @@ class ClientInstance:
         Runs in the listening thread, so it must be quick. After a reconnect it is called with None.
         """
         return self._group_changes.add(callback)
+
+    @contextmanager
+    def awaiting_arrivals(self) -> Iterator[None]:
+        """Meanwhile somebody waits for messages, so dispatch is looked after, as it always is where consumers are."""
+        waiting = object()
+        self._waiting_for_arrivals.add(waiting)
+        self._dispatch.in_seconds(0)
+        self._listener.wake()
+        try:
+            yield
+        finally:
+            self._waiting_for_arrivals.discard(waiting)
 
     # -- what the listening thread does -------------------------------------------------------
 
@@ -313,7 +372,7 @@ class ClientInstance:
 
     def _tend_dispatch(self) -> float | None:
         has_consumers = any(kind is ClientKind.CONSUMER for _, kind in list(self._registrations))
-        return self._watch.tend() if has_consumers else None
+        return self._watch.tend() if has_consumers or self._waiting_for_arrivals else None
 
 
 os.register_at_fork(after_in_child=ClientInstance._after_fork_in_child)
@@ -321,14 +380,3 @@ os.register_at_fork(after_in_child=ClientInstance._after_fork_in_child)
 
 def _note_age(_connection: DBAPIConnection, entry: ConnectionPoolEntry) -> None:
     entry.info[_MADE_AT] = time.monotonic()
-
-
-def _broker_of(settings: Settings) -> BrokerDsn:
-    broker = settings.broker
-    if broker is not None:
-        return broker
-    running = attach(settings.home)
-    if running is None:
-        reason = "no broker runs in this home; start one with `mqdb serve`, or set MQDB_DSN"
-        raise BrokerUnavailable(str(settings.home), reason)
-    return BrokerDsn(settings.broker_name, running.dsn)

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import psycopg
 from sqlalchemy import Connection, Engine, func, select
 
-from mqdb.errors import MqdbError
+from mqdb.errors import BrokerUnavailable, MqdbError
 from mqdb.store.clients import CHANNEL
 from mqdb.store.engine import driver, target_of, translated
 from mqdb_client.backoff import pauses
@@ -77,6 +77,7 @@ class Listener:
         duties: Sequence[Duty],
     ) -> None:
         self._engine = engine
+        self._target = target_of(engine)
         self._greet = greet
         self._heard = heard
         self._recovered = recovered
@@ -92,15 +93,26 @@ class Listener:
         assert self._connection is not None
         return self._connection
 
-    def start(self) -> None:
-        """Connect, then listen in a thread. Raises what keeps it from connecting, and has not started then."""
+    def start(self, *, may_be_down: bool = False) -> bool:
+        """Connect, then listen in a thread. Raises what keeps it from connecting, and has not started then.
+
+        With `may_be_down` a broker that cannot be reached is no error: it returns False, and the thread goes on trying.
+        """
         self._stopping.clear()
-        self._connect()
+        try:
+            self._connect()
+        except MqdbError as error:
+            # A refused password or a wrong schema is a mistake that waiting does not mend.
+            if not may_be_down or type(error) is not BrokerUnavailable:
+                raise
+            logger.warning("no connection to the broker yet", extra={"reason": _line(error)})
         self._bell = socket.socketpair()
         for end in self._bell:
             end.setblocking(False)
+        is_connected = self._connection is not None
         self._thread = threading.Thread(target=self._run, name="mqdb-listener", daemon=True)
         self._thread.start()
+        return is_connected
 
     def stop(self) -> None:
         """Stop listening and close the connection. Not from the listening thread. Again: nothing happens."""
@@ -123,7 +135,7 @@ class Listener:
                 bell[0].send(b"\0")
 
     def _connect(self) -> None:
-        with translated(target_of(self._engine)):
+        with translated(self._target):
             self._connection = self._engine.connect()
             try:
                 self._greet(self._connection)
@@ -142,17 +154,17 @@ class Listener:
             connection.close()
 
     def _run(self) -> None:
+        if self._connection is None:
+            self._reconnect("connected to the broker")
         while not self._stopping.is_set():
             try:
                 self._listen()
             except Exception as error:
-                lost_at = time.monotonic()
                 unexpected = None if isinstance(error, _EXPECTED) else error
-                logger.warning("lost the connection to the broker", extra={"reason": _line(error)}, exc_info=unexpected)
+                fields = {"broker": self._target, "reason": _line(error)}
+                logger.warning("lost the connection to the broker", extra=fields, exc_info=unexpected)
                 self._disconnect()
-                if self._reconnect():
-                    seconds = round(time.monotonic() - lost_at, 3)
-                    logger.info("connected to the broker again", extra={"after_seconds": seconds})
+                self._reconnect("connected to the broker again")
 
     def _listen(self) -> None:
         connection = driver(self.connection)
@@ -173,20 +185,22 @@ class Listener:
                     with suppress(BlockingIOError):
                         rung.recv(4096)
 
-    def _reconnect(self) -> bool:
-        """True when connected, False when it was told to stop."""
+    def _reconnect(self, news: str) -> None:
+        """Return when it is connected, which the log hears in these words, or when it was told to stop."""
+        begin = time.monotonic()
         for pause in pauses(_LONGEST_PAUSE_SECONDS):
             if self._stopping.wait(pause):
                 break
             try:
                 self._connect()
                 self._recovered()
-                return True
+                fields = {"broker": self._target, "after_seconds": round(time.monotonic() - begin, 3)}
+                logger.info(news, extra=fields)
+                break
             except Exception as error:
                 self._disconnect()
                 unexpected = None if isinstance(error, _EXPECTED) else error
                 logger.debug("no connection to the broker yet", extra={"reason": _line(error)}, exc_info=unexpected)
-        return False
 
 
 _EXPECTED: Final = (MqdbError, psycopg.Error, OSError)

@@ -1,14 +1,11 @@
-"""Routes: which queues a topic has, remembered for half a minute. RocketMQ: topicRouteTable, TopicPublishInfo."""
+"""Routes: which queues a topic has on one broker, remembered for half a minute. RocketMQ: topicRouteTable."""
 
 from collections.abc import Callable
 
 from sqlalchemy import Connection
 
 from mqdb.broker.route import find_topic
-from mqdb.errors import TopicNotWritable
-from mqdb.message import MessageQueue
 from mqdb.store.topics import TopicRoute
-from mqdb_client.queue_selector import RoundRobin, by_hash
 
 
 class Routes:
@@ -61,22 +58,3 @@ class Routes:
             with self._connect() as connection:
                 for topic in topics:
                     self.ask(topic, connection)
-
-
-class PublishQueues:
-    """The queues of a topic that producers choose from, and whose turn it is. Any thread may use it."""
-
-    def __init__(self, route: TopicRoute, broker_name: str) -> None:
-        """Raises TopicNotWritable."""
-        self.route = route
-        self.keys = route.write_queue_keys
-        if not self.keys:
-            raise TopicNotWritable(route.config.name, int(route.config.perm))
-        self.queues = tuple(MessageQueue(route.config.name, broker_name, number) for number in range(len(self.keys)))
-        self._round_robin = RoundRobin()
-
-    def choose(self, sharding_key: str | None) -> int:
-        """The number of the queue for the next message: that of the sharding key, or each in turn."""
-        if sharding_key is None:
-            return self._round_robin.next(len(self.keys))
-        return by_hash(sharding_key, len(self.keys))

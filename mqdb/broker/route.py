@@ -1,4 +1,4 @@
-"""Route: which queues a topic has, and the topic that its first message creates."""
+"""Route: which queues a topic has, and the topics that are created when they are needed."""
 
 from sqlalchemy import Connection
 
@@ -6,7 +6,7 @@ from mqdb.errors import TopicNotFound
 from mqdb.store import topics
 from mqdb.store.engine import target_of, transaction, translated
 from mqdb.store.topics import TopicRoute
-from mqdb.topic import DEFAULT_TOPIC_QUEUE_NUMS, TEMPLATE_TOPIC, Perm, TopicConfig, check_topic_name
+from mqdb.topic import DEFAULT_TOPIC_QUEUE_NUMS, TEMPLATE_TOPIC, Perm, TopicConfig, check_topic_name, reply_topic
 
 
 def find_topic(connection: Connection, name: str) -> TopicRoute | None:
@@ -30,10 +30,23 @@ def create_topic_automatically(
         if template is None or not template.config.perm & Perm.INHERIT:
             raise TopicNotFound(name)
         nums = min(queue_nums, template.config.write_queue_nums)
-        config = TopicConfig(name, nums, nums, template.config.perm & ~Perm.INHERIT)
-        with transaction(connection):  # two producers at once: one creates it, the other waits and finds it
-            topics.create(connection, config)
-        route = topics.find(connection, name)
+        return _create(connection, TopicConfig(name, nums, nums, template.config.perm & ~Perm.INHERIT))
+
+
+def find_or_create_reply_topic(connection: Connection, cluster_name: str) -> TopicRoute:
+    """The topic that brings replies, made with one queue where there is none, also where automatic topics are off.
+
+    Raises NameInvalid for a cluster with too long a name. Source: TopicConfigManager.
+    """
+    config = TopicConfig(reply_topic(cluster_name), 1, 1)
+    with translated(target_of(connection)):
+        return topics.find(connection, config.name) or _create(connection, config)
+
+
+def _create(connection: Connection, config: TopicConfig) -> TopicRoute:
+    with transaction(connection):  # two clients at once: one creates it, the other waits and finds it
+        topics.create(connection, config)
+    route = topics.find(connection, config.name)
     if route is None:
-        raise TopicNotFound(name)
+        raise TopicNotFound(config.name)
     return route

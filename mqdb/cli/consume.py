@@ -5,19 +5,21 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Annotated
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from mqdb.cli.connection import broker_of, connected
+from mqdb.cli.connection import ask_each, chosen_brokers, connected_to
 from mqdb.cli.formats import FORMATS, OutputFormat
 from mqdb.cli.options import start
-from mqdb.errors import ParameterInvalid, TopicNotFound
+from mqdb.errors import MqdbError, ParameterInvalid, TopicNotFound
 from mqdb.message import ReceivedMessage
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
+    from mqdb.dsn import BrokerDsn
     from mqdb.settings import Settings
     from mqdb.store.topics import TopicRoute
 
@@ -50,11 +52,16 @@ def consume(
         OutputFormat, typer.Option("--format", "-f", help="The body, or a JSON object with all fields on each line.")
     ] = OutputFormat.TEXT,
     exits: Annotated[bool, typer.Option("--exit", "-e", help="End when all that is there has been read.")] = False,
+    broker: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Without a group: which of several brokers to read.", show_default=False),
+    ] = None,
 ) -> None:
     """Print the messages of a topic as they come, until Ctrl-C.
 
     Without a group it only reads: nothing is committed, nobody else notices,
-    and the messages come in about the order in which they were sent.
+    and the messages come in about the order in which they were sent. That is
+    of one broker; a group reads from all that the DSN lists.
 
     \b
     [bold]Examples[/bold]
@@ -62,6 +69,7 @@ def consume(
       mqdb consume orders --exit --format json | jq -r .tag
       mqdb consume orders --from-offset last --tag 'paid || shipped'
       mqdb consume orders --group billing --count 10
+      mqdb consume orders --broker broker-b
     """
     settings = start(context)
     from mqdb.selector.tags import parse_tag_expression
@@ -70,13 +78,15 @@ def consume(
     where = _parse_offset(from_offset)
     if group is not None and isinstance(where, int):
         raise ParameterInvalid("from_offset", from_offset, "a group begins at first or last; leave --group out")
+    if group is not None and broker is not None:
+        raise ParameterInvalid("broker", broker, "a group reads from all brokers; leave --broker or --group out")
     write = FORMATS[output]
 
     def show(message: ReceivedMessage) -> None:
         sys.stdout.buffer.write(write(message))
 
     if group is None:
-        _read(settings, topic, where, tag, count, exits, show)
+        _read(_chosen_broker(settings, broker, topic), topic, where, tag, count, exits, show)
     else:
         _consume(settings, topic, group, from_offset, tag, count, exits, show)
 
@@ -105,8 +115,17 @@ def _route(connection: "Connection", topic: str) -> "TopicRoute":
 # -- without a group ------------------------------------------------------------------------------
 
 
+def _chosen_broker(settings: "Settings", name: str | None, topic: str) -> "BrokerDsn":
+    brokers = chosen_brokers(settings, name if name is None else [name])
+    if len(brokers) > 1:
+        names = ", ".join(broker.name for broker in brokers)
+        reason = f"there are several brokers, {names}: name one with --broker, or read from all with --group"
+        raise ParameterInvalid("topic", topic, reason)
+    return brokers[0]
+
+
 def _read(
-    settings: "Settings",
+    broker: "BrokerDsn",
     topic: str,
     where: str | int,
     tag: str,
@@ -118,16 +137,15 @@ def _read(
     from mqdb.cli.reader import TopicReader, tend_dispatch
     from mqdb.selector.tags import parse_tag_expression
 
-    with connected(settings) as connection:
+    with connected_to(broker) as connection:
         route = _route(connection, topic)
         tend_dispatch(connection)
         if where == "last":
             offsets = [queue.max_offset for queue in topic_stats(connection, topic)]
         else:
             offsets = [where if isinstance(where, int) else 0] * len(route.read_queue_keys)
-        broker_name = broker_of(settings).name
         reader = TopicReader(
-            connection, route, broker_name, offsets[: len(route.read_queue_keys)], parse_tag_expression(tag)
+            connection, route, broker.name, offsets[: len(route.read_queue_keys)], parse_tag_expression(tag)
         )
         logger.info("reading", extra={"topic": topic, "offsets": offsets})
         for number, message in enumerate(_arriving(reader.read, lambda: tend_dispatch(connection), exits), 1):
@@ -165,7 +183,7 @@ class _Printer:
         self._left = count
         self._show = show
         self.is_done = threading.Event()
-        self.failure: OSError | None = None
+        self.failure: Exception | None = None
 
     def print_one(self, message: ReceivedMessage) -> bool:
         """Whether it is printed, and so consumed."""
@@ -175,7 +193,8 @@ class _Printer:
             self._show(message)
             # Consumed means that the reader of our output has it.
             sys.stdout.flush()
-        except OSError as exc:
+        except (OSError, MqdbError) as exc:
+            # Nobody reads any more, or the body cannot be decompressed: neither is mended by trying again.
             self.failure = exc
             self.is_done.set()
             return False
@@ -198,8 +217,6 @@ def _consume(
 ) -> None:
     from datetime import timedelta
 
-    from mqdb.broker.admin import topic_stats
-    from mqdb.cli.reader import tend_dispatch
     from mqdb.group import ConsumeFromWhere
     from mqdb_client import ConsumeConcurrentlyStatus, PushConsumer
 
@@ -219,22 +236,47 @@ def _consume(
     )
     consumer.subscribe(topic, tag)
     consumer.register_listener(listen)
-    with connected(settings) as connection:
-        queue_nums = len(_route(connection, topic).read_queue_keys)
-        tend_dispatch(connection)
-        ends = {queue.queue_id: queue.max_offset for queue in topic_stats(connection, topic)[:queue_nums]}
+    with ExitStack() as connections:
+
+        def end_on(broker: "BrokerDsn") -> _End:
+            return _end_of(connections.enter_context(connected_to(broker)), topic)
+
+        ends = ask_each(chosen_brokers(settings, None), end_on).without(TopicNotFound, ParameterInvalid)
+        if not ends.results:
+            ends.check()
         with consumer:
             # Never without end: a Ctrl-C in the instant before a wait does not wake it.
             while not printer.is_done.wait(_COMMIT_SECONDS):
-                if exits and _has_read(connection, group, topic, ends):
+                if exits and all(end.is_reached_by(group) for end in ends.results.values()):
                     break
     if printer.failure is not None:
         raise printer.failure
+    if exits:
+        ends.check()
 
 
-def _has_read(connection: "Connection", group: str, topic: str, ends: dict[int, int]) -> bool:
-    """Whether the group has got as far as these offsets."""
-    from mqdb.broker.admin import group_progress
+class _End(NamedTuple):
+    """Where a topic ended on one broker when somebody looked: the max offsets of the queues that can be read."""
 
-    reached = {one.queue_id: one.next_offset for one in group_progress(connection, topic) if one.group == group}
-    return all(reached.get(queue_id, 0) >= end for queue_id, end in ends.items())
+    connection: "Connection"
+    topic: str
+    offsets: dict[int, int]
+
+    def is_reached_by(self, group: str) -> bool:
+        """Whether the group has got as far."""
+        from mqdb.broker.admin import group_progress
+
+        progress = group_progress(self.connection, self.topic)
+        reached = {one.queue_id: one.next_offset for one in progress if one.group == group}
+        return all(reached.get(queue_id, 0) >= offset for queue_id, offset in self.offsets.items())
+
+
+def _end_of(connection: "Connection", topic: str) -> _End:
+    """Raises TopicNotFound, and ParameterInvalid for a topic that nobody may read."""
+    from mqdb.broker.admin import topic_stats
+    from mqdb.cli.reader import tend_dispatch
+
+    queue_nums = len(_route(connection, topic).read_queue_keys)
+    tend_dispatch(connection)
+    stats = topic_stats(connection, topic)[:queue_nums]
+    return _End(connection, topic, {queue.queue_id: queue.max_offset for queue in stats})

@@ -5,10 +5,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mqdb.cli.connection import ask_each
 from mqdb.cli.options import start
-from mqdb.errors import SettingInvalid
+from mqdb.errors import ParameterInvalid, SettingInvalid
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mqdb.dsn import BrokerDsn
     from mqdb.settings import Settings
 
 
@@ -16,50 +20,73 @@ def migrate(
     context: typer.Context,
     current: Annotated[bool, typer.Option("--current", help="Only say at which version the database is.")] = False,
     sql: Annotated[bool, typer.Option("--sql", help="Only print the SQL, for those who apply it by hand.")] = False,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="VERSION", help="With --sql: for a database of that version.", show_default=False),
+    ] = None,
     broker_name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Give the broker this name.", show_default=False)
+        str | None, typer.Option(metavar="NAME", help="Give the one broker this name.", show_default=False)
     ] = None,
 ) -> None:
     """Create the schema mqdb, or bring it to the version that this mqdb speaks.
 
     All in one transaction. [bold]mqdb serve[/bold] does the same when it
     starts. An embedded PostgreSQL that does not run is started for as long as
-    it takes.
+    it takes. Where the DSN lists several brokers, one after the other is
+    migrated, and one that is new gets the name that it has in the list.
 
     \b
     [bold]Examples[/bold]
       mqdb migrate
       mqdb migrate --current
       mqdb migrate --sql > mqdb.sql
+      mqdb migrate --sql --since 0001 > upgrade.sql
       mqdb migrate --dsn postgresql://mqdb@db.example.org/mqdb --broker-name broker-b
+      mqdb migrate --dsn 'broker-a=postgresql://mqdb@a/mqdb;broker-b=postgresql://mqdb@b/mqdb'
     """
     from mqdb.store import migrations
 
     if sql:
-        print(migrations.upgrade_sql())
+        print(migrations.upgrade_sql(since))
         return
+    if since is not None:
+        raise ParameterInvalid("since", since, "is for --sql; a database knows its own version")
+    settings = start(context)
+    _check_name(broker_name, settings)
+    with ExitStack() as resources:
+        brokers = _brokers(settings, resources)
+
+        def migrate_one(broker: "BrokerDsn") -> None:
+            before = _revision(broker.dsn)
+            if current:
+                outcome = _standing(before, migrations.head())
+            else:
+                migrations.upgrade(broker.dsn, broker_name=broker_name or (broker.name if before is None else None))
+                outcome = _progress(before, _revision(broker.dsn))
+            print(f"{broker.name}: {outcome}" if len(brokers) > 1 else outcome)
+
+        ask_each(brokers, migrate_one).check()
+
+
+def _check_name(broker_name: str | None, settings: "Settings") -> None:
     from mqdb.dsn import is_broker_name
 
-    settings = start(context)
-    if broker_name is not None and not is_broker_name(broker_name):
+    if broker_name is None:
+        return
+    if not is_broker_name(broker_name):
         raise SettingInvalid("broker_name", broker_name, "argument", "use letters, digits, and _ . - after the first")
-    with ExitStack() as resources:
-        dsn = _dsn(settings, resources)
-        before = _revision(dsn)
-        if current:
-            print(_standing(before, migrations.head()))
-            return
-        migrations.upgrade(dsn, broker_name=broker_name)
-        after = _revision(dsn)
-    print(f"the schema is at {after}" if before == after else f"the schema went from {before or 'nothing'} to {after}")
+    if len(settings.brokers) > 1:
+        raise ParameterInvalid("broker_name", broker_name, "is for one broker; in a list each has its name already")
 
 
-def _dsn(settings: "Settings", resources: ExitStack) -> str:
-    if settings.broker is not None:
-        return settings.broker.dsn
+def _brokers(settings: "Settings", resources: ExitStack) -> "Sequence[BrokerDsn]":
+    if settings.brokers:
+        return settings.brokers
+    from mqdb.dsn import BrokerDsn
     from mqdb.embedded import open_or_attach
 
-    return resources.enter_context(open_or_attach(settings.home, port=settings.port)).dsn
+    postgres = resources.enter_context(open_or_attach(settings.home, port=settings.port))
+    return [BrokerDsn(settings.broker_name, postgres.dsn)]
 
 
 def _revision(dsn: str) -> str | None:
@@ -79,3 +106,7 @@ def _standing(revision: str | None, head: str) -> str:
     if revision is None:
         return f"no schema mqdb; this mqdb speaks {head}"
     return f"{revision}, the newest" if revision == head else f"{revision}; this mqdb speaks {head}"
+
+
+def _progress(before: str | None, after: str | None) -> str:
+    return f"the schema is at {after}" if before == after else f"the schema went from {before or 'nothing'} to {after}"

@@ -62,7 +62,12 @@ def _option(*names: str, help: str, metavar: str | None = None, count: bool = Fa
 def _everywhere(
     dsn: Annotated[
         str | None,
-        _option("--dsn", metavar="URI", help="The database; unset, the embedded one in the home directory. MQDB_DSN"),
+        _option(
+            "--dsn",
+            metavar="URI",
+            help="The database, or several, 'broker-a=URI;broker-b=URI'; unset, the embedded one in the home "
+            "directory. MQDB_DSN",
+        ),
     ] = None,
     home: Annotated[
         Path | None,

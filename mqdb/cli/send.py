@@ -102,7 +102,8 @@ def send(
 
     Each argument is a message; without one, each line of standard input or of
     a file. Empty lines are left out. Many messages go in batches, which are
-    stored as a whole or not at all.
+    stored as a whole or not at all. Where the DSN lists several brokers the
+    messages go to all that have the topic, past one that is down.
 
     \b
     [bold]Examples[/bold]

@@ -22,8 +22,9 @@ def serve(
 
     It brings the schema to head and runs the services: dispatch, retention and
     the rest. Without a DSN it also runs the PostgreSQL, in the home directory.
-    Several brokers may serve one database: one of them leads, another takes
-    over when it is gone.
+    Several of these processes may serve one database: one of them leads,
+    another takes over when it is gone. Each serves one database; a cluster
+    of several has one for each.
 
     \b
     [bold]Examples[/bold]

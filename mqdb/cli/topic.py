@@ -1,13 +1,14 @@
-"""`mqdb topic create | list | show | delete`."""
+"""`mqdb topic create | list | show | delete`, on all brokers that the settings name."""
 
 import json
 import sys
+from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from mqdb.cli.connection import connected
+from mqdb.cli.connection import ask_each, chosen_brokers, connected_to
 from mqdb.cli.options import Command, Group, start
 from mqdb.errors import ParameterInvalid, TopicNotFound
 from mqdb.topic import MessageType, Perm, TopicConfig, is_system_topic
@@ -15,22 +16,36 @@ from mqdb.topic import MessageType, Perm, TopicConfig, is_system_topic
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from mqdb.broker.admin import QueueStats
+    from mqdb.dsn import BrokerDsn
+    from mqdb.settings import Settings
+    from mqdb.store.consumer_offsets import Progress
     from mqdb.store.topics import TopicRoute
 
 app = typer.Typer(cls=Group, rich_markup_mode="rich")
 
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
+Brokers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--broker", metavar="NAME", help="Only on this broker; may be repeated. Unset, on all.", show_default=False
+    ),
+]
 
 
 @app.callback(invoke_without_command=True)
 def topic(context: typer.Context) -> None:
     """Create, list, show and delete topics.
 
+    Where the DSN lists several brokers, on all of them; a broker that cannot
+    be reached does not keep the others from theirs.
+
     \b
     [bold]Examples[/bold]
       mqdb topic create orders --queues 16
       mqdb topic show orders
+      mqdb topic list --broker broker-b
     """
     if context.invoked_subcommand is None:
         print(context.get_help())
@@ -50,13 +65,19 @@ def create(
     message_type: Annotated[
         MessageType, typer.Option("--type", help="What the topic is meant for.", case_sensitive=False)
     ] = MessageType.NORMAL,
+    broker: Brokers = None,
 ) -> None:
     """Create a topic. The same once more changes nothing.
+
+    Where the DSN lists several brokers each of them gets it with so many
+    queues, as with mqadmin updateTopic -c, or each that [bold]--broker[/bold]
+    names. Messages go to the queues of all brokers that have it.
 
     \b
     [bold]Examples[/bold]
       mqdb topic create orders
       mqdb topic create payments --queues 16 --order --type FIFO
+      mqdb topic create orders --broker broker-a --broker broker-c
     """
     from mqdb.broker.admin import create_topic
 
@@ -69,15 +90,20 @@ def create(
         order=order,
         message_type=message_type,
     )
-    with connected(settings) as connection:
-        create_topic(connection, config)
-    print(f"topic {name} has {config.write_queue_nums} queues")
+
+    def create_on(one: "BrokerDsn") -> None:
+        with connected_to(one) as connection:
+            create_topic(connection, config)
+        print(f"topic {name} has {config.write_queue_nums} queues{_on(settings, one)}")
+
+    ask_each(chosen_brokers(settings, broker), create_on).check()
 
 
 @app.command("list", cls=Command)
 def list_(
     context: typer.Context,
     everything: Annotated[bool, typer.Option("--all", help="The topics of the broker itself, too.")] = False,
+    broker: Brokers = None,
     as_json: Json = False,
 ) -> None:
     """List all topics.
@@ -89,19 +115,45 @@ def list_(
     """
     from mqdb.broker.admin import list_topics
 
-    with connected(start(context)) as connection:
-        routes = [route for route in list_topics(connection) if everything or not is_system_topic(route.config.name)]
-    if as_json:
-        for route in routes:
-            print(json.dumps(_settings(route)))
-        return
-    from mqdb.cli.console import standard_output
+    settings = start(context)
 
-    standard_output().print(_table([_settings(route) for route in routes]) if routes else "There is no topic yet.")
+    def topics_of(one: "BrokerDsn") -> "list[TopicRoute]":
+        with connected_to(one) as connection:
+            return list_topics(connection)
+
+    answers = ask_each(chosen_brokers(settings, broker), topics_of)
+    rows = [
+        _described(settings, broker_name, route)
+        for broker_name, routes in answers.results.items()
+        for route in routes
+        if everything or not is_system_topic(route.config.name)
+    ]
+    if _has_several(settings):
+        rows.sort(key=lambda row: row["topic"])
+    _print_list(rows, as_json, is_complete=not answers.failures)
+    answers.check()
+
+
+def _print_list(rows: list[dict[str, Any]], as_json: bool, is_complete: bool) -> None:
+    if as_json:
+        for row in rows:
+            print(json.dumps(row))
+    elif rows or is_complete:
+        from mqdb.cli.console import standard_output
+
+        standard_output().print(_table(rows) if rows else "There is no topic yet.")
+
+
+class _Topic(NamedTuple):
+    """What one broker knows of a topic."""
+
+    route: "TopicRoute"
+    stats: "list[QueueStats]"
+    progress: "list[Progress]"
 
 
 @app.command(cls=Command)
-def show(context: typer.Context, name: TopicName, as_json: Json = False) -> None:
+def show(context: typer.Context, name: TopicName, broker: Brokers = None, as_json: Json = False) -> None:
     """Show a topic: its queues, and how far each group has read them.
 
     \b
@@ -112,13 +164,30 @@ def show(context: typer.Context, name: TopicName, as_json: Json = False) -> None
     from mqdb.broker.admin import group_progress, topic_stats
     from mqdb.broker.route import find_topic
 
-    with connected(start(context)) as connection:
-        route = find_topic(connection, name)
-        if route is None:
-            raise TopicNotFound(name)
-        stats = topic_stats(connection, name)
-        progress = group_progress(connection, name)
-    queues = [
+    settings = start(context)
+
+    def topic_of(one: "BrokerDsn") -> _Topic:
+        with connected_to(one) as connection:
+            route = find_topic(connection, name)
+            if route is None:
+                raise TopicNotFound(name)
+            return _Topic(route, topic_stats(connection, name), group_progress(connection, name))
+
+    answers = ask_each(chosen_brokers(settings, broker), topic_of).without(TopicNotFound)
+    described = [
+        _described(settings, broker_name, found.route) | {"queues": _queues(found.stats), "groups": _groups(found)}
+        for broker_name, found in answers.results.items()
+    ]
+    if as_json:
+        for each in described:
+            print(json.dumps(each))
+    elif described:
+        _print_topic(described)
+    answers.check()
+
+
+def _queues(stats: "Sequence[QueueStats]") -> list[dict[str, Any]]:
+    return [
         {
             "queue": queue.queue_id,
             "min_offset": queue.min_offset,
@@ -128,8 +197,11 @@ def show(context: typer.Context, name: TopicName, as_json: Json = False) -> None
         }
         for queue in stats
     ]
-    max_offsets = {queue.queue_id: queue.max_offset for queue in stats}
-    groups = [
+
+
+def _groups(found: _Topic) -> list[dict[str, Any]]:
+    max_offsets = {queue.queue_id: queue.max_offset for queue in found.stats}
+    return [
         {
             "group": one.group,
             "queue": one.queue_id,
@@ -137,23 +209,30 @@ def show(context: typer.Context, name: TopicName, as_json: Json = False) -> None
             "lag": max_offsets.get(one.queue_id, one.next_offset) - one.next_offset,
             "owner": one.owner,
         }
-        for one in progress
+        for one in found.progress
     ]
-    if as_json:
-        print(json.dumps(_settings(route) | {"queues": queues, "groups": groups}))
-        return
-    _print_topic(_settings(route), queues, groups)
 
 
-def _print_topic(settings: dict[str, Any], queues: list[dict[str, Any]], groups: list[dict[str, Any]]) -> None:
+def _print_topic(described: list[dict[str, Any]]) -> None:
+    """A line of settings for each broker, then the queues of all of them, then the groups."""
     from mqdb.cli.console import standard_output
 
     console = standard_output()
-    described = ", ".join(f"{_spoken(name)} {value}" for name, value in settings.items() if name != "topic")
-    console.print(f"[bold]{settings['topic']}[/bold]: {described}\n")
-    console.print(_table(queues))
+    for each in described:
+        spoken = ", ".join(
+            f"{_spoken(name)} {value}" for name, value in each.items() if name not in ("topic", "queues", "groups")
+        )
+        console.print(f"[bold]{each['topic']}[/bold]: {spoken}")
     console.print()
+    console.print(_table(_rows(described, "queues")))
+    console.print()
+    groups = _rows(described, "groups")
     console.print(_table(groups) if groups else "No group has read it yet.")
+
+
+def _rows(described: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    """What each broker has under that name, with the broker where there is a column for it."""
+    return [({"broker": each["broker"]} if "broker" in each else {}) | row for each in described for row in each[name]]
 
 
 def _table(rows: list[dict[str, Any]]) -> "Table":
@@ -172,6 +251,7 @@ def _spoken(name: str) -> str:
 def delete(
     context: typer.Context,
     name: TopicName,
+    broker: Brokers = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Delete a topic with its messages and the offsets of all groups there.
@@ -180,24 +260,41 @@ def delete(
     [bold]Examples[/bold]
       mqdb topic delete orders
       mqdb topic delete orders --yes
+      mqdb topic delete orders --broker broker-b
     """
     from mqdb.broker.admin import delete_topic
 
     settings = start(context)
+    brokers = chosen_brokers(settings, broker)
     if not yes:
         if not sys.stdin.isatty():
             raise ParameterInvalid("delete", name, "nobody is there to confirm it; add --yes")
-        typer.confirm(f"Delete topic {name} and all its messages?", abort=True)
-    with connected(settings) as connection:
-        if not delete_topic(connection, name):
-            raise TopicNotFound(name)
-    print(f"topic {name} is deleted")
+        where = f" on {', '.join(one.name for one in brokers)}" if _has_several(settings) else ""
+        typer.confirm(f"Delete topic {name} and all its messages{where}?", abort=True)
+
+    def delete_on(one: "BrokerDsn") -> None:
+        with connected_to(one) as connection:
+            if not delete_topic(connection, name):
+                raise TopicNotFound(name)
+        print(f"topic {name} is deleted{_on(settings, one)}")
+
+    ask_each(brokers, delete_on).without(TopicNotFound).check()
 
 
-def _settings(route: "TopicRoute") -> dict[str, Any]:
+def _has_several(settings: "Settings") -> bool:
+    return len(settings.brokers) > 1
+
+
+def _on(settings: "Settings", broker: "BrokerDsn") -> str:
+    return f" on {broker.name}" if _has_several(settings) else ""
+
+
+def _described(settings: "Settings", broker_name: str, route: "TopicRoute") -> dict[str, Any]:
+    """The settings of a topic, with the broker where there are several."""
     config = route.config
     return {
         "topic": config.name,
+        **({"broker": broker_name} if _has_several(settings) else {}),
         "read_queues": config.read_queue_nums,
         "write_queues": config.write_queue_nums,
         "perm": _shown_perm(config.perm),

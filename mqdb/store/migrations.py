@@ -11,7 +11,7 @@ from sqlalchemy import Connection, TableClause, column, func, select, table, upd
 
 import mqdb
 from mqdb.dsn import redact
-from mqdb.errors import SchemaMissing, SchemaTooNew, SchemaTooOld
+from mqdb.errors import ParameterInvalid, SchemaMissing, SchemaTooNew, SchemaTooOld
 from mqdb.store import locks, tables
 from mqdb.store.engine import create_engine, target_of, translated
 
@@ -37,7 +37,12 @@ def upgrade(dsn: str, revision: str = "head", *, broker_name: str | None = None)
 
 
 def upgrade_sql(since: str | None = None) -> str:
-    """The migrations after a revision as SQL text; all of them, for an empty database, without one."""
+    """The migrations after a revision as SQL text; all of them, for an empty database, without one.
+
+    Raises ParameterInvalid for an unknown revision.
+    """
+    if since is not None and since not in _known():
+        raise ParameterInvalid("since", since, f"the versions are: {', '.join(sorted(_known()))}")
     output = io.StringIO()
     command.upgrade(_config(output), "head" if since is None else f"{since}:head", sql=True)
     return output.getvalue()
@@ -81,9 +86,12 @@ def check_revision(found: str | None, target: str) -> None:
 
 
 def _refuse_newer(found: str | None) -> None:
-    known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
-    if found is not None and found not in known:
+    if found is not None and found not in _known():
         raise SchemaTooNew(found, head())
+
+
+def _known() -> set[str]:
+    return {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
 
 
 def _config(output: io.StringIO | None = None) -> Config:

@@ -2,16 +2,34 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 import pytest
 
+from mqdb.store import migrations
 from tests.fixtures.command_line import Place, Running
 from tests.fixtures.postgres import Database, query
 from tests.fixtures.processes import is_alive, wait_until
 
 Figures = dict[str, dict[str, Any]]
+
+
+class Cluster(NamedTuple):
+    """Two brokers."""
+
+    databases: tuple[Database, Database]
+
+    @property
+    def dsn(self) -> str:
+        first, second = self.databases
+        return f"broker-a={first.dsn};broker-b={second.dsn}"
+
+
+@pytest.fixture
+def cluster(database: Database, empty_database: Database) -> Cluster:
+    migrations.upgrade(empty_database.dsn, broker_name="broker-b")
+    return Cluster((database, empty_database))
 
 
 @pytest.fixture
@@ -26,6 +44,17 @@ def bench(place: Place, *arguments: str) -> dict[str, Any]:
 
 def figures_of(report: dict[str, Any]) -> Figures:
     return {figure["name"]: figure for figure in report["figures"]}
+
+
+def bound_of(goal: dict[str, Any]) -> float:
+    bound: float = goal["at_least"] if "at_least" in goal else goal["at_most"]
+    return bound
+
+
+def count(database: Database, rows: str) -> int:
+    number = query(database.dsn, f"SELECT count(*) FROM {rows}")
+    assert isinstance(number, int)
+    return number
 
 
 def family_of(command: Running, size: int) -> list[psutil.Process]:
@@ -43,17 +72,17 @@ def are_gone(processes: list[psutil.Process]) -> bool:
 
 
 def assert_measured(figure: dict[str, Any], rounds: int) -> None:
-    for side in ("measured", "reference"):
-        assert len(figure[side]["rounds"]) == rounds
-        assert min(figure[side]["rounds"]) > 0
-    assert figure["ratio"] > 0
+    for side in (figure["measured"], *figure["references"]):
+        assert len(side["rounds"]) == rounds
+        assert min(side["rounds"]) > 0
+    assert all(reference["ratio"] > 0 for reference in figure["references"])
 
 
-def test_produce_shows_each_figure_beside_its_reference(place: Place, database: Database) -> None:
+def test_produce_shows_each_figure_beside_its_references(place: Place, database: Database) -> None:
     report = bench(place, "produce", "-c", "3", "-j", "2", "-T", "0.1", "--rounds", "2", "--dsn", database.dsn)
 
     figures = figures_of(report)
-    assert list(figures) == ["append", "batch", "send", "send-batch", "send-many"]
+    assert list(figures) == ["append", "batch", "send", "send-batch", "send-async", "send-64"]
     for figure in figures.values():
         assert_measured(figure, rounds=2)
     assert report["parameters"] == {
@@ -63,10 +92,42 @@ def test_produce_shows_each_figure_beside_its_reference(place: Place, database: 
         "seconds": 0.1,
         "batch": 100,
         "rounds": 2,
-        "transaction_held_open": False,
+        "transaction_held_open": "no",
     }
-    goals = {name: [goal["at_least"] for goal in figure["goals"]] for name, figure in figures.items()}
-    assert goals == {"append": [0.8], "batch": [0.5], "send": [0.6], "send-batch": [0.5, 25_000], "send-many": []}
+    goals = {name: [bound_of(goal) for goal in figure["goals"]] for name, figure in figures.items()}
+    assert goals == {
+        "append": [0.8],
+        "batch": [0.5],
+        "send": [0.6, 3.0],
+        "send-batch": [25_000, 0.5],
+        "send-async": [],
+        "send-64": [8.0, 0.5],
+    }
+    labels = {name: [reference["label"] for reference in figure["references"]] for name, figure in figures.items()}
+    assert "COPY" in labels["send-batch"][1]
+    assert labels["send-64"][0] == "the same, one thread"
+    assert "hand-off" in labels["send-64"][1]
+    assert "not measured, for --dsn names one broker only: brokers-2" in report["notes"]
+
+
+def test_produce_waits_for_what_it_has_sent_asynchronously(place: Place, database: Database) -> None:
+    report = bench(place, "produce", "--only", "send-async", "-T", "0.2", "--rounds", "1", "--dsn", database.dsn)
+
+    rate = report["figures"][0]["measured"]["median"]
+    # A round is over when all is stored, so it was a longer one.
+    assert count(database, "mqdb.commit_log") >= rate * 0.2
+
+
+def test_produce_measures_a_producer_over_two_brokers(place: Place, cluster: Cluster) -> None:
+    report = bench(place, "produce", "--only", "brokers-2", "-T", "0.2", "--rounds", "2", "--dsn", cluster.dsn)
+
+    (figure,) = report["figures"]
+    assert_measured(figure, rounds=2)
+    assert [bound_of(goal) for goal in figure["goals"]] == [0.85]
+    assert report["notes"][-1].startswith("the topics of the benchmark are deleted")
+    for database in cluster.databases:
+        assert count(database, "mqdb.commit_log") > 0
+        assert count(database, "mqdb.topic WHERE topic LIKE 'mqdb\\_bench%'") == 0
 
 
 def test_consume_shows_pulls_and_a_push_consumer(place: Place, database: Database) -> None:
@@ -97,7 +158,7 @@ def test_latency_tells_the_percentiles_of_all_messages(place: Place, database: D
     details = figure["measured"]["details"]
     assert figure["unit"] == "ms"
     assert 0 < figure["measured"]["median"] <= details["p90_ms"] <= details["p99_ms"] <= details["max_ms"]
-    assert figure["reference"] is None
+    assert figure["references"] == []
     assert [goal["of"] for goal in figure["goals"]] == ["value", "p99_ms"]
     # The second of warming up, too.
     assert query(database.dsn, "SELECT count(*) FROM mqdb.commit_log") == 150
@@ -111,6 +172,27 @@ def test_pairs_compare_a_figure_with_itself_beside_an_open_transaction(place: Pl
     assert figure["measured"]["label"].endswith("a transaction is held open")
     assert [goal["at_least"] for goal in figure["goals"]] == [0.9]
     assert query(database.dsn, "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'mqdb bench%'") == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "queues"),
+    [
+        (("produce", "--only", "send", "-T", "0.2"), 1),
+        (("consume", "--only", "consume-32", "--messages", "2000", "-T", "0.2"), 4),
+        (("latency", "--rate", "50", "-T", "0.4"), 4),
+    ],
+)
+def test_a_send_to_each_queue_is_held_open_meanwhile_and_rolled_back(
+    place: Place, database: Database, arguments: tuple[str, ...], queues: int
+) -> None:
+    report = bench(place, *arguments, "--hold-send", "--pairs", "1", "--dsn", database.dsn)
+
+    (figure,) = report["figures"]
+    assert_measured(figure, rounds=1)
+    assert report["parameters"]["transaction_held_open"] == "in every other round, with a send in it"
+    # A position that was taken in a transaction is gone with its rollback.
+    taken = query(database.dsn, "SELECT last_value FROM mqdb.log_pos")
+    assert taken == count(database, "mqdb.commit_log") + queues
 
 
 def test_nothing_but_records_stays_in_a_database_that_was_given(place: Place, database: Database) -> None:
@@ -153,4 +235,12 @@ def test_it_refuses_a_figure_that_does_not_exist(place: Place) -> None:
     outcome = place.run("bench", "produce", "--only", "copy")
 
     assert outcome.code == 1
-    assert outcome.errors == ("mqdb: --only = 'copy': the figures are append, batch, send, send-batch, send-many\n")
+    figures = "append, batch, send, send-batch, send-async, send-64, brokers-2"
+    assert outcome.errors == f"mqdb: --only = 'copy': the figures are {figures}\n"
+
+
+def test_it_refuses_more_brokers_than_it_can_use(place: Place, cluster: Cluster) -> None:
+    outcome = place.run("bench", "consume", "--dsn", cluster.dsn)
+
+    assert outcome.code == 1
+    assert "names 2 brokers; mqdb bench consume takes 1" in outcome.errors

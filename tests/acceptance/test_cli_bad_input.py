@@ -137,6 +137,10 @@ def test_an_unknown_topic_is_refused_where_topics_are_not_created_automatically(
         (["consume", "orders", "--from-offset", "middle"], ["from_offset = 'middle'", "first, last"]),
         (["consume", "orders", "-o", "7", "-g", "billing"], ["from_offset = '7'", "leave --group out"]),
         (["migrate", "--broker-name", "a b"], ["broker_name = 'a b'"]),
+        (["migrate", "--since", "0001"], ["since = '0001'", "is for --sql"]),
+        (["migrate", "--sql", "--since", "9999"], ["since = '9999'", "the versions are: 0001, 0002"]),
+        (["topic", "list", "--broker", "broker-x"], ["broker = 'broker-x'", "the brokers are: broker-a"]),
+        (["consume", "orders", "--broker", "broker-x"], ["broker = 'broker-x'", "the brokers are: broker-a"]),
     ],
     ids=" ".join,
 )
@@ -212,10 +216,11 @@ def test_a_schema_of_a_newer_mqdb_is_refused_and_left_alone(
     assert query(database.dsn, "select version_num from mqdb.alembic_version") == "9999"
 
 
-def test_several_brokers_are_refused_as_a_feature_to_come(place: Place) -> None:
-    dsn = f"broker-a={place.dsn};broker-b={place.dsn}"
-    for command in COMMANDS:
-        assert_refused(place.call(*command, "--dsn", dsn), "several brokers: not supported")
+@pytest.mark.parametrize("command", ["serve", "demo --keep"])
+def test_several_brokers_are_refused_where_one_is_worked_on(place: Place, command: str) -> None:
+    refused = place.call(*command.split(), "--dsn", f"broker-a={place.dsn};broker-b={place.dsn}")
+
+    assert_refused(refused, "from argument", "lists several brokers, broker-a, broker-b", "one with --dsn")
 
 
 # -- the embedded PostgreSQL ----------------------------------------------------------------------

@@ -280,3 +280,16 @@ def test_ctrl_c_ends_send_quietly_with_all_lines_sent(place: Place) -> None:
         assert place.call("consume", "orders", "--count", "1").text == "one\n"
 
         assert sender.interrupt() == (130, "")
+
+
+@pytest.mark.parametrize("group", [(), ("--group", "billing")], ids=["reader", "group"])
+def test_a_body_that_cannot_be_decompressed_ends_consume_with_its_sentence(
+    place: Place, database: Database, group: tuple[str, ...]
+) -> None:
+    place.done("send", "orders", "good", "broken")
+    database.connect().execute("UPDATE mqdb.commit_log SET sys_flag = 1 WHERE body = 'broken'")  # says ZLIB
+
+    ended = place.call("consume", "orders", *group)
+
+    assert (ended.code, ended.text) == (1, "good\n")
+    assert re.fullmatch(r"mqdb: .*cannot be decompressed.*\n", ended.errors)

@@ -92,9 +92,10 @@ def test_the_client_id_has_the_shape_of_rocketmq(instance: ClientInstance) -> No
 
 
 def test_a_process_has_one_instance_for_a_broker(database: Database) -> None:
-    settings = load_settings(dsn=database.dsn)
-    first, second = ClientInstance.acquire(settings), ClientInstance.acquire(settings)
-    named = ClientInstance.acquire(load_settings(dsn=f"broker-a={database.dsn}"))
+    [broker] = load_settings(dsn=database.dsn).brokers
+    [broker_by_name] = load_settings(dsn=f"broker-a={database.dsn}").brokers
+    first, second = ClientInstance.acquire(broker), ClientInstance.acquire(broker)
+    named = ClientInstance.acquire(broker_by_name)
 
     first.release()
     second.register(producer_of(second))
@@ -106,15 +107,15 @@ def test_a_process_has_one_instance_for_a_broker(database: Database) -> None:
     assert clients(database) == []
     with pytest.raises(IllegalState, match="closed"):
         first.connect()
-    third = ClientInstance.acquire(settings)
+    third = ClientInstance.acquire(broker)
     third.release()
     assert third is not first
 
 
 def test_instances_acquired_at_once_are_one(database: Database) -> None:
-    settings = load_settings(dsn=database.dsn)
+    broker = BrokerDsn("broker-a", database.dsn)
     acquired: list[ClientInstance] = []
-    threads = [threading.Thread(target=lambda: acquired.append(ClientInstance.acquire(settings))) for _ in range(8)]
+    threads = [threading.Thread(target=lambda: acquired.append(ClientInstance.acquire(broker))) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -130,11 +131,11 @@ def test_a_pooler_in_front_of_another_broker_is_refused(database: Database, post
     database.connect().execute("UPDATE mqdb.broker SET broker_name = 'broker-b'")
 
     with pytest.raises(BrokerMisnamed):
-        ClientInstance.acquire(load_settings(dsn=database.dsn, pool_dsn=database.dsn))
+        ClientInstance.acquire(BrokerDsn("broker-a", database.dsn), pool_dsn=database.dsn)
 
 
 def test_with_a_pooler_all_but_the_listening_goes_through_it(database: Database, proxy: Proxy) -> None:
-    instance = ClientInstance.acquire(load_settings(dsn=database.dsn, pool_dsn=proxy.dsn))
+    instance = ClientInstance.acquire(BrokerDsn("broker-a", database.dsn), pool_dsn=proxy.dsn)
     instance.register(consumer_of(instance))
     heard = threading.Event()
     instance.on_arrival(lambda keys: heard.set())

@@ -4,17 +4,19 @@ import _thread
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from itertools import chain
+from queue import SimpleQueue
 
 import pytest
 from sqlalchemy import Engine
 
 from mqdb.broker import send
-from mqdb.errors import BrokerUnavailable, IllegalState, MqdbError, SendGivenUp, SendTimeout
+from mqdb.errors import IllegalState, MqdbError, SendGivenUp
 from mqdb.message import Message
 from mqdb.store.commit_log import Record
 from mqdb.unique_id import UniqueIdGenerator
 from mqdb_client import group_append
-from mqdb_client.group_append import GroupAppend
+from mqdb_client.group_append import GroupAppend, OutcomeUnknown, Terms, Unit
 from mqdb_client.held_connection import HeldConnection
 from tests.fixtures.log import create_topic
 from tests.fixtures.postgres import Database
@@ -37,18 +39,27 @@ class Log:
         self.held = HeldConnection(engine.connect)
         self.held.open()
         self.held.wait_connected(time.monotonic() + 10)
-        self.appends = GroupAppend(self.held, "here", timeout_seconds=3.0)
+        self.appends = GroupAppend(self.held)
 
     def records(self, name: str, count: int = 1, size: int = 0) -> list[Record]:
         body = name.encode() + b"." * size
         message = Message("orders", body)
         return [send.record(message, self.queue_key, _ids.next(), datetime.now(UTC), "test") for _ in range(count)]
 
-    def sender(self, name: str, seconds: float = 30, count: int = 1, size: int = 0) -> Doing[list[int]]:
+    def sender(
+        self, name: str, seconds: float = 30, count: int = 1, size: int = 0
+    ) -> Doing[list[int] | OutcomeUnknown]:
         """Begins to send; returns when it is under way or waits."""
         is_first, waiting = not self.appends._is_busy, len(self.appends._waiting)
-        records, deadline = self.records(name, count, size), time.monotonic() + seconds
-        doing = Doing(lambda: self.appends.append(records, "orders", deadline))
+        records = self.records(name, count, size)
+
+        def append() -> list[int] | OutcomeUnknown:
+            try:
+                return self.appends.append(records, "orders", terms(seconds)).positions
+            except OutcomeUnknown as unknown:
+                return unknown
+
+        doing = Doing(append)
         wait_until(lambda: self.held._current is not None if is_first else len(self.appends._waiting) > waiting)
         return doing
 
@@ -64,6 +75,16 @@ class Log:
         return [row[0] for row in rows]
 
 
+def stored(sender: "Doing[list[int] | OutcomeUnknown]") -> list[int]:
+    positions = sender.result()
+    assert isinstance(positions, list)
+    return positions
+
+
+def terms(seconds: float) -> Terms:
+    return Terms(time.monotonic() + seconds, timeout_seconds=3.0)
+
+
 @pytest.fixture
 def log(database: Database, engine: Engine) -> Iterator[Log]:
     log = Log(database, engine)
@@ -77,7 +98,7 @@ def test_those_who_gather_are_stored_together_in_their_order(log: Log) -> None:
     senders = [log.sender(name) for name in "abcd"]
     log.unlock()
 
-    positions = [sender.result() for sender in senders]
+    positions = [stored(sender) for sender in senders]
 
     assert log.statements() == [["a"], ["b", "c", "d"]]
     assert positions == sorted(positions)
@@ -93,7 +114,7 @@ def test_one_that_is_given_up_does_not_take_others_with_it(log: Log) -> None:
     assert isinstance(second.error(), SendGivenUp)
     log.unlock()
 
-    assert len(third.result()) == 1
+    assert len(stored(third)) == 1
     assert log.statements() == [["c"]]
 
 
@@ -126,7 +147,7 @@ def test_who_is_under_way_with_another_does_not_know_the_outcome(log: Log) -> No
     third = log.sender("c", seconds=1.0)
 
     assert isinstance(first.error(), SendGivenUp)
-    assert type(third.error()) is SendTimeout
+    assert isinstance(third.outcome(), OutcomeUnknown)
     log.unlock()
     second.result()
 
@@ -135,7 +156,7 @@ def test_who_is_under_way_with_another_does_not_know_the_outcome(log: Log) -> No
 
 def test_ctrl_c_in_the_thread_that_leads_leaves_the_others_with_an_answer(log: Log) -> None:
     first = log.sender("a", seconds=0.5)
-    third: list[Doing[list[int]]] = []
+    third: list[Doing[list[int] | OutcomeUnknown]] = []
 
     def interrupt() -> None:
         wait_until(lambda: len(log.appends._waiting) == 1)
@@ -147,14 +168,12 @@ def test_ctrl_c_in_the_thread_that_leads_leaves_the_others_with_an_answer(log: L
 
     interrupter = Doing(interrupt)
     with pytest.raises(KeyboardInterrupt):
-        log.appends.append(log.records("b"), "orders", time.monotonic() + 30)
+        log.appends.append(log.records("b"), "orders", terms(30))
     interrupter.result()
 
-    error = third[0].error()
-    assert isinstance(error, BrokerUnavailable)
-    assert "may be stored, or not" in str(error)
+    assert isinstance(third[0].outcome(), OutcomeUnknown)
     log.unlock()
-    log.appends.append(log.records("d"), "orders", time.monotonic() + 10)
+    log.appends.append(log.records("d"), "orders", terms(10))
     assert log.statements() == [["d"]]
 
 
@@ -163,7 +182,7 @@ def test_a_statement_carries_no_more_than_its_share(log: Log, monkeypatch: pytes
     senders = [log.sender("a"), log.sender("b", count=2), *(log.sender(name) for name in "cdefg")]
     log.unlock()
 
-    assert [len(sender.result()) for sender in senders] == [1, 2, 1, 1, 1, 1, 1]
+    assert [len(stored(sender)) for sender in senders] == [1, 2, 1, 1, 1, 1, 1]
     assert log.statements() == [["a"], ["b", "b", "c"], ["d", "e", "f"], ["g"]]
 
 
@@ -182,7 +201,7 @@ def test_after_the_end_nothing_is_taken(log: Log) -> None:
     log.appends.close()
 
     with pytest.raises(IllegalState, match="shut down"):
-        log.appends.append(log.records("a"), "orders", time.monotonic() + 1)
+        log.appends.append(log.records("a"), "orders", terms(1))
 
 
 def test_a_queue_that_is_gone_is_asked_for_once(log: Log) -> None:
@@ -200,3 +219,56 @@ def test_a_queue_that_is_gone_is_asked_for_once(log: Log) -> None:
     assert before is not None
     assert after is not None
     assert after[0] - before[0] <= 2
+
+
+# -- units that nobody waits for ----------------------------------------------------------------
+
+
+def test_what_is_handed_in_is_stored_with_those_who_wait_in_their_order(log: Log) -> None:
+    done: SimpleQueue[Unit] = SimpleQueue()
+    senders = [log.sender("a"), log.sender("b")]
+    log.appends.hand_in(log.records("c", count=2), "orders", terms(30), done.put)
+    senders.append(log.sender("d"))
+    log.unlock()
+
+    positions = [position for sender in senders for position in stored(sender)]
+    handed_in = done.get(timeout=10).result().positions
+
+    assert log.statements() == [["a"], ["b", "c", "c", "d"]]
+    assert positions[1] < handed_in[0] < handed_in[1] < positions[2]
+
+
+def test_what_is_handed_in_where_nobody_is_at_work_needs_no_other_thread(log: Log) -> None:
+    log.unlock()
+    done: SimpleQueue[Unit] = SimpleQueue()
+    for name in "abc":
+        log.appends.hand_in(log.records(name), "orders", terms(30), done.put)
+
+    for _ in "abc":
+        done.get(timeout=10).result()
+    assert list(chain.from_iterable(log.statements())) == ["a", "b", "c"]
+
+
+def test_what_is_handed_in_is_given_up_at_its_deadline(log: Log) -> None:
+    done: SimpleQueue[Unit] = SimpleQueue()
+    for name, seconds in (("a", 0.5), ("b", 0.6)):
+        log.appends.hand_in(log.records(name), "orders", terms(seconds), done.put)
+
+    for _ in "ab":
+        with pytest.raises(SendGivenUp):
+            done.get(timeout=10).result()
+    log.unlock()
+    assert log.statements() == []
+
+
+def test_the_end_waits_for_what_was_handed_in(log: Log) -> None:
+    done: SimpleQueue[Unit] = SimpleQueue()
+    for name in "ab":
+        log.appends.hand_in(log.records(name), "orders", terms(30), done.put)
+    closing = Doing(log.appends.close)
+    wait_until(lambda: log.appends._is_closed)
+    log.unlock()
+
+    closing.result()
+    assert list(chain.from_iterable(log.statements())) == ["a", "b"]
+    assert done.qsize() == 2

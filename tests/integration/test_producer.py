@@ -21,6 +21,7 @@ from mqdb.errors import (
     NotSupported,
     ParameterInvalid,
     PropertyReserved,
+    RouteNotFound,
     StorageRefused,
     TopicNotAllowed,
     TopicNotFound,
@@ -34,6 +35,7 @@ from tests.fixtures.log import append as append_by_hand
 from tests.fixtures.log import create_topic, dispatch_all
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
+from tests.fixtures.producers import link_of
 from tests.fixtures.threads import Doing, at_once
 
 STALL = "LOCK TABLE mqdb.commit_log IN SHARE MODE"
@@ -375,12 +377,10 @@ def gathered(database: Database, producer: Producer, *work: Callable[[], Any]) -
     """What each returns or raises, all while the log is locked: the first leads alone, the others gather behind it."""
     locker = database.connect(autocommit=False)
     locker.execute(STALL)
-    assert producer._running is not None
-    running = producer._running
     doings = [Doing(work[0])]
-    wait_until(lambda: running.connection._current is not None)
+    wait_until(lambda: link_of(producer).connection._current is not None)
     doings += map(Doing, work[1:])
-    wait_until(lambda: len(running.appends._waiting) == len(work) - 1)
+    wait_until(lambda: len(link_of(producer).appends._waiting) == len(work) - 1)
     locker.rollback()
     return [doing.outcome() for doing in doings]
 
@@ -450,7 +450,7 @@ def test_a_topic_that_is_gone_fails_its_own_messages_alone(database: Database) -
         results = gathered(database, producer, *sends(producer, *messages))
 
     refused = [result for result in results if isinstance(result, MqdbError)]
-    assert [type(error) for error in refused] == [TopicNotFound] * 3
+    assert [type(error) for error in refused] == [RouteNotFound] * 3
     assert {str(error) for error in refused} == {str(TopicNotFound("gone"))}
     assert len({id(error) for error in refused}) == 3
     assert sorted(stored_bodies(database)[2:]) == ["0", "1", "3", "4", "6", "7"]
@@ -521,8 +521,7 @@ def test_shutdown_waits_for_the_sends_under_way(database: Database) -> None:
     locker = database.connect(autocommit=False)
     with Producer("senders", database.dsn) as producer:
         producer.send(Message("orders", "so that the topic is known"))
-        assert producer._running is not None
-        appends = producer._running.appends
+        appends = link_of(producer).appends
         locker.execute(STALL)
         sending = [Doing(send) for send in sends(producer, *[Message("orders", "x")] * 4)]
         wait_until(lambda: len(appends._waiting) == 3)

@@ -10,7 +10,7 @@ import pytest
 
 from mqdb.dsn import redact
 from mqdb.embedded import EmbeddedPostgres
-from mqdb.errors import BrokerMisnamed, BrokerUnavailable, IllegalState, NotSupported, SchemaMissing, SchemaTooNew
+from mqdb.errors import BrokerMisnamed, BrokerUnavailable, IllegalState, SchemaMissing, SchemaTooNew, SettingInvalid
 from mqdb.server import Server, keeper_config
 from mqdb.settings import load_settings
 from tests.fixtures.log import scalar
@@ -112,7 +112,7 @@ def test_a_database_that_is_down_is_named_without_its_password(database: Databas
 
 
 def test_several_brokers_are_not_for_one_process(database: Database) -> None:
-    with pytest.raises(NotSupported):
+    with pytest.raises(SettingInvalid, match="lists several brokers"):
         Server(load_settings(dsn=f"broker-a={database.dsn};broker-b={database.dsn}")).start()
 
 

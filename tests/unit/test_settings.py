@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mqdb.errors import NotSupported, SettingInvalid
+from mqdb.errors import SettingInvalid
 from mqdb.settings import Settings, default_home, load_settings
 
 SECRET = "geheim"
@@ -235,7 +235,7 @@ def test_several_brokers_are_read_and_refused_where_one_is_used() -> None:
     settings = load_settings(dsn="broker-a=postgresql://h1/db;broker-b=postgresql://h2/db")
 
     assert [broker.name for broker in settings.brokers] == ["broker-a", "broker-b"]
-    with pytest.raises(NotSupported, match="several brokers"):
+    with pytest.raises(SettingInvalid, match="lists several brokers, broker-a, broker-b"):
         _ = settings.broker
 
 

@@ -1,72 +1,59 @@
-"""A member of a group: what a consumer consists of from start to shutdown.
+"""A member of a group: what a consumer is to one broker, from start to shutdown.
 
     broker ── pull thread ──▶ process queue ── worker threads ──▶ listener
                   ▲                 │ lowest unfinished offset
         arrivals ─┘                 ▼
     group changes ────▶ rebalance thread ──▶ offsets and queue ownership in the broker
 
-RocketMQ: DefaultMQPushConsumerImpl.
+A consumer has one for each broker of its cluster, and `members.py` holds them together. Nothing that a member does
+waits for another broker. RocketMQ: DefaultMQPushConsumerImpl.
 """
 
-import logging
-import time
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
-import mqdb
+from mqdb.errors import BrokerUnavailable
 from mqdb.selector.tags import TagExpression
-from mqdb.store.clients import ClientKind, Registration
+from mqdb.store.clients import ClientKind
 from mqdb_client.consumer.config import PushConsumerConfig
-from mqdb_client.consumer.consume_concurrently import ConsumeConcurrently
-from mqdb_client.consumer.message_listener import MessageListener
 from mqdb_client.consumer.process_queue import FlowLimits, ProcessQueue
 from mqdb_client.consumer.pull_service import PullService
 from mqdb_client.consumer.queue_ownership import QueueOwnership
 from mqdb_client.consumer.rebalance_service import RebalanceService, RebalanceTimes
-from mqdb_client.consumer.share import Shares
+from mqdb_client.consumer.share import Shares, TopicPresence
 from mqdb_client.instance import ClientInstance
-
-logger = logging.getLogger(__name__)
 
 _MEBIBYTE: Final = 1024 * 1024
 
 
 class Member:
-    """Started once, then left once. The instance is given back when it has left, not when the start has failed."""
+    """Started once, when the instance is in the group, then left once."""
 
     def __init__(
         self,
         instance: ClientInstance,
         config: PushConsumerConfig,
         subscriptions: dict[str, TagExpression],
-        listener: MessageListener,
+        presence: TopicPresence,
+        deliver: Callable[[ProcessQueue, int], None],
     ) -> None:
-        group = config.group
+        """`deliver` gets a process queue and how many messages were put into it."""
+        self._group = config.group
         self._instance = instance
-        self._registration = Registration(
-            client_id=instance.client_id,
-            kind=ClientKind.CONSUMER,
-            group=group,
-            version=mqdb.__version__,
-            subscriptions=[(topic, expression.text) for topic, expression in subscriptions.items()],
-        )
         limits = FlowLimits(
             messages=config.pull_threshold_for_queue,
             body_bytes=config.pull_threshold_size_for_queue * _MEBIBYTE,
             span=config.consume_concurrently_max_span,
         )
-        self.consume = ConsumeConcurrently(
-            group,
-            listener,
-            thread_nums=config.consume_thread_nums,
-            batch_max_size=config.consume_message_batch_max_size,
-            on_progress=self._on_progress,
-        )
         self.rebalance = RebalanceService(
-            group,
+            self._group,
             connect=instance.connect,
             topics=subscriptions.keys(),
-            shares=Shares(group, instance.client_id, instance.broker_name, config.consume_from_where),
-            ownership=QueueOwnership(group, instance.client_id, limits),
+            shares=Shares(
+                self._group, instance.client_id, instance.broker_name, config.consume_from_where, presence=presence
+            ),
+            ownership=QueueOwnership(self._group, instance.client_id, limits),
             times=RebalanceTimes(
                 rebalance_interval=config.rebalance_interval,
                 persist_interval=config.persist_consumer_offset_interval,
@@ -74,60 +61,63 @@ class Member:
             ),
             on_gain=lambda process_queue: self.pull.add(process_queue),
             on_loss=lambda process_queue: self.pull.remove(process_queue),
+            # At once, and not when the last listener has returned: until then nobody else gets the queues.
+            on_left=lambda: instance.unregister(self._group, ClientKind.CONSUMER),
         )
         self.pull = PullService(
-            group,
+            self._group,
             connect=instance.connect,
             subscriptions=subscriptions,
             batch_size=config.pull_batch_size,
-            deliver=self.consume.submit,
+            deliver=deliver,
             correct=self.rebalance.correct,
         )
 
-    def start(self) -> None:
-        """Join the group and consume. Raises what keeps it from that, and has left nothing behind then."""
-        instance = self._instance
+    def start(self, *, may_be_down: bool) -> None:
+        """Take queues and pull them. Raises what keeps it from that, and has left nothing behind then.
+
+        With `may_be_down` a broker that cannot be reached is waited for by the threads.
+        """
         self._callbacks = (
-            instance.on_arrival(self.pull.on_arrival),
-            instance.on_group_change(self._on_group_change),
+            self._instance.on_arrival(self.pull.on_arrival),
+            self._instance.on_group_change(self._on_group_change),
         )
         try:
-            instance.register(self._registration)
-            try:
-                self.rebalance.start()
-            except BaseException:
-                instance.unregister(self._registration.group, ClientKind.CONSUMER)
-                raise
+            self._balance(may_be_down)
         except BaseException:
             self._cancel_callbacks()
             raise
-        self.consume.start()
+        self.rebalance.start()
         self.pull.start()
 
-    def leave(self, seconds: float | None) -> None:
-        """Leave the group when all running listeners have returned, or after `seconds`."""
-        deadline = None if seconds is None else time.monotonic() + seconds
+    def begin_to_leave(self) -> None:
+        """Start nothing more, and give each queue back when its listeners have returned."""
         self._cancel_callbacks()
+        self.rebalance.begin_to_leave()
+
+    def leave(self, seconds: float | None) -> None:
+        """Return when all queues are given back and the group is left, or after `seconds`."""
         self.rebalance.leave(seconds)
         self.pull.stop()
-        running = self.consume.stop(None if deadline is None else max(deadline - time.monotonic(), 0.0))
-        if running:
-            logger.warning(
-                "left while listeners are running", extra={"group": self._registration.group, "count": running}
-            )
-        self._instance.unregister(self._registration.group, ClientKind.CONSUMER)
-        self._instance.release()
+
+    def on_progress(self, process_queue: ProcessQueue) -> None:
+        """A process queue has room again, or has settled."""
+        if process_queue.is_dropped:
+            self.rebalance.give_back()
+        else:
+            self.pull.on_room()
+
+    def _balance(self, may_be_down: bool) -> None:
+        if not may_be_down:
+            self.rebalance.balance()
+        elif self._instance.is_met:
+            with suppress(BrokerUnavailable):
+                self.rebalance.balance()
 
     def _cancel_callbacks(self) -> None:
         for callback in self._callbacks:
             callback.cancel()
 
     def _on_group_change(self, group: str | None) -> None:
-        if group in (None, self._registration.group):
+        if group in (None, self._group):
             self.rebalance.rebalance()
-
-    def _on_progress(self, process_queue: ProcessQueue) -> None:
-        if process_queue.is_dropped:
-            self.rebalance.give_back()
-        else:
-            self.pull.on_room()

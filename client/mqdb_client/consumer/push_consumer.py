@@ -13,12 +13,13 @@ from mqdb.message import MessageQueue
 from mqdb.selector.tags import ALL_TAGS, TagExpression
 from mqdb.settings import Settings
 from mqdb.topic import check_topic_name
+from mqdb_client.cluster import Cluster
 from mqdb_client.consumer.config import PushConsumerConfig
-from mqdb_client.consumer.member import Member
+from mqdb_client.consumer.members import Members
 from mqdb_client.consumer.message_listener import MessageListener
 from mqdb_client.consumer.message_selector import MessageSelector
 from mqdb_client.consumer.stop_signals import on_stop_signal
-from mqdb_client.instance import ClientInstance, settings_of
+from mqdb_client.instance import settings_of
 
 _SIGNAL_SECONDS: Final = 0.1
 
@@ -39,6 +40,9 @@ class PushConsumer:
     takes the queue, all messages from that offset on come again.
 
     A topic that does not exist yet is waited for. Use it in a `with`, or call `start` and `shutdown`, or `run`.
+
+    Where the settings name several brokers it reads the topic's queues on all of them. One that is down joins in when
+    it comes, and one that is lost holds up no other.
     """
 
     def __init__(
@@ -79,7 +83,7 @@ class PushConsumer:
         self._listener: MessageListener | None = None
         self._lifecycle = threading.RLock()
         self._state = _State.CREATED
-        self._member: Member | None = None
+        self._members: Members | None = None
         self._stop_requests: SimpleQueue[None] = SimpleQueue()
 
     @property
@@ -89,8 +93,8 @@ class PushConsumer:
 
     @property
     def assignment(self) -> tuple[MessageQueue, ...]:
-        """The queues that this member reads now, in order."""
-        return self._member.rebalance.assignment if self._member else ()
+        """The queues that this member reads now, in order, those of all brokers together."""
+        return self._members.assignment if self._members else ()
 
     # -- before the start -----------------------------------------------------------------------
 
@@ -123,8 +127,10 @@ class PushConsumer:
     def start(self) -> None:
         """Connect, join the group and consume. What is sent after it has returned is consumed in any case.
 
+        Of several brokers one at least must be up. A group under LAST_OFFSET that is new to a topic on one that is
+        down starts there at the max offset of the time when it comes.
         Raises IllegalState without a subscription or a listener, when started before, and when this process has a
-        consumer of the group already; BrokerUnavailable and its kin.
+        consumer of the group already; what `Cluster` raises.
         """
         with self._lifecycle:
             if self._state is not _State.CREATED:
@@ -133,13 +139,12 @@ class PushConsumer:
                 raise IllegalState(str(self), "without a subscription; call subscribe() first")
             if self._listener is None:
                 raise IllegalState(str(self), "without a listener; call register_listener() first")
-            instance = ClientInstance.acquire(self._settings)
+            cluster = Cluster(self._settings)
+            self._members = Members(cluster, self._config, dict(self._subscriptions), self._listener)
             try:
-                self._member = Member(instance, self._config, dict(self._subscriptions), self._listener)
-                self._member.start()
+                self._members.start()
             except BaseException:
-                self._member = None
-                instance.release()
+                self._members = None
                 raise
             self._state = _State.RUNNING
 
@@ -149,12 +154,12 @@ class PushConsumer:
         After `timeout` it does not wait for listeners any longer; what they have in hand goes to another member.
         Before the start, and again: nothing happens. Raises IllegalState in a listener, for which it would wait.
         """
-        if self._member is not None and self._member.consume.is_own_thread():
+        if self._members is not None and self._members.is_listening_thread():
             raise IllegalState(str(self), "waiting for this listener; call shutdown() in another thread")
         with self._lifecycle:
-            if self._state is _State.RUNNING and self._member is not None:
-                self._member.leave(timeout.total_seconds() if timeout is not None else None)
-            self._member = None
+            if self._state is _State.RUNNING and self._members is not None:
+                self._members.leave(timeout.total_seconds() if timeout is not None else None)
+            self._members = None
             self._state = _State.SHUT_DOWN
         self._stop_requests.put(None)
 

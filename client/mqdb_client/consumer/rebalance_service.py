@@ -49,9 +49,10 @@ class RebalanceTimes:
 
 
 class RebalanceService:
-    """Rebalance and commits of one consumer.
+    """Rebalance and commits of one consumer on one broker.
 
-    `on_gain` and `on_loss` are called by its thread with the process queues that are read from now on, and no more.
+    `on_gain` and `on_loss` are called by its thread with the process queues that are read from now on, and no more;
+    `on_left` at its end, when all queues are given back.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class RebalanceService:
         times: RebalanceTimes,
         on_gain: Callable[[ProcessQueue], None],
         on_loss: Callable[[ProcessQueue], None],
+        on_left: Callable[[], None],
     ) -> None:
         self._group = group
         self._connect = connect
@@ -74,6 +76,7 @@ class RebalanceService:
         self._times = times
         self._on_gain = on_gain
         self._on_loss = on_loss
+        self._on_left = on_left
         self._wanted_since: dict[int, float] = {}
         self._corrections: deque[tuple[ProcessQueue, int]] = deque()
         self._assignment: tuple[MessageQueue, ...] = ()
@@ -83,7 +86,7 @@ class RebalanceService:
         self._leaving = Duty("leave", self._drop_all, due=False)
         self._correcting = Duty("correct offsets", self._correct, due=False)
         self._giving_back = Duty("give queues back", self._give_back, due=False)
-        self._rebalancing = Duty("rebalance", self._rebalance, due=False)
+        self._rebalancing = Duty("rebalance", self._rebalance)
         self._committing = Duty("commit offsets", self._commit, due=False)
         self._reaping = Duty("reap members", self._reap)
         self._duties = (
@@ -104,22 +107,26 @@ class RebalanceService:
 
     # -- what other threads ask for -------------------------------------------------------------
 
-    def start(self) -> None:
-        """Rebalance, then go on in the thread. Raises what keeps it from that, and has not started then."""
+    def balance(self) -> None:
+        """Rebalance for the first time, before the start. Raises what keeps it from that."""
         self._rebalancing.in_seconds(self._rebalance())
+
+    def start(self) -> None:
+        """Start the thread, which rebalances at once where that has not been done."""
         self._committing.in_seconds(self._times.persist_interval.total_seconds())
         self._thread.start()
 
-    def leave(self, seconds: float | None = None) -> bool:
-        """Give all queues back, each when its listeners have returned; False when some have not after `seconds`."""
+    def begin_to_leave(self) -> None:
+        """Drop all queues, and give each back when its listeners have returned."""
         self._is_leaving = True
         self._ask(self._leaving)
+
+    def leave(self, seconds: float | None = None) -> None:
+        """Return when all queues are given back; those whose listeners run longer than `seconds`, as they are."""
         self._thread.join(seconds)
-        has_left = not self._thread.is_alive()
         self._is_abandoning = True
         self._wake.set()
         self._thread.join()
-        return has_left
 
     def rebalance(self) -> None:
         """Members or queues have changed, or the broker could not be reached and may have given this member up."""
@@ -149,6 +156,7 @@ class RebalanceService:
                 self._wake.wait(min(duty.seconds_left() for duty in self._duties))
         if self._ownership.keys:
             self._abandon()
+        self._on_left()
 
     def _do(self, duty: Duty) -> None:
         try:

@@ -1,10 +1,11 @@
 """Share: the queues that this member should read, by what the broker says now.
 
-A topic that does not exist yet is waited for. When it appears it is read from its beginning, wherever the group
+A topic that a broker has not got yet is waited for. When it appears it is read from its beginning, wherever the group
 starts elsewhere: all that is in it came after the subscription.
 """
 
 import logging
+import threading
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
@@ -25,18 +26,48 @@ class Share:
 
     queues: dict[int, MessageQueue] = field(default_factory=dict)
     starts: dict[int, ConsumeFromWhere] = field(default_factory=dict)
-    #: Whether all subscribed topics exist.
+    #: Whether each subscribed topic exists on some broker.
     is_complete: bool = True
+
+
+class TopicPresence:
+    """Which of the brokers have a consumer's topics, as its members have heard. Any thread may use it."""
+
+    def __init__(self, group: str, brokers: int) -> None:
+        self._group = group
+        self._brokers = brokers
+        self._guard = threading.Lock()
+        self._heard: dict[str, dict[str, bool]] = {}
+        self._is_reported: set[str] = set()
+
+    def note(self, topic: str, broker_name: str, is_there: bool) -> bool:
+        """What a broker says; True when it or another one has the topic. The log hears once that none of them has."""
+        with self._guard:
+            heard = self._heard.setdefault(topic, {})
+            heard[broker_name] = is_there
+            is_somewhere = any(heard.values())
+            if not is_somewhere and len(heard) == self._brokers and topic not in self._is_reported:
+                self._is_reported.add(topic)
+                logger.warning("topic does not exist yet", extra={"group": self._group, "topic": topic})
+            return is_somewhere
 
 
 class Shares:
     """Works out the share of one member, and remembers which topics it has waited for."""
 
-    def __init__(self, group: str, client_id: str, broker_name: str, consume_from_where: ConsumeFromWhere) -> None:
+    def __init__(
+        self,
+        group: str,
+        client_id: str,
+        broker_name: str,
+        consume_from_where: ConsumeFromWhere,
+        presence: TopicPresence,
+    ) -> None:
         self._group = group
         self._client_id = client_id
         self._broker_name = broker_name
         self._consume_from_where = consume_from_where
+        self._presence = presence
         self._awaited: set[str] = set()
 
     def find(self, connection: Connection, topics: Iterable[str]) -> Share:
@@ -49,11 +80,10 @@ class Shares:
 
     def _add(self, connection: Connection, share: Share, topic: str, members: Collection[str]) -> None:
         route = find_topic(connection, topic)
+        is_somewhere = self._presence.note(topic, self._broker_name, route is not None)
         if route is None:
-            share.is_complete = False
-            if topic not in self._awaited:
-                self._awaited.add(topic)
-                logger.warning("topic does not exist yet", extra={"group": self._group, "topic": topic})
+            share.is_complete &= is_somewhere
+            self._awaited.add(topic)
             return
         start = ConsumeFromWhere.FIRST_OFFSET if topic in self._awaited else self._consume_from_where
         keys = {

@@ -1,57 +1,45 @@
 """The producer: sends messages, and returns when the broker has stored them. RocketMQ: DefaultMQProducer."""
 
-import copy
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack
+from datetime import timedelta
 from enum import StrEnum
 from functools import partial
 from types import TracebackType
-from typing import Final, NamedTuple, Self, TypeVar
-
-from sqlalchemy import Connection
+from typing import Self, TypeVar
 
 import mqdb
-from mqdb.broker import route, send
-from mqdb.broker.dispatch import dispatch, is_attended
-from mqdb.broker.query import queue_offset_of
+from mqdb.broker.outcome import StoredAt, find_sent, queue_of
 from mqdb.clock import Clock, SystemClock
-from mqdb.errors import (
-    BatchTooLarge,
-    DispatchTimeout,
-    IllegalState,
-    MessageIllegal,
-    MqdbError,
-    NotSupported,
-    ParameterInvalid,
-    SendGivenUp,
-    TopicNotFound,
-)
-from mqdb.group import DEFAULT_PRODUCER, check_group_name
-from mqdb.message import Message, SendResult, SendStatus, check_message
+from mqdb.compression import Compression, compress
+from mqdb.errors import BrokerUnavailable, IllegalState, MqdbError, ParameterInvalid
+from mqdb.message import MAX_BODY_BYTES, Message, MessageQueue, ReceivedMessage, SendResult, SendStatus
 from mqdb.settings import Settings
 from mqdb.store.clients import ClientKind, Registration
-from mqdb.store.commit_log import Record
-from mqdb.store.topics import TopicRoute
-from mqdb.topic import RETRY_PREFIX
-from mqdb.unique_id import UniqueIdGenerator, format_unique_id
-from mqdb_client.group_append import GroupAppend
-from mqdb_client.held_connection import HeldConnection, NotRun, Overdue
-from mqdb_client.instance import ClientInstance, settings_of
-from mqdb_client.queue_selector import check_sharding_key
-from mqdb_client.route import PublishQueues
+from mqdb.unique_id import UniqueIdGenerator, parse_unique_id
+from mqdb_client.batch import check_batch, check_sendable
+from mqdb_client.broker_link import BrokerLink
+from mqdb_client.cluster import Cluster
+from mqdb_client.durability import Durability
+from mqdb_client.fault_tolerance import LatencyFaultTable, LatencyFaultTolerance
+from mqdb_client.instance import DEFAULT_INSTANCE_NAME, settings_of
+from mqdb_client.joined_send import CallersConnection
+from mqdb_client.producer.async_send import AsyncSend, Permits
+from mqdb_client.producer.config import ProducerConfig
+from mqdb_client.producer.delivery import ANYWHERE, Delivery, Target
+from mqdb_client.producer.joined_sending import JoinedSending
+from mqdb_client.producer.publish_queues import PublishRoutes
+from mqdb_client.producer.queue_offsets import find_queue_offset
+from mqdb_client.producer.sending import Sending
+from mqdb_client.producer.unknown import settle
+from mqdb_client.producer_hooks import CheckForbiddenHook, Hooks, SendMessageHook, SendMode
+from mqdb_client.queue_selector import MessageQueueSelector, check_sharding_key
+from mqdb_client.request_reply import RequestReply
 
 T = TypeVar("T")
-
-#: Bodies and properties of a batch together. Source: DefaultMQProducer.maxMessageSize.
-MAX_BATCH_BYTES: Final = 4 * 1024 * 1024
-
-# While a sender waits for a queue offset: pauses between two looks, and between two questions whether anybody
-# dispatches at all.
-_FIRST_LOOK_SECONDS: Final = 0.001
-_LONGEST_LOOK_SECONDS: Final = 0.05
-_ATTENDANCE_SECONDS: Final = 0.2
 
 
 class _State(StrEnum):
@@ -60,13 +48,63 @@ class _State(StrEnum):
     SHUT_DOWN = "shut down"
 
 
-class _Running(NamedTuple):
-    """What a started producer works with."""
+class _Running:
+    """What a started producer works with. What has threads of its own is made when it is first needed."""
 
-    instance: ClientInstance
-    connection: HeldConnection
-    appends: GroupAppend
-    questions: HeldConnection
+    def __init__(
+        self,
+        config: ProducerConfig,
+        cluster: Cluster,
+        links: dict[str, BrokerLink],
+        routes: PublishRoutes,
+        sending: Sending,
+        joined_sending: JoinedSending,
+        clock: Clock,
+    ) -> None:
+        self.cluster = cluster
+        self.links = links
+        self.routes = routes
+        self.sending = sending
+        self.joined_sending = joined_sending
+        self._permits = Permits(config.back_pressure_for_async_send_num, config.back_pressure_for_async_send_size)
+        self._clock = clock
+        self._guard = threading.Lock()
+        self._is_closed = False
+        self._async_send: AsyncSend | None = None
+        self._request_reply: RequestReply | None = None
+
+    @property
+    def async_send(self) -> AsyncSend:
+        """For sends that nobody waits for."""
+        with self._guard:
+            self._check_open()
+            if self._async_send is None:
+                self._async_send = AsyncSend(self.sending, self._permits)
+            return self._async_send
+
+    @property
+    def request_reply(self) -> RequestReply:
+        """For requests."""
+        with self._guard:
+            self._check_open()
+            if self._request_reply is None:
+                self._request_reply = RequestReply(tuple(self.links.values()), self._clock)
+            return self._request_reply
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise IllegalState("the producer", _State.SHUT_DOWN)
+
+    def close(self) -> None:
+        """Let the sends under way end, and disconnect."""
+        with self._guard:
+            self._is_closed = True
+        if self._request_reply is not None:
+            self._request_reply.close()
+        if self._async_send is not None:
+            self._async_send.close()
+        for link in self.links.values():
+            link.close()
 
 
 class Producer:
@@ -76,8 +114,10 @@ class Producer:
             producer.send(Message("orders", b"...", tag="paid", keys="order-17"), sharding_key="customer-4")
 
     Concurrent sends share statements and connection, so that threads cost little; a lone one waits for nobody.
-    A send ends within `send_message_timeout`: stored, or with an error that says what is known. A lost connection
-    comes back by itself. It does not survive a fork: the child starts a producer of its own.
+    A send ends within its timeout: stored, or with an error that says what is known. A lost connection comes back by
+    itself, and a send that meets it is tried again without being stored twice. Where the settings name several
+    brokers, messages go to all that have the topic, and past one that is down.
+    It does not survive a fork: the child starts a producer of its own.
     """
 
     def __init__(
@@ -86,48 +126,93 @@ class Producer:
         dsn: str | None = None,
         settings: Settings | None = None,
         *,
+        instance_name: str = DEFAULT_INSTANCE_NAME,
+        retry_times_when_send_failed: int = 2,
+        retry_times_when_send_async_failed: int = 2,
+        retry_another_broker_when_not_store_ok: bool = False,
+        send_latency_fault_enable: bool = False,
+        latency_fault_table: LatencyFaultTable = LatencyFaultTable.V5,
+        durability: Durability = Durability.SYNC_FLUSH,
+        compression: Compression | None = None,
+        compress_message_body_threshold: int = 4_096,
+        max_message_size: int = MAX_BODY_BYTES,
+        back_pressure_for_async_send_num: int = 10_000,
+        back_pressure_for_async_send_size: int = 100 * 1024 * 1024,
         clock: Clock | None = None,
     ) -> None:
-        """Connects to nothing yet. Raises NameInvalid, and SettingInvalid or ParameterInvalid for the settings."""
-        check_group_name(group, DEFAULT_PRODUCER)
-        self.group = group
+        """Connects to nothing yet. ProducerConfig says what the options mean.
+
+        Raises NameInvalid, ParameterInvalid, and SettingInvalid for the settings.
+        """
+        self._config = ProducerConfig(
+            group=group,
+            instance_name=instance_name,
+            retry_times_when_send_failed=retry_times_when_send_failed,
+            retry_times_when_send_async_failed=retry_times_when_send_async_failed,
+            retry_another_broker_when_not_store_ok=retry_another_broker_when_not_store_ok,
+            send_latency_fault_enable=send_latency_fault_enable,
+            latency_fault_table=latency_fault_table,
+            durability=durability,
+            compression=compression,
+            compress_message_body_threshold=compress_message_body_threshold,
+            max_message_size=max_message_size,
+            back_pressure_for_async_send_num=back_pressure_for_async_send_num,
+            back_pressure_for_async_send_size=back_pressure_for_async_send_size,
+        )
         self._settings = settings_of(dsn, settings)
         self._clock = clock or SystemClock()
         self._timeout_seconds = self._settings.send_message_timeout.total_seconds()
         self._unique_ids = UniqueIdGenerator(self._clock)
-        self._queues: dict[str, PublishQueues] = {}
+        self._hooks = Hooks()
         self._life = threading.Lock()
         self._state = _State.CREATED
         self._running: _Running | None = None
         self._undo = ExitStack()
+
+    @property
+    def group(self) -> str:
+        """The name of the group."""
+        return self._config.group
 
     # -- life ---------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Connect and enter the group.
 
+        Of several brokers those that are down join in later, as long as one is up.
         Raises IllegalState when it was started before, or when this process has another producer of the group; what
-        `ClientInstance.acquire` raises. After an error it can be started again.
+        `Cluster` raises; CompressionUnavailable. After an error it can be started again.
         """
         with self._life:
             if self._state is not _State.CREATED:
                 raise IllegalState(self._name, self._state)
+            if self._config.compression is not None:
+                compress(b"", self._config.compression)  # a missing library shows now, not at the first large body
             with ExitStack() as undo:
-                instance = ClientInstance.acquire(self._settings)
-                undo.callback(instance.release)
-                kind = ClientKind.PRODUCER
-                instance.register(Registration(instance.client_id, kind, self.group, mqdb.__version__))
-                undo.callback(instance.unregister, self.group, kind)
-                connection = HeldConnection(instance.connect)
-                undo.callback(connection.close)
-                connection.open()
-                questions = HeldConnection(instance.connect)
-                undo.callback(questions.close)
-                appends = GroupAppend(connection, instance.target, self._timeout_seconds)
-                undo.callback(appends.close)
+                cluster = Cluster(self._settings, self._config.instance_name)
+                undo.callback(cluster.release)
+                client_id = cluster.instances[0].client_id
+                cluster.register(Registration(client_id, ClientKind.PRODUCER, self.group, mqdb.__version__))
+                links = {each.broker_name: BrokerLink(each, self._config.durability) for each in cluster.instances}
+                running = self._running_of(cluster, links)
+                undo.callback(running.close)
+                for link in links.values():
+                    link.open()
                 self._undo = undo.pop_all()
-            self._running = _Running(instance, connection, appends, questions)
+            self._running = running
             self._state = _State.RUNNING
+
+    def _running_of(self, cluster: Cluster, links: dict[str, BrokerLink]) -> _Running:
+        config, settings = self._config, self._settings
+        faults = LatencyFaultTolerance(config.latency_fault_table) if config.send_latency_fault_enable else None
+        queue_nums = settings.default_topic_queue_nums if settings.auto_create_topic_enable else None
+        routes = PublishRoutes(links, queue_nums, faults)
+        born_host = cluster.instances[0].address
+        sending = Sending(config, links, routes, self._hooks, faults, born_host, self._find_queue_offset)
+        joined_sending = JoinedSending(
+            config, self._hooks, self._unique_ids, self._clock, born_host, self._find_joined_offset
+        )
+        return _Running(config, cluster, links, routes, sending, joined_sending, self._clock)
 
     def shutdown(self) -> None:
         """Let the sends under way end, leave the group and disconnect. Again: nothing happens."""
@@ -135,7 +220,7 @@ class Producer:
             running, self._running = self._running, None
             self._state = _State.SHUT_DOWN
             undo = self._undo.pop_all()
-            if running is None or not running.instance.is_forked:
+            if running is None or not running.cluster.is_forked:
                 undo.close()
 
     def __enter__(self) -> Self:
@@ -155,143 +240,268 @@ class Producer:
         running = self._running
         if running is None:
             raise IllegalState(self._name, self._state)
-        running.instance.check_process()
+        running.cluster.check_process()
         return running
 
     # -- sending ------------------------------------------------------------------------------
 
-    def send(self, message: Message, sharding_key: str | None = None) -> SendResult:
+    def send(
+        self,
+        message: Message,
+        sharding_key: str | None = None,
+        *,
+        queue: MessageQueue | None = None,
+        selector: MessageQueueSelector | None = None,
+        selector_argument: object = None,
+        connection: "CallersConnection | None" = None,
+        timeout: timedelta | None = None,
+    ) -> SendResult:
         """Send one message, and return when it is stored.
 
-        It goes to the queues of its topic in turn, or to the one that `sharding_key` chooses, so that messages with
-        the same key stay in order. A topic that is not there is created where the broker and
-        `auto_create_topic_enable` allow it.
+        It goes to the queues of its topic in turn, over all brokers; or to the one that `sharding_key` chooses, so
+        that messages with the same key stay in order; or to `queue`; or to what `selector` returns. Only the first
+        is tried again, up to `retry_times_when_send_failed` times, on another broker where there is one. A topic
+        that is not there is created where the broker and `auto_create_topic_enable` allow it.
 
-        Raises what `check_message` raises, TopicNotFound, TopicNotWritable, StorageRefused: nothing is stored.
-        SendGivenUp: the timeout is over, nothing is stored. SendTimeout: it is over, and nobody knows.
-        BrokerUnavailable: the sentence says whether the message may be stored. IllegalState unless started.
+        With `connection`, a Connection or Session of SQLAlchemy or a psycopg.Connection, it becomes a part of the
+        transaction there, on the broker that this connection leads to: stored when the caller commits.
+
+        Raises what `check_message` raises, RouteNotFound, TopicNotFound, TopicNotWritable, QueueNotFound,
+        StorageRefused, BrokerUnavailable: nothing is stored. SendGivenUp: the timeout is over, nothing is stored.
+        SendOutcomeUnknown: it is over, and the broker has not said. IllegalState unless started.
         """
         running = self._work()
-        check_sharding_key(sharding_key)
-        _check(message)
-        return self._send(running, (message,), message.topic, sharding_key)[0]
+        target = _target(message, sharding_key, queue, selector, selector_argument)
+        check_sendable(message, self._config.max_message_size)
+        if connection is not None:
+            return running.joined_sending.send(connection, (message,), target)[0]
+        return running.sending.send(self._delivery((message,), target, SendMode.SYNC, timeout))[0]
 
-    def send_batch(self, messages: Sequence[Message], sharding_key: str | None = None) -> list[SendResult]:
+    def send_batch(
+        self,
+        messages: Sequence[Message],
+        sharding_key: str | None = None,
+        *,
+        queue: MessageQueue | None = None,
+        connection: "CallersConnection | None" = None,
+        timeout: timedelta | None = None,
+    ) -> list[SendResult]:
         """Send messages of one topic at once: to one queue, in their order, all of them or none.
 
-        The next batch goes to the next queue, unless `sharding_key` chooses it. Raises what `send` raises;
-        ParameterInvalid for messages of several topics or none at all; BatchTooLarge over 4 MiB of bodies and
-        properties; NotSupported for a retry topic. Source: MessageBatch.generateFromList.
+        The next batch goes to the next queue, unless `sharding_key` or `queue` say otherwise. `split_batches` makes
+        batches of a list of any size. With `connection` the messages may be of several topics, and of any size.
+        Raises what `send` raises; ParameterInvalid for messages of several topics or none at all; BatchTooLarge over
+        4 MiB of bodies and properties; NotSupported for a retry topic. Source: MessageBatch.generateFromList.
         """
         running = self._work()
-        check_sharding_key(sharding_key)
         messages = list(messages)
+        if connection is not None:
+            for message in messages:
+                check_sendable(message, self._config.max_message_size)
+        else:
+            check_batch(messages, self._config.max_message_size)
         if not messages:
-            raise ParameterInvalid("messages", messages, "a batch needs at least one message")
-        for message in messages:
-            _check(message)
-        topic = messages[0].topic
-        if stranger := next((message.topic for message in messages if message.topic != topic), None):
-            raise ParameterInvalid("messages", stranger, f"all messages of a batch go to one topic, here {topic!r}")
-        if topic.startswith(RETRY_PREFIX):
-            raise NotSupported("a batch to a retry topic")
-        return self._send(running, messages, topic, sharding_key)
+            return []
+        target = _target(messages[0], sharding_key, queue)
+        if connection is not None:
+            return running.joined_sending.send(connection, messages, target)
+        return running.sending.send(self._delivery(messages, target, SendMode.SYNC, timeout))
 
-    def _send(
-        self, running: _Running, messages: Sequence[Message], topic: str, sharding_key: str | None
-    ) -> list[SendResult]:
+    def send_async(
+        self,
+        message: Message,
+        sharding_key: str | None = None,
+        *,
+        queue: MessageQueue | None = None,
+        selector: MessageQueueSelector | None = None,
+        selector_argument: object = None,
+        callback: "Callable[[Future[SendResult]], None] | None" = None,
+        timeout: timedelta | None = None,
+    ) -> "Future[SendResult]":
+        """Send one message without waiting for it; the future has the result, or the error that `send` would raise.
+
+        `callback` is called with the future when it is done, in a thread that completes the sends of this producer
+        one after the other: be quick there, and do not wait for another send. With asyncio: `asyncio.wrap_future`.
+        It is tried again only when the broker could not be reached, up to `retry_times_when_send_async_failed` times,
+        with a chosen queue on the same broker.
+
+        Waits while `back_pressure_for_async_send_num` messages or `_size` bytes are under way. Raises what is wrong
+        with the message at once, and SendGivenUp when there is no room until the timeout.
+        """
+        running = self._work()
+        target = _target(message, sharding_key, queue, selector, selector_argument)
+        check_sendable(message, self._config.max_message_size)
+        future = running.async_send.submit(self._delivery((message,), target, SendMode.ASYNC, timeout))
+        if callback is not None:
+            future.add_done_callback(callback)
+        return future
+
+    def send_oneway(
+        self,
+        message: Message,
+        sharding_key: str | None = None,
+        *,
+        queue: MessageQueue | None = None,
+        selector: MessageQueueSelector | None = None,
+        selector_argument: object = None,
+    ) -> None:
+        """Send one message and never hear of it: one try, and failures are only logged.
+
+        Waits and raises as `send_async` does.
+        """
+        running = self._work()
+        target = _target(message, sharding_key, queue, selector, selector_argument)
+        check_sendable(message, self._config.max_message_size)
+        running.async_send.submit_oneway(self._delivery((message,), target, SendMode.ONEWAY, None))
+
+    def request(self, message: Message, timeout: timedelta, sharding_key: str | None = None) -> ReceivedMessage:
+        """Send a message and wait for the reply to it, which a consumer makes by `create_reply_message` and sends.
+
+        `timeout` is for all of that. Raises RequestTimeout; what `send` raises; IllegalState when the producer shuts
+        down meanwhile. Source: DefaultMQProducerImpl.request.
+        """
+        running = self._work()
+        check_sendable(message, self._config.max_message_size)
+        send = partial(_send_with, self.send, sharding_key)
+        return running.request_reply.request(message, timeout, send)
+
+    def request_async(
+        self,
+        message: Message,
+        timeout: timedelta,
+        sharding_key: str | None = None,
+        *,
+        callback: "Callable[[Future[ReceivedMessage]], None] | None" = None,
+    ) -> "Future[ReceivedMessage]":
+        """The same without waiting: the future has the reply, or the error.
+
+        `callback` is called with the future, in a thread that completes the requests of this producer: be quick there.
+        """
+        running = self._work()
+        check_sendable(message, self._config.max_message_size)
+        send = partial(_send_with, self.send_async, sharding_key)
+        future = running.request_reply.request_async(message, timeout, send)
+        if callback is not None:
+            future.add_done_callback(callback)
+        return future
+
+    def fetch_publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """The queues of a topic that take messages, over all brokers.
+
+        A topic that is not there is created as for a send. Raises what `send` raises before it sends.
+        """
         deadline = time.monotonic() + self._timeout_seconds
-        born_time = self._clock.now()
-        unique_ids = self._unique_ids.take(len(messages))
-        has_failed = False
-        while True:
-            queues = self._queues_of(topic, running, deadline)
-            queue_id = queues.choose(sharding_key)
-            queue_key = queues.keys[queue_id]
-            records = [
-                send.record(message, queue_key, unique_id, born_time, running.instance.address)
-                for message, unique_id in zip(messages, unique_ids, strict=True)
-            ]
-            _check_batch_size(records)
+        return self._work().routes.find(topic, deadline, self._timeout_seconds).queues
+
+    def outcome(self, message_id: str) -> SendResult | None:
+        """What became of a message, by its unique id; None: no broker has it, nor will one store it any more.
+
+        For a SendOutcomeUnknown of this producer that is final. For other ids, while their send is under way, it is
+        not. Raises ParameterInvalid for what is no id; BrokerUnavailable when a broker that may have it does not
+        answer within the send timeout.
+        """
+        running = self._work()
+        try:
+            unique_id = parse_unique_id(message_id)
+        except ValueError as error:
+            raise ParameterInvalid("message_id", message_id, str(error)) from None
+        deadline = time.monotonic() + self._timeout_seconds
+        unknown = running.sending.unknown.find(unique_id)
+        links = tuple(running.links.values()) if unknown is None else (unknown.link,)
+        silent: BrokerUnavailable | None = None
+        for link in links:
+            late = BrokerUnavailable(link.instance.target, f"no answer within {self._timeout_seconds:g} s")
             try:
-                positions = running.appends.append(records, topic, deadline)
-                break
-            except TopicNotFound:
-                # Deleted since the route was learnt, and perhaps made again.
-                running.instance.routes.forget(topic)
-                if has_failed:
-                    raise
-                has_failed = True
-        status, queue, find = SendStatus.SEND_OK, queues.queues[queue_id], self._find_queue_offset
-        return [
-            SendResult(status, format_unique_id(unique_id), queue, log_pos, partial(find, topic, queue_key, log_pos))
-            for unique_id, log_pos in zip(unique_ids, positions, strict=True)
-        ]
-
-    def _queues_of(self, topic: str, running: _Running, deadline: float) -> PublishQueues:
-        known = running.instance.routes.known(topic)
-        if known is None:
-            find = partial(self._find_or_create, topic, running)
-            known = _ask(running.connection, find, deadline, SendGivenUp(topic, self._timeout_seconds))
-        queues = self._queues.get(topic)
-        if queues is None or queues.route is not known:
-            queues = self._queues[topic] = PublishQueues(known, running.instance.broker_name)
-        return queues
-
-    def _find_or_create(self, topic: str, running: _Running, connection: Connection) -> TopicRoute:
-        routes = running.instance.routes
-        found = routes.ask(topic, connection)
-        if found is None:
-            if not self._settings.auto_create_topic_enable:
-                raise TopicNotFound(topic)
-            found = route.create_topic_automatically(connection, topic, self._settings.default_topic_queue_nums)
-            routes.remember(found)
-        return found
-
-    # -- queue offsets ------------------------------------------------------------------------
-
-    def _find_queue_offset(self, topic: str, queue_key: int, log_pos: int) -> int:
-        """What `SendResult.queue_offset` asks for. Dispatches itself while nobody else does."""
-        questions = self._work().questions
-        questions.open()
-        deadline = time.monotonic() + self._timeout_seconds
-        late = DispatchTimeout(topic, log_pos, self._timeout_seconds)
-        look = partial(queue_offset_of, queue_key=queue_key, log_pos=log_pos)
-        pause, attended_until = _FIRST_LOOK_SECONDS, 0.0
-        while (offset := _ask(questions, look, deadline, late)) is None:
-            now = time.monotonic()
-            if now >= attended_until:
-                if _ask(questions, is_attended, deadline, late):
-                    attended_until = now + _ATTENDANCE_SECONDS
+                if unknown is None:
+                    find = partial(find_sent, unique_ids=[unique_id])
+                    found = link.ask(find, deadline, late, is_patient=len(links) == 1)
                 else:
-                    _ask(questions, dispatch, deadline, late)
-            if now + pause >= deadline:
-                raise late
-            time.sleep(pause)
-            pause = min(pause * 2, _LONGEST_LOOK_SECONDS)
-        return offset
+                    found = settle(link, unknown.outcome, [unique_id], deadline, late)
+                if found:
+                    return self._found(link, message_id, found[unique_id], deadline, late)
+            except BrokerUnavailable as error:
+                silent = error  # another one may have it
+        if silent is not None:
+            raise silent
+        return None
+
+    def _found(
+        self, link: BrokerLink, message_id: str, stored: StoredAt, deadline: float, late: MqdbError
+    ) -> SendResult | None:
+        named = link.ask(lambda connection: queue_of(connection, stored.queue_key), deadline, late)
+        if named is None:  # its topic was deleted since
+            return None
+        queue = MessageQueue(named.topic, link.name, named.queue_id)
+        find = partial(self._find_queue_offset, link, named.topic, stored.queue_key, stored.log_pos)
+        return SendResult(SendStatus.SEND_OK, message_id, queue, stored.log_pos, find)
+
+    # -- hooks --------------------------------------------------------------------------------
+
+    def register_send_message_hook(self, hook: SendMessageHook) -> None:
+        """Have `hook` called before and after each try, from the next one on. Raises ParameterInvalid: it is none."""
+        self._hooks.register_send_message_hook(hook)
+
+    def register_check_forbidden_hook(self, hook: CheckForbiddenHook) -> None:
+        """Have `hook` say of each try, from the next one on, whether it may be made. Raises ParameterInvalid."""
+        self._hooks.register_check_forbidden_hook(hook)
+
+    # -- how it is done -----------------------------------------------------------------------
+
+    def _delivery(
+        self, messages: Sequence[Message], target: Target, mode: SendMode, timeout: timedelta | None
+    ) -> Delivery:
+        seconds = self._timeout_seconds if timeout is None else _seconds(timeout)
+        now = self._clock.now()
+        unique_ids = self._unique_ids.take(len(messages), now)
+        return Delivery(messages, unique_ids, now, target, mode, seconds, self._times(target, mode))
+
+    def _times(self, target: Target, mode: SendMode) -> int:
+        """How often a send may be tried. Source: DefaultMQProducerImpl.sendDefaultImpl, sendSelectImpl."""
+        match mode:
+            case SendMode.SYNC if target.is_free:
+                return 1 + self._config.retry_times_when_send_failed
+            case SendMode.ASYNC:
+                return 1 + self._config.retry_times_when_send_async_failed
+            case _:
+                return 1
+
+    def _find_joined_offset(self, queue: MessageQueue, queue_key: int, log_pos: int) -> int:
+        link = self._work().links.get(queue.broker_name)
+        if link is None:
+            raise IllegalState(f"broker {queue.broker_name!r}", "not one of this producer's; its offsets are unknown")
+        return self._find_queue_offset(link, queue.topic, queue_key, log_pos)
+
+    def _find_queue_offset(self, link: BrokerLink, topic: str, queue_key: int, log_pos: int) -> int:
+        """What `SendResult.queue_offset` asks for."""
+        self._work()
+        return find_queue_offset(link, topic, queue_key, log_pos, self._timeout_seconds)
 
 
-def _ask(held: HeldConnection, work: Callable[[Connection], T], deadline: float, late: MqdbError) -> T:
-    """Run what is no append; `late` is raised when it does not end in time, whatever it has done by then."""
-    try:
-        return held.run(work, deadline)
-    except NotRun as not_run:
-        if not_run.error is not None:
-            raise copy.copy(not_run.error) from not_run.error.__cause__
-        raise late from None
-    except Overdue as overdue:
-        raise late from overdue.__cause__
+def _target(
+    message: object,
+    sharding_key: str | None,
+    queue: MessageQueue | None,
+    selector: MessageQueueSelector | None = None,
+    argument: object = None,
+) -> Target:
+    """Raises ParameterInvalid unless at most one of the three chooses the queue."""
+    if sharding_key is None and queue is None and selector is None:
+        return ANYWHERE
+    check_sharding_key(sharding_key)
+    given = {"sharding_key": sharding_key, "queue": queue, "selector": selector}
+    chosen = [name for name, value in given.items() if value is not None]
+    if len(chosen) > 1:
+        raise ParameterInvalid(chosen[1], given[chosen[1]], f"{chosen[0]} chooses the queue already; give one of them")
+    if queue is not None and isinstance(message, Message) and queue.topic != message.topic:
+        raise ParameterInvalid("queue", str(queue), f"the message goes to topic {message.topic!r}")
+    return Target(sharding_key, queue, selector, argument)
 
 
-def _check(message: Message) -> None:
-    if not isinstance(message, Message):
-        raise MessageIllegal(f"{type(message).__name__} is no message; give a Message(topic, body)")
-    check_message(message)
+def _send_with(send: Callable[..., T], sharding_key: str | None, message: Message, timeout: timedelta) -> T:
+    return send(message, sharding_key, timeout=timeout)
 
 
-def _check_batch_size(records: Sequence[Record]) -> None:
-    if len(records) > 1:
-        size = sum(len(record.body) + len(record.properties) for record in records)
-        if size > MAX_BATCH_BYTES:
-            raise BatchTooLarge(len(records), size, MAX_BATCH_BYTES)
+def _seconds(timeout: timedelta) -> float:
+    if timeout <= timedelta(0):
+        raise ParameterInvalid("timeout", timeout, "must be more than 0")
+    return timeout.total_seconds()

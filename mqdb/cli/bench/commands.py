@@ -14,8 +14,11 @@ Connections = Annotated[
 ]
 Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, help="Processes over which these connections are divided.")]
 Seconds = Annotated[float, typer.Option("--time", "-T", min=0.05, help="Seconds of a round.")]
-Rounds = Annotated[int, typer.Option("--rounds", min=1, help="Rounds; each measures both sides, one after the other.")]
+Rounds = Annotated[int, typer.Option("--rounds", min=1, help="Rounds; each measures all sides, one after the other.")]
 Hold = Annotated[bool, typer.Option("--hold-transaction", help="Keep a transaction open in another session meanwhile.")]
+HoldSend = Annotated[
+    bool, typer.Option("--hold-send", help="The same, in which a producer has sent to each queue of the benchmark.")
+]
 Pairs = Annotated[
     int, typer.Option("--pairs", min=0, help="Instead, compare rounds with and without one, so many times in turn.")
 ]
@@ -37,6 +40,7 @@ def bench(context: typer.Context) -> None:
       mqdb bench produce
       mqdb bench latency --rate 500
       mqdb bench dispatch --hold-transaction --pairs 5
+      mqdb bench produce --dsn "broker-a=postgresql://...;broker-b=postgresql://..."
     """
     if context.invoked_subcommand is None:
         print(context.get_help())
@@ -47,22 +51,23 @@ def produce(
     context: typer.Context,
     connections: Connections = 16,
     jobs: Jobs = 2,
-    seconds: Seconds = 5.0,
+    seconds: Seconds = 2.0,
     batch: Annotated[int, typer.Option("--batch", min=1, help="Messages of a batch.")] = 100,
     rounds: Rounds = 5,
     hold_transaction: Hold = False,
+    hold_send: HoldSend = False,
     pairs: Pairs = 0,
     only: Only = None,
     as_json: Json = False,
 ) -> None:
     """How fast messages get into the commit log.
 
-    append and batch are about the database, send, send-batch and send-many about the client.
+    append and batch are about the database, the others about the client: one process, one producer.
 
     \b
     [bold]Examples[/bold]
       mqdb bench produce -c 16 -T 5
-      mqdb bench produce --only append --hold-transaction --pairs 5
+      mqdb bench produce --only append --only send-64 --hold-send --pairs 5
     """
     from mqdb.cli.bench import produce
     from mqdb.cli.bench.running import Options, run
@@ -73,7 +78,7 @@ def produce(
     )
     run(
         context,
-        Options("produce", produce.NAMES, rounds, hold_transaction, pairs, only, as_json),
+        Options("produce", produce.NAMES, rounds, hold_transaction, hold_send, pairs, only, as_json, most_brokers=2),
         partial(produce.comparisons, connections=connections, jobs=jobs, seconds=seconds, batch=batch),
         {"connections": connections, "jobs": jobs, "seconds": seconds, "batch": batch},
         [load, "no dispatcher runs"],
@@ -87,6 +92,7 @@ def consume(
     seconds: Seconds = 5.0,
     rounds: Rounds = 5,
     hold_transaction: Hold = False,
+    hold_send: HoldSend = False,
     pairs: Pairs = 0,
     only: Only = None,
     as_json: Json = False,
@@ -103,7 +109,7 @@ def consume(
 
     run(
         context,
-        Options("consume", consume.NAMES, rounds, hold_transaction, pairs, only, as_json),
+        Options("consume", consume.NAMES, rounds, hold_transaction, hold_send, pairs, only, as_json),
         partial(consume.comparisons, messages=messages, seconds=seconds),
         {"messages": messages, "seconds": seconds, "connections": 1},
         ["load: one process; nobody sends or dispatches meanwhile"],
@@ -117,6 +123,7 @@ def latency(
     seconds: Seconds = 10.0,
     rounds: Rounds = 3,
     hold_transaction: Hold = False,
+    hold_send: HoldSend = False,
     pairs: Pairs = 0,
     as_json: Json = False,
 ) -> None:
@@ -132,7 +139,7 @@ def latency(
 
     run(
         context,
-        Options("latency", latency.NAMES, rounds, hold_transaction, pairs, None, as_json),
+        Options("latency", latency.NAMES, rounds, hold_transaction, hold_send, pairs, None, as_json),
         partial(latency.comparisons, rate=rate, seconds=seconds),
         {"rate": rate, "seconds": seconds},
         ["load: a process that sends and one that consumes, beside the one that serves"],
@@ -145,6 +152,7 @@ def dispatch(
     messages: Annotated[int, typer.Option("--messages", min=1, help="Messages of a backlog.")] = 1_000_000,
     rounds: Rounds = 3,
     hold_transaction: Hold = False,
+    hold_send: HoldSend = False,
     pairs: Pairs = 0,
     only: Only = None,
     as_json: Json = False,
@@ -162,7 +170,7 @@ def dispatch(
 
     run(
         context,
-        Options("dispatch", dispatch.NAMES, rounds, hold_transaction, pairs, only, as_json),
+        Options("dispatch", dispatch.NAMES, rounds, hold_transaction, hold_send, pairs, only, as_json),
         partial(dispatch.comparisons, messages=messages),
         {"messages": messages, "batch": MAX_ROWS, "connections": 1},
         ["load: one session, whose CPU is shown; the backlog is filled by INSERT ... SELECT before the clock starts"],

@@ -1,17 +1,23 @@
 """Figures: what was measured, beside what it is compared with and what it ought to be.
 
     Measurement   one round: a value and its details
-    Series        the rounds of one side
-    Figure        the measured side, its reference points from the same rounds, and what was wanted
+    Series        the rounds of one side, and what is wanted of it
+    Figure        the measured side, and its reference points from the same rounds
 
-The ratio of a figure is the median of the ratios of its rounds, not the ratio of the medians: a machine that slows
-down for a while slows both sides of the same round.
+A ratio is the median of the ratios of the rounds, not the ratio of the medians: a machine that slows down for a while
+slows both sides of the same round.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
+from typing import Any, Final
+
+#: The name of what is measured, among the names of its details.
+VALUE: Final = "value"
+
+_PERCENTS: Final = (50, 99)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,38 +27,17 @@ class Measurement:
     value: float
     details: Mapping[str, float] = field(default_factory=dict)
 
-
-@dataclass(frozen=True, slots=True)
-class Series:
-    """The rounds of one side, and what was done in them."""
-
-    label: str
-    rounds: Sequence[Measurement]
-
-    @property
-    def median(self) -> float:
-        """The middle one of the values."""
-        return median(each.value for each in self.rounds)
-
-    def detail(self, name: str) -> float | None:
-        """The middle one of a detail; None where a round does not have it."""
-        values = [each.details[name] for each in self.rounds if name in each.details]
-        return median(values) if len(values) == len(self.rounds) else None
-
-    def as_json(self) -> dict[str, Any]:
-        """For machines."""
-        names = sorted({name for each in self.rounds for name in each.details})
-        details = {name: _rounded(self.detail(name)) for name in names}
-        values = [_rounded(each.value) for each in self.rounds]
-        return {"label": self.label, "median": _rounded(self.median), "rounds": values, "details": details}
+    def get(self, name: str) -> float | None:
+        """The value or a detail; None for one that the round does not have."""
+        return self.value if name == VALUE else self.details.get(name)
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What a figure ought to come to. `of` names a detail of the measured side, or is `ratio` or `value`."""
+    """What a number ought to come to: the value, or the detail that `of` names."""
 
     bound: float
-    of: str = "ratio"
+    of: str = VALUE
     at_least: bool = True
 
     def is_reached(self, value: float) -> bool:
@@ -61,47 +46,89 @@ class Goal:
 
 
 @dataclass(frozen=True, slots=True)
+class Series:
+    """The rounds of one side. The goals of the measured side are about its numbers, those of a reference about the
+    measured side's ratio to it."""
+
+    label: str
+    rounds: Sequence[Measurement]
+    goals: Sequence[Goal] = ()
+
+    @property
+    def median(self) -> float:
+        """The middle one of the values."""
+        return median(each.value for each in self.rounds)
+
+    @property
+    def details(self) -> list[str]:
+        """The names of the details."""
+        return sorted({name for each in self.rounds for name in each.details})
+
+    def number(self, name: str) -> float | None:
+        """The middle one of the values, or of a detail; None where a round does not have it."""
+        numbers = [number for each in self.rounds if (number := each.get(name)) is not None]
+        return median(numbers) if len(numbers) == len(self.rounds) else None
+
+    def as_json(self) -> dict[str, Any]:
+        """For machines."""
+        details = {name: _rounded(self.number(name)) for name in self.details}
+        values = [_rounded(each.value) for each in self.rounds]
+        return {"label": self.label, "median": _rounded(self.median), "rounds": values, "details": details}
+
+
+@dataclass(frozen=True, slots=True)
 class Figure:
-    """One line of a report. Where `lower_is_better`, the ratio is turned round: above 1 is always better."""
+    """One part of a report. Where `lower_is_better`, ratios of the value are turned round: above 1 is always better."""
 
     name: str
     unit: str
     measured: Series
-    reference: Series | None = None
-    goals: Sequence[Goal] = ()
+    references: Sequence[Series] = ()
     lower_is_better: bool = False
 
-    @property
-    def ratio(self) -> float | None:
-        """Measured to reference; None without one."""
-        if self.reference is None:
-            return None
-        pairs = zip(self.measured.rounds, self.reference.rounds, strict=True)
-        ratios = [_quotient(ours.value, theirs.value) for ours, theirs in pairs]
-        return median(1 / ratio if self.lower_is_better and ratio else ratio for ratio in ratios)
-
-    def value_of(self, goal: Goal) -> float | None:
-        """What the goal is about; None where this run does not have it."""
-        if goal.of == "ratio":
-            return self.ratio
-        return self.measured.median if goal.of == "value" else self.measured.detail(goal.of)
+    def ratio_to(self, reference: Series, name: str = VALUE) -> float | None:
+        """Measured to reference, of the value or of a detail; None where a round does not have it."""
+        ratios = []
+        for ours, theirs in zip(self.measured.rounds, reference.rounds, strict=True):
+            numbers = ours.get(name), theirs.get(name)
+            if numbers[0] is None or numbers[1] is None:
+                return None
+            ratios.append(_quotient(numbers[0], numbers[1]))
+        if name == VALUE and self.lower_is_better:
+            ratios = [1 / ratio if ratio else ratio for ratio in ratios]
+        return median(ratios)
 
     def as_json(self) -> dict[str, Any]:
         """For machines."""
-        goals = []
-        for goal in self.goals:
-            value = self.value_of(goal)
-            if value is not None:
-                bound = {"at_least" if goal.at_least else "at_most": goal.bound}
-                goals.append({"of": goal.of, **bound, "value": _rounded(value), "reached": goal.is_reached(value)})
+        goals = [_goal_as_json(goal, self.measured.number(goal.of), None) for goal in self.measured.goals]
+        for reference in self.references:
+            goals += [_goal_as_json(goal, self.ratio_to(reference, goal.of), reference) for goal in reference.goals]
         return {
             "name": self.name,
             "unit": self.unit,
             "measured": self.measured.as_json(),
-            "reference": self.reference.as_json() if self.reference else None,
-            "ratio": _rounded(self.ratio),
-            "goals": goals,
+            "references": [each.as_json() | {"ratio": _rounded(self.ratio_to(each))} for each in self.references],
+            "goals": [goal for goal in goals if goal is not None],
         }
+
+
+def durations(seconds: Sequence[float]) -> dict[str, float]:
+    """How long the operations of a round took, as details: percentiles in milliseconds."""
+    ranked = sorted(seconds)
+    return {f"p{percent}_ms": percentile(ranked, percent) * 1e3 for percent in _PERCENTS} if ranked else {}
+
+
+def percentile(ranked: Sequence[float], percent: float) -> float:
+    """The smallest one that so many percent do not exceed, of values in ascending order."""
+    return ranked[max(math.ceil(len(ranked) * percent / 100), 1) - 1]
+
+
+def _goal_as_json(goal: Goal, number: float | None, reference: Series | None) -> dict[str, Any] | None:
+    if number is None:
+        return None
+    of = {"of": goal.of} if reference is None else {"ratio_of": goal.of, "to": reference.label}
+    bound = {"at_least" if goal.at_least else "at_most": goal.bound}
+    return {**of, **bound, "found": _rounded(number), "reached": goal.is_reached(number)}
 
 
 def _quotient(ours: float, theirs: float) -> float:

@@ -3,16 +3,22 @@
     INSERT              one row by one statement, into a table without index, sequence or default
     unnest              a batch of rows by one statement, given as arrays
     COPY                the same batch in binary form
+    hand-off            many threads that share one connection, whose rows go by `unnest`
     SELECT              a range of a queue by its index, with the records that it points to
     INSERT ... SELECT   the entries that dispatch writes, copied into a table without index
 
 They are strict: what mqdb computes for a record (its position, its transaction, the time) is a constant here.
 """
 
+import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from queue import SimpleQueue
 from typing import Any, Final
 
 import psycopg
+from psycopg.types.json import Jsonb
 from psycopg.types.numeric import Int8BinaryLoader
 from psycopg.types.string import ByteaBinaryLoader
 
@@ -45,6 +51,7 @@ _TYPES: Final = {
 #: All columns of a record: three that mqdb computes, and those that it is given.
 _COLUMNS: Final = "xid, log_pos, store_time, " + ", ".join(_TYPES)
 _COMPUTED: Final = "'5'::xid8, 1::bigint, '2026-01-01 00:00+00'::timestamptz, "
+_CONSTANTS: Final = (5, 1, datetime(2026, 1, 1, tzinfo=UTC))
 
 INSERT_ONE: Final = (
     f"INSERT INTO mqdb_bench.plain ({_COLUMNS}) VALUES ({_COMPUTED} {', '.join(f'%({name})s' for name in _TYPES)})"
@@ -60,6 +67,9 @@ INSERT_MANY: Final = f"INSERT INTO mqdb_bench.plain ({_COLUMNS}) {_ROWS}"
 
 _COPY_OUT: Final = f"COPY ({_ROWS}) TO STDOUT (FORMAT binary)"
 _COPY_IN: Final = f"COPY mqdb_bench.plain ({_COLUMNS}) FROM STDIN (FORMAT binary)"
+
+#: An xid8 looks like a bigint there, and psycopg knows that one.
+_COPY_TYPES: Final = ("bigint", "bigint", "timestamptz", *(_TYPES | {"properties": "jsonb"}).values())
 
 
 def create(connection: "psycopg.Connection[Any]") -> None:
@@ -130,6 +140,87 @@ def driver_insert_many(broker: BrokerDsn, records: Sequence[Record]) -> Iterator
             return len(records)
 
         yield operation
+
+
+@per_connection
+def driver_copy(broker: BrokerDsn, records: Sequence[Record]) -> Iterator[Operation]:
+    """A batch of rows by a binary COPY, row by row, as a program with psycopg does it; committed each time."""
+    rows = [(*_CONSTANTS, *record._replace(properties=_jsonb(record.properties))) for record in records]
+    with session(broker) as connection:
+        cursor = connection.cursor()
+
+        def operation() -> int:
+            with cursor.copy(_COPY_IN) as copy:
+                copy.set_types(_COPY_TYPES)
+                for row in rows:
+                    copy.write_row(row)
+            return len(rows)
+
+        yield operation
+
+
+def _jsonb(text: str) -> Any:
+    return Jsonb(text, dumps=str.encode)
+
+
+@contextmanager
+def hand_off(broker: BrokerDsn, threads: int, *, record: Record) -> Iterator[Sequence[Operation]]:
+    """Threads that each hand a row over and wait; one more inserts at once all that has gathered, and wakes them.
+
+    The least that it costs Python to have threads share a connection: nothing is checked, made or remembered.
+    """
+    with session(broker) as connection:
+        handed = _HandOff(connection)
+        inserter = threading.Thread(target=handed.insert_all, daemon=True)
+        inserter.start()
+        try:
+            yield [handed.over(record) for _ in range(threads)]
+        finally:
+            handed.end()
+            inserter.join()
+
+
+class _HandOff:
+    """From many threads to the one that has the connection."""
+
+    def __init__(self, connection: "psycopg.Connection[Any]") -> None:
+        self._connection = connection
+        # Each row with a lock that is released when it is stored.
+        self._queue: SimpleQueue[tuple[Record, threading.Lock] | None] = SimpleQueue()
+        self._error: psycopg.Error | None = None
+
+    def over(self, record: Record) -> Operation:
+        """Hands this row over, and waits until it is stored."""
+        stored = threading.Lock()
+        stored.acquire()
+        row = record, stored
+
+        def operation() -> int:
+            self._queue.put(row)
+            stored.acquire()
+            if self._error is not None:
+                raise self._error
+            return 1
+
+        return operation
+
+    def insert_all(self) -> None:
+        """Insert what is handed over, until the end."""
+        queue = self._queue
+        while (row := queue.get()) is not None:
+            rows = [row]
+            while not queue.empty() and (row := queue.get()) is not None:
+                rows.append(row)
+            try:
+                self._connection.execute(INSERT_MANY, columns_of([record for record, _ in rows]))
+            except psycopg.Error as error:
+                self._error = error
+            for _, stored in rows:
+                stored.release()
+
+    def end(self) -> None:
+        """Nothing comes any more, and nobody waits."""
+        self._queue.put(None)
 
 
 # -- what dispatch and pull are held against ----------------------------------------------------

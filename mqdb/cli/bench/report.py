@@ -1,18 +1,25 @@
 """The report: a table for people, one JSON object for machines."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Final, TypeAlias
 
 from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from mqdb.cli.bench.figures import Figure, Goal, Series
+from mqdb.cli.bench.figures import VALUE, Figure, Goal, Series
 
 _COLUMNS = ("", "measured", "median", "lowest - highest", "CPU of PostgreSQL", "CPU of the load", "ratio", "wanted")
+
+#: How the names of details end that have a column of their own.
+_CPU: Final = "_cpu_us"
+
+#: A number, or a ratio, by the name of the value or detail.
+_Found: TypeAlias = Callable[[str], float | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +68,38 @@ class Report:
 
 
 def _rows(figure: Figure) -> Iterator[tuple[str, ...]]:
-    ratio = "" if figure.ratio is None else f"{figure.ratio:.2f}"
-    verdicts = "\n".join(filter(None, (_verdict(figure, goal) for goal in figure.goals)))
-    yield (f"[bold]{figure.name}[/bold]", *_cells(figure.measured, figure.unit), ratio, verdicts)
-    if figure.reference is not None:
-        yield ("", *(f"[dim]{cell}[/dim]" for cell in _cells(figure.reference, figure.unit)), "", "")
-    for name in sorted({name for each in figure.measured.rounds for name in each.details}):
-        value = figure.measured.detail(name)
-        if value is not None and not name.endswith("_cpu_us"):
-            yield ("", f"[dim]  {name.replace('_', ' ')}[/dim]", f"[dim]{_number(value)}[/dim]", "", "", "", "", "")
+    measured = figure.measured
+    yield (
+        f"[bold]{figure.name}[/bold]",
+        *_cells(measured, figure.unit),
+        "",
+        _verdicts(measured, VALUE, measured.number),
+    )
+    yield from _details(measured, measured.number)
+    for reference in figure.references:
+        ratio_of = partial(figure.ratio_to, reference)
+        cells = [f"[dim]{cell}[/dim]" for cell in _cells(reference, figure.unit)]
+        yield ("", *cells, _ratio(ratio_of(VALUE)), _verdicts(reference, VALUE, ratio_of, "ratio "))
+        yield from _details(reference, ratio_of, is_ratio=True)
+
+
+def _details(series: Series, found: _Found, *, is_ratio: bool = False) -> Iterator[tuple[str, ...]]:
+    for name in series.details:
+        number = series.number(name)
+        if number is None or name.endswith(_CPU):
+            continue
+        ratio = _ratio(found(name)) if is_ratio else ""
+        verdicts = _verdicts(series, name, found, "ratio " if is_ratio else "")
+        yield (
+            "",
+            f"[dim]  {name.replace('_', ' ')}[/dim]",
+            f"[dim]{_number(number)}[/dim]",
+            "",
+            "",
+            "",
+            ratio,
+            verdicts,
+        )
 
 
 def _cells(series: Series, unit: str) -> tuple[str, ...]:
@@ -78,23 +108,31 @@ def _cells(series: Series, unit: str) -> tuple[str, ...]:
         escape(series.label),
         f"{_number(series.median)} {unit}",
         f"{_number(min(values))} - {_number(max(values))}",
-        _cpu(series, "server_cpu_us"),
-        _cpu(series, "client_cpu_us"),
+        _cpu(series, f"server{_CPU}"),
+        _cpu(series, f"client{_CPU}"),
     )
 
 
 def _cpu(series: Series, name: str) -> str:
-    value = series.detail(name)
-    return "" if value is None else f"{value:.1f} µs each"
+    number = series.number(name)
+    return "" if number is None else f"{number:.1f} µs each"
 
 
-def _verdict(figure: Figure, goal: Goal) -> str:
-    value = figure.value_of(goal)
-    if value is None:
+def _ratio(ratio: float | None) -> str:
+    return "" if ratio is None else f"{ratio:.2f}"
+
+
+def _verdicts(series: Series, name: str, found: _Found, what: str = "") -> str:
+    """What became of the goals of this name."""
+    number = found(name)
+    if number is None:
         return ""
-    what = {"ratio": "ratio ", "value": ""}.get(goal.of, f"{goal.of.replace('_ms', '')} ")
+    return "\n".join(_verdict(goal, number, what) for goal in series.goals if goal.of == name)
+
+
+def _verdict(goal: Goal, number: float, what: str) -> str:
     text = f"{what}{'≥' if goal.at_least else '≤'} {_number(goal.bound)}"
-    return f"[green]{text} reached[/green]" if goal.is_reached(value) else f"[yellow]{text} MISSED[/yellow]"
+    return f"[green]{text} reached[/green]" if goal.is_reached(number) else f"[yellow]{text} MISSED[/yellow]"
 
 
 def _number(value: float) -> str:

@@ -1,10 +1,8 @@
-"""Rounds: two sides measured in turn, so that whatever slows the machine down slows both."""
+"""Rounds: sides measured in turn, so that whatever slows the machine down slows them all."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-
-import psycopg
 
 from mqdb.cli.bench.figures import Figure, Goal, Measurement, Series
 
@@ -14,79 +12,63 @@ _GOAL_OF_PAIRS = Goal(0.9)
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """Something that can be measured any number of times, and what that is."""
+    """Something that can be measured any number of times, what that is, and what is wanted (`Series`)."""
 
     label: str
     measure: Callable[[], Measurement]
+    goals: Sequence[Goal] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What becomes a figure: the side that counts, its reference, and what is wanted of it."""
+    """What becomes a figure: the side that counts, and what it is held against."""
 
     name: str
     unit: str
     measured: Side
-    reference: Side | None = None
-    goals: Sequence[Goal] = ()
+    references: Sequence[Side] = ()
     lower_is_better: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How often, and whether another session keeps a transaction open meanwhile.
+    """How often, and what is held open meanwhile in another session (`holding`).
 
-    With `pairs` the measured side is compared with itself, so many times without and with such a transaction.
+    In pairs, the measured side is compared with itself: so many times with it held open, and as often without.
     """
 
-    dsn: str
     rounds: int
-    hold_transaction: bool = False
-    pairs: int = 0
+    hold: Callable[[], AbstractContextManager[None]] = nullcontext
+    in_pairs: bool = False
     announce: Callable[[str], None] = lambda _text: None
 
     def carry_out(self, comparison: Comparison) -> Figure:
         """The figure of a comparison."""
-        if self.pairs:
-            return self._carry_out_pairs(comparison)
-        sides = [comparison.measured] + ([comparison.reference] if comparison.reference else [])
-        with held_transaction(self.dsn) if self.hold_transaction else nullcontext():
-            found = self._in_turn(comparison.name, sides, self.rounds)
-        return self._figure(comparison, found, comparison.goals)
-
-    def _carry_out_pairs(self, comparison: Comparison) -> Figure:
         measured = comparison.measured
+        if self.in_pairs:
+            return self._figure(comparison, self._with_hold(measured), [self._without_hold(measured)])
+        with self.hold():
+            return self._figure(comparison, measured, comparison.references)
 
-        def measure_held() -> Measurement:
-            with held_transaction(self.dsn):
-                return measured.measure()
+    def _with_hold(self, side: Side) -> Side:
+        def measure() -> Measurement:
+            with self.hold():
+                return side.measure()
 
-        sides = [
-            Side(f"{measured.label}; a transaction is held open", measure_held),
-            Side("the same, no transaction is held open", measured.measure),
-        ]
-        found = self._in_turn(comparison.name, sides, self.pairs)
-        return self._figure(comparison, found, [_GOAL_OF_PAIRS])
-
-    def _in_turn(self, name: str, sides: Sequence[Side], rounds: int) -> list[Series]:
-        found: list[list[Measurement]] = [[] for _ in sides]
-        for number in range(1, rounds + 1):
-            for side, measurements in zip(sides, found, strict=True):
-                self.announce(f"{name}, round {number} of {rounds}: {side.label}")
-                measurements.append(side.measure())
-        return [Series(side.label, measurements) for side, measurements in zip(sides, found, strict=True)]
+        return Side(f"{side.label}; a transaction is held open", measure)
 
     @staticmethod
-    def _figure(comparison: Comparison, found: list[Series], goals: Sequence[Goal]) -> Figure:
-        reference = found[1] if len(found) > 1 else None
-        return Figure(comparison.name, comparison.unit, found[0], reference, goals, comparison.lower_is_better)
+    def _without_hold(side: Side) -> Side:
+        return Side("the same, no transaction is held open", side.measure, [_GOAL_OF_PAIRS])
 
+    def _figure(self, comparison: Comparison, measured: Side, references: Sequence[Side]) -> Figure:
+        found = self._in_turn(comparison.name, [measured, *references])
+        return Figure(comparison.name, comparison.unit, found[0], found[1:], comparison.lower_is_better)
 
-@contextmanager
-def held_transaction(dsn: str) -> Iterator[None]:
-    """A transaction with an id and a snapshot, open in a session that does nothing: a forgotten BEGIN."""
-    with psycopg.connect(dsn, application_name="mqdb bench: holds a transaction") as connection:
-        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-        connection.execute("SELECT pg_current_xact_id()")
-        yield
-        connection.rollback()
+    def _in_turn(self, name: str, sides: Sequence[Side]) -> list[Series]:
+        found: list[list[Measurement]] = [[] for _ in sides]
+        for number in range(1, self.rounds + 1):
+            for side, measurements in zip(sides, found, strict=True):
+                self.announce(f"{name}, round {number} of {self.rounds}: {side.label}")
+                measurements.append(side.measure())
+        return [Series(side.label, rounds, side.goals) for side, rounds in zip(sides, found, strict=True)]

@@ -2,19 +2,23 @@
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import typer
 from sqlalchemy import text
 
 from mqdb.cli.bench import machine, sample
+from mqdb.cli.bench.figures import Figure
+from mqdb.cli.bench.holding import held_send, held_transaction
 from mqdb.cli.bench.report import Report
 from mqdb.cli.bench.rounds import Comparison, Plan
 from mqdb.cli.bench.testbed import Testbed, open_testbed
 from mqdb.cli.console import standard_error, standard_output
 from mqdb.cli.options import start
-from mqdb.dsn import redact
+from mqdb.dsn import BrokerDsn, redact
 from mqdb.errors import ParameterInvalid
+from mqdb.settings import Settings
 from mqdb.store.engine import translated
 
 Comparisons: TypeAlias = Callable[[Testbed], Generator[Comparison, None, None]]
@@ -27,15 +31,44 @@ class Options(NamedTuple):
     names: Sequence[str]
     rounds: int
     hold_transaction: bool
+    hold_send: bool
     pairs: int
     only: Sequence[str] | None
     as_json: bool
+    #: Brokers that it can make use of.
+    most_brokers: int = 1
 
-    def check(self) -> None:
-        """Raises ParameterInvalid for a figure that does not exist."""
+    @property
+    def wanted(self) -> Sequence[str]:
+        """The names of the figures to measure. Raises ParameterInvalid for one that does not exist."""
         for name in self.only or ():
             if name not in self.names:
                 raise ParameterInvalid("--only", name, f"the figures are {', '.join(self.names)}")
+        return self.only or self.names
+
+    def brokers(self, settings: Settings) -> Sequence[BrokerDsn]:
+        """The brokers that are given; none: it makes its own. Raises ParameterInvalid for too many."""
+        # MQDB_DSN is where somebody's messages are; a benchmark goes there only when told to.
+        if settings.dsn is None or settings.origin("dsn") != "argument":
+            return ()
+        if len(settings.brokers) > self.most_brokers:
+            reason = f"names {len(settings.brokers)} brokers; mqdb bench {self.benchmark} takes {self.most_brokers}"
+            raise ParameterInvalid("--dsn", redact(settings.dsn), reason)
+        return settings.brokers
+
+    def plan(self, testbed: Testbed, announce: Callable[[str], None]) -> Plan:
+        """How often each figure is measured, and beside which transaction."""
+        if not (self.hold_transaction or self.hold_send or self.pairs):
+            return Plan(self.rounds, announce=announce)
+        hold = partial(held_send if self.hold_send else held_transaction, testbed)
+        return Plan(self.pairs or self.rounds, hold, in_pairs=self.pairs > 0, announce=announce)
+
+    @property
+    def held(self) -> str:
+        """What `plan` holds open, in words."""
+        if not (self.hold_transaction or self.hold_send or self.pairs):
+            return "no"
+        return ("in every other round" if self.pairs else "yes") + (", with a send in it" if self.hold_send else "")
 
 
 def run(
@@ -47,29 +80,28 @@ def run(
 ) -> None:
     """Measure, and print. Missing a goal is a finding, not an error."""
     settings = start(context)
-    options.check()
-    # MQDB_DSN is where somebody's messages are; a benchmark goes there only when told to.
-    broker = settings.broker if settings.origin("dsn") == "argument" else None
+    wanted = options.wanted
+    brokers = options.brokers(settings)
     with (
         standard_error().status("starting") as status,
-        translated(redact(broker.dsn) if broker else "the embedded PostgreSQL"),
-        open_testbed(broker) as testbed,
+        translated(", ".join(redact(broker.dsn) for broker in brokers) or "the embedded PostgreSQL"),
+        open_testbed(brokers) as testbed,
     ):
-        plan = Plan(testbed.broker.dsn, options.rounds, options.hold_transaction, options.pairs, announce=status.update)
+        plan = options.plan(testbed, status.update)
         load_before = machine.load_average()
-        with closing(comparisons(testbed)) as wanted:
-            figures = [plan.carry_out(each) for each in wanted if not options.only or each.name in options.only]
+        with closing(comparisons(testbed)) as possible:
+            figures = [plan.carry_out(each) for each in possible if each.name in wanted]
         report = Report(
             options.benchmark,
-            _environment(testbed) | {"load_average": [load_before, machine.load_average()]},
+            _environment(testbed, brokers) | {"load_average": [load_before, machine.load_average()]},
             {
                 "body_bytes": sample.BODY_BYTES,
                 **parameters,
-                "rounds": options.pairs or options.rounds,
-                "transaction_held_open": "in every other round" if options.pairs else options.hold_transaction,
+                "rounds": plan.rounds,
+                "transaction_held_open": options.held,
             },
             figures,
-            [*notes, *_remains(testbed)],
+            [*notes, *_left_out(wanted, figures), *_remains(testbed)],
         )
     if options.as_json:
         print(report.as_json())
@@ -77,14 +109,20 @@ def run(
         report.show(standard_output())
 
 
-def _environment(testbed: Testbed) -> dict[str, object]:
+def _environment(testbed: Testbed, brokers: Sequence[BrokerDsn]) -> dict[str, object]:
     version = testbed.connection.scalar(text("SHOW server_version"))
     return {
         **machine.describe(),
         "postgresql": version,
-        "server": redact(testbed.broker.dsn) if testbed.is_given else "embedded, fresh",
+        "server": ", ".join(redact(broker.dsn) for broker in brokers) or "embedded, fresh",
         "durability": machine.durability(testbed.below),
     }
+
+
+def _left_out(wanted: Sequence[str], figures: Sequence[Figure]) -> list[str]:
+    measured = [figure.name for figure in figures]
+    left_out = [name for name in wanted if name not in measured]
+    return [f"not measured, for --dsn names one broker only: {', '.join(left_out)}"] if left_out else []
 
 
 def _remains(testbed: Testbed) -> list[str]:

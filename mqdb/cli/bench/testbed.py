@@ -1,12 +1,15 @@
 """The broker under test: a fresh one of its own, or one that is given, which gets back to what it was.
 
+Benchmarks of a cluster find a second one beside it, of the same kind.
+
 Given a DSN, the benchmarks work on topics of their own and delete them afterwards. The records stay in the commit
 log until retention drops their segments: nothing is ever deleted there row by row.
 """
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 import psycopg
@@ -29,6 +32,9 @@ PREFIX: Final = "mqdb_bench_"
 
 _LOCKED_SECONDS: Final = 0.005
 
+#: More than any machine appends in a second.
+_MOST_A_SECOND: Final = 200_000
+
 _OTHER_BENCHES = """
 SELECT count(*) FROM pg_stat_activity
 WHERE application_name = %s AND datname = current_database() AND pid <> pg_backend_pid()
@@ -45,25 +51,37 @@ class Topic(NamedTuple):
 class Testbed:
     """A broker to measure. `connection` is in AUTOCOMMIT, `below` the same one as the driver sees it."""
 
+    #: Opens the second broker; None where only one is given.
+    open_second: "Callable[[], Testbed] | None" = None
+
     def __init__(self, dsn: str, connection: Connection, *, is_given: bool) -> None:
         self.broker = BrokerDsn(broker_info(connection).broker_name, dsn)
         self.connection = connection
         self.below: psycopg.Connection[Any] = driver(connection)
         self.is_given = is_given
         self.server = machine.ServerClock(machine.postmaster_pid(self.below))
-        self._topics: set[str] = set()
+        #: Those that it has made so far.
+        self.topics: list[Topic] = []
+
+    @cached_property
+    def second(self) -> "Testbed":
+        """The second broker; it is started, or connected to, when it is first asked for."""
+        assert self.open_second is not None
+        return self.open_second()
 
     def topic(self, name: str, queue_nums: int) -> Topic:
         """A new topic, which goes at the end."""
         name = PREFIX + name
         delete_topic(self.connection, name)
-        self._topics.add(name)
-        return Topic(name, create_topic(self.connection, TopicConfig(name, queue_nums, queue_nums)).queue_keys)
+        config = TopicConfig(name, queue_nums, queue_nums)
+        topic = Topic(name, create_topic(self.connection, config).queue_keys)
+        self.topics.append(topic)
+        return topic
 
-    def make_room(self, messages: int) -> None:
-        """See to it that so many messages find partitions, whether or not somebody keeps segments."""
+    def make_room(self, seconds: float) -> None:
+        """See to it that what is sent in this time finds partitions, whether or not somebody keeps segments."""
         (size,) = self.below.execute("SELECT segment_size FROM mqdb.broker").fetchone() or (1,)
-        self.below.execute("SELECT mqdb.ensure_segments(%s)", (messages // size + 2,))
+        self.below.execute("SELECT mqdb.ensure_segments(%s)", (int(seconds * _MOST_A_SECOND) // size + 2,))
 
     def is_served(self) -> bool:
         """Whether somebody runs the services: `mqdb serve` on the database that was given."""
@@ -86,28 +104,41 @@ class Testbed:
 
     def clean_up(self) -> None:
         """Delete what the benchmarks have made."""
-        for name in self._topics:
-            delete_topic(self.connection, name)
+        for topic in self.topics:
+            delete_topic(self.connection, topic.name)
         groups = subscription_group.c.group_name.startswith(PREFIX, autoescape=True)
         self.connection.execute(delete(subscription_group).where(groups))
         reference.drop(self.below)
 
 
 @contextmanager
-def open_testbed(given: BrokerDsn | None) -> Iterator[Testbed]:
+def open_testbed(given: Sequence[BrokerDsn]) -> Iterator[Testbed]:
     """The broker that is given, else a fresh embedded PostgreSQL, as durable as ever, that is removed at the end.
 
     Raises a SchemaMismatch for a database that does not speak this version, BrokerMisnamed for another broker than
-    the one named, IllegalState while another benchmark runs there: they would measure each other.
+    the one named, IllegalState while another benchmark runs there: they would measure each other. So does `second`.
     """
-    if given is not None:
-        with _connected(given.dsn, is_given=True) as testbed:
-            if testbed.broker.name != given.name:
-                raise BrokerMisnamed(redact(given.dsn), given.name, testbed.broker.name)
-            yield testbed
-        return
+    with ExitStack() as opened:
+        testbed = opened.enter_context(_given(given[0]) if given else _fresh("broker-a"))
+        if not given:
+            testbed.open_second = lambda: opened.enter_context(_fresh("broker-b"))
+        elif len(given) > 1:
+            testbed.open_second = lambda: opened.enter_context(_given(given[1]))
+        yield testbed
+
+
+@contextmanager
+def _given(broker: BrokerDsn) -> Iterator[Testbed]:
+    with _connected(broker.dsn, is_given=True) as testbed:
+        if testbed.broker.name != broker.name:
+            raise BrokerMisnamed(redact(broker.dsn), broker.name, testbed.broker.name)
+        yield testbed
+
+
+@contextmanager
+def _fresh(broker_name: str) -> Iterator[Testbed]:
     with temporary_home() as home, EmbeddedPostgres(home) as postgres:
-        migrations.upgrade(postgres.dsn)
+        migrations.upgrade(postgres.dsn, broker_name=broker_name)
         with _connected(postgres.dsn, is_given=False) as testbed:
             yield testbed
 

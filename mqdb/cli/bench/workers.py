@@ -2,7 +2,8 @@
 
 A load is a function that opens so many connections to a broker, and yields an operation for each: a call that does
 one thing and returns how many messages that were. Each operation is repeated by a thread of its own in one
-of the processes. All begin at one moment, and what happens before it or after the end does not count.
+of the processes. All begin at one moment, and what happens before it or after the end does not count. An operation
+that only begins something has an end of its own, which does: `Pipeline`.
 """
 
 import signal
@@ -13,9 +14,9 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from functools import wraps
 from multiprocessing import get_context
 from multiprocessing.connection import Connection as Pipe
-from typing import Any, Concatenate, NamedTuple, ParamSpec, Self, TypeAlias
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, Self, TypeAlias, runtime_checkable
 
-from mqdb.cli.bench.figures import Measurement
+from mqdb.cli.bench.figures import Measurement, durations
 from mqdb.cli.bench.machine import ServerClock
 from mqdb.dsn import BrokerDsn
 from mqdb.errors import MqdbError
@@ -34,6 +35,17 @@ _END_SECONDS = 10.0
 
 class Exhausted(Exception):
     """Raised by an operation that has nothing left to do: the round ends here."""
+
+
+@runtime_checkable
+class Pipeline(Protocol):
+    """An operation that begins what ends later. It counts what has ended."""
+
+    def __call__(self) -> int:
+        """Begin one; how many messages have ended meanwhile."""
+
+    def drain(self) -> int:
+        """Wait for all that is under way; how many messages that were."""
 
 
 class WorkerDied(MqdbError):
@@ -127,45 +139,57 @@ def _guarded(function: Callable[..., None], pipe: Pipe, *arguments: object) -> N
             pipe.send(error)
 
 
-class _Shift(NamedTuple):
+class Shift(NamedTuple):
     """What a worker did in one round."""
 
     messages: int
     ended_at: float
     cpu_seconds: float
+    #: Of each operation.
+    seconds: list[float]
 
 
 class Crew:
     """Processes that share a number of connections between them."""
 
-    def __init__(self, broker: BrokerDsn, *, connections: int, jobs: int, server: ServerClock) -> None:
-        """Starts nothing yet."""
+    def __init__(self, broker: BrokerDsn, *, connections: int, jobs: int, servers: Sequence[ServerClock]) -> None:
+        """Starts nothing yet. `servers` are those whose CPU time the load takes."""
         self._broker = broker
         jobs = min(jobs, connections)
         self._shares = [connections // jobs + (number < connections % jobs) for number in range(jobs)]
-        self._server = server
+        self._servers = servers
         self._workers: list[Worker] = []
 
-    def measure(self, load: Load, seconds: float) -> Measurement:
-        """Messages per second of all connections together, with the CPU time of both sides for each message."""
+    def measure(self, load: Load, seconds: float, *, timed: bool = False) -> Measurement:
+        """Messages per second of all connections together, with the CPU time of both sides for each message.
+
+        Where it is `timed`, also how long an operation takes.
+        """
         if not self._workers:
             self._workers = [Worker(_work, self._broker) for _ in self._shares]
         for worker, share in zip(self._workers, self._shares, strict=True):
             worker.tell((load, share, seconds))
         for worker in self._workers:
             worker.answer()
-        server_began = self._server.seconds()
+        server_began = self._server_seconds()
         started_at = time.monotonic() + _LEAD_SECONDS
         for worker in self._workers:
             worker.tell(started_at)
-        shifts: list[_Shift] = [worker.answer() for worker in self._workers]
-        server_ended = self._server.seconds()
+        shifts: list[Shift] = [worker.answer() for worker in self._workers]
+        server_ended = self._server_seconds()
         messages = sum(shift.messages for shift in shifts)
         elapsed = max(shift.ended_at for shift in shifts) - started_at
         details = {"client_cpu_us": _each(sum(shift.cpu_seconds for shift in shifts), messages)}
         if server_began is not None and server_ended is not None:
             details["server_cpu_us"] = _each(server_ended - server_began, messages)
+        if timed:
+            details |= durations([each for shift in shifts for each in shift.seconds])
         return Measurement(messages / elapsed, details)
+
+    def _server_seconds(self) -> float | None:
+        clocks = [server.seconds() for server in self._servers]
+        found = [seconds for seconds in clocks if seconds is not None]
+        return sum(found) if len(found) == len(clocks) else None
 
     def __enter__(self) -> Self:
         return self
@@ -186,10 +210,11 @@ def _work(pipe: Pipe, broker: BrokerDsn) -> None:
         load, connections, seconds = pipe.recv()
         with load(broker, connections) as operations:
             pipe.send("ready")
-            pipe.send(_shift(operations, pipe.recv(), seconds))
+            pipe.send(run_shift(operations, pipe.recv(), seconds))
 
 
-def _shift(operations: Sequence[Operation], started_at: float, seconds: float) -> _Shift:
+def run_shift(operations: Sequence[Operation], started_at: float, seconds: float) -> Shift:
+    """Repeat each operation in a thread of its own, from a moment of time.monotonic on. Raises what one raises."""
     threads = [_Repeat(operation, started_at, started_at + seconds) for operation in operations]
     cpu = time.process_time()
     for thread in threads:
@@ -200,7 +225,12 @@ def _shift(operations: Sequence[Operation], started_at: float, seconds: float) -
         if thread.error is not None:
             raise thread.error
     cpu = time.process_time() - cpu
-    return _Shift(sum(thread.messages for thread in threads), max(thread.ended_at for thread in threads), cpu)
+    return Shift(
+        sum(thread.messages for thread in threads),
+        max(thread.ended_at for thread in threads),
+        cpu,
+        [seconds for thread in threads for seconds in thread.seconds],
+    )
 
 
 class _Repeat(threading.Thread):
@@ -213,17 +243,27 @@ class _Repeat(threading.Thread):
         self._until = until
         self.messages = 0
         self.ended_at = started_at
+        self.seconds: list[float] = []
         self.error: BaseException | None = None
 
     def run(self) -> None:
-        operation, clock, until = self._operation, time.monotonic, self._until
-        messages = 0
+        time.sleep(max(self._started_at - time.monotonic(), 0.0))
         try:
-            time.sleep(max(self._started_at - clock(), 0.0))
-            while clock() < until:
-                messages += operation()
-        except Exhausted:
-            pass
+            self._repeat()
+            if isinstance(self._operation, Pipeline):
+                self.messages += self._operation.drain()
         except BaseException as error:  # noqa: BLE001 - the worker raises it
             self.error = error
-        self.messages, self.ended_at = messages, clock()
+        self.ended_at = time.monotonic()
+
+    def _repeat(self) -> None:
+        operation, clock, until, seconds = self._operation, time.monotonic, self._until, self.seconds
+        messages = 0
+        before = clock()
+        with suppress(Exhausted):
+            while before < until:
+                messages += operation()
+                now = clock()
+                seconds.append(now - before)
+                before = now
+        self.messages = messages

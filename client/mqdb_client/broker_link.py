@@ -1,0 +1,76 @@
+"""A producer's way to one broker: a connection that appends, and one for all other questions."""
+
+import copy
+from collections.abc import Callable
+from functools import partial
+from typing import Final, TypeVar
+
+from sqlalchemy import Connection
+
+from mqdb.broker.outcome import Backend, backend_of
+from mqdb.errors import MqdbError
+from mqdb_client.durability import Durability, durable
+from mqdb_client.group_append import GroupAppend
+from mqdb_client.held_connection import HeldConnection, NotRun, Overdue
+from mqdb_client.instance import ClientInstance
+
+T = TypeVar("T")
+
+_BACKEND: Final = "mqdb_backend"
+
+
+class BrokerLink:
+    """Opened once, closed once. Any thread may use it between. Deadlines are of time.monotonic."""
+
+    def __init__(self, instance: ClientInstance, durability: Durability) -> None:
+        """Connects to nothing yet. Raises ParameterInvalid for a durability that a pooler cannot give."""
+        self.instance = instance
+        self.name = instance.broker_name
+        connect = durable(instance.connect, durability, instance.pool_dsn)
+        # Behind a pooler each statement may meet another backend.
+        connect = connect if instance.pool_dsn else partial(_introduced, connect)
+        self.connection = HeldConnection(connect, instance.target)
+        self.appends = GroupAppend(self.connection, _backend_on)
+        self._questions = HeldConnection(instance.connect, instance.target)
+
+    def open(self) -> None:
+        """Begin to connect."""
+        self.connection.open()
+
+    def close(self) -> None:
+        """Let the appends under way end, and disconnect."""
+        self.appends.close()
+        self.connection.close()
+        self._questions.close()
+
+    def ask(self, work: Callable[[Connection], T], deadline: float, late: MqdbError, is_patient: bool = True) -> T:
+        """Run what is no append; `late` is raised when it does not end in time, whatever it has done by then.
+
+        Raises what `work` raises, and BrokerUnavailable and its kin.
+        """
+        self._questions.open()
+        try:
+            return self._questions.run(work, deadline, is_patient)
+        except NotRun as not_run:
+            if not_run.error is not None:
+                raise copy.copy(not_run.error) from not_run.error.__cause__
+            raise late from None
+        except Overdue as overdue:
+            raise late from overdue.__cause__
+
+
+def _introduced(connect: Callable[[], Connection]) -> Connection:
+    """A connection whose backend is known, for the time when it is lost."""
+    connection = connect()
+    try:
+        connection.info[_BACKEND] = backend_of(connection)
+    except BaseException:
+        connection.invalidate()
+        connection.close()
+        raise
+    return connection
+
+
+def _backend_on(connection: Connection) -> Backend | None:
+    backend: Backend | None = connection.info.get(_BACKEND)
+    return backend

@@ -1,0 +1,63 @@
+"""The cluster: the brokers that a client works with, each one a database. RocketMQ: the name server's view of them.
+
+The list of DSNs takes the place of a name server. A broker that is down when the client starts is no obstacle as long
+as another one is up: it joins in when it comes.
+"""
+
+from contextlib import ExitStack
+
+from mqdb.broker_list import brokers_of
+from mqdb.errors import BrokerUnavailable
+from mqdb.settings import Settings
+from mqdb.store.clients import Registration
+from mqdb_client.instance import DEFAULT_INSTANCE_NAME, ClientInstance
+
+
+class Cluster:
+    """The client instances of a process for the brokers that its settings name, in the order of the list."""
+
+    def __init__(self, settings: Settings, instance_name: str = DEFAULT_INSTANCE_NAME) -> None:
+        """Connect; give the instances back with `release`.
+
+        Raises BrokerUnavailable when none of the brokers can be reached; what `ClientInstance.acquire` raises
+        for each that can.
+        """
+        brokers = brokers_of(settings)
+        may_be_down = len(brokers) > 1
+        with ExitStack() as undo:
+            self.instances: tuple[ClientInstance, ...] = ()
+            for broker in brokers:
+                pool_dsn = settings.pool_dsn_of(broker.name)
+                instance = ClientInstance.acquire(broker, pool_dsn, instance_name, may_be_down=may_be_down)
+                undo.callback(instance.release)
+                self.instances += (instance,)
+            if not any(instance.is_met for instance in self.instances):
+                targets = ", ".join(f"{instance.broker_name} ({instance.target})" for instance in self.instances)
+                raise BrokerUnavailable(targets, "none of them can be reached")
+            self._undo = undo.pop_all()
+
+    @property
+    def is_single(self) -> bool:
+        """Whether there is no other broker to turn to."""
+        return len(self.instances) == 1
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this is a child of the process that made it."""
+        return self.instances[0].is_forked
+
+    def check_process(self) -> None:
+        """Raises IllegalState in a forked child of the process that made it."""
+        self.instances[0].check_process()
+
+    def register(self, registration: Registration) -> None:
+        """Enter a group on all brokers. Raises IllegalState when this process has such a client there already."""
+        with ExitStack() as undo:
+            for instance in self.instances:
+                instance.register(registration, may_be_down=not self.is_single)
+                undo.callback(instance.unregister, registration.group, registration.kind)
+            self._undo.push(undo.pop_all())
+
+    def release(self) -> None:
+        """Leave the groups and give the instances back; the last user of each closes it. Again: nothing happens."""
+        self._undo.close()

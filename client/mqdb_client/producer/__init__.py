@@ -1,0 +1,1 @@
+"""Producers: `producer` is where to begin, `sending` is what happens to a message."""

@@ -1,0 +1,203 @@
+"""Publish queues: the queues of a topic that a producer chooses from, over all brokers that have it.
+
+Each broker's route is remembered by its client instance, which asks again every 30 s; what is made of them here is
+good for as long as they stay the same. RocketMQ: TopicPublishInfo, MQClientInstance.topicRouteData2TopicPublishInfo.
+"""
+
+import copy
+import math
+import time
+from collections.abc import Mapping
+from functools import partial
+from typing import Final, NamedTuple
+
+from sqlalchemy import Connection
+
+from mqdb.broker.route import create_topic_automatically
+from mqdb.errors import (
+    BrokerUnavailable,
+    MqdbError,
+    QueueNotFound,
+    RouteNotFound,
+    SendGivenUp,
+    StorageRefused,
+    TopicNotFound,
+    TopicNotWritable,
+)
+from mqdb.message import MessageQueue
+from mqdb.store.topics import TopicRoute
+from mqdb.topic import Perm
+from mqdb_client.broker_link import BrokerLink
+from mqdb_client.fault_tolerance import LatencyFaultTolerance
+from mqdb_client.producer.delivery import Delivery
+from mqdb_client.queue_chooser import QueueChooser
+from mqdb_client.queue_selector import by_hash, selected
+
+# A broker that has not got the topic may get it, one that was down may come.
+_WITHOUT_TOPIC_SECONDS: Final = 30.0
+_WITHOUT_BROKER_SECONDS: Final = 1.0
+
+
+class _Part(NamedTuple):
+    """A broker that has the topic, and its route; a doubtful one is of a broker that cannot be asked again now."""
+
+    link: BrokerLink
+    route: TopicRoute
+    is_doubtful: bool = False
+
+    @property
+    def is_current(self) -> bool:
+        known = self.link.instance.routes.known(self.route.config.name)
+        return known is None if self.is_doubtful else known is self.route
+
+
+class PublishQueues:
+    """The queues of one topic, for as long as `is_current`. Any thread may use it."""
+
+    def __init__(
+        self,
+        topic: str,
+        parts: list[_Part],
+        chooser: QueueChooser,
+        trouble: Mapping[str, MqdbError],
+        expires_at: float,
+    ) -> None:
+        """`trouble` is why some brokers could not be asked. Raises TopicNotWritable when no broker takes messages."""
+        self.parts = parts
+        self._chooser = chooser
+        self._trouble = trouble
+        self._expires_at = expires_at
+        self._topic = topic
+        writable = [part for part in parts if part.route.write_queue_keys]
+        if not writable:
+            raise TopicNotWritable(topic, int(parts[0].route.config.perm))
+        self.queues = tuple(
+            MessageQueue(topic, link.name, number)
+            for link, route, _ in writable
+            for number in range(len(route.write_queue_keys))
+        )
+        self._places = {queue: self._place(queue) for queue in self.queues}
+
+    @property
+    def is_current(self) -> bool:
+        """Whether no route has changed since, as far as this process knows."""
+        for part in self.parts:
+            if not part.is_current:
+                return False
+        return self._expires_at == math.inf or time.monotonic() < self._expires_at
+
+    def choose(self, delivery: Delivery) -> MessageQueue:
+        """The queue for the next try.
+
+        Raises what `place` raises for the queue that the caller wants, and what a selector raises.
+        """
+        target = delivery.target
+        if delivery.queue is not None:
+            return delivery.queue
+        if target.is_free:
+            return self._chooser.choose(self.queues, delivery.avoid)
+        if target.sharding_key is not None:
+            return self.queues[by_hash(target.sharding_key, len(self.queues))]
+        if target.queue is not None:
+            self.place(target.queue)
+            return target.queue
+        assert target.selector is not None
+        return selected(target.selector, self.queues, delivery.messages[0], target.argument)
+
+    def place(self, queue: MessageQueue) -> tuple[BrokerLink, int]:
+        """The broker of a queue, and its key there.
+
+        Raises QueueNotFound, TopicNotWritable; BrokerUnavailable and its kin when its broker could not be asked.
+        """
+        return self._places.get(queue) or self._place(queue)
+
+    def _place(self, queue: MessageQueue) -> tuple[BrokerLink, int]:
+        # RocketMQ takes explicit queues up to the larger of the two counts, and does not look at W; here W counts.
+        for link, route, _ in self.parts:
+            if link.name == queue.broker_name and 0 <= queue.queue_id < len(route.queue_keys):
+                if not route.config.perm & Perm.WRITE:
+                    raise TopicNotWritable(queue.topic, int(route.config.perm))
+                return link, route.queue_keys[queue.queue_id]
+        queue_nums = [len(route.queue_keys) for link, route, _ in self.parts if link.name == queue.broker_name]
+        if not queue_nums and queue.broker_name in self._trouble:
+            raise copy.copy(self._trouble[queue.broker_name])
+        raise QueueNotFound(queue.topic, queue.queue_id, queue_nums[0] if queue_nums else 0)
+
+
+class PublishRoutes:
+    """The publish queues of all topics that a producer sends to. Any thread may use it."""
+
+    def __init__(
+        self, links: Mapping[str, BrokerLink], queue_nums: int | None, faults: LatencyFaultTolerance | None
+    ) -> None:
+        """`queue_nums` are those of a topic that is made automatically; None: none is."""
+        self._links = tuple(links.values())
+        self._queue_nums = queue_nums
+        self._faults = faults
+        self._known: dict[str, PublishQueues] = {}
+        self._choosers: dict[str, QueueChooser] = {}
+
+    def find(self, topic: str, deadline: float, timeout_seconds: float) -> PublishQueues:
+        """The queues of a topic, which is created where none of the brokers has it and that is allowed.
+
+        Raises RouteNotFound, TopicNotWritable; BrokerUnavailable and its kin when no broker can be asked;
+        SendGivenUp at the deadline.
+        """
+        known = self._known.get(topic)
+        if known is None or not known.is_current:
+            known = self._known[topic] = self._learn(topic, deadline, SendGivenUp(topic, timeout_seconds))
+        return known
+
+    def forget(self, topic: str) -> None:
+        """The routes are doubtful: the brokers are asked when the topic is needed next."""
+        for link in self._links:
+            link.instance.routes.forget(topic)
+
+    def _learn(self, topic: str, deadline: float, late: SendGivenUp) -> PublishQueues:
+        parts, trouble = self._ask_all(topic, deadline, late, may_create=False)
+        if not parts and self._queue_nums is not None and len(trouble) < len(self._links):
+            parts, trouble = self._ask_all(topic, deadline, late, may_create=True)
+        if not parts:
+            raise next(iter(trouble.values()), RouteNotFound(topic))
+        expires_at = math.inf
+        if trouble:
+            expires_at = time.monotonic() + _WITHOUT_BROKER_SECONDS
+        elif len(parts) < len(self._links):
+            expires_at = time.monotonic() + _WITHOUT_TOPIC_SECONDS
+        chooser = self._choosers.setdefault(topic, QueueChooser(self._faults))
+        return PublishQueues(topic, parts, chooser, trouble, expires_at)
+
+    def _ask_all(
+        self, topic: str, deadline: float, late: SendGivenUp, *, may_create: bool
+    ) -> tuple[list[_Part], dict[str, MqdbError]]:
+        """The brokers that have the topic, and why some could not be asked: those keep the queues that they had."""
+        parts: list[_Part] = []
+        trouble: dict[str, MqdbError] = {}
+        before = {part.link: part for part in self._known[topic].parts} if topic in self._known else {}
+        is_alone = len(self._links) == 1
+        work = partial(self._create if may_create else _find, topic)
+        for link in self._links:
+            route = link.instance.routes.known(topic)
+            try:
+                # With others to turn to, one that is down must not use up the time.
+                route = route or link.ask(partial(work, link), deadline, late, is_patient=is_alone)
+            except (BrokerUnavailable, StorageRefused, SendGivenUp) as error:
+                trouble[link.name] = error
+                if link in before:
+                    parts.append(before[link]._replace(is_doubtful=True))
+            if route is not None:
+                parts.append(_Part(link, route))
+        return parts, trouble
+
+    def _create(self, topic: str, link: BrokerLink, connection: Connection) -> TopicRoute | None:
+        assert self._queue_nums is not None
+        try:
+            route = create_topic_automatically(connection, topic, self._queue_nums)
+        except TopicNotFound:  # forbidden by the template there
+            return None
+        link.instance.routes.remember(route)
+        return route
+
+
+def _find(topic: str, link: BrokerLink, connection: Connection) -> TopicRoute | None:
+    return link.instance.routes.ask(topic, connection)

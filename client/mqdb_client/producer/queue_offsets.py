@@ -1,0 +1,35 @@
+"""Queue offsets of what was sent: dispatch gives them after the send."""
+
+import time
+from functools import partial
+from typing import Final
+
+from mqdb.broker.dispatch import dispatch, is_attended
+from mqdb.broker.query import queue_offset_of
+from mqdb.errors import DispatchTimeout
+from mqdb_client.broker_link import BrokerLink
+
+# Pauses between two looks, and between two questions whether anybody dispatches at all.
+_FIRST_LOOK_SECONDS: Final = 0.001
+_LONGEST_LOOK_SECONDS: Final = 0.05
+_ATTENDANCE_SECONDS: Final = 0.2
+
+
+def find_queue_offset(link: BrokerLink, topic: str, queue_key: int, log_pos: int, timeout_seconds: float) -> int:
+    """The offset of a record; dispatches while nobody else does. Raises DispatchTimeout, BrokerUnavailable."""
+    deadline = time.monotonic() + timeout_seconds
+    late = DispatchTimeout(topic, log_pos, timeout_seconds)
+    look = partial(queue_offset_of, queue_key=queue_key, log_pos=log_pos)
+    pause, attended_until = _FIRST_LOOK_SECONDS, 0.0
+    while (offset := link.ask(look, deadline, late)) is None:
+        now = time.monotonic()
+        if now >= attended_until:
+            if link.ask(is_attended, deadline, late):
+                attended_until = now + _ATTENDANCE_SECONDS
+            else:
+                link.ask(dispatch, deadline, late)
+        if now + pause >= deadline:
+            raise late
+        time.sleep(pause)
+        pause = min(pause * 2, _LONGEST_LOOK_SECONDS)
+    return offset
