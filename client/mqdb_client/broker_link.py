@@ -1,6 +1,7 @@
 """A producer's way to one broker: a connection that appends, and one for all other questions."""
 
 import copy
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeVar
@@ -17,6 +18,7 @@ from mqdb_client.instance import ClientInstance
 T = TypeVar("T")
 
 _BACKEND: Final = "mqdb_backend"
+_MOST_GONE: Final = 16
 
 
 class BrokerLink:
@@ -31,6 +33,8 @@ class BrokerLink:
         connect = connect if instance.pool_dsn else partial(_introduced, connect)
         self.connection = HeldConnection(connect, instance.target)
         self.appends = GroupAppend(self.connection, _backend_on)
+        #: Backends of lost connections that are known to have ended; the last few.
+        self.gone: deque[Backend] = deque(maxlen=_MOST_GONE)
         self._questions = HeldConnection(instance.connect, instance.target)
 
     def open(self) -> None:

@@ -329,12 +329,9 @@ class GroupAppend:
 
         `take` is called when there is a connection, and changes the list: until then nobody is bound to this leader.
         """
-        backend: Backend | None = None
 
         def work(connection: Connection) -> tuple[list[int], SendStatus]:
-            nonlocal backend
-            backend = self._backend_on(connection)
-            take(units, backend)
+            take(units, self._backend_on(connection))
             if not units:
                 return [], SendStatus.SEND_OK
             records = list(chain.from_iterable(unit.records for unit in units)) if len(units) > 1 else units[0].records
@@ -362,8 +359,6 @@ class GroupAppend:
                 refusal = error
                 self._fail(units, lambda _: copy.copy(refusal), error.__cause__)
         else:
-            if positions:
-                self._newest = (backend, positions[-1])
             self._succeed(units, positions, status)
 
     def _run(self, work: Callable[[Connection], T], leader: Unit) -> T:
@@ -379,9 +374,10 @@ class GroupAppend:
 
     def _dismiss_impatient(self, why: MqdbError | None) -> None:
         with self._guard:
+            patient = [unit for unit in self._waiting if unit.terms.is_patient]
             impatient = [unit for unit in self._waiting if not unit.terms.is_patient]
-            for unit in impatient:
-                self._waiting.remove(unit)
+            self._waiting.clear()
+            self._waiting.extend(patient)
             self._end_as_failed(impatient, lambda unit: self._not_stored(unit, why), None)
         self._tell()
 
@@ -395,6 +391,9 @@ class GroupAppend:
                     unit.state = _State.DONE
                     self._untold.append(unit)
                 begin = end
+            if positions:
+                # Not before: one who has not been told yet would be looked for above its own position.
+                self._newest = (self._asked, positions[-1])
         self._tell()
 
     def _fail(

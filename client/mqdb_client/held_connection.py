@@ -183,7 +183,7 @@ class HeldConnection:
                 if self.is_lost and not is_patient:
                     raise NotRun(self.why_lost)
                 if not self._changed.wait(max(0.0, until - time.monotonic())):
-                    if until < deadline and self.why_lost is None:  # the others that are not patient need not wait as long
+                    if until < deadline and self.why_lost is None:  # the others need not wait as long
                         reason = f"to connect takes more than {IMPATIENT_SECONDS:g} s"
                         self.why_lost = BrokerUnavailable(self._target, reason)
                     raise NotRun(self.why_lost)

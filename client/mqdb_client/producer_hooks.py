@@ -68,9 +68,8 @@ class SendMessageContext:
 class SendMessageHook(Protocol):
     """Sees each attempt before it and after it, in the thread that sends or takes the answer; be quick there."""
 
-    @property
-    def hook_name(self) -> str:
-        """What the log calls it."""
+    #: What the log calls it.
+    hook_name: str
 
     def send_message_before(self, context: SendMessageContext) -> None:
         """The attempt is about to begin."""
@@ -83,9 +82,8 @@ class SendMessageHook(Protocol):
 class CheckForbiddenHook(Protocol):
     """Says whether an attempt may be made."""
 
-    @property
-    def hook_name(self) -> str:
-        """What the log calls it."""
+    #: What the log calls it.
+    hook_name: str
 
     def check_forbidden(self, context: SendMessageContext) -> None:
         """Raise whatever the caller of the send is to get, and the message is not sent."""
@@ -152,5 +150,5 @@ class Hooks:
 
 def _check_hook(hook: object, kind: type) -> None:
     if not isinstance(hook, kind):
-        names = sorted(name for name in vars(kind) if not name.startswith("_"))
+        names = sorted(name for name in {*vars(kind), *kind.__annotations__} if not name.startswith("_"))
         raise ParameterInvalid("hook", hook, f"is no {kind.__name__}, which has {', '.join(names)}")

@@ -20,13 +20,9 @@ class Recorder(SendMessageHook, CheckForbiddenHook):
 
     def __init__(self, calls: list[str], name: str, fails_at: str = "", error: type[BaseException] = Forbidden) -> None:
         self.calls = calls
-        self.name = name
+        self.hook_name = name
         self.fails_at = fails_at
         self.error = error
-
-    @property
-    def hook_name(self) -> str:
-        return self.name
 
     def check_forbidden(self, context: SendMessageContext) -> None:
         self._record("check")
@@ -38,7 +34,7 @@ class Recorder(SendMessageHook, CheckForbiddenHook):
         self._record("after")
 
     def _record(self, moment: str) -> None:
-        self.calls.append(f"{self.name} {moment}")
+        self.calls.append(f"{self.hook_name} {moment}")
         if moment == self.fails_at:
             raise self.error(moment)
 

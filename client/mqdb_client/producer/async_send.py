@@ -15,6 +15,7 @@ import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from itertools import count
 from queue import SimpleQueue
 from typing import Final
 
@@ -26,6 +27,8 @@ from mqdb_client.producer.sending import Attempt, Sending
 from mqdb_client.producer_hooks import SendMode
 
 logger = logging.getLogger(__name__)
+
+_numbers = count(1)
 
 # They only work while something is wrong. Those that settle wait for the broker.
 _JUDGING_THREADS: Final = 2
@@ -98,10 +101,11 @@ class AsyncSend:
     def __init__(self, sending: Sending, permits: Permits) -> None:
         self._sending = sending
         self._permits = permits
+        self._threads_name = f"mqdb-async-send-{next(_numbers)}-"
         self._ended: SimpleQueue[tuple[_Handed, Attempt, Unit] | None] = SimpleQueue()
-        self._judging = ThreadPoolExecutor(_JUDGING_THREADS, thread_name_prefix="mqdb-send-again")
-        self._settling = ThreadPoolExecutor(_SETTLING_THREADS, thread_name_prefix="mqdb-send-settle")
-        self._thread = threading.Thread(target=self._complete, name="mqdb-send-completion", daemon=True)
+        self._judging = ThreadPoolExecutor(_JUDGING_THREADS, thread_name_prefix=f"{self._threads_name}again")
+        self._settling = ThreadPoolExecutor(_SETTLING_THREADS, thread_name_prefix=f"{self._threads_name}settle")
+        self._thread = threading.Thread(target=self._complete, name=f"{self._threads_name}completion", daemon=True)
         self._thread.start()
 
     def submit(self, delivery: Delivery) -> "Future[SendResult]":
@@ -118,6 +122,10 @@ class AsyncSend:
     def submit_oneway(self, delivery: Delivery) -> None:
         """Send one message and never hear of it; the log tells of failures. Waits and raises as `submit` does."""
         self._begin(_Handed(delivery, None))
+
+    def is_own_thread(self) -> bool:
+        """Whether this is a thread that calls callbacks."""
+        return threading.current_thread().name.startswith(self._threads_name)
 
     def close(self) -> None:
         """Wait for the end of all that is under way: until its deadline at most."""

@@ -95,6 +95,10 @@ class _Running:
         if self._is_closed:
             raise IllegalState("the producer", _State.SHUT_DOWN)
 
+    def is_own_thread(self) -> bool:
+        """Whether `close` would wait for this thread."""
+        return self._async_send is not None and self._async_send.is_own_thread()
+
     def close(self) -> None:
         """Let the sends under way end, and disconnect."""
         with self._guard:
@@ -215,7 +219,12 @@ class Producer:
         return _Running(config, cluster, links, routes, sending, joined_sending, self._clock)
 
     def shutdown(self) -> None:
-        """Let the sends under way end, leave the group and disconnect. Again: nothing happens."""
+        """Let the sends under way end, leave the group and disconnect. Again: nothing happens.
+
+        Raises IllegalState in the callback of an async send, for which it would wait.
+        """
+        if self._running is not None and self._running.is_own_thread():
+            raise IllegalState(self._name, "waiting for this callback; call shutdown() in another thread")
         with self._life:
             running, self._running = self._running, None
             self._state = _State.SHUT_DOWN

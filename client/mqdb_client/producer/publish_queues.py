@@ -17,6 +17,7 @@ from mqdb.broker.route import create_topic_automatically
 from mqdb.errors import (
     BrokerUnavailable,
     MqdbError,
+    ParameterInvalid,
     QueueNotFound,
     RouteNotFound,
     SendGivenUp,
@@ -107,7 +108,8 @@ class PublishQueues:
     def place(self, queue: MessageQueue) -> tuple[BrokerLink, int]:
         """The broker of a queue, and its key there.
 
-        Raises QueueNotFound, TopicNotWritable; BrokerUnavailable and its kin when its broker could not be asked.
+        Raises QueueNotFound, ParameterInvalid for a broker without the topic, TopicNotWritable; BrokerUnavailable and
+        its kin when its broker could not be asked.
         """
         return self._places.get(queue) or self._place(queue)
 
@@ -121,7 +123,10 @@ class PublishQueues:
         queue_nums = [len(route.queue_keys) for link, route, _ in self.parts if link.name == queue.broker_name]
         if not queue_nums and queue.broker_name in self._trouble:
             raise copy.copy(self._trouble[queue.broker_name])
-        raise QueueNotFound(queue.topic, queue.queue_id, queue_nums[0] if queue_nums else 0)
+        if not queue_nums:
+            brokers = ", ".join(link.name for link, *_ in self.parts)
+            raise ParameterInvalid("queue", str(queue), f"that broker has not got the topic, but {brokers}")
+        raise QueueNotFound(queue.topic, queue.queue_id, queue_nums[0])
 
 
 class PublishRoutes:

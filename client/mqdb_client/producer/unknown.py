@@ -34,8 +34,10 @@ def settle(
 
     Raises `late` when the broker does not say so in time; BrokerUnavailable and its kin; StorageRefused.
     """
-    if outcome.backend is not None:
+    # All messages of a statement ask for the same backend, and one that is gone stays gone.
+    if outcome.backend is not None and outcome.backend not in link.gone:
         _end(link, outcome.backend, deadline, late)
+        link.gone.append(outcome.backend)
     find = partial(find_sent, unique_ids=unique_ids, after_pos=outcome.after_pos)
     found = _ask(link, find, deadline, late)
     if not found and outcome.backend is None:

@@ -1,0 +1,335 @@
+"""Two brokers, each a PostgreSQL of its own, and one of them killed with -9 under load, again and again.
+
+The body of each message is a number of its own, so that one that is stored twice shows even under two ids. Every run
+prints its seed, and what was sent and killed. A long run, with other seeds each time:
+
+    MQDB_FAULT_RUNS=10 MQDB_FAULT_KILLS=12 pytest tests/acceptance/test_broker_faults.py
+
+MQDB_FAULT_SEED is the seed of the first run; the moments of the kills depend on the machine as well.
+"""
+
+import os
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final, NamedTuple
+from uuid import UUID
+
+import psutil
+import psycopg
+import pytest
+
+from mqdb.embedded import EmbeddedPostgres, temporary_home
+from mqdb.errors import MqdbError, SendOutcomeUnknown
+from mqdb.settings import load_settings
+from mqdb.store import migrations
+from mqdb.unique_id import parse_unique_id
+from mqdb_client import Message, Producer, SendResult
+from tests.fixtures.log import create_topic
+from tests.fixtures.processes import is_alive, wait_until
+
+RUNS: Final = int(os.environ.get("MQDB_FAULT_RUNS", "1"))
+#: In each run. With all three kinds of load that makes 12.
+KILLS: Final = int(os.environ.get("MQDB_FAULT_KILLS", "4"))
+FIRST_SEED: Final = int(os.environ.get("MQDB_FAULT_SEED", "0")) or random.randrange(1, 1_000_000)
+
+#: A run in which less is acknowledged has tested nothing.
+LEAST_ACKNOWLEDGED: Final = 2_000
+
+TIMEOUT: Final = timedelta(seconds=1.5)
+# What a machine with two cores, both busy, adds to it.
+_TOLERANCE: Final = timedelta(seconds=0.5)
+
+# Of the sends that begin while a broker is down.
+_LEAST_SUCCESS: Final = 0.9
+
+_THREADS: Final = 6
+
+
+# -- brokers that are killed --------------------------------------------------------------------
+
+
+class Broker:
+    """A PostgreSQL of its own on its own port, and the name under which the producer knows it."""
+
+    def __init__(self, name: str, server: EmbeddedPostgres) -> None:
+        self.name = name
+        self.server = server
+
+    def kill_server(self) -> None:
+        """As when the machine loses power: none of its processes runs another instruction."""
+        postmaster = psutil.Process(self.server.pid)
+        postmaster.suspend()  # so that it starts no further process meanwhile
+        processes = [postmaster, *postmaster.children(recursive=True)]
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        wait_until(lambda: not any(is_alive(process.pid) for process in processes))
+
+    def kill_postmaster(self) -> None:
+        """Its backends notice, and end by themselves; one that is busy may commit before."""
+        os.kill(self.server.pid, signal.SIGKILL)
+        wait_until(lambda: not self.server.is_running())
+
+    def stored(self, topic: str) -> list["Stored"]:
+        """All messages of a topic that are in the log."""
+        statement = """
+            SELECT convert_from(body, 'UTF8')::int, msg_id, log_pos, queue_id
+            FROM mqdb.commit_log JOIN mqdb.queue USING (queue_key) JOIN mqdb.topic USING (topic_id) WHERE topic = %s"""
+        with psycopg.connect(self.server.dsn) as connection:
+            return [Stored(self.name, *row) for row in connection.execute(statement, [topic])]
+
+
+class Stored(NamedTuple):
+    """A message as it lies in the log."""
+
+    broker_name: str
+    number: int
+    unique_id: UUID
+    log_pos: int
+    queue_id: int
+
+
+@pytest.fixture(scope="module")
+def brokers() -> Iterator[list[Broker]]:
+    with ExitStack() as stack:
+        brokers = []
+        for name in ("broker-a", "broker-b"):
+            home = stack.enter_context(temporary_home())
+            server = EmbeddedPostgres(
+                home, durable=True, settings={"shared_buffers": "32MB", "recovery_init_sync_method": "syncfs"}
+            )
+            brokers.append(Broker(name, stack.enter_context(server)))
+            migrations.upgrade(server.dsn, broker_name=name)
+        yield brokers
+
+
+@dataclass(frozen=True)
+class Outage:
+    """A broker was gone from the one moment to the other, which are of time.monotonic."""
+
+    broker: Broker
+    killed_at: float
+    up_at: float
+
+
+# -- load ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Send:
+    """A send that has ended, with the numbers of its messages; times are of time.monotonic."""
+
+    numbers: Sequence[int]
+    began: float
+    ended: float
+    results: Sequence[SendResult]
+    error: BaseException | None
+
+    @property
+    def seconds(self) -> float:
+        return self.ended - self.began
+
+
+class Load:
+    """Threads that send without a pause while the `with` block runs."""
+
+    def __init__(self, producer: Producer, topic: str, send: "Callable[[Load], None]") -> None:
+        self.producer = producer
+        self.sends: list[Send] = []
+        #: The messages of each broker.
+        self.acknowledged: Counter[str] = Counter()
+        #: How many messages there are.
+        self.count = 0
+        self._topic = topic
+        self._guard = threading.Lock()
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=(send,)) for _ in range(_THREADS)]
+
+    def _run(self, send: "Callable[[Load], None]") -> None:
+        while not self._stop.is_set():
+            send(self)
+
+    def messages(self, count: int) -> tuple[Sequence[int], list[Message]]:
+        """New ones, and their numbers."""
+        with self._guard:
+            numbers = range(self.count, self.count + count)
+            self.count += count
+        return numbers, [Message(self._topic, str(number)) for number in numbers]
+
+    def ended(self, send: Send) -> None:
+        with self._guard:
+            self.sends.append(send)
+            self.acknowledged.update(result.queue.broker_name for result in send.results)
+
+    def __enter__(self) -> "Load":
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+
+def send_one(load: Load) -> None:
+    numbers, [message] = load.messages(1)
+    _send(load, numbers, lambda: [load.producer.send(message)])
+
+
+def send_batch(load: Load) -> None:
+    numbers, messages = load.messages(20)
+    _send(load, numbers, lambda: load.producer.send_batch(messages))
+
+
+def _send(load: Load, numbers: Sequence[int], work: Callable[[], list[SendResult]]) -> None:
+    began = time.monotonic()
+    results, error = [], None
+    try:
+        results = work()
+    except MqdbError as raised:
+        error = raised
+    load.ended(Send(numbers, began, time.monotonic(), results, error))
+
+
+def send_async(load: Load) -> None:
+    numbers, [message] = load.messages(1)
+    began = time.monotonic()
+
+    def ended(future: "Future[SendResult]") -> None:
+        error = future.exception()
+        results = [] if error else [future.result()]
+        load.ended(Send(numbers, began, time.monotonic(), results, error))
+
+    try:
+        load.producer.send_async(message, callback=ended)
+    except MqdbError as error:
+        load.ended(Send(numbers, began, time.monotonic(), [], error))
+
+
+# -- the promises -------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60 + 30 * KILLS)
+@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + RUNS))
+@pytest.mark.parametrize("send", [send_one, send_async, send_batch])
+def test_a_broker_killed_under_load_loses_and_doubles_nothing(
+    brokers: list[Broker], seed: int, send: Callable[[Load], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic = f"{send.__name__}-{seed}"
+    dsn = ";".join(f"{broker.name}={broker.server.dsn}" for broker in brokers)
+    for broker in brokers:
+        with psycopg.connect(broker.server.dsn, autocommit=True) as connection:
+            create_topic(connection, topic, 4)
+
+    settings = load_settings(dsn=dsn, send_message_timeout=TIMEOUT)
+    with Producer("senders", settings=settings, back_pressure_for_async_send_num=500) as producer:
+        with Load(producer, topic, send) as load:
+            outages = kill_again_and_again(random.Random(seed), brokers, load)
+        wait_until(lambda: sum(len(each.numbers) for each in load.sends) == load.count)
+        outcomes = {
+            message_id: producer.outcome(message_id)
+            for each in load.sends
+            if isinstance(each.error, SendOutcomeUnknown)
+            for message_id in each.error.message_ids
+        }
+    stored = [message for broker in brokers for message in broker.stored(topic)]
+
+    with capsys.disabled():
+        print(f"\nseed {seed}, {send.__name__}: {report(load.sends, outages, outcomes)}")  # noqa: T201
+    check_storage(load.sends, outcomes, stored)
+    check_times(load.sends, outages)
+    assert load.acknowledged.total() >= LEAST_ACKNOWLEDGED
+
+
+def kill_again_and_again(chance: random.Random, brokers: list[Broker], load: Load) -> list[Outage]:
+    """Kills one after the other, at random moments, and lets each be down for a random time."""
+    outages = []
+    turn = chance.randrange(2)
+    for number in range(KILLS):
+        broker = brokers[(turn + number) % 2]
+        for each in brokers:  # one is down at a time
+            wait_for_use(load, each, 20)
+        # And some more, so that the kill meets any moment of its work.
+        wait_for_use(load, broker, chance.randrange(1, 400))
+        chance.choice([broker.kill_server, broker.kill_server, broker.kill_postmaster])()
+        killed_at = time.monotonic()
+        is_long = chance.random() < 0.25
+        seconds = chance.uniform(1.0, 1.3) * TIMEOUT.total_seconds() if is_long else chance.uniform(0, 0.3)
+        threading.Event().wait(seconds)
+        broker.server.restart()
+        outages.append(Outage(broker, killed_at, time.monotonic()))
+    for broker in brokers:
+        wait_for_use(load, broker, 20)
+    return outages
+
+
+def wait_for_use(load: Load, broker: Broker, messages: int) -> None:
+    """Until the broker has acknowledged so many more."""
+    least = load.acknowledged[broker.name] + messages
+    wait_until(lambda: load.acknowledged[broker.name] >= least, 20)
+
+
+def check_storage(sends: list[Send], outcomes: dict[str, SendResult | None], stored: list[Stored]) -> None:
+    """What the producer has said about each message is what the brokers hold."""
+    assert [number for number, count in Counter(each.number for each in stored).items() if count > 1] == []
+    places = {each.number: each for each in stored}
+    for send in sends:
+        found = [number for number in send.numbers if number in places]
+        if isinstance(send.error, SendOutcomeUnknown):
+            assert len(found) in (0, len(send.numbers)), "a batch is torn"
+            told = [outcomes[message_id] for message_id in send.error.message_ids]
+            assert [result is not None for result in told] == [bool(found)] * len(told)
+            results = [result for result in told if result is not None]
+        else:
+            assert len(found) == (0 if send.error else len(send.numbers)), send
+            results = list(send.results)
+        for number, result in zip(found, results, strict=True):
+            assert place_of(result, number) == places[number]
+
+
+def place_of(result: SendResult, number: int) -> Stored:
+    """Where a result says that the message is."""
+    queue = result.queue
+    return Stored(queue.broker_name, number, parse_unique_id(result.message_id), result.log_pos, queue.queue_id)
+
+
+def check_times(sends: list[Send], outages: list[Outage]) -> None:
+    """Sends end in time, and go past the broker that is down."""
+    assert max(send.seconds for send in sends) <= (TIMEOUT + _TOLERANCE).total_seconds()
+    for outage in outages:
+        begun = begun_in(outage, sends)
+        brokers = [send.results[0].queue.broker_name for send in begun if send.results]
+        assert len(brokers) >= _LEAST_SUCCESS * len(begun)
+        # The last ones may have met it when it took connections again.
+        assert brokers.count(outage.broker.name) <= len(brokers) / 2
+
+
+def begun_in(outage: Outage, sends: list[Send]) -> list[Send]:
+    """The sends that began while the broker was down."""
+    return [send for send in sends if outage.killed_at <= send.began <= outage.up_at]
+
+
+def report(sends: list[Send], outages: list[Outage], outcomes: dict[str, SendResult | None]) -> str:
+    """What there was to test, in words."""
+    acknowledged = sum(len(send.results) for send in sends)
+    errors = Counter(type(send.error).__name__ for send in sends if send.error)
+    begun = [send for outage in outages for send in begun_in(outage, sends)]
+    past = [send for send in begun if send.results]
+    found = sum(result is not None for result in outcomes.values())
+    return (
+        f"{len(outages)} kills, {acknowledged:,} messages acknowledged (at least {LEAST_ACKNOWLEDGED:,}); "
+        f"errors: {dict(errors)}; {len(outcomes)} with an open outcome, of them {found} stored; "
+        f"while a broker was down {len(begun):,} sends began and {len(past):,} succeeded, "
+        f"the longest in {max(send.seconds for send in past):.2f} s; the longest of all: "
+        f"{max(send.seconds for send in sends):.2f} s"
+    )
