@@ -1,7 +1,7 @@
 """Set up and run mqdb from a checkout. Needs Python 3.11 or newer and nothing else.
 
     python3 do.py demo [...]    the demo, with the arguments of `mqdb demo`
-    python3 do.py test [...]    every check, then every test; arguments go to pytest
+    python3 do.py test [...]    every check, then every test, two at a time; or pytest with your arguments
     python3 do.py check         ruff, mypy and the import contracts
     python3 do.py run ...       any other command of mqdb: run topic list
 
@@ -22,6 +22,8 @@ VENV = ROOT / ".venv"
 STAMP = VENV / "do.stamp"
 PROGRAMS = VENV / ("Scripts" if os.name == "nt" else "bin")
 PYTHON = str(PROGRAMS / "python")
+# Most of their time tests wait. A file's tests stay together, for the sake of what they share.
+ALL_TESTS = ("--numprocesses=2", "--dist=loadfile")
 CHECKS = (
     (PYTHON, "-m", "ruff", "check"),
     (PYTHON, "-m", "ruff", "format", "--check"),
@@ -46,7 +48,7 @@ def main(command: str = "", *arguments: str) -> None:
             sys.exit("do.py: failed: " + what)
     if command == "test":
         os.chdir(str(ROOT))
-        become(PYTHON, "-m", "pytest", *arguments)
+        become(PYTHON, "-m", "pytest", *(arguments or ALL_TESTS))
 
 
 def install(extra: str) -> None:

@@ -463,7 +463,8 @@ def test_shutdown_waits_for_what_is_under_way(database: Database) -> None:
 def test_shutdown_ends_in_time_and_what_is_left_is_given_up_for_certain(
     database: Database,
 ) -> None:
-    with producer_of(database.dsn, "600ms") as producer:
+    # Of 2 s a tenth is left for the server to say that it has stopped: enough on a busy machine, too.
+    with producer_of(database.dsn, "2s") as producer:
         producer.send(Message("orders", "first"))
         locker = stall(database)
         futures = [producer.send_async(Message("orders", str(n))) for n in range(100)]
@@ -472,7 +473,7 @@ def test_shutdown_ends_in_time_and_what_is_left_is_given_up_for_certain(
         seconds = time.monotonic() - began
         locker.rollback()
 
-    assert seconds < 5
+    assert seconds < 10
     assert {type(future.exception(0)) for future in futures} == {SendGivenUp}
     assert stored_bodies(database) == ["first"]
 
