@@ -11,6 +11,7 @@ MQDB_FAULT_SEED is the seed of the first run; the moments of the kills depend on
 import os
 import random
 import signal
+import sys
 import threading
 import time
 from collections import Counter
@@ -45,7 +46,12 @@ LEAST_ACKNOWLEDGED: Final = 2_000
 
 TIMEOUT: Final = timedelta(seconds=1.5)
 # What a machine with two cores, both busy, adds to it.
-_TOLERANCE: Final = timedelta(seconds=0.5)
+_TOLERANCE: Final = timedelta(seconds=1)
+
+# A recovery syncs the data directory first: Linux can do it at once, others file by file.
+SETTINGS: Final = {"shared_buffers": "32MB"} | (
+    {"recovery_init_sync_method": "syncfs"} if sys.platform == "linux" else {}
+)
 
 # Of the sends that begin while a broker is down.
 _LEAST_SUCCESS: Final = 0.9
@@ -103,9 +109,7 @@ def brokers() -> Iterator[list[Broker]]:
         brokers = []
         for name in ("broker-a", "broker-b"):
             home = stack.enter_context(temporary_home())
-            server = EmbeddedPostgres(
-                home, durable=True, settings={"shared_buffers": "32MB", "recovery_init_sync_method": "syncfs"}
-            )
+            server = EmbeddedPostgres(home, durable=True, settings=SETTINGS)
             brokers.append(Broker(name, stack.enter_context(server)))
             migrations.upgrade(server.dsn, broker_name=name)
         yield brokers
@@ -220,11 +224,12 @@ def send_async(load: Load) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(60 + 30 * KILLS)
-@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + RUNS))
+@pytest.mark.parametrize("run", range(RUNS))
 @pytest.mark.parametrize("send", [send_one, send_async, send_batch])
 def test_a_broker_killed_under_load_loses_and_doubles_nothing(
-    brokers: list[Broker], seed: int, send: Callable[[Load], None], capsys: pytest.CaptureFixture[str]
+    brokers: list[Broker], run: int, send: Callable[[Load], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
+    seed = FIRST_SEED + run
     topic = f"{send.__name__}-{seed}"
     dsn = ";".join(f"{broker.name}={broker.server.dsn}" for broker in brokers)
     for broker in brokers:
@@ -309,6 +314,7 @@ def check_times(sends: list[Send], outages: list[Outage]) -> None:
     for outage in outages:
         begun = begun_in(outage, sends)
         brokers = [send.results[0].queue.broker_name for send in begun if send.results]
+        assert all(send.seconds <= TIMEOUT.total_seconds() for send in begun if send.results)
         assert len(brokers) >= _LEAST_SUCCESS * len(begun)
         # The last ones may have met it when it took connections again.
         assert brokers.count(outage.broker.name) <= len(brokers) / 2

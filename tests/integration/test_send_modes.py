@@ -141,7 +141,7 @@ def test_a_queue_of_another_topic_is_refused(producer: Producer) -> None:
         {"sharding_key": "k", "selector": select_random},
         {"queue": ON_A, "selector": select_random},
     ],
-    ids=str,
+    ids=" and ".join,
 )
 def test_only_one_may_choose_the_queue(producer: Producer, target: dict[str, Any]) -> None:
     for send in (producer.send, producer.send_async, producer.send_oneway):
