@@ -1,11 +1,12 @@
 """`mqdb consume`: print the messages of a topic, as a member of a group or for oneself."""
 
 import logging
+import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
@@ -244,15 +245,34 @@ def _consume(
         ends = ask_each(chosen_brokers(settings, None), end_on).without(TopicNotFound, ParameterInvalid)
         if not ends.results:
             ends.check()
-        with consumer:
+        try:
+            with _uninterrupted():
+                consumer.start()
             # Never without end: a Ctrl-C in the instant before a wait does not wake it.
             while not printer.is_done.wait(_COMMIT_SECONDS):
                 if exits and all(end.is_reached_by(group) for end in ends.results.values()):
                     break
+        finally:
+            consumer.shutdown()
     if printer.failure is not None:
         raise printer.failure
     if exits:
         ends.check()
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Ctrl-C and SIGTERM wait: a consumer that is half started has printed perhaps, and could not leave its group."""
+    heard: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda number, _frame: heard.append(number)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if heard:
+        signal.raise_signal(heard[0])
 
 
 class _End(NamedTuple):

@@ -120,7 +120,8 @@ def test_a_leader_that_is_asked_to_end_hands_over_and_leaves_nothing(
 
     dispatches_within(database.dsn, TAKEOVER_SECONDS, "after")
     assert follower.end() == 0
-    wait_until(lambda: query(database.dsn, "SELECT FROM pg_stat_activity WHERE application_name LIKE 'mqdb%%'") == [])
+    mine = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'mqdb%%'"
+    wait_until(lambda: query(database.dsn, mine) == [])
     assert query(database.dsn, "SELECT expires_at < mqdb.now() FROM mqdb.leader") == [(True,)]
 
 
