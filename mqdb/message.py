@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final
 
 from mqdb.compression import COMPRESSED_FLAG, decompress
 from mqdb.errors import BodyEmpty, BodyInvalid, BodyTooLarge, ParameterInvalid
 from mqdb.property import KEY_SEPARATOR, Property, check_properties, with_tag_and_keys
-from mqdb.topic import check_can_send, check_topic_name
+from mqdb.topic import RETRY_PREFIX, check_can_send, check_topic_name
 from mqdb.unique_id import format_unique_id
 
 #: 4 MiB; a body of exactly this size passes. The limit of a broker may be another one.
@@ -80,14 +81,23 @@ def check_message(message: Message, max_body_bytes: int = MAX_BODY_BYTES) -> Non
     PropertyInvalid, PropertiesTooLarge: the content. ParameterInvalid: the flag.
     Source: Validators.checkMessage.
     """
-    check_topic_name(message.topic)
-    check_can_send(message.topic)
+    check_topic = _check_topic_once if type(message.topic) is str else _check_topic  # what is no text may have no hash
+    check_topic(message.topic)
     if not message.body:
         raise BodyEmpty(message.topic)
     if len(message.body) > max_body_bytes:
         raise BodyTooLarge(len(message.body), max_body_bytes)
     check_properties(message.properties, message.tag, message.keys)
     _check_flag(message.flag)
+
+
+def _check_topic(topic: str) -> None:
+    check_topic_name(topic)
+    check_can_send(topic)
+
+
+# A producer has few topics and many messages.
+_check_topic_once = lru_cache(maxsize=4096)(_check_topic)
 
 
 def stored_properties(message: Message, unique_id: uuid.UUID) -> dict[str, str]:
@@ -100,6 +110,7 @@ def stored_properties(message: Message, unique_id: uuid.UUID) -> dict[str, str]:
 
 
 _UNIQ_KEY: Final = Property.UNIQ_KEY.value
+_RETRY_TOPIC: Final = Property.RETRY_TOPIC.value
 
 
 def _bytes_of(body: object) -> bytes:
@@ -242,8 +253,12 @@ class ReceivedMessage:
 
     @property
     def topic(self) -> str:
-        """The topic of the queue."""
-        return self.queue.topic
+        """The topic that it was sent to. For one that comes again that is not the topic of its queue.
+
+        Source: DefaultMQPushConsumerImpl.resetRetryAndNamespace.
+        """
+        topic = self.queue.topic
+        return self.properties.get(_RETRY_TOPIC, topic) if topic.startswith(RETRY_PREFIX) else topic
 
     @property
     def message_id(self) -> str:

@@ -104,14 +104,17 @@ def check_properties(properties: Mapping[str, str], tag: str | None, keys: Seque
     keys and the unique id that each message gets.
     Source: Message.putUserProperty, MessageExtEncoder.
     """
-    if not RESERVED_PROPERTIES.isdisjoint(properties):
-        raise PropertyReserved(min(RESERVED_PROPERTIES.intersection(properties)))
-    for name, value in properties.items():
-        if not (_is_word(name) and _is_word(value)):
-            raise PropertyInvalid(str(name), _word_fault("name", name) or _word_fault("value", value))
+    if _are_plain(properties, tag, keys):
+        return
+    _check_names_and_values(properties)
     _check_tag(tag)
     _check_keys(keys)
     _check_characters_and_size(with_tag_and_keys(properties, tag, keys))
+
+
+def storable(text: str) -> str:
+    """`text` with U+FFFD in place of each character that no property may hold."""
+    return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 _TAGS: Final = Property.TAGS.value
@@ -123,6 +126,36 @@ _FORBIDDEN = re.compile("[\x00-\x02\ud800-\udfff]")
 
 _SEPARATORS_BYTES: Final = 2
 _UNIQUE_ID_BYTES: Final = len(Property.UNIQ_KEY) + 32 + _SEPARATORS_BYTES
+
+
+#: So many characters cannot be too large, whatever they are and however many names and values they make.
+_SURELY_FITTING: Final = 4_096
+
+
+def _are_plain(properties: Mapping[str, str], tag: str | None, keys: Sequence[str]) -> bool:
+    """Whether one quick look finds nothing that could be wrong: with nearly all messages, so that they cost little."""
+    texts = [*properties, *properties.values(), *keys]
+    if tag is not None:
+        texts.append(tag)
+    try:
+        text = "".join(texts)
+    except TypeError:
+        return False
+    return (
+        all(texts)
+        and len(text) <= _SURELY_FITTING
+        and text.isprintable()
+        and " " not in text
+        and RESERVED_PROPERTIES.isdisjoint(properties)
+    )
+
+
+def _check_names_and_values(properties: Mapping[str, str]) -> None:
+    if not RESERVED_PROPERTIES.isdisjoint(properties):
+        raise PropertyReserved(min(RESERVED_PROPERTIES.intersection(properties)))
+    for name, value in properties.items():
+        if not (_is_word(name) and _is_word(value)):
+            raise PropertyInvalid(str(name), _word_fault("name", name) or _word_fault("value", value))
 
 
 def _is_word(text: object) -> bool:
@@ -149,7 +182,7 @@ def _check_keys(keys: Sequence[object]) -> None:
 
 
 def _check_characters_and_size(stored: Mapping[str, str]) -> None:
-    # One search in one text, not one for each name and value: this runs for every message sent.
+    # One search in one text, not one for each name and value.
     text = "".join(stored) + "".join(stored.values())
     if _FORBIDDEN.search(text):
         raise next(_forbidden_characters(stored))

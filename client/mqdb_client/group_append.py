@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from itertools import chain
 from queue import SimpleQueue
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 from sqlalchemy import Connection
 
@@ -52,13 +52,6 @@ _SHARE_TO_LEAD: Final = 0.05
 _FAULTS_OF_A_ROW: Final = ("22", "23", "54")
 
 
-class Appended(NamedTuple):
-    """Where the records of a unit are, in their order, and what their commit has waited for."""
-
-    positions: list[int]
-    status: SendStatus
-
-
 class OutcomeUnknown(Exception):
     """The server was asked to store the records, and its answer is missing.
 
@@ -72,17 +65,6 @@ class OutcomeUnknown(Exception):
         self.after_pos = after_pos
 
 
-class Terms(NamedTuple):
-    """Until when a unit may take. `deadline` is of time.monotonic, `timeout_seconds` is for an error's sentence.
-
-    Who is not patient does not wait for a connection that is lost.
-    """
-
-    deadline: float
-    timeout_seconds: float
-    is_patient: bool = True
-
-
 class _State(Enum):
     WAITING = auto()
     LEADING = auto()  #: its thread appends, for itself and for those it takes along
@@ -93,70 +75,55 @@ class _State(Enum):
 
 
 class Unit:
-    """Records that go together, and what becomes of them: `appended`, or an error. Changes under the guard only."""
+    """Records that go together, and what becomes of them: `positions` and `status`, or `error`.
 
-    __slots__ = ("appended", "error", "has_waited", "records", "state", "terms", "topic", "turn")
+    `deadline` is of time.monotonic, `timeout_seconds` is for an error's sentence. One that is not patient does not
+    wait for a connection that is lost. The state changes under the guard of the group append only.
+    """
 
-    def __init__(self, records: Sequence[Record], topic: str, terms: Terms) -> None:
-        self.records = records
+    __slots__ = (
+        "deadline",
+        "done",
+        "error",
+        "has_waited",
+        "is_patient",
+        "positions",
+        "state",
+        "status",
+        "timeout_seconds",
+        "topic",
+        "turn",
+    )
+
+    #: Where its records are, in their order, and what their commit has waited for; set when they are stored.
+    positions: Sequence[int]
+    status: SendStatus
+    state: _State
+
+    def __init__(self, topic: str, deadline: float, timeout_seconds: float, is_patient: bool = True) -> None:
         self.topic = topic
-        self.terms = terms
+        self.deadline = deadline
+        self.timeout_seconds = timeout_seconds
+        self.is_patient = is_patient
         #: Released when its thread has to lead, or finds a result; None for one that leads from the start.
         self.turn: threading.Lock | None = None
+        #: Called when it has ended, for a unit that no thread waits for.
+        self.done: Callable[[], None] | None = None
         self.has_waited = False
-        self.state = _State.LEADING
-        self.appended: Appended | None = None
         self.error: MqdbError | OutcomeUnknown | None = None
 
-    def wait_in(self, queue: "deque[Unit]") -> None:
-        self.turn = threading.Lock()
-        self.turn.acquire()
-        self.has_waited = True
-        self.state = _State.WAITING
-        queue.append(self)
+    def records(self) -> Sequence[Record]:
+        """Its records, of one topic; made when they are first asked for.
 
-    def wake(self, state: _State) -> None:
-        self.state = state
-        # Not held any more by one whose time was up in the moment in which it was told to lead.
-        if self.turn is not None and self.turn.locked():
-            self.turn.release()
+        Mostly that is in the thread that leads: one that makes those of many, one after the other, takes a third of
+        the time that it costs many threads to make one each.
+        """
+        raise NotImplementedError
 
-    def result(self) -> Appended:
-        """What has become of it, once it is done."""
-        if self.error is not None:
-            raise self.error
-        assert self.appended is not None
-        return self.appended
-
-
-class _HandedIn(Unit):
-    """A unit that no thread waits for."""
-
-    __slots__ = ("_done", "_lead")
-
-    def __init__(
-        self,
-        records: Sequence[Record],
-        topic: str,
-        terms: Terms,
-        lead: Callable[[Unit], None],
-        done: Callable[[Unit], None],
-    ) -> None:
-        super().__init__(records, topic, terms)
-        self._lead = lead
-        self._done = done
-
-    def wait_in(self, queue: "deque[Unit]") -> None:
-        self.has_waited = True
-        self.state = _State.WAITING
-        queue.append(self)
-
-    def wake(self, state: _State) -> None:
-        self.state = state
-        if state is _State.LEADING:
-            self._lead(self)
-        else:
-            self._done(self)
+    def succeed(self, positions: Sequence[int], status: SendStatus) -> None:
+        """They are stored. Called by the thread that leads, like `records`."""
+        self.positions = positions
+        self.status = status
 
 
 class GroupAppend:
@@ -182,25 +149,25 @@ class GroupAppend:
         self._to_lead: SimpleQueue[Unit | None] = SimpleQueue()
         self._leader: threading.Thread | None = None
 
-    def append(self, records: Sequence[Record], topic: str, terms: Terms) -> Appended:
-        """Append records of one topic: all are stored, or none.
+    def append(self, unit: Unit) -> None:
+        """Append the records of a unit: all are stored, or none.
 
         Raises what `mqdb.broker.send.append` raises; SendGivenUp, or why there is no connection, at the deadline;
         OutcomeUnknown.
         """
-        unit = Unit(records, topic, terms)
         with self._guard:
             self._enter(unit)
         if unit.state is _State.LEADING if unit.turn is None else self._follow(unit, unit.turn):
             self._lead(unit)
-        return unit.result()
+        if unit.error is not None:
+            raise unit.error
 
-    def hand_in(self, records: Sequence[Record], topic: str, terms: Terms, done: Callable[[Unit], None]) -> None:
-        """Have records appended, and `done` called with their unit, soon after the deadline at the latest.
+    def hand_in(self, unit: Unit, done: Callable[[], None]) -> None:
+        """Have a unit appended, and `done` called, soon after the deadline at the latest.
 
         `done` is called in a thread that appends and has to be quick; it must not come back here.
         """
-        unit = _HandedIn(records, topic, terms, self._to_lead.put, done)
+        unit.done = done
         with self._guard:
             if self._leader is None and not self._is_closed:
                 leader = threading.Thread(target=self._lead_handed_in, name="mqdb-group-append", daemon=True)
@@ -222,12 +189,28 @@ class GroupAppend:
             raise IllegalState("the producer", "shut down")
         if not self._is_busy:
             self._is_busy = True
-            unit.wake(_State.LEADING)
-        elif unit.terms.is_patient or not self._held.is_lost:
-            unit.wait_in(self._waiting)
+            self._wake(unit, _State.LEADING)
+        elif unit.is_patient or not self._held.is_lost:
+            if unit.done is None:
+                unit.turn = threading.Lock()
+                unit.turn.acquire()
+            unit.has_waited = True
+            unit.state = _State.WAITING
+            self._waiting.append(unit)
         else:  # the one that leads waits for a connection
             unit.error = self._not_stored(unit, self._held.why_lost)
-            unit.wake(_State.DONE)
+            self._wake(unit, _State.DONE)
+
+    def _wake(self, unit: Unit, state: _State) -> None:
+        unit.state = state
+        if unit.done is None:
+            # Not held any more by one whose time was up in the moment in which it was told to lead.
+            if unit.turn is not None and unit.turn.locked():
+                unit.turn.release()
+        elif state is _State.LEADING:
+            self._to_lead.put(unit)
+        else:
+            unit.done()
 
     def _lead_handed_in(self) -> None:
         while (unit := self._to_lead.get()) is not None:
@@ -242,7 +225,7 @@ class GroupAppend:
     def _follow(self, unit: Unit, turn: threading.Lock) -> bool:
         """Wait; True when it is this thread's turn to lead, False when there is a result."""
         try:
-            if turn.acquire(timeout=max(0.0, unit.terms.deadline - time.monotonic())):
+            if turn.acquire(timeout=max(0.0, unit.deadline - time.monotonic())):
                 return unit.state is _State.LEADING
         except BaseException:  # Ctrl-C
             with self._guard:
@@ -285,27 +268,34 @@ class GroupAppend:
 
     def _has_time(self, leader: Unit) -> bool:
         """Whether one that has waited has some time left: the end of its time would end the others' statement."""
-        seconds_left = leader.terms.deadline - time.monotonic()
-        return not leader.has_waited or seconds_left >= leader.terms.timeout_seconds * _SHARE_TO_LEAD
+        seconds_left = leader.deadline - time.monotonic()
+        return not leader.has_waited or seconds_left >= leader.timeout_seconds * _SHARE_TO_LEAD
 
-    def _take_along(self, batch: list[Unit], backend: Backend | None) -> None:
-        """Take those who wait into the statement that `backend` is about to be asked to run."""
+    def _take_along(self, batch: list[Unit], backend: Backend | None) -> list[Record]:
+        """Take those who wait into the statement that `backend` is about to be asked to run; its records."""
+        records = list(batch[0].records())
         if not self._waiting:
             self._asked = backend
-            return
-        room, bytes_left = MAX_GATHERED_MESSAGES - len(batch[0].records), MAX_GATHERED_BYTES - _bytes(batch[0])
+            return records
+        bytes_left = MAX_GATHERED_BYTES - sum(map(record_size, records))
         with self._guard:
             self._asked = backend
             while self._waiting:
                 unit = self._waiting[0]
-                room, bytes_left = room - len(unit.records), bytes_left - _bytes(unit)
-                if room < 0 or bytes_left < 0:
+                try:
+                    more = unit.records()
+                except Exception:  # noqa: BLE001 - raised again in its own thread, when that leads
                     break
+                bytes_left -= sum(map(record_size, more))
+                if bytes_left < 0 or len(records) + len(more) > MAX_GATHERED_MESSAGES:
+                    break
+                records += more
                 batch.append(unit)
                 unit.state = _State.TAKEN
                 self._waiting.popleft()
+        return records
 
-    def _take_again(self, part: list[Unit], backend: Backend | None) -> None:
+    def _take_again(self, part: list[Unit], backend: Backend | None) -> list[Record]:
         """The same for a part of a statement that was refused; who does not wait any more is left out."""
         with self._guard:
             self._asked = backend
@@ -313,10 +303,11 @@ class GroupAppend:
             for unit in part:
                 if unit.state is _State.APART:
                     unit.state = _State.TAKEN
+        return list(chain.from_iterable(unit.records() for unit in part))
 
     def _pass_on(self) -> None:
         if self._waiting:
-            self._waiting.popleft().wake(_State.LEADING)
+            self._wake(self._waiting.popleft(), _State.LEADING)
             return
         self._is_busy = False
         if self._is_closed:
@@ -324,17 +315,18 @@ class GroupAppend:
 
     # -- storing ------------------------------------------------------------------------------
 
-    def _store(self, units: list[Unit], leader: Unit, take: Callable[[list[Unit], Backend | None], None]) -> None:
+    def _store(
+        self, units: list[Unit], leader: Unit, take: Callable[[list[Unit], Backend | None], list[Record]]
+    ) -> None:
         """Append units by one statement, or by several where one of them spoils it for the others.
 
         `take` is called when there is a connection, and changes the list: until then nobody is bound to this leader.
         """
 
         def work(connection: Connection) -> tuple[list[int], SendStatus]:
-            take(units, self._backend_on(connection))
-            if not units:
+            records = take(units, self._backend_on(connection))
+            if not records:
                 return [], SendStatus.SEND_OK
-            records = list(chain.from_iterable(unit.records for unit in units)) if len(units) > 1 else units[0].records
             return committed(connection, lambda connection: append(connection, records, units[0].topic))
 
         try:
@@ -365,17 +357,17 @@ class GroupAppend:
         """As HeldConnection.run. While a patient leader waits for a connection, those who are not turn elsewhere."""
         while True:
             try:
-                return self._held.run(work, leader.terms.deadline, is_patient=False)
+                return self._held.run(work, leader.deadline, is_patient=False)
             except NotRun as not_run:
-                if not leader.terms.is_patient or time.monotonic() >= leader.terms.deadline:
+                if not leader.is_patient or time.monotonic() >= leader.deadline:
                     raise
                 self._dismiss_impatient(not_run.error)
-                self._held.wait_connected(leader.terms.deadline)
+                self._held.wait_connected(leader.deadline)
 
     def _dismiss_impatient(self, why: MqdbError | None) -> None:
         with self._guard:
-            patient = [unit for unit in self._waiting if unit.terms.is_patient]
-            impatient = [unit for unit in self._waiting if not unit.terms.is_patient]
+            patient = [unit for unit in self._waiting if unit.is_patient]
+            impatient = [unit for unit in self._waiting if not unit.is_patient]
             self._waiting.clear()
             self._waiting.extend(patient)
             self._end_as_failed(impatient, lambda unit: self._not_stored(unit, why), None)
@@ -385,9 +377,9 @@ class GroupAppend:
         begin = 0
         with self._guard:
             for unit in units:
-                end = begin + len(unit.records)
+                end = begin + len(unit.records())
                 if unit.state is not _State.ABANDONED:
-                    unit.appended = Appended(positions[begin:end], status)
+                    unit.succeed(positions[begin:end], status)
                     unit.state = _State.DONE
                     self._untold.append(unit)
                 begin = end
@@ -417,7 +409,7 @@ class GroupAppend:
     def _tell(self) -> None:
         # Without the guard: those who are woken while it is held would only wait for it.
         while self._untold:
-            self._untold.popleft().wake(_State.DONE)
+            self._wake(self._untold.popleft(), _State.DONE)
 
     def _give_up(self, units: list[Unit], leader: Unit, why: MqdbError | None) -> None:
         """Nothing is stored, and the leader's time is up. The others have time left, and wait again."""
@@ -439,7 +431,7 @@ class GroupAppend:
                 self._waiting.appendleft(unit)
 
     def _not_stored(self, unit: Unit, why: MqdbError | None) -> MqdbError:
-        return copy.copy(why) if why is not None else SendGivenUp(unit.topic, unit.terms.timeout_seconds)
+        return copy.copy(why) if why is not None else SendGivenUp(unit.topic, unit.timeout_seconds)
 
     def _unknown(self, reason: str) -> OutcomeUnknown:
         backend = self._asked
@@ -457,13 +449,9 @@ def _apart(batch: list[Unit], error: MqdbError) -> list[list[Unit]]:
     """
     of_queue: dict[int, list[Unit]] = {}
     for unit in batch:
-        of_queue.setdefault(unit.records[0].queue_key, []).append(unit)
+        of_queue.setdefault(unit.records()[0].queue_key, []).append(unit)
     if isinstance(error, TopicNotFound):
         return list(of_queue.values()) if len(of_queue) > 1 else []
     if isinstance(error, StorageRefused) and error.sqlstate.startswith(_FAULTS_OF_A_ROW) and len(batch) > 1:
         return [batch[: len(batch) // 2], batch[len(batch) // 2 :]]
     return []
-
-
-def _bytes(unit: Unit) -> int:
-    return sum(map(record_size, unit.records))

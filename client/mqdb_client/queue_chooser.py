@@ -4,10 +4,21 @@ RocketMQ: TopicPublishInfo.selectOneMessageQueue, MQFaultStrategy.selectOneMessa
 """
 
 from collections.abc import Sequence
+from typing import Protocol, TypeVar
 
-from mqdb.message import MessageQueue
 from mqdb_client.fault_tolerance import LatencyFaultTolerance
 from mqdb_client.queue_selector import RoundRobin
+
+
+class OnBroker(Protocol):
+    """A queue, or what stands for one."""
+
+    @property
+    def broker_name(self) -> str:
+        """The broker of the queue."""
+
+
+Q = TypeVar("Q", bound=OnBroker)
 
 
 class QueueChooser:
@@ -24,7 +35,7 @@ class QueueChooser:
         # the first queue behind those of the broker that is down would get it all.
         self._turn_of_others = RoundRobin()
 
-    def choose(self, queues: Sequence[MessageQueue], avoid: str | None = None) -> MessageQueue:
+    def choose(self, queues: Sequence[Q], avoid: str | None = None) -> Q:
         """The next of `queues`, of which there must be one, if possible not on the broker `avoid`.
 
         `avoid` is the broker that has just failed; if the topic has no other, it is tried again. With fault tolerance

@@ -6,13 +6,29 @@ the queue comes later, from dispatch. RocketMQ: CommitLog.
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import psycopg
-from sqlalchemy import BigInteger, DateTime, Integer, LargeBinary, Text, bindparam, cast, func, insert, select
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    DateTime,
+    Integer,
+    LargeBinary,
+    Text,
+    bindparam,
+    cast,
+    func,
+    insert,
+    literal_column,
+    select,
+)
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.dialects.postgresql import UUID as PgUUID
+from sqlalchemy.sql import FromClause
+from sqlalchemy.sql.selectable import LateralFromClause
 from sqlalchemy.types import TypeEngine
 
 from mqdb.store.engine import text_of
@@ -59,23 +75,17 @@ def _append_one() -> str:
     return text_of(insert(commit_log).values(values).returning(commit_log.c.log_pos))
 
 
-def _append_many() -> str:
-    """Any number of records, in the order given: as fast as COPY, and it says where each went."""
-    arrays = [cast(bindparam(name), ARRAY(Text() if name == "properties" else type_)) for name, type_ in _TYPES.items()]
-    given = func.unnest(*arrays).table_valued(*_TYPES, name="given").render_derived()
-    columns: list[Any] = [cast(given.c[name], type_) for name, type_ in _TYPES.items()]
-    columns[0] = select(queue.c.queue_key).where(queue.c.queue_key == given.c.queue_key).scalar_subquery()
-    rows = select(*columns).select_from(given)
-    return text_of(insert(commit_log).from_select(list(_TYPES), rows).returning(commit_log.c.log_pos))
+# What records that are appended together often have in common.
+_SHARABLE: Final = ("queue_key", "born_time", "born_host", "flag", "sys_flag", "reconsume_times")
 
 
-# What the messages of one batch of a producer have in common.
-_SHARED = ("queue_key", "born_time", "born_host", "sys_flag", "reconsume_times")
+@lru_cache
+def _append_many(shared: tuple[str, ...] = ()) -> str:
+    """Any number of records, in the order given: as fast as COPY, and it says where each went.
 
-
-def _append_alike() -> str:
-    """Records that differ only in what is not shared, in the order given: one look at the queue, fewer arrays."""
-    own = {name: type_ for name, type_ in _TYPES.items() if name not in _SHARED}
+    What they share is given once: fewer arrays, and one look at the queue.
+    """
+    own = {name: type_ for name, type_ in _TYPES.items() if name not in shared}
     arrays = [cast(bindparam(name), ARRAY(Text() if name == "properties" else type_)) for name, type_ in own.items()]
     given = func.unnest(*arrays).table_valued(*own, name="given").render_derived()
     columns: list[Any] = [cast(given.c[name] if name in own else bindparam(name), _TYPES[name]) for name in _TYPES]
@@ -86,7 +96,34 @@ def _append_alike() -> str:
 
 APPEND_ONE = _append_one()
 APPEND_MANY = _append_many()
-APPEND_ALIKE = _append_alike()
+
+
+#: The log as `record_of` reads it.
+cl = commit_log.alias("cl")
+
+#: What every copy of a record keeps.
+KEPT: Final = ("born_time", "msg_id", "sys_flag", "flag", "born_host", "tags", "keys", "body")
+
+
+def record_of(wanted: FromClause, *columns: ColumnElement[Any]) -> LateralFromClause:
+    """Columns of `cl`, of the record at `wanted.log_pos`; no row where there is none. Uses commit_log_pkey.
+
+    Parameters: lowest_pos and past_pos, between which it is. They are parameters, so that the other partitions are not
+    even opened. It is bound to the primary key by the order asked for, with a range in place of an equality, for which
+    the order would say nothing: the plan may be made while a segment is empty, and costs say nothing then.
+    """
+    return (
+        select(*columns)
+        .where(
+            cl.c.log_pos >= wanted.c.log_pos,
+            cl.c.log_pos <= wanted.c.log_pos,
+            cl.c.log_pos >= cast(bindparam("lowest_pos"), BigInteger),
+            cl.c.log_pos < cast(bindparam("past_pos"), BigInteger),
+        )
+        .order_by(cl.c.log_pos)
+        .limit(literal_column("1", Integer))
+        .lateral("r")
+    )
 
 
 def append(connection: "psycopg.Connection[Any]", records: Sequence[Record]) -> list[int]:
@@ -97,8 +134,6 @@ def append(connection: "psycopg.Connection[Any]", records: Sequence[Record]) -> 
     if len(records) == 1:
         return [row[0] for row in connection.execute(APPEND_ONE, records[0]._asdict())]
     columns: dict[str, Any] = dict(zip(Record._fields, map(list, zip(*records, strict=True)), strict=True))
-    statement = APPEND_MANY
-    if all(columns[name].count(columns[name][0]) == len(records) for name in _SHARED):
-        columns.update((name, columns[name][0]) for name in _SHARED)
-        statement = APPEND_ALIKE
-    return [row[0] for row in connection.execute(statement, columns)]
+    shared = tuple(name for name in _SHARABLE if columns[name].count(columns[name][0]) == len(records))
+    columns.update((name, columns[name][0]) for name in shared)
+    return [row[0] for row in connection.execute(_append_many(shared), columns)]

@@ -2,8 +2,9 @@
 
 import _thread
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from itertools import chain
 from queue import SimpleQueue
 
@@ -11,20 +12,34 @@ import pytest
 from sqlalchemy import Engine
 
 from mqdb.broker import send
-from mqdb.errors import IllegalState, MqdbError, SendGivenUp
+from mqdb.errors import IllegalState, MessageIllegal, MqdbError, SendGivenUp
 from mqdb.message import Message
 from mqdb.store.commit_log import Record
 from mqdb.unique_id import UniqueIdGenerator
 from mqdb_client import group_append
-from mqdb_client.group_append import GroupAppend, OutcomeUnknown, Terms, Unit
+from mqdb_client.group_append import GroupAppend, OutcomeUnknown, Unit
 from mqdb_client.held_connection import HeldConnection
 from tests.fixtures.log import create_topic
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
+from tests.fixtures.producers import is_blocked
 from tests.fixtures.threads import Doing
 
 STALL = "LOCK TABLE mqdb.commit_log IN SHARE MODE"
 _ids = UniqueIdGenerator()
+
+
+class Given(Unit):
+    """A unit of records that are there already, or of none that can be made."""
+
+    def __init__(self, records: Sequence[Record] | Exception, seconds: float) -> None:
+        super().__init__("orders", time.monotonic() + seconds, timeout_seconds=3.0)
+        self._given = records
+
+    def records(self) -> Sequence[Record]:
+        if isinstance(self._given, Exception):
+            raise self._given
+        return self._given
 
 
 class Log:
@@ -46,22 +61,33 @@ class Log:
         message = Message("orders", body)
         return [send.record(message, self.queue_key, _ids.next(), datetime.now(UTC), "test") for _ in range(count)]
 
+    def unit(self, name: str, seconds: float = 30, count: int = 1, size: int = 0) -> Given:
+        return Given(self.records(name, count, size), seconds)
+
     def sender(
         self, name: str, seconds: float = 30, count: int = 1, size: int = 0
-    ) -> Doing[list[int] | OutcomeUnknown]:
+    ) -> Doing[Sequence[int] | OutcomeUnknown]:
         """Begins to send; returns when it is under way or waits."""
-        is_first, waiting = not self.appends._is_busy, len(self.appends._waiting)
-        records = self.records(name, count, size)
+        return self.begin(self.unit(name, seconds, count, size))
 
-        def append() -> list[int] | OutcomeUnknown:
+    def begin(self, unit: Unit) -> Doing[Sequence[int] | OutcomeUnknown]:
+        is_first, waiting = not self.appends._is_busy, len(self.appends._waiting)
+
+        def append() -> Sequence[int] | OutcomeUnknown:
             try:
-                return self.appends.append(records, "orders", terms(seconds)).positions
+                self.appends.append(unit)
             except OutcomeUnknown as unknown:
                 return unknown
+            return unit.positions
 
         doing = Doing(append)
-        wait_until(lambda: self.held._current is not None if is_first else len(self.appends._waiting) > waiting)
+        wait_until(lambda: self.is_under_way() if is_first else len(self.appends._waiting) > waiting)
         return doing
+
+    def is_under_way(self) -> bool:
+        """Whether the server was asked for a statement: it waits for the lock."""
+        link = self.held._link
+        return link is not None and is_blocked(self.database, link.driver.info.backend_pid)
 
     def unlock(self) -> None:
         self.locker.rollback()
@@ -75,14 +101,10 @@ class Log:
         return [row[0] for row in rows]
 
 
-def stored(sender: "Doing[list[int] | OutcomeUnknown]") -> list[int]:
+def stored(sender: "Doing[Sequence[int] | OutcomeUnknown]") -> list[int]:
     positions = sender.result()
-    assert isinstance(positions, list)
-    return positions
-
-
-def terms(seconds: float) -> Terms:
-    return Terms(time.monotonic() + seconds, timeout_seconds=3.0)
+    assert not isinstance(positions, OutcomeUnknown)
+    return list(positions)
 
 
 @pytest.fixture
@@ -156,7 +178,7 @@ def test_who_is_under_way_with_another_does_not_know_the_outcome(log: Log) -> No
 
 def test_ctrl_c_in_the_thread_that_leads_leaves_the_others_with_an_answer(log: Log) -> None:
     first = log.sender("a", seconds=0.5)
-    third: list[Doing[list[int] | OutcomeUnknown]] = []
+    third: list[Doing[Sequence[int] | OutcomeUnknown]] = []
 
     def interrupt() -> None:
         wait_until(lambda: len(log.appends._waiting) == 1)
@@ -168,12 +190,12 @@ def test_ctrl_c_in_the_thread_that_leads_leaves_the_others_with_an_answer(log: L
 
     interrupter = Doing(interrupt)
     with pytest.raises(KeyboardInterrupt):
-        log.appends.append(log.records("b"), "orders", terms(30))
+        log.appends.append(log.unit("b"))
     interrupter.result()
 
     assert isinstance(third[0].outcome(), OutcomeUnknown)
     log.unlock()
-    log.appends.append(log.records("d"), "orders", terms(10))
+    log.appends.append(log.unit("d"))
     assert log.statements() == [["d"]]
 
 
@@ -196,12 +218,26 @@ def test_a_statement_carries_no_more_bytes_than_its_share(log: Log, monkeypatch:
     assert log.statements() == [["a"], ["b", "c"], ["d"], ["e"], ["f"]]
 
 
+def test_one_whose_records_cannot_be_made_fails_alone(log: Log) -> None:
+    first = log.sender("a")
+    second = log.sender("b")
+    fault = MessageIllegal("no record can be made of it")
+    third = log.begin(Given(fault, seconds=30))
+    fourth = log.sender("d")
+    log.unlock()
+
+    assert third.error() is fault
+    for sender in (first, second, fourth):
+        assert len(stored(sender)) == 1
+    assert log.statements() == [["a"], ["b"], ["d"]]
+
+
 def test_after_the_end_nothing_is_taken(log: Log) -> None:
     log.unlock()
     log.appends.close()
 
     with pytest.raises(IllegalState, match="shut down"):
-        log.appends.append(log.records("a"), "orders", terms(1))
+        log.appends.append(log.unit("a"))
 
 
 def test_a_queue_that_is_gone_is_asked_for_once(log: Log) -> None:
@@ -227,36 +263,36 @@ def test_a_queue_that_is_gone_is_asked_for_once(log: Log) -> None:
 def test_what_is_handed_in_is_stored_with_those_who_wait_in_their_order(log: Log) -> None:
     done: SimpleQueue[Unit] = SimpleQueue()
     senders = [log.sender("a"), log.sender("b")]
-    log.appends.hand_in(log.records("c", count=2), "orders", terms(30), done.put)
+    handed_in = log.unit("c", count=2)
+    log.appends.hand_in(handed_in, partial(done.put, handed_in))
     senders.append(log.sender("d"))
     log.unlock()
 
     positions = [position for sender in senders for position in stored(sender)]
-    handed_in = done.get(timeout=10).result().positions
+    assert done.get(timeout=10) is handed_in
 
     assert log.statements() == [["a"], ["b", "c", "c", "d"]]
-    assert positions[1] < handed_in[0] < handed_in[1] < positions[2]
+    assert positions[1] < handed_in.positions[0] < handed_in.positions[1] < positions[2]
 
 
 def test_what_is_handed_in_where_nobody_is_at_work_needs_no_other_thread(log: Log) -> None:
     log.unlock()
     done: SimpleQueue[Unit] = SimpleQueue()
     for name in "abc":
-        log.appends.hand_in(log.records(name), "orders", terms(30), done.put)
+        unit = log.unit(name)
+        log.appends.hand_in(unit, partial(done.put, unit))
 
-    for _ in "abc":
-        done.get(timeout=10).result()
+    assert [done.get(timeout=10).error for _ in "abc"] == [None] * 3
     assert list(chain.from_iterable(log.statements())) == ["a", "b", "c"]
 
 
 def test_what_is_handed_in_is_given_up_at_its_deadline(log: Log) -> None:
     done: SimpleQueue[Unit] = SimpleQueue()
     for name, seconds in (("a", 0.5), ("b", 0.6)):
-        log.appends.hand_in(log.records(name), "orders", terms(seconds), done.put)
+        unit = log.unit(name, seconds)
+        log.appends.hand_in(unit, partial(done.put, unit))
 
-    for _ in "ab":
-        with pytest.raises(SendGivenUp):
-            done.get(timeout=10).result()
+    assert all(isinstance(done.get(timeout=10).error, SendGivenUp) for _ in "ab")
     log.unlock()
     assert log.statements() == []
 
@@ -264,7 +300,8 @@ def test_what_is_handed_in_is_given_up_at_its_deadline(log: Log) -> None:
 def test_the_end_waits_for_what_was_handed_in(log: Log) -> None:
     done: SimpleQueue[Unit] = SimpleQueue()
     for name in "ab":
-        log.appends.hand_in(log.records(name), "orders", terms(30), done.put)
+        unit = log.unit(name)
+        log.appends.hand_in(unit, partial(done.put, unit))
     closing = Doing(log.appends.close)
     wait_until(lambda: log.appends._is_closed)
     log.unlock()

@@ -35,7 +35,7 @@ from tests.fixtures.log import append as append_by_hand
 from tests.fixtures.log import create_topic, dispatch_all
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
-from tests.fixtures.producers import link_of
+from tests.fixtures.producers import is_blocked, link_of, pid_of
 from tests.fixtures.threads import Doing, at_once
 
 STALL = "LOCK TABLE mqdb.commit_log IN SHARE MODE"
@@ -377,8 +377,9 @@ def gathered(database: Database, producer: Producer, *work: Callable[[], Any]) -
     """What each returns or raises, all while the log is locked: the first leads alone, the others gather behind it."""
     locker = database.connect(autocommit=False)
     locker.execute(STALL)
+    pid = pid_of(producer)
     doings = [Doing(work[0])]
-    wait_until(lambda: link_of(producer).connection._current is not None)
+    wait_until(lambda: is_blocked(database, pid))
     doings += map(Doing, work[1:])
     wait_until(lambda: len(link_of(producer).appends._waiting) == len(work) - 1)
     locker.rollback()

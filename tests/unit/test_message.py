@@ -315,6 +315,25 @@ def test_properties_are_not_parsed_until_they_are_read() -> None:
         _ = message.properties
 
 
+def test_a_message_that_comes_again_shows_the_topic_that_it_was_sent_to() -> None:
+    queue = MessageQueue("%RETRY%billing", "broker-a", 0)
+
+    message = received(queue=queue, properties={"RETRY_TOPIC": "orders"})
+
+    assert (message.topic, message.queue) == ("orders", queue)
+
+
+def test_only_the_retry_queue_makes_a_message_a_retry() -> None:
+    """In the dead letter queue, say, it has the property still."""
+    queue = MessageQueue("%DLQ%billing", "broker-a", 0)
+
+    assert received(queue=queue, properties={"RETRY_TOPIC": "orders"}).topic == "%DLQ%billing"
+
+
+def test_what_somebody_has_sent_to_a_retry_topic_shows_that_topic() -> None:
+    assert received(queue=MessageQueue("%RETRY%billing", "broker-a", 0)).topic == "%RETRY%billing"
+
+
 def test_times_are_aware_and_exact() -> None:
     message = received(born_time=0, store_time=-1)
 

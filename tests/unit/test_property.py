@@ -1,11 +1,13 @@
 """Properties: what a user may store, down to the last byte."""
 
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mqdb import property as property_module
 from mqdb.errors import PropertiesTooLarge, PropertyInvalid, PropertyReserved, ResponseCode
 from mqdb.property import MAX_PROPERTIES_BYTES, RESERVED_PROPERTIES, Property, check_properties
 
@@ -35,6 +37,18 @@ def padded_to(size: int, padding: str = "x", **others: str) -> dict[str, str]:
     rest = size - 42 - size_of({**others, "padding": ""})
     whole, remainder = divmod(rest, len(padding.encode()))
     return {**others, "padding": padding * whole + "x" * remainder}
+
+
+anything = st.one_of(
+    st.text(max_size=3), st.sampled_from(["TAGS", " ", "\ud800", "\1", "\u3000", "x" * 9_000]), st.none()
+)
+
+
+@given(st.dictionaries(anything, anything, max_size=4), anything, st.lists(anything, max_size=2))
+def test_what_passes_the_quick_look_passes_the_full_check(properties: Any, tag: Any, keys: Any) -> None:
+    if property_module._are_plain(properties, tag, keys):
+        with patch.object(property_module, "_are_plain", return_value=False):
+            check_properties(properties, tag, keys)
 
 
 def test_the_reserved_names_are_those_of_rocketmq() -> None:

@@ -21,7 +21,7 @@ from typing import Final
 
 from mqdb.errors import IllegalState, MqdbError, SendGivenUp
 from mqdb.message import SendResult
-from mqdb_client.group_append import Appended, OutcomeUnknown, Unit
+from mqdb_client.group_append import OutcomeUnknown
 from mqdb_client.producer.delivery import Delivery
 from mqdb_client.producer.sending import Attempt, Sending
 from mqdb_client.producer_hooks import SendMode
@@ -102,7 +102,7 @@ class AsyncSend:
         self._sending = sending
         self._permits = permits
         self._threads_name = f"mqdb-async-send-{next(_numbers)}-"
-        self._ended: SimpleQueue[tuple[_Handed, Attempt, Unit] | None] = SimpleQueue()
+        self._ended: SimpleQueue[tuple[_Handed, Attempt] | None] = SimpleQueue()
         self._judging = ThreadPoolExecutor(_JUDGING_THREADS, thread_name_prefix=f"{self._threads_name}again")
         self._settling = ThreadPoolExecutor(_SETTLING_THREADS, thread_name_prefix=f"{self._threads_name}settle")
         self._thread = threading.Thread(target=self._complete, name=f"{self._threads_name}completion", daemon=True)
@@ -151,40 +151,37 @@ class AsyncSend:
         delivery = handed.delivery
         try:
             attempt = self._sending.begin(delivery)
-            done = partial(self._done, handed, attempt)
-            attempt.link.appends.hand_in(attempt.records, delivery.topic, attempt.terms, done)
+            attempt.place.link.appends.hand_in(attempt, partial(self._ended.put, (handed, attempt)))
         except Exception as error:  # noqa: BLE001 - whoever looks at the future raises it
             self._end(handed, error)
 
-    def _done(self, handed: _Handed, attempt: Attempt, unit: Unit) -> None:
-        self._ended.put((handed, attempt, unit))
-
     def _complete(self) -> None:
         while (ended := self._ended.get()) is not None:
-            handed, attempt, unit = ended
+            handed, attempt = ended
             try:
-                if unit.error is None:
-                    self._finish(handed, attempt, unit.result())
+                if attempt.error is None:
+                    self._finish(handed, attempt)
                 else:
-                    must_wait = isinstance(unit.error, OutcomeUnknown) and handed.delivery.mode is not SendMode.ONEWAY
+                    must_wait = (
+                        isinstance(attempt.error, OutcomeUnknown) and handed.delivery.mode is not SendMode.ONEWAY
+                    )
                     threads = self._settling if must_wait else self._judging
-                    threads.submit(self._judge, handed, attempt, unit.error)
+                    threads.submit(self._judge, handed, attempt, attempt.error)
             except BaseException as error:  # a callback that calls sys.exit would else end the sends of all others
                 logger.exception("an async send has ended in an unforeseen way")
                 self._end(handed, error)
 
-    def _finish(self, handed: _Handed, attempt: Attempt, appended: Appended) -> None:
-        results = self._sending.finish(handed.delivery, attempt, appended)
+    def _finish(self, handed: _Handed, attempt: Attempt) -> None:
+        results = self._sending.finish(handed.delivery, attempt)
         assert results is not None  # only sync sends go to another broker as well
         self._end(handed, results[0])
 
     def _judge(self, handed: _Handed, attempt: Attempt, error: MqdbError | OutcomeUnknown) -> None:
         try:
-            appended = self._sending.judge(handed.delivery, attempt, error)
-            if appended is None:
-                self._try(handed)
+            if self._sending.judge(handed.delivery, attempt, error):
+                self._finish(handed, attempt)
             else:
-                self._finish(handed, attempt, appended)
+                self._try(handed)
         except BaseException as verdict:  # noqa: BLE001 - whoever looks at the future raises it
             self._end(handed, verdict)
 

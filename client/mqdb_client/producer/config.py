@@ -46,7 +46,7 @@ class ProducerConfig:
     def __post_init__(self) -> None:
         check_group_name(self.group, DEFAULT_PRODUCER)
         if not is_broker_name(self.instance_name):
-            reason = "use letters, digits, and _ . - after the first"
+            reason = "use letters, digits, and _ . @ - after the first"
             raise ParameterInvalid("instance_name", self.instance_name, reason)
         self._check_range("retry_times_when_send_failed", 0, 100)
         self._check_range("retry_times_when_send_async_failed", 0, 100)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from mqdb.message import Message, MessageQueue, SendResult
-from mqdb.unique_id import format_unique_id
+from mqdb.unique_id import UniqueIdGenerator, format_unique_id
 from mqdb_client.producer_hooks import SendMode
 from mqdb_client.queue_selector import MessageQueueSelector
 
@@ -32,20 +32,21 @@ ANYWHERE = Target()
 
 @dataclass(slots=True, eq=False)
 class Delivery:
-    """Messages of one topic that are stored together, and how far that has come. `deadline` is of time.monotonic."""
+    """Messages of one topic that are stored together, and how far that has come.
+
+    `began` and `deadline` are of time.monotonic.
+    """
 
     messages: Sequence[Message]
-    unique_ids: Sequence[UUID]
+    id_generator: UniqueIdGenerator
     born_time: datetime
     target: Target
     mode: SendMode
     timeout_seconds: float
-    #: How often it may be tried.
-    times: int
-    began: float = field(default_factory=time.monotonic)
-    deadline: float = field(init=False)
+    began: float
+    deadline: float
     #: The broker of each try so far.
-    brokers_sent: list[str] = field(default_factory=list)
+    brokers_sent: tuple[str, ...] = ()
     #: The queue of a try whose outcome had to be found out; the next one goes there, too.
     queue: MessageQueue | None = None
     #: The broker that has failed last.
@@ -54,9 +55,7 @@ class Delivery:
     results: list[SendResult] | None = None
     #: A topic that is gone may have been made again: its route was asked for once more.
     has_asked_again: bool = False
-
-    def __post_init__(self) -> None:
-        self.deadline = self.began + self.timeout_seconds
+    _unique_ids: list[UUID] | None = field(default=None, init=False)
 
     @property
     def topic(self) -> str:
@@ -64,14 +63,16 @@ class Delivery:
         return self.messages[0].topic
 
     @property
+    def unique_ids(self) -> list[UUID]:
+        """The ids of its messages, in their order; made when they are first asked for, the same over all tries."""
+        if self._unique_ids is None:
+            self._unique_ids = self.id_generator.take(len(self.messages), self.born_time)
+        return self._unique_ids
+
+    @property
     def message_ids(self) -> tuple[str, ...]:
         """The unique ids as people read them."""
         return tuple(map(format_unique_id, self.unique_ids))
-
-    @property
-    def has_tries_left(self) -> bool:
-        """Whether there are tries and time left."""
-        return len(self.brokers_sent) < self.times and time.monotonic() < self.deadline
 
     @property
     def story(self) -> str:

@@ -31,7 +31,7 @@ from mqdb_client.producer.async_send import AsyncSend, Permits
 from mqdb_client.producer.config import ProducerConfig
 from mqdb_client.producer.delivery import ANYWHERE, Delivery, Target
 from mqdb_client.producer.joined_sending import JoinedSending
-from mqdb_client.producer.publish_queues import PublishRoutes
+from mqdb_client.producer.publish_queues import Place, PublishRoutes
 from mqdb_client.producer.queue_offsets import find_queue_offset
 from mqdb_client.producer.sending import Sending
 from mqdb_client.producer.unknown import settle
@@ -441,7 +441,7 @@ class Producer:
         if named is None:  # its topic was deleted since
             return None
         queue = MessageQueue(named.topic, link.name, named.queue_id)
-        find = partial(self._find_queue_offset, link, named.topic, stored.queue_key, stored.log_pos)
+        find = partial(self._find_queue_offset, Place(queue, link, stored.queue_key), stored.log_pos)
         return SendResult(SendStatus.SEND_OK, message_id, queue, stored.log_pos, find)
 
     # -- hooks --------------------------------------------------------------------------------
@@ -460,30 +460,19 @@ class Producer:
         self, messages: Sequence[Message], target: Target, mode: SendMode, timeout: timedelta | None
     ) -> Delivery:
         seconds = self._timeout_seconds if timeout is None else _seconds(timeout)
-        now = self._clock.now()
-        unique_ids = self._unique_ids.take(len(messages), now)
-        return Delivery(messages, unique_ids, now, target, mode, seconds, self._times(target, mode))
-
-    def _times(self, target: Target, mode: SendMode) -> int:
-        """How often a send may be tried. Source: DefaultMQProducerImpl.sendDefaultImpl, sendSelectImpl."""
-        match mode:
-            case SendMode.SYNC if target.is_free:
-                return 1 + self._config.retry_times_when_send_failed
-            case SendMode.ASYNC:
-                return 1 + self._config.retry_times_when_send_async_failed
-            case _:
-                return 1
+        began = time.monotonic()
+        return Delivery(messages, self._unique_ids, self._clock.now(), target, mode, seconds, began, began + seconds)
 
     def _find_joined_offset(self, queue: MessageQueue, queue_key: int, log_pos: int) -> int:
         link = self._work().links.get(queue.broker_name)
         if link is None:
             raise IllegalState(f"broker {queue.broker_name!r}", "not one of this producer's; its offsets are unknown")
-        return self._find_queue_offset(link, queue.topic, queue_key, log_pos)
+        return self._find_queue_offset(Place(queue, link, queue_key), log_pos)
 
-    def _find_queue_offset(self, link: BrokerLink, topic: str, queue_key: int, log_pos: int) -> int:
+    def _find_queue_offset(self, place: Place, log_pos: int) -> int:
         """What `SendResult.queue_offset` asks for."""
         self._work()
-        return find_queue_offset(link, topic, queue_key, log_pos, self._timeout_seconds)
+        return find_queue_offset(place, log_pos, self._timeout_seconds)
 
 
 def _target(

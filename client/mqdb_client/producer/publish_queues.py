@@ -46,10 +46,18 @@ class _Part(NamedTuple):
     route: TopicRoute
     is_doubtful: bool = False
 
+
+class Place(NamedTuple):
+    """A queue, and the way there: its broker, and its key there."""
+
+    queue: MessageQueue
+    link: BrokerLink
+    queue_key: int
+
     @property
-    def is_current(self) -> bool:
-        known = self.link.instance.routes.known(self.route.config.name)
-        return known is None if self.is_doubtful else known is self.route
+    def broker_name(self) -> str:
+        """The broker of the queue."""
+        return self.queue.broker_name
 
 
 class PublishQueues:
@@ -77,49 +85,46 @@ class PublishQueues:
             for link, route, _ in writable
             for number in range(len(route.write_queue_keys))
         )
-        self._places = {queue: self._place(queue) for queue in self.queues}
+        self._places = tuple(map(self._place, self.queues))
+        # What is asked for each message: how a broker's route is known now, and what it has to be.
+        self._known = tuple(
+            (link.instance.routes.known, None if is_doubtful else route) for link, route, is_doubtful in parts
+        )
 
     @property
     def is_current(self) -> bool:
         """Whether no route has changed since, as far as this process knows."""
-        for part in self.parts:
-            if not part.is_current:
+        for known, route in self._known:
+            if known(self._topic) is not route:
                 return False
         return self._expires_at == math.inf or time.monotonic() < self._expires_at
 
-    def choose(self, delivery: Delivery) -> MessageQueue:
+    def choose(self, delivery: Delivery) -> Place:
         """The queue for the next try.
 
-        Raises what `place` raises for the queue that the caller wants, and what a selector raises.
+        Raises what a selector raises; for a queue that the caller wants, or that the last try went to: QueueNotFound,
+        ParameterInvalid for a broker without the topic, TopicNotWritable; BrokerUnavailable and its kin when its
+        broker could not be asked.
         """
         target = delivery.target
         if delivery.queue is not None:
-            return delivery.queue
+            return self._place(delivery.queue)
         if target.is_free:
-            return self._chooser.choose(self.queues, delivery.avoid)
+            return self._chooser.choose(self._places, delivery.avoid)
         if target.sharding_key is not None:
-            return self.queues[by_hash(target.sharding_key, len(self.queues))]
+            return self._places[by_hash(target.sharding_key, len(self._places))]
         if target.queue is not None:
-            self.place(target.queue)
-            return target.queue
+            return self._place(target.queue)
         assert target.selector is not None
-        return selected(target.selector, self.queues, delivery.messages[0], target.argument)
+        return self._place(selected(target.selector, self.queues, delivery.messages[0], target.argument))
 
-    def place(self, queue: MessageQueue) -> tuple[BrokerLink, int]:
-        """The broker of a queue, and its key there.
-
-        Raises QueueNotFound, ParameterInvalid for a broker without the topic, TopicNotWritable; BrokerUnavailable and
-        its kin when its broker could not be asked.
-        """
-        return self._places.get(queue) or self._place(queue)
-
-    def _place(self, queue: MessageQueue) -> tuple[BrokerLink, int]:
+    def _place(self, queue: MessageQueue) -> Place:
         # RocketMQ takes explicit queues up to the larger of the two counts, and does not look at W; here W counts.
         for link, route, _ in self.parts:
             if link.name == queue.broker_name and 0 <= queue.queue_id < len(route.queue_keys):
                 if not route.config.perm & Perm.WRITE:
                     raise TopicNotWritable(queue.topic, int(route.config.perm))
-                return link, route.queue_keys[queue.queue_id]
+                return Place(queue, link, route.queue_keys[queue.queue_id])
         queue_nums = [len(route.queue_keys) for link, route, _ in self.parts if link.name == queue.broker_name]
         if not queue_nums and queue.broker_name in self._trouble:
             raise copy.copy(self._trouble[queue.broker_name])

@@ -7,7 +7,7 @@ from typing import Final
 from mqdb.broker.dispatch import dispatch, is_attended
 from mqdb.broker.query import queue_offset_of
 from mqdb.errors import DispatchTimeout
-from mqdb_client.broker_link import BrokerLink
+from mqdb_client.producer.publish_queues import Place
 
 # Pauses between two looks, and between two questions whether anybody dispatches at all.
 _FIRST_LOOK_SECONDS: Final = 0.001
@@ -15,11 +15,11 @@ _LONGEST_LOOK_SECONDS: Final = 0.05
 _ATTENDANCE_SECONDS: Final = 0.2
 
 
-def find_queue_offset(link: BrokerLink, topic: str, queue_key: int, log_pos: int, timeout_seconds: float) -> int:
+def find_queue_offset(place: Place, log_pos: int, timeout_seconds: float) -> int:
     """The offset of a record; dispatches while nobody else does. Raises DispatchTimeout, BrokerUnavailable."""
-    deadline = time.monotonic() + timeout_seconds
-    late = DispatchTimeout(topic, log_pos, timeout_seconds)
-    look = partial(queue_offset_of, queue_key=queue_key, log_pos=log_pos)
+    link, deadline = place.link, time.monotonic() + timeout_seconds
+    late = DispatchTimeout(place.queue.topic, log_pos, timeout_seconds)
+    look = partial(queue_offset_of, queue_key=place.queue_key, log_pos=log_pos)
     pause, attended_until = _FIRST_LOOK_SECONDS, 0.0
     while (offset := link.ask(look, deadline, late)) is None:
         now = time.monotonic()

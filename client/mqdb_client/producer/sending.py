@@ -11,9 +11,9 @@ RocketMQ: DefaultMQProducerImpl.sendDefaultImpl, MQClientAPIImpl.onExceptionImpl
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NoReturn
 
 from mqdb.broker import send
 from mqdb.compression import compressed
@@ -26,17 +26,17 @@ from mqdb.errors import (
     SendOutcomeUnknown,
     TopicNotFound,
 )
-from mqdb.message import MessageQueue, SendResult, SendStatus
+from mqdb.message import SendResult, SendStatus
 from mqdb.store.commit_log import Record
 from mqdb.unique_id import format_unique_id
 from mqdb_client.batch import check_batch_size
 from mqdb_client.broker_link import BrokerLink
 from mqdb_client.durability import Durability, status_of
 from mqdb_client.fault_tolerance import LatencyFaultTolerance
-from mqdb_client.group_append import Appended, OutcomeUnknown, Terms
+from mqdb_client.group_append import OutcomeUnknown, Unit
 from mqdb_client.producer.config import ProducerConfig
 from mqdb_client.producer.delivery import Delivery
-from mqdb_client.producer.publish_queues import PublishRoutes
+from mqdb_client.producer.publish_queues import Place, PublishRoutes
 from mqdb_client.producer.unknown import UnknownSends, settle
 from mqdb_client.producer_hooks import Hooks, SendMessageContext, SendMode
 
@@ -54,19 +54,34 @@ RETRY_RESPONSE_CODES: Final = frozenset(
     }
 )
 
-FindQueueOffset = Callable[[BrokerLink, str, int, int], int]
+FindQueueOffset = Callable[[Place, int], int]
 
 
-class Attempt(NamedTuple):
-    """One try: these records to this queue."""
+class Attempt(Unit):
+    """One try of a delivery: its messages to one queue. It has `results` once they are stored."""
 
-    link: BrokerLink
-    queue: MessageQueue
-    queue_key: int
-    records: list[Record]
-    terms: Terms
-    began: float
-    context: SendMessageContext | None
+    __slots__ = ("_records", "_sending", "began", "context", "delivery", "place", "results")
+
+    results: list[SendResult]
+
+    def __init__(self, sending: "Sending", delivery: Delivery, place: Place, is_patient: bool) -> None:
+        super().__init__(place.queue.topic, delivery.deadline, delivery.timeout_seconds, is_patient)
+        self._sending = sending
+        self.delivery = delivery
+        self.place = place
+        self.began = time.monotonic()
+        #: What hooks get, where there are any.
+        self.context: SendMessageContext | None = None
+        self._records: list[Record] | None = None
+
+    def records(self) -> list[Record]:
+        if self._records is None:
+            self._records = self._sending.records_of(self.delivery, self.place.queue_key)
+        return self._records
+
+    def succeed(self, positions: Sequence[int], status: SendStatus) -> None:
+        super().succeed(positions, status)
+        self.results = self._sending.results_of(self)
 
 
 class Sending:
@@ -103,14 +118,14 @@ class Sending:
                 if delivery.results is None:
                     raise
                 return delivery.results
-            appended: Appended | None
             try:
-                appended = attempt.link.appends.append(attempt.records, delivery.topic, attempt.terms)
+                attempt.place.link.appends.append(attempt)
+                is_stored = True
             except (MqdbError, OutcomeUnknown) as error:
-                appended = self.judge(delivery, attempt, error)
-            if appended is not None and (results := self.finish(delivery, attempt, appended)) is not None:
+                is_stored = self.judge(delivery, attempt, error)
+            if is_stored and (results := self.finish(delivery, attempt)) is not None:
                 return results
-            if appended is None and delivery.results is not None:
+            if not is_stored and delivery.results is not None:
                 return delivery.results
 
     def begin(self, delivery: Delivery) -> Attempt:
@@ -120,69 +135,60 @@ class Sending:
         CheckForbiddenHook raises.
         """
         queues = self._routes.find(delivery.topic, delivery.deadline, delivery.timeout_seconds)
-        queue = queues.choose(delivery)
-        link, queue_key = queues.place(queue)
-        records = self._records(delivery, queue_key)
-        context = None
+        place = queues.choose(delivery)
+        link = place.link
+        delivery.brokers_sent += (link.name,)
+        attempt = Attempt(self, delivery, place, self._is_patient(delivery, link))
+        if not self._can_wait_for_records(delivery):
+            attempt.records()
         if not self._hooks.is_empty:
             context = SendMessageContext(
-                self._config.group, delivery.messages, delivery.message_ids, queue, delivery.mode, self._born_host
+                self._config.group, delivery.messages, delivery.message_ids, place.queue, delivery.mode, self._born_host
             )
             self._hooks.begin(context)
-        delivery.brokers_sent.append(link.name)
-        terms = Terms(delivery.deadline, delivery.timeout_seconds, self._is_patient(delivery, link))
-        return Attempt(link, queue, queue_key, records, terms, time.monotonic(), context)
+            attempt.context = context
+        return attempt
 
-    def finish(self, delivery: Delivery, attempt: Attempt, appended: Appended) -> list[SendResult] | None:
+    def finish(self, delivery: Delivery, attempt: Attempt) -> list[SendResult] | None:
         """The results of a try that has stored the messages; None when they are to be sent to another broker, too."""
         if self._faults is not None:
-            self._faults.update(attempt.link.name, time.monotonic() - attempt.began, is_isolated=False)
-        topic, status, queue = delivery.topic, appended.status, attempt.queue
-        results = [
-            SendResult(
-                status,
-                format_unique_id(unique_id),
-                queue,
-                log_pos,
-                partial(self._find_queue_offset, attempt.link, topic, attempt.queue_key, log_pos),
-            )
-            for unique_id, log_pos in zip(delivery.unique_ids, appended.positions, strict=True)
-        ]
+            self._faults.update(attempt.place.link.name, time.monotonic() - attempt.began, is_isolated=False)
+        results = attempt.results
         if attempt.context is not None:
             self._hooks.end(attempt.context, results)
-        if status is not SendStatus.SEND_OK and self._wants_another_broker(delivery):
-            delivery.results, delivery.avoid = results, attempt.link.name
+        if attempt.status is not SendStatus.SEND_OK and self._wants_another_broker(delivery):
+            delivery.results, delivery.avoid = results, attempt.place.link.name
             return None
         return results
 
-    def judge(self, delivery: Delivery, attempt: Attempt, error: MqdbError | OutcomeUnknown) -> Appended | None:
-        """What to make of a failed try: where the messages are stored after all; None: try again.
+    def judge(self, delivery: Delivery, attempt: Attempt, error: MqdbError | OutcomeUnknown) -> bool:
+        """What to make of a failed try: whether the messages are stored after all; else try again.
 
         Raises when there is nothing left to try.
         """
         delivery.queue = None
         if self._faults is not None:
-            self._faults.update(attempt.link.name, time.monotonic() - attempt.began, is_isolated=True)
+            self._faults.update(attempt.place.link.name, time.monotonic() - attempt.began, is_isolated=True)
         try:
             if isinstance(error, OutcomeUnknown):
-                found = self._settle(delivery, attempt.link, error)
-                if found is not None:
-                    return found
-                delivery.queue = attempt.queue  # it answers, and is known to have nothing
-                error = BrokerUnavailable(attempt.link.instance.target, f"{error.reason}; nothing was stored")
+                if self._settle(delivery, attempt, error):
+                    return True
+                delivery.queue = attempt.place.queue  # it answers, and is known to have nothing
+                error = BrokerUnavailable(attempt.place.link.instance.target, f"{error.reason}; nothing was stored")
             self._refuse_or_go_on(delivery, attempt, error)
         except MqdbError as verdict:
             if attempt.context is not None:
                 self._hooks.end(attempt.context, error=verdict)
             if delivery.results is None:
                 raise
-            return None
+            return False
         if attempt.context is not None:
             self._hooks.end(attempt.context, error=error)
-        return None
+        return False
 
-    def _settle(self, delivery: Delivery, link: BrokerLink, unknown: OutcomeUnknown) -> Appended | None:
-        unique_ids = list(delivery.unique_ids)
+    def _settle(self, delivery: Delivery, attempt: Attempt, unknown: OutcomeUnknown) -> bool:
+        """Whether the messages turn out to be stored."""
+        unique_ids, link = delivery.unique_ids, attempt.place.link
         open_end = SendOutcomeUnknown(delivery.topic, link.name, delivery.message_ids, unknown.reason)
         open_end.__cause__ = unknown
         if delivery.mode is SendMode.ONEWAY:
@@ -194,9 +200,10 @@ class Sending:
             if error is not open_end:
                 raise open_end from error
             raise
-        if not found:
-            return None
-        return Appended([found[unique_id].log_pos for unique_id in unique_ids], self._settled_status(delivery, link))
+        if found:
+            positions = [found[unique_id].log_pos for unique_id in unique_ids]
+            attempt.succeed(positions, self._settled_status(delivery, link))
+        return bool(found)
 
     def _settled_status(self, delivery: Delivery, link: BrokerLink) -> SendStatus:
         """To end the backend has ended its wait for a standby as well, if that was what it did."""
@@ -215,13 +222,26 @@ class Sending:
             if not delivery.has_asked_again and time.monotonic() < delivery.deadline:
                 # Deleted since its route was learnt, and perhaps made again: this was no try.
                 delivery.has_asked_again = True
-                delivery.brokers_sent.pop()
+                delivery.brokers_sent = delivery.brokers_sent[:-1]
                 return
-        if not _is_retryable(delivery, error) or not delivery.has_tries_left:
+        if not _is_retryable(delivery, error) or not self._has_tries_left(delivery):
             _raise_with_story(delivery, error)
-        delivery.avoid = attempt.link.name
+        delivery.avoid = attempt.place.link.name
 
-    def _records(self, delivery: Delivery, queue_key: int) -> list[Record]:
+    def _can_wait_for_records(self, delivery: Delivery) -> bool:
+        """Whether the thread that leads makes the records: not where that may fail, or takes long.
+
+        Nor where the caller goes on, or a hook gets the message first: both may change its properties.
+        """
+        return (
+            delivery.mode is SendMode.SYNC
+            and len(delivery.messages) == 1
+            and self._config.compression is None
+            and self._hooks.is_empty
+        )
+
+    def records_of(self, delivery: Delivery, queue_key: int) -> list[Record]:
+        """The records of a delivery. Raises BatchTooLarge."""
         born_time, born_host = delivery.born_time, self._born_host
         if len(delivery.messages) == 1:
             message, config = delivery.messages[0], self._config
@@ -234,20 +254,41 @@ class Sending:
         check_batch_size(records)
         return records
 
+    def results_of(self, attempt: Attempt) -> list[SendResult]:
+        """The results of a try that has stored the messages."""
+        place, status, find = attempt.place, attempt.status, self._find_queue_offset
+        return [
+            SendResult(status, format_unique_id(unique_id), place.queue, log_pos, partial(find, place, log_pos))
+            for unique_id, log_pos in zip(attempt.delivery.unique_ids, attempt.positions, strict=True)
+        ]
+
     def _is_patient(self, delivery: Delivery, link: BrokerLink) -> bool:
         """Whether to wait for a connection that is lost: not while another broker can be tried."""
         if len(self._links) == 1 or not delivery.target.is_free or delivery.queue is not None:
             return True
         others_are_lost = all(other.connection.is_lost for other in self._links if other is not link)
-        return others_are_lost or len(delivery.brokers_sent) >= delivery.times
+        return others_are_lost or len(delivery.brokers_sent) >= self._times(delivery)
 
     def _wants_another_broker(self, delivery: Delivery) -> bool:
         return (
             self._config.retry_another_broker_when_not_store_ok
             and delivery.mode is SendMode.SYNC
             and delivery.target.is_free
-            and delivery.has_tries_left
+            and self._has_tries_left(delivery)
         )
+
+    def _has_tries_left(self, delivery: Delivery) -> bool:
+        return len(delivery.brokers_sent) < self._times(delivery) and time.monotonic() < delivery.deadline
+
+    def _times(self, delivery: Delivery) -> int:
+        """How often a delivery may be tried. Source: DefaultMQProducerImpl.sendDefaultImpl, sendSelectImpl."""
+        match delivery.mode:
+            case SendMode.SYNC if delivery.target.is_free:
+                return 1 + self._config.retry_times_when_send_failed
+            case SendMode.ASYNC:
+                return 1 + self._config.retry_times_when_send_async_failed
+            case _:
+                return 1
 
 
 def _is_retryable(delivery: Delivery, error: MqdbError) -> bool:
