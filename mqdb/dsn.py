@@ -13,7 +13,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 SHAPE = "postgresql://user:password@host:port/database"
 
-_BROKER_NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
+_BROKER_NAME = r"[A-Za-z0-9][A-Za-z0-9_.@-]*"
 _SCHEME = r"postgres(?:ql)?(?:\+psycopg)?://"
 # A password may hold a semicolon, so only one that begins the next named broker ends a broker.
 _NEXT_BROKER = re.compile(rf";\s*(?={_BROKER_NAME}={_SCHEME})")
@@ -44,7 +44,7 @@ class BrokerDsn(NamedTuple):
 
 
 def is_broker_name(text: str) -> bool:
-    """Letters, digits and `_.-`, so that a list of DSNs can be read one way only."""
+    """Letters, digits and `_.@-`, so that a list of DSNs can be read one way only; `room@name` says where it stands."""
     return re.fullmatch(_BROKER_NAME, text) is not None
 
 

@@ -16,14 +16,28 @@
     │   └── RouteNotFound         no broker of the cluster has the topic
     ├── TopicExists
     ├── QueueNotFound
+    ├── GroupNotFound
+    ├── GroupInUse                a group with live members
     ├── ParameterInvalid          an argument out of its range
     ├── TagExpressionInvalid
+    ├── SubscriptionConflict      a member that subscribes to something else than its group
+    ├── MessageModelConflict      a member that shares messages in another way than its group
+    ├── ConsumptionForbidden      a group that was switched off
+    ├── DelayLevelsInvalid
     ├── NotSupported              announced, not built yet
     ├── CompressionUnavailable    a library that is not installed
     ├── CompressedBodyBroken      a stored body that cannot be decompressed
     ├── IllegalState              a client used before start or after shutdown
     ├── QueueLost                 the queue has another owner: the commit is refused
+    ├── QueueOwned                the queue has an owner: the commit of one who has none is refused
+    ├── TransactionEnded          a transactional listener has ended its transaction itself
+    ├── OffsetsUnusable           the offset file of a broadcasting consumer
     ├── MessageMissing            an index entry without its record
+    ├── MessageGone               a message that was dropped before it could be sent back
+    ├── DeadLetterNotFound
+    ├── ClientOffline             nobody is there to ask
+    ├── ClientRequestTimeout      a client was asked, and has not answered
+    ├── ClientRequestFailed       a client has answered that it cannot
     ├── SendTimeout               the time for a send is over
     │   ├── SendGivenUp           nothing is stored
     │   └── SendOutcomeUnknown    the message may be stored, or not
@@ -54,6 +68,7 @@ A sentence shows at most some 200 characters of a value; the attribute holds all
 """
 
 import shlex
+from collections.abc import Mapping
 from enum import IntEnum
 from pathlib import Path
 from reprlib import Repr
@@ -75,11 +90,14 @@ class ResponseCode(IntEnum):
     TOPIC_EXIST_ALREADY = 18
     QUERY_NOT_FOUND = 22
     SUBSCRIPTION_PARSE_FAILED = 23
+    SUBSCRIPTION_NOT_LATEST = 25
     SUBSCRIPTION_GROUP_NOT_EXIST = 26
     INVALID_PARAMETER = 29
     NOT_LEADER_FOR_QUEUE = 501
     NO_BUYER_ID = 204
     NOT_IN_CURRENT_UNIT = 205
+    CONSUME_MSG_TIMEOUT = 207
+    ILLEGAL_OPERATION = 604
     GO_AWAY = 1500
     USER_NOT_EXIST = 3001
     CONNECT_BROKER_FAILED = 10001
@@ -282,6 +300,30 @@ class QueueNotFound(MqdbError, code=ResponseCode.INVALID_PARAMETER):
         return f"topic {self.topic!r} has queues 0 to {self.queue_nums - 1}, not {self.queue_id}"
 
 
+class GroupNotFound(MqdbError, code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST):
+    """No consumer of the group has ever been there, or the group was deleted."""
+
+    def __init__(self, group: str) -> None:
+        super().__init__(group)
+        self.group = group
+
+    def __str__(self) -> str:
+        command = f"mqdb group set {shlex.quote(self.group)}"
+        return f"group {self.group!r} does not exist; its first consumer makes it, or: {command}"
+
+
+class GroupInUse(MqdbError, code=ResponseCode.ILLEGAL_OPERATION):
+    """Something that needs a group without live members."""
+
+    def __init__(self, group: str, members: tuple[str, ...]) -> None:
+        super().__init__(group, members)
+        self.group = group
+        self.members = members
+
+    def __str__(self) -> str:
+        return f"group {self.group!r} has live members, {', '.join(self.members)}; stop them first"
+
+
 class ParameterInvalid(MqdbError, code=ResponseCode.INVALID_PARAMETER):
     """An argument out of its range."""
 
@@ -305,6 +347,74 @@ class TagExpressionInvalid(MqdbError, code=ResponseCode.SUBSCRIPTION_PARSE_FAILE
 
     def __str__(self) -> str:
         return f"tag expression {shown(self.expression)}: {self.reason}"
+
+
+class DelayLevelsInvalid(MqdbError, code=ResponseCode.INVALID_PARAMETER):
+    """A table of delay levels that cannot be read. Source: ScheduleMessageService.parseDelayLevel."""
+
+    def __init__(self, text: str, word: str, reason: str) -> None:
+        super().__init__(text, word, reason)
+        self.text = text
+        self.word = word
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"delay levels {shown(self.text)}: {shown(self.word)} {self.reason}"
+
+
+class SubscriptionConflict(MqdbError, code=ResponseCode.SUBSCRIPTION_NOT_LATEST):
+    """A consumer subscribes to something else than the live members of its group, who would lose messages by it."""
+
+    def __init__(
+        self, group: str, stored: dict[str, str], stored_version: int, given: dict[str, str], version: int
+    ) -> None:
+        super().__init__(group, stored, stored_version, given, version)
+        self.group = group
+        #: Expressions by topic.
+        self.stored = stored
+        self.stored_version = stored_version
+        self.given = given
+        self.version = version
+
+    def __str__(self) -> str:
+        return (
+            f"group {self.group!r} has subscribed to {_subscriptions(self.stored)} (version {self.stored_version}), "
+            f"and this member subscribes to {_subscriptions(self.given)} (version {self.version}); "
+            f"subscribe alike, or announce subscription_version={self.stored_version + 1} for a rolling change"
+        )
+
+
+def _subscriptions(expressions: Mapping[str, str]) -> str:
+    return ", ".join(f"{topic} {shown(expression)}" for topic, expression in sorted(expressions.items())) or "nothing"
+
+
+class ConsumptionForbidden(MqdbError, code=ResponseCode.NO_PERMISSION):
+    """An operator has switched the group off, or does not let it broadcast. Source: PullMessageProcessor."""
+
+    def __init__(self, group: str, setting: str) -> None:
+        super().__init__(group, setting)
+        self.group = group
+        self.setting = setting
+
+    def __str__(self) -> str:
+        return f"group {self.group!r} may not consume so: {self.setting} is off; switch it on with: mqdb group set"
+
+
+class MessageModelConflict(MqdbError, code=ResponseCode.SUBSCRIPTION_NOT_LATEST):
+    """Some members of a group would share its messages while others get all of them."""
+
+    def __init__(self, group: str, stored: str, given: str, client_id: str) -> None:
+        super().__init__(group, stored, given, client_id)
+        self.group = group
+        self.stored = stored
+        self.given = given
+        self.client_id = client_id
+
+    def __str__(self) -> str:
+        return (
+            f"group {self.group!r} is {self.stored} ({self.client_id} is there), and this member is {self.given}; "
+            f"take another group, or stop the others"
+        )
 
 
 class NotSupported(MqdbError, code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED):
@@ -370,6 +480,48 @@ class QueueLost(MqdbError, code=ResponseCode.NOT_LEADER_FOR_QUEUE):
         return f"group {self.group!r} lost queue {self.queue}: epoch {self.epoch} is over"
 
 
+class TransactionEnded(MqdbError):
+    """A transactional listener has ended, or tried to end, the transaction that it was given; `how` is what it did."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__(how)
+        self.how = how
+
+    def __str__(self) -> str:
+        return (
+            f"the listener has {self.how} the transaction that it was given, "
+            "which is to commit what it writes together with the offset, when it has returned"
+        )
+
+
+class QueueOwned(MqdbError, code=ResponseCode.NOT_LEADER_FOR_QUEUE):
+    """A member has the queue: who reads it without owning it may not commit there."""
+
+    def __init__(self, group: str, queue: str, owner: str) -> None:
+        super().__init__(group, queue, owner)
+        self.group = group
+        self.queue = queue
+        self.owner = owner
+
+    def __str__(self) -> str:
+        return (
+            f"queue {self.queue} of group {self.group!r} belongs to its member {self.owner}, which commits its offset; "
+            "shut that down, or use a group of your own"
+        )
+
+
+class OffsetsUnusable(MqdbError):
+    """The file with a broadcasting consumer's offsets cannot be read or written, nor can its copy be read."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path = path
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"offset file {self.path}: {self.reason}"
+
+
 class MessageMissing(MqdbError):
     """The consume queue points to a record that the commit log does not hold. Never skipped in silence."""
 
@@ -381,6 +533,70 @@ class MessageMissing(MqdbError):
 
     def __str__(self) -> str:
         return f"queue {self.queue_key} offset {self.queue_offset}: commit_log holds no record at {self.log_pos}"
+
+
+class MessageGone(MqdbError):
+    """Retention has dropped the message that was to be sent back. Source: consumerSendMsgBack."""
+
+    def __init__(self, queue: str, queue_offset: int, log_pos: int) -> None:
+        super().__init__(queue, queue_offset, log_pos)
+        self.queue = queue
+        self.queue_offset = queue_offset
+        self.log_pos = log_pos
+
+    def __str__(self) -> str:
+        return (
+            f"the message at offset {self.queue_offset} of {self.queue} cannot be sent back: "
+            f"the log no longer holds its record at {self.log_pos}"
+        )
+
+
+class DeadLetterNotFound(MqdbError, code=ResponseCode.QUERY_NOT_FOUND):
+    """No dead letter queue holds a message of that id: none has given it up, or retention has dropped it."""
+
+    def __init__(self, message_id: str) -> None:
+        super().__init__(message_id)
+        self.message_id = message_id
+
+    def __str__(self) -> str:
+        return f"no dead letter queue holds message {self.message_id}"
+
+
+class ClientOffline(MqdbError, code=ResponseCode.SYSTEM_ERROR):
+    """No live client of that id. Source: AdminBrokerProcessor.callConsumer."""
+
+    def __init__(self, client_id: str) -> None:
+        super().__init__(client_id)
+        self.client_id = client_id
+
+    def __str__(self) -> str:
+        return f"client {self.client_id!r} is not online; see: mqdb consumer list"
+
+
+class ClientRequestTimeout(MqdbError, code=ResponseCode.CONSUME_MSG_TIMEOUT):
+    """A client was asked, and has not answered in time. It may still be at it. Source: callConsumer."""
+
+    def __init__(self, client_id: str, kind: str, timeout_seconds: float) -> None:
+        super().__init__(client_id, kind, timeout_seconds)
+        self.client_id = client_id
+        self.kind = kind
+        self.timeout_seconds = timeout_seconds
+
+    def __str__(self) -> str:
+        return f"client {self.client_id!r} has not answered {self.kind} within {self.timeout_seconds:g} s"
+
+
+class ClientRequestFailed(MqdbError):
+    """A client was asked, and has answered that it cannot."""
+
+    def __init__(self, client_id: str, kind: str, reason: str) -> None:
+        super().__init__(client_id, kind, reason)
+        self.client_id = client_id
+        self.kind = kind
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"client {self.client_id!r} cannot answer {self.kind}: {self.reason}"
 
 
 class SendTimeout(MqdbError, code=ResponseCode.ACCESS_BROKER_TIMEOUT):

@@ -60,7 +60,7 @@ class SubscriptionGroupConfig:
     consume_from_min_enable: bool = True
     consume_broadcast_enable: bool = True
     consume_message_orderly: bool = False
-    #: With 0 queues a message sent back is gone, as in RocketMQ.
+    #: At least 1: in RocketMQ a message that is sent back without any is gone.
     retry_queue_nums: int = 1
     #: Deliveries after the first one; with 0 the first failure goes to the DLQ.
     retry_max_times: int = 16
@@ -68,12 +68,12 @@ class SubscriptionGroupConfig:
 
     def __post_init__(self) -> None:
         check_group_name(self.name)
-        _check_count("retry_queue_nums", self.retry_queue_nums)
-        _check_count("retry_max_times", self.retry_max_times)
+        _check_count("retry_queue_nums", self.retry_queue_nums, 1)
+        _check_count("retry_max_times", self.retry_max_times, 0)
         if self.consume_timeout <= timedelta(0):
             raise ParameterInvalid("consume_timeout", str(self.consume_timeout), "must be longer than 0 seconds")
 
 
-def _check_count(name: str, value: object) -> None:
-    if not isinstance(value, int) or not 0 <= value <= _MAX_INTEGER:
-        raise ParameterInvalid(name, value, f"must be from 0 to {_MAX_INTEGER:,}")
+def _check_count(name: str, value: object, lowest: int) -> None:
+    if not isinstance(value, int) or not lowest <= value <= _MAX_INTEGER:
+        raise ParameterInvalid(name, value, f"must be from {lowest} to {_MAX_INTEGER:,}")

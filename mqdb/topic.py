@@ -74,6 +74,11 @@ def is_system_topic(name: str) -> bool:
     return name in SYSTEM_TOPICS or name.startswith(SYSTEM_PREFIX)
 
 
+def is_group_topic(name: str) -> bool:
+    """True for the retry topic and the dead letter queue of a group."""
+    return name.startswith((RETRY_PREFIX, DLQ_PREFIX))
+
+
 def check_topic_name(name: str) -> None:
     """Raise NameInvalid unless `name` may name a topic. Source: Validators.checkTopic."""
     check_name("topic", name, MAX_TOPIC_LENGTH)

@@ -28,6 +28,11 @@ class TagExpression:
     codes: tuple[int, ...]
     matches_all: bool
 
+    @property
+    def canonical_text(self) -> str:
+        """The same for all expressions that match the same tags."""
+        return ALL_TAGS if self.matches_all else f" {SEPARATOR} ".join(sorted(self.tags))
+
     def matches(self, tag: str | None) -> bool:
         """The verdict on a message with this tag; exact, so it outranks the comparison of codes."""
         return self.matches_all or tag in self.tags

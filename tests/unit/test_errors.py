@@ -34,7 +34,8 @@ def parameters(error: type[MqdbError]) -> dict[str, Any]:
 
 
 def sample(name: str, hint: Any) -> object:
-    samples = {
+    samples: dict[Any, object] = {
+        dict[str, str]: {f"a {name}": "*"},
         int: 100 + len(name),
         float: 2.5,
         Path: Path("/srv") / name,
@@ -89,7 +90,7 @@ def test_the_sentence_names_every_value(error: type[MqdbError]) -> None:
 
     for name, hint in parameters(error).items():
         value = sample(name, hint)
-        assert all(str(part) in sentence for part in (value if isinstance(value, list | tuple) else [value]))
+        assert all(str(part) in sentence for part in (value if isinstance(value, list | tuple | dict) else [value]))
 
 
 def test_a_missing_queue_is_named_with_those_that_exist() -> None:

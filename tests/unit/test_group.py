@@ -62,7 +62,7 @@ def test_a_group_has_the_defaults_of_rocketmq() -> None:
 @pytest.mark.parametrize(
     ("setting", "value"),
     [
-        ("retry_queue_nums", -1),
+        ("retry_queue_nums", 0),
         ("retry_queue_nums", 2**31),
         ("retry_max_times", -1),
         ("retry_max_times", 2**31),
@@ -78,7 +78,7 @@ def test_a_setting_out_of_range_is_named_with_its_value(setting: str, value: Any
     assert str(caught.value.value) == str(value)
 
 
-@pytest.mark.parametrize(("queues", "times"), [(0, 0), (2**31 - 1, 2**31 - 1)])
+@pytest.mark.parametrize(("queues", "times"), [(1, 0), (2**31 - 1, 2**31 - 1)])
 def test_the_ends_of_the_ranges_are_legal(queues: int, times: int) -> None:
     config = SubscriptionGroupConfig("billing", retry_queue_nums=queues, retry_max_times=times)
 

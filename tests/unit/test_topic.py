@@ -18,6 +18,7 @@ from mqdb.topic import (
     check_can_send,
     check_topic_name,
     dlq_topic,
+    is_group_topic,
     is_system_topic,
     retry_topic,
 )
@@ -122,6 +123,13 @@ def test_system_topics_are_those_of_rocketmq() -> None:
 )
 def test_the_system_prefix_counts_in_lower_case_only(name: str, system: bool) -> None:
     assert is_system_topic(name) is system
+
+
+def test_the_topics_of_a_group_are_told_from_others() -> None:
+    assert [is_group_topic(name) for name in ("%RETRY%billing", "%DLQ%billing", "billing", "a%RETRY%")] == [
+        *(True, True),
+        *(False, False),
+    ]
 
 
 def test_a_topic_has_the_defaults_of_mqadmin() -> None:

@@ -1,0 +1,66 @@
+"""By machine room: messages are consumed where their broker stands."""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Final
+
+from mqdb.message import MessageQueue
+from mqdb.rebalance.strategy import AllocationStrategy, T
+
+#: Between the room and the rest of a broker's name.
+ROOM_SEPARATOR: Final = "@"
+
+
+def allocate_by_machine_room(consumer_idcs: Collection[str]) -> AllocationStrategy[MessageQueue]:
+    """A strategy that shares out the queues of brokers in `consumer_idcs`, and leaves the others to nobody.
+
+    A broker there is called `room@name`. Each member gets a run of queues of equal size, and the first ones a queue
+    of the rest each. Source: AllocateMessageQueueByMachineRoom.
+    """
+
+    def allocate(
+        group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> list[MessageQueue]:
+        members = sorted(client_ids)
+        if client_id not in members:
+            return []
+        index = members.index(client_id)
+        wanted = sorted(queue for queue in queues if _room(queue.broker_name) in consumer_idcs)
+        size = len(wanted) // len(members)
+        rest = wanted[size * len(members) :]
+        return wanted[index * size : (index + 1) * size] + rest[index : index + 1]
+
+    return allocate
+
+
+def allocate_machine_room_nearby(
+    inner: AllocationStrategy[T], room_of_queue: Callable[[T], str], room_of_client: Callable[[str], str]
+) -> AllocationStrategy[T]:
+    """A strategy that shares out the queues of a room among its members, by `inner`.
+
+    The queues of rooms without a member are shared out among all members, room by room, so that none is left to
+    nobody. All members have to give the same answers to where a queue and a client are.
+    Source: AllocateMachineRoomNearby.
+    """
+
+    def allocate(group: str, client_id: str, queues: Sequence[T], client_ids: Sequence[str]) -> list[T]:
+        if client_id not in client_ids:
+            return []
+        own_room = room_of_client(client_id)
+        rooms_with_members = {room_of_client(member) for member in client_ids}
+        neighbours = [member for member in client_ids if room_of_client(member) == own_room]
+        share: list[T] = []
+        for room in sorted({room_of_queue(queue) for queue in queues}):
+            in_room = [queue for queue in queues if room_of_queue(queue) == room]
+            if room == own_room:
+                share += inner(group, client_id, in_room, neighbours)
+            elif room not in rooms_with_members:
+                share += inner(group, client_id, in_room, client_ids)
+        return sorted(share)
+
+    return allocate
+
+
+def _room(broker_name: str) -> str | None:
+    """None for a name that does not tell a room, as RocketMQ reads it: with no separator, or with several."""
+    room, *rest = broker_name.split(ROOM_SEPARATOR)
+    return room if len(rest) == 1 else None

@@ -1,0 +1,40 @@
+"""Retry: what becomes of a message that was not consumed.
+
+It comes again after a while that grows with each failure, and in the end goes to the dead letter queue of the
+group. RocketMQ: AbstractSendMessageProcessor.consumerSendMsgBack.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+#: Deliveries after the first one. Source: SubscriptionGroupConfig.retryMaxTimes.
+MAX_RECONSUME_TIMES_DEFAULT: Final = 16
+
+#: The delay level after the first failure: 10 s in the usual table. Each failure after it waits one level more.
+FIRST_RETRY_LEVEL: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """The message comes again after the delay of this level, which may be above the last one of the table."""
+
+    level: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dead:
+    """The message goes to the dead letter queue at once."""
+
+
+def decide(reconsume_times: int, requested_level: int, max_reconsume_times: int) -> Later | Dead:
+    """What becomes of a message that has just failed, and has been delivered `reconsume_times` + 1 times.
+
+    `requested_level`: 0 leaves the level to the broker, above 0 it is the delay level, below 0 the message is dead.
+    `max_reconsume_times`: retries before the message is dead; with 0 the first failure is the last. The caller has
+    put the group's in the place of -1. Whoever schedules the message clamps the level to the table, so that with a
+    larger maximum the last delay goes on: `DelayLevels.clamp`.
+    Whatever is decided, the copy's reconsume times are `reconsume_times` + 1.
+    """
+    if reconsume_times >= max_reconsume_times or requested_level < 0:
+        return Dead()
+    return Later(requested_level or FIRST_RETRY_LEVEL + reconsume_times)
