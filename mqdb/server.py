@@ -23,11 +23,13 @@ from typing import Any, Final, Self
 from apscheduler.schedulers.background import BackgroundScheduler
 from sqlalchemy import Connection, Engine
 
+from mqdb.broker.delay import set_delay_levels
 from mqdb.broker.query import broker_info
 from mqdb.dsn import BrokerDsn, redact
 from mqdb.embedded import SharedPostgres, open_or_attach
 from mqdb.errors import BrokerMisnamed, IllegalState, SchemaMissing, SchemaTooOld
 from mqdb.service.client_reaper import ClientReaper
+from mqdb.service.delay_deliverer import DelayDeliverer
 from mqdb.service.dispatcher import Dispatcher
 from mqdb.service.key_indexer import KeyIndexer
 from mqdb.service.leadership import Leadership
@@ -40,8 +42,8 @@ from mqdb.store.engine import create_engine, translated
 
 logger = logging.getLogger(__name__)
 
-#: Leadership and four services, each with one connection.
-_CONNECTIONS: Final = 5
+#: Leadership and five services, each with one connection.
+_CONNECTIONS: Final = 6
 
 _SIGNAL_SECONDS: Final = 0.1
 
@@ -157,7 +159,7 @@ class Server:
             return engine.connect()
 
     def _bring_to_head(self) -> None:
-        """The schema as this mqdb speaks it, and the broker under the name that the settings know."""
+        """The schema as this mqdb speaks it, the broker under the name that the settings know, and its delay levels."""
         broker = self._broker()
         with self._connect() as connection, translated(redact(broker.dsn)):
             try:
@@ -169,8 +171,10 @@ class Server:
                 migrations.upgrade(broker.dsn, broker_name=broker.name if is_new else None)
                 logger.info("brought the schema to head", extra={"revision": migrations.head()})
             name = broker_info(connection).broker_name
-        if name != broker.name:
-            raise BrokerMisnamed(redact(broker.dsn), broker.name, name)
+            if name != broker.name:
+                raise BrokerMisnamed(redact(broker.dsn), broker.name, name)
+            if set_delay_levels(connection, self._settings.delay_levels):
+                logger.info("changed the delay levels", extra={"levels": self._settings.message_delay_level})
 
     def _make_services(self, scheduler: BackgroundScheduler) -> list[Service[Any]]:
         context = Context(self._connect, may_act=self._leadership.is_leader)
@@ -179,6 +183,7 @@ class Server:
             KeyIndexer(context),
             SegmentKeeper(context, scheduler, keeper_config(self._settings)),
             ClientReaper(context, scheduler),
+            DelayDeliverer(context),
         ]
 
     def _lead(self) -> None:

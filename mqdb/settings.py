@@ -33,8 +33,9 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from mqdb.delay_level import DEFAULT_DELAY_LEVELS, DelayLevels, parse_delay_levels
 from mqdb.dsn import BrokerDsn, is_broker_name, parse_brokers, redact
-from mqdb.errors import SettingInvalid
+from mqdb.errors import DelayLevelsInvalid, SettingInvalid, shown
 
 FILE_NAME = "mqdb.toml"
 ENV_PREFIX = "MQDB_"
@@ -123,6 +124,8 @@ class Settings(BaseSettings):
     """From here on old messages are dropped at any hour."""
     disk_clean_forcibly_percent: Percent = 85
     """From here on messages younger than `file_reserved_time` are dropped as well."""
+    message_delay_level: str = DEFAULT_DELAY_LEVELS
+    """How long delay level 1, 2, ... take, with the units s, m, h and d; `mqdb serve` sets it for its broker."""
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
 
     @property
@@ -146,6 +149,11 @@ class Settings(BaseSettings):
         if len(pools) == 1 and len(self.brokers) == 1:
             return pools[0].dsn
         return next((pool.dsn for pool in pools if pool.name == broker_name), None)
+
+    @property
+    def delay_levels(self) -> DelayLevels:
+        """What `message_delay_level` says."""
+        return parse_delay_levels(self.message_delay_level)
 
     def origin(self, name: str) -> str:
         """`argument`, `environment MQDB_PORT`, `file /etc/mqdb.toml` or `default`."""
@@ -174,8 +182,16 @@ class Settings(BaseSettings):
     @classmethod
     def _is_name(cls, value: str) -> str:
         if not is_broker_name(value):
-            raise ValueError("use letters, digits, and _ . - after the first")
+            raise ValueError("use letters, digits, and _ . @ - after the first")
         return value
+
+    @field_validator("message_delay_level")
+    @classmethod
+    def _is_delay_levels(cls, value: str) -> str:
+        try:
+            return parse_delay_levels(value).text
+        except DelayLevelsInvalid as error:
+            raise ValueError(f"{shown(error.word)} {error.reason}") from error
 
     @field_validator("disk_clean_forcibly_percent")
     @classmethod

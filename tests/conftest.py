@@ -13,7 +13,12 @@ pytest_plugins = [
     "tests.fixtures.proxy",
     "tests.fixtures.standby",
     "tests.fixtures.consumers",
+    "tests.fixtures.consumer_processes",
+    "tests.fixtures.lite_pull",
+    "tests.fixtures.orderly",
     "tests.fixtures.producers",
+    "tests.fixtures.retries",
+    "tests.fixtures.transactional",
 ]
 
 # A busy machine may pause any example, which says nothing about the code.

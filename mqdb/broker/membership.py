@@ -10,8 +10,10 @@ from datetime import timedelta
 
 from sqlalchemy import Connection, func, select
 
-from mqdb.errors import IllegalState
-from mqdb.store import clients
+from mqdb.broker.route import find_or_create_retry_topic
+from mqdb.errors import ConsumptionForbidden, IllegalState, MessageModelConflict, SubscriptionConflict
+from mqdb.group import MessageModel
+from mqdb.store import clients, groups, subscriptions
 from mqdb.store.clients import ClientKind, Registration
 from mqdb.store.engine import target_of, transaction, translated
 
@@ -31,11 +33,41 @@ def announce(connection: Connection, client_id: str) -> None:
 
 
 def register(connection: Connection, registration: Registration) -> None:
-    """Enter a client into a group, which is created where there is none, and tell the group."""
+    """Enter a client into a group, which is created where there is none, and tell the group.
+
+    Raises SubscriptionConflict for a consumer that subscribes to something else than its group, MessageModelConflict
+    for one that shares messages in another way, ConsumptionForbidden where the group is switched off.
+    """
     with _changing(connection):
-        clients.add(connection, registration)
         if registration.kind is ClientKind.CONSUMER:
+            _agree(connection, registration)
+            if registration.message_model is MessageModel.CLUSTERING:
+                find_or_create_retry_topic(connection, registration.group)
             clients.notify_group(connection, registration.group)
+        clients.add(connection, registration)
+
+
+def _agree(connection: Connection, registration: Registration) -> None:
+    """Subscriptions change when nobody else is there, or when a member announces a higher version.
+
+    Who has been a member before stays one: in a rolling change the old members go on until they are replaced.
+    """
+    group, given = registration.group, dict(registration.subscriptions)
+    stored = subscriptions.lock(connection, group)
+    if not stored.consume_enable:
+        raise ConsumptionForbidden(group, "consume_enable")
+    if registration.message_model is MessageModel.BROADCASTING and not stored.consume_broadcast_enable:
+        raise ConsumptionForbidden(group, "consume_broadcast_enable")
+    version = registration.subscription_version
+    if registration.is_renewal or (stored.expressions == given and stored.version == version):
+        return
+    others = clients.live_models(connection, group, but=registration.client_id)
+    for client_id, model in others.items():
+        if model is not registration.message_model:
+            raise MessageModelConflict(group, model, registration.message_model, client_id)
+    if others and (version < stored.version or (version == stored.version and stored.expressions != given)):
+        raise SubscriptionConflict(group, stored.expressions, stored.version, given, version)
+    subscriptions.replace(connection, stored.group_id, version, given)
 
 
 def heartbeat(connection: Connection, client_id: str) -> bool:
@@ -50,6 +82,13 @@ def unregister(connection: Connection, client_id: str, group: str, kind: ClientK
         clients.remove(connection, client_id, group, kind)
         if kind is ClientKind.CONSUMER:
             clients.notify_group(connection, group)
+
+
+def may_consume(connection: Connection, group: str) -> bool:
+    """Whether the group is switched on, as far as the broker knows it."""
+    with translated(target_of(connection)):
+        settings = groups.find(connection, group)
+    return settings is None or settings.consume_enable
 
 
 def members(connection: Connection, group: str) -> list[str]:

@@ -1,12 +1,13 @@
 """Offsets: take queues, commit how far they are read, give them back."""
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from sqlalchemy import Connection
 
-from mqdb.errors import NotSupported
+from mqdb.errors import ParameterInvalid
 from mqdb.group import ConsumeFromWhere
-from mqdb.store import clients, consumer_offsets
+from mqdb.store import clients, consumer_offsets, queues, time_search
 from mqdb.store.consumer_offsets import OwnedQueue
 from mqdb.store.engine import target_of, transaction, translated
 
@@ -18,6 +19,7 @@ def take_queues(
     queue_keys: Sequence[int],
     consume_from_where: ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET,
     *,
+    consume_timestamp: datetime | None = None,
     force: bool = False,
 ) -> list[OwnedQueue]:
     """Own those of the queues that are free; a group that is new to a topic starts where it says.
@@ -25,14 +27,46 @@ def take_queues(
     A queue is free when nobody owns it or its owner is no longer a member: its owner gives it back when rebalance
     takes it away, after the listeners that hold its messages have returned. `force` does not wait for that; what
     the old owner commits is then refused, and its unfinished messages come a second time.
+
+    Under TIMESTAMP it starts at the first message of each queue that was stored at `consume_timestamp` or later.
+    Raises ParameterInvalid where that is missing, or does not know its time zone.
     """
     if consume_from_where is ConsumeFromWhere.TIMESTAMP:
-        raise NotSupported("consume_from_where=TIMESTAMP")
+        _check_time("consume_timestamp", consume_timestamp)
     if not queue_keys:
         return []
     with translated(target_of(connection)), transaction(connection):
-        consumer_offsets.begin(connection, group, queue_keys, consume_from_where)
+        consumer_offsets.begin(connection, group, queue_keys, consume_from_where, consume_timestamp)
         return consumer_offsets.take(connection, group, client_id, queue_keys, force)
+
+
+def start_offsets(
+    connection: Connection,
+    queue_keys: Sequence[int],
+    consume_from_where: ConsumeFromWhere,
+    consume_timestamp: datetime | None = None,
+) -> dict[int, int]:
+    """Where each of the queues starts for a consumer that keeps its offsets itself, and has none; changes nothing.
+
+    A queue that does not exist is left out. `consume_timestamp` as for `take_queues`.
+    """
+    is_by_time = consume_from_where is ConsumeFromWhere.TIMESTAMP
+    if is_by_time:
+        _check_time("consume_timestamp", consume_timestamp)
+    if not queue_keys:
+        return {}
+    with translated(target_of(connection)):
+        if is_by_time and consume_timestamp is not None:
+            return time_search.offsets_of_time(connection, queue_keys, consume_timestamp)
+        ends = queues.ends(connection, queue_keys)
+    is_first = consume_from_where is ConsumeFromWhere.FIRST_OFFSET
+    return {key: end.min_offset if is_first else end.max_offset for key, end in ends.items()}
+
+
+def topics_created_at(connection: Connection, queue_keys: Sequence[int]) -> dict[int, datetime]:
+    """When the topic of each queue was created, which tells a topic from an older one of its name that was deleted."""
+    with translated(target_of(connection)):
+        return queues.topics_created_at(connection, queue_keys)
 
 
 def owned_epochs(connection: Connection, group: str, client_id: str) -> dict[int, int]:
@@ -69,3 +103,19 @@ def committed_offsets(connection: Connection, group: str, queue_keys: Sequence[i
     """The next offset of a group on each of the queues that it has ever taken."""
     with translated(target_of(connection)):
         return consumer_offsets.committed(connection, group, queue_keys)
+
+
+def search_offset(connection: Connection, queue_key: int, time: datetime) -> int:
+    """The first offset of a queue whose message was stored at `time` or later; before the first one the min offset,
+    behind the last one the max offset. Raises ParameterInvalid for a time without a time zone.
+
+    Source: DefaultMessageStore.getOffsetInQueueByTime, BoundaryType.LOWER.
+    """
+    _check_time("time", time)
+    with translated(target_of(connection)):
+        return time_search.offset_of_time(connection, queue_key, time)
+
+
+def _check_time(name: str, time: datetime | None) -> None:
+    if time is None or time.utcoffset() is None:
+        raise ParameterInvalid(name, time, "must be a datetime with a time zone")

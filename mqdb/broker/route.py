@@ -3,10 +3,19 @@
 from sqlalchemy import Connection
 
 from mqdb.errors import TopicNotFound
-from mqdb.store import topics
+from mqdb.store import failed_messages, topics
 from mqdb.store.engine import target_of, transaction, translated
 from mqdb.store.topics import TopicRoute
-from mqdb.topic import DEFAULT_TOPIC_QUEUE_NUMS, TEMPLATE_TOPIC, Perm, TopicConfig, check_topic_name, reply_topic
+from mqdb.topic import (
+    DEFAULT_TOPIC_QUEUE_NUMS,
+    TEMPLATE_TOPIC,
+    Perm,
+    TopicConfig,
+    check_topic_name,
+    dlq_topic,
+    reply_topic,
+    retry_topic,
+)
 
 
 def find_topic(connection: Connection, name: str) -> TopicRoute | None:
@@ -38,7 +47,26 @@ def find_or_create_reply_topic(connection: Connection, cluster_name: str) -> Top
 
     Raises NameInvalid for a cluster with too long a name. Source: TopicConfigManager.
     """
-    config = TopicConfig(reply_topic(cluster_name), 1, 1)
+    return _find_or_create(connection, TopicConfig(reply_topic(cluster_name), 1, 1))
+
+
+def find_or_create_retry_topic(connection: Connection, group: str) -> TopicRoute:
+    """The topic that brings failed messages back to a group.
+
+    Where there is none it is made with the group's retry_queue_nums, and one queue for a group that is not there.
+    Raises NameInvalid. Source: TopicConfigManager.createTopicInSendMessageBackMethod.
+    """
+    with translated(target_of(connection)):
+        nums = failed_messages.retry_queue_nums(connection, group) or 1
+    return _find_or_create(connection, TopicConfig(retry_topic(group), nums, nums))
+
+
+def find_or_create_dlq_topic(connection: Connection, group: str) -> TopicRoute:
+    """The dead letter queue of a group, made with one queue where there is none; readable, as of RocketMQ 4.9.2."""
+    return _find_or_create(connection, TopicConfig(dlq_topic(group), 1, 1))
+
+
+def _find_or_create(connection: Connection, config: TopicConfig) -> TopicRoute:
     with translated(target_of(connection)):
         return topics.find(connection, config.name) or _create(connection, config)
 

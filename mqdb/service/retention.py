@@ -98,6 +98,14 @@ def to_make_room(
     return [segment.number for segment in islice(_complete(segments, writes_to), 1)]
 
 
+def before_delays(going: Sequence[int], first_undelivered: int) -> list[int]:
+    """Those of the segments that may go: no message goes that waits for its delivery, however full the disk is.
+
+    `first_undelivered` is the segment of the first such message.
+    """
+    return [number for number in going if number < first_undelivered]
+
+
 def _complete(segments: Sequence[Segment], writes_to: int) -> Iterator[Segment]:
     """The sealed segments that dispatch has left behind, up to the first that is not: queues have no gaps."""
     retained = (segment for segment in segments if segment.state is not SegmentState.DRAINED)

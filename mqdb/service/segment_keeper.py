@@ -12,7 +12,16 @@ from datetime import timedelta
 from apscheduler.schedulers.background import BackgroundScheduler
 from sqlalchemy import Connection, func, select
 
-from mqdb.service.retention import Retention, SegmentSizing, expired, needed_from, segment_size, to_make_room
+from mqdb.broker.delay import first_undelivered_segment
+from mqdb.service.retention import (
+    Retention,
+    SegmentSizing,
+    before_delays,
+    expired,
+    needed_from,
+    segment_size,
+    to_make_room,
+)
 from mqdb.service.service import Context, PeriodicService
 from mqdb.store import checkpoints, partitions, segments
 from mqdb.store.segments import SegmentState
@@ -106,18 +115,7 @@ class SegmentKeeper(PeriodicService[KeeperCounts]):
                 logger.info("sealed a segment", extra={"segment": segment.number})
 
     def _drain(self, connection: Connection, counts: KeeperCounts) -> None:
-        config = self._config
-        known = segments.find_all(connection)
-        now = segments.log(connection).now
-        writes_to = checkpoints.newest(connection)["dispatch"].segment
-        disk_used = config.disk_used_percent() if config.disk_used_percent is not None else None
-        going = expired(config.retention, now, known, writes_to, disk_used)
-        if not going and self._context.clock.monotonic() >= self._force_again_at:
-            going = to_make_room(config.retention, known, writes_to, disk_used)
-            if going:
-                logger.warning("dropping messages early, the disk is full", extra={"disk_used_percent": disk_used})
-                self._force_again_at = self._context.clock.monotonic() + config.force_pause.total_seconds()
-        for number in going[: config.drained_per_round]:
+        for number in self._going(connection)[: self._config.drained_per_round]:
             # A process that was stopped here must not act on how full the disk was then.
             if not self._context.may_act():
                 return
@@ -126,6 +124,25 @@ class SegmentKeeper(PeriodicService[KeeperCounts]):
                 return
             counts.drained += 1
             logger.info("raised the min offsets", extra={"over_segment": number})
+
+    def _going(self, connection: Connection) -> list[int]:
+        """Numbers of the segments that go now, oldest first."""
+        config = self._config
+        known = segments.find_all(connection)
+        now = segments.log(connection).now
+        writes_to = checkpoints.newest(connection)["dispatch"].segment
+        disk_used = config.disk_used_percent() if config.disk_used_percent is not None else None
+        old = expired(config.retention, now, known, writes_to, disk_used)
+        if old:
+            return before_delays(old, first_undelivered_segment(connection))
+        oldest = to_make_room(config.retention, known, writes_to, disk_used)
+        if not oldest or self._context.clock.monotonic() < self._force_again_at:
+            return []
+        self._force_again_at = self._context.clock.monotonic() + config.force_pause.total_seconds()
+        going = before_delays(oldest, first_undelivered_segment(connection))
+        what = "dropping messages early, the disk is full" if going else "the disk is full of messages that wait"
+        logger.warning(what, extra={"disk_used_percent": disk_used})
+        return going
 
     def _drop(self, connection: Connection, counts: KeeperCounts) -> None:
         known = segments.find_all(connection)

@@ -19,6 +19,7 @@ from sqlalchemy import (
     cast,
     column,
     delete,
+    exists,
     func,
     literal,
     or_,
@@ -29,10 +30,11 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import insert
 
 from mqdb.group import MessageModel
-from mqdb.store import locks
-from mqdb.store.tables import client, consumer_offset, subscription, subscription_group
+from mqdb.store import locks, queue_locks
+from mqdb.store.tables import client, consumer_offset, subscription_group
 
-#: The NOTIFY channel of arrivals (`a:` and queue keys, or `a:*`) and of changes in a group (`m:` and its name).
+#: The NOTIFY channel of arrivals (`a:` and queue keys, or `a:*`), of changes in a group (`m:` and its name), and of
+#: what a client is asked (`c:` and its id).
 CHANNEL = "mqdb"
 
 
@@ -44,7 +46,10 @@ class ClientKind(StrEnum):
 
 
 class Registration(NamedTuple):
-    """A client in a group. `subscriptions` are pairs of topic and tag expression."""
+    """A client in a group. `subscriptions` are pairs of topic and tag expression.
+
+    A renewal is that of a client that the group has had before, and that its broker has lost.
+    """
 
     client_id: str
     kind: ClientKind
@@ -53,6 +58,8 @@ class Registration(NamedTuple):
     message_model: MessageModel = MessageModel.CLUSTERING
     language: str = "PYTHON"
     subscriptions: Sequence[tuple[str, str]] = ()
+    subscription_version: int = 0
+    is_renewal: bool = False
 
 
 def announce(connection: Connection, client_id: str) -> bool:
@@ -61,7 +68,7 @@ def announce(connection: Connection, client_id: str) -> bool:
 
 
 def add(connection: Connection, registration: Registration) -> None:
-    """Insert or renew the row of a client; a consumer's group and its subscriptions are stored with it."""
+    """Insert or renew the row of a client."""
     row = {
         "client_id": registration.client_id,
         "kind": registration.kind,
@@ -72,22 +79,6 @@ def add(connection: Connection, registration: Registration) -> None:
     }
     renewed = {"heartbeat_at": func.mqdb.now(), "version": registration.version}
     connection.execute(insert(client).values(row).on_conflict_do_update(constraint="client_pkey", set_=renewed))
-    if registration.kind is ClientKind.CONSUMER:
-        connection.execute(insert(subscription_group).values(group_name=registration.group).on_conflict_do_nothing())
-        for topic, expression in registration.subscriptions:
-            _subscribe(connection, registration.group, topic, expression)
-
-
-def _subscribe(connection: Connection, group: str, topic: str, expression: str) -> None:
-    group_id = select(subscription_group.c.group_id).where(subscription_group.c.group_name == group).scalar_subquery()
-    row = insert(subscription).values(group_id=group_id, topic=topic, expression=expression, version=1)
-    connection.execute(
-        row.on_conflict_do_update(
-            constraint="subscription_pkey",
-            set_={"expression": expression, "version": subscription.c.version + 1},
-            where=subscription.c.expression != expression,
-        )
-    )
 
 
 def beat(connection: Connection, client_id: str) -> int:
@@ -97,7 +88,7 @@ def beat(connection: Connection, client_id: str) -> int:
 
 
 def remove(connection: Connection, client_id: str, group: str, kind: ClientKind) -> None:
-    """Take a client out of a group; what a consumer owns there becomes free."""
+    """Take a client out of a group; what a consumer owns and has locked there becomes free."""
     connection.execute(
         delete(client).where(client.c.client_id == client_id, client.c.group_name == group, client.c.kind == kind)
     )
@@ -109,12 +100,32 @@ def remove(connection: Connection, client_id: str, group: str, kind: ClientKind)
         .where(consumer_offset.c.group_id == group_id, consumer_offset.c.owner == client_id)
         .values(owner=None, updated_at=func.mqdb.now())
     )
+    queue_locks.remove_all(connection, group, client_id)
 
 
 def members(connection: Connection, group: str) -> list[str]:
     """The consumers of a group, sorted by client id."""
     of_group = and_(client.c.group_name == group, client.c.kind == ClientKind.CONSUMER)
     return list(connection.scalars(select(client.c.client_id).where(of_group).order_by(client.c.client_id)))
+
+
+def live_models(connection: Connection, group: str, but: str) -> dict[str, MessageModel]:
+    """The consumers of a group, but one, whose connections are open, and their message models."""
+    rows = connection.execute(
+        select(client.c.client_id, client.c.message_model).where(
+            client.c.group_name == group,
+            client.c.kind == ClientKind.CONSUMER,
+            client.c.client_id != but,
+            locks.presence_key(client.c.client_id).in_(_held_keys()),
+        )
+    )
+    return {row.client_id: MessageModel(row.message_model) for row in rows}
+
+
+def is_live(connection: Connection, client_id: str) -> bool:
+    """Whether a client of that id is registered, and its connection is open."""
+    its_rows = client.c.client_id == client_id, locks.presence_key(client.c.client_id).in_(_held_keys())
+    return bool(connection.scalar(select(exists().where(*its_rows))))
 
 
 def count_consumers(connection: Connection) -> int:

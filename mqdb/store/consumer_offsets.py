@@ -5,7 +5,8 @@ names its epoch: what an old owner still writes hits no row. Reading the epoch f
 would be write skew, so each change is one UPDATE. RocketMQ: ConsumerOffsetManager, RebalanceLockManager.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
@@ -29,6 +30,7 @@ from sqlalchemy.sql.selectable import TableValuedAlias
 from mqdb.group import ConsumeFromWhere
 from mqdb.store.queues import max_offset
 from mqdb.store.tables import client, consumer_offset, queue, subscription_group
+from mqdb.store.time_search import offsets_of_time
 
 
 class OwnedQueue(NamedTuple):
@@ -40,12 +42,18 @@ class OwnedQueue(NamedTuple):
     segment: int
 
 
-def begin(connection: Connection, group: str, queue_keys: Sequence[int], where: ConsumeFromWhere) -> None:
+def begin(
+    connection: Connection,
+    group: str,
+    queue_keys: Sequence[int],
+    where: ConsumeFromWhere,
+    time: datetime | None = None,
+) -> None:
     """Give the group an offset on each queue of the topics of these queues, where it has none.
 
-    Only a group that is new to the topic starts at `where`, in all queues at once, whoever reads them later. A queue
-    that is added to the topic is read from its min offset: the group has been there all the time, and what arrived
-    before it noticed the queue is not lost.
+    Only a group that is new to the topic starts at `where`, which may be a `time`, in all queues at once, whoever reads
+    them later. A queue that is added to the topic is read from its min offset: the group has been there all the time,
+    and what arrived before it noticed the queue is not lost.
     """
     sibling = queue.alias("sibling")
     wanted = queue.alias("wanted")
@@ -54,16 +62,31 @@ def begin(connection: Connection, group: str, queue_keys: Sequence[int], where: 
         .join(sibling, sibling.c.queue_key == consumer_offset.c.queue_key)
         .where(consumer_offset.c.group_id == _group_id(group), sibling.c.topic_id == queue.c.topic_id)
     )
-    start = queue.c.base_offset if where is ConsumeFromWhere.FIRST_OFFSET else max_offset()
-    topics = select(wanted.c.topic_id).where(wanted.c.queue_key == func.any(_keys(queue_keys)))
+    is_of_topics = queue.c.topic_id.in_(
+        select(wanted.c.topic_id).where(wanted.c.queue_key == func.any(_keys(queue_keys)))
+    )
+    start: ColumnElement[int] = queue.c.base_offset
+    if where is ConsumeFromWhere.LAST_OFFSET:
+        start = max_offset()
+    elif where is ConsumeFromWhere.TIMESTAMP and time is not None:
+        new = connection.scalars(select(queue.c.queue_key).where(is_of_topics, ~knows_topic)).all()
+        start = func.coalesce(_one_of(offsets_of_time(connection, new, time)), start)
     rows = (
         select(_group_id(group), queue.c.queue_key, case((knows_topic, queue.c.base_offset), else_=start))
-        .where(queue.c.topic_id.in_(topics))
+        .where(is_of_topics)
         .order_by(queue.c.queue_key)  # members that do this at the same time wait for each other, not in a circle
     )
     connection.execute(
         insert(consumer_offset).from_select(["group_id", "queue_key", "next_offset"], rows).on_conflict_do_nothing()
     )
+
+
+def _one_of(offsets: Mapping[int, int]) -> ScalarSelect[int]:
+    """The offset of the row's queue, NULL where it has none among these."""
+    arrays = cast(list(offsets), ARRAY(Integer)), cast(list(offsets.values()), ARRAY(BigInteger))
+    found = func.unnest(*arrays).table_valued("queue_key", "start", name="found").render_derived()
+    its_start = select(cast(found.c.start, BigInteger)).where(cast(found.c.queue_key, Integer) == queue.c.queue_key)
+    return its_start.correlate(queue).scalar_subquery()
 
 
 def take(

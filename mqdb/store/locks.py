@@ -2,6 +2,7 @@
 
 Locks of services are pairs (LOCK_CLASS, number); SQL writes the class as 1836147810. Dispatch and the key
 index take theirs in `mqdb.begin_batch`, as (LOCK_CLASS, hashtext(service)), for one transaction each.
+A redrive takes its own in `mqdb.dlq_redrive`, as (LOCK_CLASS, hashtext('redrive')).
 The presence of a client is a lock of a session on one 64-bit number, `presence_key` of its client id.
 """
 
@@ -16,6 +17,9 @@ MIGRATION: Final = 0
 
 #: Held by the session of the leader of the services.
 LEADER: Final = 1
+
+#: Held by a transaction that delivers delayed messages.
+DELAY: Final = 2
 
 
 def presence_key(client_id: ColumnElement[str] | str) -> ColumnElement[int]:

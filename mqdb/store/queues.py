@@ -1,10 +1,13 @@
 """The ends of queues: min offset, max offset, the newest message."""
 
-from typing import Any
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Row, func, select
+from sqlalchemy import ColumnElement, Connection, Integer, Row, cast, func, select
+from sqlalchemy.dialects.postgresql import ARRAY
 
-from mqdb.store.tables import checkpoint, commit_log, consume_queue, queue
+from mqdb.store.tables import checkpoint, commit_log, consume_queue, queue, topic
 
 
 def max_offset() -> ColumnElement[int]:
@@ -29,6 +32,34 @@ def max_offset() -> ColumnElement[int]:
         .scalar_subquery()
     )
     return func.coalesce(last, queue.c.end_offset)
+
+
+class Ends(NamedTuple):
+    """The offsets of a queue: the lowest one that is kept, and the next one that dispatch will give."""
+
+    min_offset: int
+    max_offset: int
+
+
+def ends(connection: Connection, queue_keys: Sequence[int]) -> dict[int, Ends]:
+    """Min and max offset of each of the queues that exist, by their keys."""
+    rows = connection.execute(
+        select(queue.c.queue_key, queue.c.base_offset, max_offset()).where(_is_one_of(queue_keys))
+    )
+    return {queue_key: Ends(*offsets) for queue_key, *offsets in rows}
+
+
+def topics_created_at(connection: Connection, queue_keys: Sequence[int]) -> dict[int, datetime]:
+    """When the topic of each of the queues was created, by their keys: never the same for two topics of one name."""
+    columns = queue.c.queue_key, topic.c.created_at
+    rows = connection.execute(
+        select(*columns).join(topic, topic.c.topic_id == queue.c.topic_id).where(_is_one_of(queue_keys))
+    )
+    return {row.queue_key: row.created_at for row in rows}
+
+
+def _is_one_of(queue_keys: Sequence[int]) -> ColumnElement[bool]:
+    return queue.c.queue_key == func.any(cast(list(queue_keys), ARRAY(Integer)))
 
 
 def stats(connection: Connection, topic_id: int) -> list[Row[Any]]:

@@ -13,9 +13,11 @@ from sqlalchemy import (
     Column,
     DateTime,
     ForeignKey,
+    ForeignKeyConstraint,
     Identity,
     Index,
     Integer,
+    Interval,
     LargeBinary,
     MetaData,
     PrimaryKeyConstraint,
@@ -196,6 +198,7 @@ subscription_group = Table(
     Column("retry_queue_nums", Integer, nullable=False, server_default=text("1")),
     Column("retry_max_times", Integer, nullable=False, server_default=text("16")),
     Column("created_at", _timestamp, nullable=False, server_default=_now),
+    Column("subscription_version", BigInteger, nullable=False, server_default=text("0")),
 )
 
 subscription = Table(
@@ -232,4 +235,102 @@ client = Table(
     Column("registered_at", _timestamp, nullable=False, server_default=_now),
     Column("heartbeat_at", _timestamp, nullable=False, server_default=_now),
     Index("client_group", "group_name", "kind"),
+)
+
+queue_lock = Table(
+    "queue_lock",
+    metadata,
+    Column("group_id", Integer, ForeignKey("subscription_group.group_id", ondelete="CASCADE"), primary_key=True),
+    Column("queue_key", Integer, ForeignKey("queue.queue_key", ondelete="CASCADE"), primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("expires_at", _timestamp, nullable=False),
+)
+
+offset_commit = Table(
+    "offset_commit",
+    metadata,
+    Column("group_id", Integer, primary_key=True, autoincrement=False),
+    Column("queue_key", Integer, primary_key=True, autoincrement=False),
+    Column("from_offset", BigInteger, primary_key=True, autoincrement=False),
+    Column("next_offset", BigInteger, nullable=False),
+    Column("segment", Integer, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("committed_at", _timestamp, nullable=False, server_default=_now),
+    CheckConstraint("next_offset > from_offset"),
+    # Not to group and queue: each commit of each consumer would lock the one row of the group.
+    ForeignKeyConstraint(
+        ["group_id", "queue_key"], ["consumer_offset.group_id", "consumer_offset.queue_key"], ondelete="CASCADE"
+    ),
+)
+
+offset_audit = Table(
+    "offset_audit",
+    metadata,
+    Column("audit_id", BigInteger, Identity(always=True), primary_key=True),
+    Column("group_name", Text, nullable=False),
+    Column("topic", Text, nullable=False),
+    Column("queue_id", Integer, nullable=False),
+    Column("old_offset", BigInteger),
+    Column("new_offset", BigInteger, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("actor", Text, nullable=False, server_default=text("CURRENT_USER")),
+    Column("changed_at", _timestamp, nullable=False, server_default=_now),
+)
+
+client_request = Table(
+    "client_request",
+    metadata,
+    Column("request_id", BigInteger, Identity(always=True), primary_key=True),
+    Column("client_id", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("arguments", JSONB, nullable=False, server_default=text("'{}'")),
+    Column("created_at", _timestamp, nullable=False, server_default=_now),
+    Column("answer", JSONB),
+    Column("answered_at", _timestamp),
+    Index("client_request_open", "client_id", postgresql_where=text("answered_at IS NULL")),
+)
+
+# -- later, and given up ----------------------------------------------------------------------
+
+delay_level = Table(
+    "delay_level",
+    metadata,
+    Column("level", SmallInteger, primary_key=True, autoincrement=False),
+    Column("delay", Interval, nullable=False),
+)
+
+delay_offset = Table(
+    "delay_offset",
+    metadata,
+    Column("level", SmallInteger, primary_key=True, autoincrement=False),
+    Column("seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("next_offset", BigInteger, nullable=False),
+    Column("messages", Integer, nullable=False),
+    Column("written_at", _timestamp, nullable=False, server_default=_now),
+)
+
+redrive = Table(
+    "redrive",
+    metadata,
+    Column("redrive_id", BigInteger, Identity(always=True), primary_key=True),
+    Column("target_topic", Text),
+    Column("body_edited", Boolean, nullable=False),
+    Column("condition", Text, nullable=False),
+    Column("actor", Text, nullable=False, server_default=text("CURRENT_USER")),
+    Column("started_at", _timestamp, nullable=False, server_default=_now),
+)
+
+redrive_result = Table(
+    "redrive_result",
+    metadata,
+    Column("redrive_id", BigInteger, ForeignKey("redrive.redrive_id", ondelete="CASCADE"), primary_key=True),
+    Column("log_pos", BigInteger, primary_key=True, autoincrement=False),
+    Column("group_name", Text),
+    Column("msg_id", UUID),
+    Column("status", Text, nullable=False),
+    Column("error", Text),
+    Column("new_log_pos", BigInteger),
+    Column("redriven_at", _timestamp, nullable=False, server_default=_now),
+    Index("redrive_result_log_pos", "log_pos"),
 )

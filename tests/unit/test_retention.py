@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqdb.service.retention import Retention, SegmentSizing, expired, needed_from, segment_size, to_make_room
+from mqdb.service.retention import (
+    Retention,
+    SegmentSizing,
+    before_delays,
+    expired,
+    needed_from,
+    segment_size,
+    to_make_room,
+)
 from mqdb.store.segments import Log, Segment, SegmentState
 
 NOW = datetime(2024, 3, 1, 12, tzinfo=UTC)
@@ -122,6 +130,13 @@ def test_a_first_burst_is_taken_for_an_hour_of_it_at_most() -> None:
 @pytest.mark.parametrize(("hours", "days"), [((4,), 1), ((0, 12), 0.5), ((1, 4), 21 / 24), (range(24), 1 / 24)])
 def test_a_message_is_kept_until_the_next_hour_of_deletion(hours: tuple[int, ...], days: float) -> None:
     assert Retention(delete_when=tuple(hours)).longest_kept == timedelta(hours=72) + days * DAY
+
+
+@pytest.mark.parametrize(
+    ("first_undelivered", "going"), [(1, []), (2, [1]), (3, [1, 2]), (9, [1, 2, 3])], ids=["1", "2", "3", "9"]
+)
+def test_segments_from_the_first_that_holds_a_delayed_message_on_stay(first_undelivered: int, going: list[int]) -> None:
+    assert before_delays([1, 2, 3], first_undelivered) == going
 
 
 @given(

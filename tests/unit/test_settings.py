@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from mqdb.delay_level import parse_delay_levels
 from mqdb.errors import SettingInvalid
 from mqdb.settings import Settings, default_home, load_settings
 
@@ -43,6 +44,7 @@ def test_nothing_set_means_the_embedded_broker_with_rocketmqs_defaults() -> None
     assert settings.send_message_timeout == timedelta(seconds=3)
     assert settings.file_reserved_time == timedelta(hours=72)
     assert settings.delete_when == (4,)
+    assert settings.delay_levels == parse_delay_levels("1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h")
     assert settings.origin("port") == "default"
 
 
@@ -91,6 +93,15 @@ def test_what_is_listed_can_be_set_again() -> None:
     again = load_settings(**{line.name: line.value for line in settings.lines() if line.value})
 
     assert again.model_dump() == settings.model_dump()
+
+
+def test_delay_levels_are_shown_in_their_shortest_form() -> None:
+    assert load_settings(message_delay_level=" 60s  90s 24h").message_delay_level == "1m 90s 1d"
+
+
+def test_a_delay_level_that_is_none_is_named() -> None:
+    with pytest.raises(SettingInvalid, match=r"message_delay_level = '1s 5x' \(from argument\): '5x' is not a number"):
+        load_settings(message_delay_level="1s 5x")
 
 
 # -- the file -----------------------------------------------------------------------------------

@@ -1,0 +1,266 @@
+"""Dead letters: choose messages that groups have given up, look at them, and send them back to work.
+
+Who chooses may give an SQL expression over the columns of the view mqdb.dlq. PostgreSQL checks it with the rights of
+the caller, in a transaction that cannot write. RocketMQ: queryDlqMessage, resendDlqMessage of the dashboard.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
+from uuid import UUID
+
+import psycopg
+from psycopg import errors as pg
+from sqlalchemy import ColumnElement, Connection, DateTime, FromClause, cast, func, select, text
+from sqlalchemy.exc import DBAPIError
+
+from mqdb.errors import ParameterInvalid
+from mqdb.property import storable
+from mqdb.selector.tags import parse_tag_expression
+from mqdb.store import dead_letters, message_index
+from mqdb.store.dead_letters import (
+    CONDITION_POSITION,
+    CauseOfDeath,
+    DeadLetter,
+    Letter,
+    PastRedrive,
+    RedriveResult,
+    WholeDeadLetter,
+)
+from mqdb.store.engine import driver, target_of, transaction, translated
+from mqdb.unique_id import format_unique_id
+
+_READ_ONLY = text("SET TRANSACTION READ ONLY")
+_ENSURE_SEGMENTS = select(func.mqdb.ensure_segments(2))
+
+#: SQLSTATE classes of what a condition itself can do wrong: it is no SQL or names what is not there, fails on a value,
+#: asks for a feature that there is not, or tries to write.
+_FAULTS_OF_CONDITION: Final = ("42", "22", "0A", "2F", "25", "54")
+_INSUFFICIENT_PRIVILEGE: Final = "42501"
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterFilter:
+    """Which dead letters; they meet all that is given. A time is a moment, or how long ago by the broker's clock.
+
+    Raises ParameterInvalid for a text that PostgreSQL cannot hold, TagExpressionInvalid.
+    """
+
+    group: str | None = None
+    topic: str | None = None
+    """That it was sent to first."""
+    tag: str | None = None
+    """A tag expression."""
+    since: datetime | timedelta | None = None
+    """Died then or later."""
+    until: datetime | timedelta | None = None
+    """Died before."""
+    exception: str | None = None
+    """A part of the exception's name, in capitals or not."""
+    ids: tuple[UUID, ...] = ()
+    """One of these, if any is given."""
+    where: str | None = None
+    """An SQL expression over the columns of mqdb.dlq."""
+
+    def __post_init__(self) -> None:
+        parse_tag_expression(self.tag)
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, str) and storable(value) != value:
+                raise ParameterInvalid(field.name, value, "holds a character that PostgreSQL cannot store")
+
+    def __str__(self) -> str:
+        """As the options of the command line say it."""
+        options = []
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name == "ids":
+                options += [f"--id {format_unique_id(one)}" for one in value]
+            elif value is not None:
+                shown = f"{value} ago" if isinstance(value, timedelta) else str(value)
+                options.append(shown if field.name == "group" else f"--{field.name} {shown!r}")
+        return " ".join(options) or "all"
+
+
+class Chosen(NamedTuple):
+    """Dead letters to redrive, by their positions, the oldest first."""
+
+    positions: tuple[int, ...]
+    left_out: int
+    """How many more met the filter, and were redriven before."""
+
+
+class Redrive(NamedTuple):
+    """How messages are sent back to work: to the group that failed them, or to a topic as if they were new."""
+
+    condition: str
+    """How they were chosen, for the record."""
+    target_topic: str | None = None
+    body: bytes | None = None
+    """A new body, for one message; sent as it is, not compressed."""
+    again: bool = False
+    """Also those that were redriven before."""
+
+
+def count_dead_letters(connection: Connection, wanted: DeadLetterFilter) -> int:
+    """How many there are. Raises ParameterInvalid for the condition."""
+    with _chosen(connection, wanted) as (source, conditions):
+        return dead_letters.count(connection, source, *conditions)
+
+
+def causes_of_death(connection: Connection, wanted: DeadLetterFilter) -> list[CauseOfDeath]:
+    """How many there are of each group, topic and exception. Raises ParameterInvalid for the condition."""
+    with _chosen(connection, wanted) as (source, conditions):
+        return dead_letters.causes(connection, source, *conditions)
+
+
+def list_dead_letters(connection: Connection, wanted: DeadLetterFilter, limit: int | None = None) -> list[DeadLetter]:
+    """The youngest first. Raises ParameterInvalid for the condition."""
+    return _find(connection, DeadLetter, wanted, limit)
+
+
+def show_dead_letters(connection: Connection, wanted: DeadLetterFilter) -> list[WholeDeadLetter]:
+    """All of them with their bodies in memory, the youngest first. Raises ParameterInvalid for the condition."""
+    return _find(connection, WholeDeadLetter, wanted, None)
+
+
+def read_dead_letters(connection: Connection, wanted: DeadLetterFilter) -> Iterator[WholeDeadLetter]:
+    """However many, a few at a time, the oldest first; in a transaction until they are read.
+
+    Raises ParameterInvalid for the condition.
+    """
+    with _chosen(connection, wanted) as (source, conditions):
+        yield from dead_letters.stream(connection, source, *conditions)
+
+
+def choose(
+    connection: Connection, wanted: DeadLetterFilter, *, again: bool = False, limit: int | None = None
+) -> Chosen:
+    """What a redrive takes: `limit` at most, the oldest first; those redriven before only `again`.
+
+    Raises ParameterInvalid for the condition.
+    """
+    with _chosen(connection, wanted) as (source, conditions):
+        found = dead_letters.positions(connection, source, *conditions)
+    positions = [log_pos for log_pos, is_redriven in found if again or not is_redriven]
+    return Chosen(tuple(positions[:limit]), len(found) - len(positions))
+
+
+def plan_redrive(connection: Connection, positions: Sequence[int], redrive: Redrive) -> list[RedriveResult]:
+    """What `redrive` would do with these messages. Changes nothing; raises what that raises."""
+    with translated(target_of(connection)), transaction(connection):
+        connection.execute(_READ_ONLY)
+        return dead_letters.redrive_letters(connection, positions, dry_run=True, continues=None, **redrive._asdict())
+
+
+def redrive_messages(
+    connection: Connection, positions: Sequence[int], redrive: Redrive, continues: int | None = None
+) -> list[RedriveResult]:
+    """Send messages of dead letter queues back to work: one transaction, with a row for each that says what came of it.
+
+    Each copy keeps its id, and has all its retries before it. `continues` is the redrive_id that an earlier call gave,
+    where this is a further part of the same redrive. It waits for another redrive that is under way.
+    Raises MessageIllegal for a body, TopicNotAllowed, TopicNotFound for a topic that is deleted in this moment. What
+    concerns one message only is a result FAILED, also a topic that is not there.
+    """
+    with translated(target_of(connection)):
+        try:
+            return _redrive(connection, positions, redrive, continues)
+        except DBAPIError as error:
+            # No partition for the position: as in `send.append`.
+            if not (isinstance(error.orig, pg.CheckViolation) and driver(connection).autocommit):
+                raise
+            connection.execute(_ENSURE_SEGMENTS)
+            return _redrive(connection, positions, redrive, continues)
+
+
+def _redrive(
+    connection: Connection, positions: Sequence[int], redrive: Redrive, continues: int | None
+) -> list[RedriveResult]:
+    arguments = redrive._asdict() | {"continues": continues, "dry_run": False}
+    return dead_letters.redrive_letters(connection, positions, **arguments)
+
+
+def past_redrives(connection: Connection, log_pos: int) -> list[PastRedrive]:
+    """What has been tried with the dead letter at this position, the oldest first."""
+    with translated(target_of(connection)):
+        return dead_letters.past_redrives(connection, log_pos)
+
+
+# -- how they are chosen --------------------------------------------------------------------------
+
+
+def _find(connection: Connection, kind: type[Letter], wanted: DeadLetterFilter, limit: int | None) -> list[Letter]:
+    with _chosen(connection, wanted) as (source, conditions):
+        return dead_letters.find(connection, kind, source, *conditions, limit=limit)
+
+
+@contextmanager
+def _chosen(connection: Connection, wanted: DeadLetterFilter) -> Iterator[tuple[FromClause, list[ColumnElement[bool]]]]:
+    """The letters as a source and conditions, for statements in the read-only transaction that this is."""
+    with translated(target_of(connection)):
+        source = dead_letters.where(wanted.where)
+        conditions = list(_conditions(connection, wanted, source))
+        with _blaming(wanted.where), transaction(connection):
+            connection.execute(_READ_ONLY)
+            if wanted.where is not None:
+                dead_letters.check_condition(driver(connection), wanted.where)
+            yield source, conditions
+
+
+def _conditions(connection: Connection, wanted: DeadLetterFilter, source: FromClause) -> Iterator[ColumnElement[bool]]:
+    letter = source.c
+    if wanted.group is not None:
+        yield letter.consumer_group == wanted.group
+    if wanted.topic is not None:
+        yield letter.topic == wanted.topic
+    expression = parse_tag_expression(wanted.tag)
+    if not expression.matches_all:
+        yield letter.tags.in_(sorted(expression.tags))
+    if wanted.since is not None:
+        yield letter.store_time >= _moment(wanted.since)
+    if wanted.until is not None:
+        yield letter.store_time < _moment(wanted.until)
+    if wanted.exception is not None:
+        yield letter.exception.icontains(wanted.exception, autoescape=True)
+    if wanted.ids:
+        # By the key index; the view would have to look at each letter.
+        with transaction(connection):
+            records = message_index.find(connection, wanted.ids, after_pos=0)
+        yield letter.log_pos.in_([log_pos for _, log_pos, _ in records])
+
+
+def _moment(time: datetime | timedelta) -> ColumnElement[datetime]:
+    if isinstance(time, datetime):
+        return cast(time, DateTime(timezone=True))
+    # A sub-select: the clock is read once, not for each letter.
+    return select(func.mqdb.now() - time).scalar_subquery()
+
+
+@contextmanager
+def _blaming(where: str | None) -> Iterator[None]:
+    """Turns what PostgreSQL says of a condition into ParameterInvalid."""
+    try:
+        yield
+    except (psycopg.Error, DBAPIError) as error:
+        fault = error.orig if isinstance(error, DBAPIError) else error
+        if where is None or not isinstance(fault, psycopg.Error) or not _is_fault_of_condition(fault):
+            raise
+        raise ParameterInvalid("where", where, _described(fault, where)) from error
+
+
+def _is_fault_of_condition(error: psycopg.Error) -> bool:
+    sqlstate = error.sqlstate or ""
+    return sqlstate.startswith(_FAULTS_OF_CONDITION) and sqlstate != _INSUFFICIENT_PRIVILEGE
+
+
+def _described(error: psycopg.Error, where: str) -> str:
+    """PostgreSQL's words, its hint, and at which character of the condition, where it says so."""
+    reason = error.diag.message_primary or str(error)
+    if error.diag.statement_position is not None:
+        position = int(error.diag.statement_position) - CONDITION_POSITION + 1
+        if 1 <= position <= len(where):
+            reason += f", at character {position}"
+    return f"{reason}; {error.diag.message_hint}" if error.diag.message_hint else reason

@@ -1,0 +1,190 @@
+"""Delay: deliver the messages of SCHEDULE_TOPIC_XXXX whose time has come, each exactly once and none early.
+
+    look      which levels are due, and up to where; one statement, all that is done when nothing is
+    take      in one transaction: a copy of each message in its real queue, and a step for each level
+
+Whoever looks at the same time takes the same steps, and one of them succeeds. RocketMQ: ScheduleMessageService.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Final, NamedTuple
+
+import psycopg
+from psycopg import errors as pg
+from sqlalchemy import Connection, func, select
+
+from mqdb.broker.route import find_or_create_retry_topic
+from mqdb.delay_level import DelayLevels
+from mqdb.errors import MessageMissing
+from mqdb.store import delay_levels, delay_steps, schedule
+from mqdb.store.delay_steps import Step, Stray, Window
+from mqdb.store.engine import target_of, transaction, translated
+from mqdb.store.schedule import Head
+from mqdb.topic import RETRY_PREFIX
+
+#: Messages in one transaction.
+MAX_MESSAGES: Final = 1_000
+
+#: Of each level, for people who look at the last minutes.
+STEPS_KEPT: Final = 1_000
+
+
+class DelayRound(NamedTuple):
+    """What a round has done."""
+
+    messages: int
+    """How many were delivered."""
+    next_due_in: timedelta | None
+    """Until the next one is due, 0 when there may be more by now; None while nothing waits."""
+    skipped: Mapping[str, int]
+    """How many were for a topic that is gone; they can be read in SCHEDULE_TOPIC_XXXX still."""
+    missing: tuple[MessageMissing, ...]
+    """Messages that the log has lost: their levels stand still."""
+    first_segment: int
+    """Nothing that is left lies in a segment below: for the next round."""
+
+
+class _Attempt(NamedTuple):
+    """Steps that were taken, and what became of their messages."""
+
+    steps: Sequence[Step]
+    copied: int
+    strays: Sequence[Stray]
+
+    @property
+    def skipped(self) -> Counter[str]:
+        """How many records are for which topic that is gone."""
+        return Counter(stray.real_topic or "" for stray in self.strays if stray.has_record)
+
+    @property
+    def retry_topics(self) -> list[str]:
+        """Those of them that are made again."""
+        return [name for name in self.skipped if name.startswith(RETRY_PREFIX)]
+
+    @property
+    def lost(self) -> dict[int, Stray]:
+        """The first message of each level that has no record."""
+        return {stray.level: stray for stray in reversed(self.strays) if not stray.has_record}
+
+    @property
+    def may_stand(self) -> bool:
+        """Not so when a topic came while it was made: it then was there for the strays, but not for the copies."""
+        is_complete = self.copied + len(self.strays) == _messages(self.steps)
+        return is_complete and not self.retry_topics and not self.lost
+
+
+def set_delay_levels(connection: Connection, levels: DelayLevels) -> bool:
+    """Let the levels be these, for what is sent from now on; False when they are already.
+
+    What waits and has longer to go than its level takes now, is due at once.
+    """
+    with translated(target_of(connection)), transaction(connection):
+        if delay_levels.find(connection) == levels:
+            return False
+        delay_levels.replace(connection, levels)
+    return True
+
+
+def deliver_due(connection: Connection, max_messages: int = MAX_MESSAGES, first_segment: int = 0) -> DelayRound:
+    """Deliver what is due, the level first that is due longest, and each level in its order.
+
+    While another session delivers, nothing is done. `first_segment` is that of the round before, 0 at first.
+    """
+    with translated(target_of(connection)):
+        heads, newest_segment = schedule.look(connection, max_messages, first_segment)
+        intact = [head for head in heads if head.queue_offset in (None, head.next_offset)]
+        attempt, lost = _take(connection, intact, max_messages)
+    # Offsets have no gaps.
+    missing = [MessageMissing(head.queue_key, head.next_offset, 0) for head in heads if head not in intact]
+    missing += [MessageMissing(stray.queue_key, stray.queue_offset, stray.log_pos) for stray in lost]
+    return DelayRound(
+        attempt.copied if attempt else 0,
+        _next_due_in(intact, attempt, max_messages),
+        attempt.skipped if attempt else {},
+        tuple(missing),
+        _first_segment(heads, newest_segment),
+    )
+
+
+def first_undelivered_segment(connection: Connection) -> int:
+    """The segment of the first entry that waits or is due; where there is none, the one that dispatch writes to."""
+    with translated(target_of(connection)), transaction(connection):
+        # For a session that does not plan by indexes only.
+        connection.execute(select(func.set_config("enable_seqscan", "off", True)))
+        heads, newest_segment = schedule.look(connection, limit=0, first_segment=0)
+    return _first_segment(heads, newest_segment)
+
+
+def _first_segment(heads: Sequence[Head], newest_segment: int) -> int:
+    return min(newest_segment if head.segment is None else head.segment for head in heads)
+
+
+def _steps(heads: Sequence[Head], max_messages: int) -> list[Step]:
+    """One for each level that is due, as long as there is room."""
+    steps, room = [], max_messages
+    for head in heads:
+        past_offset = min(head.due_to or 0, head.next_offset + room)
+        if past_offset > head.next_offset:
+            steps.append(Step(head.level, head.queue_key, head.seq + 1, head.next_offset, past_offset))
+            room -= past_offset - head.next_offset
+    return steps
+
+
+def _messages(steps: Sequence[Step]) -> int:
+    return sum(step.past_offset - step.first_offset for step in steps)
+
+
+def _next_due_in(heads: Sequence[Head], attempt: _Attempt | None, max_messages: int) -> timedelta | None:
+    if attempt and _messages(attempt.steps) == max_messages:
+        return timedelta(0)
+    waits = [head.waits_ms for head in heads if head.waits_ms is not None]
+    return timedelta(milliseconds=min(waits)) if waits else None
+
+
+def _window(heads: Sequence[Head]) -> Window:
+    due = [head for head in heads if head.due_to is not None]
+    return Window(
+        min(head.segment for head in due if head.segment is not None),
+        max(head.last_segment for head in due if head.last_segment is not None),
+        min(head.lowest_pos for head in due if head.lowest_pos is not None),
+        max(head.past_pos for head in due if head.past_pos is not None),
+    )
+
+
+def _take(connection: Connection, heads: Sequence[Head], max_messages: int) -> tuple[_Attempt | None, list[Stray]]:
+    """Take what is due of each level, up to the first message that the log has lost; these messages.
+
+    Retry topics that are gone are made again.
+    """
+    lost: dict[int, Stray] = {}
+    while steps := _steps(heads, max_messages):
+        attempt = _try(connection, steps, _window(heads))
+        if attempt is None or attempt.may_stand:
+            return attempt, list(lost.values())
+        for name in attempt.retry_topics:
+            find_or_create_retry_topic(connection, name.removeprefix(RETRY_PREFIX))
+        lost |= attempt.lost
+        # What cannot be taken of one level leaves room for the others.
+        heads = [head._replace(due_to=lost[head.level].queue_offset) if head.level in lost else head for head in heads]
+    return None, list(lost.values())
+
+
+def _try(connection: Connection, steps: Sequence[Step], window: Window) -> _Attempt | None:
+    """One transaction; what cannot stand is rolled back. None when another session is at it, or has been."""
+    try:
+        with transaction(connection):
+            if not delay_steps.begin(connection):
+                return None
+            copied = delay_steps.take(connection, steps, window)
+            strays = delay_steps.find_strays(connection, steps, window) if copied < _messages(steps) else []
+            attempt = _Attempt(steps, copied, strays)
+            if not attempt.may_stand:
+                raise psycopg.Rollback
+            for step in steps:
+                if not step.seq % STEPS_KEPT:
+                    delay_steps.prune(connection, step.level, step.seq - 2 * STEPS_KEPT, step.seq - STEPS_KEPT)
+    except pg.UniqueViolation:  # it has taken one of the steps since the look
+        return None
+    return attempt

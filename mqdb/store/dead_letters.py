@@ -1,0 +1,266 @@
+"""Dead letters: the view mqdb.dlq, and the redrives that sent some of them back to work.
+
+A dead letter is a record of a topic `%DLQ%group`; the view shows what its properties tell. `mqdb.dlq_redrive` copies it
+to a retry topic, or another one, and writes down what became of it.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final, NamedTuple, TypeVar
+
+import psycopg
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    ColumnElement,
+    Connection,
+    DateTime,
+    FromClause,
+    Integer,
+    LargeBinary,
+    Select,
+    Text,
+    bindparam,
+    cast,
+    column,
+    func,
+    literal_column,
+    select,
+    table,
+)
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
+from sqlalchemy.types import TypeEngine
+
+from mqdb.store.tables import redrive, redrive_result
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """What a list shows of a dead letter. The fields are columns of mqdb.dlq, whose comments tell what they mean."""
+
+    consumer_group: str
+    topic: str | None
+    msg_id: str
+    tags: str | None
+    keys: str | None
+    attempts: int
+    failed_at: datetime | None
+    exception: str | None
+    error: str | None
+    redriven_at: datetime | None
+    host: str | None
+    origin_queue_id: int | None
+    origin_queue_offset: int | None
+    origin_log_pos: int | None
+    queue_offset: int
+    log_pos: int
+    store_time: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class WholeDeadLetter(DeadLetter):
+    """All of a dead letter; `body` is as it is stored, compressed where `sys_flag` says so."""
+
+    born_time: datetime
+    born_host: str
+    flag: int
+    sys_flag: int
+    properties: dict[str, str]
+    traceback: str | None
+    body: bytes
+
+
+class CauseOfDeath(NamedTuple):
+    """How many dead letters of a group have topic and exception in common."""
+
+    consumer_group: str
+    topic: str | None
+    exception: str | None
+    messages: int
+    redriven: int
+    first_died: datetime
+    last_died: datetime
+
+
+class RedriveStatus(StrEnum):
+    """What became of a message of a redrive, or would."""
+
+    REDRIVEN = "REDRIVEN"
+    #: Redriven before, by this redrive or another one.
+    SKIPPED = "SKIPPED"
+    FAILED = "FAILED"
+    #: A dry run: it would be redriven.
+    READY = "READY"
+
+
+class RedriveResult(NamedTuple):
+    """What became of one message. `msg_id` and the group are None where there is no such message any more."""
+
+    status: RedriveStatus
+    msg_id: str | None
+    consumer_group: str | None
+    topic: str | None
+    error: str | None
+    log_pos: int
+    new_log_pos: int | None
+    redrive_id: int | None
+
+
+class PastRedrive(NamedTuple):
+    """What somebody has tried with a dead letter. Without a `target_topic` it went to the group that failed it."""
+
+    redrive_id: int
+    redriven_at: datetime
+    actor: str
+    status: RedriveStatus
+    target_topic: str | None
+    body_edited: bool
+    new_log_pos: int | None
+    error: str | None
+    condition: str
+
+
+_TYPES: Final[dict[str, TypeEngine[Any]]] = {
+    "consumer_group": Text(),
+    "topic": Text(),
+    "msg_id": Text(),
+    "tags": Text(),
+    "keys": Text(),
+    "attempts": Integer(),
+    "failed_at": DateTime(timezone=True),
+    "exception": Text(),
+    "error": Text(),
+    "redriven_at": DateTime(timezone=True),
+    "host": Text(),
+    "origin_queue_id": BigInteger(),
+    "origin_queue_offset": BigInteger(),
+    "origin_log_pos": BigInteger(),
+    "queue_offset": BigInteger(),
+    "log_pos": BigInteger(),
+    "store_time": DateTime(timezone=True),
+    "born_time": DateTime(timezone=True),
+    "born_host": Text(),
+    "flag": Integer(),
+    "sys_flag": Integer(),
+    "compression": Text(),
+    "properties": JSONB(),
+    "text": Text(),
+    "traceback": Text(),
+    "body": LargeBinary(),
+}
+
+#: The view, column by column.
+dlq: Final = table("dlq", *(column(name, type_) for name, type_ in _TYPES.items()), schema="mqdb")
+
+Letter = TypeVar("Letter", bound=DeadLetter)
+
+#: What is fetched at a time of whole letters: a body may have 4 MiB.
+_STREAM_ROWS: Final = 50
+
+
+def where(condition: str | None) -> FromClause:
+    """The dead letters that meet an SQL expression over the columns of the view; all of them without one.
+
+    A sub-select of its own, so that no expression can reach beyond what is asked of it afterwards, whatever its
+    brackets, ORs and UNIONs. Whether it is one expression, `check_condition` says.
+    """
+    if condition is None:
+        return dlq
+    return select(dlq).where(literal_column(f"(\n{condition}\n)", Boolean)).subquery("dlq")
+
+
+_CHECK_BEFORE, _CHECK_AFTER = "SELECT FROM mqdb.dlq WHERE (\n", "\n) LIMIT 0"
+
+#: Where the condition begins in the text of `check_condition`, as PostgreSQL counts: in characters, from 1.
+CONDITION_POSITION: Final = len(_CHECK_BEFORE) + 1
+
+
+def check_condition(connection: "psycopg.Connection[Any]", condition: str) -> None:
+    """Have the server parse and plan a condition, and look at no message.
+
+    As a prepared statement, which holds no more than one. Raises psycopg's errors.
+    """
+    connection.execute(f"{_CHECK_BEFORE}{condition}{_CHECK_AFTER}".encode(), prepare=True)
+
+
+def find(
+    connection: Connection, kind: type[Letter], source: FromClause, *conditions: ColumnElement[bool], limit: int | None
+) -> list[Letter]:
+    """The youngest letters first, `limit` at most."""
+    chosen = _letters(kind, source).where(*conditions).order_by(source.c.log_pos.desc()).limit(limit)
+    return [kind(*row) for row in connection.execute(chosen)]
+
+
+def stream(connection: Connection, source: FromClause, *conditions: ColumnElement[bool]) -> Iterator[WholeDeadLetter]:
+    """The oldest first, however many. Needs a transaction, for as long as one reads."""
+    chosen = _letters(WholeDeadLetter, source).where(*conditions).order_by(source.c.log_pos)
+    options = {"stream_results": True, "yield_per": _STREAM_ROWS}
+    for row in connection.execute(chosen, execution_options=options):
+        yield WholeDeadLetter(*row)
+
+
+def _letters(kind: type[DeadLetter], source: FromClause) -> Select[Any]:
+    return select(*(source.c[field.name] for field in fields(kind)))
+
+
+def count(connection: Connection, source: FromClause, *conditions: ColumnElement[bool]) -> int:
+    """How many letters there are."""
+    return connection.execute(select(func.count()).select_from(source).where(*conditions)).scalar_one()
+
+
+def causes(connection: Connection, source: FromClause, *conditions: ColumnElement[bool]) -> list[CauseOfDeath]:
+    """How many letters there are of each group, topic and exception, the most frequent of a group first."""
+    what = (source.c.consumer_group, source.c.topic, source.c.exception)
+    died = source.c.store_time
+    counted = select(*what, func.count(), func.count(source.c.redriven_at), func.min(died), func.max(died))
+    order = (what[0], func.count().desc(), *what[1:])
+    rows = connection.execute(counted.select_from(source).where(*conditions).group_by(*what).order_by(*order))
+    return [CauseOfDeath(*row) for row in rows]
+
+
+def positions(connection: Connection, source: FromClause, *conditions: ColumnElement[bool]) -> list[tuple[int, bool]]:
+    """Position of each letter, the oldest first, and whether it was redriven before."""
+    chosen = select(source.c.log_pos, source.c.redriven_at.is_not(None)).where(*conditions).order_by(source.c.log_pos)
+    return [(log_pos, is_redriven) for log_pos, is_redriven in connection.execute(chosen)]
+
+
+def past_redrives(connection: Connection, log_pos: int) -> list[PastRedrive]:
+    """What has been tried with the letter at a position, the oldest first."""
+    columns = (
+        redrive.c.redrive_id,
+        redrive_result.c.redriven_at,
+        redrive.c.actor,
+        redrive_result.c.status,
+        redrive.c.target_topic,
+        redrive.c.body_edited,
+        redrive_result.c.new_log_pos,
+        redrive_result.c.error,
+        redrive.c.condition,
+    )
+    tried = select(*columns).join(redrive_result, redrive_result.c.redrive_id == redrive.c.redrive_id)
+    rows = connection.execute(tried.where(redrive_result.c.log_pos == log_pos).order_by(redrive.c.redrive_id))
+    return [PastRedrive(*row)._replace(status=RedriveStatus(row.status)) for row in rows]
+
+
+_ARGUMENTS: Final[dict[str, TypeEngine[Any]]] = {
+    "positions": ARRAY(BigInteger),
+    "target_topic": Text(),
+    "body": LargeBinary(),
+    "again": Boolean(),
+    "dry_run": Boolean(),
+    "condition": Text(),
+    "continues": BigInteger(),
+}
+_REDRIVE: Final = select(
+    func.mqdb.dlq_redrive(*(cast(bindparam(name), type_) for name, type_ in _ARGUMENTS.items()))
+    .table_valued(*RedriveResult._fields)
+    .render_derived("result")
+)
+
+
+def redrive_letters(connection: Connection, positions: Sequence[int], **arguments: Any) -> list[RedriveResult]:
+    """One call of mqdb.dlq_redrive; a row for each message, ordered by position."""
+    rows = connection.execute(_REDRIVE, {"positions": list(positions), **arguments})
+    return [RedriveResult(*row)._replace(status=RedriveStatus(row.status)) for row in rows]

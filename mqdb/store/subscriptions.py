@@ -1,0 +1,56 @@
+"""Subscriptions: what a group reads of each topic. All members have to agree on it.
+
+Members with different filters lose messages: a queue's messages are filtered by whoever happens to read it. RocketMQ
+keeps what the latest heartbeat said. RocketMQ: SubscriptionData, ConsumerManager.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from sqlalchemy import Connection, delete, select, update
+from sqlalchemy.dialects.postgresql import insert
+
+from mqdb.store.tables import subscription, subscription_group
+
+
+class StoredSubscriptions(NamedTuple):
+    """A group's subscriptions, expression by topic, and the version that its members announced."""
+
+    group_id: int
+    version: int
+    consume_enable: bool
+    consume_broadcast_enable: bool
+    expressions: dict[str, str]
+
+
+def lock(connection: Connection, group: str) -> StoredSubscriptions:
+    """What a group has subscribed to; nobody else changes it until the transaction ends. A new group is made."""
+    connection.execute(insert(subscription_group).values(group_name=group).on_conflict_do_nothing())
+    row = connection.execute(
+        select(
+            subscription_group.c.group_id,
+            subscription_group.c.subscription_version,
+            subscription_group.c.consume_enable,
+            subscription_group.c.consume_broadcast_enable,
+        )
+        .where(subscription_group.c.group_name == group)
+        .with_for_update()
+    ).one()
+    expressions = connection.execute(
+        select(subscription.c.topic, subscription.c.expression).where(subscription.c.group_id == row.group_id)
+    )
+    return StoredSubscriptions(*row, expressions={each[0]: each[1] for each in expressions})
+
+
+def replace(connection: Connection, group_id: int, version: int, expressions: Mapping[str, str]) -> None:
+    """Store what a group subscribes to from now on, in the place of what it did."""
+    connection.execute(delete(subscription).where(subscription.c.group_id == group_id))
+    rows = [
+        {"group_id": group_id, "topic": topic, "expression": expression, "version": version}
+        for topic, expression in expressions.items()
+    ]
+    if rows:
+        connection.execute(insert(subscription).values(rows))
+    connection.execute(
+        update(subscription_group).where(subscription_group.c.group_id == group_id).values(subscription_version=version)
+    )

@@ -1,0 +1,156 @@
+"""The service that delivers delayed messages: on time, without haste, and through trouble."""
+
+import itertools
+import logging
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import Connection, Engine, text
+
+from mqdb.broker.delay import DelayRound
+from mqdb.clock import SystemClock
+from mqdb.errors import MessageMissing
+from mqdb.service.delay_deliverer import DelayDeliverer, DelayDelivererConfig
+from mqdb.service.dispatcher import Dispatcher
+from mqdb.service.service import Context
+from tests.fixtures.broker import topic
+from tests.fixtures.delay import delay, delivered, records
+from tests.fixtures.postgres import Database
+from tests.fixtures.processes import wait_until
+from tests.fixtures.services import Rounds
+
+MS = timedelta(milliseconds=1)
+
+
+@pytest.fixture
+def deliverer(engine: Engine, rounds: Rounds) -> Iterator[DelayDeliverer]:
+    """A deliverer at work."""
+    service = DelayDeliverer(Context(engine.connect, on_round=rounds))
+    service.start()
+    yield service
+    service.stop()
+
+
+def counts(next_due_in: timedelta | None) -> DelayRound:
+    return DelayRound(messages=0, next_due_in=next_due_in, skipped={}, missing=(), first_segment=1)
+
+
+@pytest.mark.usefixtures("deliverer")
+def test_messages_come_on_time(broker: Connection, engine: Engine, rounds: Rounds) -> None:
+    """Level 1 is one second: 1.0 to 1.2 s, never less."""
+    topic(broker, "orders")
+    dispatcher = Dispatcher(Context(engine.connect))
+    dispatcher.start()
+    try:
+        for n in range(20):
+            delay(broker, 1, str(n), dispatched=False)
+        wait_until(lambda: len(delivered(broker)) == 20)
+    finally:
+        dispatcher.stop()
+
+    sent = {record["msg_id"]: record["store_time"] for record in records(broker, "SCHEDULE_TOPIC_XXXX")}
+    waited = [record["store_time"] - sent[record["msg_id"]] for record in records(broker)]
+    assert min(waited) >= 1000 * MS
+    assert sorted(waited)[10] < 1200 * MS
+
+
+@pytest.mark.parametrize(
+    ("next_due_in", "pause"),
+    [(None, 100 * MS), (5000 * MS, 100 * MS), (37 * MS, 37 * MS), (1 * MS, 10 * MS), (0 * MS, 0 * MS)],
+    ids=["nothing waits", "not soon", "soon", "now and then", "more is due"],
+)
+def test_the_pause_ends_when_the_next_message_is_due(
+    engine: Engine, next_due_in: timedelta | None, pause: timedelta
+) -> None:
+    assert DelayDeliverer(Context(engine.connect)).pause_after(counts(next_due_in)) == pause
+
+
+def test_after_a_stop_it_catches_up_round_after_round(broker: Connection, engine: Engine, rounds: Rounds) -> None:
+    topic(broker, "orders")
+    delay(broker, 1, *map(str, range(95)))
+    broker.execute(text("UPDATE mqdb.commit_log SET tags_code = 0"))
+    broker.execute(text("UPDATE mqdb.consume_queue SET tags_code = 0"))
+    service = DelayDeliverer(Context(engine.connect, on_round=rounds), DelayDelivererConfig(max_messages=10))
+
+    service.start()
+    try:
+        found = [rounds.next() for _ in range(10)]
+    finally:
+        service.stop()
+
+    assert [each.messages for each in found] == [10] * 9 + [5]
+    assert [service.pause_after(each) for each in found] == [0 * MS] * 9 + [100 * MS]
+
+
+class SlowClock(SystemClock):
+    """Each look at it takes a while."""
+
+    def __init__(self, step: timedelta) -> None:
+        self._seconds = itertools.count(step=step.total_seconds())
+
+    def monotonic(self) -> float:
+        return next(self._seconds)
+
+
+@pytest.mark.parametrize(
+    ("took", "messages"), [(250 * MS, [4, 8, 10, 10, 8]), (251 * MS, [4, 2, 1, 1, 1])], ids=["short", "long"]
+)
+def test_rounds_become_larger_while_they_are_short(
+    broker: Connection, engine: Engine, took: timedelta, messages: list[int]
+) -> None:
+    topic(broker, "orders")
+    delay(broker, 1, *map(str, range(40)))
+    broker.execute(text("SET mqdb.clock_offset = '1 hour'"))
+    config = DelayDelivererConfig(first_messages=4, max_messages=10)
+    service = DelayDeliverer(Context(engine.connect, clock=SlowClock(took)), config)
+
+    assert [service.run_once(broker).messages for _ in messages] == messages
+
+
+@pytest.mark.usefixtures("deliverer")
+def test_it_goes_on_when_its_session_was_ended(broker: Connection, rounds: Rounds, database: Database) -> None:
+    topic(broker, "orders")
+    rounds.next()
+    database.connect().execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'mqdb delay deliverer'"
+    )
+    rounds.wait_for(lambda outcome: isinstance(outcome, Exception))
+
+    delay(broker, 1, "a")
+
+    rounds.wait_for(lambda outcome: isinstance(outcome, DelayRound) and outcome.messages == 1)
+    assert delivered(broker) == ["a"]
+
+
+def test_a_topic_that_is_gone_is_told_once_a_round(
+    broker: Connection, engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "mqdb.service")
+    delay(broker, 1, "a", "b", topic="gone")
+    broker.execute(text("SET mqdb.clock_offset = '1 hour'"))
+
+    DelayDeliverer(Context(engine.connect)).run_once(broker)
+
+    [line] = caplog.records
+    assert (line.getMessage(), vars(line)["topic"], vars(line)["count"]) == (
+        "skipped delayed messages, their topic is gone",
+        "gone",
+        2,
+    )
+
+
+def test_a_level_that_stands_still_is_told_once(
+    broker: Connection, engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "mqdb.service")
+    delay(broker, 1, "a")
+    broker.execute(text("DELETE FROM mqdb.commit_log"))
+    broker.execute(text("SET mqdb.clock_offset = '1 hour'"))
+    service = DelayDeliverer(Context(engine.connect))
+
+    found = [service.run_once(broker) for _ in range(3)]
+
+    assert all(isinstance(error, MessageMissing) for each in found for error in each.missing)
+    assert [line.getMessage() for line in caplog.records] == ["a delay level stands still"]
+    assert service.pause_after(found[-1]) == 100 * MS

@@ -1,0 +1,76 @@
+"""The table of delay levels: what the broker makes of its setting."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import Connection, DateTime, Interval, literal_column, select, text
+
+from mqdb.broker.delay import set_delay_levels
+from mqdb.broker.route import find_topic
+from mqdb.delay_level import DEFAULT_DELAY_LEVELS, parse_delay_levels
+from mqdb.errors import SettingInvalid
+from mqdb.server import Server
+from mqdb.settings import load_settings
+from mqdb.store import delay_levels
+from mqdb.topic import SCHEDULE_TOPIC
+from tests.fixtures.log import scalar
+from tests.fixtures.postgres import Database
+
+DEFAULT = parse_delay_levels(DEFAULT_DELAY_LEVELS)
+
+
+def queues(broker: Connection) -> tuple[int, int]:
+    """How many queues of the schedule topic are read, and how many there are."""
+    route = find_topic(broker, SCHEDULE_TOPIC)
+    assert route is not None
+    return route.config.read_queue_nums, len(route.queue_keys)
+
+
+def test_a_new_broker_has_rocketmqs_levels(broker: Connection) -> None:
+    assert delay_levels.find(broker) == DEFAULT
+    assert queues(broker) == (18, 18)
+    assert not set_delay_levels(broker, DEFAULT)
+
+
+def test_levels_can_be_changed(broker: Connection) -> None:
+    levels = parse_delay_levels("2s 1m 3h")
+
+    assert set_delay_levels(broker, levels)
+
+    assert delay_levels.find(broker) == levels
+    assert queues(broker) == (18, 18)  # messages of the old levels may wait there
+
+
+def test_more_levels_have_more_queues(broker: Connection) -> None:
+    longer = parse_delay_levels(DEFAULT_DELAY_LEVELS + " 1d 30d")
+
+    set_delay_levels(broker, longer)
+    set_delay_levels(broker, DEFAULT)
+    set_delay_levels(broker, longer)
+
+    assert delay_levels.find(broker).delays[-2:] == (timedelta(days=1), timedelta(days=30))
+    assert queues(broker) == (20, 20)
+
+
+def test_a_day_has_24_hours_also_when_summer_time_begins(broker: Connection) -> None:
+    broker.execute(text("SET timezone = 'Europe/Berlin'"))
+    now = literal_column("timestamptz '2024-03-30 12:00 UTC'", DateTime)
+
+    code = broker.scalar(select(delay_levels.delivery_time(now, literal_column("interval '1 day'", Interval))))
+
+    assert code == datetime(2024, 3, 31, 12, tzinfo=UTC).timestamp() * 1000
+
+
+def test_the_setting_is_applied_at_the_start(database: Database) -> None:
+    with Server(load_settings(dsn=database.dsn, message_delay_level="2s  1m")):
+        rows = database.connect().execute("SELECT level, delay::text FROM mqdb.delay_level ORDER BY level").fetchall()
+
+    assert rows == [(1, "00:00:02"), (2, "00:01:00")]
+
+
+@pytest.mark.parametrize("levels", ["", "1s 5x", "1s, 5s", "-1s", "s"])
+def test_a_bad_text_fails_the_start(levels: str, database: Database) -> None:
+    with pytest.raises(SettingInvalid, match="message_delay_level"):
+        Server(load_settings(dsn=database.dsn, message_delay_level=levels)).start()
+
+    assert scalar(database.connect(), "SELECT count(*) FROM mqdb.delay_level") == 18

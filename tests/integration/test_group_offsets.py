@@ -1,0 +1,166 @@
+"""Offsets without an owner: where a group reads on, and commits that must not disturb its members."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import Connection, Engine, text
+
+from mqdb.broker import membership, queue_locks
+from mqdb.broker.admin import delete_topic
+from mqdb.broker.group_offsets import commit_positions, commit_without_owner, find_positions, queue_ends
+from mqdb.broker.offsets import committed_offsets, release_queues, take_queues
+from mqdb.errors import ParameterInvalid
+from mqdb.group import ConsumeFromWhere
+from mqdb.store.clients import ClientKind, Registration
+from mqdb.store.consumer_offsets import OwnedQueue
+from mqdb.store.topics import TopicRoute
+from tests.fixtures.broker import append, dispatch_all, topic
+
+FIRST, LAST, TIMESTAMP = ConsumeFromWhere.FIRST_OFFSET, ConsumeFromWhere.LAST_OFFSET, ConsumeFromWhere.TIMESTAMP
+
+
+@pytest.fixture
+def route(broker: Connection) -> TopicRoute:
+    """A topic of two queues with three messages each."""
+    route = topic(broker, queues=2)
+    for queue_id in range(2):
+        append(broker, route, "x", "y", "z", queue_id=queue_id)
+    dispatch_all(broker)
+    return route
+
+
+@pytest.fixture
+def a_member(broker: Connection, engine: Engine) -> Iterator[str]:
+    """Member `a` of group `readers`."""
+    with engine.connect() as session:
+        membership.announce(session, "a")
+        membership.register(broker, Registration("a", ClientKind.CONSUMER, "readers", "test"))
+        yield "a"
+
+
+def at(route: TopicRoute, *offsets: int) -> list[OwnedQueue]:
+    """Positions in the first queues."""
+    return [OwnedQueue(key, 0, offset, 1) for key, offset in zip(route.queue_keys, offsets, strict=False)]
+
+
+def committed(broker: Connection, route: TopicRoute) -> list[int | None]:
+    offsets = committed_offsets(broker, "readers", route.queue_keys)
+    return [offsets.get(key) for key in route.queue_keys]
+
+
+def test_a_queue_says_where_it_begins_and_ends(broker: Connection, route: TopicRoute) -> None:
+    broker.execute(text("UPDATE mqdb.queue SET base_offset = 1"))
+
+    assert queue_ends(broker, route.queue_keys[0]) == (1, 3)
+    assert queue_ends(broker, 10**6) is None
+
+
+def test_a_group_reads_on_where_it_has_committed_and_elsewhere_where_it_is_told(
+    broker: Connection, route: TopicRoute
+) -> None:
+    first, second = route.queue_keys
+    commit_without_owner(broker, "readers", at(route, 1))
+
+    starts = {
+        where: dict(offsets(find_positions(broker, "readers", [first, second], where))) for where in (FIRST, LAST)
+    }
+
+    assert starts == {FIRST: {first: 1, second: 0}, LAST: {first: 1, second: 3}}
+    assert committed(broker, route) == [1, None]  # to look leaves no trace
+
+
+def offsets(positions: list[OwnedQueue]) -> dict[int, int]:
+    return {position.queue_key: position.next_offset for position in positions}
+
+
+def test_a_group_may_start_at_a_time(broker: Connection, route: TopicRoute) -> None:
+    long_ago = datetime.now(UTC) - timedelta(days=1)
+
+    [start] = find_positions(broker, "readers", route.queue_keys[:1], TIMESTAMP, long_ago)
+
+    assert start.next_offset == 0
+    for no_time in (None, datetime(2024, 1, 1)):  # noqa: DTZ001
+        with pytest.raises(ParameterInvalid, match="consume_timestamp"):
+            find_positions(broker, "readers", route.queue_keys, TIMESTAMP, no_time)
+
+
+def test_a_commit_makes_the_group_and_goes_forward_and_back(broker: Connection, route: TopicRoute) -> None:
+    commits = []
+    for position in ((2, 3), (1, 0)):
+        assert commit_without_owner(broker, "readers", at(route, *position)) == {}
+        commits.append(committed(broker, route))
+
+    assert commits == [[2, 3], [1, 0]]
+
+
+def test_a_commit_is_refused_where_a_member_has_the_queue(broker: Connection, route: TopicRoute, a_member: str) -> None:
+    first = route.queue_keys[0]
+    take_queues(broker, "readers", a_member, [first], FIRST)
+
+    refused = commit_without_owner(broker, "readers", at(route, 2, 2))
+
+    assert refused == {first: a_member}
+    assert committed(broker, route) == [0, 2]
+
+
+def test_a_commit_is_refused_where_a_queue_is_locked(broker: Connection, route: TopicRoute, a_member: str) -> None:
+    """A member that consumes in order may be in the middle of a message, also when it is no member any more."""
+    queue_locks.take_queues(broker, "readers", a_member, route.queue_keys[:1], FIRST, expiry=timedelta(minutes=1))
+    broker.execute(text("DELETE FROM mqdb.client"))
+
+    assert commit_without_owner(broker, "readers", at(route, 2)) == {route.queue_keys[0]: a_member}
+
+
+def test_a_member_that_comes_back_notices_that_somebody_else_has_committed(
+    broker: Connection, route: TopicRoute, a_member: str
+) -> None:
+    """It was given up and is registered again; what it had in hand does not count any more."""
+    [owned, _] = take_queues(broker, "readers", a_member, route.queue_keys, FIRST)
+    broker.execute(text("DELETE FROM mqdb.client"))
+
+    assert commit_without_owner(broker, "readers", at(route, 2)) == {}
+    assert commit_positions(broker, "readers", [owned._replace(next_offset=1)]) == [owned._replace(next_offset=1)]
+    membership.register(broker, Registration(a_member, ClientKind.CONSUMER, "readers", "test"))
+    [again] = take_queues(broker, "readers", a_member, [owned.queue_key], FIRST)
+
+    assert (again.next_offset, again.epoch) == (2, owned.epoch + 2)
+
+
+def test_an_owner_commits_back_as_well_until_it_has_lost_the_queue(
+    broker: Connection, route: TopicRoute, a_member: str
+) -> None:
+    first, second = take_queues(broker, "readers", a_member, route.queue_keys, FIRST)
+    for offset in (3, 1):
+        assert commit_positions(broker, "readers", [first._replace(next_offset=offset)]) == []
+    release_queues(broker, "readers", [second])
+    take_queues(broker, "readers", "thief", [second.queue_key], FIRST)
+
+    assert commit_positions(broker, "readers", [first, second]) == [second]
+    assert committed(broker, route) == [0, 0]
+
+
+def test_what_was_consumed_exactly_once_counts_until_another_offset_is_committed(
+    broker: Connection, route: TopicRoute, a_member: str
+) -> None:
+    [owned] = take_queues(broker, "readers", a_member, route.queue_keys[:1], FIRST)
+    broker.execute(
+        text(
+            """INSERT INTO mqdb.offset_commit (group_id, queue_key, from_offset, next_offset, segment, epoch)
+               SELECT group_id, queue_key, 0, 3, 1, epoch FROM mqdb.consumer_offset ORDER BY queue_key LIMIT 1"""
+        )
+    )
+    broker.execute(text("DELETE FROM mqdb.client"))
+
+    before = offsets(find_positions(broker, "readers", [owned.queue_key]))
+    commit_without_owner(broker, "readers", at(route, 1))
+
+    assert before == {owned.queue_key: 3}
+    assert offsets(find_positions(broker, "readers", [owned.queue_key])) == {owned.queue_key: 1}
+
+
+def test_queues_of_deleted_topics_are_left_out(broker: Connection, route: TopicRoute) -> None:
+    delete_topic(broker, "orders")
+
+    assert commit_without_owner(broker, "readers", at(route, 2)) == {}
+    assert find_positions(broker, "readers", route.queue_keys, FIRST) == []
