@@ -13,14 +13,25 @@ A producer works inside its block, a consumer until it is told to stop:
 
 from mqdb import errors
 from mqdb.compression import Compression
-from mqdb.group import ConsumeFromWhere
+from mqdb.group import ConsumeFromWhere, MessageModel
 from mqdb.message import Message, MessageQueue, ReceivedMessage, SendResult, SendStatus
 from mqdb_client.batch import split_batches
-from mqdb_client.consumer.message_listener import ConsumeConcurrentlyStatus, MessageListener
+from mqdb_client.consumer.consume_hooks import ConsumeMessageContext, ConsumeMessageHook, ConsumeReturnType
+from mqdb_client.consumer.message_listener import (
+    ConsumeConcurrentlyContext,
+    ConsumeConcurrentlyStatus,
+    ConsumeOrderlyContext,
+    ConsumeOrderlyStatus,
+    MessageListener,
+    MessageListenerOrderly,
+    MessageListenerTransactional,
+)
 from mqdb_client.consumer.message_selector import MessageSelector
 from mqdb_client.consumer.push_consumer import PushConsumer
 from mqdb_client.durability import Durability
 from mqdb_client.fault_tolerance import LatencyFaultTable
+from mqdb_client.lite_pull.lite_pull_consumer import LitePullConsumer
+from mqdb_client.lite_pull.topic_watch import TopicMessageQueueChangeListener
 from mqdb_client.producer.producer import Producer
 from mqdb_client.producer_hooks import CheckForbiddenHook, SendMessageContext, SendMessageHook, SendMode
 from mqdb_client.queue_selector import MessageQueueSelector, select_by_hash, select_random
@@ -29,6 +40,7 @@ from mqdb_client.request_reply import create_reply_message
 __all__ = [
     "Producer",
     "PushConsumer",
+    "LitePullConsumer",
     "Message",
     "MessageQueue",
     "SendResult",
@@ -46,9 +58,19 @@ __all__ = [
     "CheckForbiddenHook",
     "SendMessageContext",
     "SendMode",
-    "ConsumeConcurrentlyStatus",
     "MessageListener",
+    "MessageListenerOrderly",
+    "MessageListenerTransactional",
+    "ConsumeConcurrentlyStatus",
+    "ConsumeConcurrentlyContext",
+    "ConsumeOrderlyStatus",
+    "ConsumeOrderlyContext",
+    "ConsumeMessageHook",
+    "ConsumeMessageContext",
+    "ConsumeReturnType",
+    "MessageModel",
     "ConsumeFromWhere",
     "MessageSelector",
+    "TopicMessageQueueChangeListener",
     "errors",
 ]

@@ -58,6 +58,14 @@ class Cluster:
                 undo.callback(instance.unregister, registration.group, registration.kind)
             self._undo.push(undo.pop_all())
 
+    def change(self, before: Registration, registration: Registration) -> None:
+        """Subscribe to something else on all brokers, or on none. Raises what `membership.register` raises."""
+        with ExitStack() as undo:
+            for instance in self.instances:
+                instance.change(registration, may_be_down=not self.is_single)
+                undo.callback(instance.change, before, may_be_down=True)
+            undo.pop_all()
+
     def release(self) -> None:
         """Leave the groups and give the instances back; the last user of each closes it. Again: nothing happens."""
         self._undo.close()

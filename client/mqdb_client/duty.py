@@ -37,6 +37,11 @@ class Duty:
         with self._guard:
             self._due_at = time.monotonic() + seconds
 
+    def run(self) -> None:
+        """Do it now. Raises what the work raises, and is due no more then."""
+        self._due_at = math.inf
+        self._rest(self._work())
+
     def run_if_due(self) -> None:
         """Do it if it is time."""
         if time.monotonic() < self._due_at:
@@ -52,6 +57,9 @@ class Duty:
             if not self._is_failing:
                 self._is_failing = True
                 logger.warning("a duty fails, and is tried again", extra={"duty": self.name, "reason": str(error)})
+        self._rest(seconds)
+
+    def _rest(self, seconds: float | None) -> None:
         with self._guard:
             # Asked for while it ran, it has a new time already.
             if seconds is not None and self._due_at == math.inf:

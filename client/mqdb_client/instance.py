@@ -136,8 +136,11 @@ class ClientInstance:
         # Also while the broker is asked: a row that was just taken out must not be entered again.
         self._registering = threading.RLock()
         self._registrations: dict[tuple[str, ClientKind], Registration] = {}
+        #: Those that the broker has had before.
+        self._accepted: set[tuple[str, ClientKind]] = set()
         self._arrivals: Callbacks[frozenset[int] | None] = Callbacks("arrival")
         self._group_changes: Callbacks[str | None] = Callbacks("group change")
+        self._requests: Callbacks[None] = Callbacks("request")
         self._waiting_for_arrivals: set[object] = set()
         # No limit of its own: each thread of the process that talks to the broker needs one.
         self.engine: Engine = create_engine(
@@ -205,6 +208,11 @@ class ClientInstance:
         self._may_connect = self.is_met = False
         self.engine.dispose()
 
+    @property
+    def dsn(self) -> str:
+        """Where an engine of one's own leads: to the pooler, where there is one."""
+        return self.pool_dsn or self._broker.dsn
+
     def connect(self) -> Connection:
         """A connection from the engine, in AUTOCOMMIT; use it in a `with`. Raises BrokerUnavailable and its kin."""
         self.check_process()
@@ -246,28 +254,41 @@ class ClientInstance:
         """Enter a group, and stay in it over lost connections until `unregister`.
 
         With `may_be_down` a broker that cannot be reached hears of it when it can.
-        Raises IllegalState when this process has a client of that kind in the group already.
+        Raises IllegalState when this process has a client of that kind in the group already, and what
+        `membership.register` raises.
         """
-        registration = registration._replace(client_id=self.client_id)
         key = (registration.group, registration.kind)
         with self._registering:
             if key in self._registrations:
                 what = f"{registration.kind.lower()} of group {registration.group!r}"
                 raise IllegalState(what, "there already, created before in this process; share it, or shut it down")
-            try:
-                if self.is_met or not may_be_down:
-                    with self.connect() as connection:
-                        membership.register(connection, registration)
-            except BrokerUnavailable:
-                if not may_be_down:
-                    raise
-            self._registrations[key] = registration
+            self._register(registration, may_be_down=may_be_down)
         self._dispatch.in_seconds(0)
         self._listener.wake()
+
+    def change(self, registration: Registration, *, may_be_down: bool = False) -> None:
+        """Subscribe to something else in a group that was entered. Raises what `membership.register` raises."""
+        with self._registering:
+            self._accepted.discard((registration.group, registration.kind))
+            self._register(registration, may_be_down=may_be_down)
+
+    def _register(self, registration: Registration, *, may_be_down: bool) -> None:
+        registration = registration._replace(client_id=self.client_id)
+        key = (registration.group, registration.kind)
+        try:
+            if self.is_met or not may_be_down:
+                with self.connect() as connection:
+                    membership.register(connection, registration)
+                self._accepted.add(key)
+        except BrokerUnavailable:
+            if not may_be_down:
+                raise
+        self._registrations[key] = registration
 
     def unregister(self, group: str, kind: ClientKind) -> None:
         """Leave a group; a broker that cannot be reached finds out by itself. Again: nothing happens."""
         with self._registering:
+            self._accepted.discard((group, kind))
             if self._registrations.pop((group, kind), None) is None or not self.is_met:
                 return
             try:
@@ -289,6 +310,13 @@ class ClientInstance:
         Runs in the listening thread, so it must be quick. After a reconnect it is called with None.
         """
         return self._group_changes.add(callback)
+
+    def on_request(self, callback: "Callback[None]") -> CallbackHandle:
+        """Have `callback` called, with None, when somebody may have asked this client for something.
+
+        Runs in the listening thread, so it must be quick.
+        """
+        return self._requests.add(callback)
 
     @contextmanager
     def awaiting_arrivals(self) -> Iterator[None]:
@@ -341,6 +369,8 @@ class ClientInstance:
                 # Perhaps it was this client that the broker has given up.
                 self._heartbeat.in_seconds(0)
             self._group_changes.call(group)
+        if self.client_id in heard.clients:
+            self._requests.call(None)
 
     def _recovered(self) -> None:
         # Connections that are as old as the one that was lost are not used again.
@@ -349,6 +379,7 @@ class ClientInstance:
         self._register_all()
         self._arrivals.call(None)
         self._group_changes.call(None)
+        self._requests.call(None)
 
     def _check_age(self, _connection: DBAPIConnection, entry: ConnectionPoolEntry, _proxy: object) -> None:
         if entry.info[_MADE_AT] < self._suspect_before:
@@ -367,8 +398,9 @@ class ClientInstance:
 
     def _register_all(self) -> None:
         with self._registering, self.connect() as connection:
-            for registration in self._registrations.values():
-                membership.register(connection, registration)
+            for key, registration in self._registrations.items():
+                membership.register(connection, registration._replace(is_renewal=key in self._accepted))
+                self._accepted.add(key)
 
     def _tend_dispatch(self) -> float | None:
         has_consumers = any(kind is ClientKind.CONSUMER for _, kind in list(self._registrations))

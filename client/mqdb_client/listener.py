@@ -39,26 +39,36 @@ _SERVER_KEEPALIVE: Final = {
 
 
 class Heard(NamedTuple):
-    """What some notifications say together. `queue_keys` None means that messages may have come to any queue."""
+    """What some notifications say together. `queue_keys` None means that messages may have come to any queue.
+
+    `clients` are the ids of those that somebody asks for something.
+    """
 
     has_arrivals: bool
     queue_keys: frozenset[int] | None
     groups: frozenset[str]
+    clients: frozenset[str] = frozenset()
 
 
 def understand(payloads: Iterable[str]) -> Heard:
-    """Read payloads: `a:` and queue keys, `a:*`, `m:` and a group. Anyone may send others; they mean nothing."""
+    """Read payloads: `a:` and queue keys, `a:*`, `m:` and a group, `c:` and a client id.
+
+    Anyone may send others; they mean nothing.
+    """
     keys: set[int] = set()
     groups: set[str] = set()
+    clients: set[str] = set()
     is_any = False
     for payload in payloads:
         kind, _, text = payload.partition(":")
         if kind == "m":
             groups.add(text)
+        elif kind == "c":
+            clients.add(text)
         elif kind == "a":
             is_any = is_any or text == "*"
             keys.update(int(key) for key in text.split(",") if key.isdecimal())
-    return Heard(is_any or bool(keys), None if is_any else frozenset(keys), frozenset(groups))
+    return Heard(is_any or bool(keys), None if is_any else frozenset(keys), frozenset(groups), frozenset(clients))
 
 
 class Listener:

@@ -287,7 +287,8 @@ def test_a_member_that_was_given_up_reads_again_what_another_one_has_had(
     consumer = member(gate, consume_thread_nums=2)
     gate.wait_for(49)
 
-    broker.execute(text("UPDATE mqdb.consumer_offset SET owner = NULL, epoch = epoch + 2, next_offset = 40"))
+    taken = "UPDATE mqdb.consumer_offset SET owner = NULL, epoch = epoch + 2, next_offset = 40 WHERE queue_key = :key"
+    broker.execute(text(taken), {"key": route.queue_keys[0]})
     broker.execute(text(CHANGED))
     gate.wait_for(59)
     gate.open()
@@ -333,7 +334,7 @@ def test_a_member_whose_connection_closes_is_replaced_within_two_seconds(
     alone = member(inbox)
     with engine.connect() as session:
         announce(session, "zz")
-        register(broker, Registration("zz", ClientKind.CONSUMER, "readers", "test"))
+        register(broker, Registration("zz", ClientKind.CONSUMER, "readers", "test", subscriptions=[("orders", "*")]))
         wait_until(lambda: assignment(alone) == [[0]])
         session.invalidate()
 

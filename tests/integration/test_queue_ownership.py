@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import Connection, Engine, text
@@ -15,7 +15,7 @@ from mqdb.broker.offsets import (
     release_queues,
     take_queues,
 )
-from mqdb.errors import IllegalState, NotSupported
+from mqdb.errors import IllegalState, ParameterInvalid
 from mqdb.group import ConsumeFromWhere
 from mqdb.store.clients import ClientKind, Registration
 from mqdb.store.consumer_offsets import OwnedQueue
@@ -24,7 +24,7 @@ from mqdb.topic import TopicConfig
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.processes import wait_until
 
-FIRST, LAST = ConsumeFromWhere.FIRST_OFFSET, ConsumeFromWhere.LAST_OFFSET
+FIRST, LAST, TIMESTAMP = ConsumeFromWhere.FIRST_OFFSET, ConsumeFromWhere.LAST_OFFSET, ConsumeFromWhere.TIMESTAMP
 
 
 @pytest.fixture
@@ -50,8 +50,28 @@ def test_a_new_group_starts_where_it_says(broker: Connection, route: TopicRoute)
 
     assert [queue.next_offset for queue in first] == [0, 0]
     assert [queue.next_offset for queue in last] == [3, 3]
-    with pytest.raises(NotSupported):
-        take_queues(broker, "readers", "a", route.queue_keys, ConsumeFromWhere.TIMESTAMP)
+
+
+def test_a_new_group_starts_at_a_time_in_each_queue(broker: Connection, route: TopicRoute) -> None:
+    """And once it has an offset the time means nothing any more."""
+    hour = timedelta(hours=1)
+    begin = datetime.now(UTC)
+    broker.execute(text("SET mqdb.clock_offset = '1 h'"))
+    append(broker, route, "new", queue_id=1)
+    dispatch_all(broker)
+
+    def taken(time: datetime) -> list[int]:
+        queues = take_queues(broker, "readers", "a", route.queue_keys, TIMESTAMP, consume_timestamp=time)
+        return [queue.next_offset for queue in queues]
+
+    assert taken(begin + hour / 2) == [3, 3]
+    assert taken(begin - hour) == [3, 3]
+
+
+@pytest.mark.parametrize("time", [None, datetime(2026, 1, 1)], ids=["no time", "no time zone"])  # noqa: DTZ001
+def test_a_start_at_a_time_needs_to_know_which(broker: Connection, route: TopicRoute, time: datetime | None) -> None:
+    with pytest.raises(ParameterInvalid, match="consume_timestamp"):
+        take_queues(broker, "readers", "a", route.queue_keys, TIMESTAMP, consume_timestamp=time)
 
 
 def test_a_queue_added_later_is_read_from_its_beginning(broker: Connection, route: TopicRoute) -> None:

@@ -1,6 +1,7 @@
 """What a client makes of notifications, of duties and of pauses."""
 
 import math
+from collections.abc import Callable
 from itertools import islice
 
 import pytest
@@ -22,6 +23,7 @@ from mqdb_client.listener import Heard, understand
         (["m:g", "m:%RETRY%|g"], Heard(False, frozenset(), frozenset({"g", "%RETRY%|g"}))),
         (["a:1", "m:a:b"], Heard(True, frozenset({1}), frozenset({"a:b"}))),
         (["a:7,x,,8"], Heard(True, frozenset({7, 8}), frozenset())),
+        (["c:10.0.0.1@7#8", "m:g"], Heard(False, frozenset(), frozenset({"g"}), frozenset({"10.0.0.1@7#8"}))),
         (["z:1", "", "a", "a:", "a:x", "whatever"], Heard(False, frozenset(), frozenset())),
     ],
 )
@@ -76,7 +78,8 @@ def test_a_duty_that_is_not_due_rests() -> None:
     assert work.runs == 0
 
 
-def test_a_duty_asked_for_while_it_runs_is_run_once_more() -> None:
+@pytest.mark.parametrize("run", [Duty.run_if_due, Duty.run], ids=["when it is due", "at once"])
+def test_a_duty_asked_for_while_it_runs_is_run_once_more(run: Callable[[Duty], None]) -> None:
     runs: list[int] = []
 
     def work() -> float:
@@ -86,11 +89,20 @@ def test_a_duty_asked_for_while_it_runs_is_run_once_more() -> None:
         return 3600.0
 
     duty = Duty("test", work)
-    duty.run_if_due()
+    run(duty)
     duty.run_if_due()
     duty.run_if_due()
 
     assert len(runs) == 2
+
+
+def test_a_duty_that_is_run_at_once_raises_its_error() -> None:
+    duty = Duty("test", Work(BrokerUnavailable("here", "down")), due=False)
+
+    with pytest.raises(BrokerUnavailable):
+        duty.run()
+
+    assert duty.seconds_left() == math.inf
 
 
 def test_a_failing_duty_is_tried_again_soon_and_told_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -4,16 +4,20 @@ import logging
 import sys
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from mqdb.broker.send_back import SendBackRequest
+from mqdb.errors import BrokerUnavailable
 from mqdb.message import MessageQueue, ReceivedMessage
 from mqdb.store.consumer_offsets import OwnedQueue
 from mqdb_client.consumer.consume_concurrently import ConsumeConcurrently
-from mqdb_client.consumer.message_listener import ConsumeConcurrentlyStatus
+from mqdb_client.consumer.consume_hooks import ConsumeHooks, ConsumeMessageContext, ConsumeReturnType
+from mqdb_client.consumer.failed_messages import SendBack
+from mqdb_client.consumer.message_listener import ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus
 from mqdb_client.consumer.process_queue import FlowLimits, ProcessQueue
 from tests.fixtures.processes import wait_until
 
@@ -38,6 +42,21 @@ def deliver(consume: ConsumeConcurrently, queue: ProcessQueue, count: int) -> No
     consume.submit(queue, count)
 
 
+def refuse(_broker_name: str, _requests: Sequence[SendBackRequest]) -> None:
+    raise BrokerUnavailable("nowhere", "it is down")
+
+
+class SentBack(list[SendBackRequest]):
+    """A broker that takes messages back."""
+
+    def __call__(self, _broker_name: str, requests: Sequence[SendBackRequest]) -> None:
+        self.extend(requests)
+
+    @property
+    def offsets(self) -> list[int]:
+        return [request.queue_offset for request in self]
+
+
 @pytest.fixture
 def progress() -> list[ProcessQueue]:
     """The queues of which progress was told."""
@@ -46,17 +65,28 @@ def progress() -> list[ProcessQueue]:
 
 @pytest.fixture
 def consuming(progress: list[ProcessQueue]) -> Iterator[Consuming]:
-    """Starts consumption by a listener; failed messages come again at once."""
+    """Starts consumption by a listener; what fails cannot be sent back, and comes again at once."""
     started: list[ConsumeConcurrently] = []
 
-    def start(listener: Any, *, threads: int = 4, batch: int = 1, delay: timedelta = timedelta(0)) -> Any:
+    def start(
+        listener: Any,
+        *,
+        threads: int = 4,
+        batch: int = 1,
+        delay: timedelta = timedelta(0),
+        send_back: SendBack | None = refuse,
+        **options: Any,
+    ) -> ConsumeConcurrently:
         consume = ConsumeConcurrently(
             "readers",
             listener,
+            host="here",
             thread_nums=threads,
             batch_max_size=batch,
+            send_back=send_back,
             on_progress=progress.append,
             reconsume_delay=delay,
+            **options,
         )
         consume.start()
         started.append(consume)
@@ -123,7 +153,7 @@ def test_a_listener_that_asks_for_later_is_no_error(consuming: Consuming, caplog
     answers = [SUCCESS, LATER]
     queue = queue_of()
 
-    deliver(consuming(lambda _messages: answers.pop()), queue, 1)
+    deliver(consuming(lambda _messages: answers.pop(), send_back=SentBack()), queue, 1)
     wait_until(lambda: len(queue) == 0)
 
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
@@ -210,3 +240,278 @@ def test_a_listener_that_does_not_return_is_left_behind(consuming: Consuming) ->
 
     assert consume.stop(0.01) == 1
     leave.set()
+
+
+# -- what fails is sent back --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("failure", "reason"),
+    [(lambda: LATER, "RECONSUME_LATER"), (lambda: None, "None"), (lambda: 1 / 0, "ZeroDivisionError")],
+    ids=["RECONSUME_LATER", "None", "exception"],
+)
+def test_what_fails_is_sent_back_with_the_reason(
+    consuming: Consuming, failure: Callable[[], object], reason: str
+) -> None:
+    sent_back = SentBack()
+    queue = queue_of()
+
+    deliver(consuming(lambda _messages: failure(), send_back=sent_back), queue, 3)
+    wait_until(lambda: len(queue) == 0)
+
+    assert sorted(sent_back.offsets) == [0, 1, 2]
+    assert {(each.failure.exception, each.failure.host, each.delay_level) for each in sent_back} == {
+        (reason, "here", 0)
+    }
+    assert queue.position().next_offset == 3
+
+
+def test_the_offset_waits_for_the_copy(consuming: Consuming) -> None:
+    asked, answer = threading.Event(), threading.Event()
+
+    def slow(_broker_name: str, _requests: Sequence[SendBackRequest]) -> None:
+        asked.set()
+        assert answer.wait(10)
+
+    queue = queue_of()
+    deliver(consuming(lambda _messages: LATER, send_back=slow), queue, 1)
+    assert asked.wait(10)
+    queue.drop()
+
+    assert queue.position().next_offset == 0
+    assert not queue.is_settled
+    answer.set()
+    wait_until(lambda: queue.is_settled)
+    assert queue.position().next_offset == 1
+
+
+def test_a_lost_queue_sends_nothing_back(consuming: Consuming) -> None:
+    sent_back = SentBack()
+    entered, leave = threading.Event(), threading.Event()
+    queue = queue_of()
+
+    def listener(_messages: list[ReceivedMessage]) -> ConsumeConcurrentlyStatus:
+        entered.set()
+        assert leave.wait(10)
+        return LATER
+
+    deliver(consuming(listener, send_back=sent_back), queue, 1)
+    assert entered.wait(10)
+    queue.drop(is_lost=True)
+    leave.set()
+    wait_until(lambda: queue.is_settled)
+
+    assert sent_back == []
+
+
+def test_the_messages_behind_ack_index_fail(consuming: Consuming) -> None:
+    sent_back = SentBack()
+    queue = queue_of()
+
+    def listener(messages: list[ReceivedMessage], context: ConsumeConcurrentlyContext) -> ConsumeConcurrentlyStatus:
+        context.ack_index = 4
+        return SUCCESS
+
+    deliver(consuming(listener, batch=10, send_back=sent_back), queue, 10)
+    wait_until(lambda: len(queue) == 0)
+
+    assert sent_back.offsets == [5, 6, 7, 8, 9]
+
+
+@pytest.mark.parametrize("ack_index", [-1, -7])
+def test_below_0_ack_index_fails_all(consuming: Consuming, ack_index: int) -> None:
+    sent_back = SentBack()
+    queue = queue_of()
+
+    def listener(messages: list[ReceivedMessage], context: ConsumeConcurrentlyContext) -> ConsumeConcurrentlyStatus:
+        context.ack_index = ack_index
+        return SUCCESS
+
+    deliver(consuming(listener, batch=2, send_back=sent_back), queue, 2)
+    wait_until(lambda: len(queue) == 0)
+
+    assert sent_back.offsets == [0, 1]
+
+
+@pytest.mark.parametrize("level", [-1, 0, 7])
+def test_the_context_chooses_the_delay_level(consuming: Consuming, level: int) -> None:
+    sent_back = SentBack()
+    queue = queue_of()
+
+    def listener(_messages: list[ReceivedMessage], context: ConsumeConcurrentlyContext) -> ConsumeConcurrentlyStatus:
+        context.delay_level_when_next_consume = level
+        return LATER
+
+    deliver(consuming(listener, send_back=sent_back), queue, 1)
+    wait_until(lambda: len(queue) == 0)
+
+    assert [each.delay_level for each in sent_back] == [level]
+
+
+def test_one_message_that_cannot_be_sent_back_does_not_hold_up_the_others(consuming: Consuming) -> None:
+    taken: list[int] = []
+    queues = [queue_of(0), queue_of(1)]
+    together = threading.Barrier(2)
+
+    def listener(messages: list[ReceivedMessage]) -> ConsumeConcurrentlyStatus:
+        if messages[0].reconsume_times:
+            return SUCCESS
+        together.wait(10)
+        return LATER
+
+    def send_back(_broker_name: str, requests: Sequence[SendBackRequest]) -> None:
+        if any(request.queue.queue_id == 1 for request in requests):
+            raise ValueError("this one")
+        taken.extend(request.queue.queue_id for request in requests)
+
+    consume = consuming(listener, send_back=send_back)
+    for queue in queues:
+        deliver(consume, queue, 1)
+    wait_until(lambda: not any(map(len, queues)))
+
+    assert taken == [0]
+
+
+def test_what_cannot_be_sent_back_is_consumed_here_with_its_times_counted(consuming: Consuming) -> None:
+    times: list[int] = []
+    queue = queue_of()
+
+    def listener(messages: list[ReceivedMessage]) -> ConsumeConcurrentlyStatus:
+        times.append(messages[0].reconsume_times)
+        return SUCCESS if len(times) == 4 else LATER
+
+    deliver(consuming(listener), queue, 1)
+    wait_until(lambda: len(queue) == 0)
+
+    assert times == [0, 1, 2, 3]
+
+
+def test_in_broadcasting_what_fails_is_done_with(consuming: Consuming, caplog: pytest.LogCaptureFixture) -> None:
+    queue = queue_of()
+
+    deliver(consuming(lambda _messages: LATER, send_back=None), queue, 2)
+    wait_until(lambda: len(queue) == 0)
+
+    assert queue.position().next_offset == 2
+    assert "messages have failed, and do not come again in broadcasting" in caplog.text
+
+
+# -- listeners that take too long ---------------------------------------------------------------
+
+
+def test_a_listener_that_takes_too_long_is_given_up(consuming: Consuming) -> None:
+    sent_back = SentBack()
+    leave = threading.Event()
+    queue = queue_of()
+
+    def listener(messages: list[ReceivedMessage]) -> ConsumeConcurrentlyStatus:
+        if messages[0].queue_offset == 0:
+            assert leave.wait(10)
+        return SUCCESS
+
+    consume = consuming(listener, send_back=sent_back, consume_timeout=timedelta(milliseconds=50))
+    deliver(consume, queue, 2)
+    wait_until(lambda: len(queue) == 0)
+
+    assert [(each.queue_offset, each.failure.exception, each.delay_level) for each in sent_back] == [(0, "TIMEOUT", 3)]
+    leave.set()
+    deliver(consume, queue, 1)
+    wait_until(lambda: len(queue) == 0)
+    assert queue.position().next_offset == 3
+    assert sent_back.offsets == [0]
+
+
+# -- threads ------------------------------------------------------------------------------------
+
+
+def test_the_pool_grows_and_shrinks(consuming: Consuming) -> None:
+    leave = threading.Event()
+    running: set[int] = set()
+
+    def listener(_messages: list[ReceivedMessage]) -> ConsumeConcurrentlyStatus:
+        running.add(threading.get_ident())
+        assert leave.wait(10)
+        running.discard(threading.get_ident())
+        return SUCCESS
+
+    def listeners_of(consume: ConsumeConcurrently, count: int) -> None:
+        leave.clear()
+        queue = queue_of()
+        deliver(consume, queue, 6)
+        wait_until(lambda: len(running) == count and len(queue) == 6)
+        leave.set()
+        wait_until(lambda: len(queue) == 0)
+
+    consume = consuming(listener, threads=2)
+    listeners_of(consume, 2)
+    consume.resize(5)
+    listeners_of(consume, 5)
+    consume.resize(1)
+    wait_until(lambda: sum("readers-consume" in thread.name for thread in threading.enumerate()) == 1)
+    listeners_of(consume, 1)
+
+
+# -- hooks --------------------------------------------------------------------------------------
+
+
+class Recorder:
+    """A hook that keeps what it saw."""
+
+    hook_name = "recorder"
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, ConsumeReturnType | None, bool]] = []
+
+    def consume_message_before(self, context: ConsumeMessageContext) -> None:
+        self.seen.append(("before", context.return_type, context.is_success))
+
+    def consume_message_after(self, context: ConsumeMessageContext) -> None:
+        self.seen.append(("after", context.return_type, context.is_success))
+
+
+class Raiser(Recorder):
+    """A hook that raises."""
+
+    hook_name = "raiser"
+
+    def consume_message_before(self, context: ConsumeMessageContext) -> None:
+        raise ValueError("before")
+
+    def consume_message_after(self, context: ConsumeMessageContext) -> None:
+        raise ValueError("after")
+
+
+@pytest.mark.parametrize(
+    ("answer", "return_type"),
+    [
+        (lambda: SUCCESS, ConsumeReturnType.SUCCESS),
+        (lambda: LATER, ConsumeReturnType.FAILED),
+        (lambda: None, ConsumeReturnType.RETURNNULL),
+        (lambda: 1 / 0, ConsumeReturnType.EXCEPTION),
+    ],
+    ids=["SUCCESS", "RECONSUME_LATER", "None", "exception"],
+)
+def test_hooks_see_how_each_call_ends(
+    consuming: Consuming, answer: Callable[[], object], return_type: ConsumeReturnType
+) -> None:
+    hooks, recorder, queue = ConsumeHooks("readers"), Recorder(), queue_of()
+    hooks.register(recorder)
+
+    deliver(consuming(lambda _messages: answer(), send_back=SentBack(), hooks=hooks), queue, 1)
+    wait_until(lambda: len(queue) == 0)
+
+    is_success = return_type is ConsumeReturnType.SUCCESS
+    assert recorder.seen == [("before", None, False), ("after", return_type, is_success)]
+
+
+def test_what_a_hook_raises_changes_nothing(consuming: Consuming, caplog: pytest.LogCaptureFixture) -> None:
+    hooks, recorder, queue, sent_back = ConsumeHooks("readers"), Recorder(), queue_of(), SentBack()
+    hooks.register(Raiser())
+    hooks.register(recorder)
+
+    deliver(consuming(lambda _messages: SUCCESS, send_back=sent_back, hooks=hooks), queue, 1)
+    wait_until(lambda: len(queue) == 0)
+
+    assert [each[0] for each in recorder.seen] == ["before", "after"]
+    assert sent_back == []
+    assert caplog.text.count("a consume message hook failed") == 2

@@ -88,7 +88,7 @@ def test_failed_message_holds_the_offset_until_it_is_consumed() -> None:
     put(queue, [0, 1])
     running = start_all(queue)
 
-    queue.fail()
+    queue.fail([running[0]])
     queue.finish([running[1]])
     assert queue.position().next_offset == 0
     assert queue.take(10) == []
@@ -141,7 +141,7 @@ def test_retried_message_starts_before_those_that_have_never_started() -> None:
     put(queue, range(4))
     failed = queue.take(2)
 
-    queue.fail()
+    queue.fail(failed)
     queue.retry(failed)
 
     assert [message.queue_offset for message in queue.take(4)] == [0, 1, 2, 3]
@@ -166,7 +166,7 @@ def test_failure_settles_a_dropped_queue_as_well() -> None:
     failed = queue.take(1)
     queue.drop()
 
-    assert queue.fail()
+    assert queue.fail(failed)
     assert queue.is_settled
     assert not queue.retry(failed)
     assert queue.position().next_offset == 0
@@ -313,7 +313,7 @@ class ProcessQueueMachine(RuleBasedStateMachine):
     @rule(target=failed, batch=consumes(running))
     def fail(self, batch: list[ReceivedMessage]) -> list[ReceivedMessage]:
         if batch:
-            assert not self.queue.fail()
+            assert not self.queue.fail(batch)
         return batch
 
     @rule(batch=consumes(failed))

@@ -1,6 +1,6 @@
 """What a push consumer refuses before it connects anywhere."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -13,7 +13,6 @@ from mqdb.errors import (
     ParameterInvalid,
     TagExpressionInvalid,
 )
-from mqdb.group import ConsumeFromWhere, MessageModel
 from mqdb.message import ReceivedMessage
 from mqdb_client import ConsumeConcurrentlyStatus, MessageSelector, PushConsumer
 
@@ -35,6 +34,14 @@ RANGES = {
     "pull_threshold_for_queue": (1, 65_535),
     "pull_threshold_size_for_queue": (1, 1_024),
     "consume_concurrently_max_span": (1, 65_535),
+    "subscription_version": (0, 2**63 - 1),
+}
+
+#: With these -1 says that there is no limit.
+RANGES_OR_NONE = {
+    "pull_threshold_for_topic": (1, 6_553_500),
+    "pull_threshold_size_for_topic": (1, 102_400),
+    "max_reconsume_times": (0, 2**31 - 1),
 }
 
 
@@ -51,7 +58,49 @@ def test_numbers_have_the_ranges_of_rocketmq(name: str) -> None:
         assert str(caught.value) == f"{name} = {wrong!r}: must be a whole number from {lowest:,} to {highest:,}"
 
 
-@pytest.mark.parametrize("name", ["persist_consumer_offset_interval", "rebalance_interval", "hand_over_grace"])
+@pytest.mark.parametrize("name", RANGES_OR_NONE)
+def test_numbers_that_may_be_unlimited(name: str) -> None:
+    lowest, highest = RANGES_OR_NONE[name]
+    for value in (-1, lowest, highest):
+        consumer("readers", **{name: value})
+
+    for wrong in (lowest - 1 or -2, highest + 1):
+        if wrong != -1:
+            with pytest.raises(ParameterInvalid, match=f"from {lowest:,} to {highest:,}, or -1"):
+                consumer("readers", **{name: wrong})
+
+
+@pytest.mark.parametrize(
+    ("name", "shortest", "longest"),
+    [
+        ("suspend_current_queue_time", timedelta(milliseconds=10), timedelta(seconds=30)),
+        ("pull_interval", timedelta(0), timedelta(milliseconds=65_535)),
+    ],
+)
+def test_durations_within_limits(name: str, shortest: timedelta, longest: timedelta) -> None:
+    for value in (shortest, longest):
+        consumer("readers", **{name: value})
+
+    for wrong in (shortest - timedelta(milliseconds=1), longest + timedelta(milliseconds=1), 5):
+        with pytest.raises(ParameterInvalid, match=f"must be a timedelta from {shortest} to {longest}"):
+            consumer("readers", **{name: wrong})
+
+
+def test_a_timestamp_without_a_zone_is_refused() -> None:
+    with pytest.raises(ParameterInvalid, match="must be aware"):
+        consumer("readers", consume_timestamp=datetime(2024, 1, 1))  # noqa: DTZ001 - that is the mistake
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "persist_consumer_offset_interval",
+        "rebalance_interval",
+        "hand_over_grace",
+        "consume_timeout",
+        "queue_lock_expiry",
+    ],
+)
 def test_durations_are_longer_than_nothing(name: str) -> None:
     for value in (timedelta(0), timedelta(seconds=-1), 5):
         with pytest.raises(ParameterInvalid, match="must be a timedelta of more than 0"):
@@ -65,19 +114,15 @@ def test_rows_1_to_3_groups_have_names(group: str) -> None:
         consumer(group)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"message_model": MessageModel.BROADCASTING}, {"consume_from_where": ConsumeFromWhere.TIMESTAMP}],
-    ids=lambda options: str(next(iter(options.values()))),
-)
-def test_models_that_are_not_built_yet_are_refused_as_a_whole(options: dict[str, Any]) -> None:
-    with pytest.raises(NotSupported):
-        consumer(**options)
+@pytest.mark.parametrize("listener", [lambda: None, lambda a, b, c: None], ids=["nothing", "three"])
+def test_a_listener_that_cannot_be_called_is_refused(listener: Any) -> None:
+    with pytest.raises(ParameterInvalid, match=r"must take \(messages\) or \(messages, context\)"):
+        consumer().register_listener(listener)
 
 
-def test_orderly_consumption_is_refused() -> None:
-    with pytest.raises(NotSupported, match="orderly"):
-        consumer().register_listener(listener, orderly=True)
+def test_a_transactional_listener_takes_a_connection() -> None:
+    with pytest.raises(ParameterInvalid, match=r"must take \(messages, connection\)"):
+        consumer().register_listener(listener, transactional=True)
 
 
 def test_row_42_an_sql_selector_is_refused() -> None:
@@ -112,7 +157,7 @@ def test_shutdown_before_the_start_is_for_ever() -> None:
 
     with pytest.raises(IllegalState, match="shut down already"):
         never_started.start()
-    with pytest.raises(NotSupported, match="subscribe"):
+    with pytest.raises(IllegalState, match="shut down"):
         never_started.subscribe("orders")
 
 

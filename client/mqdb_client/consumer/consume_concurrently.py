@@ -4,35 +4,55 @@ The threads share one line of tokens, each good for one batch of a process queue
 thread is there to run it. So a slow message holds up nothing but its own thread, and a message costs two
 uncontended locks and no hand-over between threads while there is work.
 
-What the listener fails stays in hand and is given to it again after 5 s, as RocketMQ does with a message that it
-cannot send back; the committed offset does not pass it. RocketMQ: ConsumeMessageConcurrentlyService.
+What the listener fails is sent back to the broker by a thread of its own (`failed_messages.py`), what it does not
+return for `consume_timeout` too. RocketMQ: ConsumeMessageConcurrentlyService.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
 from queue import SimpleQueue
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
+from mqdb.clock import Clock, SystemClock
+from mqdb.failure import Failure
 from mqdb.message import ReceivedMessage
-from mqdb_client.consumer.message_listener import MessageListener, has_consumed
+from mqdb.retry import FIRST_RETRY_LEVEL
+from mqdb_client.consumer.consume_hooks import ConsumeHooks, return_type_of
+from mqdb_client.consumer.failed_messages import RECONSUME_DELAY, FailedMessages, SendBack
+from mqdb_client.consumer.message_listener import (
+    ConsumeConcurrentlyContext,
+    ConsumeConcurrentlyStatus,
+    MessageListener,
+    takes_context,
+)
 from mqdb_client.consumer.process_queue import ProcessQueue
+from mqdb_client.consumer.running_calls import RunningCalls
 
-#: Source: ConsumeMessageConcurrentlyService.submitConsumeRequestLater.
-RECONSUME_DELAY = timedelta(seconds=5)
+logger = logging.getLogger(__name__)
+
+#: Source: DefaultMQPushConsumer.consumeTimeout.
+CONSUME_TIMEOUT: Final = timedelta(minutes=15)
+
+_SUCCESS: Final = ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+_LATER: Final = ConsumeConcurrentlyStatus.RECONSUME_LATER
 
 
-class _Failed(NamedTuple):
-    due: float
-    process_queue: ProcessQueue
-    messages: list[ReceivedMessage]
+class _Verdict(NamedTuple):
+    """The first `consumed` messages are done; the others have failed, and why."""
+
+    consumed: int
+    failure: Failure | None = None
+    delay_level: int = 0
 
 
 class ConsumeConcurrently:
     """The threads of one consumer.
 
-    `on_progress` is called by them with a process queue that has room again or has settled.
+    `on_progress` is called by them with a process queue that has room again or has settled. Without `send_back`, in
+    broadcasting, what fails is reported and done with.
     """
 
     def __init__(
@@ -40,29 +60,61 @@ class ConsumeConcurrently:
         group: str,
         listener: MessageListener,
         *,
+        host: str,
         thread_nums: int,
         batch_max_size: int,
+        send_back: SendBack | None,
         on_progress: Callable[[ProcessQueue], None],
+        hooks: ConsumeHooks | None = None,
+        consume_timeout: timedelta = CONSUME_TIMEOUT,
         reconsume_delay: timedelta = RECONSUME_DELAY,
+        clock: Clock | None = None,
     ) -> None:
-        self._listener = listener
+        """`host` is what a failure says it happened on: the client id."""
+        self._group = group
+        self._listener: Callable[..., Any] = listener
+        self._takes_context = takes_context(listener)
+        self._host = host
         self._batch_max_size = batch_max_size
         self._on_progress = on_progress
-        self._reconsume_delay = reconsume_delay.total_seconds()
+        self._hooks = hooks or ConsumeHooks(group)
+        self._consume_timeout = consume_timeout
+        self._clock = clock or SystemClock()
         self._tokens: SimpleQueue[ProcessQueue | None] = SimpleQueue()
-        self._failed: SimpleQueue[_Failed | None] = SimpleQueue()
-        self._closing = threading.Event()
-        # Daemons: a listener that never returns must not keep the process from ending.
-        self._workers = [
-            threading.Thread(target=self._work, name=f"mqdb-{group}-consume-{number}", daemon=True)
-            for number in range(thread_nums)
-        ]
-        self._retrier = threading.Thread(target=self._retry, name=f"mqdb-{group}-reconsume", daemon=True)
+        self._resizing = threading.Lock()
+        self._wanted_nums = thread_nums
+        self._thread_nums = 0
+        self._workers: set[threading.Thread] = set()
+        self.calls = RunningCalls()
+        self._failed: FailedMessages | None = None
+        if send_back is not None:
+            self._failed = FailedMessages(
+                group,
+                send_back=send_back,
+                retry=self._retry,
+                on_progress=on_progress,
+                tick=self._give_up_calls,
+                tick_seconds=min(consume_timeout.total_seconds() / 10, 1.0),
+                reconsume_delay=reconsume_delay,
+            )
 
     def start(self) -> None:
         """Start the threads."""
-        for thread in (*self._workers, self._retrier):
-            thread.start()
+        if self._failed:
+            self._failed.start()
+        self.resize(self._wanted_nums)
+
+    def resize(self, thread_nums: int) -> None:
+        """Have so many threads from now on; those that are too many end when their listeners return."""
+        with self._resizing:
+            for _ in range(self._thread_nums - thread_nums):
+                self._tokens.put(None)
+            for number in range(self._thread_nums, thread_nums):
+                # A daemon: a listener that never returns must not keep the process from ending.
+                worker = threading.Thread(target=self._work, name=f"mqdb-{self._group}-consume-{number}", daemon=True)
+                self._workers.add(worker)
+                worker.start()
+            self._thread_nums = thread_nums
 
     def submit(self, process_queue: ProcessQueue, count: int) -> None:
         """So many messages more can be taken from a process queue."""
@@ -75,34 +127,95 @@ class ConsumeConcurrently:
 
     def stop(self, seconds: float | None) -> int:
         """End the threads when their listeners return; the number of those that still run after `seconds`."""
-        self._closing.set()
-        self._failed.put(None)
-        for _ in self._workers:
-            self._tokens.put(None)
-        self._retrier.join()
         deadline = None if seconds is None else time.monotonic() + seconds
-        for thread in self._workers:
+        self.resize(0)
+        workers = list(self._workers)
+        for thread in workers:
             thread.join(None if deadline is None else max(deadline - time.monotonic(), 0.0))
-        return sum(thread.is_alive() for thread in self._workers)
+        if self._failed:
+            self._failed.stop()
+        return sum(thread.is_alive() for thread in workers)
+
+    # -- the threads ----------------------------------------------------------------------------
 
     def _work(self) -> None:
-        next_token, listener, limit = self._tokens.get, self._listener, self._batch_max_size
+        next_token, limit = self._tokens.get, self._batch_max_size
         while (process_queue := next_token()) is not None:
             messages = process_queue.take(limit)
-            if not messages:  # dropped, or taken by the token before as part of a larger batch
-                continue
-            if has_consumed(listener, messages):
-                is_awaited = process_queue.finish(messages)
-            else:
-                self._failed.put(_Failed(time.monotonic() + self._reconsume_delay, process_queue, messages))
-                is_awaited = process_queue.fail()
-            if is_awaited:
-                self._on_progress(process_queue)
+            if messages:  # else dropped, or taken by the token before as part of a larger batch
+                self._consume(process_queue, messages)
+        self._workers.discard(threading.current_thread())
 
-    def _retry(self) -> None:
-        # Each waits equally long, so the one that failed first is due first.
-        while (failed := self._failed.get()) is not None:
-            if self._closing.wait(max(failed.due - time.monotonic(), 0.0)):
-                return
-            if failed.process_queue.retry(failed.messages):
-                self.submit(failed.process_queue, len(failed.messages))
+    def _consume(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
+        call = self.calls.begin(process_queue, messages)
+        verdict = self._ask(process_queue, messages)
+        if not self.calls.end(call):
+            fields = _where(messages) | {"seconds": round(time.monotonic() - call.started_at, 1)}
+            logger.warning("a listener that was given up has returned, for nothing", extra=fields)
+            return
+        is_awaited = False
+        if verdict.failure is None:
+            is_awaited = process_queue.finish(messages)
+        else:
+            if verdict.consumed:
+                is_awaited = process_queue.finish(messages[: verdict.consumed])
+            is_awaited |= self._fail(process_queue, messages[verdict.consumed :], verdict.failure, verdict.delay_level)
+        if is_awaited:
+            self._on_progress(process_queue)
+
+    def _fail(
+        self, process_queue: ProcessQueue, messages: list[ReceivedMessage], failure: Failure, delay_level: int
+    ) -> bool:
+        if self._failed:
+            self._failed.put(process_queue, messages, failure, delay_level)
+            return False
+        logger.warning("messages have failed, and do not come again in broadcasting", extra=_where(messages))
+        return process_queue.finish(messages)
+
+    def _ask(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> _Verdict:
+        """Call the listener. RECONSUME_LATER is a request, and its own affair; what it did not mean to is logged."""
+        observed = self._hooks.begin(process_queue.queue, messages)
+        context = ConsumeConcurrentlyContext(process_queue.queue) if self._takes_context else None
+        started_at = time.monotonic()
+        answer, error = None, None
+        try:
+            # A copy: what the listener does to its list must not change which messages are done.
+            answer = self._listener(messages[:]) if context is None else self._listener(messages[:], context)
+        except BaseException as raised:  # also sys.exit(), which would end the thread and leave its messages unfinished
+            logger.exception("listener failed", extra=_where(messages))
+            error = raised
+        if observed is not None:
+            seconds = time.monotonic() - started_at
+            end = return_type_of(answer, answer == _SUCCESS, error, seconds, self._consume_timeout)
+            self._hooks.end(observed, answer, end)
+        if answer == _SUCCESS and (context is None or context.ack_index >= len(messages) - 1):
+            return _Verdict(len(messages))
+        consumed = 0
+        if error is not None:
+            failure = Failure.of(error, self._host, self._clock.now())
+        elif answer in (_SUCCESS, _LATER):
+            failure = Failure.later(self._host, self._clock.now())
+            if answer == _SUCCESS and context is not None:
+                consumed = max(context.ack_index + 1, 0)
+        else:
+            logger.error("listener returned %r instead of a ConsumeConcurrentlyStatus", answer, extra=_where(messages))
+            failure = Failure.no_answer(answer, self._host, self._clock.now())
+        return _Verdict(consumed, failure, context.delay_level_when_next_consume if context is not None else 0)
+
+    # -- what the thread of failed messages asks for --------------------------------------------
+
+    def _retry(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
+        if process_queue.retry(messages):
+            self.submit(process_queue, len(messages))
+
+    def _give_up_calls(self) -> None:
+        for call in self.calls.give_up(self._consume_timeout.total_seconds()):
+            fields = _where(call.messages) | {"seconds": self._consume_timeout.total_seconds()}
+            logger.warning("a listener takes too long, its messages are sent back", extra=fields)
+            failure = Failure.timeout(self._host, self._clock.now(), self._consume_timeout)
+            self._fail(call.process_queue, call.messages, failure, FIRST_RETRY_LEVEL)
+
+
+def _where(messages: list[ReceivedMessage]) -> dict[str, object]:
+    first = messages[0]
+    return {"queue": str(first.queue), "queue_offset": first.queue_offset, "count": len(messages)}

@@ -9,14 +9,16 @@ A consumer has one for each broker of its cluster, and `members.py` holds them t
 waits for another broker. RocketMQ: DefaultMQPushConsumerImpl.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final
 
 from mqdb.errors import BrokerUnavailable
+from mqdb.group import MessageModel
+from mqdb.message import MessageQueue
 from mqdb.selector.tags import TagExpression
 from mqdb.store.clients import ClientKind
 from mqdb_client.consumer.config import PushConsumerConfig
+from mqdb_client.consumer.offset_store import OffsetStore
 from mqdb_client.consumer.process_queue import FlowLimits, ProcessQueue
 from mqdb_client.consumer.pull_service import PullService
 from mqdb_client.consumer.queue_ownership import QueueOwnership
@@ -24,7 +26,10 @@ from mqdb_client.consumer.rebalance_service import RebalanceService, RebalanceTi
 from mqdb_client.consumer.share import Shares, TopicPresence
 from mqdb_client.instance import ClientInstance
 
-_MEBIBYTE: Final = 1024 * 1024
+
+def take_all(_group: str, _client_id: str, queues: Sequence[MessageQueue], _ids: Sequence[str]) -> list[MessageQueue]:
+    """The allocation strategy of broadcasting: each member reads every queue."""
+    return sorted(queues)
 
 
 class Member:
@@ -36,28 +41,32 @@ class Member:
         config: PushConsumerConfig,
         subscriptions: dict[str, TagExpression],
         presence: TopicPresence,
+        store: OffsetStore,
+        limits: FlowLimits,
         deliver: Callable[[ProcessQueue, int], None],
     ) -> None:
         """`deliver` gets a process queue and how many messages were put into it."""
+        is_broadcasting = config.message_model is MessageModel.BROADCASTING
         self._group = config.group
         self._instance = instance
-        limits = FlowLimits(
-            messages=config.pull_threshold_for_queue,
-            body_bytes=config.pull_threshold_size_for_queue * _MEBIBYTE,
-            span=config.consume_concurrently_max_span,
-        )
         self.rebalance = RebalanceService(
             self._group,
             connect=instance.connect,
             topics=subscriptions.keys(),
             shares=Shares(
-                self._group, instance.client_id, instance.broker_name, config.consume_from_where, presence=presence
+                self._group,
+                instance.client_id,
+                instance.broker_name,
+                config.consume_from_where,
+                presence=presence,
+                strategy=take_all if is_broadcasting else config.allocate_message_queue_strategy,
             ),
-            ownership=QueueOwnership(self._group, instance.client_id, limits),
+            ownership=QueueOwnership(self._group, store, limits),
             times=RebalanceTimes(
                 rebalance_interval=config.rebalance_interval,
                 persist_interval=config.persist_consumer_offset_interval,
                 hand_over_grace=config.hand_over_grace,
+                renew_interval=store.lease.renew_every if store.lease else None,
             ),
             on_gain=lambda process_queue: self.pull.add(process_queue),
             on_loss=lambda process_queue: self.pull.remove(process_queue),
@@ -69,6 +78,7 @@ class Member:
             connect=instance.connect,
             subscriptions=subscriptions,
             batch_size=config.pull_batch_size,
+            interval=config.pull_interval,
             deliver=deliver,
             correct=self.rebalance.correct,
         )
@@ -89,6 +99,23 @@ class Member:
             raise
         self.rebalance.start()
         self.pull.start()
+
+    def subscribe_to(self, subscriptions: dict[str, TagExpression]) -> None:
+        """Read these topics from now on, and no others."""
+        self.pull.subscriptions = subscriptions
+        self.rebalance.topics = subscriptions.keys()
+        self.rebalance.rebalance()
+
+    def suspend(self) -> None:
+        """Pull nothing and leave the queues as they are. What is in hand is consumed."""
+        self.rebalance.is_suspended = True
+        self.pull.suspend()
+
+    def resume(self) -> None:
+        """Go on."""
+        self.rebalance.is_suspended = False
+        self.rebalance.rebalance()
+        self.pull.resume()
 
     def begin_to_leave(self) -> None:
         """Start nothing more, and give each queue back when its listeners have returned."""

@@ -10,19 +10,29 @@ with the group's other members there: a broker that is down, or slow, changes no
 
 import logging
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
 
 import mqdb
-from mqdb.message import MessageQueue
-from mqdb.selector.tags import TagExpression
+from mqdb.broker.send_back import SendBackRequest, send_back
+from mqdb.group import MessageModel
+from mqdb.message import MessageQueue, ReceivedMessage
+from mqdb.selector.tags import ALL_TAGS, TagExpression, parse_tag_expression
 from mqdb.store.clients import ClientKind, Registration
+from mqdb.topic import retry_topic
 from mqdb_client.cluster import Cluster
 from mqdb_client.consumer.config import PushConsumerConfig
-from mqdb_client.consumer.consume_concurrently import ConsumeConcurrently
+from mqdb_client.consumer.consume_hooks import ConsumeHooks
+from mqdb_client.consumer.consumption import Consumption
+from mqdb_client.consumer.direct_consumption import ConsumeMessageDirectlyResult
+from mqdb_client.consumer.local_offsets import LocalOffsets, offsets_directory
 from mqdb_client.consumer.member import Member
-from mqdb_client.consumer.message_listener import MessageListener
 from mqdb_client.consumer.process_queue import ProcessQueue
+from mqdb_client.consumer.request_answers import RequestAnswers
 from mqdb_client.consumer.share import TopicPresence
+from mqdb_client.consumer.thread_stacks import name_of, stack_of
 
 logger = logging.getLogger(__name__)
 
@@ -35,26 +45,44 @@ class Members:
         cluster: Cluster,
         config: PushConsumerConfig,
         subscriptions: dict[str, TagExpression],
-        listener: MessageListener,
+        consumption: Consumption,
+        hooks: ConsumeHooks,
+        *,
+        home: Path,
     ) -> None:
         self._cluster = cluster
+        self._config = config
+        self._local_offsets: LocalOffsets | None = None
+        self._instances = {instance.broker_name: instance for instance in cluster.instances}
         self._registration = Registration(
             client_id=cluster.instances[0].client_id,
             kind=ClientKind.CONSUMER,
             group=config.group,
             version=mqdb.__version__,
-            subscriptions=[(topic, expression.text) for topic, expression in subscriptions.items()],
+            message_model=config.message_model,
+            subscriptions=_stored(subscriptions),
+            subscription_version=config.subscription_version,
         )
-        self._consume = ConsumeConcurrently(
-            config.group,
-            listener,
-            thread_nums=config.consume_thread_nums,
-            batch_max_size=config.consume_message_batch_max_size,
-            on_progress=self._on_progress,
-        )
+        if config.message_model is MessageModel.BROADCASTING:
+            address = cluster.instances[0].address
+            directory = offsets_directory(home, address, config.instance_name, config.group)
+            self._local_offsets = LocalOffsets(config.local_offset_directory or directory)
+        else:
+            subscriptions = self._with_retries(subscriptions)
+        self._consumption = consumption
+        self.consume = consumption.consume_service(config, self._instances, hooks, self._send_back, self._on_progress)
+        self._answers = [RequestAnswers(instance, config.group, self) for instance in cluster.instances]
         presence = TopicPresence(config.group, len(cluster.instances))
         self._members = {
-            instance.broker_name: Member(instance, config, subscriptions, presence, self._consume.submit)
+            instance.broker_name: Member(
+                instance,
+                config,
+                subscriptions,
+                presence,
+                store=consumption.offset_store(config, instance, self._local_offsets),
+                limits=consumption.flow_limits(config),
+                deliver=self.consume.submit,
+            )
             for instance in cluster.instances
         }
 
@@ -65,37 +93,116 @@ class Members:
 
     def is_listening_thread(self) -> bool:
         """Whether a listener is asking."""
-        return self._consume.is_own_thread()
+        return self.consume.is_own_thread()
 
     def start(self) -> None:
         """Join the group and consume. Raises what keeps it from that, and has left nothing behind then."""
         with ExitStack() as undo:
             undo.callback(self._cluster.release)
+            if self._local_offsets is not None:
+                self._local_offsets.open()
+                undo.callback(self._local_offsets.close)
             self._cluster.register(self._registration)
+            for answers in self._answers:
+                answers.start()
+                undo.callback(answers.stop)
             for member in self._members.values():
                 member.start(may_be_down=not self._cluster.is_single)
                 undo.callback(member.leave, None)
                 undo.callback(member.begin_to_leave)
             undo.pop_all()
         # Not earlier: where the start fails no listener has run.
-        self._consume.start()
+        self.consume.start()
+
+    def subscribe_to(self, subscriptions: dict[str, TagExpression], version: int) -> None:
+        """Read these topics from now on, and no others. Raises what `Cluster.change` raises."""
+        before = self._registration
+        self._registration = before._replace(
+            subscriptions=_stored(subscriptions), subscription_version=max(version, before.subscription_version)
+        )
+        try:
+            self._cluster.change(before, self._registration)
+        except BaseException:
+            self._registration = before
+            raise
+        if self._local_offsets is None:
+            subscriptions = self._with_retries(subscriptions)
+        for member in self._members.values():
+            member.subscribe_to(subscriptions)
+
+    def _with_retries(self, subscriptions: dict[str, TagExpression]) -> dict[str, TagExpression]:
+        return subscriptions | {retry_topic(self._config.group): parse_tag_expression(ALL_TAGS)}
+
+    def suspend(self) -> None:
+        """Pull nothing on any broker, and leave the queues as they are."""
+        for member in self._members.values():
+            member.suspend()
+
+    def resume(self) -> None:
+        """Go on."""
+        for member in self._members.values():
+            member.resume()
 
     def leave(self, seconds: float | None) -> None:
         """Leave the group when all running listeners have returned, or after `seconds`."""
         deadline = None if seconds is None else time.monotonic() + seconds
+        for answers in self._answers:
+            answers.stop()
         for member in self._members.values():
             member.begin_to_leave()
         for member in self._members.values():
             member.leave(_seconds_until(deadline))
-        running = self._consume.stop(_seconds_until(deadline))
+        running = self.consume.stop(_seconds_until(deadline))
         if running:
             logger.warning(
                 "left while listeners are running", extra={"group": self._registration.group, "count": running}
             )
+        if self._local_offsets is not None:
+            self._local_offsets.close()
         self._cluster.release()
+
+    # -- what people ask ------------------------------------------------------------------------
+
+    def describe(self) -> dict[str, Any]:
+        """The queues that are held, and the calls of the listener that have not returned."""
+        queues = sorted(
+            (held for member in self._members.values() for held in member.rebalance.held), key=lambda held: held.queue
+        )
+        now = time.monotonic()
+        return {
+            "state": "running",
+            "group": self._config.group,
+            "message_model": self._config.message_model.value,
+            "consume_thread_nums": self._config.consume_thread_nums,
+            "queues": [held.describe() for held in queues],
+            "listeners": [
+                {
+                    "thread": name_of(call.thread_id),
+                    "seconds": round(now - call.started_at, 3),
+                    "queue": str(call.process_queue.queue),
+                    "queue_offset": call.messages[0].queue_offset,
+                    "messages": len(call.messages),
+                    "is_given_up": call.is_given_up,
+                    "stack": stack_of(call.thread_id),
+                }
+                for call in self.consume.calls.current()
+            ],
+        }
+
+    def consume_directly(self, message: ReceivedMessage) -> ConsumeMessageDirectlyResult:
+        """Have the listener consume a message, with no effect on offsets and retries."""
+        return self._consumption.consume_directly(message, self._instances[message.queue.broker_name])
+
+    def _send_back(self, broker_name: str, requests: Sequence[SendBackRequest]) -> None:
+        with self._instances[broker_name].connect() as connection:
+            send_back(connection, self._config.group, requests, self._config.max_reconsume_times)
 
     def _on_progress(self, process_queue: ProcessQueue) -> None:
         self._members[process_queue.queue.broker_name].on_progress(process_queue)
+
+
+def _stored(subscriptions: dict[str, TagExpression]) -> list[tuple[str, str]]:
+    return [(topic, expression.canonical_text) for topic, expression in subscriptions.items()]
 
 
 def _seconds_until(deadline: float | None) -> float | None:

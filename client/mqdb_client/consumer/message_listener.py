@@ -1,16 +1,23 @@
 """Message listener: what a user writes to consume messages, and what it may answer.
 
-RocketMQ: MessageListenerConcurrently, ConsumeConcurrentlyStatus.
+A listener is called with messages of one queue, ascending. One that takes a second argument gets a context with it,
+where it may say more than its answer can.
+
+RocketMQ: MessageListenerConcurrently, MessageListenerOrderly, and their statuses and contexts.
 """
 
-import logging
+import inspect
+import sys
 from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Any, Final, TypeAlias
 
-from mqdb.message import ReceivedMessage
+from sqlalchemy import Connection
 
-logger = logging.getLogger(__name__)
+from mqdb.errors import ParameterInvalid
+from mqdb.message import MessageQueue, ReceivedMessage
 
 
 class ConsumeConcurrentlyStatus(StrEnum):
@@ -20,32 +27,80 @@ class ConsumeConcurrentlyStatus(StrEnum):
     RECONSUME_LATER = "RECONSUME_LATER"
 
 
+class ConsumeOrderlyStatus(StrEnum):
+    """The answer of an orderly listener. COMMIT and ROLLBACK are for those who have switched auto_commit off."""
+
+    SUCCESS = "SUCCESS"
+    SUSPEND_CURRENT_QUEUE_A_MOMENT = "SUSPEND_CURRENT_QUEUE_A_MOMENT"
+    COMMIT = "COMMIT"
+    ROLLBACK = "ROLLBACK"
+
+
+@dataclass(slots=True)
+class ConsumeConcurrentlyContext:
+    """What a listener may add to its answer. Source: ConsumeConcurrentlyContext."""
+
+    queue: MessageQueue
+    #: With CONSUME_SUCCESS: the index of the last message that was consumed; those behind it have failed.
+    ack_index: int = sys.maxsize
+    #: For messages that fail: -1 to the DLQ at once, 0 the next step of the ladder, more: that delay level.
+    delay_level_when_next_consume: int = 0
+
+
+@dataclass(slots=True)
+class ConsumeOrderlyContext:
+    """What an orderly listener may add to its answer. Source: ConsumeOrderlyContext."""
+
+    queue: MessageQueue
+    #: Without it SUCCESS commits nothing: COMMIT does, for all messages since the last one.
+    auto_commit: bool = True
+    #: How long the queue stands still after SUSPEND_CURRENT_QUEUE_A_MOMENT, within 10 ms and 30 s; None: as configured.
+    suspend_current_queue_time: timedelta | None = None
+
+
 #: Called by several threads at once, with 1 to `consume_message_batch_max_size` messages of one queue, ascending.
-MessageListener: TypeAlias = Callable[[list[ReceivedMessage]], ConsumeConcurrentlyStatus | None]
+MessageListener: TypeAlias = (
+    Callable[[list[ReceivedMessage]], ConsumeConcurrentlyStatus | None]
+    | Callable[[list[ReceivedMessage], ConsumeConcurrentlyContext], ConsumeConcurrentlyStatus | None]
+)
 
-_SUCCESS = ConsumeConcurrentlyStatus.CONSUME_SUCCESS
-_LATER = ConsumeConcurrentlyStatus.RECONSUME_LATER
+#: Called by one thread a queue.
+MessageListenerOrderly: TypeAlias = (
+    Callable[[list[ReceivedMessage]], ConsumeOrderlyStatus | None]
+    | Callable[[list[ReceivedMessage], ConsumeOrderlyContext], ConsumeOrderlyStatus | None]
+)
+
+#: Called in a transaction that commits what it writes together with the offset; orderly ones get the other context.
+MessageListenerTransactional: TypeAlias = (
+    Callable[[list[ReceivedMessage], Connection], Any]
+    | Callable[[list[ReceivedMessage], Connection, ConsumeConcurrentlyContext], Any]
+    | Callable[[list[ReceivedMessage], Connection, ConsumeOrderlyContext], Any]
+)
+
+_KINDS: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-def has_consumed(listener: MessageListener, messages: list[ReceivedMessage]) -> bool:
-    """Call the listener; True when it says CONSUME_SUCCESS.
+def takes_context(listener: Callable[..., Any], plain: int = 1) -> bool:
+    """Whether a listener wants the context behind its `plain` arguments.
 
-    RECONSUME_LATER is a request, and the listener's own affair. None, another answer and an exception count as
-    RECONSUME_LATER, and are logged: the listener did not mean to. Source: ConsumeMessageConcurrentlyService.
+    Raises ParameterInvalid for one that can be called neither way.
     """
     try:
-        # A copy: what the listener does to its list must not change which messages are done.
-        answer = listener(messages[:])
-    except BaseException:  # also sys.exit(), which would end the thread and leave its messages unfinished
-        logger.exception("listener failed", extra=_where(messages))
+        parameters = inspect.signature(listener).parameters.values()
+    except (TypeError, ValueError):  # some callables written in C do not say
         return False
-    if answer == _SUCCESS:
+    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
         return True
-    if answer != _LATER:
-        logger.error("listener returned %r instead of a ConsumeConcurrentlyStatus", answer, extra=_where(messages))
-    return False
+    positional = [parameter for parameter in parameters if parameter.kind in _KINDS]
+    needed = sum(parameter.default is parameter.empty for parameter in positional)
+    if needed > plain + 1 or len(positional) < plain:
+        arguments = "messages, connection" if plain == 2 else "messages"
+        raise ParameterInvalid("listener", listener, f"must take ({arguments}) or ({arguments}, context)")
+    return needed > plain
 
 
-def _where(messages: list[ReceivedMessage]) -> dict[str, object]:
-    first = messages[0]
-    return {"queue": str(first.queue), "queue_offset": first.queue_offset, "count": len(messages)}
+def with_context(listener: Callable[..., Any], plain: int = 1) -> Callable[..., Any]:
+    """The listener as one that is always given a context. Raises ParameterInvalid."""
+    if takes_context(listener, plain):
+        return listener
+    return lambda *arguments: listener(*arguments[:plain])

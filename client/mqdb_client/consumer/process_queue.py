@@ -8,9 +8,10 @@ A queue that is dropped starts nothing more. What was started is then a run of o
 next owner, who waits until it has settled, gets no message twice. RocketMQ: ProcessQueue.
 """
 
+import math
 import threading
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mqdb.message import MessageQueue, ReceivedMessage
 from mqdb.store.consumer_offsets import OwnedQueue
@@ -26,6 +27,18 @@ class FlowLimits:
     messages: int
     body_bytes: int
     span: int
+    #: The same for all queues of a topic together; None: no limit.
+    topic_messages: int | None = None
+    topic_body_bytes: int | None = None
+
+    def shared_by(self, queues: int) -> "FlowLimits":
+        """The limits of each of so many queues of a topic. Source: RebalancePushImpl.messageQueueChanged."""
+        messages, body_bytes = self.messages, self.body_bytes
+        if self.topic_messages is not None:
+            messages = max(self.topic_messages // queues, 1)
+        if self.topic_body_bytes is not None:
+            body_bytes = max(self.topic_body_bytes // queues, 1)
+        return replace(self, messages=messages, body_bytes=body_bytes)
 
 
 # A paused queue is pulled again when a quarter of the messages is done: a pull for each single one costs more.
@@ -38,15 +51,19 @@ class ProcessQueue:
     def __init__(self, queue: MessageQueue, owned: OwnedQueue, limits: FlowLimits) -> None:
         self.queue = queue
         self.queue_key = owned.queue_key
-        self._limits = limits
+        #: Until when it may be consumed without another sign of life of its owner, in seconds of time.monotonic().
+        self.lease_ends = math.inf
+        #: May be replaced at any time.
+        self.limits = limits
         self._lock = threading.Lock()
         self._epoch = owned.epoch
         self._next_offset = owned.next_offset
         self._in_hand: dict[int, int] = {}  # offset -> bytes of the stored body; ascending, for offsets are put in so
         self._body_bytes = 0
         self._unstarted: deque[ReceivedMessage] = deque()
-        self._running = 0
+        self._running = 0  # messages
         self._is_dropped = False
+        self._is_lost = False
         self._is_full = False
         # From which offset on no message lies in an older segment; ascending, the first is the one to commit.
         self._segments: deque[tuple[int, int]] = deque([(owned.next_offset, owned.segment)])
@@ -72,9 +89,28 @@ class ProcessQueue:
         return self._is_dropped
 
     @property
+    def is_lost(self) -> bool:
+        """Whether it has another owner: what its messages come to is ignored."""
+        return self._is_lost
+
+    @property
     def is_settled(self) -> bool:
         """Whether it was dropped and no listener has messages of it any more."""
         return self._is_dropped and not self._running
+
+    def describe(self) -> dict[str, object]:
+        """For people: where it stands."""
+        position = self.position()
+        return {
+            "queue": str(self.queue),
+            "next_offset": self._next_offset,
+            "commit_offset": position.next_offset,
+            "in_hand": len(self._in_hand),
+            "running": self._running,
+            "body_bytes": self._body_bytes,
+            "epoch": position.epoch,
+            "is_dropped": self._is_dropped,
+        }
 
     def __len__(self) -> int:
         """Messages in hand."""
@@ -104,11 +140,11 @@ class ProcessQueue:
             return True
 
     def _has_room(self) -> bool:
-        messages, body_bytes = self._limits.messages, self._limits.body_bytes
+        messages, body_bytes = self.limits.messages, self.limits.body_bytes
         if self._is_full:
             messages = messages * _RESUME_NUMERATOR // _RESUME_DENOMINATOR
             body_bytes = body_bytes * _RESUME_NUMERATOR // _RESUME_DENOMINATOR
-        return len(self._in_hand) <= messages and self._body_bytes <= body_bytes and self._span() <= self._limits.span
+        return len(self._in_hand) <= messages and self._body_bytes <= body_bytes and self._span() <= self.limits.span
 
     def _span(self) -> int:
         return next(reversed(self._in_hand)) - next(iter(self._in_hand)) if self._in_hand else 0
@@ -116,18 +152,17 @@ class ProcessQueue:
     # -- what consuming does --------------------------------------------------------------------
 
     def take(self, limit: int) -> list[ReceivedMessage]:
-        """Start up to `limit` messages, the lowest offsets first; `finish` or `fail` has to follow, unless it is []."""
+        """Start up to `limit` messages, the lowest offsets first; `finish` or `fail` has to follow for each."""
         with self._lock:
             unstarted = self._unstarted  # empty once dropped
             messages = [unstarted.popleft() for _ in range(min(limit, len(unstarted)))]
-            if messages:
-                self._running += 1
+            self._running += len(messages)
             return messages
 
     def finish(self, messages: list[ReceivedMessage]) -> bool:
         """Messages that were taken are done; True when somebody waits for that: there is room again, or it settled."""
         with self._lock:
-            self._running -= 1
+            self._running -= len(messages)
             for message in messages:
                 self._body_bytes -= self._in_hand.pop(message.queue_offset)
             if self._is_dropped:
@@ -137,10 +172,10 @@ class ProcessQueue:
                 return True
             return False
 
-    def fail(self) -> bool:
+    def fail(self, messages: list[ReceivedMessage]) -> bool:
         """Messages that were taken stay in hand, until `retry`; True as for `finish`."""
         with self._lock:
-            self._running -= 1
+            self._running -= len(messages)
             return self.is_settled
 
     def retry(self, messages: list[ReceivedMessage]) -> bool:
@@ -152,10 +187,11 @@ class ProcessQueue:
 
     # -- what owning does -----------------------------------------------------------------------
 
-    def drop(self) -> None:
-        """Start nothing more and put nothing in any more. What runs may finish."""
+    def drop(self, *, is_lost: bool = False) -> None:
+        """Start nothing more and put nothing in any more. What runs may finish; of a lost queue, for nothing."""
         with self._lock:
             self._is_dropped = True
+            self._is_lost |= is_lost
             self._unstarted.clear()
 
     def renew(self, epoch: int) -> None:

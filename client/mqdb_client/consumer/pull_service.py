@@ -9,6 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from itertools import groupby
 
 from sqlalchemy import Connection
@@ -44,18 +45,23 @@ class PullService:
         connect: Callable[[], Connection],
         subscriptions: Mapping[str, TagExpression],
         batch_size: int,
+        interval: timedelta = timedelta(0),
         deliver: Callable[[ProcessQueue, int], None],
         correct: Callable[[ProcessQueue, int], None],
     ) -> None:
         self._group = group
         self._connect = connect
-        self._subscriptions = subscriptions
+        #: Expressions by topic; may be replaced at any time.
+        self.subscriptions = subscriptions
         self._batch_size = batch_size
+        self._interval = interval.total_seconds()
+        self._resting: dict[int, float] = {}  # until when a queue is not to be pulled
         self._deliver = deliver
         self._correct = correct
         self._wake = threading.Condition()
         self._schedule = PullSchedule()
         self._queues: dict[int, ProcessQueue] = {}
+        self._is_suspended = False
         self._is_stopping = False
         self._horizons: dict[str, Horizon] = {}
         self._poll_seconds = MIN_POLL_SECONDS
@@ -94,6 +100,16 @@ class PullService:
         with self._wake:
             if self._schedule.mark(queue_keys):
                 self._wake.notify()
+
+    def suspend(self) -> None:
+        """Pull nothing until `resume`. A pull that is on its way still brings what it finds."""
+        self._is_suspended = True
+
+    def resume(self) -> None:
+        """Pull again."""
+        with self._wake:
+            self._is_suspended = False
+            self._wake.notify()
 
     def on_room(self) -> None:
         """A queue that was full has room again."""
@@ -143,18 +159,24 @@ class PullService:
                     self._schedule.mark(None)
                     self._poll_at = now + self._poll_seconds
                     self._poll_seconds = min(self._poll_seconds * 2, MAX_POLL_SECONDS)
-                if keys := self._schedule.take(self._has_room):
+                if self._resting:
+                    self._resting = {key: until for key, until in self._resting.items() if until > now}
+                if not self._is_suspended and (keys := self._schedule.take(self._may_be_pulled)):
+                    if self._interval:
+                        self._resting.update(dict.fromkeys(keys, now + self._interval))
                     return [self._queues[key] for key in keys]
-                self._wake.wait(self._poll_at - now)
+                self._wake.wait(min((self._poll_at, *self._resting.values())) - now)
             return []
 
-    def _has_room(self, queue_key: int) -> bool:
-        return self._queues[queue_key].has_room()
+    def _may_be_pulled(self, queue_key: int) -> bool:
+        return queue_key not in self._resting and self._queues[queue_key].has_room()
 
     def _pull_all(self, connection: Connection, queues: Sequence[ProcessQueue]) -> None:
         by_topic = sorted(queues, key=lambda process_queue: process_queue.queue)
         for topic, group in groupby(by_topic, key=lambda process_queue: process_queue.queue.topic):
-            self._pull(connection, list(group), self._subscriptions[topic])
+            expression = self.subscriptions.get(topic)
+            if expression is not None:  # else rebalance is about to give it back
+                self._pull(connection, list(group), expression)
 
     def _pull(self, connection: Connection, queues: Sequence[ProcessQueue], expression: TagExpression) -> None:
         topic = queues[0].queue.topic

@@ -2,24 +2,34 @@
 
 import threading
 from contextlib import suppress
-from datetime import timedelta
+from dataclasses import replace
+from datetime import datetime, timedelta
 from enum import Enum
+from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from mqdb.errors import IllegalState, NotSupported
 from mqdb.group import ConsumeFromWhere, MessageModel
 from mqdb.message import MessageQueue
+from mqdb.rebalance import AllocationStrategy, allocate_averagely
 from mqdb.selector.tags import ALL_TAGS, TagExpression
 from mqdb.settings import Settings
 from mqdb.topic import check_topic_name
 from mqdb_client.cluster import Cluster
 from mqdb_client.consumer.config import PushConsumerConfig
+from mqdb_client.consumer.consume_concurrently import CONSUME_TIMEOUT
+from mqdb_client.consumer.consume_hooks import ConsumeHooks, ConsumeMessageHook
+from mqdb_client.consumer.consumption import Consumption
 from mqdb_client.consumer.members import Members
-from mqdb_client.consumer.message_listener import MessageListener
+from mqdb_client.consumer.message_listener import (
+    MessageListener,
+    MessageListenerOrderly,
+    MessageListenerTransactional,
+)
 from mqdb_client.consumer.message_selector import MessageSelector
 from mqdb_client.consumer.stop_signals import on_stop_signal
-from mqdb_client.instance import settings_of
+from mqdb_client.instance import DEFAULT_INSTANCE_NAME, settings_of
 
 _SIGNAL_SECONDS: Final = 0.1
 
@@ -34,10 +44,10 @@ class PushConsumer:
     """A member of a consumer group. The members share the messages of the group's topics.
 
     The listener is called by `consume_thread_nums` threads at once, with messages of one queue, and answers
-    CONSUME_SUCCESS or RECONSUME_LATER; None and exceptions count as the latter. What it does not consume is kept
-    here and given to it again after 5 s, as often as it takes. Its queue goes on meanwhile, but the group's offset
-    does not pass it. Each message is consumed at least once: after a crash of this process, or when another member
-    takes the queue, all messages from that offset on come again.
+    CONSUME_SUCCESS or RECONSUME_LATER; None and exceptions count as the latter. What it does not consume comes again,
+    after 10 s, 30 s, 1 min and so on, to any member of the group, and after 16 such retries goes to the dead letter
+    queue, `%DLQ%group`, with the reason why. Its queue goes on meanwhile. Each message is consumed at least once: after
+    a crash of this process, or when its queue is taken by force, those that were not committed come again.
 
     A topic that does not exist yet is waited for. Use it in a `with`, or call `start` and `shutdown`, or `run`.
 
@@ -52,13 +62,25 @@ class PushConsumer:
         settings: Settings | None = None,
         *,
         consume_from_where: ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET,
+        consume_timestamp: datetime | None = None,
         message_model: MessageModel = MessageModel.CLUSTERING,
+        instance_name: str = DEFAULT_INSTANCE_NAME,
+        local_offset_directory: Path | None = None,
+        allocate_message_queue_strategy: AllocationStrategy[Any] = allocate_averagely,
+        subscription_version: int = 0,
         consume_thread_nums: int = 20,
         consume_message_batch_max_size: int = 1,
         pull_batch_size: int = 32,
         pull_threshold_for_queue: int = 1_000,
         pull_threshold_size_for_queue: int = 100,
+        pull_threshold_for_topic: int = -1,
+        pull_threshold_size_for_topic: int = -1,
+        pull_interval: timedelta = timedelta(0),
         consume_concurrently_max_span: int = 2_000,
+        max_reconsume_times: int = -1,
+        consume_timeout: timedelta = CONSUME_TIMEOUT,
+        suspend_current_queue_time: timedelta = timedelta(seconds=1),
+        queue_lock_expiry: timedelta = timedelta(seconds=60),
         persist_consumer_offset_interval: timedelta = timedelta(seconds=5),
         rebalance_interval: timedelta = timedelta(seconds=20),
         hand_over_grace: timedelta = timedelta(seconds=30),
@@ -67,20 +89,33 @@ class PushConsumer:
         self._config = PushConsumerConfig(
             group=group,
             consume_from_where=consume_from_where,
+            consume_timestamp=consume_timestamp,
             message_model=message_model,
+            instance_name=instance_name,
+            local_offset_directory=local_offset_directory,
+            allocate_message_queue_strategy=allocate_message_queue_strategy,
+            subscription_version=subscription_version,
             consume_thread_nums=consume_thread_nums,
             consume_message_batch_max_size=consume_message_batch_max_size,
             pull_batch_size=pull_batch_size,
             pull_threshold_for_queue=pull_threshold_for_queue,
             pull_threshold_size_for_queue=pull_threshold_size_for_queue,
+            pull_threshold_for_topic=pull_threshold_for_topic,
+            pull_threshold_size_for_topic=pull_threshold_size_for_topic,
+            pull_interval=pull_interval,
             consume_concurrently_max_span=consume_concurrently_max_span,
+            max_reconsume_times=max_reconsume_times,
+            consume_timeout=consume_timeout,
+            suspend_current_queue_time=suspend_current_queue_time,
+            queue_lock_expiry=queue_lock_expiry,
             persist_consumer_offset_interval=persist_consumer_offset_interval,
             rebalance_interval=rebalance_interval,
             hand_over_grace=hand_over_grace,
         )
         self._settings = settings_of(dsn, settings)
         self._subscriptions: dict[str, TagExpression] = {}
-        self._listener: MessageListener | None = None
+        self._consumption: Consumption | None = None
+        self._hooks = ConsumeHooks(group)
         self._lifecycle = threading.RLock()
         self._state = _State.CREATED
         self._members: Members | None = None
@@ -98,25 +133,54 @@ class PushConsumer:
 
     # -- before the start -----------------------------------------------------------------------
 
-    def subscribe(self, topic: str, expression: str | MessageSelector | None = ALL_TAGS) -> None:
+    def subscribe(
+        self, topic: str, expression: str | MessageSelector | None = ALL_TAGS, *, version: int | None = None
+    ) -> None:
         """Consume the messages of a topic with one of the tags of `TagA || TagB`; of all with `*`, "" or None.
 
-        All members of a group have to subscribe to the same. Again for the same topic: the last one counts.
-        Raises NameInvalid, TagExpressionInvalid; NotSupported after the start.
+        Again for the same topic: the last one counts. All members of a group have to subscribe to the same. While
+        others run, a member that changes its mind announces a `version` above theirs, and so do those that follow it.
+        Raises NameInvalid, TagExpressionInvalid, ParameterInvalid; when it runs SubscriptionConflict, and what `start`
+        raises.
         """
         check_topic_name(topic)
         selector = expression if isinstance(expression, MessageSelector) else MessageSelector.by_tag(expression)
-        with self._lifecycle:
-            self._require_not_started("subscribe()")
-            self._subscriptions[topic] = selector.tag_expression
+        self._subscribe_to(self._subscriptions | {topic: selector.tag_expression}, version)
 
-    def register_listener(self, listener: MessageListener, *, orderly: bool = False) -> None:
-        """The listener for all messages. Raises NotSupported after the start, and for orderly consumption."""
-        if orderly:
-            raise NotSupported("orderly consumption")
+    def unsubscribe(self, topic: str, *, version: int | None = None) -> None:
+        """Consume a topic no more; what is in hand is finished. As for `subscribe`, also when it runs."""
+        remaining = {each: expression for each, expression in self._subscriptions.items() if each != topic}
+        self._subscribe_to(remaining, version)
+
+    def _subscribe_to(self, subscriptions: dict[str, TagExpression], version: int | None) -> None:
+        with self._lifecycle:
+            if self._state is _State.SHUT_DOWN:
+                raise IllegalState(str(self), "shut down; create another one")
+            config = self._config if version is None else replace(self._config, subscription_version=version)
+            if self._members is not None:
+                self._members.subscribe_to(subscriptions, config.subscription_version)
+            self._subscriptions, self._config = subscriptions, config
+
+    def register_listener(
+        self,
+        listener: MessageListener | MessageListenerOrderly | MessageListenerTransactional,
+        *,
+        orderly: bool = False,
+        transactional: bool = False,
+    ) -> None:
+        """The listener for all messages, called with them and, if it takes one more argument, with a context.
+
+        `orderly`: one call at a time for each queue, in the order of offsets. `transactional`: it gets a connection
+        after the messages, and what it writes there is committed together with the offset, exactly once.
+        Raises ParameterInvalid for a listener that cannot be called so, NotSupported after the start.
+        """
         with self._lifecycle:
             self._require_not_started("register_listener()")
-            self._listener = listener
+            self._consumption = Consumption(listener, orderly, transactional)
+
+    def register_consume_message_hook(self, hook: ConsumeMessageHook) -> None:
+        """Have each call of the listener seen by `hook`, from the next one on. Raises ParameterInvalid."""
+        self._hooks.register(hook)
 
     def _require_not_started(self, what: str) -> None:
         if self._state is not _State.CREATED:
@@ -137,16 +201,50 @@ class PushConsumer:
                 raise IllegalState(str(self), f"{self._state.value} already; create another one")
             if not self._subscriptions:
                 raise IllegalState(str(self), "without a subscription; call subscribe() first")
-            if self._listener is None:
+            if self._consumption is None:
                 raise IllegalState(str(self), "without a listener; call register_listener() first")
-            cluster = Cluster(self._settings)
-            self._members = Members(cluster, self._config, dict(self._subscriptions), self._listener)
+            self._consumption.check_model(self._config.message_model)
+            cluster = Cluster(self._settings, self._config.instance_name)
+            self._members = Members(
+                cluster,
+                self._config,
+                dict(self._subscriptions),
+                self._consumption,
+                self._hooks,
+                home=self._settings.home,
+            )
             try:
                 self._members.start()
             except BaseException:
                 self._members = None
                 raise
             self._state = _State.RUNNING
+
+    def suspend(self) -> None:
+        """Pull nothing until `resume`, and keep the queues. What is in hand goes on to the listener.
+
+        Raises IllegalState when it does not run.
+        """
+        self._require_running("suspend()").suspend()
+
+    def resume(self) -> None:
+        """Go on after `suspend`. Raises IllegalState when it does not run."""
+        self._require_running("resume()").resume()
+
+    def update_consume_thread_nums(self, consume_thread_nums: int) -> None:
+        """Have so many threads that call the listener, from 1 to 1,000. Raises ParameterInvalid, IllegalState.
+
+        Those that are too many end when their listeners return. RocketMQ: updateCorePoolSize.
+        """
+        config = replace(self._config, consume_thread_nums=consume_thread_nums)
+        self._require_running("update_consume_thread_nums()").consume.resize(config.consume_thread_nums)
+        self._config = config
+
+    def _require_running(self, what: str) -> Members:
+        members = self._members
+        if members is None or self._state is not _State.RUNNING:
+            raise IllegalState(str(self), f"{self._state.value}; {what} is for one that runs")
+        return members
 
     def shutdown(self, timeout: timedelta | None = None) -> None:
         """Leave the group: nothing more is started, running listeners return, offsets are committed.

@@ -7,14 +7,17 @@ RocketMQ: RebalanceImpl.updateProcessQueueTableInRebalance, RemoteBrokerOffsetSt
 """
 
 import logging
-from collections.abc import Collection, Mapping
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 
 from sqlalchemy import Connection
 
-from mqdb.broker import offsets
 from mqdb.group import ConsumeFromWhere
 from mqdb.message import MessageQueue
 from mqdb.store.consumer_offsets import OwnedQueue
+from mqdb_client.consumer.offset_store import OffsetStore
 from mqdb_client.consumer.process_queue import FlowLimits, ProcessQueue
 
 logger = logging.getLogger(__name__)
@@ -26,10 +29,18 @@ class QueueOwnership:
     A method that raises has changed nothing but what the database then says as well; it can be called again.
     """
 
-    def __init__(self, group: str, client_id: str, limits: FlowLimits) -> None:
+    def __init__(
+        self,
+        group: str,
+        store: OffsetStore,
+        limits: FlowLimits,
+        make_queue: Callable[[MessageQueue, OwnedQueue, FlowLimits], ProcessQueue] = ProcessQueue,
+    ) -> None:
         self._group = group
-        self._client_id = client_id
+        self._store = store
         self._limits = limits
+        self._make_queue = make_queue
+        self._lease_seconds = store.lease.client_expiry.total_seconds() if store.lease else math.inf
         self._held: dict[int, ProcessQueue] = {}
         self._committed: dict[int, OwnedQueue] = {}
 
@@ -37,6 +48,11 @@ class QueueOwnership:
     def keys(self) -> set[int]:
         """All queues that are owned, those included that are dropped and have to settle."""
         return set(self._held)
+
+    @property
+    def held(self) -> list[ProcessQueue]:
+        """The same as process queues. Another thread may ask as well."""
+        return list(self._held.values())
 
     @property
     def is_settled(self) -> bool:
@@ -57,10 +73,11 @@ class QueueOwnership:
         force: bool = False,
     ) -> list[ProcessQueue]:
         """Own those of the wanted queues that are free, with `force` all of them; none of them is owned yet."""
-        owned = offsets.take_queues(
-            connection, self._group, self._client_id, list(wanted), consume_from_where, force=force
-        )
-        return [self._hold(wanted[queue.queue_key], queue) for queue in owned]
+        if not wanted:
+            return []
+        asked_at = time.monotonic()
+        owned = self._store.take(connection, wanted, consume_from_where, force=force)
+        return [self._hold(wanted[queue.queue_key], queue, asked_at) for queue in owned]
 
     def take_again(self, connection: Connection) -> list[ProcessQueue]:
         """Own again what the broker has taken away, because it had given this member up; returns what is lost.
@@ -69,9 +86,11 @@ class QueueOwnership:
         """
         if not self._held:
             return []
-        known = offsets.owned_epochs(connection, self._group, self._client_id)
+        known = self._store.epochs(connection)
         doubtful = [held for held in self._held.values() if known.get(held.queue_key) != held.epoch]
-        found = offsets.take_queues(connection, self._group, self._client_id, [held.queue_key for held in doubtful])
+        if not doubtful:
+            return []
+        found = self._store.take_again(connection, {held.queue_key: held.queue for held in doubtful})
         epochs = {queue.queue_key: queue.epoch for queue in found}
         lost = [held for held in doubtful if epochs.get(held.queue_key) != held.epoch + 1]
         self._lose(lost)
@@ -80,17 +99,17 @@ class QueueOwnership:
                 held.renew(held.epoch + 1)
         # What somebody has had in between is given back, to be taken with the offset that it has now.
         between = [queue for queue in found if queue.queue_key not in self._held]
-        offsets.release_queues(connection, self._group, between)
+        self._store.release(connection, between)
         return lost
 
     def give_back(self, connection: Connection, *, unsettled: bool = False) -> None:
         """Commit and release the dropped queues that have settled, or all that are dropped."""
         dropped = [held for held in self._held.values() if held.is_dropped and (unsettled or held.is_settled)]
         positions = {held.queue_key: held.position() for held in dropped}
-        lost_keys = {own.queue_key for own in offsets.commit_offsets(connection, self._group, list(positions.values()))}
+        lost_keys = {own.queue_key for own in self._store.commit(connection, list(positions.values()))}
         self._lose([self._held[key] for key in lost_keys])
         kept = [held for held in dropped if held.queue_key not in lost_keys]
-        offsets.release_queues(connection, self._group, [positions[held.queue_key] for held in kept])
+        self._store.release(connection, [positions[held.queue_key] for held in kept])
         for held in kept:
             self._forget(held)
 
@@ -98,7 +117,7 @@ class QueueOwnership:
         """Commit where a queue has moved on; returns those that were lost to another owner."""
         positions = [held.position() for held in self._held.values()]
         changed = [own for own in positions if own != self._committed[own.queue_key]]
-        lost_keys = {own.queue_key for own in offsets.commit_offsets(connection, self._group, changed)}
+        lost_keys = {own.queue_key for own in self._store.commit(connection, changed)}
         self._committed.update((own.queue_key, own) for own in changed)
         lost = [self._held[key] for key in lost_keys]
         self._lose(lost)
@@ -110,22 +129,39 @@ class QueueOwnership:
             return None
         # The messages may lie in an older segment as well.
         corrected = illegal.position()._replace(next_offset=next_offset, segment=0)
-        if not offsets.correct_offset(connection, self._group, corrected):
+        if not self._store.correct(connection, corrected):
             self._lose([illegal])
             return None
         fields = {"group": self._group, "queue": str(illegal.queue), "queue_offset": illegal.next_offset}
         logger.warning("offset does not exist, going on at another", extra=fields | {"next_offset": next_offset})
-        return self._hold(illegal.queue, corrected)
+        return self._hold(illegal.queue, corrected, illegal.lease_ends - self._lease_seconds)
 
-    def _hold(self, queue: MessageQueue, owned: OwnedQueue) -> ProcessQueue:
-        process_queue = ProcessQueue(queue, owned, self._limits)
+    def renew(self, connection: Connection) -> list[ProcessQueue]:
+        """Renew the lease of all queues; returns those that were lost to another owner. RocketMQ: lockAll."""
+        asked_at = time.monotonic()
+        renewed = self._store.renew(connection, [held.position() for held in self._held.values()])
+        lost = [held for held in self._held.values() if held.queue_key not in renewed]
+        self._lose(lost)
+        for held in self._held.values():
+            held.lease_ends = asked_at + self._lease_seconds
+        return lost
+
+    def share_limits(self) -> None:
+        """Have the queues of each topic share what the topic may have in hand."""
+        counts = Counter(held.queue.topic for held in self.active)
+        for held in self.active:
+            held.limits = self._limits.shared_by(counts[held.queue.topic])
+
+    def _hold(self, queue: MessageQueue, owned: OwnedQueue, asked_at: float) -> ProcessQueue:
+        process_queue = self._make_queue(queue, owned, self._limits)
+        process_queue.lease_ends = asked_at + self._lease_seconds
         self._held[owned.queue_key] = process_queue
         self._committed[owned.queue_key] = owned
         return process_queue
 
     def _lose(self, lost: Collection[ProcessQueue]) -> None:
         for held in lost:
-            held.drop()
+            held.drop(is_lost=True)
             self._forget(held)
             logger.warning("queue lost to another member", extra={"group": self._group, "queue": str(held.queue)})
 

@@ -19,6 +19,7 @@ from mqdb.broker import membership
 from mqdb.broker.dispatch import is_attended
 from mqdb.errors import MqdbError
 from mqdb.message import MessageQueue
+from mqdb.topic import retry_topic
 from mqdb_client.consumer.process_queue import ProcessQueue
 from mqdb_client.consumer.queue_ownership import QueueOwnership
 from mqdb_client.consumer.share import Share, Shares
@@ -46,6 +47,8 @@ class RebalanceTimes:
     persist_interval: timedelta
     #: How long the owner of a queue may take to give it back.
     hand_over_grace: timedelta
+    #: Between renewals of the queues' leases; None where there are none.
+    renew_interval: timedelta | None = None
 
 
 class RebalanceService:
@@ -69,8 +72,10 @@ class RebalanceService:
         on_left: Callable[[], None],
     ) -> None:
         self._group = group
+        self._retry_topic = retry_topic(group)
         self._connect = connect
-        self._topics = topics
+        #: What is subscribed to; may be replaced at any time.
+        self.topics = topics
         self._shares = shares
         self._ownership = ownership
         self._times = times
@@ -80,6 +85,8 @@ class RebalanceService:
         self._wanted_since: dict[int, float] = {}
         self._corrections: deque[tuple[ProcessQueue, int]] = deque()
         self._assignment: tuple[MessageQueue, ...] = ()
+        #: While it is, queues are neither taken nor given back.
+        self.is_suspended = False
         self._is_leaving = False
         self._is_abandoning = False
         self._patience_ends: float | None = None
@@ -87,12 +94,14 @@ class RebalanceService:
         self._correcting = Duty("correct offsets", self._correct, due=False)
         self._giving_back = Duty("give queues back", self._give_back, due=False)
         self._rebalancing = Duty("rebalance", self._rebalance)
+        self._renewing = Duty("renew leases", self._renew, due=False)
         self._committing = Duty("commit offsets", self._commit, due=False)
         self._reaping = Duty("reap members", self._reap)
         self._duties = (
             self._leaving,
             self._correcting,
             self._giving_back,
+            self._renewing,
             self._rebalancing,
             self._committing,
             self._reaping,
@@ -102,18 +111,25 @@ class RebalanceService:
 
     @property
     def assignment(self) -> tuple[MessageQueue, ...]:
-        """The queues that are read, in order."""
+        """The queues that are read, in order; not the group's own, which brings retries."""
         return self._assignment
+
+    @property
+    def held(self) -> list[ProcessQueue]:
+        """All queues that are owned, those included that are dropped and have to settle, as they are right now."""
+        return self._ownership.held
 
     # -- what other threads ask for -------------------------------------------------------------
 
     def balance(self) -> None:
         """Rebalance for the first time, before the start. Raises what keeps it from that."""
-        self._rebalancing.in_seconds(self._rebalance())
+        self._rebalancing.run()
 
     def start(self) -> None:
         """Start the thread, which rebalances at once where that has not been done."""
         self._committing.in_seconds(self._times.persist_interval.total_seconds())
+        if self._times.renew_interval is not None:
+            self._renewing.in_seconds(self._times.renew_interval.total_seconds())
         self._thread.start()
 
     def begin_to_leave(self) -> None:
@@ -204,11 +220,11 @@ class RebalanceService:
             self._ownership.give_back(connection)
 
     def _rebalance(self) -> float:
-        if self._is_leaving:
+        if self._is_leaving or self.is_suspended:
             return self._times.rebalance_interval.total_seconds()
         with self._connect() as connection:
             self._stop_reading(self._ownership.take_again(connection))
-            share = self._shares.find(connection, self._topics)
+            share = self._shares.find(connection, self.topics)
             self._drop([held for held in self._ownership.active if held.queue_key not in share.queues])
             self._ownership.give_back(connection)
             self._take(connection, share)
@@ -237,6 +253,16 @@ class RebalanceService:
             self._rebalancing.in_seconds(0)
         return self._times.persist_interval.total_seconds()
 
+    def _renew(self) -> float | None:
+        if self._times.renew_interval is None:
+            return None
+        with self._connect() as connection:
+            lost = self._ownership.renew(connection)
+        if lost:
+            self._stop_reading(lost)
+            self._rebalancing.in_seconds(0)
+        return self._times.renew_interval.total_seconds()
+
     def _reap(self) -> float:
         with self._connect() as connection:
             if not is_attended(connection):
@@ -261,7 +287,9 @@ class RebalanceService:
         self._note_assignment()
 
     def _note_assignment(self) -> None:
-        before, self._assignment = self._assignment, tuple(sorted(held.queue for held in self._ownership.active))
+        self._ownership.share_limits()
+        queues_read = (held.queue for held in self._ownership.active if held.queue.topic != self._retry_topic)
+        before, self._assignment = self._assignment, tuple(sorted(queues_read))
         if self._assignment != before:
             queues = ", ".join(map(str, self._assignment)) or "none"
             logger.info("queues assigned", extra={"group": self._group, "queues": queues})

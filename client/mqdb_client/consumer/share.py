@@ -1,7 +1,7 @@
 """Share: the queues that this member should read, by what the broker says now.
 
 A topic that a broker has not got yet is waited for. When it appears it is read from its beginning, wherever the group
-starts elsewhere: all that is in it came after the subscription.
+starts elsewhere: all that is in it came after the subscription. So is the group's retry topic.
 """
 
 import logging
@@ -15,7 +15,8 @@ from mqdb.broker import membership
 from mqdb.broker.route import find_topic
 from mqdb.group import ConsumeFromWhere
 from mqdb.message import MessageQueue
-from mqdb.rebalance import allocate_averagely
+from mqdb.rebalance import AllocationStrategy
+from mqdb.topic import retry_topic
 
 logger = logging.getLogger(__name__)
 
@@ -62,21 +63,38 @@ class Shares:
         broker_name: str,
         consume_from_where: ConsumeFromWhere,
         presence: TopicPresence,
+        strategy: AllocationStrategy[MessageQueue],
     ) -> None:
         self._group = group
         self._client_id = client_id
         self._broker_name = broker_name
         self._consume_from_where = consume_from_where
         self._presence = presence
-        self._awaited: set[str] = set()
+        self._strategy = strategy
+        self._has_consumed = True
+        # What failed before this member came is to be retried by it as well.
+        self._awaited: set[str] = {retry_topic(group)}
 
     def find(self, connection: Connection, topics: Iterable[str]) -> Share:
-        """The share of each of these topics, averagely over the live members of the group."""
-        members = membership.members(connection, self._group)
+        """The share of each of these topics, by the strategy, over the live members of the group.
+
+        Nothing while an operator has switched the group off (`consume_enable`).
+        """
         share = Share()
+        if not self._may_consume(connection):
+            return share
+        members = membership.members(connection, self._group)
         for topic in topics:
             self._add(connection, share, topic, members)
         return share
+
+    def _may_consume(self, connection: Connection) -> bool:
+        may_consume = membership.may_consume(connection, self._group)
+        if may_consume is not self._has_consumed:
+            self._has_consumed = may_consume
+            switched = "group is switched on again" if may_consume else "group is switched off, and reads nothing"
+            logger.warning(switched, extra={"group": self._group})
+        return may_consume
 
     def _add(self, connection: Connection, share: Share, topic: str, members: Collection[str]) -> None:
         route = find_topic(connection, topic)
@@ -89,6 +107,6 @@ class Shares:
         keys = {
             MessageQueue(topic, self._broker_name, queue_id): key for queue_id, key in enumerate(route.read_queue_keys)
         }
-        for queue in allocate_averagely(self._group, self._client_id, list(keys), list(members)):
+        for queue in self._strategy(self._group, self._client_id, list(keys), list(members)):
             share.queues[keys[queue]] = queue
             share.starts[keys[queue]] = start

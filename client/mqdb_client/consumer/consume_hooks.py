@@ -1,0 +1,124 @@
+"""Hooks of a consumer: code of the user's that sees each call of the listener, before it and after it.
+
+What a hook raises is logged, and changes nothing. RocketMQ: ConsumeMessageHook, ConsumeMessageContext,
+ConsumeReturnType.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any, Protocol, runtime_checkable
+
+from mqdb.errors import ParameterInvalid
+from mqdb.message import MessageQueue, ReceivedMessage
+
+logger = logging.getLogger(__name__)
+
+
+class ConsumeReturnType(StrEnum):
+    """How a call of the listener ended."""
+
+    SUCCESS = "SUCCESS"
+    #: It returned, but took longer than `consume_timeout`.
+    TIME_OUT = "TIME_OUT"
+    EXCEPTION = "EXCEPTION"
+    RETURNNULL = "RETURNNULL"
+    #: It asked for the messages to come again.
+    FAILED = "FAILED"
+
+
+@dataclass(slots=True, eq=False)
+class ConsumeMessageContext:
+    """One call of the listener, as hooks see it.
+
+    `status`, `return_type` and `is_success` are set when it is over. A hook keeps what it needs afterwards in
+    `attributes`, under names of its own.
+    """
+
+    consumer_group: str
+    queue: MessageQueue
+    messages: Sequence[ReceivedMessage]
+    is_success: bool = False
+    status: object = None
+    return_type: ConsumeReturnType | None = None
+    attributes: dict[str, Any] = field(default_factory=dict)
+
+
+@runtime_checkable
+class ConsumeMessageHook(Protocol):
+    """Sees each call of the listener, in the thread that makes it; be quick there."""
+
+    #: What the log calls it.
+    hook_name: str
+
+    def consume_message_before(self, context: ConsumeMessageContext) -> None:
+        """The listener is about to be called."""
+
+    def consume_message_after(self, context: ConsumeMessageContext) -> None:
+        """It has returned or raised."""
+
+
+class ConsumeHooks:
+    """The hooks of a consumer, in the order in which they were registered. Any thread may use it.
+
+    A consumer without hooks makes no context:
+
+        context = hooks.begin(queue, messages)
+        ...
+        if context is not None:
+            hooks.end(context, status, return_type)
+    """
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+        self._guard = threading.Lock()
+        self._hooks: tuple[ConsumeMessageHook, ...] = ()
+
+    def register(self, hook: object) -> None:
+        """From the next call of the listener on. Raises ParameterInvalid: it is no hook."""
+        if not isinstance(hook, ConsumeMessageHook):
+            fault = "is no ConsumeMessageHook, which has consume_message_after, consume_message_before, hook_name"
+            raise ParameterInvalid("hook", hook, fault)
+        with self._guard:
+            self._hooks += (hook,)
+
+    def begin(self, queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> ConsumeMessageContext | None:
+        """Before a call; None where there is no hook."""
+        if not self._hooks:
+            return None
+        context = ConsumeMessageContext(self._group, queue, messages)
+        self._call(lambda hook: hook.consume_message_before, context)
+        return context
+
+    def end(self, context: ConsumeMessageContext, status: object, return_type: ConsumeReturnType) -> None:
+        """After it. Raises nothing."""
+        context.status, context.return_type = status, return_type
+        context.is_success = return_type is ConsumeReturnType.SUCCESS
+        self._call(lambda hook: hook.consume_message_after, context)
+
+    def _call(
+        self,
+        method_of: Callable[[ConsumeMessageHook], Callable[[ConsumeMessageContext], None]],
+        context: ConsumeMessageContext,
+    ) -> None:
+        for hook in self._hooks:
+            try:
+                method_of(hook)(context)
+            except Exception:
+                logger.exception("a consume message hook failed", extra={"hook": hook.hook_name})
+
+
+def return_type_of(
+    answer: object, is_success: bool, error: BaseException | None, seconds: float, consume_timeout: timedelta
+) -> ConsumeReturnType:
+    """How a call of so many seconds ended. Source: ConsumeMessageConcurrentlyService.ConsumeRequest."""
+    if error is not None:
+        return ConsumeReturnType.EXCEPTION
+    if answer is None:
+        return ConsumeReturnType.RETURNNULL
+    if seconds >= consume_timeout.total_seconds():
+        return ConsumeReturnType.TIME_OUT
+    return ConsumeReturnType.SUCCESS if is_success else ConsumeReturnType.FAILED

@@ -1,0 +1,227 @@
+"""Orderly consumption: threads that hand the messages of each queue to the listener, one call after the other.
+
+A thread has a queue until nothing is left in it, it has to stand still, or 60 s are over and others are waiting. What
+the listener fails comes again before everything behind it, for ever unless `max_reconsume_times` says otherwise: then
+it goes to the dead letter queue, and its queue goes on.
+
+The lease of a queue ends when its lock in the broker was not renewed for too long: no listener is started then, for
+another member may be about to take over. RocketMQ: ConsumeMessageOrderlyService.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Final
+
+from mqdb.broker.send_back import SendBackRequest
+from mqdb.clock import Clock, SystemClock
+from mqdb.errors import MqdbError
+from mqdb.message import ReceivedMessage
+from mqdb_client.consumer.consume_concurrently import CONSUME_TIMEOUT
+from mqdb_client.consumer.consume_hooks import ConsumeHooks, return_type_of
+from mqdb_client.consumer.failed_messages import SendBack
+from mqdb_client.consumer.message_listener import ConsumeOrderlyContext, MessageListenerOrderly, takes_context
+from mqdb_client.consumer.orderly_verdict import Decision, Verdict, clamp, verdict_of, where
+from mqdb_client.consumer.process_queue import ProcessQueue
+from mqdb_client.consumer.queue_line import Lane, QueueLine
+from mqdb_client.consumer.running_calls import RunningCalls
+from mqdb_client.consumer.worker_threads import WorkerThreads
+
+logger = logging.getLogger(__name__)
+
+#: Source: DefaultMQPushConsumer.suspendCurrentQueueTimeMillis.
+SUSPEND_TIME: Final = timedelta(seconds=1)
+
+#: Source: ConsumeMessageOrderlyService.MAX_TIME_CONSUME_CONTINUOUSLY.
+TIME_SLICE: Final = timedelta(seconds=60)
+
+# Between looks whether a lease was renewed. Source: ConsumeMessageOrderlyService.tryLockLaterAndReconsume.
+_LEASE_SECONDS: Final = 0.1
+
+
+class ConsumeOrderly:
+    """The threads of one consumer.
+
+    `on_progress` is called by them with a process queue that has room again or has settled. Without `send_back`, in
+    broadcasting, what has failed too often is reported and done with.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        listener: MessageListenerOrderly,
+        *,
+        host: str,
+        thread_nums: int,
+        batch_max_size: int,
+        send_back: SendBack | None,
+        on_progress: Callable[[ProcessQueue], None],
+        hooks: ConsumeHooks | None = None,
+        max_reconsume_times: int = -1,
+        suspend_time: timedelta = SUSPEND_TIME,
+        consume_timeout: timedelta = CONSUME_TIMEOUT,
+        time_slice: timedelta = TIME_SLICE,
+        clock: Clock | None = None,
+    ) -> None:
+        """`host` is what a failure says it happened on: the client id. `max_reconsume_times` of -1 is without end.
+
+        `consume_timeout` is for hooks only: a listener that takes longer holds up its queue, and nothing else happens.
+        """
+        self._listener: Callable[..., Any] = listener
+        self._takes_context = takes_context(listener)
+        self._host = host
+        self._thread_nums = thread_nums
+        self._batch_max_size = batch_max_size
+        self._send_back = send_back
+        self._on_progress = on_progress
+        self._hooks = hooks or ConsumeHooks(group)
+        self._max_reconsume_times = max_reconsume_times
+        self._suspend_time = clamp(suspend_time)
+        self._consume_timeout = consume_timeout
+        self._slice_seconds = time_slice.total_seconds()
+        self._clock = clock or SystemClock()
+        self._line = QueueLine(f"mqdb-{group}-pauses")
+        self._threads = WorkerThreads(f"mqdb-{group}-consume", self._work, self._line.nudge)
+        self.calls = RunningCalls()
+
+    def start(self) -> None:
+        """Start the threads."""
+        self._line.start()
+        self._threads.resize(self._thread_nums)
+
+    def submit(self, process_queue: ProcessQueue, _count: int) -> None:
+        """More messages can be taken from a process queue."""
+        self._line.submit(process_queue)
+
+    def resize(self, thread_nums: int) -> None:
+        """Have so many threads from now on; those that are too many end when their listeners return."""
+        self._threads.resize(thread_nums)
+
+    def is_own_thread(self) -> bool:
+        """Whether a listener is asking."""
+        return self._threads.is_own_thread()
+
+    def stop(self, seconds: float | None) -> int:
+        """End the threads when their listeners return; the number of those that still run after `seconds`."""
+        running = self._threads.stop(seconds)
+        self._line.stop()
+        return running
+
+    # -- the threads ----------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        lane = self._line.next()
+        if lane is not None:
+            self._serve(lane)
+
+    def _serve(self, lane: Lane) -> None:
+        """Consume a queue for as long as this thread may have it."""
+        slice_ends = time.monotonic() + self._slice_seconds
+        while True:
+            process_queue = lane.turn()
+            now = time.monotonic()
+            if now >= process_queue.lease_ends and not process_queue.is_dropped:
+                self._line.pause(lane, _LEASE_SECONDS)
+                return
+            messages = process_queue.take(self._batch_max_size)
+            if not messages:
+                if self._line.leave(lane):
+                    return
+                continue
+            suspend_time = self._consume(lane, messages)
+            if suspend_time is not None:
+                self._line.pause(lane, suspend_time.total_seconds())
+                return
+            if now >= slice_ends or self._line.is_nudged:
+                self._line.put_back(lane)
+                return
+
+    def _consume(self, lane: Lane, messages: list[ReceivedMessage]) -> timedelta | None:
+        """Have messages consumed; how long their queue stands still then, None when it goes on."""
+        process_queue = lane.process_queue
+        call = self.calls.begin(process_queue, messages)
+        verdict = self._ask(process_queue, messages)
+        self.calls.end(call)
+        if process_queue.is_lost:
+            logger.warning("a listener has returned for nothing, its queue is lost", extra=where(messages))
+            process_queue.fail(messages)
+        elif verdict.decision is Decision.COMMIT:
+            self._finish(process_queue, self._take_kept(lane) + messages)
+        elif verdict.decision is Decision.KEEP:
+            lane.kept += messages
+            self._fail(process_queue, messages)
+        elif verdict.decision is Decision.ROLL_BACK:
+            kept, lane.kept = lane.kept, []
+            self._fail(process_queue, messages)
+            process_queue.retry(kept + messages)
+            return verdict.suspend_time or self._suspend_time
+        elif self._have_failed_too_often(messages) and self._give_up(process_queue, messages, verdict):
+            self._finish(process_queue, messages)
+        else:
+            for message in messages:
+                message.reconsume_times += 1
+            self._fail(process_queue, messages)
+            process_queue.retry(messages)
+            return verdict.suspend_time or self._suspend_time
+        return None
+
+    def _ask(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> Verdict:
+        """Call the listener. To suspend is a request, and its own affair; what it did not mean to is logged."""
+        observed = self._hooks.begin(process_queue.queue, messages)
+        context = ConsumeOrderlyContext(process_queue.queue) if self._takes_context else None
+        started_at = time.monotonic()
+        try:
+            # A copy: what the listener does to its list must not change which messages are done.
+            answer = self._listener(messages[:]) if context is None else self._listener(messages[:], context)
+            verdict = verdict_of(answer, messages, context)
+        except BaseException as error:  # also sys.exit(), which would end the thread and leave its messages unfinished
+            logger.exception("listener failed", extra=where(messages))
+            verdict = Verdict(Decision.SUSPEND, error=error)
+        if observed is not None:
+            seconds = time.monotonic() - started_at
+            end = return_type_of(verdict.answer, verdict.is_success, verdict.error, seconds, self._consume_timeout)
+            self._hooks.end(observed, verdict.answer, end)
+        return verdict
+
+    # -- what becomes of messages ---------------------------------------------------------------
+
+    def _finish(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
+        if process_queue.finish(messages):
+            self._on_progress(process_queue)
+
+    def _fail(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
+        if process_queue.fail(messages):
+            self._on_progress(process_queue)
+
+    def _take_kept(self, lane: Lane) -> list[ReceivedMessage]:
+        """The messages that were kept, as if they were with the listener now; [] when the queue was dropped meanwhile.
+
+        So long they do not count as running: a queue that is dropped must not wait for a COMMIT.
+        """
+        kept, lane.kept = lane.kept, []
+        return lane.process_queue.take(len(kept)) if kept and lane.process_queue.retry(kept) else []
+
+    def _have_failed_too_often(self, messages: list[ReceivedMessage]) -> bool:
+        # While one of a batch may still be tried they all come again. Source: checkReconsumeTimes.
+        most = self._max_reconsume_times
+        return most >= 0 and all(message.reconsume_times >= most for message in messages)
+
+    def _give_up(self, process_queue: ProcessQueue, messages: list[ReceivedMessage], verdict: Verdict) -> bool:
+        """Send messages to the dead letter queue; False when that fails."""
+        fields = where(messages) | {"reconsume_times": messages[0].reconsume_times}
+        if self._send_back is None:
+            logger.warning("messages have failed too often, and do not come again in broadcasting", extra=fields)
+            return True
+        failure = verdict.failure(self._host, self._clock)
+        requests = [
+            SendBackRequest(m.log_pos, m.queue, m.queue_offset, failure, -1, m.reconsume_times) for m in messages
+        ]
+        try:
+            self._send_back(process_queue.queue.broker_name, requests)
+        except MqdbError as error:
+            fields["reason"] = str(error)
+            logger.warning("messages cannot be sent to the dead letter queue, and block their queue", extra=fields)
+            return False
+        logger.warning("messages have failed too often, and went to the dead letter queue", extra=fields)
+        return True

@@ -1,0 +1,220 @@
+"""Transactional consumption: each batch of a queue is one transaction, the listener's work and the offset together.
+
+A queue has one transaction at a time, which begins where the one before it has ended; queues are consumed side by side.
+
+    committed       the messages are done
+    failed          another transaction sends them back and goes past them; in orderly consumption they come again here,
+                    before everything behind them
+    who knows       the queue is dropped: whoever takes it, this member as a rule, goes on where the broker says
+
+RocketMQ has no such thing; all else is as in ConsumeMessageConcurrentlyService and ConsumeMessageOrderlyService.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Final
+
+from mqdb.clock import Clock, SystemClock
+from mqdb.message import ReceivedMessage
+from mqdb_client.consumer.consume_concurrently import CONSUME_TIMEOUT
+from mqdb_client.consumer.consume_hooks import ConsumeHooks
+from mqdb_client.consumer.consume_orderly import SUSPEND_TIME
+from mqdb_client.consumer.failed_messages import RECONSUME_DELAY
+from mqdb_client.consumer.message_listener import (
+    ConsumeConcurrentlyContext,
+    ConsumeOrderlyContext,
+    MessageListenerTransactional,
+)
+from mqdb_client.consumer.orderly_verdict import clamp, where
+from mqdb_client.consumer.process_queue import ProcessQueue
+from mqdb_client.consumer.queue_line import QueueLine
+from mqdb_client.consumer.running_calls import RunningCalls
+from mqdb_client.consumer.transactional_listener import Attempt, End, TransactionalListener
+from mqdb_client.consumer.worker_threads import WorkerThreads
+from mqdb_client.instance import ClientInstance
+
+logger = logging.getLogger(__name__)
+
+# How often a transaction is tried again at once that others were in the way of, before it counts as failed.
+_COLLISIONS: Final = 3
+
+# Between attempts while the broker cannot be reached.
+_UNREACHED_SECONDS: Final = 1.0
+
+# Between looks whether a lease was renewed.
+_LEASE_SECONDS: Final = 0.1
+
+
+class ConsumeTransactionally:
+    """The threads of one consumer. `instances` are its brokers by their names.
+
+    `on_progress` is called by them with a process queue that has room again or has settled, also with one that was
+    dropped here.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        listener: MessageListenerTransactional,
+        instances: Mapping[str, ClientInstance],
+        *,
+        is_orderly: bool,
+        thread_nums: int,
+        batch_max_size: int,
+        on_progress: Callable[[ProcessQueue], None],
+        hooks: ConsumeHooks | None = None,
+        max_reconsume_times: int = -1,
+        suspend_time: timedelta = SUSPEND_TIME,
+        reconsume_delay: timedelta = RECONSUME_DELAY,
+        consume_timeout: timedelta = CONSUME_TIMEOUT,
+        clock: Clock | None = None,
+    ) -> None:
+        """`max_reconsume_times` of -1 is as the group has it, in orderly consumption without end.
+
+        `consume_timeout` is for hooks only: a listener that takes longer holds up its queue, and nothing else happens.
+        """
+        self.calls = RunningCalls()
+        self._listeners = {
+            broker_name: TransactionalListener(
+                listener,
+                group,
+                instance,
+                is_orderly=is_orderly,
+                hooks=hooks or ConsumeHooks(group),
+                calls=self.calls,
+                consume_timeout=consume_timeout,
+                clock=clock or SystemClock(),
+            )
+            for broker_name, instance in instances.items()
+        }
+        self._thread_nums = thread_nums
+        self._batch_max_size = batch_max_size
+        self._on_progress = on_progress
+        self._max_reconsume_times = max_reconsume_times
+        self._suspend_time = clamp(suspend_time)
+        self._reconsume_delay = reconsume_delay
+        self._line = QueueLine(f"mqdb-{group}-pauses")
+        self._threads = WorkerThreads(f"mqdb-{group}-consume", self._work, self._line.nudge)
+        self._unreached: set[str] = set()
+
+    def start(self) -> None:
+        """Start the threads."""
+        self._line.start()
+        self._threads.resize(self._thread_nums)
+
+    def submit(self, process_queue: ProcessQueue, _count: int) -> None:
+        """More messages can be taken from a process queue."""
+        self._line.submit(process_queue)
+
+    def resize(self, thread_nums: int) -> None:
+        """Have so many threads from now on; those that are too many end when their listeners return."""
+        self._threads.resize(thread_nums)
+
+    def is_own_thread(self) -> bool:
+        """Whether a listener is asking."""
+        return self._threads.is_own_thread()
+
+    def stop(self, seconds: float | None) -> int:
+        """End the threads when their listeners return; the number of those that still run after `seconds`."""
+        running = self._threads.stop(seconds)
+        self._line.stop()
+        for listener in self._listeners.values():
+            listener.close()
+        return running
+
+    # -- the threads ----------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        """Consume one batch of the queue whose turn it is, and let the others have theirs."""
+        lane = self._line.next()
+        if lane is None:
+            return
+        process_queue = lane.turn()
+        seconds = 0.0
+        if time.monotonic() >= process_queue.lease_ends and not process_queue.is_dropped:
+            seconds = _LEASE_SECONDS
+        elif messages := process_queue.take(self._batch_max_size):
+            seconds = self._consume(process_queue, messages)
+        elif self._line.leave(lane):
+            return
+        if seconds:
+            self._line.pause(lane, seconds)
+        else:
+            self._line.put_back(lane)
+
+    def _consume(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> float:
+        """Have messages consumed; for how many seconds their queue stands still then."""
+        seconds = 0.0
+        try:
+            end, seconds = self._process(process_queue, messages)
+        except Exception:
+            logger.exception("consumption fails, and the queue is taken again", extra=where(messages))
+            end = End.UNKNOWN
+        if end is End.COMMITTED:
+            is_awaited = process_queue.finish(messages)
+        else:
+            if end is End.UNKNOWN:
+                process_queue.drop()
+            is_awaited = process_queue.fail(messages)
+            process_queue.retry(messages)
+        if is_awaited:
+            self._on_progress(process_queue)
+        return seconds
+
+    def _process(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> tuple[End, float]:
+        """How consuming them has ended, and for how many seconds their queue stands still then."""
+        listener = self._listeners[process_queue.queue.broker_name]
+        attempt = listener.attempt(process_queue, messages)
+        for _ in range(_COLLISIONS):
+            if attempt.end is not End.COLLIDED or process_queue.is_lost:
+                break
+            logger.info("a transaction has met others, and is tried again", extra=where(messages))
+            attempt = listener.attempt(process_queue, messages)
+        self._report(process_queue, attempt)
+        if attempt.end in (End.COMMITTED, End.UNKNOWN):
+            return attempt.end, 0.0
+        if attempt.end is End.UNREACHED:
+            return attempt.end, _UNREACHED_SECONDS
+        return self._settle(process_queue, messages, attempt)
+
+    def _report(self, process_queue: ProcessQueue, attempt: Attempt) -> None:
+        """Say what an operator wants to know; that a broker cannot be reached, once."""
+        queue, broker_name = process_queue.queue, process_queue.queue.broker_name
+        fields = {"queue": str(queue), "reason": str(attempt.error)}
+        if attempt.end is End.UNKNOWN:
+            logger.warning("a transaction was refused or not answered, the queue is taken again", extra=fields)
+        elif attempt.end is End.UNREACHED and broker_name not in self._unreached:
+            self._unreached.add(broker_name)
+            logger.warning("transactions fail, and are tried again", extra=fields)
+        elif attempt.end is not End.UNREACHED and broker_name in self._unreached:
+            self._unreached.discard(broker_name)
+            logger.info("transactions are done again", extra={"broker": broker_name})
+
+    # -- what becomes of messages that have failed ----------------------------------------------
+
+    def _settle(
+        self, process_queue: ProcessQueue, messages: list[ReceivedMessage], attempt: Attempt
+    ) -> tuple[End, float]:
+        """Send them back, or have them come again here."""
+        listener = self._listeners[process_queue.queue.broker_name]
+        context, pause = attempt.context, self._reconsume_delay
+        end = End.FAILED
+        if isinstance(context, ConsumeConcurrentlyContext):
+            level = context.delay_level_when_next_consume
+            end = listener.send_back(process_queue, messages, attempt, level, self._max_reconsume_times)
+        elif isinstance(context, ConsumeOrderlyContext):
+            pause = clamp(context.suspend_current_queue_time or self._suspend_time)
+            if self._have_failed_too_often(messages):
+                end = listener.send_back(process_queue, messages, attempt, -1, self._max_reconsume_times)
+        if end is not End.FAILED:
+            return end, 0.0
+        for message in messages:
+            message.reconsume_times += 1
+        return end, pause.total_seconds()
+
+    def _have_failed_too_often(self, messages: list[ReceivedMessage]) -> bool:
+        # While one of a batch may still be tried they all come again. Source: checkReconsumeTimes.
+        most = self._max_reconsume_times
+        return most >= 0 and all(message.reconsume_times >= most for message in messages)

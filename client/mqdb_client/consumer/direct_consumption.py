@@ -1,0 +1,95 @@
+"""Direct consumption: the listener gets one message because somebody asks for it, and what that comes to is told.
+
+It has no effect on offsets and retries, and an orderly listener gets the message whoever has locked the queue.
+RocketMQ: ConsumeMessageService.consumeMessageDirectly, ConsumeMessageDirectlyResult, CMResult.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, Final
+
+from mqdb.failure import Failure
+from mqdb.message import ReceivedMessage
+from mqdb.property import storable
+from mqdb_client.consumer.message_listener import (
+    ConsumeConcurrentlyContext,
+    ConsumeConcurrentlyStatus,
+    ConsumeOrderlyContext,
+    ConsumeOrderlyStatus,
+    with_context,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class DirectResult(StrEnum):
+    """What became of the message. Source: CMResult."""
+
+    CR_SUCCESS = "CR_SUCCESS"
+    CR_LATER = "CR_LATER"
+    CR_ROLLBACK = "CR_ROLLBACK"
+    CR_COMMIT = "CR_COMMIT"
+    CR_THROW_EXCEPTION = "CR_THROW_EXCEPTION"
+    CR_RETURN_NULL = "CR_RETURN_NULL"
+
+
+_RESULTS: Final[dict[object, DirectResult]] = {
+    None: DirectResult.CR_RETURN_NULL,
+    ConsumeConcurrentlyStatus.CONSUME_SUCCESS: DirectResult.CR_SUCCESS,
+    ConsumeConcurrentlyStatus.RECONSUME_LATER: DirectResult.CR_LATER,
+    ConsumeOrderlyStatus.SUCCESS: DirectResult.CR_SUCCESS,
+    ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT: DirectResult.CR_LATER,
+    ConsumeOrderlyStatus.COMMIT: DirectResult.CR_COMMIT,
+    ConsumeOrderlyStatus.ROLLBACK: DirectResult.CR_ROLLBACK,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeMessageDirectlyResult:
+    """What the listener has made of the message. All texts can be stored."""
+
+    result: DirectResult
+    #: Of the exception, or of an answer that means nothing; "" otherwise.
+    remark: str
+    traceback: str
+    spent_ms: float
+    is_orderly: bool
+
+
+def consume_directly(
+    listener: Callable[..., Any], message: ReceivedMessage, *, orderly: bool = False
+) -> ConsumeMessageDirectlyResult:
+    """Call a concurrent or an orderly listener with one message."""
+    context = ConsumeOrderlyContext(message.queue) if orderly else ConsumeConcurrentlyContext(message.queue)
+    return judge(lambda: with_context(listener)([message], context), is_orderly=orderly)
+
+
+def judge(call: Callable[[], object], *, is_orderly: bool = False) -> ConsumeMessageDirectlyResult:
+    """Make the call, which is one of a listener, and say what its answer means, or its exception."""
+    begin = time.monotonic()
+    failure: Failure | None = None
+    answer: object = None
+    try:
+        answer = call()
+    except BaseException as error:  # also sys.exit(), which is no reason to end the thread of the caller
+        logger.warning("listener failed in a message that it was asked to consume", exc_info=True)
+        failure = Failure.of(error, "", datetime.now(UTC))
+    spent_ms = round((time.monotonic() - begin) * 1_000, 3)
+    if failure is not None:
+        remark = f"{failure.exception}: {failure.message}" if failure.message else failure.exception
+        thrown = DirectResult.CR_THROW_EXCEPTION
+        told = storable(remark), storable(failure.traceback)
+        return ConsumeMessageDirectlyResult(thrown, *told, spent_ms, is_orderly)
+    result, remark = _meaning(answer)
+    return ConsumeMessageDirectlyResult(result, remark, "", spent_ms, is_orderly)
+
+
+def _meaning(answer: object) -> tuple[DirectResult, str]:
+    try:
+        return _RESULTS[answer], ""
+    except (KeyError, TypeError):  # none of ours, or nothing that a dict may hold
+        return DirectResult.CR_LATER, storable(f"the listener returned {answer!r}"[:1_024])

@@ -1,0 +1,169 @@
+"""Failed messages: the thread that sends back what the listener has not consumed.
+
+    listener's threads ──▶ put ──▶ one statement for all that wait ──▶ delay level, %RETRY%group, listener
+                                          │                       └──▶ %DLQ%group
+                                          └─ fails ──▶ 5 s, then the listener of this process again
+
+A message counts as running until it is stored as the copy that comes again, so the group's offset passes none that
+would be lost. Where its broker does not take a message back, RocketMQ sends it to the retry topic as a new one; here
+that would be the same database. RocketMQ: ConsumeMessageConcurrentlyService.processConsumeResult.
+"""
+
+import heapq
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from itertools import groupby
+from queue import Empty, SimpleQueue
+from typing import Final, NamedTuple
+
+from mqdb.broker.send_back import SendBackRequest
+from mqdb.errors import BrokerUnavailable, MqdbError
+from mqdb.failure import Failure
+from mqdb.message import ReceivedMessage
+from mqdb_client.consumer.process_queue import ProcessQueue
+
+logger = logging.getLogger(__name__)
+
+#: Source: ConsumeMessageConcurrentlyService.submitConsumeRequestLater.
+RECONSUME_DELAY: Final = timedelta(seconds=5)
+
+#: Sends requests back to the broker of that name, all or none. Raises an MqdbError.
+SendBack = Callable[[str, Sequence[SendBackRequest]], object]
+
+
+class _Failed(NamedTuple):
+    process_queue: ProcessQueue
+    messages: list[ReceivedMessage]
+    failure: Failure
+    delay_level: int
+
+    @property
+    def broker_name(self) -> str:
+        return self.process_queue.queue.broker_name
+
+    def requests(self) -> list[SendBackRequest]:
+        return [
+            SendBackRequest(m.log_pos, m.queue, m.queue_offset, self.failure, self.delay_level) for m in self.messages
+        ]
+
+
+class FailedMessages:
+    """The thread of one consumer.
+
+    `retry` gets messages that are to be consumed here again, `on_progress` process queues that have room again or have
+    settled, and `tick` is called every `tick_seconds`.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        send_back: SendBack,
+        retry: Callable[[ProcessQueue, list[ReceivedMessage]], None],
+        on_progress: Callable[[ProcessQueue], None],
+        tick: Callable[[], None],
+        tick_seconds: float,
+        reconsume_delay: timedelta = RECONSUME_DELAY,
+    ) -> None:
+        self._group = group
+        self._send_back = send_back
+        self._retry = retry
+        self._on_progress = on_progress
+        self._tick = tick
+        self._tick_seconds = tick_seconds
+        self._reconsume_delay = reconsume_delay.total_seconds()
+        self._arrivals: SimpleQueue[_Failed | None] = SimpleQueue()
+        self._waiting: list[tuple[float, int, _Failed]] = []  # a heap
+        self._numbers = itertools.count()
+        self._is_failing = False
+        self._thread = threading.Thread(target=self._run, name=f"mqdb-{group}-send-back", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Send back what has failed until now, and end the thread."""
+        self._arrivals.put(None)
+        self._thread.join()
+
+    def put(
+        self, process_queue: ProcessQueue, messages: list[ReceivedMessage], failure: Failure, delay_level: int
+    ) -> None:
+        """Messages that were taken from a process queue have failed."""
+        self._arrivals.put(_Failed(process_queue, messages, failure, delay_level))
+
+    def _run(self) -> None:
+        next_tick = time.monotonic() + self._tick_seconds
+        is_stopping = False
+        while not is_stopping:
+            due = min(next_tick, self._waiting[0][0] if self._waiting else next_tick)
+            arrived = self._next(due - time.monotonic())
+            is_stopping = None in arrived
+            self._take_back([failed for failed in arrived if failed is not None])
+            now = time.monotonic()
+            while self._waiting and self._waiting[0][0] <= now:
+                failed = heapq.heappop(self._waiting)[2]
+                self._retry(failed.process_queue, failed.messages)
+            if now >= next_tick:
+                next_tick = now + self._tick_seconds
+                self._tick()
+
+    def _next(self, seconds: float) -> list[_Failed | None]:
+        """What has failed, [] when nothing has for so long."""
+        arrived: list[_Failed | None] = []
+        try:
+            arrived.append(self._arrivals.get(timeout=max(seconds, 0.0)))
+            while True:
+                arrived.append(self._arrivals.get_nowait())
+        except Empty:
+            return arrived
+
+    def _take_back(self, failed: Sequence[_Failed]) -> None:
+        by_broker = sorted(failed, key=lambda each: each.broker_name)
+        for broker_name, group in groupby(by_broker, key=lambda each: each.broker_name):
+            batch = list(group)
+            error = self._try(broker_name, batch)
+            if error is None or len(batch) == 1 or isinstance(error, BrokerUnavailable):
+                self._settle(batch, error)
+            else:  # one of them may be the reason
+                for each in batch:
+                    self._settle([each], self._try(broker_name, [each]))
+
+    def _try(self, broker_name: str, batch: Sequence[_Failed]) -> Exception | None:
+        requests = [request for each in batch if not each.process_queue.is_lost for request in each.requests()]
+        try:
+            if requests:
+                self._send_back(broker_name, requests)
+        except Exception as error:  # noqa: BLE001 - the edge of the loop
+            self._note(error)
+            return error
+        if self._is_failing:
+            self._is_failing = False
+            logger.info("messages are sent back again", extra={"group": self._group})
+        return None
+
+    def _note(self, error: Exception) -> None:
+        if not self._is_failing:
+            self._is_failing = True
+            logger.warning(
+                "failed messages cannot be sent back, and are consumed here again",
+                exc_info=None if isinstance(error, MqdbError) else error,
+                extra={"group": self._group, "reason": str(error)},
+            )
+
+    def _settle(self, batch: Sequence[_Failed], error: Exception | None) -> None:
+        for each in batch:
+            if error is None:
+                is_awaited = each.process_queue.finish(each.messages)
+            else:
+                is_awaited = each.process_queue.fail(each.messages)
+                for message in each.messages:
+                    message.reconsume_times += 1
+                heapq.heappush(self._waiting, (time.monotonic() + self._reconsume_delay, next(self._numbers), each))
+            if is_awaited:
+                self._on_progress(each.process_queue)

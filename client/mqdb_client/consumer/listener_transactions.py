@@ -1,0 +1,89 @@
+"""Listener transactions: the connections that transactional listeners are given, each in a transaction.
+
+They are such as an application makes for itself, for what runs on them is its statements: nothing is planned or
+prepared in a way that suits only mqdb. But the listener cannot commit.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Final, NoReturn
+
+import psycopg
+from psycopg.types.array import ListDumper
+from sqlalchemy import Connection, Engine, event
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from mqdb.broker import exactly_once
+from mqdb.errors import TransactionEnded
+from mqdb.store.engine import create_engine, driver, translated
+from mqdb_client.instance import ClientInstance
+
+#: Source: psycopg's Connection.prepare_threshold.
+_PREPARE_THRESHOLD: Final = 5
+
+
+class ListenerTransactions:
+    """Those of one consumer on one broker. Any thread may use it."""
+
+    def __init__(self, instance: ClientInstance) -> None:
+        self._instance = instance
+        # No limit of its own: each thread that calls the listener needs a connection.
+        engine = create_engine(
+            instance.dsn, prepared=False, pool_size=0, application_name=f"mqdb {instance.client_id} listener"
+        )
+        event.listen(engine, "connect", self._make_usual)
+        event.listen(engine, "commit", _refuse_commit)
+        self._engine: Engine = engine.execution_options(isolation_level="READ COMMITTED")
+        # None is said when a connection was lost: those that are as old are not used again.
+        self._losses = instance.on_group_change(lambda group: engine.dispose() if group is None else None)
+
+    @contextmanager
+    def begin(self) -> Iterator[Connection]:
+        """A connection in a transaction, which is rolled back at the end unless `exactly_once.commit` has ended it.
+
+        Raises BrokerUnavailable and its kin, and IllegalState in a forked child.
+        """
+        self._instance.check_process()
+        pool = self._engine.pool
+        with translated(self._instance.target):
+            connection = self._engine.connect()
+        try:
+            connection.begin()
+            exactly_once.begin(connection)
+            yield connection
+        finally:
+            _roll_back(connection, is_reusable=self._engine.pool is pool)
+
+    def close(self) -> None:
+        """Close the connections that are not in use."""
+        self._losses.cancel()
+        self._engine.dispose()
+
+    def _make_usual(self, _connection: DBAPIConnection, entry: ConnectionPoolEntry) -> None:
+        connection = entry.driver_connection
+        assert isinstance(connection, psycopg.Connection)
+        connection.adapters.register_dumper(list, ListDumper)  # of mixed lists and of JSON there is no binary form
+        if self._instance.pool_dsn is None:
+            connection.prepare_threshold = _PREPARE_THRESHOLD
+
+
+def is_lost(connection: Connection) -> bool:
+    """Whether the broker cannot be reached on it any more, so that nothing is committed."""
+    return connection.invalidated or (not connection.closed and driver(connection).closed)
+
+
+def _refuse_commit(_connection: Connection) -> NoReturn:
+    raise TransactionEnded("tried to commit")
+
+
+def _roll_back(connection: Connection, *, is_reusable: bool) -> None:
+    if connection.closed:
+        return
+    if not is_lost(connection):
+        # Below SQLAlchemy, which takes a transaction as over whose commit was refused.
+        with suppress(psycopg.Error):
+            driver(connection).rollback()
+    if is_lost(connection) or not is_reusable:  # its pool may be gone, and nobody would close it
+        connection.invalidate()
+    connection.close()

@@ -1,0 +1,56 @@
+"""Locked offset store: what an orderly consumer keeps in the broker. RocketMQ: RebalanceImpl.lock, lockAll, unlock.
+
+A queue comes with a lock that expires. A member that dies in the middle of a message may not be dead at all, only
+cut off; so its queue goes to another one when the lock has expired, and not when the broker has given the member up.
+By then it has started no listener for a while, for it takes its lock as expired earlier than the broker does.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from mqdb.broker import queue_locks
+from mqdb.group import ConsumeFromWhere
+from mqdb.message import MessageQueue
+from mqdb.store.consumer_offsets import OwnedQueue
+from mqdb_client.consumer.offset_store import BrokerOffsetStore, Lease
+
+
+class LockedOffsetStore(BrokerOffsetStore):
+    """Offsets as in the broker's own store; nobody gets a queue by force before its lock has expired."""
+
+    def __init__(
+        self, group: str, client_id: str, lease: Lease | None = None, consume_timestamp: datetime | None = None
+    ) -> None:
+        super().__init__(group, client_id, consume_timestamp)
+        self.lease: Lease = lease or Lease()
+
+    def take(
+        self, connection: Connection, wanted: Mapping[int, MessageQueue], where: ConsumeFromWhere, *, force: bool
+    ) -> list[OwnedQueue]:
+        """In one transaction with their locks."""
+        return queue_locks.take_queues(
+            connection,
+            self._group,
+            self._client_id,
+            list(wanted),
+            where,
+            expiry=self.lease.broker_expiry,
+            consume_timestamp=self._consume_timestamp,
+            force=force,
+        )
+
+    def take_again(self, connection: Connection, held: Mapping[int, MessageQueue]) -> list[OwnedQueue]:
+        """As `take`. The locks have outlived what made the broker give this member up, or have expired."""
+        return self.take(connection, held, ConsumeFromWhere.LAST_OFFSET, force=False)
+
+    def renew(self, connection: Connection, owned: Sequence[OwnedQueue]) -> set[int]:
+        """By one UPDATE for all of them."""
+        return queue_locks.renew_queues(
+            connection, self._group, self._client_id, owned, expiry=self.lease.broker_expiry
+        )
+
+    def release(self, connection: Connection, owned: Sequence[OwnedQueue]) -> None:
+        """Without an owner, and without a lock."""
+        queue_locks.release_queues(connection, self._group, self._client_id, owned)

@@ -1,0 +1,166 @@
+"""Request answers: a consumer answers what people ask it through a broker, while it goes on consuming.
+
+    NOTIFY c:<client id> ──▶ listening thread ──▶ the thread here ──▶ a thread for each request ──▶ answer
+
+A listener that hangs in a message that it was asked to consume holds up neither the next question nor anything else.
+RocketMQ: ClientRemotingProcessor.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any, Final, Protocol, TypeAlias
+
+from sqlalchemy import Connection
+
+from mqdb.broker import client_requests, messages
+from mqdb.broker.client_requests import RequestKind
+from mqdb.errors import MqdbError, NotSupported
+from mqdb.message import MessageQueue, ReceivedMessage
+from mqdb.store.client_requests import ClientRequest
+from mqdb_client.callbacks import Callback, CallbackHandle
+from mqdb_client.consumer.direct_consumption import ConsumeMessageDirectlyResult
+
+logger = logging.getLogger(__name__)
+
+_RETRY_SECONDS: Final = 1.0
+
+
+class AnswersRequests(Protocol):
+    """What can be asked of a consumer. It is asked by threads of its own, several at a time."""
+
+    def describe(self) -> dict[str, Any]:
+        """Its status, as JSON can hold it.
+
+        `state`; `queues`, a list with `queue`, `next_offset`, `in_hand` and whatever is worth knowing of each;
+        `listeners`, a list of the calls that have not returned, with `thread`, `seconds`, `queue`, `queue_offset`,
+        `messages` and `stack`. Numbers and texts beside them are shown as they are.
+        """
+
+    def consume_directly(self, message: ReceivedMessage) -> ConsumeMessageDirectlyResult:
+        """Call the listener with the message, without an effect on offsets and retries."""
+
+
+class Asked(Protocol):
+    """The part of a ClientInstance that is needed here."""
+
+    client_id: str
+    broker_name: str
+
+    def connect(self) -> Connection:
+        """A connection in AUTOCOMMIT, for a `with`."""
+
+    def on_request(self, callback: "Callback[None]") -> CallbackHandle:
+        """Have `callback` called when somebody may have asked something."""
+
+
+#: Makes an answer of the arguments of a request. An error of mqdb is an answer as well.
+Answer: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+
+
+class RequestAnswers:
+    """Answers for one consumer to one broker. Started once, then stopped once."""
+
+    def __init__(self, instance: Asked, group: str, consumer: AnswersRequests) -> None:
+        self._instance = instance
+        self._group = group
+        self._consumer = consumer
+        self._answers: dict[str, Answer] = {
+            RequestKind.STATUS: lambda _: consumer.describe(),
+            RequestKind.CONSUME_DIRECTLY: self._consume_directly,
+        }
+        self._in_progress: set[int] = set()
+        self._guard = threading.Lock()
+        self._wake = threading.Event()
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._run, name=f"mqdb-{group}-requests", daemon=True)
+
+    def start(self) -> None:
+        """Answer from now on, also what was asked before."""
+        self._callback = self._instance.on_request(lambda _: self._wake.set())
+        self._wake.set()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Take no more requests. What a listener was asked to consume it may still be consuming."""
+        self._callback.cancel()
+        self._is_stopping = True
+        self._wake.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        retry_seconds: float | None = None
+        while True:
+            self._wake.wait(retry_seconds)
+            self._wake.clear()
+            if self._is_stopping:
+                return
+            try:
+                self._begin_all()
+                retry_seconds = None
+            except Exception as error:
+                if retry_seconds is None:
+                    unexpected = None if isinstance(error, MqdbError) else error
+                    fields = {"group": self._group, "reason": str(error)}
+                    logger.warning("cannot see what is asked", extra=fields, exc_info=unexpected)
+                retry_seconds = _RETRY_SECONDS
+
+    def _begin_all(self) -> None:
+        with self._instance.connect() as connection:
+            requests = client_requests.open_requests(connection, self._instance.client_id, self._group)
+        for request in requests:
+            with self._guard:
+                is_new = request.request_id not in self._in_progress
+                self._in_progress.add(request.request_id)
+            if is_new:
+                name = f"mqdb-{self._group}-request-{request.request_id}"
+                threading.Thread(target=self._take, args=(request,), name=name, daemon=True).start()
+
+    def _take(self, request: ClientRequest) -> None:
+        fields = {"group": self._group, "kind": request.kind, "request_id": request.request_id}
+        try:
+            self._reply(request)
+            logger.debug("answered a request", extra=fields)
+        except MqdbError as error:
+            logger.warning("cannot answer a request", extra=fields | {"reason": str(error)})
+        except Exception:
+            logger.exception("cannot answer a request", extra=fields)
+        finally:
+            with self._guard:
+                self._in_progress.discard(request.request_id)
+
+    def _reply(self, request: ClientRequest) -> None:
+        """Raises what keeps it from answering at all: whoever has asked runs into the timeout."""
+        reason = ""
+        result: Mapping[str, Any] = {}
+        try:
+            result = self._answer_to(request)
+        except MqdbError as error:
+            reason = str(error)
+        except Exception as error:
+            # A fault of ours; whoever asks hears of it as well.
+            logger.exception("failed at a request", extra={"group": self._group, "kind": request.kind})
+            reason = f"{type(error).__name__}: {error}"
+        with self._instance.connect() as connection:
+            if reason:
+                client_requests.refuse(connection, request.request_id, reason)
+            else:
+                client_requests.answer(connection, request.request_id, result)
+
+    def _answer_to(self, request: ClientRequest) -> Mapping[str, Any]:
+        answer = self._answers.get(request.kind)
+        if answer is None:
+            raise NotSupported(f"request {request.kind!r}")
+        return answer(request.arguments)
+
+    def _consume_directly(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        broker_name = self._instance.broker_name
+        with self._instance.connect() as connection:
+            if "log_pos" in arguments:
+                copy = messages.locate(connection, arguments["log_pos"])
+                message = messages.read_copy(connection, broker_name, copy)
+            else:
+                where = MessageQueue(arguments["topic"], broker_name, arguments["queue_id"])
+                message = messages.read_message(connection, where, arguments["queue_offset"])
+        return asdict(self._consumer.consume_directly(message))

@@ -1,0 +1,230 @@
+"""Transactional listener: it is called in a transaction, and what it says decides how the transaction ends.
+
+What it fails is sent back in a transaction of its own, which commits the offset as well.
+"""
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from datetime import timedelta
+from enum import Enum, auto
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from mqdb.broker import exactly_once
+from mqdb.broker.exactly_once import ConsumedBatch
+from mqdb.broker.send_back import SendBackRequest
+from mqdb.clock import Clock
+from mqdb.errors import BrokerUnavailable, MqdbError, ParameterInvalid, QueueLost
+from mqdb.failure import Failure
+from mqdb.message import ReceivedMessage
+from mqdb.store.offset_commits import OffsetCommit
+from mqdb_client.consumer.consume_hooks import ConsumeHooks, return_type_of
+from mqdb_client.consumer.listener_transactions import ListenerTransactions, is_lost
+from mqdb_client.consumer.message_listener import (
+    ConsumeConcurrentlyContext,
+    ConsumeConcurrentlyStatus,
+    ConsumeOrderlyContext,
+    ConsumeOrderlyStatus,
+    MessageListenerTransactional,
+    takes_context,
+)
+from mqdb_client.consumer.orderly_verdict import where
+from mqdb_client.consumer.process_queue import ProcessQueue
+from mqdb_client.consumer.running_calls import RunningCalls
+from mqdb_client.instance import ClientInstance
+
+logger = logging.getLogger(__name__)
+
+Context: TypeAlias = ConsumeConcurrentlyContext | ConsumeOrderlyContext
+
+#: Whether an answer commits. In orderly consumption ROLLBACK is what it says: there is no transaction to go on with.
+_COMMITS: Final[dict[str, bool]] = {
+    ConsumeConcurrentlyStatus.CONSUME_SUCCESS: True,
+    ConsumeConcurrentlyStatus.RECONSUME_LATER: False,
+}
+_COMMITS_ORDERLY: Final[dict[str, bool]] = {
+    ConsumeOrderlyStatus.SUCCESS: True,
+    ConsumeOrderlyStatus.COMMIT: True,
+    ConsumeOrderlyStatus.ROLLBACK: False,
+    ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT: False,
+}
+
+# serialization_failure and deadlock_detected. Source: PostgreSQL, "Serialization Failure Handling".
+_COLLISIONS: Final = frozenset({"40001", "40P01"})
+
+
+class End(Enum):
+    """How a transaction has ended."""
+
+    COMMITTED = auto()
+    #: Rolled back, for a reason of the listener's.
+    FAILED = auto()
+    #: Rolled back, because other transactions were in its way.
+    COLLIDED = auto()
+    #: Not committed, because the broker could not be reached.
+    UNREACHED = auto()
+    #: The queue has another owner, or nobody has said whether it was committed.
+    UNKNOWN = auto()
+
+
+class Attempt(NamedTuple):
+    """One transaction, and what the listener has returned or what was raised in it."""
+
+    end: End
+    answer: object = None
+    error: BaseException | None = None
+    context: Context | None = None
+
+
+class TransactionalListener:
+    """The listener of a consumer, and its transactions on one broker. Any thread may use it."""
+
+    def __init__(
+        self,
+        listener: MessageListenerTransactional,
+        group: str,
+        instance: ClientInstance,
+        *,
+        is_orderly: bool,
+        hooks: ConsumeHooks,
+        calls: RunningCalls,
+        consume_timeout: timedelta,
+        clock: Clock,
+    ) -> None:
+        """Raises ParameterInvalid for a listener that cannot be called so."""
+        self._listener: Callable[..., Any] = listener
+        self._takes_context = takes_context(listener, plain=2)
+        self._group = group
+        self._instance = instance
+        self._transactions = ListenerTransactions(instance)
+        self._commits = _COMMITS_ORDERLY if is_orderly else _COMMITS
+        self._make_context = ConsumeOrderlyContext if is_orderly else ConsumeConcurrentlyContext
+        self._hooks = hooks
+        self._calls = calls
+        self._consume_timeout = consume_timeout
+        self._clock = clock
+
+    def close(self) -> None:
+        """Close the connections that are not in use."""
+        self._transactions.close()
+
+    def attempt(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> Attempt:
+        """Call the listener in a transaction, and commit it together with the offset if it says success."""
+        with ExitStack() as stack:
+            try:
+                connection = stack.enter_context(self._transactions.begin())
+            except MqdbError as error:
+                return Attempt(End.UNREACHED, error=error)
+            observed = self._hooks.begin(process_queue.queue, messages)
+            started_at = time.monotonic()
+            attempt = self._call(connection, process_queue, messages)
+        if observed is not None:
+            is_success, seconds = attempt.end is End.COMMITTED, time.monotonic() - started_at
+            end = return_type_of(attempt.answer, is_success, attempt.error, seconds, self._consume_timeout)
+            self._hooks.end(observed, attempt.answer, end)
+        return attempt
+
+    def send_back(
+        self,
+        process_queue: ProcessQueue,
+        messages: list[ReceivedMessage],
+        attempt: Attempt,
+        delay_level: int,
+        max_reconsume_times: int,
+    ) -> End:
+        """Have messages come again through the broker; FAILED when it does not take them."""
+        failure = self._failure(attempt)
+        requests = [SendBackRequest(m.log_pos, m.queue, m.queue_offset, failure, delay_level) for m in messages]
+        fields = where(messages)
+        try:
+            with self._instance.connect() as connection:
+                batch = self._batch(process_queue, messages)
+                exactly_once.send_back(connection, batch, requests, max_reconsume_times)
+        except (QueueLost, BrokerUnavailable) as error:
+            fields["reason"] = str(error)
+            logger.warning("failed messages were perhaps not sent back, the queue is taken again", extra=fields)
+            return End.UNKNOWN
+        except MqdbError as error:
+            fields["reason"] = str(error)
+            logger.warning("failed messages cannot be sent back, and are consumed here again", extra=fields)
+            return End.FAILED
+        return End.COMMITTED
+
+    def _batch(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> ConsumedBatch:
+        first, last = messages[0].queue_offset, messages[-1].queue_offset
+        segment = process_queue.position().segment
+        commit = OffsetCommit(process_queue.queue_key, process_queue.epoch, first, last + 1, segment)
+        return ConsumedBatch(self._group, self._instance.client_id, process_queue.queue, commit)
+
+    def _failure(self, attempt: Attempt) -> Failure:
+        host, now = self._instance.client_id, self._clock.now()
+        if attempt.error is not None:
+            return Failure.of(attempt.error, host, now)
+        if isinstance(attempt.answer, str) and attempt.answer in self._commits:
+            return Failure.later(host, now)
+        return Failure.no_answer(attempt.answer, host, now)
+
+    def _call(self, connection: Connection, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> Attempt:
+        """To fail is a listener's right, and its own affair; what it did not mean to is logged."""
+        context = self._make_context(process_queue.queue)
+        call = self._calls.begin(process_queue, messages)
+        try:
+            # A copy: what the listener does to its list must not change which messages are done.
+            answer = self._listener(messages[:], connection, *([context] if self._takes_context else []))
+            _check_context(context)
+        except BaseException as error:  # noqa: BLE001 - also sys.exit(), which would end the thread
+            return _rolled_back(connection, messages, Attempt(End.FAILED, error=error, context=context))
+        finally:
+            self._calls.end(call)
+        attempt = Attempt(End.FAILED, answer, context=context)
+        does_commit = self._commits.get(answer) if isinstance(answer, str) else None
+        if does_commit:
+            return self._commit(connection, process_queue, messages, attempt)
+        if does_commit is None:
+            logger.error("listener returned %r instead of one of its statuses", answer, extra=where(messages))
+        return attempt
+
+    def _commit(
+        self, connection: Connection, process_queue: ProcessQueue, messages: list[ReceivedMessage], attempt: Attempt
+    ) -> Attempt:
+        if is_lost(connection):
+            return attempt._replace(end=End.UNREACHED)
+        try:
+            exactly_once.commit(connection, self._batch(process_queue, messages))
+        except (QueueLost, BrokerUnavailable) as error:
+            return attempt._replace(end=End.UNKNOWN, error=error)
+        except MqdbError as error:
+            return _rolled_back(connection, messages, attempt._replace(error=error))
+        return attempt._replace(end=End.COMMITTED)
+
+
+def _rolled_back(connection: Connection, messages: list[ReceivedMessage], attempt: Attempt) -> Attempt:
+    """The same attempt, with whether its error is the listener's."""
+    if is_lost(connection):
+        return attempt._replace(end=End.UNREACHED)
+    if not _COLLISIONS.isdisjoint(_sqlstates(attempt.error)):
+        return attempt._replace(end=End.COLLIDED)
+    logger.error("listener failed", exc_info=attempt.error, extra=where(messages))
+    return attempt
+
+
+def _sqlstates(error: BaseException | None) -> Iterator[object]:
+    """What PostgreSQL has said, also to a listener that has raised an error of its own instead."""
+    while error is not None:
+        yield getattr(error.orig if isinstance(error, DBAPIError) else error, "sqlstate", None)
+        error = error.__cause__ or error.__context__
+
+
+def _check_context(context: Context) -> None:
+    """Raises ParameterInvalid for what no transaction can do."""
+    if isinstance(context, ConsumeOrderlyContext):
+        if not context.auto_commit:
+            raise ParameterInvalid("auto_commit", False, "a transaction cannot wait for the COMMIT of a later call")
+    elif context.ack_index != sys.maxsize:
+        reason = "a transaction is for all messages or none; raise an error, or answer RECONSUME_LATER"
+        raise ParameterInvalid("ack_index", context.ack_index, reason)

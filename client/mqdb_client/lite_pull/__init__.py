@@ -1,0 +1,1 @@
+"""Lite pull consumers, which poll: `lite_pull_consumer` is where to begin."""

@@ -1,0 +1,91 @@
+"""Assigned queue: a process queue whose messages a user polls, who may also seek in it.
+
+What a poll has returned counts as running until the next poll, or a commit, says that it is done. So a queue that
+rebalance takes away is given back when the user has come that far, and its next owner gets nothing twice.
+RocketMQ: AssignedMessageQueue.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from itertools import islice
+
+from mqdb.message import MessageQueue, ReceivedMessage
+from mqdb.store.consumer_offsets import OwnedQueue
+from mqdb_client.consumer.process_queue import FlowLimits, ProcessQueue
+
+
+class AssignedQueue(ProcessQueue):
+    """One queue under one epoch. All methods may be called by any thread; one thread pulls it."""
+
+    def __init__(
+        self,
+        queue: MessageQueue,
+        owned: OwnedQueue,
+        limits: FlowLimits,
+        *,
+        auto_commit: bool,
+        may_pull: Callable[[MessageQueue], bool],
+    ) -> None:
+        """With `auto_commit` all that is done may be committed; without it only what was agreed on."""
+        super().__init__(queue, owned, limits)
+        self._auto_commit = auto_commit
+        self._may_pull = may_pull
+        self._moving = threading.Lock()
+        self._is_moved = False
+        self._agreed = (owned.next_offset, owned.segment)
+
+    @property
+    def is_moved(self) -> bool:
+        """Whether there was a `seek` since the pull that is on its way began."""
+        return self._is_moved
+
+    def has_room(self) -> bool:
+        """Whether to pull now. Asked before each pull, by the thread that pulls: none is on its way then."""
+        with self._moving:
+            if self._is_dropped:
+                return False
+            self._is_moved = False
+        return self._may_pull(self.queue) and super().has_room()
+
+    def put(self, messages: list[ReceivedMessage], next_offset: int, segment: int) -> bool:
+        """As of a process queue; False also for a pull that a seek has overtaken."""
+        with self._moving:
+            return not self._is_moved and super().put(messages, next_offset, segment)
+
+    def seek(self, offset: int) -> None:
+        """Go on at an offset, and forget what is in hand and on its way. No message of it may be running."""
+        with self._moving, self._lock:
+            self._is_moved = True
+            self._unstarted.clear()
+            self._in_hand.clear()
+            self._body_bytes = 0
+            self._next_offset = offset
+            # The messages may lie in any segment.
+            self._segments = deque([(offset, 0)])
+            if self._auto_commit:
+                self._agreed = (offset, 0)
+
+    def position(self) -> OwnedQueue:
+        """What may be committed now."""
+        done = super().position()
+        with self._lock:
+            offset, segment = self._agreed
+            if self._auto_commit and done.next_offset >= offset:
+                return done
+            return OwnedQueue(self.queue_key, self._epoch, offset, segment)
+
+    def agree(self) -> OwnedQueue:
+        """All that was taken may be committed, although it is still running."""
+        with self._lock:
+            # What runs was taken in order, and all that was taken before has ended.
+            offset = next(islice(self._in_hand, self._running, None), self._next_offset)
+            segment = max((segment for start, segment in self._segments if start <= offset), default=0)
+            self._agreed = (offset, segment)
+            return OwnedQueue(self.queue_key, self._epoch, offset, segment)
+
+    def agree_on(self, offset: int) -> OwnedQueue:
+        """This offset may be committed, until there is news."""
+        with self._lock:
+            self._agreed = (offset, 0)
+            return OwnedQueue(self.queue_key, self._epoch, offset, 0)

@@ -1,0 +1,390 @@
+"""The lite pull consumer: poll for messages, where a push consumer is called with them.
+
+RocketMQ: DefaultLitePullConsumer.
+"""
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import Any, Final, Self
+
+from mqdb.broker.group_offsets import queue_ends
+from mqdb.broker.offsets import committed_offsets, search_offset
+from mqdb.errors import IllegalState, ParameterInvalid, RouteNotFound
+from mqdb.group import ConsumeFromWhere
+from mqdb.message import MessageQueue, ReceivedMessage
+from mqdb.rebalance import AllocationStrategy, allocate_averagely
+from mqdb.selector.tags import ALL_TAGS, TagExpression
+from mqdb.settings import Settings
+from mqdb.store.queues import Ends
+from mqdb.topic import check_topic_name
+from mqdb_client.cluster import Cluster
+from mqdb_client.consumer.message_selector import MessageSelector
+from mqdb_client.instance import DEFAULT_INSTANCE_NAME, settings_of
+from mqdb_client.lite_pull.config import LitePullConsumerConfig, check_poll_timeout
+from mqdb_client.lite_pull.members import LitePullMembers
+from mqdb_client.lite_pull.topic_queues import QueuePlace, TopicQueues
+from mqdb_client.lite_pull.topic_watch import TopicMessageQueueChangeListener, TopicWatch
+
+_ANY: Final = Ends(0, 2**63 - 1)
+
+
+class _State(Enum):
+    CREATED = "not started"
+    RUNNING = "running"
+    SHUT_DOWN = "shut down"
+
+
+class _Running:
+    """What there is between start and shutdown."""
+
+    def __init__(self, members: LitePullMembers, topics: TopicQueues, watch: TopicWatch) -> None:
+        self.members = members
+        self.buffer = members.buffer
+        self.topics = topics
+        self.watch = watch
+
+
+class LitePullConsumer:
+    """A consumer that asks for messages, and says itself how far it has come.
+
+    Either it subscribes to topics, and shares their queues with the other members of its group; or it is assigned
+    queues, and reads them whoever else does. Messages are read ahead, up to the limits;
+    those of a queue come in order. What fails is the caller's affair: there is no retry topic and no dead letter queue.
+
+    With `auto_commit` a poll, or the next message of an iteration, says that what was returned before is done. That
+    is committed every `auto_commit_interval`, when rebalance takes a queue away, and at shutdown; so poll in one
+    thread then. What the last poll has returned comes again after a crash or a shutdown, but not after a `with` that
+    ends without an error, nor after `commit`. Without `auto_commit` nothing is committed but by `commit`.
+
+    Commits of a consumer that was assigned queues are refused while a member of the group owns the queue. A topic
+    or a queue that does not exist yet is waited for. Where the settings name several brokers, one that is down joins
+    in when it comes.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        dsn: str | None = None,
+        settings: Settings | None = None,
+        *,
+        consume_from_where: ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET,
+        consume_timestamp: datetime | None = None,
+        instance_name: str = DEFAULT_INSTANCE_NAME,
+        allocate_message_queue_strategy: AllocationStrategy[Any] = allocate_averagely,
+        subscription_version: int = 0,
+        pull_batch_size: int = 10,
+        poll_timeout: timedelta = timedelta(seconds=5),
+        auto_commit: bool = True,
+        auto_commit_interval: timedelta = timedelta(seconds=5),
+        pull_threshold_for_all: int = 10_000,
+        pull_threshold_for_queue: int = 1_000,
+        pull_threshold_size_for_queue: int = 100,
+        consume_max_span: int = 2_000,
+        topic_metadata_check_interval: timedelta = timedelta(seconds=30),
+        rebalance_interval: timedelta = timedelta(seconds=20),
+        hand_over_grace: timedelta = timedelta(seconds=30),
+    ) -> None:
+        """LitePullConsumerConfig says what the options mean. Raises NameInvalid, ParameterInvalid."""
+        self._config = LitePullConsumerConfig(
+            group=group,
+            consume_from_where=consume_from_where,
+            consume_timestamp=consume_timestamp,
+            instance_name=instance_name,
+            allocate_message_queue_strategy=allocate_message_queue_strategy,
+            subscription_version=subscription_version,
+            pull_batch_size=pull_batch_size,
+            poll_timeout=poll_timeout,
+            auto_commit=auto_commit,
+            auto_commit_interval=auto_commit_interval,
+            pull_threshold_for_all=pull_threshold_for_all,
+            pull_threshold_for_queue=pull_threshold_for_queue,
+            pull_threshold_size_for_queue=pull_threshold_size_for_queue,
+            consume_max_span=consume_max_span,
+            topic_metadata_check_interval=topic_metadata_check_interval,
+            rebalance_interval=rebalance_interval,
+            hand_over_grace=hand_over_grace,
+        )
+        self._settings = settings_of(dsn, settings)
+        self._subscriptions: dict[str, TagExpression] = {}
+        self._is_member = False
+        self._chosen: frozenset[MessageQueue] | None = None
+        self._expressions: dict[str, TagExpression] = {}  # of the topics of the chosen queues
+        self._topic_listeners: dict[str, TopicMessageQueueChangeListener] = {}
+        self._lifecycle = threading.RLock()
+        self._state = _State.CREATED
+        self._running: _Running | None = None
+
+    @property
+    def group(self) -> str:
+        """The name of the group."""
+        return self._config.group
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has been started, and not been shut down."""
+        return self._state is _State.RUNNING
+
+    @property
+    def assignment(self) -> tuple[MessageQueue, ...]:
+        """The queues that were assigned, or that rebalance has given it so far, in order."""
+        if self._is_member:
+            return self._running.members.assignment if self._running else ()
+        return tuple(sorted(self._chosen or ()))
+
+    # -- what is read -----------------------------------------------------------------------------
+
+    def subscribe(
+        self, topic: str, expression: str | MessageSelector | None = ALL_TAGS, *, version: int | None = None
+    ) -> None:
+        """Share the queues of a topic with the group; messages with one of the tags of `TagA || TagB`, all with `*`.
+
+        Again for the same topic: the last one counts. All members of a group have to subscribe to the same. While
+        others run, a member that changes its mind announces a `version` above theirs, and so do those that follow it.
+        The first subscription comes before the start.
+        Raises NameInvalid, TagExpressionInvalid, ParameterInvalid; IllegalState after `assign`; when it runs
+        SubscriptionConflict, and what `start` raises.
+        """
+        check_topic_name(topic)
+        self._subscribe_to(self._subscriptions | {topic: _parsed(expression)}, version)
+
+    def unsubscribe(self, topic: str, *, version: int | None = None) -> None:
+        """Read a topic no more. As for `subscribe`, also when it runs."""
+        remaining = {each: expression for each, expression in self._subscriptions.items() if each != topic}
+        self._subscribe_to(remaining, version)
+
+    def _subscribe_to(self, subscriptions: dict[str, TagExpression], version: int | None) -> None:
+        with self._lifecycle:
+            self._require_not_shut_down()
+            if self._chosen is not None or (self._running is not None and not self._is_member):
+                raise IllegalState(str(self), "for assigned queues already; subscribe or assign, not both")
+            config = self._config if version is None else replace(self._config, subscription_version=version)
+            if self._running is not None:
+                self._running.members.subscribe_to(subscriptions, config.subscription_version)
+            self._subscriptions, self._config = subscriptions, config
+            self._is_member |= bool(subscriptions)
+
+    def assign(self, queues: Iterable[MessageQueue], expression: str | MessageSelector | None = ALL_TAGS) -> None:
+        """Read these queues and no others, where the group has come to in each; also while it runs.
+
+        What is in hand of a queue that was assigned before and is again stays.
+        Raises TagExpressionInvalid; ParameterInvalid for a queue of a broker that the settings do not name;
+        IllegalState after `subscribe`, and after shutdown.
+        """
+        wanted, parsed = frozenset(queues), _parsed(expression)
+        for queue in wanted:
+            check_topic_name(queue.topic)
+        with self._lifecycle:
+            self._require_not_shut_down()
+            if self._is_member:
+                raise IllegalState(str(self), "subscribed already; subscribe or assign, not both")
+            if self._running is not None:
+                for queue in wanted:
+                    self._running.topics.check_broker(queue)
+            self._chosen, self._expressions = wanted, {queue.topic: parsed for queue in sorted(wanted)}
+            if self._running is not None:
+                self._running.members.choose(wanted, self._expressions)
+
+    def _require_not_shut_down(self) -> None:
+        if self._state is _State.SHUT_DOWN:
+            raise IllegalState(str(self), "shut down already; create another one")
+
+    def fetch_message_queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """The queues of a topic that can be read, on all brokers, in order. Raises RouteNotFound, BrokerUnavailable.
+
+        Those of a broker that cannot be reached are those that it had when this process last heard of them.
+        """
+        check_topic_name(topic)
+        return self._require_running().topics.find(topic)
+
+    def register_topic_message_queue_change_listener(
+        self, topic: str, listener: TopicMessageQueueChangeListener
+    ) -> None:
+        """Have `listener(topic, queues)` called when the queues of a topic have become others.
+
+        They are looked at every `topic_metadata_check_interval`, in a thread of their own. One listener a topic: the
+        last one counts. Raises NameInvalid.
+        """
+        check_topic_name(topic)
+        with self._lifecycle:
+            self._topic_listeners[topic] = listener
+            if self._running is not None:
+                self._running.watch.listen(topic, listener)
+
+    # -- messages ---------------------------------------------------------------------------------
+
+    def poll(self, timeout: timedelta | None = None) -> list[ReceivedMessage]:
+        """Up to `pull_batch_size` messages as soon as there are any; [] after `timeout`, or `poll_timeout`.
+
+        [] also when another thread shuts it down meanwhile. Raises ParameterInvalid, and IllegalState when it does
+        not run.
+        """
+        check_poll_timeout(wait := self._config.poll_timeout if timeout is None else timeout)
+        return self._require_running().buffer.poll(self._config.pull_batch_size, wait.total_seconds())
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        """Message after message, until it is shut down. Raises IllegalState before the start."""
+        buffer = self._require_running().buffer
+        while self.is_running:
+            yield from buffer.poll(1, self._config.poll_timeout.total_seconds())
+
+    def pause(self, queues: Iterable[MessageQueue]) -> None:
+        """Return nothing of these queues until `resume`, also not what is in hand.
+
+        Queues that are not assigned are left out, and a queue that rebalance moves away and back is not paused.
+        """
+        self._require_running().buffer.pause(list(queues))
+
+    def resume(self, queues: Iterable[MessageQueue]) -> None:
+        """Go on after `pause`."""
+        self._require_running().buffer.resume(list(queues))
+
+    # -- offsets ----------------------------------------------------------------------------------
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Have the next poll begin at an offset of a queue; what is in hand of it, or on its way, is forgotten.
+
+        What polls have returned of it counts as done. Raises ParameterInvalid for an offset below the min or above
+        the max offset, IllegalState for a queue that is not assigned; what `committed` raises.
+        """
+        running = self._require_running()
+        place = running.topics.place(queue)
+        ends = _ends(place, queue)
+        if not _is_offset(offset, ends):
+            limits = f"from the min offset {ends.min_offset:,} to the max offset {ends.max_offset:,}"
+            raise ParameterInvalid("offset", offset, f"must be a whole number {limits} of queue {queue}")
+        running.members.seek(queue, place.queue_key, offset)
+
+    def seek_to_begin(self, queue: MessageQueue) -> None:
+        """As `seek`, to the min offset."""
+        running = self._require_running()
+        place = running.topics.place(queue)
+        running.members.seek(queue, place.queue_key, _ends(place, queue).min_offset)
+
+    def seek_to_end(self, queue: MessageQueue) -> None:
+        """As `seek`, to the max offset: only what is sent from now on."""
+        running = self._require_running()
+        place = running.topics.place(queue)
+        running.members.seek(queue, place.queue_key, _ends(place, queue).max_offset)
+
+    def offset_for_timestamp(self, queue: MessageQueue, time: datetime) -> int:
+        """The offset of the first message that was stored at `time` or later; the max offset where there is none.
+
+        Raises ParameterInvalid for a time without a time zone; what `committed` raises.
+        """
+        instance, queue_key = self._require_running().topics.place(queue)
+        with instance.connect() as connection:
+            return search_offset(connection, queue_key, time)
+
+    def committed(self, queue: MessageQueue) -> int | None:
+        """The next offset of the group in any queue, as its broker has it; None where it has none.
+
+        Raises ParameterInvalid for a queue of a broker that the settings do not name, RouteNotFound, QueueNotFound;
+        BrokerUnavailable and its kin; IllegalState when it does not run.
+        """
+        instance, queue_key = self._require_running().topics.place(queue)
+        with instance.connect() as connection:
+            return committed_offsets(connection, self.group, [queue_key]).get(queue_key)
+
+    def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """Commit all that polls have returned, or the next offsets of some queues; on return it is done.
+
+        An offset may lie before the one that is stored; an automatic commit takes its place when polls are beyond it.
+        Raises QueueLost when another member has taken a queue, QueueOwned when the queue was assigned and a member
+        owns it; ParameterInvalid for an offset that is none, IllegalState for a queue that is not assigned;
+        BrokerUnavailable and its kin. What can be committed is committed all the same.
+        """
+        running = self._require_running()
+        if offsets is not None:
+            for offset in offsets.values():
+                if not _is_offset(offset, _ANY):
+                    raise ParameterInvalid("offset", offset, "must be a whole number, 0 or more")
+            running.members.commit(running.buffer.agree_on(offsets))
+            return
+        handed = running.buffer.handed
+        running.members.commit(running.buffer.agree())
+        running.buffer.acknowledge(handed)
+
+    # -- life -------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Connect, and read. Without a subscription it waits to be assigned queues.
+
+        Of several brokers one at least must be up. Raises IllegalState when started before, and when this process has
+        a consumer of the group already; SubscriptionConflict; ParameterInvalid as `assign`; what `Cluster` raises.
+        """
+        with self._lifecycle:
+            if self._state is not _State.CREATED:
+                raise IllegalState(str(self), f"{self._state.value} already; create another one")
+            cluster = Cluster(self._settings, self._config.instance_name)
+            topics = TopicQueues(cluster)
+            try:
+                for queue in self._chosen or ():
+                    topics.check_broker(queue)
+            except ParameterInvalid:
+                cluster.release()
+                raise
+            members = self._members(cluster)
+            members.start()
+            watch = TopicWatch(self.group, topics.find, self._config.topic_metadata_check_interval)
+            for topic, listener in self._topic_listeners.items():
+                watch.listen(topic, listener)
+            watch.start()
+            self._running = _Running(members, topics, watch)
+            self._state = _State.RUNNING
+
+    def _members(self, cluster: Cluster) -> LitePullMembers:
+        if self._is_member:
+            return LitePullMembers(cluster, self._config, self._subscriptions, None)
+        return LitePullMembers(cluster, self._config, self._expressions, self._chosen or frozenset())
+
+    def shutdown(self) -> None:
+        """Commit what is done, and leave the group; a poll in another thread returns. Again: nothing happens.
+
+        Not for signal handlers: it waits for threads, and one of them may wait for the poll that was interrupted.
+        """
+        with self._lifecycle:
+            running, self._running = self._running, None
+            self._state = _State.SHUT_DOWN
+            if running is not None:
+                running.watch.stop()
+                running.members.leave()
+
+    def _require_running(self) -> _Running:
+        running = self._running
+        if running is None:
+            raise IllegalState(str(self), self._state.value)
+        running.members.cluster.check_process()
+        return running
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        running = self._running
+        if kind is None and running is not None:
+            running.buffer.acknowledge(running.buffer.handed)
+        self.shutdown()
+
+    def __repr__(self) -> str:
+        return f"LitePullConsumer(group={self.group!r})"
+
+
+def _parsed(expression: str | MessageSelector | None) -> TagExpression:
+    selector = expression if isinstance(expression, MessageSelector) else MessageSelector.by_tag(expression)
+    return selector.tag_expression
+
+
+def _is_offset(offset: object, ends: Ends) -> bool:
+    return isinstance(offset, int) and ends.min_offset <= offset <= ends.max_offset
+
+
+def _ends(place: QueuePlace, queue: MessageQueue) -> Ends:
+    with place.instance.connect() as connection:
+        ends = queue_ends(connection, place.queue_key)
+    if ends is None:
+        raise RouteNotFound(queue.topic)
+    return ends

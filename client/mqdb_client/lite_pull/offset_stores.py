@@ -1,0 +1,122 @@
+"""Offset stores of lite pull consumers: what is committed is how far polls have got, also when a seek went back.
+
+    PolledOffsetStore       subscribe: rows of `consumer_offset` that this member owns
+    UnownedOffsetStore      assign: the same rows, where no member owns them
+
+RocketMQ: DefaultLitePullConsumerImpl.commitAll, RemoteBrokerOffsetStore.
+"""
+
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from mqdb.broker.group_offsets import commit_positions, commit_without_owner, find_positions
+from mqdb.errors import QueueLost, QueueOwned
+from mqdb.group import ConsumeFromWhere
+from mqdb.message import MessageQueue
+from mqdb.store.consumer_offsets import OwnedQueue
+from mqdb_client.consumer.offset_store import BrokerOffsetStore
+from mqdb_client.lite_pull.poll_buffer import Agreed
+
+logger = logging.getLogger(__name__)
+
+
+class PolledOffsetStore(BrokerOffsetStore):
+    """Commits by the rebalance service and by the user, one after the other: none undoes what another has done."""
+
+    def __init__(
+        self,
+        group: str,
+        client_id: str,
+        consume_timestamp: datetime | None,
+        latest: Callable[[OwnedQueue], OwnedQueue],
+    ) -> None:
+        """`latest` says what may be committed of a queue at the moment."""
+        super().__init__(group, client_id, consume_timestamp)
+        self._latest = latest
+        self._committing = threading.Lock()
+
+    def commit(self, connection: Connection, owned: Sequence[OwnedQueue]) -> list[OwnedQueue]:
+        """Forward or back."""
+        with self._committing:
+            return commit_positions(connection, self._group, [self._latest(own) for own in owned])
+
+    def commit_agreed(self, connection: Connection, agreed: Sequence[Agreed]) -> None:
+        """Forward or back. Raises QueueLost for one of those that were lost; all others are committed."""
+        with self._committing:
+            lost = commit_positions(connection, self._group, [position for _, position in agreed])
+        for queue, position in agreed:
+            if position in lost:
+                raise QueueLost(self._group, str(queue), position.epoch)
+
+
+class UnownedOffsetStore(PolledOffsetStore):
+    """No queue has an owner here, so none is ever lost. Epochs only tell one take from the next."""
+
+    def __init__(
+        self,
+        group: str,
+        client_id: str,
+        consume_timestamp: datetime | None,
+        latest: Callable[[OwnedQueue], OwnedQueue],
+        auto_commit: bool,
+    ) -> None:
+        super().__init__(group, client_id, consume_timestamp, latest)
+        self._auto_commit = auto_commit
+        self._numbers = itertools.count(1)
+        self._held: dict[int, int] = {}
+        self._refused: set[int] = set()
+
+    def take(
+        self, connection: Connection, wanted: Mapping[int, MessageQueue], where: ConsumeFromWhere, *, force: bool
+    ) -> list[OwnedQueue]:
+        """Reads offsets, and writes nothing."""
+        found = find_positions(connection, self._group, list(wanted), where, self._consume_timestamp)
+        taken = [position._replace(epoch=next(self._numbers)) for position in found]
+        self._held.update((position.queue_key, position.epoch) for position in taken)
+        return taken
+
+    def take_again(self, connection: Connection, held: Mapping[int, MessageQueue]) -> list[OwnedQueue]:
+        """Never asked for: `epochs` says that all is as it was."""
+        return []
+
+    def epochs(self, connection: Connection) -> dict[int, int]:
+        """As they were given."""
+        return dict(self._held)
+
+    def commit(self, connection: Connection, owned: Sequence[OwnedQueue]) -> list[OwnedQueue]:
+        """Where no member owns the queue; nothing where the user alone decides when, who is told what has failed."""
+        if not self._auto_commit:
+            return []
+        with self._committing:
+            refused = commit_without_owner(connection, self._group, [self._latest(own) for own in owned])
+        for key in refused.keys() - self._refused:
+            fields = {"group": self._group, "queue_key": key, "owner": refused[key]}
+            logger.warning("offset not committed, for a member has the queue", extra=fields)
+        self._refused.difference_update(own.queue_key for own in owned)
+        self._refused |= refused.keys()
+        return []
+
+    def commit_agreed(self, connection: Connection, agreed: Sequence[Agreed]) -> None:
+        """Raises QueueOwned for one of the queues that members own; all others are committed."""
+        with self._committing:
+            refused = commit_without_owner(connection, self._group, [position for _, position in agreed])
+        for queue, position in agreed:
+            if position.queue_key in refused:
+                raise QueueOwned(self._group, str(queue), refused[position.queue_key])
+
+    def correct(self, connection: Connection, owned: OwnedQueue) -> bool:
+        """Stored where offsets are committed without being asked for."""
+        if self._auto_commit:
+            with self._committing:
+                commit_without_owner(connection, self._group, [owned])
+        return True
+
+    def release(self, connection: Connection, owned: Sequence[OwnedQueue]) -> None:
+        """There is nothing to give back."""
+        for own in owned:
+            self._held.pop(own.queue_key, None)

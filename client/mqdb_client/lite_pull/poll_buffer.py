@@ -1,0 +1,225 @@
+"""Poll buffer: the queues that a lite pull consumer reads, and what its polls return.
+
+    pull threads ──▶ assigned queues ──▶ poll ──▶ handed out ──▶ next poll or commit: done
+
+RocketMQ: AssignedMessageQueue, DefaultLitePullConsumerImpl.poll.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from mqdb.errors import IllegalState
+from mqdb.message import MessageQueue, ReceivedMessage
+from mqdb.store.consumer_offsets import OwnedQueue
+from mqdb_client.consumer.process_queue import FlowLimits, ProcessQueue
+from mqdb_client.lite_pull.assigned_queue import AssignedQueue
+
+
+class Handed(NamedTuple):
+    """Messages that a poll has returned and that are not known to be done."""
+
+    assigned: AssignedQueue
+    messages: list[ReceivedMessage]
+
+
+class Agreed(NamedTuple):
+    """How far a queue is to be committed."""
+
+    queue: MessageQueue
+    position: OwnedQueue
+
+
+class PollBuffer:
+    """The queues of all brokers. Any thread may use it.
+
+    `on_progress` is called with a queue that has room again or has settled, `on_room` when there is room again in
+    the whole buffer; neither may call back.
+    """
+
+    def __init__(
+        self,
+        *,
+        auto_commit: bool,
+        threshold_for_all: int,
+        on_progress: Callable[[AssignedQueue], None],
+        on_room: Callable[[], None],
+    ) -> None:
+        self._auto_commit = auto_commit
+        self._threshold_for_all = threshold_for_all
+        self._on_progress = on_progress
+        self._on_room = on_room
+        self._wake = threading.Condition()
+        self._current: dict[MessageQueue, AssignedQueue] = {}
+        self._newest: dict[int, AssignedQueue] = {}  # of each queue, also when it is not read any more
+        self._ready: dict[AssignedQueue, None] = {}  # in the order in which their turns come
+        self._handed: list[Handed] = []
+        self._paused: frozenset[MessageQueue] = frozenset()
+        #: The queues that the user has chosen; None where rebalance chooses.
+        self._chosen: frozenset[MessageQueue] | None = None
+        self._starts: dict[MessageQueue, int] = {}  # of chosen queues that are not there yet
+        self._is_full = False
+        self._is_closed = False
+
+    # -- what rebalance and pulling do ------------------------------------------------------------
+
+    def make_queue(self, queue: MessageQueue, owned: OwnedQueue, limits: FlowLimits) -> AssignedQueue:
+        """A queue that is not read yet."""
+        return AssignedQueue(queue, owned, limits, auto_commit=self._auto_commit, may_pull=self._may_pull)
+
+    def add(self, assigned: ProcessQueue) -> None:
+        """Read a queue from now on. It is one that was made here."""
+        assert isinstance(assigned, AssignedQueue)
+        queue = assigned.queue
+        with self._wake:
+            before = self._newest.get(assigned.queue_key)
+            # Its offset did not exist, so it has begun anew, at another one; what the user has said of it stays.
+            is_corrected = before is not None and before.epoch == assigned.epoch
+            if queue in self._starts:
+                assigned.seek(self._starts.pop(queue))
+            elif before is not None and is_corrected and before.is_moved:
+                assigned.seek(before.next_offset)
+            if self._chosen is None and not is_corrected:
+                self._paused -= {queue}
+            self._current[queue] = self._newest[assigned.queue_key] = assigned
+
+    def remove(self, assigned: ProcessQueue) -> None:
+        """Read a queue no more."""
+        with self._wake:
+            if self._current.get(assigned.queue) is assigned:
+                del self._current[assigned.queue]
+
+    def deliver(self, assigned: ProcessQueue, _count: int) -> None:
+        """Messages were put into a queue."""
+        with self._wake:
+            if (current := self._current.get(assigned.queue)) is assigned:
+                self._ready[current] = None
+                self._wake.notify_all()
+
+    def latest(self, owned: OwnedQueue) -> OwnedQueue:
+        """What may be committed of a queue now; `owned` may be out of date."""
+        newest = self._newest.get(owned.queue_key)
+        return newest.position() if newest is not None and newest.epoch == owned.epoch else owned
+
+    def _may_pull(self, queue: MessageQueue) -> bool:
+        # Without the lock: others hold it when they wake the thread that asks.
+        if queue in self._paused:
+            return False
+        self._is_full = sum(map(len, list(self._current.values()))) > self._threshold_for_all
+        return not self._is_full
+
+    # -- what the user does -----------------------------------------------------------------------
+
+    def poll(self, limit: int, seconds: float) -> list[ReceivedMessage]:
+        """What was returned before is done. Up to `limit` messages; [] after `seconds`, and when it is closed."""
+        deadline = time.monotonic() + seconds
+        with self._wake:
+            self.acknowledge(self._handed)
+            while not self._is_closed:
+                messages = self._take(limit)
+                seconds_left = deadline - time.monotonic()
+                if messages or seconds_left <= 0:
+                    return messages
+                self._wake.wait(seconds_left)
+            return []
+
+    @property
+    def handed(self) -> Sequence[Handed]:
+        """What polls have returned and what is not done."""
+        with self._wake:
+            return tuple(self._handed)
+
+    def acknowledge(self, done: Sequence[Handed]) -> None:
+        """What was handed out is done. Again: nothing happens."""
+        with self._wake:
+            mine = [handed for handed in self._handed if any(handed is each for each in done)]
+            self._handed = [handed for handed in self._handed if not any(handed is each for each in mine)]
+            for assigned, messages in mine:
+                if assigned.finish(messages):
+                    self._on_progress(assigned)
+            if self._is_full and mine:
+                self._on_room()
+
+    def agree(self) -> list[Agreed]:
+        """All that polls have returned may be committed. It is not done by that: its queues are not given back."""
+        with self._wake:
+            concerned = dict.fromkeys([*self._current.values(), *(assigned for assigned, _ in self._handed)])
+            return [Agreed(assigned.queue, assigned.agree()) for assigned in concerned]
+
+    def agree_on(self, offsets: Mapping[MessageQueue, int]) -> list[Agreed]:
+        """These offsets may be committed. Raises IllegalState for a queue that is not assigned."""
+        with self._wake:
+            # One that rebalance has taken away, but that is not given back yet, counts as well.
+            held = {assigned.queue: assigned for assigned, _ in self._handed} | self._current
+            found = [held[queue] if queue in held else self._find(queue) for queue in offsets]
+            return [Agreed(each.queue, each.agree_on(offsets[each.queue])) for each in found]
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Return messages of a queue from an offset on. Raises IllegalState for one that is not assigned."""
+        with self._wake:
+            if queue not in self._current and queue in (self._chosen or ()):
+                self._starts[queue] = offset
+                return
+            assigned = self._find(queue)
+            self.acknowledge([handed for handed in self._handed if handed.assigned is assigned])
+            assigned.seek(offset)
+
+    def pause(self, queues: Collection[MessageQueue]) -> None:
+        """Return no messages of these queues; those that are not assigned are left out."""
+        with self._wake:
+            self._paused |= {queue for queue in queues if queue in self._current or queue in (self._chosen or ())}
+
+    def resume(self, queues: Collection[MessageQueue]) -> None:
+        """Return messages of them again."""
+        with self._wake:
+            self._paused -= set(queues)
+            self._look_at(queues)
+            self._on_room()
+
+    def choose(self, queues: frozenset[MessageQueue]) -> None:
+        """These queues are to be read, and no others."""
+        with self._wake:
+            self._chosen = queues
+            self._paused &= queues
+            self._starts = {queue: offset for queue, offset in self._starts.items() if queue in queues}
+            self._look_at(queues)  # one that was chosen before, then not, and is again, all in a moment
+
+    def close(self) -> None:
+        """Polls return, with nothing. What they have returned and what is not done counts as not returned."""
+        with self._wake:
+            self._is_closed = True
+            for assigned, messages in self._handed:
+                assigned.fail(messages)
+            self._handed = []
+            self._wake.notify_all()
+
+    def _take(self, limit: int) -> list[ReceivedMessage]:
+        taken: list[ReceivedMessage] = []
+        while self._ready and len(taken) < limit:
+            assigned = next(iter(self._ready))
+            del self._ready[assigned]
+            if assigned.queue in self._paused or not self._is_read(assigned):
+                continue
+            wanted = limit - len(taken)
+            messages = assigned.take(wanted)
+            if messages:
+                self._handed.append(Handed(assigned, messages))
+                taken += messages
+            if len(messages) == wanted:
+                self._ready[assigned] = None  # there may be more
+        return taken
+
+    def _look_at(self, queues: Collection[MessageQueue]) -> None:
+        self._ready.update(dict.fromkeys(self._current[queue] for queue in queues if queue in self._current))
+        self._wake.notify_all()
+
+    def _is_read(self, assigned: AssignedQueue) -> bool:
+        is_chosen = self._chosen is None or assigned.queue in self._chosen
+        return is_chosen and self._current.get(assigned.queue) is assigned
+
+    def _find(self, queue: MessageQueue) -> AssignedQueue:
+        assigned = self._current.get(queue)
+        if assigned is None or not self._is_read(assigned):
+            raise IllegalState(f"queue {queue}", "not assigned to this consumer now")
+        return assigned

@@ -1,0 +1,72 @@
+"""Topic queues: which queues of a topic can be read, on all brokers together. RocketMQ: fetchSubscribeMessageQueues."""
+
+from typing import NamedTuple
+
+from mqdb.errors import BrokerUnavailable, ParameterInvalid, QueueNotFound, RouteNotFound
+from mqdb.message import MessageQueue
+from mqdb.store.topics import TopicRoute
+from mqdb_client.cluster import Cluster
+from mqdb_client.instance import ClientInstance
+
+
+class QueuePlace(NamedTuple):
+    """The way to the broker of a queue, and its key there."""
+
+    instance: ClientInstance
+    queue_key: int
+
+
+class TopicQueues:
+    """Asks the brokers. One that cannot be reached is taken to have what it had before, as far as that is known."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._instances = {instance.broker_name: instance for instance in cluster.instances}
+
+    def find(self, topic: str) -> tuple[MessageQueue, ...]:
+        """The queues that can be read, in order; none without the permission to read.
+
+        Raises RouteNotFound when no broker has the topic; BrokerUnavailable and its kin when none can be reached.
+        """
+        routes: dict[str, TopicRoute] = {}
+        troubles: list[BrokerUnavailable] = []
+        for name, instance in self._instances.items():
+            try:
+                route = _ask(instance, topic)
+            except BrokerUnavailable as trouble:
+                troubles.append(trouble)
+                route = instance.routes.known(topic)
+            if route is not None:
+                routes[name] = route
+        if not routes and len(troubles) == len(self._instances):
+            raise troubles[0]
+        if not routes:
+            raise RouteNotFound(topic)
+        return tuple(
+            sorted(
+                MessageQueue(topic, name, number)
+                for name, route in routes.items()
+                for number in range(len(route.read_queue_keys))
+            )
+        )
+
+    def place(self, queue: MessageQueue) -> QueuePlace:
+        """Where a queue is. Raises what `check_broker` raises, RouteNotFound, QueueNotFound; BrokerUnavailable."""
+        self.check_broker(queue)
+        instance = self._instances[queue.broker_name]
+        route = _ask(instance, queue.topic)
+        if route is None:
+            raise RouteNotFound(queue.topic)
+        if not 0 <= queue.queue_id < len(route.queue_keys):
+            raise QueueNotFound(queue.topic, queue.queue_id, len(route.queue_keys))
+        return QueuePlace(instance, route.queue_keys[queue.queue_id])
+
+    def check_broker(self, queue: MessageQueue) -> None:
+        """Raise ParameterInvalid for a queue of a broker that the settings do not name."""
+        if queue.broker_name not in self._instances:
+            names = ", ".join(self._instances)
+            raise ParameterInvalid("queue", str(queue), f"must be of one of the brokers of the settings: {names}")
+
+
+def _ask(instance: ClientInstance, topic: str) -> TopicRoute | None:
+    with instance.connect() as connection:
+        return instance.routes.ask(topic, connection)

@@ -1,0 +1,80 @@
+"""Topic watch: tells a user when the queues of a topic have become others.
+
+RocketMQ: TopicMessageQueueChangeListener, DefaultLitePullConsumerImpl.fetchTopicMessageQueuesAndCompare.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TypeAlias
+
+from mqdb.errors import MqdbError, RouteNotFound
+from mqdb.message import MessageQueue
+
+logger = logging.getLogger(__name__)
+
+#: Called with the topic and all its queues that can be read now, in order.
+TopicMessageQueueChangeListener: TypeAlias = Callable[[str, tuple[MessageQueue, ...]], None]
+
+
+class TopicWatch:
+    """Looks at the topics that somebody listens for, again and again. Started once, then stopped once."""
+
+    def __init__(self, group: str, find: Callable[[str], tuple[MessageQueue, ...]], interval: timedelta) -> None:
+        """`find` says which queues a topic has; it raises RouteNotFound for a topic that does not exist."""
+        self._group = group
+        self._find = find
+        self._interval = interval.total_seconds()
+        self._listeners: dict[str, TopicMessageQueueChangeListener] = {}
+        self._known: dict[str, tuple[MessageQueue, ...]] = {}
+        self._looking = threading.Lock()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"mqdb-{group}-topics", daemon=True)
+
+    def listen(self, topic: str, listener: TopicMessageQueueChangeListener) -> None:
+        """Have `listener` called when the topic's queues are others than now, from the start on."""
+        with self._looking:
+            self._listeners[topic] = listener
+            if self._thread.is_alive():
+                self._look(topic)
+
+    def start(self) -> None:
+        """Note what there is, and look for changes from now on."""
+        with self._looking:
+            for topic in self._listeners:
+                self._look(topic)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more. A listener that is running returns before, unless it is the one that asks."""
+        self._stopping.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._interval):
+            with self._looking:
+                changes = [(self._listeners[topic], topic) for topic in self._listeners if self._look(topic)]
+            for listener, topic in changes:
+                self._tell(listener, topic)
+
+    def _look(self, topic: str) -> bool:
+        """True when the queues are others than at the last look."""
+        known = self._known.get(topic)
+        try:
+            self._known[topic] = self._find(topic)
+        except RouteNotFound:
+            self._known[topic] = ()
+        except MqdbError as error:  # the next look may tell
+            logger.debug("topic not looked at", extra={"group": self._group, "topic": topic, "reason": str(error)})
+            return False
+        return known is not None and known != self._known[topic]
+
+    def _tell(self, listener: TopicMessageQueueChangeListener, topic: str) -> None:
+        queues = self._known[topic]
+        logger.info("queues of a topic changed", extra={"group": self._group, "topic": topic, "count": len(queues)})
+        try:
+            listener(topic, queues)
+        except Exception:
+            logger.exception("a topic listener failed", extra={"group": self._group, "topic": topic})

@@ -1,0 +1,250 @@
+"""Orderly members as processes that are killed, stopped, and told to leave: the order of each queue holds."""
+
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from sqlalchemy import Connection, Engine, text
+
+from mqdb.broker.offsets import committed_offsets
+from mqdb.store.topics import TopicRoute
+from mqdb_client.consumer.offset_store import Lease
+from tests.fixtures.broker import append, topic
+from tests.fixtures.postgres import Database
+from tests.fixtures.processes import wait_until
+
+SCRIPT = Path(__file__).with_name("orderly_process.py")
+QUEUES = 4
+LOCK_EXPIRY = 1.0
+
+
+class Call(NamedTuple):
+    """A call of a listener; one that has not returned ends with its process."""
+
+    queue_id: int
+    begins: float
+    ends: float
+    offset: int
+    is_done: bool
+
+
+class OrderlyProcess:
+    """A running orderly_process.py and what it has said."""
+
+    def __init__(self, dsn: str, lock_expiry: float, listener_seconds: float, failures_percent: float) -> None:
+        arguments = (dsn, *map(str, (lock_expiry, listener_seconds, failures_percent)))
+        self.process = subprocess.Popen([sys.executable, str(SCRIPT), *arguments], stdout=subprocess.PIPE, text=True)
+        self.lines: list[str] = []
+        self._died_at = float("inf")
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.strip())
+
+    @property
+    def assigned(self) -> list[int]:
+        for line in reversed(self.lines):
+            if line.startswith("assigned"):
+                return [int(word) for word in line.split()[1:]]
+        return []
+
+    @property
+    def done(self) -> int:
+        """How many calls of the listener have succeeded."""
+        return sum(line.startswith("done") for line in self.lines)
+
+    def calls(self) -> Iterator[Call]:
+        """Those of its listener."""
+        open_calls: dict[int, tuple[int, float]] = {}
+        for line in self.lines:
+            what, *numbers = line.split()
+            if what not in ("begin", "done", "failed"):
+                continue
+            queue_id, offset, at = int(numbers[0]), int(numbers[1]), float(numbers[2])
+            if what == "begin":
+                assert queue_id not in open_calls, f"two listeners of one process in queue {queue_id}"
+                open_calls[queue_id] = offset, at
+            else:
+                assert open_calls[queue_id][0] == offset
+                yield Call(queue_id, open_calls.pop(queue_id)[1], at, offset, what == "done")
+        for queue_id, (offset, begins) in open_calls.items():
+            yield Call(queue_id, begins, self._died_at, offset, False)
+
+    def send(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def end(self, number: signal.Signals) -> None:
+        """Send a signal that ends it. All that was said has been read then."""
+        self.process.send_signal(number)
+        self.process.wait(30)
+        self._died_at = time.monotonic()
+        self._reader.join()
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        self._reader.join()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+Run = Callable[..., OrderlyProcess]
+
+
+@pytest.fixture
+def run(database: Database) -> Iterator[Run]:
+    """Starts orderly members as processes."""
+    started: list[OrderlyProcess] = []
+
+    def start(lock_expiry: float = LOCK_EXPIRY, seconds: float = 0.002, failures_percent: float = 0) -> OrderlyProcess:
+        started.append(OrderlyProcess(database.dsn, lock_expiry, seconds, failures_percent))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.close()
+
+
+class Traffic:
+    """Messages to all queues from a thread of its own, which also looks at what is committed."""
+
+    def __init__(self, engine: Engine, route: TopicRoute) -> None:
+        self._engine = engine
+        self._route = route
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._work)
+        self.sent = 0
+        #: When it was seen, by queue, how much was committed.
+        self.committed: list[tuple[float, list[int]]] = []
+
+    def _work(self) -> None:
+        keys = self._route.queue_keys
+        with self._engine.connect() as connection:
+            while not self._stopping.wait(0.02):
+                for queue_id in range(QUEUES):
+                    append(connection, self._route, f"{self.sent}", f"{self.sent + 1}", queue_id=queue_id)
+                self.sent += 2
+                offsets = committed_offsets(connection, "readers", keys)
+                self.committed.append((time.monotonic(), [offsets.get(key, 0) for key in keys]))
+
+    def __enter__(self) -> "Traffic":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def committed_before(self, queue_id: int, at: float) -> int:
+        """How much of a queue was surely committed at a time."""
+        return max((offsets[queue_id] for seen_at, offsets in self.committed if seen_at < at), default=0)
+
+
+def check_order(calls: Iterable[Call], traffic: Traffic) -> None:
+    """One call at a time for each queue, none ahead of what is done or behind what is committed, and all is done."""
+    for queue_id in range(QUEUES):
+        done, ended = 0, 0.0
+        for call in sorted(call for call in calls if call.queue_id == queue_id):
+            assert call.begins >= ended, f"{call} begins while another listener is in the queue, until {ended}"
+            assert call.offset <= done, f"{call} comes when {done} are done"
+            assert call.offset >= traffic.committed_before(queue_id, call.begins), f"{call} goes back behind the offset"
+            ended = call.ends
+            if call.is_done:
+                done = max(done, call.offset + 1)
+        assert done == traffic.sent
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_order_holds_whoever_is_killed_and_whoever_joins_or_leaves(
+    broker: Connection, engine: Engine, run: Run, seed: int
+) -> None:
+    rng = random.Random(seed)
+    route = topic(broker, queues=QUEUES)
+    processes = [run(failures_percent=2), run(failures_percent=2)]
+    alive = list(processes)
+    kills = 0
+    with Traffic(engine, route) as traffic:
+        while kills < 5:
+            before = sum(process.done for process in processes)
+            goal = before + rng.randint(50, 300)
+            wait_until(lambda: sum(process.done for process in processes) > goal, 30)  # noqa: B023
+            victim = rng.choice(alive)
+            # Who holds queues, and is in the middle of some messages.
+            is_kill = rng.random() < 0.7 and bool(victim.assigned)
+            alive.remove(victim)
+            victim.end(signal.SIGKILL if is_kill else signal.SIGTERM)
+            kills += is_kill
+            processes.append(run(failures_percent=2))
+            alive.append(processes[-1])
+    wait_until(lambda: sum(committed(broker, route)) == QUEUES * traffic.sent, 60)
+    for process in alive:
+        process.end(signal.SIGTERM)
+
+    check_order([call for process in processes for call in process.calls()], traffic)
+    assert traffic.sent >= 100
+
+
+def test_row_65_the_queues_of_a_killed_member_move_when_its_lock_has_expired(broker: Connection, run: Run) -> None:
+    """Checklist row 65, with a lock of 3 s in the place of 60: it may have been renewed 1 s before."""
+    lock_expiry = 3.0
+    topic(broker, queues=QUEUES)
+    owner = run(lock_expiry)
+    wait_until(lambda: len(owner.assigned) == QUEUES, 30)
+    heir = run(lock_expiry)
+    wait_until(lambda: len(owner.assigned) == len(heir.assigned) == QUEUES / 2, 30)
+
+    owner.end(signal.SIGKILL)
+    killed_at = time.monotonic()
+    wait_until(lambda: len(heir.assigned) == QUEUES, 30)
+    seconds = time.monotonic() - killed_at
+
+    assert lock_expiry * 2 / 3 - 0.5 <= seconds <= lock_expiry + 3
+    assert Lease() == Lease(timedelta(seconds=20), timedelta(seconds=30), timedelta(seconds=60))
+
+
+def test_a_member_that_was_stopped_for_long_starts_nothing_that_is_another_s(
+    broker: Connection, engine: Engine, run: Run
+) -> None:
+    """As in a virtual machine that stands still for a while: it finishes what it was at, and nobody counts it."""
+    route = topic(broker, queues=QUEUES)
+    with Traffic(engine, route) as traffic:
+        stopped = run(seconds=0.01)
+        wait_until(lambda: stopped.done > 50, 30)
+        stopped.send(signal.SIGSTOP)
+        stopped_at = time.monotonic()
+        give_up_all(broker)
+        heir = run()
+        wait_until(lambda: heir.done > 50 and len(heir.assigned) == QUEUES, 30)
+        stopped.send(signal.SIGCONT)
+        wait_until(lambda: stopped.assigned == [], 30)
+    wait_until(lambda: sum(committed(broker, route)) == QUEUES * traffic.sent, 60)
+    for process in (stopped, heir):
+        process.end(signal.SIGTERM)
+
+    # It was at one message of each queue, at most; what it said of them in the end did not count.
+    standing = {call for call in stopped.calls() if call.begins < stopped_at < call.ends}
+    ended = {call._replace(ends=stopped_at, is_done=False) for call in standing}
+    check_order({*stopped.calls(), *heir.calls()} - standing | ended, traffic)
+
+
+def give_up_all(broker: Connection) -> None:
+    """What the broker does with members that are silent for two minutes."""
+    broker.execute(text("DELETE FROM mqdb.client"))
+    broker.execute(text("UPDATE mqdb.consumer_offset SET owner = NULL"))
+
+
+def committed(broker: Connection, route: TopicRoute) -> list[int]:
+    """The group's offset on each queue that it has read."""
+    return list(committed_offsets(broker, "readers", route.queue_keys).values())

@@ -1,0 +1,89 @@
+"""Row 69 of the checklist: offsets are stored every 5 s and when a consumer leaves, and not otherwise."""
+
+import itertools
+import signal
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import Connection, Engine
+
+from mqdb.broker.offsets import committed_offsets
+from mqdb.store.topics import TopicRoute
+from tests.fixtures.broker import append, topic
+from tests.fixtures.consumer_processes import RunConsumer
+from tests.fixtures.processes import wait_until
+from tests.fixtures.threads import Doing
+
+INTERVAL = 5.0
+
+
+@pytest.fixture
+def route(broker: Connection, engine: Engine) -> Iterator[TopicRoute]:
+    """A topic of one queue to which something is sent all the time."""
+    route = topic(broker)
+    stopping = threading.Event()
+
+    def send() -> None:
+        with engine.connect() as connection:
+            number = 0
+            while not stopping.wait(0.05):
+                append(connection, route, f"{number}")
+                number += 1
+
+    sending = Doing(send)
+    yield route
+    stopping.set()
+    sending.result()
+
+
+def committed(broker: Connection, route: TopicRoute) -> int:
+    return committed_offsets(broker, "readers", route.queue_keys).get(route.queue_keys[0], 0)
+
+
+@pytest.mark.slow
+def test_row_69_offsets_are_stored_every_five_seconds(
+    broker: Connection, route: TopicRoute, run_consumer: RunConsumer
+) -> None:
+    run_consumer()
+    changes: list[float] = []
+
+    def has_changed(before: int) -> bool:
+        return committed(broker, route) != before
+
+    for _ in range(3):
+        before = committed(broker, route)
+        wait_until(lambda before=before: has_changed(before), 30)  # type: ignore[misc]
+        changes.append(time.monotonic())
+
+    for earlier, later in itertools.pairwise(changes):
+        assert INTERVAL - 0.5 < later - earlier < INTERVAL + 2.5
+
+
+def test_row_69_offsets_are_stored_when_a_consumer_leaves(
+    broker: Connection, route: TopicRoute, run_consumer: RunConsumer
+) -> None:
+    process = run_consumer()
+    wait_until(lambda: len(process.bodies) > 10, 30)
+
+    assert process.end(signal.SIGTERM) == 0
+
+    assert committed(broker, route) == len(process.bodies)
+
+
+def test_row_69_what_was_not_stored_when_a_consumer_died_comes_again(
+    broker: Connection, route: TopicRoute, run_consumer: RunConsumer
+) -> None:
+    first = run_consumer()
+    wait_until(lambda: committed(broker, route) > 0, 30)
+    more = len(first.bodies) + 5
+    wait_until(lambda: len(first.bodies) >= more)
+
+    first.end(signal.SIGKILL)
+    stored = committed(broker, route)
+    second = run_consumer()
+    wait_until(lambda: second.bodies, 30)
+
+    assert stored < len(first.bodies)
+    assert min(map(int, second.bodies)) == stored

@@ -1,0 +1,99 @@
+"""Row 70 of the checklist: a member whose connection is closed is gone at once, one that is silent after 120 s."""
+
+import signal
+import time
+
+import pytest
+from sqlalchemy import Connection, text
+
+from mqdb.broker.membership import CLIENT_EXPIRY
+from mqdb.store.topics import TopicRoute
+from tests.fixtures.broker import append, topic
+from tests.fixtures.consumer_processes import ConsumerProcess, RunConsumer
+from tests.fixtures.consumers import Inbox, Member, duplicates
+from tests.fixtures.processes import wait_until
+
+#: Usual is one second.
+TAKEOVER_SECONDS = 3.0
+QUEUES = 4
+
+
+def send(broker: Connection, route: TopicRoute, first: int, count: int) -> None:
+    for number in range(first, first + count):
+        append(broker, route, f"{number}", queue_id=number % QUEUES)
+
+
+def share(process: ConsumerProcess, member: Member, inbox: Inbox) -> None:
+    """Have another member here, and wait until each has half of the queues."""
+    wait_until(lambda: process.assigned, 30)
+    here = member(inbox)
+    wait_until(lambda: len(process.assigned) == len(here.assignment) == QUEUES // 2, 30)
+
+
+def owned_by_others(broker: Connection, client_id: str) -> int:
+    """Queues that somebody else owns."""
+    count = text(
+        "SELECT count(*) FROM mqdb.consumer_offset c JOIN mqdb.queue q USING (queue_key) "
+        "JOIN mqdb.topic t USING (topic_id) WHERE t.topic = 'orders' AND c.owner <> :client_id"
+    )
+    return int(broker.execute(count, {"client_id": client_id}).scalar_one())
+
+
+def client_of(broker: Connection, process: ConsumerProcess) -> str:
+    found = text("SELECT client_id FROM mqdb.client WHERE kind = 'CONSUMER' AND client_id LIKE :pattern")
+    return str(broker.execute(found, {"pattern": f"%@{process.process.pid}#%"}).scalar_one())
+
+
+def test_row_70_a_member_that_was_killed_is_replaced_at_once(
+    served: Connection, member: Member, run_consumer: RunConsumer
+) -> None:
+    route = topic(served, queues=QUEUES)
+    inbox, process = Inbox(), run_consumer()
+    share(process, member, inbox)
+    client_id = client_of(served, process)
+    send(served, route, 0, 200)
+    wait_until(lambda: len(process.bodies) > 20)
+
+    process.end(signal.SIGKILL)
+    wait_until(lambda: owned_by_others(served, client_id) == QUEUES, TAKEOVER_SECONDS)
+    send(served, route, 200, 200)
+    wait_until(lambda: {*process.bodies, *inbox.bodies} >= {f"{number}" for number in range(400)}, 30)
+
+    assert duplicates(inbox) == {}
+
+
+@pytest.mark.slow
+def test_row_70_a_member_that_hangs_keeps_its_queues_for_120_seconds(
+    served: Connection, member: Member, run_consumer: RunConsumer
+) -> None:
+    """The two minutes are in the database only: it is told that the last sign of life was so long ago."""
+    # Given a member that is stopped: its connections stay open, but nothing is heard of it
+    route = topic(served, queues=QUEUES)
+    inbox, process = Inbox(), run_consumer()
+    share(process, member, inbox)
+    client_id = client_of(served, process)
+    process.send_signal(signal.SIGSTOP)
+
+    # when that lasts less than 120 s, then its queues are its own
+    be_silent(served, client_id, CLIENT_EXPIRY.total_seconds() - 30)
+    stopped_at = time.monotonic()
+    wait_until(lambda: time.monotonic() - stopped_at > TAKEOVER_SECONDS)
+    assert owned_by_others(served, client_id) == QUEUES // 2
+
+    # and when it lasts longer, another member gets them, with all that is in them;
+    be_silent(served, client_id, CLIENT_EXPIRY.total_seconds() + 1)
+    wait_until(lambda: owned_by_others(served, client_id) == QUEUES, TAKEOVER_SECONDS)
+    send(served, route, 0, 100)
+    wait_until(lambda: set(inbox.bodies) == {f"{number}" for number in range(100)}, 30)
+
+    # but when it goes on after all, it is a member again.
+    process.send_signal(signal.SIGCONT)
+    wait_until(lambda: owned_by_others(served, client_id) == QUEUES // 2, 60)
+    send(served, route, 100, 100)
+    wait_until(lambda: {*process.bodies, *inbox.bodies} == {f"{number}" for number in range(200)}, 30)
+    assert duplicates(inbox) == {}
+
+
+def be_silent(broker: Connection, client_id: str, seconds: float) -> None:
+    silent = text("UPDATE mqdb.client SET heartbeat_at = mqdb.now() - :seconds * interval '1 s' WHERE client_id = :id")
+    broker.execute(silent, {"seconds": seconds, "id": client_id})

@@ -1,0 +1,230 @@
+"""Subscriptions are stored and enforced: a member that would make its group lose messages is refused."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection, Engine, text
+
+from mqdb.broker.groups import update_group
+from mqdb.broker.membership import announce, register, unregister
+from mqdb.errors import ConsumptionForbidden, MessageModelConflict, SubscriptionConflict
+from mqdb.group import MessageModel
+from mqdb.store.clients import ClientKind, Registration
+from tests.fixtures.broker import append, topic
+from tests.fixtures.consumers import Inbox, Member
+from tests.fixtures.processes import wait_until
+
+
+class Present:
+    """Consumers as the broker sees them."""
+
+    def __init__(self, broker: Connection, engine: Engine) -> None:
+        self._broker = broker
+        self._engine = engine
+        self.sessions: dict[str, Connection] = {}
+
+    def join(self, client_id: str, version: int = 0, /, **subscriptions: str) -> None:
+        session = self._engine.connect()
+        announce(session, client_id)
+        self.sessions[client_id] = session
+        self._register(client_id, version, subscriptions, is_renewal=False)
+
+    def renew(self, client_id: str, version: int = 0, /, **subscriptions: str) -> None:
+        self._register(client_id, version, subscriptions, is_renewal=True)
+
+    def _register(self, client_id: str, version: int, subscriptions: dict[str, str], *, is_renewal: bool) -> None:
+        registration = Registration(
+            client_id,
+            ClientKind.CONSUMER,
+            "readers",
+            "test",
+            subscriptions=list(subscriptions.items()),
+            subscription_version=version,
+            is_renewal=is_renewal,
+        )
+        register(self._broker, registration)
+
+    def leave(self, client_id: str) -> None:
+        unregister(self._broker, client_id, "readers", ClientKind.CONSUMER)
+        self.sessions[client_id].close()
+
+    def stored(self) -> tuple[dict[str, str], int]:
+        rows = self._broker.execute(text("SELECT topic, expression FROM mqdb.subscription"))
+        version = self._broker.scalar(text("SELECT subscription_version FROM mqdb.subscription_group"))
+        return {row[0]: row[1] for row in rows}, version or 0
+
+
+@pytest.fixture
+def present(broker: Connection, engine: Engine) -> Iterator[Present]:
+    """Registers consumers whose connections are open."""
+    present = Present(broker, engine)
+    yield present
+    for session in present.sessions.values():
+        session.close()
+
+
+def test_members_that_agree_are_welcome(present: Present) -> None:
+    present.join("a", orders="A || B", payments="*")
+    present.join("b", payments="*", orders="A || B")
+
+    assert present.stored() == ({"orders": "A || B", "payments": "*"}, 0)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"orders": "A"}, {"orders": "*", "payments": "*"}, {"payments": "*"}, {}],
+    ids=["another filter", "one topic more", "another topic", "nothing"],
+)
+def test_a_member_with_other_subscriptions_is_refused_and_changes_nothing(
+    present: Present, other: dict[str, str]
+) -> None:
+    present.join("a", orders="*")
+
+    with pytest.raises(SubscriptionConflict) as caught:
+        present.join("b", **other)
+
+    assert (caught.value.stored, caught.value.given) == ({"orders": "*"}, other)
+    assert "subscription_version=1" in str(caught.value)
+    assert present.stored() == ({"orders": "*"}, 0)
+
+
+def test_a_group_without_live_members_may_change(present: Present) -> None:
+    present.join("a", orders="*")
+    present.leave("a")
+
+    present.join("b", payments="A")
+
+    assert present.stored() == ({"payments": "A"}, 0)
+
+
+def test_a_member_whose_connection_is_closed_has_no_say(present: Present) -> None:
+    present.join("a", orders="*")
+    present.sessions["a"].invalidate()
+    present.sessions["a"].close()
+
+    present.join("b", orders="A")
+
+    assert present.stored() == ({"orders": "A"}, 0)
+
+
+def test_a_rolling_change_announces_a_higher_version(present: Present) -> None:
+    present.join("a", 3, orders="*")
+
+    present.join("b", 4, orders="A")
+    assert present.stored() == ({"orders": "A"}, 4)
+
+    with pytest.raises(SubscriptionConflict):
+        present.join("c", 3, orders="*")
+    present.join("d", 4, orders="A")
+    assert present.stored() == ({"orders": "A"}, 4)
+
+
+def test_an_old_member_may_come_back_after_a_lost_connection(present: Present) -> None:
+    present.join("a", 1, orders="*")
+    present.join("b", 2, orders="A")
+
+    present.renew("a", 1, orders="*")
+
+    assert present.stored() == ({"orders": "A"}, 2)
+
+
+def test_members_cannot_mix_message_models(present: Present, broker: Connection) -> None:
+    present.join("a", orders="*")
+    other = Registration(
+        "b", ClientKind.CONSUMER, "readers", "test", MessageModel.BROADCASTING, subscriptions=[("orders", "A")]
+    )
+
+    with pytest.raises(MessageModelConflict, match="CLUSTERING"):
+        register(broker, other)
+
+
+def test_a_consumer_is_refused_at_its_start_and_leaves_nothing_behind(broker: Connection, member: Member) -> None:
+    topic(broker)
+    member(Inbox(), expression="A || B")
+    member(Inbox(), expression="B||A")
+
+    with pytest.raises(SubscriptionConflict, match=r"orders 'A \|\| B'"):
+        member(Inbox(), expression="A")
+
+    clients = broker.scalar(text("SELECT count(*) FROM mqdb.client WHERE kind = 'CONSUMER'"))
+    assert clients == 2
+
+
+# -- at run time --------------------------------------------------------------------------------
+
+
+def test_a_lone_consumer_may_subscribe_and_unsubscribe_while_it_runs(broker: Connection, member: Member) -> None:
+    orders, payments = topic(broker), topic(broker, "payments")
+    inbox = Inbox()
+    consumer = member(inbox)
+
+    append(broker, payments, "early")
+    consumer.subscribe("payments")
+    wait_until(lambda: {queue.topic for queue in consumer.assignment} == {"orders", "payments"})
+    append(broker, payments, "paid")
+    append(broker, orders, "ordered")
+    inbox.wait_for(3)
+    consumer.unsubscribe("orders")
+    wait_until(lambda: {queue.topic for queue in consumer.assignment} == {"payments"})
+
+    assert sorted(inbox.bodies) == ["early", "ordered", "paid"]
+    stored = broker.execute(text("SELECT topic FROM mqdb.subscription")).scalars().all()
+    assert stored == ["payments"]
+
+
+def test_beside_others_it_has_to_announce_a_version(broker: Connection, member: Member) -> None:
+    topic(broker)
+    topic(broker, "payments")
+    first, second = member(Inbox()), member(Inbox())
+
+    with pytest.raises(SubscriptionConflict):
+        first.subscribe("payments")
+    assert {queue.topic for queue in first.assignment} == {"orders"}
+
+    first.subscribe("payments", version=1)
+    wait_until(lambda: {queue.topic for queue in first.assignment} == {"orders", "payments"})
+    second.subscribe("payments", version=1)
+    wait_until(lambda: {queue.topic for queue in second.assignment} <= {"orders", "payments"})
+
+
+def test_a_changed_filter_counts_from_the_next_pull_on(broker: Connection, member: Member) -> None:
+    route = topic(broker)
+    inbox = Inbox()
+    consumer = member(inbox, expression="A")
+
+    append(broker, route, "a 1", tag="A")
+    inbox.wait_for(1)
+    consumer.subscribe("orders", "B")
+    append(broker, route, "a 2", tag="A")
+    append(broker, route, "b", tag="B")
+    inbox.wait_for(2)
+
+    assert inbox.bodies == ["a 1", "b"]
+
+
+# -- switched off -------------------------------------------------------------------------------
+
+
+def test_a_group_that_is_switched_off_reads_nothing_until_it_is_on_again(broker: Connection, member: Member) -> None:
+    route = topic(broker)
+    inbox = Inbox()
+    consumer = member(inbox)
+    update_group(broker, "readers", consume_enable=False)
+    wait_until(lambda: not consumer.assignment)
+    append(broker, route, "late")
+
+    with pytest.raises(ConsumptionForbidden, match="consume_enable is off"):
+        member(Inbox())
+    assert inbox.bodies == []
+
+    update_group(broker, "readers", consume_enable=True)
+    inbox.wait_for(1)
+
+
+def test_a_group_may_be_kept_from_broadcasting(broker: Connection, member: Member, tmp_path: Path) -> None:
+    topic(broker)
+    update_group(broker, "readers", consume_broadcast_enable=False)
+
+    with pytest.raises(ConsumptionForbidden, match="consume_broadcast_enable"):
+        member(Inbox(), message_model=MessageModel.BROADCASTING, local_offset_directory=tmp_path)

@@ -1,0 +1,111 @@
+"""What becomes of a message that a listener is asked to consume, as it is told to whoever asked."""
+
+import sys
+import threading
+from typing import Any
+
+import pytest
+
+from mqdb.message import MessageQueue, ReceivedMessage
+from mqdb_client import ConsumeConcurrentlyStatus
+from mqdb_client.consumer.direct_consumption import DirectResult, consume_directly, judge
+from mqdb_client.consumer.message_listener import ConsumeOrderlyContext, ConsumeOrderlyStatus
+from mqdb_client.consumer.thread_stacks import name_of, stack_of
+
+
+def message() -> ReceivedMessage:
+    queue = MessageQueue("orders", "broker-a", 0)
+    return ReceivedMessage(queue, 7, 9, b"\0" * 16, None, None, {}, b"body", 0, 0, "here", 0, 0, 0, 0, 8)
+
+
+@pytest.mark.parametrize(
+    ("answer", "result"),
+    [
+        (ConsumeConcurrentlyStatus.CONSUME_SUCCESS, "CR_SUCCESS"),
+        (ConsumeConcurrentlyStatus.RECONSUME_LATER, "CR_LATER"),
+        (ConsumeOrderlyStatus.SUCCESS, "CR_SUCCESS"),
+        (ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT, "CR_LATER"),
+        (ConsumeOrderlyStatus.COMMIT, "CR_COMMIT"),
+        (ConsumeOrderlyStatus.ROLLBACK, "CR_ROLLBACK"),
+        (None, "CR_RETURN_NULL"),
+    ],
+    ids=str,
+)
+def test_row_73_each_answer_has_its_result(answer: object, result: str) -> None:
+    """Checklist row 73, for the answers."""
+    told = judge(lambda: answer)
+
+    assert (told.result, told.remark, told.traceback) == (result, "", "")
+
+
+@pytest.mark.parametrize("answer", ["fine\0", 7, {"a": 1}], ids=["text", "number", "unhashable"])
+def test_an_answer_that_means_nothing_counts_as_later_and_is_told(answer: object) -> None:
+    told = judge(lambda: answer)
+
+    assert told.result is DirectResult.CR_LATER
+    assert told.remark.startswith("the listener returned ")
+    assert "\0" not in told.remark
+
+
+def raising(error: BaseException) -> Any:
+    raise error
+
+
+@pytest.mark.parametrize("error", [ValueError("no\0price"), SystemExit("no")], ids=["exception", "exit"])
+def test_an_exception_is_told_with_its_traceback(error: BaseException) -> None:
+    told = judge(lambda: raising(error))
+
+    assert told.result is DirectResult.CR_THROW_EXCEPTION
+    assert type(error).__name__ in told.remark
+    assert "no" in told.remark
+    assert "raising" in told.traceback
+    assert "\0" not in told.remark + told.traceback
+
+
+def test_it_is_told_how_long_it_took() -> None:
+    waiting = threading.Event()
+
+    assert judge(lambda: waiting.wait(0.02)).spent_ms >= 20
+
+
+def test_a_listener_gets_the_message_and_a_context_if_it_wants_one() -> None:
+    given: list[Any] = []
+
+    def plain(messages: list[ReceivedMessage]) -> ConsumeConcurrentlyStatus:
+        given.append(messages)
+        return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+
+    def orderly(messages: list[ReceivedMessage], context: ConsumeOrderlyContext) -> ConsumeOrderlyStatus:
+        given.append((messages, context.queue))
+        return ConsumeOrderlyStatus.COMMIT
+
+    one = message()
+    results = [consume_directly(plain, one), consume_directly(orderly, one, orderly=True)]
+
+    assert given == [[one], ([one], one.queue)]
+    assert [(told.result, told.is_orderly) for told in results] == [("CR_SUCCESS", False), ("CR_COMMIT", True)]
+
+
+def test_a_stack_tells_where_a_thread_is() -> None:
+    released = threading.Event()
+    is_there = threading.Event()
+
+    def wait_here() -> None:
+        is_there.set()
+        released.wait(10)
+
+    thread = threading.Thread(target=wait_here, name="stuck")
+    thread.start()
+    is_there.wait(10)
+    assert thread.ident is not None
+    stack, name = stack_of(thread.ident), name_of(thread.ident)
+    released.set()
+    thread.join()
+
+    assert "wait_here" in (stack or "")
+    assert "released.wait(10)" in (stack or "")
+    assert name == "stuck"
+
+
+def test_a_thread_that_has_ended_has_no_stack() -> None:
+    assert (stack_of(sys.maxsize), name_of(sys.maxsize)) == (None, None)

@@ -1,0 +1,110 @@
+"""Whose turn it is: each queue with one thread at a time, and none forgotten."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from mqdb_client.consumer.queue_line import Lane, QueueLine
+from tests.fixtures.orderly import queue_of, received
+
+
+@pytest.fixture
+def line() -> Iterator[QueueLine]:
+    line = QueueLine("pauses")
+    line.start()
+    yield line
+    line.stop()
+
+
+def taken(line: QueueLine) -> Lane:
+    """The next queue, by the thread that has its turn."""
+    lane = line.next()
+    assert lane is not None
+    lane.turn()
+    return lane
+
+
+def next_after_nudge(line: QueueLine) -> Lane | None:
+    """Who is next, None where nobody is in the line."""
+    line.nudge()
+    return line.next()
+
+
+def test_a_queue_is_in_the_line_once(line: QueueLine) -> None:
+    queue = queue_of()
+
+    for _ in range(3):
+        line.submit(queue)
+
+    assert taken(line).process_queue is queue
+    assert next_after_nudge(line) is None
+
+
+def test_a_queue_that_a_thread_has_is_not_in_the_line(line: QueueLine) -> None:
+    line.submit(queue_of())
+    taken(line)
+
+    line.submit(queue_of())
+
+    assert next_after_nudge(line) is None
+
+
+def test_what_comes_after_the_turn_keeps_the_thread_there(line: QueueLine) -> None:
+    """Else messages would lie there until the next ones come."""
+    line.submit(queue_of())
+    lane = taken(line)
+    line.submit(queue_of())
+
+    assert not line.leave(lane)
+    lane.turn()
+    assert line.leave(lane)
+
+
+def test_a_queue_that_was_left_comes_with_its_next_messages(line: QueueLine) -> None:
+    line.submit(queue_of())
+    assert line.leave(taken(line))
+
+    line.submit(queue_of())
+
+    assert taken(line).process_queue.queue.queue_id == 0
+
+
+def test_queues_that_are_put_back_let_the_others_go_first(line: QueueLine) -> None:
+    for number in range(3):
+        line.submit(queue_of(number))
+
+    order = []
+    for _ in range(6):
+        lane = taken(line)
+        order.append(lane.process_queue.queue.queue_id)
+        line.put_back(lane)
+
+    assert order == [0, 1, 2, 0, 1, 2]
+
+
+def test_the_shortest_pause_ends_first(line: QueueLine) -> None:
+    for number, seconds in enumerate((0.06, 0.02, 30.0, 0.04)):
+        line.submit(queue_of(number))
+        line.pause(taken(line), seconds)
+
+    assert [taken(line).process_queue.queue.queue_id for _ in range(3)] == [1, 3, 0]
+
+
+def test_messages_do_not_end_a_pause(line: QueueLine) -> None:
+    line.submit(queue_of())
+    line.pause(taken(line), 30.0)
+
+    line.submit(queue_of())
+
+    assert next_after_nudge(line) is None
+
+
+def test_a_queue_that_was_taken_again_has_nothing_that_was_kept(line: QueueLine) -> None:
+    old, new = queue_of(), queue_of()
+    line.submit(old)
+    lane = taken(line)
+    lane.kept.append(received(old, 0))
+    line.submit(new)
+
+    assert lane.turn() is new
+    assert lane.kept == []

@@ -1,0 +1,84 @@
+"""Threads that do the same work: as many as wanted, and each to the end of what it does."""
+
+import threading
+from collections.abc import Iterator
+from queue import SimpleQueue
+
+import pytest
+
+from mqdb_client.consumer.worker_threads import WorkerThreads
+from tests.fixtures.processes import wait_until
+
+
+class Works:
+    """Pieces of work that end when they are told to; those that have begun are counted."""
+
+    def __init__(self) -> None:
+        self._line: SimpleQueue[threading.Event | None] = SimpleQueue()
+        self.running: list[threading.Event] = []
+        self.threads = WorkerThreads("worker", self._work, lambda: self._line.put(None))
+
+    def add(self, count: int) -> list[threading.Event]:
+        """So many more; each ends when its event is set."""
+        works = [threading.Event() for _ in range(count)]
+        for work in works:
+            self._line.put(work)
+        return works
+
+    def _work(self) -> None:
+        work = self._line.get()
+        if work is not None:
+            self.running.append(work)
+            assert work.wait(10)
+            self.running.remove(work)
+
+
+@pytest.fixture
+def works() -> Iterator[Works]:
+    works = Works()
+    yield works
+    for work in works.running:
+        work.set()
+    assert works.threads.stop(10) == 0
+
+
+def test_as_much_is_done_at_once_as_there_are_threads(works: Works) -> None:
+    works.threads.resize(3)
+    pieces = works.add(5)
+    wait_until(lambda: len(works.running) == 3)
+
+    works.threads.resize(5)
+    wait_until(lambda: len(works.running) == 5)
+
+    for piece in pieces:
+        piece.set()
+
+
+def test_threads_that_are_too_many_end_when_their_work_is_done(works: Works) -> None:
+    works.threads.resize(3)
+    first = works.add(3)
+    wait_until(lambda: len(works.running) == 3)
+    works.threads.resize(1)
+    for piece in first:
+        piece.set()
+    second = works.add(2)
+    wait_until(lambda: works.running == second[:1])
+
+    second[0].set()
+    wait_until(lambda: works.running == second[1:])
+    second[1].set()
+
+
+def test_a_thread_that_waits_for_work_ends_at_once(works: Works) -> None:
+    works.threads.resize(4)
+
+    assert works.threads.stop(10) == 0
+
+
+def test_a_thread_that_is_at_work_is_left_behind(works: Works) -> None:
+    works.threads.resize(2)
+    [piece] = works.add(1)
+    wait_until(lambda: works.running)
+
+    assert works.threads.stop(0.05) == 1
+    piece.set()
