@@ -10,7 +10,10 @@ import typer
 from mqdb.cli import bench
 from mqdb.cli.config import config
 from mqdb.cli.consume import consume
+from mqdb.cli.consumer import app as consumer
 from mqdb.cli.demo.command import demo
+from mqdb.cli.dlq.commands import app as dlq
+from mqdb.cli.group import app as group
 from mqdb.cli.migrate import migrate
 from mqdb.cli.options import Command, Group
 from mqdb.cli.send import send
@@ -61,6 +64,9 @@ def mqdb(
 for function in (serve, demo, migrate, send, consume, config):
     app.command(cls=Command)(function)
 app.add_typer(topic, name="topic")
+app.add_typer(group, name="group")
+app.add_typer(consumer, name="consumer")
+app.add_typer(dlq, name="dlq")
 bench.register(app)
 
 

@@ -183,13 +183,16 @@ class _Printer:
     def __init__(self, count: int | None, show: Callable[[ReceivedMessage], None]) -> None:
         self._left = count
         self._show = show
+        self._printing = threading.Lock()
         self.is_done = threading.Event()
         self.failure: Exception | None = None
 
     def print_one(self, message: ReceivedMessage) -> bool:
         """Whether it is printed, and so consumed."""
-        if self.is_done.is_set():
-            return False
+        with self._printing:
+            return not self.is_done.is_set() and self._print(message)
+
+    def _print(self, message: ReceivedMessage) -> bool:
         try:
             self._show(message)
             # Consumed means that the reader of our output has it.
@@ -219,24 +222,23 @@ def _consume(
     from datetime import timedelta
 
     from mqdb.group import ConsumeFromWhere
-    from mqdb_client import ConsumeConcurrentlyStatus, PushConsumer
+    from mqdb_client import ConsumeOrderlyStatus, PushConsumer
 
     printer = _Printer(count, show)
 
-    def listen(messages: list[ReceivedMessage]) -> ConsumeConcurrentlyStatus:
+    def listen(messages: list[ReceivedMessage]) -> ConsumeOrderlyStatus:
+        # In order, so that what is not printed stays where it is; what fails concurrently is sent back, and comes late.
         is_printed = printer.print_one(messages[0])
-        return ConsumeConcurrentlyStatus.CONSUME_SUCCESS if is_printed else ConsumeConcurrentlyStatus.RECONSUME_LATER
+        return ConsumeOrderlyStatus.SUCCESS if is_printed else ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
 
     consumer = PushConsumer(
         group,
         settings=settings,
         consume_from_where=ConsumeFromWhere.FIRST_OFFSET if from_offset == "first" else ConsumeFromWhere.LAST_OFFSET,
-        # One message at a time: what is printed is consumed, and nothing else.
-        consume_thread_nums=1,
         persist_consumer_offset_interval=timedelta(seconds=_COMMIT_SECONDS),
     )
     consumer.subscribe(topic, tag)
-    consumer.register_listener(listen)
+    consumer.register_listener(listen, orderly=True)
     with ExitStack() as connections:
 
         def end_on(broker: "BrokerDsn") -> _End:

@@ -74,7 +74,7 @@ def _check_name(broker_name: str | None, settings: "Settings") -> None:
     if broker_name is None:
         return
     if not is_broker_name(broker_name):
-        raise SettingInvalid("broker_name", broker_name, "argument", "use letters, digits, and _ . - after the first")
+        raise SettingInvalid("broker_name", broker_name, "argument", "use letters, digits, and _ . @ - after the first")
     if len(settings.brokers) > 1:
         raise ParameterInvalid("broker_name", broker_name, "is for one broker; in a list each has its name already")
 

@@ -11,7 +11,7 @@ import typer
 from mqdb.cli.connection import ask_each, chosen_brokers, connected_to
 from mqdb.cli.options import Command, Group, start
 from mqdb.errors import ParameterInvalid, TopicNotFound
-from mqdb.topic import MessageType, Perm, TopicConfig, is_system_topic
+from mqdb.topic import MessageType, Perm, TopicConfig, is_group_topic, is_system_topic
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -102,7 +102,7 @@ def create(
 @app.command("list", cls=Command)
 def list_(
     context: typer.Context,
-    everything: Annotated[bool, typer.Option("--all", help="The topics of the broker itself, too.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="The topics of the broker itself and of groups, too.")] = False,
     broker: Brokers = None,
     as_json: Json = False,
 ) -> None:
@@ -126,7 +126,7 @@ def list_(
         _described(settings, broker_name, route)
         for broker_name, routes in answers.results.items()
         for route in routes
-        if everything or not is_system_topic(route.config.name)
+        if everything or not (is_system_topic(route.config.name) or is_group_topic(route.config.name))
     ]
     if _has_several(settings):
         rows.sort(key=lambda row: row["topic"])

@@ -131,10 +131,11 @@ def test_produce_measures_a_producer_over_two_brokers(place: Place, cluster: Clu
 
 
 def test_consume_shows_pulls_and_a_push_consumer(place: Place, database: Database) -> None:
-    report = bench(place, "consume", "--messages", "3000", "-T", "0.2", "--rounds", "1", "--dsn", database.dsn)
+    report = bench(place, "consume", "--messages", "3000", "-T", "2", "--rounds", "1", "--dsn", database.dsn)
 
     figures = figures_of(report)
-    assert list(figures) == ["pull-32", "pull-1000", "consume-32", "consume-1"]
+    plain = ["pull-32", "pull-1000", "consume-32", "consume-1"]
+    assert list(figures) == [*plain, "consume-orderly", "consume-once", "consume-2"]
     for figure in figures.values():
         assert_measured(figure, rounds=1)
 
@@ -178,7 +179,7 @@ def test_pairs_compare_a_figure_with_itself_beside_an_open_transaction(place: Pl
     ("arguments", "queues"),
     [
         (("produce", "--only", "send", "-T", "0.2"), 1),
-        (("consume", "--only", "consume-32", "--messages", "2000", "-T", "0.2"), 4),
+        (("consume", "--only", "consume-32", "--messages", "2000", "-T", "0.2"), 8),
         (("latency", "--rate", "50", "-T", "0.4"), 4),
     ],
 )

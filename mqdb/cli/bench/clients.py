@@ -1,8 +1,5 @@
-"""Loads that are about the client: producers and consumers as a program uses them."""
+"""Loads that are about the client: producers as a program uses them."""
 
-import logging
-import threading
-import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
@@ -12,18 +9,14 @@ from itertools import count, cycle
 from typing import Final
 
 from mqdb.cli.bench import sample
-from mqdb.cli.bench.workers import Exhausted, Operation
+from mqdb.cli.bench.workers import Operation
 from mqdb.dsn import BrokerDsn
-from mqdb.group import ConsumeFromWhere
-from mqdb.message import Message, ReceivedMessage, SendResult
+from mqdb.message import Message, SendResult
 from mqdb.settings import Settings
-from mqdb_client import ConsumeConcurrentlyStatus, Producer, PushConsumer
+from mqdb_client import Producer
 
 #: Different messages that are sent in turn; to make a message is the work of the program, not of the client.
 _MESSAGES: Final = 1_000
-
-#: Between two looks at what a consumer has had.
-_LOOK_SECONDS: Final = 0.01
 
 
 def settings_for(*brokers: BrokerDsn) -> Settings:
@@ -89,53 +82,3 @@ class _AsyncSends:
         while self._futures:
             self._futures.popleft().result()
         return ended
-
-
-@contextmanager
-def consume(broker: BrokerDsn, threads: int, *, topic: str, messages: int, batch: int) -> Iterator[Sequence[Operation]]:
-    """One push consumer of a new group, with a listener that only counts. Ends when it has had all messages."""
-    # Nobody serves while this is measured, on purpose.
-    logging.getLogger("mqdb_client.dispatch_watch").setLevel(logging.ERROR)
-    counts: list[int] = []
-    begin = threading.Event()
-
-    def listener(received: list[ReceivedMessage]) -> ConsumeConcurrentlyStatus:
-        # By the start of the round some thousand messages are pulled, and no more for want of room.
-        begin.wait()
-        counts.append(len(received))
-        return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
-
-    consumer = PushConsumer(
-        f"mqdb_bench_{time.monotonic_ns()}",
-        settings=settings_for(broker),
-        consume_from_where=ConsumeFromWhere.FIRST_OFFSET,
-        consume_message_batch_max_size=batch,
-    )
-    consumer.subscribe(topic)
-    consumer.register_listener(listener)
-    with consumer:
-        try:
-            yield [_Progress(begin, counts, messages)] * threads
-        finally:
-            begin.set()
-
-
-class _Progress:
-    """An operation that waits a moment, and returns how many messages the consumer has had meanwhile."""
-
-    def __init__(self, begin: threading.Event, counts: list[int], messages: int) -> None:
-        self._begin = begin
-        self._counts = counts
-        self._missing = messages
-        self._seen = 0
-
-    def __call__(self) -> int:
-        self._begin.set()
-        if self._missing <= 0:
-            raise Exhausted
-        time.sleep(_LOOK_SECONDS)
-        end = len(self._counts)
-        fresh = sum(self._counts[self._seen : end])
-        self._seen = end
-        self._missing -= fresh
-        return fresh

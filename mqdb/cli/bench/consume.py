@@ -2,29 +2,45 @@
 
     pull-32, pull-1000      one queue, so many messages by one statement, against SELECT through psycopg
     consume-32, consume-1   a push consumer whose listener does nothing, against pulls of the same queues
+    consume-orderly         the same, in order
+    consume-once            the same, exactly once, with an INSERT for each message in the listener's transaction
+    consume-2               two processes that share the queues, against one
 
 The SELECT reads the same columns of the same tables by the same indexes; it finds out nothing about the queue, and
-makes no messages of the rows. All of it runs in one process; no producer and no dispatcher run.
+makes no messages of the rows. Where nothing else is said it runs in one process; no producer and no
+dispatcher run.
 """
 
-from collections.abc import Generator, Iterator
+import time
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
 from functools import partial
+from itertools import count
 from typing import Final
 
 from mqdb.broker.horizon import UNKNOWN_HORIZON
 from mqdb.broker.pull import DEFAULT_LIMIT, PullRequest, pull
-from mqdb.cli.bench import clients, reference, sample
-from mqdb.cli.bench.figures import Goal
+from mqdb.cli.bench import consumers, reference, sample
+from mqdb.cli.bench.consumers import Way
+from mqdb.cli.bench.figures import Goal, Measurement
 from mqdb.cli.bench.rounds import Comparison, Side
-from mqdb.cli.bench.testbed import Testbed
+from mqdb.cli.bench.testbed import PREFIX, Testbed
 from mqdb.cli.bench.workers import Crew, Load, Operation, per_connection
 from mqdb.dsn import BrokerDsn
 from mqdb.message import MessageQueue
 from mqdb.store.engine import create_engine
 
-NAMES: Final = ("pull-32", "pull-1000", "consume-32", "consume-1")
+NAMES: Final = (
+    "pull-32",
+    "pull-1000",
+    "consume-32",
+    "consume-1",
+    "consume-orderly",
+    "consume-once",
+    "consume-2",
+)
 UNIT: Final = "messages/s"
-_QUEUES: Final = 4
+_QUEUES: Final = 8
 
 
 @per_connection
@@ -64,34 +80,69 @@ def comparisons(testbed: Testbed, *, seconds: float, messages: int) -> Generator
         def side(label: str, load: Load, *goals: Goal) -> Side:
             return Side(label, lambda: crew.measure(load, seconds), goals)
 
-        one = topic.queue_keys[:1]
+        first = topic.queue_keys[:1]
         for limit in (32, 1_000):
             yield Comparison(
                 f"pull-{limit}",
                 UNIT,
-                side(f"pull of {limit:,}, one queue", partial(pulls, topic=topic.name, queue_keys=one, limit=limit)),
+                side(f"pull of {limit:,}, one queue", partial(pulls, topic=topic.name, queue_keys=first, limit=limit)),
                 [
                     side(
                         f"psycopg SELECT of {limit:,}",
-                        partial(reference.select, queue_key=one[0], floor=floor, limit=limit),
+                        partial(reference.select, queue_key=first[0], floor=floor, limit=limit),
                         Goal(0.6),
                     )
                 ],
             )
-        for batch in (32, 1):
-            yield Comparison(
-                f"consume-{batch}",
-                UNIT,
-                side(
-                    f"PushConsumer, up to {batch} a listener call, {_QUEUES} queues",
-                    partial(clients.consume, topic=topic.name, messages=messages, batch=batch),
-                    Goal(40_000),
-                ),
-                [
-                    side(
-                        f"pull of {DEFAULT_LIMIT} of each of {_QUEUES} queues",
-                        partial(pulls, topic=topic.name, queue_keys=topic.queue_keys, limit=DEFAULT_LIMIT),
-                        Goal(0.4),
-                    )
-                ],
-            )
+
+        def consuming(label: str, batch: int, goal: float, way: Way = Way.CONCURRENTLY) -> Side:
+            load = partial(consumers.consume, topic=topic.name, messages=messages, batch=batch, way=way)
+            measure = partial(crew.measure, load, seconds, weighed=True)
+            if way is Way.EXACTLY_ONCE:
+                measure = partial(_with_business_table, testbed, measure)
+            goals = [Goal(goal), Goal(200, of="RSS_MiB", at_least=False)]
+            return Side(f"PushConsumer, {label}, {_QUEUES} queues", measure, goals)
+
+        pulling = side(
+            f"pull of {DEFAULT_LIMIT} of each of {_QUEUES} queues",
+            partial(pulls, topic=topic.name, queue_keys=topic.queue_keys, limit=DEFAULT_LIMIT),
+        )
+        at_least = replace(pulling, goals=[Goal(0.4)])
+        measured = {
+            "consume-32": (consuming("up to 32 a listener call", 32, 40_000), at_least),
+            "consume-1": (consuming("1 a listener call", 1, 15_000), at_least),
+            "consume-orderly": (consuming("orderly, 1 a listener call", 1, 15_000, Way.ORDERLY), pulling),
+            "consume-once": (
+                consuming("exactly once, up to 32 with an INSERT for each", 32, 5_000, Way.EXACTLY_ONCE),
+                pulling,
+            ),
+        }
+        for name, (consumer, reference_side) in measured.items():
+            yield Comparison(name, UNIT, consumer, [reference_side])
+
+    # Until the end of the round both have something left: whoever is done would wait for the other one.
+    with (
+        Crew(testbed.broker, connections=1, jobs=1, servers=[testbed.server]) as one,
+        Crew(testbed.broker, connections=2, jobs=2, servers=[testbed.server]) as two,
+    ):
+        groups = (f"{PREFIX}shared_{number}" for number in count(time.monotonic_ns()))
+
+        def together(crew: Crew) -> Measurement:
+            load = partial(consumers.consume, topic=topic.name, messages=messages, batch=32, group=next(groups))
+            return crew.measure(load, seconds / 2)
+
+        yield Comparison(
+            "consume-2",
+            UNIT,
+            Side("two processes of one group", partial(together, two)),
+            [Side("one process", partial(together, one), [Goal(0.9)])],
+        )
+
+
+def _with_business_table(testbed: Testbed, measure: Callable[[], Measurement]) -> Measurement:
+    consumers.business.drop(testbed.connection, checkfirst=True)
+    consumers.business.create(testbed.connection)
+    try:
+        return measure()
+    finally:
+        consumers.business.drop(testbed.connection)

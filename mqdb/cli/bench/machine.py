@@ -99,6 +99,14 @@ def postmaster_pid(connection: "psycopg.Connection[Any]") -> int | None:
     return None if fields is None else int(fields[_PARENT])
 
 
+def resident_bytes() -> int | None:
+    """What this process holds in memory now; None where that cannot be read. See proc_pid_statm(5)."""
+    try:
+        return int((_PROC / "self" / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return None
+
+
 # Places in /proc/<pid>/stat, counted from the name of the program; see proc_pid_stat(5).
 _PARENT, _USER, _SYSTEM, _CHILDREN_USER, _CHILDREN_SYSTEM = 2, 12, 13, 14, 15
 

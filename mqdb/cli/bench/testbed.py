@@ -25,12 +25,14 @@ from mqdb.errors import BrokerMisnamed, IllegalState, ParameterInvalid
 from mqdb.store import migrations
 from mqdb.store.engine import create_engine, driver, target_of
 from mqdb.store.tables import subscription_group
-from mqdb.topic import TopicConfig
+from mqdb.topic import TopicConfig, retry_topic
 
 APPLICATION: Final = "mqdb bench"
 PREFIX: Final = "mqdb_bench_"
 
 _LOCKED_SECONDS: Final = 0.005
+
+_GROUP_NAME: Final = subscription_group.c.group_name
 
 #: More than any machine appends in a second.
 _MOST_A_SECOND: Final = 200_000
@@ -106,8 +108,9 @@ class Testbed:
         """Delete what the benchmarks have made."""
         for topic in self.topics:
             delete_topic(self.connection, topic.name)
-        groups = subscription_group.c.group_name.startswith(PREFIX, autoescape=True)
-        self.connection.execute(delete(subscription_group).where(groups))
+        groups = _GROUP_NAME.startswith(PREFIX, autoescape=True)
+        for group in self.connection.scalars(delete(subscription_group).where(groups).returning(_GROUP_NAME)).all():
+            delete_topic(self.connection, retry_topic(group))
         reference.drop(self.below)
 
 

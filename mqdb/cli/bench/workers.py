@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection as Pipe
 from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, Self, TypeAlias, runtime_checkable
 
 from mqdb.cli.bench.figures import Measurement, durations
-from mqdb.cli.bench.machine import ServerClock
+from mqdb.cli.bench.machine import ServerClock, resident_bytes
 from mqdb.dsn import BrokerDsn
 from mqdb.errors import MqdbError
 
@@ -147,6 +147,8 @@ class Shift(NamedTuple):
     cpu_seconds: float
     #: Of each operation.
     seconds: list[float]
+    #: What the process holds at its end; None where that cannot be read.
+    resident_bytes: int | None = None
 
 
 class Crew:
@@ -160,10 +162,10 @@ class Crew:
         self._servers = servers
         self._workers: list[Worker] = []
 
-    def measure(self, load: Load, seconds: float, *, timed: bool = False) -> Measurement:
+    def measure(self, load: Load, seconds: float, *, timed: bool = False, weighed: bool = False) -> Measurement:
         """Messages per second of all connections together, with the CPU time of both sides for each message.
 
-        Where it is `timed`, also how long an operation takes.
+        Where it is `timed`, also how long an operation takes; `weighed`, what the largest process holds in memory.
         """
         if not self._workers:
             self._workers = [Worker(_work, self._broker) for _ in self._shares]
@@ -184,6 +186,9 @@ class Crew:
             details["server_cpu_us"] = _each(server_ended - server_began, messages)
         if timed:
             details |= durations([each for shift in shifts for each in shift.seconds])
+        sizes = [shift.resident_bytes for shift in shifts if shift.resident_bytes is not None]
+        if weighed and sizes:
+            details["RSS_MiB"] = max(sizes) / 2**20
         return Measurement(messages / elapsed, details)
 
     def _server_seconds(self) -> float | None:
@@ -230,6 +235,7 @@ def run_shift(operations: Sequence[Operation], started_at: float, seconds: float
         max(thread.ended_at for thread in threads),
         cpu,
         [seconds for thread in threads for seconds in thread.seconds],
+        resident_bytes(),
     )
 
 

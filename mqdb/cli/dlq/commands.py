@@ -1,0 +1,261 @@
+"""`mqdb dlq list | show | redrive | export`, on all brokers that the settings name."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+
+import typer
+
+from mqdb.cli.connection import Answers, ask_each, chosen_brokers
+from mqdb.cli.dlq.options import (
+    ExceptionPart,
+    Ids,
+    Since,
+    SomeGroup,
+    Tag,
+    Topic,
+    Until,
+    Where,
+    filter_of,
+    shown_broker,
+    with_dead_letters,
+)
+from mqdb.cli.dlq.redrive import redrive
+from mqdb.cli.options import Command, Group, start
+from mqdb.cli.rows import Brokers, Json, Row, print_rows
+from mqdb.errors import DeadLetterNotFound, ParameterInvalid
+
+if TYPE_CHECKING:
+    from mqdb.dsn import BrokerDsn
+    from mqdb.store.dead_letters import CauseOfDeath, DeadLetter, PastRedrive, WholeDeadLetter
+
+app = typer.Typer(cls=Group, rich_markup_mode="rich")
+
+
+@app.callback(invoke_without_command=True)
+def dlq(context: typer.Context) -> None:
+    """Look at messages that groups have given up, and send them back to work.
+
+    A message that has failed too often goes to the dead letter queue (DLQ) of
+    its group, with the last exception, its traceback, and where it came from.
+    In SQL that is the view [bold]mqdb.dlq[/bold].
+
+    \b
+    [bold]Examples[/bold]
+      mqdb dlq list
+      mqdb dlq list billing --since 2h
+      mqdb dlq show 0A0B0C0D1E2F00000000000000000001
+      mqdb dlq redrive billing --exception TimeoutError --dry-run
+    """
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@app.command("list", cls=Command)
+def list_(
+    context: typer.Context,
+    group: SomeGroup = None,
+    topic: Topic = None,
+    tag: Tag = None,
+    since: Since = None,
+    until: Until = None,
+    exception: ExceptionPart = None,
+    ids: Ids = None,
+    where: Where = None,
+    limit: Annotated[int, typer.Option(min=1, help="So many of the youngest, on each broker.")] = 100,
+    broker: Brokers = None,
+    as_json: Json = False,
+) -> None:
+    """List the dead letters of a group, or count those of all groups.
+
+    Without GROUP a line for each group, topic and exception says how many
+    there are, and how many of them were redriven.
+
+    \b
+    [bold]Examples[/bold]
+      mqdb dlq list
+      mqdb dlq list billing
+      mqdb dlq list billing --tag paid --since 2026-07-14 --exception timeout
+      mqdb dlq list billing --where "error like '%price%' and redriven_at is null"
+      mqdb dlq list billing --json | jq -r .error
+    """
+    from mqdb.broker.dead_letters import causes_of_death, list_dead_letters
+    from mqdb.cli.dlq.letters import cause_row, letter_json, letter_row, record_json
+
+    settings = start(context)
+    wanted = filter_of(group, topic, tag, since, until, exception, ids, where)
+
+    def causes_on(one: "BrokerDsn") -> "list[CauseOfDeath]":
+        with with_dead_letters(one) as connection:
+            return causes_of_death(connection, wanted)
+
+    def letters_on(one: "BrokerDsn") -> "list[DeadLetter]":
+        with with_dead_letters(one) as connection:
+            return list_dead_letters(connection, wanted, limit)
+
+    def shown(name: str) -> str | None:
+        return shown_broker(settings, name)
+
+    brokers = chosen_brokers(settings, broker)
+    if group is None:
+        _print_list(ask_each(brokers, causes_on), cause_row, record_json, shown, as_json)
+    else:
+        _print_list(ask_each(brokers, letters_on), letter_row, letter_json, shown, as_json)
+
+
+def _print_list(
+    answers: Answers[list[Any]],
+    row_of: Callable[[Any], Row],
+    json_of: Callable[[Any, str | None], str],
+    shown: Callable[[str], str | None],
+    as_json: bool,
+) -> None:
+    found = [(shown(name), each) for name, answer in answers.results.items() for each in answer]
+    if as_json:
+        for name, each in found:
+            print(json_of(each, name))
+    elif found or not answers.failures:
+        rows = [({} if name is None else {"broker": name}) | row_of(each) for name, each in found]
+        print_rows(rows, as_json=False, nothing="There is no such message in any dead letter queue.")
+    answers.check()
+
+
+@app.command(cls=Command)
+def show(
+    context: typer.Context,
+    message_id: Annotated[str, typer.Argument(metavar="MESSAGE_ID", help="Its unique id.", show_default=False)],
+    broker: Brokers = None,
+    as_json: Json = False,
+) -> None:
+    """Show all of a dead letter: origin, exception, traceback, body, redrives.
+
+    A message that several groups have given up, or one group several times,
+    is shown once for each, the youngest first.
+
+    \b
+    [bold]Examples[/bold]
+      mqdb dlq show 0A0B0C0D1E2F00000000000000000001
+      mqdb dlq show 0A0B0C0D1E2F00000000000000000001 --json | jq -r .traceback
+    """
+    from mqdb.broker.dead_letters import past_redrives, show_dead_letters
+    from mqdb.cli.dlq.letters import letter_json
+
+    settings = start(context)
+    wanted = filter_of(None, None, None, None, None, None, [message_id], None)
+
+    def letters_on(one: "BrokerDsn") -> "list[tuple[WholeDeadLetter, list[PastRedrive]]]":
+        with with_dead_letters(one) as connection:
+            letters = show_dead_letters(connection, wanted)
+            if not letters:
+                raise DeadLetterNotFound(message_id)
+            return [(letter, past_redrives(connection, letter.log_pos)) for letter in letters]
+
+    answers = ask_each(chosen_brokers(settings, broker), letters_on).without(DeadLetterNotFound)
+    found = [(shown_broker(settings, name), *each) for name, answer in answers.results.items() for each in answer]
+    for number, (name, letter, redrives) in enumerate(found):
+        if as_json:
+            print(letter_json(letter, name, redrives))
+        else:
+            print("\n" * bool(number), end="")
+            _print_letter(letter, redrives, name)
+    answers.check()
+
+
+def _print_letter(letter: "WholeDeadLetter", redrives: "list[PastRedrive]", name: str | None) -> None:
+    from mqdb.cli.console import standard_output
+    from mqdb.cli.dlq.letters import describe, past_redrive_row
+
+    standard_output().print(f"[bold]{letter.msg_id}[/bold]")
+    for line in describe(letter, name):
+        print(line)
+    if redrives:
+        print()
+        print_rows([past_redrive_row(past) for past in redrives], as_json=False, nothing="")
+
+
+app.command(cls=Command)(redrive)
+
+
+@app.command(cls=Command)
+def export(
+    context: typer.Context,
+    group: SomeGroup = None,
+    topic: Topic = None,
+    tag: Tag = None,
+    since: Since = None,
+    until: Until = None,
+    exception: ExceptionPart = None,
+    ids: Ids = None,
+    where: Where = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Unset, or -: standard output.", show_default=False),
+    ] = None,
+    broker: Brokers = None,
+) -> None:
+    """Write dead letters as JSON lines, the oldest of each broker first.
+
+    Each object has the columns of [bold]mqdb.dlq[/bold]. The body is text or
+    base64, as the field [bold]encoding[/bold] says, and decompressed; where it
+    cannot be, the field [bold]compression[/bold] says how it is compressed.
+
+    \b
+    [bold]Examples[/bold]
+      mqdb dlq export --output dead.jsonl
+      mqdb dlq export billing --since 7d | jq -r .exception | sort | uniq -c
+    """
+    from mqdb.broker.dead_letters import count_dead_letters, read_dead_letters
+    from mqdb.cli.console import progress, standard_error
+    from mqdb.cli.dlq.letters import letter_json
+
+    settings = start(context)
+    wanted = filter_of(group, topic, tag, since, until, exception, ids, where)
+    brokers = chosen_brokers(settings, broker)
+    written = 0
+    console = standard_error()
+    console.quiet = not _is_file(output) and sys.stdout.isatty()
+    with _written(output) as file, progress(console) as bars:
+
+        def export_from(one: "BrokerDsn") -> None:
+            nonlocal written
+            with with_dead_letters(one) as connection:
+                bar = bars.add_task(one.name, total=count_dead_letters(connection, wanted), note="")
+                for letter in read_dead_letters(connection, wanted):
+                    file.write(letter_json(letter, shown_broker(settings, one.name)).encode() + b"\n")
+                    written += 1
+                    bars.update(bar, advance=1, note=f"{written:,} messages")
+
+        answers = ask_each(brokers, export_from)
+        if not answers.results:
+            # Inside: what was there before stays.
+            answers.check()
+    if _is_file(output):
+        print(f"{written:,} messages are in {output}")
+    answers.check()
+
+
+def _is_file(output: Path | None) -> bool:
+    return output is not None and str(output) != "-"
+
+
+@contextmanager
+def _written(output: Path | None) -> Iterator[BinaryIO]:
+    """Where to write to. A file has its name when it is whole; before that its name ends in .part."""
+    if output is None or not _is_file(output):
+        yield sys.stdout.buffer
+        return
+    # A pipe or a device is no file to put another one in the place of.
+    part = output if output.exists() and not output.is_file() else output.with_name(output.name + ".part")
+    try:
+        with part.open("wb") as file:
+            yield file
+        if part != output:
+            os.replace(part, output)
+    except OSError as error:
+        raise ParameterInvalid("output", str(output), error.strerror or str(error)) from error
+    finally:
+        if part != output:
+            part.unlink(missing_ok=True)

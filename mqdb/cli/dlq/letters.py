@@ -1,0 +1,210 @@
+"""What `mqdb dlq` prints of a dead letter: a row of a table, a JSON object, or all of it as text.
+
+Bodies and errors are what strangers have sent: no control character of theirs reaches a terminal.
+"""
+
+import base64
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any, Final
+
+from mqdb.cli.rows import Row
+from mqdb.cli.times import shown_time
+from mqdb.compression import compression_of, decompress
+from mqdb.errors import CompressedBodyBroken, CompressionUnavailable
+from mqdb.store.dead_letters import CauseOfDeath, DeadLetter, PastRedrive, RedriveResult, WholeDeadLetter
+
+#: Of a body that is shown as hex; `mqdb dlq export` has all of it.
+_MOST_HEX_BYTES: Final = 1_024
+_HEX_LINE_BYTES: Final = 16
+
+#: Of an error in a table.
+_MOST_ERROR_CHARACTERS: Final = 80
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+# -- a row ----------------------------------------------------------------------------------------
+
+
+def cause_row(cause: CauseOfDeath) -> Row:
+    """A line of the summary."""
+    return cause._asdict() | {"first_died": shown_time(cause.first_died), "last_died": shown_time(cause.last_died)}
+
+
+def letter_row(letter: DeadLetter) -> Row:
+    """A line of the list."""
+    return {
+        "died": shown_time(letter.store_time),
+        "message": letter.msg_id,
+        "topic": _one_line(letter.topic),
+        "tag": _one_line(letter.tags),
+        "keys": _one_line(letter.keys),
+        "attempts": letter.attempts,
+        "exception": _one_line(letter.exception),
+        "error": _one_line(letter.error),
+        "redriven": shown_time(letter.redriven_at),
+    }
+
+
+def past_redrive_row(past: PastRedrive) -> Row:
+    """A line about what was tried."""
+    return {
+        "when": shown_time(past.redriven_at),
+        "who": past.actor,
+        "status": past.status,
+        "to": past.target_topic or "its group",
+        "body": "edited" if past.body_edited else "as it was",
+        "position": past.new_log_pos,
+        "error": past.error,
+        "chosen by": _one_line(past.condition),
+    }
+
+
+def _one_line(text: str | None) -> str | None:
+    if text is None:
+        return None
+    line = printable(" ".join(text.split()))
+    return line if len(line) <= _MOST_ERROR_CHARACTERS else line[: _MOST_ERROR_CHARACTERS - 1] + "…"
+
+
+def printable(text: str) -> str:
+    """The text with each control character but tab and line feed as its number."""
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+# -- a JSON object --------------------------------------------------------------------------------
+
+
+def letter_json(letter: DeadLetter, broker: str | None, redrives: Sequence[PastRedrive] | None = None) -> str:
+    """The columns of the view under their names, and what was tried; of a whole letter also the body.
+
+    That is text or base64, as `encoding` says. One that cannot be decompressed here is the stored one, and
+    `compression` says how; else that is None.
+    """
+    described = _fields_of(asdict(letter), broker)
+    if isinstance(letter, WholeDeadLetter):
+        described |= _body_fields(letter)
+    if redrives is not None:
+        described["redrives"] = [_fields_of(past._asdict(), None) for past in redrives]
+    return json.dumps(described, ensure_ascii=False)
+
+
+def record_json(record: CauseOfDeath | RedriveResult, broker: str | None) -> str:
+    """The fields under their names."""
+    return json.dumps(_fields_of(record._asdict(), broker), ensure_ascii=False)
+
+
+def _fields_of(record: dict[str, Any], broker: str | None) -> dict[str, Any]:
+    described: dict[str, Any] = {} if broker is None else {"broker": broker}
+    for name, value in record.items():
+        if name not in ("body", "sys_flag"):
+            described[name] = value.isoformat() if isinstance(value, datetime) else value
+    return described
+
+
+def _body_fields(letter: WholeDeadLetter) -> dict[str, str | None]:
+    body, compression = _plain_body(letter)
+    try:
+        if compression is None:
+            return {"compression": None, "encoding": "text", "body": body.decode()}
+    except UnicodeDecodeError:
+        pass
+    return {"compression": compression, "encoding": "base64", "body": base64.b64encode(body).decode()}
+
+
+def _plain_body(letter: WholeDeadLetter) -> tuple[bytes, str | None]:
+    """The body as it was sent; or, if it cannot be had, the stored one and how that is compressed."""
+    try:
+        return decompress(letter.body, letter.sys_flag), None
+    except (CompressedBodyBroken, CompressionUnavailable) as error:
+        return letter.body, error.compression
+
+
+# -- all of it ------------------------------------------------------------------------------------
+
+
+def describe(letter: WholeDeadLetter, broker: str | None) -> Iterator[str]:
+    """All of a letter but its redrives, line by line: where it came from, why it died, what it holds."""
+    yield from _fields(_facts(letter, broker))
+    if letter.traceback is not None:
+        yield ""
+        yield printable(letter.traceback).rstrip("\n")
+    yield ""
+    yield from _body(letter)
+
+
+def _facts(letter: WholeDeadLetter, broker: str | None) -> Iterator[tuple[str, object]]:
+    yield "broker", broker
+    yield "group", letter.consumer_group
+    yield "topic", letter.topic
+    yield "from", _origin(letter)
+    yield "tag", letter.tags
+    yield "keys", letter.keys
+    yield "born", f"{shown_time(letter.born_time)} at {letter.born_host}"
+    died = f"{shown_time(letter.store_time)}, after {letter.attempts:,} deliveries"
+    yield "died", f"{died}; offset {letter.queue_offset:,} of the DLQ, position {letter.log_pos:,}"
+    yield "failed", shown_time(letter.failed_at)
+    yield "at", letter.host
+    yield "exception", letter.exception
+    yield "error", letter.error
+    yield "redriven", shown_time(letter.redriven_at)
+    for name, value in sorted(letter.properties.items()):
+        yield "property", f"{name}={value}"
+
+
+def _origin(letter: DeadLetter) -> str | None:
+    parts = {
+        "queue": letter.origin_queue_id,
+        "offset": letter.origin_queue_offset,
+        "position": letter.origin_log_pos,
+    }
+    return ", ".join(f"{name} {value:,}" for name, value in parts.items() if value is not None) or None
+
+
+def _fields(facts: Iterator[tuple[str, object]]) -> Iterator[str]:
+    for name, value in facts:
+        if value is not None:
+            # What has several lines goes on below its beginning.
+            yield f"{name:<10}  {printable(str(value))}".replace("\n", f"\n{'':12}")
+
+
+def _body(letter: WholeDeadLetter) -> Iterator[str]:
+    body, compression = _plain_body(letter)
+    if compression is None and letter.sys_flag & 1:
+        how = f", sent compressed ({compression_of(letter.sys_flag)})"
+    else:
+        how = f", compressed ({compression}), cannot be decompressed here" if compression else ""
+    yield f"body, {len(body):,} bytes{how}:"
+    text = _readable(body) if compression is None else None
+    if text is not None:
+        yield text
+        return
+    yield from _hex_lines(body[:_MOST_HEX_BYTES])
+    if len(body) > _MOST_HEX_BYTES:
+        yield f"... {len(body) - _MOST_HEX_BYTES:,} bytes more; mqdb dlq export has them all"
+
+
+def _readable(body: bytes) -> str | None:
+    """A body that is text and nothing else."""
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        return None
+    return None if _CONTROL.search(text.replace("\r\n", "\n")) else text
+
+
+def _hex_lines(body: bytes) -> Iterator[str]:
+    for start in range(0, len(body), _HEX_LINE_BYTES):
+        line = body[start : start + _HEX_LINE_BYTES]
+        text = "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in line)
+        yield f"{start:08x}  {line.hex(' '):<{_HEX_LINE_BYTES * 3 - 1}}  {text}"
+
+
+def result_line(result: RedriveResult) -> str:
+    """What became of one message, on a line."""
+    parts = (result.status, result.msg_id or f"position {result.log_pos}", result.topic or "", result.error or "")
+    return "  ".join(part for part in parts if part)

@@ -1,0 +1,87 @@
+"""What the commands of `mqdb dlq` have in common: how messages are chosen, and on which brokers."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mqdb.cli.connection import connected_to
+from mqdb.cli.rows import has_several
+from mqdb.cli.times import parse_time
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from mqdb.broker.dead_letters import DeadLetterFilter
+    from mqdb.dsn import BrokerDsn
+    from mqdb.settings import Settings
+
+
+def _filter_option(*names: str, metavar: str | None = None, help: str) -> Any:
+    panel = "Which messages; they meet all that is given"
+    return typer.Option(*names, metavar=metavar, help=help, show_default=False, rich_help_panel=panel)
+
+
+SomeGroup = Annotated[
+    str | None, typer.Argument(metavar="[GROUP]", help="The consumer group; unset, all of them.", show_default=False)
+]
+Topic = Annotated[str | None, _filter_option("--topic", metavar="NAME", help="They were sent to this topic.")]
+Tag = Annotated[str | None, _filter_option("--tag", "-t", help="They have one of these tags: 'A || B'.")]
+Since = Annotated[
+    str | None, _filter_option("--since", metavar="TIME", help="Died then or later: 2026-07-14T09:30, or 2h for ago.")
+]
+Until = Annotated[str | None, _filter_option("--until", metavar="TIME", help="Died before then.")]
+ExceptionPart = Annotated[
+    str | None, _filter_option("--exception", metavar="TEXT", help="The name of the exception holds this.")
+]
+Ids = Annotated[
+    list[str] | None, _filter_option("--id", metavar="MESSAGE_ID", help="It is this message; may be repeated.")
+]
+Where = Annotated[
+    str | None, _filter_option("--where", metavar="SQL", help="An SQL expression over the columns of mqdb.dlq.")
+]
+
+
+def filter_of(
+    group: str | None,
+    topic: str | None,
+    tag: str | None,
+    since: str | None,
+    until: str | None,
+    exception: str | None,
+    ids: list[str] | None,
+    where: str | None,
+) -> "DeadLetterFilter":
+    """What these options choose. Raises NameInvalid, ParameterInvalid or TagExpressionInvalid."""
+    from mqdb.broker.dead_letters import DeadLetterFilter
+    from mqdb.group import check_group_name
+    from mqdb.unique_id import parse_unique_id
+
+    if group is not None:
+        check_group_name(group)
+    return DeadLetterFilter(
+        group,
+        topic,
+        tag,
+        None if since is None else parse_time("since", since),
+        None if until is None else parse_time("until", until),
+        exception,
+        tuple(map(parse_unique_id, ids or ())),
+        where,
+    )
+
+
+@contextmanager
+def with_dead_letters(broker: "BrokerDsn") -> "Iterator[Connection]":
+    """A connection to a broker, all of whose messages are in their queues, also where no `mqdb serve` sees to it."""
+    from mqdb.cli.reader import tend_dispatch
+
+    with connected_to(broker) as connection:
+        tend_dispatch(connection)
+        yield connection
+
+
+def shown_broker(settings: "Settings", name: str) -> str | None:
+    """The name, where there are several."""
+    return name if has_several(settings) else None

@@ -1,0 +1,268 @@
+"""`mqdb dlq redrive`: send dead letters back to work."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from mqdb.cli.connection import Answers, ask_each, chosen_brokers
+from mqdb.cli.dlq.options import (
+    ExceptionPart,
+    Ids,
+    Since,
+    Tag,
+    Topic,
+    Until,
+    Where,
+    filter_of,
+    shown_broker,
+    with_dead_letters,
+)
+from mqdb.cli.dlq.redriver import Redriver
+from mqdb.cli.options import start
+from mqdb.cli.rows import Brokers, Json, Yes, has_several, of_broker, print_rows
+from mqdb.errors import ParameterInvalid, TopicNotFound, TopicNotWritable
+from mqdb.topic import Perm, check_can_send, check_topic_name
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from mqdb.broker.dead_letters import Chosen, DeadLetterFilter, Redrive
+    from mqdb.dsn import BrokerDsn
+    from mqdb.settings import Settings
+    from mqdb.store.dead_letters import RedriveResult
+
+_BODY = "Another body, for one message"
+
+
+class _Work(NamedTuple):
+    """What is to be redriven on a broker."""
+
+    broker: "BrokerDsn"
+    connection: "Connection"
+    chosen: "Chosen"
+
+
+def redrive(
+    context: typer.Context,
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group.", show_default=False)],
+    topic: Topic = None,
+    tag: Tag = None,
+    since: Since = None,
+    until: Until = None,
+    exception: ExceptionPart = None,
+    ids: Ids = None,
+    where: Where = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="So many of the oldest, on each broker.", show_default=False)
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="Also those that were redriven before.")] = False,
+    body: Annotated[str | None, typer.Option(metavar="TEXT", help="This text.", rich_help_panel=_BODY)] = None,
+    body_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="What is in a file.", rich_help_panel=_BODY)
+    ] = None,
+    edit: Annotated[
+        bool, typer.Option("--edit", help="What you make of it in $EDITOR.", rich_help_panel=_BODY)
+    ] = False,
+    to_topic: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="To all groups of a topic, as new messages.", show_default=False),
+    ] = None,
+    rate: Annotated[
+        str | None, typer.Option(metavar="N/s", help="So many a second at most; unset, as fast as it goes.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Say what would be done, and do nothing.")] = False,
+    each: Annotated[bool, typer.Option("--each", help="A line for each message; a dry run has them anyway.")] = False,
+    yes: Yes = False,
+    broker: Brokers = None,
+    as_json: Json = False,
+) -> None:
+    """Send messages that a group has given up back to work.
+
+    They go to the group that failed them, and to no other, with their ids and
+    with all their retries before them. The copies in the dead letter queue
+    stay, marked as redriven; who comes again gets only those that are not.
+    They go in batches, each with its results in one transaction: Ctrl-C ends
+    it after a batch, and the same command goes on from there.
+
+    \b
+    [bold]Examples[/bold]
+      mqdb dlq redrive billing --dry-run
+      mqdb dlq redrive billing --exception TimeoutError --rate 100/s
+      mqdb dlq redrive billing --where "error like '%price%'" --yes
+      mqdb dlq redrive billing --id 0A0B0C0D1E2F00000000000000000001 --edit
+      mqdb dlq redrive billing --topic orders --to-topic orders-again
+    """
+    from mqdb.broker.dead_letters import Redrive
+
+    settings = start(context)
+    wanted = filter_of(group, topic, tag, since, until, exception, ids, where)
+    condition = f"{wanted} --limit {limit}" if limit else str(wanted)
+    how = Redrive(condition, _checked_target(to_topic), _given_body(body, body_file, edit), again)
+    per_second = None if rate is None else _parse_rate(rate)
+    with ExitStack() as connections:
+
+        def choose_on(one: "BrokerDsn") -> _Work:
+            connection = connections.enter_context(with_dead_letters(one))
+            return _Work(one, connection, _choose(connection, wanted, how, limit))
+
+        found = ask_each(chosen_brokers(settings, broker), choose_on)
+        work = [one for one in found.results.values() if one.chosen.positions]
+        if work and (edit or how.body is not None):
+            _check_one_message(work, edit)
+            if edit:
+                how = how._replace(body=_edited(work[0]))
+        if work and not (dry_run or yes):
+            _confirm(settings, group, work, to_topic)
+        redriver = Redriver(how, is_dry_run=dry_run, per_second=per_second)
+        line_of = _json_line if as_json else _line if each or dry_run else None
+        failures = found.failures | _run(redriver, settings, work, line_of).failures
+    if not as_json:
+        _print_summary(settings, redriver, found)
+    redriver.interruption.pass_on()
+    Answers({name: one for name, one in found.results.items() if name not in failures}, failures).check()
+    redriver.check()
+
+
+# -- what is asked for ----------------------------------------------------------------------------
+
+
+def _checked_target(topic: str | None) -> str | None:
+    if topic is not None:
+        check_topic_name(topic)
+        check_can_send(topic)
+    return topic
+
+
+def _parse_rate(text: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(?:/s)?", text, re.ASCII)
+    if match is None or not float(match[1]):
+        raise ParameterInvalid("rate", text, "write how many messages a second, such as 100/s or 0.5/s")
+    return float(match[1])
+
+
+def _given_body(text: str | None, file: Path | None, edit: bool) -> bytes | None:
+    if (text is not None) + (file is not None) + edit > 1:
+        raise ParameterInvalid("body", text or str(file), "give one of --body, --body-file and --edit")
+    if file is None:
+        return None if text is None else os.fsencode(text)
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise ParameterInvalid("body_file", str(file), error.strerror or str(error)) from error
+
+
+def _choose(connection: "Connection", wanted: "DeadLetterFilter", how: "Redrive", limit: int | None) -> "Chosen":
+    """Raises TopicNotFound and TopicNotWritable for the target here: later it would fail for each message."""
+    from mqdb.broker.dead_letters import choose
+    from mqdb.broker.route import find_topic
+
+    chosen = choose(connection, wanted, again=how.again, limit=limit)
+    if how.target_topic is not None and chosen.positions:
+        route = find_topic(connection, how.target_topic)
+        if route is None:
+            raise TopicNotFound(how.target_topic)
+        if not route.config.perm & Perm.WRITE:
+            raise TopicNotWritable(how.target_topic, route.config.perm)
+    return chosen
+
+
+def _check_one_message(work: "Sequence[_Work]", edit: bool) -> None:
+    count = sum(len(one.chosen.positions) for one in work)
+    if count > 1:
+        option = "edit" if edit else "body"
+        raise ParameterInvalid(option, f"{count:,} messages", "another body is for one message; choose it with --id")
+
+
+def _edited(one: _Work) -> bytes:
+    """What the user makes of the body in their editor."""
+    from mqdb.broker.dead_letters import DeadLetterFilter, show_dead_letters
+    from mqdb.compression import decompress
+
+    (letter,) = show_dead_letters(one.connection, DeadLetterFilter(where=f"log_pos = {one.chosen.positions[0]}"))
+    before = decompress(letter.body, letter.sys_flag)
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    with tempfile.TemporaryDirectory(prefix="mqdb-") as folder:
+        file = Path(folder) / "body"
+        file.write_bytes(before)
+        try:
+            subprocess.run([*shlex.split(editor), str(file)], check=True)
+            body = file.read_bytes()
+        except (OSError, ValueError, subprocess.CalledProcessError) as error:
+            raise ParameterInvalid("edit", editor, f"the editor failed: {error}") from error
+    if body == before:
+        raise ParameterInvalid("edit", editor, "the editor has left the body as it was; leave --edit out")
+    return body
+
+
+def _confirm(settings: "Settings", group: str, work: "Sequence[_Work]", to_topic: str | None) -> None:
+    if not sys.stdin.isatty():
+        raise ParameterInvalid("redrive", group, "nobody is there to confirm it; add --yes, or --dry-run")
+    count = sum(len(one.chosen.positions) for one in work)
+    where = f" on {', '.join(one.broker.name for one in work)}" if has_several(settings) else ""
+    target = "" if to_topic is None else f", to all groups of topic {to_topic}"
+    typer.confirm(f"Redrive {count:,} messages of group {group}{where}{target}?", abort=True)
+
+
+# -- what is done, and what is said of it ---------------------------------------------------------
+
+
+def _run(
+    redriver: Redriver,
+    settings: "Settings",
+    work: "Sequence[_Work]",
+    line_of: "Callable[[RedriveResult, str | None], str] | None",
+) -> Answers[None]:
+    from mqdb.cli.console import progress, standard_error
+
+    # Not what rich puts in its place: that is where the bars are, on standard error.
+    output, console = sys.stdout, standard_error()
+    console.quiet = line_of is not None and output.isatty()
+    with redriver.interruption, progress(console) as bars:
+        of_broker = {one.broker.name: one for one in work}
+
+        def redrive_on(broker: "BrokerDsn") -> None:
+            _, connection, chosen = of_broker[broker.name]
+            bar = bars.add_task(broker.name, total=len(chosen.positions), note="")
+            for results in redriver.run(broker.name, connection, chosen.positions):
+                if line_of is not None:
+                    for result in results:
+                        print(line_of(result, shown_broker(settings, broker.name)), file=output)
+                bars.update(bar, advance=len(results), note=f"{redriver.done:,} messages")
+
+        return ask_each([one.broker for one in work], redrive_on)
+
+
+def _json_line(result: "RedriveResult", broker: str | None) -> str:
+    from mqdb.cli.dlq.letters import record_json
+
+    return record_json(result, broker)
+
+
+def _line(result: "RedriveResult", _broker: str | None) -> str:
+    from mqdb.cli.dlq.letters import result_line
+
+    return result_line(result)
+
+
+def _print_summary(settings: "Settings", redriver: Redriver, found: Answers[_Work]) -> None:
+    """A line for each broker, status and reason; and how many were left out for having been redriven before."""
+    rows = [
+        of_broker(settings, broker) | {"status": status, "messages": count, "why": reason}
+        for (broker, status, reason), count in sorted(redriver.tally.items())
+    ]
+    if rows or not found.failures:
+        print_rows(rows, as_json=False, nothing="No message meets the conditions.")
+    if left_out := sum(one.chosen.left_out for one in found.results.values()):
+        print(f"{left_out:,} more were redriven before; --again takes them, too.")
+    if redriver.is_stopped:
+        total = sum(len(one.chosen.positions) for one in found.results.values())
+        print(f"mqdb: stopped after {redriver.done:,} of {total:,} messages", file=sys.stderr)

@@ -1,0 +1,185 @@
+"""How `mqdb dlq redrive` goes about it: in batches, each a transaction, at a rate, until Ctrl-C.
+
+Between two batches nothing is half done: what is redriven has its result row, what is not has none. So Ctrl-C is heard
+there, and the same command goes on later where this one has ended.
+"""
+
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from mqdb.errors import MqdbError
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from mqdb.broker.dead_letters import Redrive
+    from mqdb.store.dead_letters import RedriveResult
+
+#: Messages of a transaction. Their bodies stay in the database.
+MOST_AT_A_TIME: Final = 500
+
+#: With a rate, as many as fall due in this time.
+_SECONDS_AT_A_TIME: Final = 0.1
+
+#: A signal in the instant before a wait does not end it, so none is longer.
+_LONGEST_WAIT_SECONDS: Final = 0.2
+
+
+class RedriveStopped(MqdbError):
+    """A redrive has ended early, after some batches."""
+
+    def __init__(self, reason: str, done: int, total: int) -> None:
+        super().__init__(reason, done, total)
+        self.reason = reason
+        self.done = done
+        self.total = total
+
+    def __str__(self) -> str:
+        return f"{self.reason}; {self.done:,} of {self.total:,} messages were dealt with before"
+
+
+class RedriveFailed(MqdbError):
+    """Some messages could not be redriven; the others are."""
+
+    def __init__(self, failed: int, total: int) -> None:
+        super().__init__(failed, total)
+        self.failed = failed
+        self.total = total
+
+    def __str__(self) -> str:
+        return f"{self.failed:,} of {self.total:,} messages cannot be redriven"
+
+
+class Interruption:
+    """Ctrl-C and SIGTERM wait until somebody asks for them; a second one does not."""
+
+    _NUMBERS: Final = (signal.SIGINT, signal.SIGTERM)
+
+    def __init__(self) -> None:
+        self._heard: int | None = None
+        self._asked = threading.Event()
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        self._before = {number: signal.signal(number, self._hear) for number in self._NUMBERS}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._restore()
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether one has come."""
+        return self._asked.is_set()
+
+    def is_heard_within(self, seconds: float) -> bool:
+        """Whether one has come, or comes in so many seconds."""
+        end = time.monotonic() + seconds
+        while not self._asked.wait(min(max(end - time.monotonic(), 0), _LONGEST_WAIT_SECONDS)):
+            if time.monotonic() >= end:
+                return False
+        return True
+
+    def pass_on(self) -> None:
+        """Do what it would have done at once, if one has come."""
+        if self._heard is not None:
+            signal.raise_signal(self._heard)
+
+    def _hear(self, number: int, _frame: FrameType | None) -> None:
+        self._heard = number
+        self._asked.set()
+        self._restore()
+
+    def _restore(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+
+class Redriver:
+    """Redrives messages, or says what would become of them, and counts."""
+
+    def __init__(
+        self,
+        redrive: "Redrive",
+        *,
+        is_dry_run: bool,
+        per_second: float | None,
+        most_at_a_time: int = MOST_AT_A_TIME,
+    ) -> None:
+        """`per_second` is how many at most, on one broker after the other."""
+        self._redrive = redrive
+        self._is_dry_run = is_dry_run
+        self._per_second = per_second
+        self._most_at_a_time = most_at_a_time
+        self._total = 0
+        self.interruption = Interruption()
+        #: How many messages by broker, status, and what failed.
+        self.tally: Counter[tuple[str, str, str]] = Counter()
+
+    @property
+    def done(self) -> int:
+        """How many messages were dealt with."""
+        return self.tally.total()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a signal has ended it early."""
+        return self.interruption.is_heard and self.done < self._total
+
+    def run(
+        self, broker_name: str, connection: "Connection", positions: Sequence[int]
+    ) -> "Iterator[list[RedriveResult]]":
+        """Deal with the messages at these positions of a broker; the results batch by batch, until it is interrupted.
+
+        Raises RedriveStopped, or what the first batch raises.
+        """
+        self._total += len(positions)
+        started, done = time.monotonic(), 0
+        redrive_id: int | None = None
+        for batch in self._batches(positions):
+            due = started + done / self._per_second if self._per_second else started
+            if self.interruption.is_heard_within(due - time.monotonic()):
+                return
+            try:
+                results = self._deal_with(connection, batch, redrive_id)
+            except MqdbError as error:
+                if not done:
+                    raise
+                raise RedriveStopped(str(error), done, len(positions)) from error
+            redrive_id = results[0].redrive_id
+            done += len(results)
+            # Why one was skipped, and when it had been redriven, is another text for each.
+            self.tally.update(
+                (broker_name, result.status, result.error or "" if result.status == "FAILED" else "")
+                for result in results
+            )
+            yield results
+
+    def check(self) -> None:
+        """Raises RedriveFailed if there was one that failed."""
+        failed = sum(count for (_, status, _), count in self.tally.items() if status == "FAILED")
+        if failed:
+            raise RedriveFailed(failed, self.done)
+
+    def _deal_with(
+        self, connection: "Connection", batch: Sequence[int], redrive_id: int | None
+    ) -> "list[RedriveResult]":
+        from mqdb.broker.dead_letters import plan_redrive, redrive_messages
+
+        if self._is_dry_run:
+            return plan_redrive(connection, batch, self._redrive)
+        return redrive_messages(connection, batch, self._redrive, redrive_id)
+
+    def _batches(self, positions: Sequence[int]) -> Iterator[Sequence[int]]:
+        size = self._most_at_a_time
+        if self._per_second is not None:
+            size = min(max(int(self._per_second * _SECONDS_AT_A_TIME), 1), size)
+        for start in range(0, len(positions), size):
+            yield positions[start : start + size]

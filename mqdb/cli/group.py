@@ -1,0 +1,285 @@
+"""`mqdb group list | show | set | delete | offset`, on all brokers that the settings name."""
+
+import json
+import shlex
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mqdb.cli.connection import ask_each, chosen_brokers, connected_to
+from mqdb.cli.group_offset import app as offset
+from mqdb.cli.options import Command, Group, start
+from mqdb.cli.rows import (
+    Brokers,
+    Json,
+    Row,
+    Yes,
+    has_several,
+    of_broker,
+    on,
+    print_rows,
+    seconds,
+    spoken,
+    table_of,
+    yes_or_no,
+)
+from mqdb.cli.times import shown_time
+from mqdb.errors import GroupNotFound, ParameterInvalid
+
+if TYPE_CHECKING:
+    from mqdb.broker.groups import GroupDetails
+    from mqdb.dsn import BrokerDsn
+    from mqdb.store.groups import GroupSettings, GroupSummary
+
+app = typer.Typer(cls=Group, rich_markup_mode="rich")
+app.add_typer(offset, name="offset")
+
+GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the consumer group.", show_default=False)]
+
+
+@app.callback(invoke_without_command=True)
+def group(context: typer.Context) -> None:
+    """Look at consumer groups, change them, and set their offsets.
+
+    A group is made by its first consumer. Where the DSN lists several brokers
+    each keeps the group's settings and offsets for itself, and a command works
+    on all of them.
+
+    \b
+    [bold]Examples[/bold]
+      mqdb group list
+      mqdb group show billing
+      mqdb group set billing --retry-max-times 3
+      mqdb group offset reset billing orders --to 2h --dry-run
+    """
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@app.command("list", cls=Command)
+def list_(context: typer.Context, broker: Brokers = None, as_json: Json = False) -> None:
+    """List all groups, with their live members and what they have yet to consume.
+
+    The lag in seconds is the age of the oldest message that waits.
+
+    \b
+    [bold]Examples[/bold]
+      mqdb group list
+      mqdb group list --json | jq 'select(.lag > 1000)'
+    """
+    from mqdb.broker.groups import list_groups
+
+    settings = start(context)
+
+    def groups_on(one: "BrokerDsn") -> "list[GroupSummary]":
+        with connected_to(one) as connection:
+            return list_groups(connection)
+
+    answers = ask_each(chosen_brokers(settings, broker), groups_on)
+    rows: list[Row] = [
+        {
+            "group": each.group,
+            **of_broker(settings, broker_name),
+            "members": each.members,
+            "model": each.message_model,
+            "topics": each.topics,
+            "lag": each.lag,
+            "lag_seconds": seconds(each.lag_seconds),
+        }
+        for broker_name, found in answers.results.items()
+        for each in found
+    ]
+    rows.sort(key=lambda row: row["group"])
+    if rows or not answers.failures:
+        print_rows(rows, as_json, "There is no group yet.")
+    answers.check()
+
+
+@app.command(cls=Command)
+def show(context: typer.Context, name: GroupName, broker: Brokers = None, as_json: Json = False) -> None:
+    """Show a group: its settings, subscriptions, members, and how far it has read each queue.
+
+    \b
+    [bold]Examples[/bold]
+      mqdb group show billing
+      mqdb group show billing --json | jq '.queues[] | select(.owner == null)'
+    """
+    from mqdb.broker.groups import show_group
+
+    settings = start(context)
+
+    def group_of(one: "BrokerDsn") -> "GroupDetails":
+        with connected_to(one) as connection:
+            return show_group(connection, name)
+
+    answers = ask_each(chosen_brokers(settings, broker), group_of).without(GroupNotFound)
+    described = [
+        {"group": found.group, **of_broker(settings, broker_name), **_settings(found.settings), **_parts(found)}
+        for broker_name, found in answers.results.items()
+    ]
+    if as_json:
+        for each in described:
+            print(json.dumps(each))
+    elif described:
+        _print_group(described)
+    answers.check()
+
+
+_PARTS = {
+    "subscriptions": "It has no subscription.",
+    "members": "No member is there.",
+    "queues": "It has read no queue yet.",
+}
+
+
+def _settings(settings: "GroupSettings") -> Row:
+    return {
+        "consume": yes_or_no(settings.consume_enable),
+        "broadcast": yes_or_no(settings.consume_broadcast_enable),
+        "retry_queues": settings.retry_queue_nums,
+        "retry_max_times": settings.retry_max_times,
+        "subscription_version": settings.subscription_version,
+        "created": shown_time(settings.created_at),
+    }
+
+
+def _parts(found: "GroupDetails") -> dict[str, list[Row]]:
+    return {
+        "subscriptions": [
+            {"topic": each.topic, "type": each.expression_type, "expression": each.expression, "version": each.version}
+            for each in found.subscriptions
+        ],
+        "members": [
+            {
+                "client_id": each.client_id,
+                "model": each.message_model,
+                "queues": each.queues,
+                "since": shown_time(each.registered_at),
+                "silent_seconds": seconds(each.silent_seconds),
+                "language": each.language,
+                "version": each.version,
+            }
+            for each in found.members
+        ],
+        "queues": [
+            {
+                "topic": each.topic,
+                "queue": each.queue_id,
+                "next_offset": each.next_offset,
+                "max_offset": each.max_offset,
+                "lag": each.lag,
+                "lag_seconds": seconds(each.lag_seconds),
+                "owner": each.owner,
+                "epoch": each.epoch,
+                "updated": shown_time(each.updated_at),
+            }
+            for each in found.progress
+        ],
+    }
+
+
+def _print_group(described: list[dict[str, Any]]) -> None:
+    """A line of settings for each broker, then a table of each part with the rows of all of them."""
+    from mqdb.cli.console import standard_output
+
+    console = standard_output()
+    for each in described:
+        values = {name: value for name, value in each.items() if name != "group" and name not in _PARTS}
+        console.print(
+            f"[bold]{each['group']}[/bold]: {', '.join(f'{spoken(name)} {value}' for name, value in values.items())}"
+        )
+    for part, nothing in _PARTS.items():
+        rows = [
+            ({"broker": each["broker"]} if "broker" in each else {}) | row for each in described for row in each[part]
+        ]
+        console.print()
+        console.print(table_of(rows) if rows else nothing)
+
+
+@app.command("set", cls=Command)
+def set_(
+    context: typer.Context,
+    name: GroupName,
+    retry_max_times: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Deliveries after the first, before a message goes to the DLQ.", min=0),
+    ] = None,
+    retry_queues: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Queues of its retry topic, when that is made.", min=1),
+    ] = None,
+    consume: Annotated[
+        bool | None, typer.Option("--consume/--no-consume", help="Whether its members get messages.")
+    ] = None,
+    broadcast: Annotated[
+        bool | None, typer.Option("--broadcast/--no-broadcast", help="Whether they may consume by broadcasting.")
+    ] = None,
+    broker: Brokers = None,
+) -> None:
+    """Change settings of a group; one that does not exist is made.
+
+    What is not given stays as it is. As with mqadmin updateSubGroup.
+
+    \b
+    [bold]Examples[/bold]
+      mqdb group set billing --retry-max-times 3
+      mqdb group set billing --no-consume
+    """
+    from mqdb.broker.groups import update_group
+
+    settings = start(context)
+
+    def set_on(one: "BrokerDsn") -> None:
+        with connected_to(one) as connection:
+            changed = update_group(
+                connection,
+                name,
+                retry_max_times=retry_max_times,
+                retry_queue_nums=retry_queues,
+                consume_enable=consume,
+                consume_broadcast_enable=broadcast,
+            )
+        now = ", ".join(f"{spoken(setting)} {value}" for setting, value in list(_settings(changed).items())[:4])
+        print(f"group {name}{on(settings, one)}: {now}")
+
+    ask_each(chosen_brokers(settings, broker), set_on).check()
+
+
+@app.command(cls=Command)
+def delete(
+    context: typer.Context,
+    name: GroupName,
+    with_topics: Annotated[
+        bool, typer.Option("--with-topics", help="Delete its retry topic and its DLQ as well, with all messages.")
+    ] = False,
+    broker: Brokers = None,
+    yes: Yes = False,
+) -> None:
+    """Delete a group with its offsets and subscriptions. Refused while it has live members.
+
+    A consumer that joins it later is a new group, which begins where it says.
+
+    \b
+    [bold]Examples[/bold]
+      mqdb group delete billing
+      mqdb group delete billing --with-topics --yes
+    """
+    from mqdb.broker.groups import delete_group
+
+    settings = start(context)
+    brokers = chosen_brokers(settings, broker)
+    if not yes:
+        if not sys.stdin.isatty():
+            raise ParameterInvalid("delete", name, "nobody is there to confirm it; add --yes")
+        what = f"group {name} and all its offsets" + (", its retries and its DLQ" if with_topics else "")
+        where = f" on {', '.join(one.name for one in brokers)}" if has_several(settings) else ""
+        typer.confirm(f"Delete {what}{where}?", abort=True)
+
+    def delete_on(one: "BrokerDsn") -> None:
+        with connected_to(one) as connection:
+            gone = delete_group(connection, name, with_topics=with_topics)
+        topics = f", and topic {' and '.join(map(shlex.quote, gone))}" if gone else ""
+        print(f"group {name} is deleted{on(settings, one)}{topics}")
+
+    ask_each(brokers, delete_on).without(GroupNotFound).check()

@@ -1,0 +1,42 @@
+"""Where an offset goes: what `mqdb group offset reset --to` may be given."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from mqdb.cli.times import parse_time
+from mqdb.errors import ParameterInvalid
+
+if TYPE_CHECKING:
+    from mqdb.broker.offset_reset import ResetTarget
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def parse_target(text: str) -> "ResetTarget":
+    """An end, an offset, or a time: ISO 8601, how long ago, or milliseconds since 1970 behind an @. ParameterInvalid.
+
+    Negative milliseconds are the latest, as in RocketMQ.
+    """
+    from mqdb.broker.offset_reset import Boundary
+
+    if text.lower() in [*Boundary]:
+        return Boundary(text.lower())
+    if re.fullmatch(r"\d+", text, re.ASCII):
+        return int(text)
+    if match := re.fullmatch(r"@(-?\d+)", text, re.ASCII):
+        milliseconds = int(match[1])
+        if milliseconds < 0:
+            return Boundary.LATEST
+        try:
+            return _EPOCH + timedelta(milliseconds=milliseconds)
+        except OverflowError as error:
+            raise ParameterInvalid("to", text, "is beyond the year 9999; write milliseconds since 1970") from error
+    try:
+        return parse_time("to", text)
+    except ParameterInvalid as error:
+        reason = (
+            "write earliest, latest, the number of an offset, a time as 2026-07-14T09:30+02:00, how long ago as 30m, "
+            "2h or 7d, or milliseconds since 1970 as @1784014200000"
+        )
+        raise ParameterInvalid("to", text, reason) from error

@@ -1,0 +1,74 @@
+"""What commands that look at things print: a table for people, a JSON object a line for programs."""
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from mqdb.dsn import BrokerDsn
+    from mqdb.settings import Settings
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
+Brokers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--broker", metavar="NAME", help="Only on this broker; may be repeated. Unset, on all.", show_default=False
+    ),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+#: Values by their names in JSON; a table's columns have the same names with blanks.
+Row: TypeAlias = dict[str, Any]
+
+
+def has_several(settings: "Settings") -> bool:
+    """Whether there are several brokers, so that one has to say which."""
+    return len(settings.brokers) > 1
+
+
+def on(settings: "Settings", broker: "BrokerDsn") -> str:
+    """Where something was done, for the end of a sentence; "" where there is one broker only."""
+    return f" on {broker.name}" if has_several(settings) else ""
+
+
+def of_broker(settings: "Settings", broker_name: str) -> Row:
+    """The column that says of which broker a row is, where there are several."""
+    return {"broker": broker_name} if has_several(settings) else {}
+
+
+def print_rows(rows: Sequence[Row], as_json: bool, nothing: str) -> None:
+    """Print rows with the same names; for people, `nothing` in place of a table without rows."""
+    if as_json:
+        for row in rows:
+            print(json.dumps(row))
+        return
+    from mqdb.cli.console import standard_output
+
+    standard_output().print(table_of(rows) if rows else nothing)
+
+
+def table_of(rows: Sequence[Row]) -> "Table":
+    """A table of rows with the same names; numbers stand right."""
+    from mqdb.cli.console import table
+
+    numbers = [spoken(name) for name, value in rows[0].items() if isinstance(value, int | float)]
+    return table([spoken(name) for name in rows[0]], [tuple(row.values()) for row in rows], right=numbers)
+
+
+def spoken(name: str) -> str:
+    """A name as a heading."""
+    return name.replace("_", " ")
+
+
+def seconds(value: float | None) -> float | None:
+    """Seconds, to the tenth."""
+    return None if value is None else round(value, 1)
+
+
+def yes_or_no(value: bool) -> str:
+    """A switch, as people read it."""
+    return "yes" if value else "no"

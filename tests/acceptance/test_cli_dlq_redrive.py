@@ -1,0 +1,258 @@
+"""`mqdb dlq redrive`: what it moves and repairs, what it refuses, and how it is stopped."""
+
+import os
+import stat
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection, text
+
+from mqdb.compression import Compression, compressed_flag
+from mqdb.message import ReceivedMessage
+from mqdb_client import ConsumeConcurrentlyStatus
+from mqdb_client.consumer.message_listener import ConsumeConcurrentlyContext
+from tests.fixtures.broker import dispatch_all
+from tests.fixtures.command_line import Outcome, Place, served
+from tests.fixtures.consumers import Inbox, Member
+from tests.fixtures.dead_letters import bury, json_lines, letter_id, redriven, results, stored
+from tests.fixtures.postgres import Database, query
+from tests.fixtures.processes import wait_until
+
+
+@pytest.fixture
+def place(database: Database, tmp_path: Path) -> Place:
+    """A broker that nobody serves: `mqdb dlq` dispatches for itself."""
+    return Place(tmp_path, database.dsn)
+
+
+def assert_refused(outcome: Outcome, *parts: str) -> None:
+    """One line on standard error, with all these parts in it."""
+    assert outcome.code == 1
+    assert outcome.errors.startswith("mqdb: ")
+    assert outcome.errors.count("\n") == 1
+    for part in parts:
+        assert part in outcome.errors
+
+
+def test_a_dry_run_lists_what_a_redrive_then_moves(place: Place, broker: Connection) -> None:
+    letters = [bury(broker, str(number), tag="paid" if number % 2 else None) for number in range(4)]
+    options = ("dlq", "redrive", "billing", "--tag", "paid")
+
+    planned = json_lines(place.done(*options, "--dry-run", "--json"))
+    listed = place.done(*options, "--dry-run")
+    assert redriven(broker) == []
+    moved = json_lines(place.done(*options, "--yes", "--json"))
+
+    assert [(each["log_pos"], each["status"]) for each in planned] == [(letters[1], "READY"), (letters[3], "READY")]
+    assert [line.split()[:2] for line in listed.splitlines()[:2]] == [["READY", each["msg_id"]] for each in planned]
+    assert [(each["msg_id"], each["status"]) for each in moved] == [(each["msg_id"], "REDRIVEN") for each in planned]
+    assert [each["new_log_pos"] for each in moved] == redriven(broker)
+
+
+def test_a_redrive_ends_with_a_summary_and_takes_nothing_twice(place: Place, broker: Connection) -> None:
+    for number in range(3):
+        bury(broker, str(number))
+    options = ("dlq", "redrive", "billing", "--yes")
+
+    first = place.done(*options, "--limit", "2", "--each").splitlines()
+    second = place.done(*options).splitlines()
+    third = place.done(*options, "--edit")
+    fourth = place.done(*options, "--again").splitlines()
+
+    assert [line.split()[0] for line in first[:2]] == ["REDRIVEN", "REDRIVEN"]
+    assert first[-1].split() == ["REDRIVEN", "2"]
+    assert (second[2].split(), second[3]) == (
+        ["REDRIVEN", "1"],
+        "2 more were redriven before; --again takes them, too.",
+    )
+    assert third.splitlines()[0] == "No message meets the conditions."
+    assert fourth[2].split() == ["REDRIVEN", "3"]
+    assert len(redriven(broker)) == 6
+
+
+def test_a_message_that_cannot_be_redriven_ends_in_a_row_and_an_error(place: Place, broker: Connection) -> None:
+    bury(broker)
+    place.done("topic", "create", "%RETRY%billing", "--queues", "1", "--perm", "4")
+
+    outcome = place.call("dlq", "redrive", "billing", "--yes")
+
+    assert "FAILED" in outcome.text
+    assert "permission is 4, without the 2 of W" in outcome.text
+    assert_refused(outcome, "1 of 1 messages cannot be redriven")
+    assert [row[1] for row in results(broker)] == ["FAILED"]
+
+
+def test_messages_go_to_a_topic_for_all_its_groups(place: Place, broker: Connection) -> None:
+    bury(broker, "an order")
+    place.done("topic", "create", "orders-again", "--queues", "1")
+
+    place.done("dlq", "redrive", "billing", "--to-topic", "orders-again", "--yes")
+
+    with served(place):
+        wait_until(lambda: place.done("consume", "orders-again", "--exit") == "an order\n")
+
+
+@pytest.mark.parametrize("option", ["--body", "--body-file", "--edit"])
+def test_a_message_is_repaired_and_redriven(place: Place, broker: Connection, tmp_path: Path, option: str) -> None:
+    packed = zlib.compress(b"a brocken order")
+    log_pos = bury(broker, stored=packed, sys_flag=compressed_flag(Compression.ZLIB))
+    file = tmp_path / "body"
+    file.write_bytes(b"a broken order")
+    editor = tmp_path / "editor"
+    editor.write_text('#!/bin/sh\nsed "s/brocken/broken/" "$1" > "$1.new" && mv "$1.new" "$1"\n')
+    editor.chmod(editor.stat().st_mode | stat.S_IXUSR)
+    given = {"--body": ["a broken order"], "--body-file": [str(file)], "--edit": []}
+
+    options = ("--id", letter_id(broker, log_pos), option, *given[option], "--yes")
+    place.done("dlq", "redrive", "billing", *options, EDITOR=str(editor))
+
+    (new_log_pos,) = redriven(broker)
+    copy = stored(broker, new_log_pos)
+    assert (copy["body"], copy["sys_flag"]) == (b"a broken order", 0)
+    assert copy["msg_id"] == stored(broker, log_pos)["msg_id"]
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        (["--body", "x"], ["body = '2 messages'", "choose it with --id"]),
+        (["--edit"], ["edit = '2 messages'"]),
+        (["--body", "x", "--edit"], ["give one of --body, --body-file and --edit"]),
+        (["--body", "", "--limit", "1"], ["the body is empty"]),
+        (["--body-file", "/nowhere"], ["body_file = '/nowhere'", "No such file"]),
+        (["--edit", "--limit", "1"], ["edit = 'true'", "left the body as it was"]),
+        (["--rate", "fast"], ["rate = 'fast'", "100/s"]),
+        (["--rate", "0"], ["rate = '0'"]),
+        (["--since", "yesterday"], ["since = 'yesterday'", "2h"]),
+        (["--since", "99999999999d"], ["since = '99999999999d'"]),
+        (["--id", "7"], ["message id = '7'", "32 hexadecimal digits"]),
+        (["--tag", "||"], ["tag expression '||'"]),
+        (["--to-topic", "nowhere"], ["topic 'nowhere' does not exist", "mqdb topic create nowhere"]),
+        (["--to-topic", "read-only"], ["topic 'read-only' takes no messages"]),
+        (["--to-topic", "SCHEDULE_TOPIC_XXXX"], ["belongs to the broker"]),
+        (["--to-topic", "two words"], ["topic name 'two words'"]),
+        (["--where", "attempts > 3; DROP TABLE mqdb.redrive"], ["where = ", "syntax error", "at character 13"]),
+        (["--broker", "broker-x"], ["broker = 'broker-x'"]),
+    ],
+    ids=" ".join,
+)
+def test_a_redrive_that_cannot_be_obeyed_is_refused_and_moves_nothing(
+    place: Place, broker: Connection, options: list[str], parts: list[str]
+) -> None:
+    bury(broker, "a")
+    bury(broker, "b")
+    place.done("topic", "create", "read-only", "--perm", "4")
+
+    refused = place.call("dlq", "redrive", "billing", "--yes", *options, EDITOR="true", VISUAL="")
+
+    assert_refused(refused, *parts)
+    assert (redriven(broker), results(broker)) == ([], [])
+
+
+def test_nothing_is_redriven_when_nobody_is_there_to_confirm(place: Place, broker: Connection) -> None:
+    bury(broker)
+
+    refused = place.call("dlq", "redrive", "billing")
+
+    assert_refused(refused, "redrive = 'billing': nobody is there to confirm it; add --yes, or --dry-run")
+    assert redriven(broker) == []
+
+
+def test_ctrl_c_ends_a_redrive_between_two_batches_and_it_goes_on_later(place: Place, broker: Connection) -> None:
+    for number in range(40):
+        bury(broker, str(number))
+    dispatch_all(broker)
+
+    with place.running("dlq", "redrive", "billing", "--yes", "--each", "--rate", "20/s") as redrive:
+        redrive.line_with("REDRIVEN")
+        code, errors = redrive.interrupt()
+
+    copies = redriven(broker)
+    assert code == 130
+    assert errors == f"mqdb: stopped after {len(copies)} of 40 messages\n"
+    assert 0 < len(copies) < 40
+    assert [new for _, _, new in results(broker)] == copies
+    place.done("dlq", "redrive", "billing", "--yes")
+    assert len(redriven(broker)) == 40
+    assert len({log_pos for log_pos, _, _ in results(broker)}) == 40
+
+
+@pytest.mark.parametrize("command", ["export billing", "redrive billing --yes --json"])
+def test_progress_on_a_terminal_takes_nothing_from_standard_output(
+    place: Place, broker: Connection, command: str
+) -> None:
+    log_pos = bury(broker)
+    ours, theirs = os.openpty()
+    try:
+        process = subprocess.run(
+            [sys.executable, "-m", "mqdb", "dlq", *command.split()],
+            stdout=subprocess.PIPE,
+            stderr=theirs,
+            env=place.environ({"TERM": "xterm"}),
+            cwd="/",
+            timeout=60,
+            check=True,
+        )
+        shown = os.read(ours, 100_000)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+    assert [each["log_pos"] for each in json_lines(process.stdout.decode())] == [log_pos]
+    assert b"100%" in shown
+
+
+def test_a_rate_is_kept(place: Place, broker: Connection) -> None:
+    for number in range(5):
+        bury(broker, str(number))
+
+    place.done("dlq", "redrive", "billing", "--yes", "--rate", "10")
+
+    times = "SELECT extract(epoch FROM max(redriven_at) - min(redriven_at))::float FROM mqdb.redrive_result"
+    assert place.dsn is not None
+    seconds = query(place.dsn, times)
+    assert isinstance(seconds, float)
+    assert seconds >= 0.35
+
+
+class Shop(Inbox):
+    """Gives up what it has no price for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prices: dict[str, int] = {}
+
+    def sell(
+        self, messages: list[ReceivedMessage], context: ConsumeConcurrentlyContext
+    ) -> ConsumeConcurrentlyStatus | None:
+        context.delay_level_when_next_consume = -1
+        _ = [self.prices[message.body.decode()] for message in messages]
+        return self(messages)
+
+
+def test_a_redriven_message_comes_to_the_group_that_failed_it_and_to_no_other(
+    place: Place, broker: Connection, member: Member
+) -> None:
+    place.done("topic", "create", "orders", "--queues", "1")
+    shop, stock = Shop(), Inbox()
+    member(shop.sell, group="billing")
+    member(stock, group="shipping")
+    # In this process the log of the consumers would be on standard error of the command that sends.
+    message_id = broker.scalar(text("SELECT mqdb.send('orders', 'apples'::text, keys => 'order-17')"))
+    stock.wait_for(1)
+    wait_until(lambda: broker.scalar(text("SELECT count(*) FROM mqdb.dlq")))
+
+    (letter,) = json_lines(place.done("dlq", "list", "billing", "--json"))
+    shop.prices["apples"] = 3
+    place.done("dlq", "redrive", "billing", "--yes")
+
+    shop.wait_for(1, 30)
+    assert (letter["msg_id"], letter["exception"], letter["error"]) == (message_id, "KeyError", "'apples'")
+    assert (letter["topic"], letter["origin_queue_id"], letter["origin_queue_offset"]) == ("orders", 0, 0)
+    (message,) = shop.messages
+    assert (message.message_id, message.topic, message.keys) == (message_id, "orders", ("order-17",))
+    assert message.reconsume_times == 0
+    assert len(stock.messages) == 1

@@ -1,0 +1,241 @@
+"""`mqdb group`: look at groups, change and delete them, set their offsets."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqdb.broker.groups import update_group
+from mqdb.store.engine import create_engine
+from tests.fixtures.command_line import Place, served
+from tests.fixtures.consumers import Inbox, Member
+from tests.fixtures.postgres import Database, query
+from tests.fixtures.processes import wait_until
+
+
+@pytest.fixture
+def place(database: Database, tmp_path: Path) -> Iterator[Place]:
+    """A broker with a topic of one queue with four messages, of which group `billing` has one yet to consume."""
+    with served(Place(tmp_path, database.dsn)) as place:
+        place.done("topic", "create", "orders", "--queues", "1")
+        place.done("send", "orders", "one", "two", "three", "four")
+        place.done("group", "set", "billing")
+        place.done("group", "offset", "reset", "billing", "orders", "--to", "3", "--yes")
+        yield place
+
+
+def rows(printed: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in printed.splitlines()]
+
+
+def orders(printed: str) -> list[dict[str, Any]]:
+    """The rows of topic orders; the group has a retry topic as well."""
+    return [row for row in rows(printed) if row["topic"] == "orders"]
+
+
+# -- list, show, set, delete --------------------------------------------------------------------
+
+
+def test_groups_are_listed_with_their_lag(place: Place) -> None:
+    (group,) = rows(place.done("group", "list", "--json"))
+
+    assert (group["group"], group["members"], group["model"], group["lag"]) == ("billing", 0, None, 1)
+    assert group["lag_seconds"] >= 0
+    assert "billing" in place.done("group", "list")
+
+
+def test_without_a_group_the_list_says_so(database: Database, tmp_path: Path) -> None:
+    place = Place(tmp_path, database.dsn)
+
+    assert place.done("group", "list") == "There is no group yet.\n"
+    assert place.done("group", "list", "--json") == ""
+
+
+def test_a_group_is_shown_with_settings_subscriptions_members_and_queues(place: Place, member: Member) -> None:
+    inbox = Inbox()
+    member(inbox, group="billing")
+    inbox.wait_for(1)
+    wait_until(lambda: orders_of(place)["lag"] == 0)
+
+    (shown,) = rows(place.done("group", "show", "billing", "--json"))
+    printed = place.done("group", "show", "billing")
+
+    assert (shown["retry_max_times"], shown["consume"]) == (16, "yes")
+    assert [each for each in shown["subscriptions"] if each["topic"] == "orders"] == [
+        {"topic": "orders", "type": "TAG", "expression": "*", "version": shown["subscription_version"]}
+    ]
+    (one,) = shown["members"]
+    assert (one["model"], one["language"]) == ("CLUSTERING", "PYTHON")
+    assert 0 <= one["silent_seconds"] < 60
+    owners = {each["owner"] for each in shown["queues"] if each["topic"] == "orders"}
+    assert owners == {one["client_id"]}
+    for text in ("billing: consume yes", "retry max times 16", one["client_id"], "orders"):
+        assert text in printed
+
+
+def orders_of(place: Place, group: str = "billing") -> dict[str, Any]:
+    (shown,) = rows(place.done("group", "show", group, "--json"))
+    (queue,) = [each for each in shown["queues"] if each["topic"] == "orders"]
+    assert isinstance(queue, dict)
+    return queue
+
+
+def test_a_group_that_nobody_knows_is_an_error(place: Place) -> None:
+    for arguments in (("show", "nobody"), ("delete", "nobody", "--yes"), ("offset", "reset", "nobody", "orders")):
+        extra = ("--to", "latest", "--yes") if "reset" in arguments else ()
+        refused = place.call("group", *arguments, *extra)
+        assert (refused.code, refused.text) == (1, "")
+        assert refused.errors.startswith("mqdb: group 'nobody' does not exist")
+
+
+def test_settings_are_changed_one_by_one_and_a_new_group_is_made(place: Place) -> None:
+    place.done("group", "set", "billing", "--retry-max-times", "3")
+    printed = place.done("group", "set", "billing", "--no-consume")
+    place.done("group", "set", "new-one", "--retry-queues", "2")
+
+    assert printed == "group billing: consume no, broadcast yes, retry queues 1, retry max times 3\n"
+    assert "retry queues 2" in place.done("group", "show", "new-one")
+    refused = place.call("group", "set", "no group", "--retry-max-times", "3")
+    assert (refused.code, "group name 'no group'" in refused.errors) == (1, True)
+
+
+def test_a_group_is_deleted_with_its_topics_when_asked(place: Place) -> None:
+    place.done("topic", "create", "%DLQ%billing", "--queues", "1")
+
+    assert place.done("group", "delete", "billing", "--yes", "--with-topics").startswith("group billing is deleted")
+
+    assert place.done("group", "list", "--json") == ""
+    assert "%" not in place.done("topic", "list")
+
+
+def test_a_group_with_live_members_is_not_deleted(place: Place, member: Member) -> None:
+    consumer = member(Inbox(), group="billing")
+
+    refused = place.call("group", "delete", "billing", "--yes")
+    consumer.shutdown()
+
+    assert refused.code == 1
+    assert "has live members" in refused.errors
+    assert place.done("group", "delete", "billing", "--yes").startswith("group billing is deleted")
+
+
+@pytest.mark.parametrize(
+    "arguments", [("delete", "billing"), ("offset", "reset", "billing", "orders", "--to", "earliest")]
+)
+def test_nothing_is_done_when_nobody_is_there_to_confirm(place: Place, arguments: tuple[str, ...]) -> None:
+    refused = place.call("group", *arguments)
+
+    assert (refused.code, refused.text) == (1, "")
+    assert refused.errors.rstrip().endswith("obody is there to confirm it; add --yes")
+    assert orders_of(place)["next_offset"] == 3
+
+
+# -- offsets ------------------------------------------------------------------------------------
+
+
+def test_a_reset_is_shown_first_then_done_and_remembered(place: Place) -> None:
+    reset = ("group", "offset", "reset", "billing", "orders", "--to", "1", "--reason", "wrong prices", "--json")
+    expected = {"topic": "orders", "queue": 0, "old_offset": 3, "new_offset": 1, "come_again": 2, "skipped": 0}
+
+    assert rows(place.done(*reset, "--dry-run")) == [expected]
+    assert orders_of(place)["next_offset"] == 3
+    assert rows(place.done(*reset, "--yes")) == [expected]
+    assert orders_of(place)["next_offset"] == 1
+    record, _ = rows(place.done("group", "offset", "history", "billing", "--json"))
+    assert (record["old_offset"], record["new_offset"], record["reason"]) == (3, 1, "reset to 1: wrong prices")
+    assert place.done("consume", "orders", "--group", "billing", "--exit") == "two\nthree\nfour\n"
+
+
+def test_a_reset_to_a_time(place: Place) -> None:
+    reset = ("group", "offset", "reset", "billing", "orders", "--yes", "--json", "--to")
+
+    found = [rows(place.done(*reset, time))[0]["new_offset"] for time in ("1h", "2099-01-01", "@0", "@-1")]
+
+    assert found == [0, 4, 0, 4]
+
+
+def test_a_reset_asks_on_a_terminal(place: Place) -> None:
+    def answered(answer: bytes) -> str:
+        ours, theirs = pty.openpty()
+        arguments = ["group", "offset", "reset", "billing", "orders", "--to", "earliest"]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "mqdb", *arguments],
+            stdin=theirs,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=place.environ({}),
+            cwd="/",
+        )
+        os.close(theirs)
+        os.write(ours, answer)
+        printed, _ = process.communicate(timeout=60)
+        os.close(ours)
+        return printed.decode()
+
+    refused = answered(b"n\n")
+    before = orders_of(place)["next_offset"]
+    answered(b"y\n")
+
+    assert "Reset group billing in topic orders to earliest? [y/N]:" in refused
+    assert "come again" in refused
+    assert (before, orders_of(place)["next_offset"]) == (3, 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("billing", "orders", "--to", "5"), "mqdb: to = 5: queue 0 of topic 'orders' has offsets 0 to 4"),
+        (("billing", "orders", "--to", "soon"), "mqdb: to = 'soon': write earliest, latest"),
+        (("billing", "nothing", "--to", "0"), "mqdb: topic 'nothing' does not exist"),
+        (("billing", "orders", "--to", "0", "--queue", "7"), "mqdb: topic 'orders' has queues 0 to 0, not 7"),
+    ],
+)
+def test_a_reset_that_makes_no_sense_is_refused(place: Place, arguments: tuple[str, ...], sentence: str) -> None:
+    refused = place.call("group", "offset", "reset", *arguments, "--yes")
+
+    assert refused.code == 1
+    assert refused.errors.startswith(sentence)
+    assert orders_of(place)["next_offset"] == 3
+
+
+def test_a_clone_goes_on_where_its_source_stands(place: Place) -> None:
+    place.done("group", "offset", "clone", "billing", "audit", "--yes")
+
+    assert orders_of(place, "audit")["next_offset"] == 3
+    assert place.done("consume", "orders", "--group", "audit", "--exit") == "four\n"
+
+
+# -- several brokers ----------------------------------------------------------------------------
+
+
+def test_of_several_brokers_each_has_the_group_for_itself(
+    database: Database, second_database: Database, tmp_path: Path
+) -> None:
+    query(second_database.dsn, "update mqdb.broker set broker_name = 'broker-b'")
+    engine = create_engine(second_database.dsn)
+    with engine.connect() as connection:
+        update_group(connection, "only-b", retry_max_times=1)
+    engine.dispose()
+    place = Place(tmp_path, f"broker-a={database.dsn};broker-b={second_database.dsn}")
+    place.done("topic", "create", "orders", "--queues", "1")
+    place.done("group", "set", "both", "--retry-max-times", "2")
+
+    listed = rows(place.done("group", "list", "--json"))
+    changed = rows(place.done("group", "offset", "reset", "only-b", "orders", "--to", "latest", "--yes", "--json"))
+
+    assert [(row["group"], row["broker"]) for row in listed] == [
+        ("both", "broker-a"),
+        ("both", "broker-b"),
+        ("only-b", "broker-b"),
+    ]
+    assert [row["broker"] for row in changed] == ["broker-b"]
+    assert len(rows(place.done("group", "show", "both", "--json", "--broker", "broker-b"))) == 1
+    assert place.done("group", "delete", "both", "--yes") == (
+        "group both is deleted on broker-a\ngroup both is deleted on broker-b\n"
+    )
