@@ -185,6 +185,8 @@ class ConsumeTransactionally:
         fields = {"queue": str(queue), "reason": str(attempt.error)}
         if attempt.end is End.UNKNOWN:
             logger.warning("a transaction was refused or not answered, the queue is taken again", extra=fields)
+        elif attempt.end is End.COLLIDED:
+            logger.warning("a transaction has met others too often, and counts as failed", extra=fields)
         elif attempt.end is End.UNREACHED and broker_name not in self._unreached:
             self._unreached.add(broker_name)
             logger.warning("transactions fail, and are tried again", extra=fields)

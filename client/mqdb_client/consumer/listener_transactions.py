@@ -5,7 +5,7 @@ prepared in a way that suits only mqdb. But the listener cannot commit.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Final, NoReturn
 
 import psycopg
@@ -82,8 +82,10 @@ def _roll_back(connection: Connection, *, is_reusable: bool) -> None:
         return
     if not is_lost(connection):
         # Below SQLAlchemy, which takes a transaction as over whose commit was refused.
-        with suppress(psycopg.Error):
+        try:
             driver(connection).rollback()
+        except psycopg.Error:  # stuck in a pipeline that the server has left, it does not count as closed
+            driver(connection).close()
     if is_lost(connection) or not is_reusable:  # its pool may be gone, and nobody would close it
         connection.invalidate()
     connection.close()
