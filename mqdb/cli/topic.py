@@ -102,7 +102,7 @@ def create(
 @app.command("list", cls=Command)
 def list_(
     context: typer.Context,
-    everything: Annotated[bool, typer.Option("--all", help="The topics of the broker itself and of groups, too.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Also those of the broker and of groups.")] = False,
     broker: Brokers = None,
     as_json: Json = False,
 ) -> None:

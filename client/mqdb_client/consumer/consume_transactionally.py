@@ -172,7 +172,8 @@ class ConsumeTransactionally:
                 break
             logger.info("a transaction has met others, and is tried again", extra=where(messages))
             attempt = listener.attempt(process_queue, messages)
-        self._report(process_queue, attempt)
+        if attempt.end is not End.COMMITTED or self._unreached:
+            self._report(process_queue, attempt)
         if attempt.end in (End.COMMITTED, End.UNKNOWN):
             return attempt.end, 0.0
         if attempt.end is End.UNREACHED:
