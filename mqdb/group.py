@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Final
 
 from mqdb.errors import NameInvalid, ParameterInvalid
-from mqdb.topic import check_name
+from mqdb.topic import MAX_QUEUE_NUMS, check_name
 
 #: RocketMQ 5.3.4; earlier versions took 255.
 MAX_GROUP_LENGTH: Final = 120
@@ -68,12 +68,12 @@ class SubscriptionGroupConfig:
 
     def __post_init__(self) -> None:
         check_group_name(self.name)
-        _check_count("retry_queue_nums", self.retry_queue_nums, 1)
-        _check_count("retry_max_times", self.retry_max_times, 0)
+        _check_count("retry_queue_nums", self.retry_queue_nums, 1, MAX_QUEUE_NUMS)
+        _check_count("retry_max_times", self.retry_max_times, 0, _MAX_INTEGER)
         if self.consume_timeout <= timedelta(0):
             raise ParameterInvalid("consume_timeout", str(self.consume_timeout), "must be longer than 0 seconds")
 
 
-def _check_count(name: str, value: object, lowest: int) -> None:
-    if not isinstance(value, int) or not lowest <= value <= _MAX_INTEGER:
-        raise ParameterInvalid(name, value, f"must be from {lowest} to {_MAX_INTEGER:,}")
+def _check_count(name: str, value: object, lowest: int, highest: int) -> None:
+    if not isinstance(value, int) or not lowest <= value <= highest:
+        raise ParameterInvalid(name, value, f"must be from {lowest} to {highest:,}")

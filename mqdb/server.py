@@ -173,8 +173,10 @@ class Server:
             name = broker_info(connection).broker_name
             if name != broker.name:
                 raise BrokerMisnamed(redact(broker.dsn), broker.name, name)
-            if set_delay_levels(connection, self._settings.delay_levels):
-                logger.info("changed the delay levels", extra={"levels": self._settings.message_delay_level})
+            levels = self._settings.delay_levels
+            if levels is not None and set_delay_levels(connection, levels):
+                # What waits already may come earlier by it.
+                logger.warning("changed the delay levels", extra={"levels": self._settings.message_delay_level})
 
     def _make_services(self, scheduler: BackgroundScheduler) -> list[Service[Any]]:
         context = Context(self._connect, may_act=self._leadership.is_leader)

@@ -33,7 +33,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from mqdb.delay_level import DEFAULT_DELAY_LEVELS, DelayLevels, parse_delay_levels
+from mqdb.delay_level import DelayLevels, parse_delay_levels
 from mqdb.dsn import BrokerDsn, is_broker_name, parse_brokers, redact
 from mqdb.errors import DelayLevelsInvalid, SettingInvalid, shown
 
@@ -124,7 +124,7 @@ class Settings(BaseSettings):
     """From here on old messages are dropped at any hour."""
     disk_clean_forcibly_percent: Percent = 85
     """From here on messages younger than `file_reserved_time` are dropped as well."""
-    message_delay_level: str = DEFAULT_DELAY_LEVELS
+    message_delay_level: str | None = None
     """How long delay level 1, 2, ... take, with the units s, m, h and d; `mqdb serve` sets it for its broker."""
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
 
@@ -151,9 +151,9 @@ class Settings(BaseSettings):
         return next((pool.dsn for pool in pools if pool.name == broker_name), None)
 
     @property
-    def delay_levels(self) -> DelayLevels:
-        """What `message_delay_level` says."""
-        return parse_delay_levels(self.message_delay_level)
+    def delay_levels(self) -> DelayLevels | None:
+        """What `message_delay_level` says; None where it says nothing."""
+        return None if self.message_delay_level is None else parse_delay_levels(self.message_delay_level)
 
     def origin(self, name: str) -> str:
         """`argument`, `environment MQDB_PORT`, `file /etc/mqdb.toml` or `default`."""
@@ -187,9 +187,9 @@ class Settings(BaseSettings):
 
     @field_validator("message_delay_level")
     @classmethod
-    def _is_delay_levels(cls, value: str) -> str:
+    def _is_delay_levels(cls, value: str | None) -> str | None:
         try:
-            return parse_delay_levels(value).text
+            return None if value is None else parse_delay_levels(value).text
         except DelayLevelsInvalid as error:
             raise ValueError(f"{shown(error.word)} {error.reason}") from error
 

@@ -268,9 +268,16 @@ class ClientInstance:
 
     def change(self, registration: Registration, *, may_be_down: bool = False) -> None:
         """Subscribe to something else in a group that was entered. Raises what `membership.register` raises."""
+        key = (registration.group, registration.kind)
         with self._registering:
-            self._accepted.discard((registration.group, registration.kind))
-            self._register(registration, may_be_down=may_be_down)
+            was_accepted = key in self._accepted
+            self._accepted.discard(key)
+            try:
+                self._register(registration, may_be_down=may_be_down)
+            except BaseException:
+                if was_accepted:
+                    self._accepted.add(key)
+                raise
 
     def _register(self, registration: Registration, *, may_be_down: bool) -> None:
         registration = registration._replace(client_id=self.client_id)
@@ -392,6 +399,7 @@ class ClientInstance:
                     is_known = membership.heartbeat(connection, self.client_id)
                 if not is_known:
                     logger.warning("the broker had given this client up", extra={"client_id": self.client_id})
+                if not is_known or self._accepted != self._registrations.keys():
                     self._register_all()
         self.routes.refresh()
         return self._heartbeat_seconds
@@ -399,8 +407,14 @@ class ClientInstance:
     def _register_all(self) -> None:
         with self._registering, self.connect() as connection:
             for key, registration in self._registrations.items():
-                membership.register(connection, registration._replace(is_renewal=key in self._accepted))
-                self._accepted.add(key)
+                try:
+                    membership.register(connection, registration._replace(is_renewal=key in self._accepted))
+                    self._accepted.add(key)
+                except BrokerUnavailable:
+                    raise
+                except MqdbError as error:  # the affair of this group, and no reason to be missing in the others
+                    fields = {"group": registration.group, "broker": self.broker_name, "reason": str(error)}
+                    logger.warning("the broker refuses a client, which is tried again", extra=fields)
 
     def _tend_dispatch(self) -> float | None:
         has_consumers = any(kind is ClientKind.CONSUMER for _, kind in list(self._registrations))

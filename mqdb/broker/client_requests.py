@@ -73,7 +73,7 @@ def wait_for_answer(connection: Connection, request_id: int, timeout: timedelta 
 def open_requests(connection: Connection, client_id: str, group: str) -> list[ClientRequest]:
     """What a client has been asked about its consumer of a group, and has not answered; the oldest first."""
     with translated(target_of(connection)):
-        return client_requests.open_of(connection, client_id, group)
+        return client_requests.open_of(connection, client_id, group, ANSWER_TIMEOUT)
 
 
 def answer(connection: Connection, request_id: int, result: Mapping[str, Any]) -> bool:

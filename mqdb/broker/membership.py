@@ -54,17 +54,19 @@ def _agree(connection: Connection, registration: Registration) -> None:
     """
     group, given = registration.group, dict(registration.subscriptions)
     stored = subscriptions.lock(connection, group)
+    if registration.is_renewal:
+        return
     if not stored.consume_enable:
         raise ConsumptionForbidden(group, "consume_enable")
     if registration.message_model is MessageModel.BROADCASTING and not stored.consume_broadcast_enable:
         raise ConsumptionForbidden(group, "consume_broadcast_enable")
     version = registration.subscription_version
-    if registration.is_renewal or (stored.expressions == given and stored.version == version):
-        return
     others = clients.live_models(connection, group, but=registration.client_id)
     for client_id, model in others.items():
         if model is not registration.message_model:
             raise MessageModelConflict(group, model, registration.message_model, client_id)
+    if stored.expressions == given and stored.version == version:
+        return
     if others and (version < stored.version or (version == stored.version and stored.expressions != given)):
         raise SubscriptionConflict(group, stored.expressions, stored.version, given, version)
     subscriptions.replace(connection, stored.group_id, version, given)

@@ -133,8 +133,8 @@ class SegmentKeeper(PeriodicService[KeeperCounts]):
         writes_to = checkpoints.newest(connection)["dispatch"].segment
         disk_used = config.disk_used_percent() if config.disk_used_percent is not None else None
         old = expired(config.retention, now, known, writes_to, disk_used)
-        if old:
-            return before_delays(old, first_undelivered_segment(connection))
+        if old and (going := before_delays(old, first_undelivered_segment(connection))):
+            return going
         oldest = to_make_room(config.retention, known, writes_to, disk_used)
         if not oldest or self._context.clock.monotonic() < self._force_again_at:
             return []

@@ -37,11 +37,15 @@ def find(connection: Connection, request_id: int) -> ClientRequest | None:
     return None if row is None else ClientRequest(*row)
 
 
-def open_of(connection: Connection, client_id: str, group: str) -> list[ClientRequest]:
-    """What a client was asked about its consumer of that group and has not answered. Uses client_request_open."""
+def open_of(connection: Connection, client_id: str, group: str, patience: timedelta) -> list[ClientRequest]:
+    """What a client was asked about its consumer of that group, and somebody still waits for: `patience` at most.
+
+    Uses client_request_open.
+    """
     rows = _requests().where(
         client_request.c.client_id == client_id,
         client_request.c.answered_at.is_(None),
+        client_request.c.created_at > func.mqdb.now() - literal(patience, Interval()),
         client_request.c.arguments["group"].astext == group,
     )
     return [ClientRequest(*row) for row in connection.execute(rows.order_by(client_request.c.request_id))]

@@ -25,8 +25,7 @@ class StoredSubscriptions(NamedTuple):
 
 def lock(connection: Connection, group: str) -> StoredSubscriptions:
     """What a group has subscribed to; nobody else changes it until the transaction ends. A new group is made."""
-    connection.execute(insert(subscription_group).values(group_name=group).on_conflict_do_nothing())
-    row = connection.execute(
+    settings = (
         select(
             subscription_group.c.group_id,
             subscription_group.c.subscription_version,
@@ -35,7 +34,11 @@ def lock(connection: Connection, group: str) -> StoredSubscriptions:
         )
         .where(subscription_group.c.group_name == group)
         .with_for_update()
-    ).one()
+    )
+    row = None
+    while row is None:  # it may be deleted between the two
+        connection.execute(insert(subscription_group).values(group_name=group).on_conflict_do_nothing())
+        row = connection.execute(settings).one_or_none()
     expressions = connection.execute(
         select(subscription.c.topic, subscription.c.expression).where(subscription.c.group_id == row.group_id)
     )

@@ -11,6 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import NamedTuple
 
+import psutil
 import pytest
 from sqlalchemy import Connection, Engine, text
 
@@ -223,6 +224,7 @@ def test_a_member_that_was_stopped_for_long_starts_nothing_that_is_another_s(
         stopped = run(seconds=0.01)
         wait_until(lambda: stopped.done > 50, 30)
         stopped.send(signal.SIGSTOP)
+        wait_until(lambda: psutil.Process(stopped.process.pid).status() == psutil.STATUS_STOPPED)
         stopped_at = time.monotonic()
         give_up_all(broker)
         heir = run()

@@ -395,3 +395,36 @@ def test_where_a_leader_lives_nobody_else_dispatches(database: Database, instanc
     leader.close()
 
     wait_until(lambda: one(database, "SELECT count(*) FROM mqdb.consume_queue") == 1)
+
+
+def test_a_group_that_is_switched_off_does_not_take_the_others_of_its_process_along(
+    database: Database, instance: ClientInstance
+) -> None:
+    """After a lost connection all are registered again, whatever an operator thinks of one of them."""
+    for group in ("off", "on"):
+        instance.register(consumer_of(instance, group))
+    connection = database.connect()
+    connection.execute("UPDATE mqdb.subscription_group SET consume_enable = false WHERE group_name = 'off'")
+    connection.execute("DELETE FROM mqdb.client")
+
+    lose(database, instance)
+
+    wait_until(lambda: clients(database) == [("CONSUMER", "off"), ("CONSUMER", "on")])
+
+
+def test_what_the_broker_refuses_is_told_and_tried_again(
+    database: Database, instance: ClientInstance, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A broker that was down at the start may have other subscriptions of the group."""
+    refused, accepted = consumer_of(instance, "off"), consumer_of(instance, "on")
+    for registration in (refused, accepted):
+        instance.register(registration)
+    connection = database.connect()
+    connection.execute("UPDATE mqdb.subscription_group SET consume_enable = false WHERE group_name = 'off'")
+    connection.execute("DELETE FROM mqdb.client")
+    instance._accepted.clear()
+
+    wait_until(lambda: clients(database) == [("CONSUMER", "on")])
+    wait_until(lambda: "the broker refuses a client, which is tried again" in caplog.messages)
+    connection.execute("UPDATE mqdb.subscription_group SET consume_enable = true")
+    wait_until(lambda: clients(database) == [("CONSUMER", "off"), ("CONSUMER", "on")])

@@ -132,7 +132,7 @@ def test_an_old_member_may_come_back_after_a_lost_connection(present: Present) -
 def test_members_cannot_mix_message_models(present: Present, broker: Connection) -> None:
     present.join("a", orders="*")
     other = Registration(
-        "b", ClientKind.CONSUMER, "readers", "test", MessageModel.BROADCASTING, subscriptions=[("orders", "A")]
+        "b", ClientKind.CONSUMER, "readers", "test", MessageModel.BROADCASTING, subscriptions=[("orders", "*")]
     )
 
     with pytest.raises(MessageModelConflict, match="CLUSTERING"):

@@ -396,6 +396,31 @@ def test_in_broadcasting_what_fails_is_done_with(consuming: Consuming, caplog: p
     assert "messages have failed, and do not come again in broadcasting" in caplog.text
 
 
+class Incomparable:
+    """As an array is: the comparison of two is not a truth."""
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("ambiguous")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_whatever_a_listener_answers_its_thread_goes_on(consuming: Consuming) -> None:
+    sent_back = SentBack()
+    queue = queue_of()
+    answers: list[object] = [Incomparable(), Incomparable(), SUCCESS]
+
+    def listener(messages: list[ReceivedMessage], context: ConsumeConcurrentlyContext) -> object:
+        if messages[0].queue_offset == 3:
+            context.ack_index = None  # type: ignore[assignment]
+        return answers.pop(0) if answers else SUCCESS
+
+    deliver(consuming(listener, threads=1, send_back=sent_back), queue, 5)
+    wait_until(lambda: len(queue) == 0)
+
+    assert sent_back.offsets == [0, 1, 3]
+
+
 # -- listeners that take too long ---------------------------------------------------------------
 
 

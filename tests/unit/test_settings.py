@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from mqdb.delay_level import parse_delay_levels
 from mqdb.errors import SettingInvalid
 from mqdb.settings import Settings, default_home, load_settings
 
@@ -44,7 +43,7 @@ def test_nothing_set_means_the_embedded_broker_with_rocketmqs_defaults() -> None
     assert settings.send_message_timeout == timedelta(seconds=3)
     assert settings.file_reserved_time == timedelta(hours=72)
     assert settings.delete_when == (4,)
-    assert settings.delay_levels == parse_delay_levels("1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h")
+    assert settings.delay_levels is None
     assert settings.origin("port") == "default"
 
 

@@ -175,32 +175,36 @@ class ConsumeConcurrently:
     def _ask(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> _Verdict:
         """Call the listener. RECONSUME_LATER is a request, and its own affair; what it did not mean to is logged."""
         observed = self._hooks.begin(process_queue.queue, messages)
-        context = ConsumeConcurrentlyContext(process_queue.queue) if self._takes_context else None
+        context = ConsumeConcurrentlyContext(process_queue.queue)
         started_at = time.monotonic()
         answer, error = None, None
         try:
             # A copy: what the listener does to its list must not change which messages are done.
-            answer = self._listener(messages[:]) if context is None else self._listener(messages[:], context)
+            answer = self._listener(messages[:], context) if self._takes_context else self._listener(messages[:])
+            verdict = self._verdict_of(answer, messages, context)
         except BaseException as raised:  # also sys.exit(), which would end the thread and leave its messages unfinished
             logger.exception("listener failed", extra=_where(messages))
-            error = raised
+            failure = Failure.of(raised, self._host, self._clock.now())
+            error, verdict = raised, _Verdict(0, failure, context.delay_level_when_next_consume)
         if observed is not None:
             seconds = time.monotonic() - started_at
-            end = return_type_of(answer, answer == _SUCCESS, error, seconds, self._consume_timeout)
+            is_success = isinstance(answer, str) and answer == _SUCCESS
+            end = return_type_of(answer, is_success, error, seconds, self._consume_timeout)
             self._hooks.end(observed, answer, end)
-        if answer == _SUCCESS and (context is None or context.ack_index >= len(messages) - 1):
-            return _Verdict(len(messages))
-        consumed = 0
-        if error is not None:
-            failure = Failure.of(error, self._host, self._clock.now())
-        elif answer in (_SUCCESS, _LATER):
-            failure = Failure.later(self._host, self._clock.now())
-            if answer == _SUCCESS and context is not None:
-                consumed = max(context.ack_index + 1, 0)
-        else:
-            logger.error("listener returned %r instead of a ConsumeConcurrentlyStatus", answer, extra=_where(messages))
-            failure = Failure.no_answer(answer, self._host, self._clock.now())
-        return _Verdict(consumed, failure, context.delay_level_when_next_consume if context is not None else 0)
+        return verdict
+
+    def _verdict_of(
+        self, answer: object, messages: list[ReceivedMessage], context: ConsumeConcurrentlyContext
+    ) -> _Verdict:
+        level = context.delay_level_when_next_consume
+        if isinstance(answer, str):  # others may not even be compared
+            if answer == _SUCCESS and context.ack_index >= len(messages) - 1:
+                return _Verdict(len(messages))
+            if answer in (_SUCCESS, _LATER):
+                consumed = max(context.ack_index + 1, 0) if answer == _SUCCESS else 0
+                return _Verdict(consumed, Failure.later(self._host, self._clock.now()), level)
+        logger.error("listener returned %r instead of a ConsumeConcurrentlyStatus", answer, extra=_where(messages))
+        return _Verdict(0, Failure.no_answer(answer, self._host, self._clock.now()), level)
 
     # -- what the thread of failed messages asks for --------------------------------------------
 

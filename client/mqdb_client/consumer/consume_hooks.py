@@ -107,7 +107,7 @@ class ConsumeHooks:
         for hook in self._hooks:
             try:
                 method_of(hook)(context)
-            except Exception:
+            except BaseException:  # also sys.exit(), which would end the thread of the listener
                 logger.exception("a consume message hook failed", extra={"hook": hook.hook_name})
 
 

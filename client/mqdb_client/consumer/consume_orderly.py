@@ -16,7 +16,6 @@ from typing import Any, Final
 
 from mqdb.broker.send_back import SendBackRequest
 from mqdb.clock import Clock, SystemClock
-from mqdb.errors import MqdbError
 from mqdb.message import ReceivedMessage
 from mqdb_client.consumer.consume_concurrently import CONSUME_TIMEOUT
 from mqdb_client.consumer.consume_hooks import ConsumeHooks, return_type_of
@@ -219,7 +218,7 @@ class ConsumeOrderly:
         ]
         try:
             self._send_back(process_queue.queue.broker_name, requests)
-        except MqdbError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the queue must go on being looked after
             fields["reason"] = str(error)
             logger.warning("messages cannot be sent to the dead letter queue, and block their queue", extra=fields)
             return False

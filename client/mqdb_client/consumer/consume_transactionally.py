@@ -208,7 +208,8 @@ class ConsumeTransactionally:
             level = context.delay_level_when_next_consume
             end = listener.send_back(process_queue, messages, attempt, level, self._max_reconsume_times)
         elif isinstance(context, ConsumeOrderlyContext):
-            pause = clamp(context.suspend_current_queue_time or self._suspend_time)
+            wanted = context.suspend_current_queue_time
+            pause = clamp(self._suspend_time if wanted is None else wanted)
             if self._have_failed_too_often(messages):
                 end = listener.send_back(process_queue, messages, attempt, -1, self._max_reconsume_times)
         if end is not End.FAILED:

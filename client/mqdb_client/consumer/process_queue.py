@@ -119,10 +119,10 @@ class ProcessQueue:
     # -- what pulling does ----------------------------------------------------------------------
 
     def has_room(self) -> bool:
-        """Whether to pull now. After False, a `finish` tells when there is room again."""
+        """Whether to pull now. After False, a `finish` tells when there is room again; never, when it was dropped."""
         with self._lock:
             self._is_full = not self._has_room()
-            return not self._is_full
+            return not self._is_full and not self._is_dropped
 
     def put(self, messages: list[ReceivedMessage], next_offset: int, segment: int) -> bool:
         """Take what a pull has found, ascending, and where the next one begins; False when dropped meanwhile."""

@@ -120,6 +120,8 @@ class PushConsumer:
         self._state = _State.CREATED
         self._members: Members | None = None
         self._stop_requests: SimpleQueue[None] = SimpleQueue()
+        self._has_left = threading.Event()
+        self._has_left.set()
 
     @property
     def group(self) -> str:
@@ -129,7 +131,8 @@ class PushConsumer:
     @property
     def assignment(self) -> tuple[MessageQueue, ...]:
         """The queues that this member reads now, in order, those of all brokers together."""
-        return self._members.assignment if self._members else ()
+        members = self._members
+        return members.assignment if members is not None else ()
 
     # -- before the start -----------------------------------------------------------------------
 
@@ -219,6 +222,7 @@ class PushConsumer:
                 self._members = None
                 raise
             self._state = _State.RUNNING
+            self._has_left.clear()
 
     def suspend(self) -> None:
         """Pull nothing until `resume`, and keep the queues. What is in hand goes on to the listener.
@@ -252,14 +256,22 @@ class PushConsumer:
         After `timeout` it does not wait for listeners any longer; what they have in hand goes to another member.
         Before the start, and again: nothing happens. Raises IllegalState in a listener, for which it would wait.
         """
-        if self._members is not None and self._members.is_listening_thread():
+        members = self._members
+        if members is not None and members.is_listening_thread():
             raise IllegalState(str(self), "waiting for this listener; call shutdown() in another thread")
         with self._lifecycle:
-            if self._state is _State.RUNNING and self._members is not None:
-                self._members.leave(timeout.total_seconds() if timeout is not None else None)
-            self._members = None
+            members = self._members if self._state is _State.RUNNING else None
             self._state = _State.SHUT_DOWN
-        self._stop_requests.put(None)
+        # Not with the lock in hand: a listener that is waited for may want to subscribe, and hears that it is too late.
+        try:
+            if members is not None:
+                members.leave(timeout.total_seconds() if timeout is not None else None)
+        finally:
+            if members is not None:
+                self._members = None
+                self._has_left.set()
+            self._stop_requests.put(None)
+        self._has_left.wait()
 
     def run(self) -> None:
         """Consume until SIGINT, SIGTERM or `shutdown` by another thread; starts it if need be, and shuts it down.

@@ -171,6 +171,7 @@ class RebalanceService:
             if not self._is_done():
                 self._wake.wait(min(duty.seconds_left() for duty in self._duties))
         if self._ownership.keys:
+            self._drop(self._ownership.active)  # where nobody has waited for that
             self._abandon()
         self._on_left()
 
@@ -213,9 +214,14 @@ class RebalanceService:
             self._stop_reading([illegal])
             if corrected is not None:
                 self._start_reading([corrected])
+        if self._is_leaving:
+            self._drop_all()
         self._rebalancing.in_seconds(0)  # it may have been dropped for that reason as well
 
     def _give_back(self) -> None:
+        # A consume service may have dropped them, too.
+        dropped = [held for held in self._ownership.held if held.is_dropped]
+        self._stop_reading(dropped)
         with self._connect() as connection:
             self._ownership.give_back(connection)
 

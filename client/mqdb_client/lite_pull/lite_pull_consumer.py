@@ -348,9 +348,10 @@ class LitePullConsumer:
         with self._lifecycle:
             running, self._running = self._running, None
             self._state = _State.SHUT_DOWN
-            if running is not None:
-                running.watch.stop()
-                running.members.leave()
+        # Not with the lock in hand: a listener of topics that is waited for may want to assign, which is too late.
+        if running is not None:
+            running.watch.stop()
+            running.members.leave()
 
     def _require_running(self) -> _Running:
         running = self._running
