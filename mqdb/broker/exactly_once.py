@@ -3,8 +3,8 @@
     begin ──▶ statements and sends of the listener ──▶ commit: the offset, under the owner's epoch, and COMMIT
                                                   └──▶ failed: ROLLBACK, then send_back: copies, and the offset
 
-A commit that nobody answers leaves open whether it has happened. The queue is then taken again: by the lock on its row
-that waits until the old transaction is over, or rules it out, and tells where to go on.
+A commit that nobody answers leaves open whether it has happened. The queue is then taken again, which is possible when
+the old transaction is over or can commit no more, and whoever takes it goes on behind what was committed.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -119,8 +119,10 @@ def take_queues(connection: Connection, group: str, take: Callable[[], list[Owne
 
 
 def commit_offsets(connection: Connection, group: str, owned: Sequence[OwnedQueue]) -> list[OwnedQueue]:
-    """Store how far each queue is consumed: to `next_offset`, behind which no message in hand is unfinished, or to
-    where transactions have come; returns the queues that were lost to a newer owner."""
+    """Store how far each queue is consumed; returns the queues that were lost to a newer owner.
+
+    That is where transactions have come, or `next_offset` if that is farther: messages that nobody wants are passed by.
+    """
     if not owned:
         return []
     with translated(target_of(connection)), _read_committed(connection):
@@ -130,8 +132,10 @@ def commit_offsets(connection: Connection, group: str, owned: Sequence[OwnedQueu
 
 
 def correct_offset(connection: Connection, group: str, queue_key: int, correct: Callable[[], bool]) -> bool:
-    """Have `correct` set the offset of a queue on this connection, whatever transactions have committed; False when
-    it could not."""
+    """Have `correct` set the offset of a queue on this connection, whatever transactions have committed.
+
+    False when it could not, because the queue was lost.
+    """
     with translated(target_of(connection)), _read_committed(connection):
         is_corrected = correct()
         if is_corrected:

@@ -92,7 +92,7 @@ def _one_of(offsets: Mapping[int, int]) -> ScalarSelect[int]:
 def take(
     connection: Connection, group: str, client_id: str, queue_keys: Sequence[int], force: bool
 ) -> list[OwnedQueue]:
-    """Own those of the queues that nobody owns, or whose owner is no member any more; with `force`, all of them.
+    """Own those of the queues that nobody owns, or whose owner is no member any more; with `force`, all. By their keys.
 
     A row that somebody else is changing right now is left out.
     """
@@ -120,7 +120,7 @@ def take(
             consumer_offset.c.segment,
         )
     )
-    return [OwnedQueue(*row) for row in rows]
+    return sorted(OwnedQueue(*row) for row in rows)
 
 
 def commit(connection: Connection, group: str, owned: Sequence[OwnedQueue], *, may_go_back: bool = False) -> set[int]:

@@ -133,7 +133,7 @@ def fold(
         )
     )
     rows = connection.execute(moved.returning(stored.queue_key, stored.epoch, stored.next_offset, stored.segment))
-    return [OwnedQueue(*row) for row in rows]
+    return sorted(OwnedQueue(*row) for row in rows)
 
 
 def _folded(group: str, owned: Sequence[OwnedQueue], floors: Mapping[int, int]) -> CTE:

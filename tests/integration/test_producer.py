@@ -523,8 +523,12 @@ def test_shutdown_waits_for_the_sends_under_way(database: Database) -> None:
     with Producer("senders", database.dsn) as producer:
         producer.send(Message("orders", "so that the topic is known"))
         appends = link_of(producer).appends
+        pid = pid_of(producer)
         locker.execute(STALL)
-        sending = [Doing(send) for send in sends(producer, *[Message("orders", "x")] * 4)]
+        first, *others = sends(producer, *[Message("orders", "x")] * 4)
+        sending = [Doing(first)]
+        wait_until(lambda: is_blocked(database, pid))
+        sending += map(Doing, others)
         wait_until(lambda: len(appends._waiting) == 3)
         ending = Doing(producer.shutdown)
         wait_until(lambda: appends._is_closed)
