@@ -179,6 +179,8 @@ class Crew:
             worker.tell(started_at)
         shifts: list[Shift] = [worker.answer() for worker in self._workers]
         server_ended = self._server_seconds()
+        for worker in self._workers:
+            worker.answer()
         messages = sum(shift.messages for shift in shifts)
         elapsed = max(shift.ended_at for shift in shifts) - started_at
         details = {"client_cpu_us": _each(sum(shift.cpu_seconds for shift in shifts), messages)}
@@ -210,12 +212,13 @@ def _each(seconds: float, messages: int) -> float:
 
 
 def _work(pipe: Pipe, broker: BrokerDsn) -> None:
-    """The life of a worker of a crew: round after round."""
+    """The life of a worker of a crew: round after round, each at its end when nothing of the load is left."""
     while True:
         load, connections, seconds = pipe.recv()
         with load(broker, connections) as operations:
             pipe.send("ready")
             pipe.send(run_shift(operations, pipe.recv(), seconds))
+        pipe.send("closed")
 
 
 def run_shift(operations: Sequence[Operation], started_at: float, seconds: float) -> Shift:
