@@ -20,6 +20,8 @@
     ├── GroupInUse                a group with live members
     ├── ParameterInvalid          an argument out of its range
     ├── TagExpressionInvalid
+    ├── SelectorSyntaxError
+    ├── FilterDisabled            a broker that takes no SQL92 filters
     ├── SubscriptionConflict      a member that subscribes to something else than its group
     ├── MessageModelConflict      a member that shares messages in another way than its group
     ├── ConsumptionForbidden      a group that was switched off
@@ -33,6 +35,7 @@
     ├── TransactionEnded          a transactional listener has ended its transaction itself
     ├── OffsetsUnusable           the offset file of a broadcasting consumer
     ├── MessageMissing            an index entry without its record
+    ├── NothingLost               a delay level that is asked to go on where it does not stand still
     ├── MessageGone               a message that was dropped before it could be sent back
     ├── DeadLetterNotFound
     ├── ClientOffline             nobody is there to ask
@@ -67,12 +70,14 @@ database itself is translated in `mqdb.store.engine`, the driver's own stays in 
 A sentence shows at most some 200 characters of a value; the attribute holds all of it.
 """
 
+import re
 import shlex
 from collections.abc import Mapping
 from enum import IntEnum
 from pathlib import Path
 from reprlib import Repr
 from typing import ClassVar
+from unicodedata import east_asian_width
 
 
 class ResponseCode(IntEnum):
@@ -349,6 +354,45 @@ class TagExpressionInvalid(MqdbError, code=ResponseCode.SUBSCRIPTION_PARSE_FAILE
         return f"tag expression {shown(self.expression)}: {self.reason}"
 
 
+class SelectorSyntaxError(MqdbError, code=ResponseCode.SUBSCRIPTION_PARSE_FAILED):
+    """A text that is no SQL92 expression. `position` counts from 0. Source: SelectorParser, ComparisonExpression."""
+
+    def __init__(self, expression: str, position: int, reason: str, expected: tuple[str, ...]) -> None:
+        super().__init__(expression, position, reason, expected)
+        self.expression = expression
+        self.position = position
+        self.reason = reason
+        self.expected = expected
+
+    def __str__(self) -> str:
+        sentence = f"selector, position {self.position}: {self.reason}\n{_pointed_at(self.expression, self.position)}"
+        return f"{sentence}\nexpected: {'  '.join(self.expected)}" if self.expected else sentence
+
+
+def _pointed_at(text: str, position: int) -> str:
+    """The line of a text that holds a position, at most some 100 characters of it, and a caret below that."""
+    before, after = re.split("[\r\n]", text[:position])[-1], re.split("[\r\n]", text[position:])[0]
+    before, after = f"...{before[-57:]}" if len(before) > 60 else before, after[:40] + "..." * (len(after) > 40)
+    # A character that moves the cursor would move the caret away from its place.
+    line = "".join(character if character.isprintable() else " " for character in before + after)
+    width = sum(2 if east_asian_width(character) in "WF" else 1 for character in before)
+    return f"    {line}\n    {' ' * width}^"
+
+
+class FilterDisabled(MqdbError):
+    """The broker's `enable_property_filter` is off. Source: ClientManageProcessor.checkClientConfig."""
+
+    def __init__(self, expression_type: str) -> None:
+        super().__init__(expression_type)
+        self.expression_type = expression_type
+
+    def __str__(self) -> str:
+        return (
+            f"the broker takes no filter by {self.expression_type}: its setting enable_property_filter is off; "
+            f"switch it on where mqdb serve is started, or subscribe by tags"
+        )
+
+
 class DelayLevelsInvalid(MqdbError, code=ResponseCode.INVALID_PARAMETER):
     """A table of delay levels that cannot be read. Source: ScheduleMessageService.parseDelayLevel."""
 
@@ -366,11 +410,16 @@ class SubscriptionConflict(MqdbError, code=ResponseCode.SUBSCRIPTION_NOT_LATEST)
     """A consumer subscribes to something else than the live members of its group, who would lose messages by it."""
 
     def __init__(
-        self, group: str, stored: dict[str, str], stored_version: int, given: dict[str, str], version: int
+        self,
+        group: str,
+        stored: dict[str, tuple[str, str]],
+        stored_version: int,
+        given: dict[str, tuple[str, str]],
+        version: int,
     ) -> None:
         super().__init__(group, stored, stored_version, given, version)
         self.group = group
-        #: Expressions by topic.
+        #: Expression types and expressions by topic.
         self.stored = stored
         self.stored_version = stored_version
         self.given = given
@@ -384,8 +433,9 @@ class SubscriptionConflict(MqdbError, code=ResponseCode.SUBSCRIPTION_NOT_LATEST)
         )
 
 
-def _subscriptions(expressions: Mapping[str, str]) -> str:
-    return ", ".join(f"{topic} {shown(expression)}" for topic, expression in sorted(expressions.items())) or "nothing"
+def _subscriptions(by_topic: Mapping[str, tuple[str, str]]) -> str:
+    each = (f"{topic} by {kind} {shown(expression)}" for topic, (kind, expression) in sorted(by_topic.items()))
+    return ", ".join(each) or "nothing"
 
 
 class ConsumptionForbidden(MqdbError, code=ResponseCode.NO_PERMISSION):
@@ -533,6 +583,17 @@ class MessageMissing(MqdbError):
 
     def __str__(self) -> str:
         return f"queue {self.queue_key} offset {self.queue_offset}: commit_log holds no record at {self.log_pos}"
+
+
+class NothingLost(MqdbError, code=ResponseCode.INVALID_PARAMETER):
+    """The log holds the first message that waits in a delay level, or none waits: nothing is to be stepped over."""
+
+    def __init__(self, level: int) -> None:
+        super().__init__(level)
+        self.level = level
+
+    def __str__(self) -> str:
+        return f"delay level {self.level} has not lost the message that is its next; see: mqdb delay list"
 
 
 class MessageGone(MqdbError):

@@ -24,6 +24,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from sqlalchemy import Connection, Engine
 
 from mqdb.broker.delay import set_delay_levels
+from mqdb.broker.filters import set_filter_settings
 from mqdb.broker.query import broker_info
 from mqdb.dsn import BrokerDsn, redact
 from mqdb.embedded import SharedPostgres, open_or_attach
@@ -39,6 +40,7 @@ from mqdb.service.service import Context, Service, create_scheduler
 from mqdb.settings import Settings
 from mqdb.store import migrations
 from mqdb.store.engine import create_engine, translated
+from mqdb.store.filter_settings import FilterSettings
 
 logger = logging.getLogger(__name__)
 
@@ -159,7 +161,7 @@ class Server:
             return engine.connect()
 
     def _bring_to_head(self) -> None:
-        """The schema as this mqdb speaks it, the broker under the name that the settings know, and its delay levels."""
+        """The schema as this mqdb speaks it, the broker under the name that the settings know, and as they say."""
         broker = self._broker()
         with self._connect() as connection, translated(redact(broker.dsn)):
             try:
@@ -177,6 +179,10 @@ class Server:
             if levels is not None and set_delay_levels(connection, levels):
                 # What waits already may come earlier by it.
                 logger.warning("changed the delay levels", extra={"levels": self._settings.message_delay_level})
+            filters = FilterSettings(self._settings.enable_property_filter, self._settings.filter_support_retry)
+            if set_filter_settings(connection, filters):
+                # Who has subscribed goes on until it starts anew.
+                logger.warning("changed the filter settings", extra=filters._asdict())
 
     def _make_services(self, scheduler: BackgroundScheduler) -> list[Service[Any]]:
         context = Context(self._connect, may_act=self._leadership.is_leader)

@@ -124,6 +124,10 @@ class Settings(BaseSettings):
     """From here on old messages are dropped at any hour."""
     disk_clean_forcibly_percent: Percent = 85
     """From here on messages younger than `file_reserved_time` are dropped as well."""
+    enable_property_filter: bool = True
+    """Let consumers subscribe by SQL92; `mqdb serve` sets it for its broker. Tags are always there."""
+    filter_support_retry: bool = False
+    """Judge a retry by the SQL92 filter of its topic again; `mqdb serve` sets it for its broker."""
     message_delay_level: str | None = None
     """How long delay level 1, 2, ... take, with the units s, m, h and d; `mqdb serve` sets it for its broker."""
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)

@@ -51,19 +51,26 @@ class Cluster:
         self.instances[0].check_process()
 
     def register(self, registration: Registration) -> None:
-        """Enter a group on all brokers. Raises IllegalState when this process has such a client there already."""
-        with ExitStack() as undo:
-            for instance in self.instances:
-                instance.register(registration, may_be_down=not self.is_single)
-                undo.callback(instance.unregister, registration.group, registration.kind)
-            self._undo.push(undo.pop_all())
+        """Enter a group on all brokers, or on none, until `release`.
 
-    def change(self, before: Registration, registration: Registration) -> None:
-        """Subscribe to something else on all brokers, or on none. Raises what `membership.register` raises."""
+        Raises IllegalState when this process has such a client there already, and what `membership.register` raises.
+        """
         with ExitStack() as undo:
             for instance in self.instances:
-                instance.change(registration, may_be_down=not self.is_single)
-                undo.callback(instance.change, before, may_be_down=True)
+                undo.callback(instance.register(registration, may_be_down=not self.is_single))
+            undo.pop_all()
+        for instance in self.instances:
+            self._undo.callback(instance.unregister, registration.group, registration.kind)
+
+    def change(self, registration: Registration) -> None:
+        """Subscribe to something else on all brokers, or on none. Raises what `membership.register` raises.
+
+        Where one refuses, the others get back what they had stored. To announce the old subscriptions anew is no way
+        back: beside other members their version is too low by then.
+        """
+        with ExitStack() as undo:
+            for instance in self.instances:
+                undo.callback(instance.change(registration, may_be_down=not self.is_single))
             undo.pop_all()
 
     def release(self) -> None:

@@ -17,8 +17,8 @@ _RETRY_SECONDS: Final = 1.0
 class Duty:
     """Something to do now and then. One thread runs it; any thread may ask for it to be done at another time.
 
-    `work` returns the seconds until it wants to be run again, None to rest until it is asked for. When it fails it
-    is run again after a second; the log hears of the first failure and of the end of the trouble.
+    `work` returns the seconds until it wants to be run again, None to rest until it is asked for. When it fails, with
+    whatever error, it is run again after a second; the log hears of the first failure and of the end of the trouble.
     """
 
     def __init__(self, name: str, work: Callable[[], float | None], *, due: bool = True) -> None:
@@ -52,12 +52,17 @@ class Duty:
             if self._is_failing:
                 self._is_failing = False
                 logger.info("a duty is done again", extra={"duty": self.name})
-        except MqdbError as error:
+        except Exception as error:  # noqa: BLE001 - the edge of the loop
             seconds = _RETRY_SECONDS
-            if not self._is_failing:
-                self._is_failing = True
-                logger.warning("a duty fails, and is tried again", extra={"duty": self.name, "reason": str(error)})
+            self._note(error)
         self._rest(seconds)
+
+    def _note(self, error: Exception) -> None:
+        if not self._is_failing:
+            self._is_failing = True
+            unexpected = None if isinstance(error, MqdbError) else error
+            fields = {"duty": self.name, "reason": str(error)}
+            logger.warning("a duty fails, and is tried again", extra=fields, exc_info=unexpected)
 
     def _rest(self, seconds: float | None) -> None:
         with self._guard:

@@ -9,12 +9,11 @@ gives signs of life and remembers the routes. RocketMQ: MQClientInstance, MQClie
 A forked child gets none of it: what it inherits refuses to work, and it starts clients of its own.
 """
 
-import logging
 import math
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import ClassVar, Final
@@ -28,7 +27,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from mqdb.broker import membership
 from mqdb.broker.query import broker_info
 from mqdb.dsn import BrokerDsn, redact
-from mqdb.errors import BrokerMisnamed, BrokerUnavailable, IllegalState, MqdbError, ParameterInvalid
+from mqdb.errors import BrokerMisnamed, BrokerUnavailable, IllegalState, ParameterInvalid
 from mqdb.settings import Settings, load_settings
 from mqdb.store.clients import ClientKind, Registration
 from mqdb.store.engine import create_engine, target_of, translated
@@ -38,9 +37,8 @@ from mqdb_client.callbacks import Callback, CallbackHandle, Callbacks
 from mqdb_client.dispatch_watch import DispatchWatch
 from mqdb_client.duty import Duty
 from mqdb_client.listener import Heard, Listener
+from mqdb_client.registrations import Registrations
 from mqdb_client.route import Routes
-
-logger = logging.getLogger(__name__)
 
 #: Stands for a name that no other process has. Source: ClientConfig.changeInstanceNameToPID.
 DEFAULT_INSTANCE_NAME: Final = "DEFAULT"
@@ -133,11 +131,7 @@ class ClientInstance:
         #: Whether it has been reached, and found to be the broker that it should be.
         self.is_met = False
         self.is_forked = False
-        # Also while the broker is asked: a row that was just taken out must not be entered again.
-        self._registering = threading.RLock()
-        self._registrations: dict[tuple[str, ClientKind], Registration] = {}
-        #: Those that the broker has had before.
-        self._accepted: set[tuple[str, ClientKind]] = set()
+        self._registrations = Registrations(self.client_id, broker.name, self.connect, lambda: self.is_met)
         self._arrivals: Callbacks[frozenset[int] | None] = Callbacks("arrival")
         self._group_changes: Callbacks[str | None] = Callbacks("group change")
         self._requests: Callbacks[None] = Callbacks("request")
@@ -154,6 +148,7 @@ class ClientInstance:
         self._suspect_before = 0.0
         event.listen(self.engine, "connect", _note_age)
         event.listen(self.engine, "checkout", self._check_age)
+        event.listen(self.engine, "checkin", self._close_late)
         self.routes = Routes(self.connect)
         self._watch = DispatchWatch(self.connect)
         self._presence = Duty("presence", self._announce_again, due=False)
@@ -199,8 +194,7 @@ class ClientInstance:
             if not self._is_open:
                 return
             self._is_open = False
-            for group, kind in list(self._registrations):
-                self.unregister(group, kind)
+            self._registrations.leave_all()
             self._disconnect()
 
     def _disconnect(self) -> None:
@@ -250,59 +244,28 @@ class ClientInstance:
 
     # -- groups -------------------------------------------------------------------------------
 
-    def register(self, registration: Registration, *, may_be_down: bool = False) -> None:
-        """Enter a group, and stay in it over lost connections until `unregister`.
+    def register(self, registration: Registration, *, may_be_down: bool = False) -> Callable[[], None]:
+        """Enter a group, and stay in it over lost connections until `unregister`; returns what undoes it.
 
         With `may_be_down` a broker that cannot be reached hears of it when it can.
         Raises IllegalState when this process has a client of that kind in the group already, and what
         `membership.register` raises.
         """
-        key = (registration.group, registration.kind)
-        with self._registering:
-            if key in self._registrations:
-                what = f"{registration.kind.lower()} of group {registration.group!r}"
-                raise IllegalState(what, "there already, created before in this process; share it, or shut it down")
-            self._register(registration, may_be_down=may_be_down)
+        undo = self._registrations.enter(registration, may_be_down=may_be_down)
         self._dispatch.in_seconds(0)
         self._listener.wake()
+        return undo
 
-    def change(self, registration: Registration, *, may_be_down: bool = False) -> None:
-        """Subscribe to something else in a group that was entered. Raises what `membership.register` raises."""
-        key = (registration.group, registration.kind)
-        with self._registering:
-            was_accepted = key in self._accepted
-            self._accepted.discard(key)
-            try:
-                self._register(registration, may_be_down=may_be_down)
-            except BaseException:
-                if was_accepted:
-                    self._accepted.add(key)
-                raise
+    def change(self, registration: Registration, *, may_be_down: bool = False) -> Callable[[], None]:
+        """Subscribe to something else in a group that was entered; returns what undoes it.
 
-    def _register(self, registration: Registration, *, may_be_down: bool) -> None:
-        registration = registration._replace(client_id=self.client_id)
-        key = (registration.group, registration.kind)
-        try:
-            if self.is_met or not may_be_down:
-                with self.connect() as connection:
-                    membership.register(connection, registration)
-                self._accepted.add(key)
-        except BrokerUnavailable:
-            if not may_be_down:
-                raise
-        self._registrations[key] = registration
+        Raises what `membership.register` raises.
+        """
+        return self._registrations.change(registration, may_be_down=may_be_down)
 
     def unregister(self, group: str, kind: ClientKind) -> None:
         """Leave a group; a broker that cannot be reached finds out by itself. Again: nothing happens."""
-        with self._registering:
-            self._accepted.discard((group, kind))
-            if self._registrations.pop((group, kind), None) is None or not self.is_met:
-                return
-            try:
-                with self.connect() as connection:
-                    membership.unregister(connection, self.client_id, group, kind)
-            except MqdbError as error:
-                logger.warning("left a group unseen", extra={"group": group, "kind": kind, "reason": str(error)})
+        self._registrations.leave(group, kind)
 
     def on_arrival(self, callback: "Callback[frozenset[int] | None]") -> CallbackHandle:
         """Have `callback` called with the keys of queues that have got messages; None means any queue.
@@ -364,7 +327,7 @@ class ClientInstance:
             membership.announce(self._listener.connection, self.client_id)
         except IllegalState:
             return _PRESENCE_RETRY_SECONDS
-        self._register_all()
+        self._registrations.renew()
         return None
 
     def _heard(self, heard: Heard) -> None:
@@ -372,7 +335,7 @@ class ClientInstance:
             self._watch.arrival_heard()
             self._arrivals.call(heard.queue_keys)
         for group in heard.groups:
-            if (group, ClientKind.CONSUMER) in self._registrations:
+            if self._registrations.has_consumer_of(group):
                 # Perhaps it was this client that the broker has given up.
                 self._heartbeat.in_seconds(0)
             self._group_changes.call(group)
@@ -383,7 +346,7 @@ class ClientInstance:
         # Connections that are as old as the one that was lost are not used again.
         self._suspect_before = time.monotonic()
         self.routes.clear()
-        self._register_all()
+        self._registrations.renew()
         self._arrivals.call(None)
         self._group_changes.call(None)
         self._requests.call(None)
@@ -392,33 +355,18 @@ class ClientInstance:
         if entry.info[_MADE_AT] < self._suspect_before:
             raise DisconnectionError("older than the last loss of a connection")  # the pool makes another one
 
+    def _close_late(self, _connection: DBAPIConnection | None, entry: ConnectionPoolEntry) -> None:
+        if not self._may_connect:  # its pool is gone, and nobody else would close it
+            entry.invalidate()
+
     def _beat_and_refresh(self) -> float:
-        with self._registering:
-            if self._registrations:
-                with self.connect() as connection:
-                    is_known = membership.heartbeat(connection, self.client_id)
-                if not is_known:
-                    logger.warning("the broker had given this client up", extra={"client_id": self.client_id})
-                if not is_known or self._accepted != self._registrations.keys():
-                    self._register_all()
+        self._registrations.beat()
         self.routes.refresh()
         return self._heartbeat_seconds
 
-    def _register_all(self) -> None:
-        with self._registering, self.connect() as connection:
-            for key, registration in self._registrations.items():
-                try:
-                    membership.register(connection, registration._replace(is_renewal=key in self._accepted))
-                    self._accepted.add(key)
-                except BrokerUnavailable:
-                    raise
-                except MqdbError as error:  # the affair of this group, and no reason to be missing in the others
-                    fields = {"group": registration.group, "broker": self.broker_name, "reason": str(error)}
-                    logger.warning("the broker refuses a client, which is tried again", extra=fields)
-
     def _tend_dispatch(self) -> float | None:
-        has_consumers = any(kind is ClientKind.CONSUMER for _, kind in list(self._registrations))
-        return self._watch.tend() if has_consumers or self._waiting_for_arrivals else None
+        is_wanted = self._registrations.has_consumers or self._waiting_for_arrivals
+        return self._watch.tend() if is_wanted else None
 
 
 os.register_at_fork(after_in_child=ClientInstance._after_fork_in_child)

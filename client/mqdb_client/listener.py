@@ -104,7 +104,7 @@ class Listener:
         return self._connection
 
     def start(self, *, may_be_down: bool = False) -> bool:
-        """Connect, then listen in a thread. Raises what keeps it from connecting, and has not started then.
+        """Connect, then listen in a thread. Raises what keeps it from that, and has not started then.
 
         With `may_be_down` a broker that cannot be reached is no error: it returns False, and the thread goes on trying.
         """
@@ -116,12 +116,17 @@ class Listener:
             if not may_be_down or type(error) is not BrokerUnavailable:
                 raise
             logger.warning("no connection to the broker yet", extra={"reason": _line(error)})
-        self._bell = socket.socketpair()
-        for end in self._bell:
-            end.setblocking(False)
         is_connected = self._connection is not None
-        self._thread = threading.Thread(target=self._run, name="mqdb-listener", daemon=True)
-        self._thread.start()
+        try:
+            self._bell = socket.socketpair()
+            for end in self._bell:
+                end.setblocking(False)
+            thread = threading.Thread(target=self._run, name="mqdb-listener", daemon=True)
+            thread.start()
+        except BaseException:
+            self.stop()
+            raise
+        self._thread = thread
         return is_connected
 
     def stop(self) -> None:

@@ -20,7 +20,7 @@ from mqdb.broker.pull import PullRequest, PullResult, PullStatus, pull
 from mqdb.broker.route import find_or_create_reply_topic
 from mqdb.errors import BrokerUnavailable, MqdbError
 from mqdb.message import MessageQueue, ReceivedMessage
-from mqdb.selector.tags import tag_code
+from mqdb.selector.tags import TagExpression, tag_code
 from mqdb_client.backoff import pauses
 from mqdb_client.broker_link import BrokerLink
 
@@ -64,7 +64,8 @@ class ReplyReader:
         on_news: Callable[[], None],
     ) -> None:
         self._link = link
-        self._client_id = client_id
+        # Not read from a text: a client id may hold what separates tags.
+        self._filter = TagExpression(client_id, frozenset({client_id}), (tag_code(client_id),), matches_all=False)
         self._is_wanted = is_wanted
         self._deliver = deliver
         self._on_news = on_news
@@ -175,7 +176,7 @@ class ReplyReader:
                 partial(
                     pull,
                     requests=self._places,
-                    tag_codes=[tag_code(self._client_id)],
+                    filter=self._filter,
                     scan_limit=SCAN_LIMIT,
                     horizon=self._horizon,
                 )
@@ -186,7 +187,7 @@ class ReplyReader:
         """Hand on what a pull has found; True when there is more to be read."""
         for result in results:
             for message in result.messages:
-                if message.tag == self._client_id:  # other tags may have the same code
+                if self._filter.matches(message.tag):  # other tags may have the same code
                     self._deliver(message)
         # None are left when retention has passed by, the server has lost its newest messages, or the topic is deleted.
         is_lost = any(result.status is PullStatus.OFFSET_ILLEGAL for result in results)

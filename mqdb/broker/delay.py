@@ -4,10 +4,17 @@
     take      in one transaction: a copy of each message in its real queue, and a step for each level
 
 Whoever looks at the same time takes the same steps, and one of them succeeds. RocketMQ: ScheduleMessageService.
+
+A message is for the topic of its name, also for one that was deleted and made again. A retry is for the group that
+failed it: as long as that is there its retry topic is made again when need be, and a group that somebody has deleted
+gets its retries only where its retry topic was kept. A younger group of the same name gets none of them. What is for
+nobody is passed by and counted, and can be read in SCHEDULE_TOPIC_XXXX still. RocketMQ writes it to a topic that has
+no configuration, where nobody looks.
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Final, NamedTuple
 
@@ -17,7 +24,7 @@ from sqlalchemy import Connection, func, select
 
 from mqdb.broker.route import find_or_create_retry_topic
 from mqdb.delay_level import DelayLevels
-from mqdb.errors import MessageMissing
+from mqdb.errors import MessageMissing, NameInvalid, TopicNotFound
 from mqdb.store import delay_levels, delay_steps, schedule
 from mqdb.store.delay_steps import Step, Stray, Window
 from mqdb.store.engine import target_of, transaction, translated
@@ -39,7 +46,7 @@ class DelayRound(NamedTuple):
     next_due_in: timedelta | None
     """Until the next one is due, 0 when there may be more by now; None while nothing waits."""
     skipped: Mapping[str, int]
-    """How many were for a topic that is gone; they can be read in SCHEDULE_TOPIC_XXXX still."""
+    """How many were for a topic that is gone, or a group; they can be read in SCHEDULE_TOPIC_XXXX still."""
     missing: tuple[MessageMissing, ...]
     """Messages that the log has lost: their levels stand still."""
     first_segment: int
@@ -52,6 +59,8 @@ class _Attempt(NamedTuple):
     steps: Sequence[Step]
     copied: int
     strays: Sequence[Stray]
+    made: frozenset[str]
+    """Retry topics that were made again by now, as far as that can be done."""
 
     @property
     def skipped(self) -> Counter[str]:
@@ -59,9 +68,9 @@ class _Attempt(NamedTuple):
         return Counter(stray.real_topic or "" for stray in self.strays if stray.has_record)
 
     @property
-    def retry_topics(self) -> list[str]:
-        """Those of them that are made again."""
-        return [name for name in self.skipped if name.startswith(RETRY_PREFIX)]
+    def retry_topics(self) -> set[str]:
+        """Those of them that are to be made again, for groups that are there."""
+        return {stray.real_topic for stray in self.strays if stray.real_topic and stray.has_group} - self.made
 
     @property
     def lost(self) -> dict[int, Stray]:
@@ -156,22 +165,26 @@ def _window(heads: Sequence[Head]) -> Window:
 def _take(connection: Connection, heads: Sequence[Head], max_messages: int) -> tuple[_Attempt | None, list[Stray]]:
     """Take what is due of each level, up to the first message that the log has lost; these messages.
 
-    Retry topics that are gone are made again.
+    Retry topics that are gone are made again, each once.
     """
     lost: dict[int, Stray] = {}
+    made: frozenset[str] = frozenset()
     while steps := _steps(heads, max_messages):
-        attempt = _try(connection, steps, _window(heads))
+        attempt = _try(connection, steps, _window(heads), made)
         if attempt is None or attempt.may_stand:
             return attempt, list(lost.values())
         for name in attempt.retry_topics:
-            find_or_create_retry_topic(connection, name.removeprefix(RETRY_PREFIX))
+            # One that cannot be made is a topic that is gone, and keeps nothing else from its place.
+            with suppress(NameInvalid, TopicNotFound):
+                find_or_create_retry_topic(connection, name.removeprefix(RETRY_PREFIX))
+        made |= attempt.retry_topics
         lost |= attempt.lost
         # What cannot be taken of one level leaves room for the others.
         heads = [head._replace(due_to=lost[head.level].queue_offset) if head.level in lost else head for head in heads]
     return None, list(lost.values())
 
 
-def _try(connection: Connection, steps: Sequence[Step], window: Window) -> _Attempt | None:
+def _try(connection: Connection, steps: Sequence[Step], window: Window, made: frozenset[str]) -> _Attempt | None:
     """One transaction; what cannot stand is rolled back. None when another session is at it, or has been."""
     try:
         with transaction(connection):
@@ -179,7 +192,9 @@ def _try(connection: Connection, steps: Sequence[Step], window: Window) -> _Atte
                 return None
             copied = delay_steps.take(connection, steps, window)
             strays = delay_steps.find_strays(connection, steps, window) if copied < _messages(steps) else []
-            attempt = _Attempt(steps, copied, strays)
+            if copied + len(strays) < _messages(steps):
+                strays += delay_steps.find_gaps(connection, steps, window)
+            attempt = _Attempt(steps, copied, strays, made)
             if not attempt.may_stand:
                 raise psycopg.Rollback
             for step in steps:

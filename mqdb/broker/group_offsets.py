@@ -4,8 +4,9 @@ For consumers that choose their queues themselves, and for commits that go back 
 RocketMQ: DefaultLitePullConsumer, RemoteBrokerOffsetStore.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from datetime import datetime
+from typing import NamedTuple
 
 from sqlalchemy import Connection
 
@@ -14,6 +15,7 @@ from mqdb.group import ConsumeFromWhere
 from mqdb.store import consumer_offsets, group_offsets, queues
 from mqdb.store.consumer_offsets import OwnedQueue
 from mqdb.store.engine import target_of, transaction, translated
+from mqdb.store.group_offsets import ReadQueue
 from mqdb.store.queues import Ends
 
 
@@ -29,8 +31,8 @@ def find_positions(
     queue_keys: Sequence[int],
     consume_from_where: ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET,
     consume_timestamp: datetime | None = None,
-) -> list[OwnedQueue]:
-    """Where a group reads on in each of the queues, under epoch 0; where it has no offset, where it says.
+) -> list[ReadQueue]:
+    """Where a group reads on in each of the queues; where it has no offset, where it says.
 
     Nothing is written: who does not commit leaves no trace. Queues that do not exist are left out.
     Raises ParameterInvalid under TIMESTAMP for a `consume_timestamp` without a time zone.
@@ -39,21 +41,41 @@ def find_positions(
         known = group_offsets.positions(connection, group, queue_keys)
     new = sorted(set(queue_keys) - {position.queue_key for position in known})
     starts = start_offsets(connection, new, consume_from_where, consume_timestamp)
-    return known + [OwnedQueue(key, 0, offset, 0) for key, offset in starts.items()]
+    return known + [ReadQueue(key, offset, 0, None) for key, offset in starts.items()]
 
 
-def commit_without_owner(connection: Connection, group: str, positions: Sequence[OwnedQueue]) -> dict[int, str]:
+class Refused(NamedTuple):
+    """Queues of which an offset was not committed."""
+
+    owned: Mapping[int, str]
+    """Those that members have, and which members."""
+    reset: Set[int]
+    """Those whose offset somebody has set since they were read; read on there."""
+
+
+def commit_without_owner(connection: Connection, group: str, positions: Sequence[ReadQueue]) -> Refused:
     """Set the offsets of a group, forward or back, where no member has the queue; the group is made if need be.
 
-    Returns the queues that were refused, and the members that have them.
+    A group that has no more than such offsets of a topic is still new to it for its members.
     """
     if not positions:
-        return {}
+        return Refused({}, frozenset())
     with translated(target_of(connection)), transaction(connection):
         group_offsets.ensure_group(connection, group)
         done = group_offsets.commit(connection, group, positions)
-        refused = [position.queue_key for position in positions if position.queue_key not in done]
-        return group_offsets.owners(connection, group, refused) if refused else {}
+        rest = [position for position in positions if position.queue_key not in done]
+        if not rest:
+            return Refused({}, frozenset())
+        owned = group_offsets.owners(connection, group, [position.queue_key for position in rest])
+        return Refused(owned, group_offsets.reset_since(connection, group, rest))
+
+
+def reset_since(connection: Connection, group: str, positions: Sequence[ReadQueue]) -> set[int]:
+    """The keys of those queues whose offset somebody has set since they were read."""
+    if not positions:
+        return set()
+    with translated(target_of(connection)):
+        return group_offsets.reset_since(connection, group, positions)
 
 
 def commit_positions(connection: Connection, group: str, owned: Sequence[OwnedQueue]) -> list[OwnedQueue]:
@@ -61,5 +83,4 @@ def commit_positions(connection: Connection, group: str, owned: Sequence[OwnedQu
     if not owned:
         return []
     with translated(target_of(connection)):
-        done = consumer_offsets.commit(connection, group, owned, may_go_back=True)
-    return [queue for queue in owned if queue.queue_key not in done]
+        return consumer_offsets.commit(connection, group, owned, may_go_back=True)

@@ -4,18 +4,21 @@ None of it waits for a standby: who is there is found out anew after a fail-over
 keep clients from coming and going.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
 from sqlalchemy import Connection, func, select
 
+from mqdb.broker.filters import check_filters
 from mqdb.broker.route import find_or_create_retry_topic
 from mqdb.errors import ConsumptionForbidden, IllegalState, MessageModelConflict, SubscriptionConflict
 from mqdb.group import MessageModel
+from mqdb.selector.subscription import SubscriptionData
 from mqdb.store import clients, groups, subscriptions
 from mqdb.store.clients import ClientKind, Registration
 from mqdb.store.engine import target_of, transaction, translated
+from mqdb.store.subscriptions import StoredSubscriptions
 
 #: A client silent for longer is gone. Source: ConsumerManager.CHANNEL_EXPIRED_TIMEOUT.
 CLIENT_EXPIRY = timedelta(seconds=120)
@@ -32,44 +35,66 @@ def announce(connection: Connection, client_id: str) -> None:
             raise IllegalState(f"client {client_id}", "already connected")
 
 
-def register(connection: Connection, registration: Registration) -> None:
+def register(connection: Connection, registration: Registration) -> StoredSubscriptions | None:
     """Enter a client into a group, which is created where there is none, and tell the group.
 
+    Returns the group's subscriptions that were replaced, None where they stay as they are.
     Raises SubscriptionConflict for a consumer that subscribes to something else than its group, MessageModelConflict
-    for one that shares messages in another way, ConsumptionForbidden where the group is switched off.
+    for one that shares messages in another way, ConsumptionForbidden where the group is switched off, FilterDisabled
+    for an SQL92 filter where the broker takes none.
     """
+    replaced = None
     with _changing(connection):
         if registration.kind is ClientKind.CONSUMER:
-            _agree(connection, registration)
+            replaced = _agree(connection, registration)
             if registration.message_model is MessageModel.CLUSTERING:
                 find_or_create_retry_topic(connection, registration.group)
             clients.notify_group(connection, registration.group)
         clients.add(connection, registration)
+    return replaced
 
 
-def _agree(connection: Connection, registration: Registration) -> None:
+def take_back(connection: Connection, registration: Registration, replaced: StoredSubscriptions) -> None:
+    """Store again what the registration of a member has replaced, unless somebody has replaced it since.
+
+    Who has followed the member meanwhile stays, as the old members do in a rolling change.
+    """
+    with _changing(connection):
+        stored = subscriptions.lock(connection, registration.group)
+        announced = frozenset(registration.subscriptions), registration.subscription_version
+        if (stored.subscriptions, stored.version) == announced:
+            subscriptions.replace(connection, stored.group_id, replaced.version, replaced.subscriptions)
+
+
+def _agree(connection: Connection, registration: Registration) -> StoredSubscriptions | None:
     """Subscriptions change when nobody else is there, or when a member announces a higher version.
 
     Who has been a member before stays one: in a rolling change the old members go on until they are replaced.
     """
-    group, given = registration.group, dict(registration.subscriptions)
+    group, given = registration.group, frozenset(registration.subscriptions)
     stored = subscriptions.lock(connection, group)
     if registration.is_renewal:
-        return
+        return None
     if not stored.consume_enable:
         raise ConsumptionForbidden(group, "consume_enable")
     if registration.message_model is MessageModel.BROADCASTING and not stored.consume_broadcast_enable:
         raise ConsumptionForbidden(group, "consume_broadcast_enable")
+    check_filters(connection, {each.expression_type for each in given})
     version = registration.subscription_version
     others = clients.live_models(connection, group, but=registration.client_id)
     for client_id, model in others.items():
         if model is not registration.message_model:
             raise MessageModelConflict(group, model, registration.message_model, client_id)
-    if stored.expressions == given and stored.version == version:
-        return
-    if others and (version < stored.version or (version == stored.version and stored.expressions != given)):
-        raise SubscriptionConflict(group, stored.expressions, stored.version, given, version)
+    if stored.subscriptions == given and stored.version == version:
+        return None
+    if others and (version < stored.version or (version == stored.version and stored.subscriptions != given)):
+        raise SubscriptionConflict(group, _by_topic(stored.subscriptions), stored.version, _by_topic(given), version)
     subscriptions.replace(connection, stored.group_id, version, given)
+    return stored
+
+
+def _by_topic(given: Iterable[SubscriptionData]) -> dict[str, tuple[str, str]]:
+    return {each.topic: (each.expression_type, each.expression) for each in given}
 
 
 def heartbeat(connection: Connection, client_id: str) -> bool:

@@ -80,14 +80,13 @@ def commit_offsets(connection: Connection, group: str, owned: Sequence[OwnedQueu
     if not owned:
         return []
     with translated(target_of(connection)):
-        done = consumer_offsets.commit(connection, group, owned)
-    return [queue for queue in owned if queue.queue_key not in done]
+        return consumer_offsets.commit(connection, group, owned)
 
 
 def correct_offset(connection: Connection, group: str, owned: OwnedQueue) -> bool:
     """Set the offset of one queue, back as well as forward, where the stored one does not exist; False when lost."""
     with translated(target_of(connection)):
-        return bool(consumer_offsets.commit(connection, group, [owned], may_go_back=True))
+        return not consumer_offsets.commit(connection, group, [owned], may_go_back=True)
 
 
 def release_queues(connection: Connection, group: str, owned: Sequence[OwnedQueue]) -> None:

@@ -11,15 +11,17 @@ from mqdb.cli import bench
 from mqdb.cli.config import config
 from mqdb.cli.consume import consume
 from mqdb.cli.consumer import app as consumer
+from mqdb.cli.delay import app as delay
 from mqdb.cli.demo.command import demo
 from mqdb.cli.dlq.commands import app as dlq
 from mqdb.cli.group import app as group
 from mqdb.cli.migrate import migrate
 from mqdb.cli.options import Command, Group
+from mqdb.cli.selector import app as selector
 from mqdb.cli.send import send
 from mqdb.cli.serve import serve
 from mqdb.cli.topic import app as topic
-from mqdb.errors import MqdbError
+from mqdb.errors import MqdbError, SelectorSyntaxError
 
 INTERRUPTED = 128 + 2
 
@@ -66,7 +68,9 @@ for function in (serve, demo, migrate, send, consume, config):
 app.add_typer(topic, name="topic")
 app.add_typer(group, name="group")
 app.add_typer(consumer, name="consumer")
+app.add_typer(delay, name="delay")
 app.add_typer(dlq, name="dlq")
+app.add_typer(selector, name="selector")
 bench.register(app)
 
 
@@ -84,9 +88,14 @@ def run(arguments: Sequence[str]) -> int:
     except (MqdbError, typer.TyperException, typer.Abort) as exc:
         if os.environ.get("MQDB_DEBUG"):
             raise
-        print(f"mqdb: {sentence(exc)}", file=sys.stderr)
+        print(f"mqdb: {_told(exc)}", file=sys.stderr)
         return 1
     return code if isinstance(code, int) else 0
+
+
+def _told(error: Exception) -> str:
+    """What standard error gets: a line, but for an error that points at a place in a line of its own."""
+    return str(error) if isinstance(error, SelectorSyntaxError) else sentence(error)
 
 
 def sentence(error: Exception) -> str:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from mqdb.dsn import BrokerDsn
+    from mqdb.selector.subscription import MessageFilter
     from mqdb.settings import Settings
     from mqdb.store.topics import TopicRoute
 
@@ -48,7 +49,19 @@ def consume(
             help="Where to begin in each queue; a group only where it is new to the topic.",
         ),
     ] = "first",
-    tag: Annotated[str, typer.Option("--tag", "-t", help="Only messages with one of these tags: 'A || B'.")] = "*",
+    tag: Annotated[
+        str | None,
+        typer.Option("--tag", "-t", help="Only messages with one of these tags: 'A || B'.", show_default=False),
+    ] = None,
+    sql: Annotated[
+        str | None,
+        typer.Option(
+            "--sql",
+            metavar="EXPRESSION",
+            help="Only messages that this SQL92 lets pass; see [bold]mqdb selector explain[/bold].",
+            show_default=False,
+        ),
+    ] = None,
     output: Annotated[
         OutputFormat, typer.Option("--format", "-f", help="The body, or a JSON object with all fields on each line.")
     ] = OutputFormat.TEXT,
@@ -69,13 +82,12 @@ def consume(
       mqdb consume orders
       mqdb consume orders --exit --format json | jq -r .tag
       mqdb consume orders --from-offset last --tag 'paid || shipped'
+      mqdb consume orders --sql "TAGS IN ('paid', 'shipped') AND price > 10.5"
       mqdb consume orders --group billing --count 10
       mqdb consume orders --broker broker-b
     """
     settings = start(context)
-    from mqdb.selector.tags import parse_tag_expression
-
-    parse_tag_expression(tag)
+    message_filter = _filter_of(tag, sql)
     where = _parse_offset(from_offset)
     if group is not None and isinstance(where, int):
         raise ParameterInvalid("from_offset", from_offset, "a group begins at first or last; leave --group out")
@@ -87,9 +99,22 @@ def consume(
         sys.stdout.buffer.write(write(message))
 
     if group is None:
-        _read(_chosen_broker(settings, broker, topic), topic, where, tag, count, exits, show)
+        _read(_chosen_broker(settings, broker, topic), topic, where, message_filter, count, exits, show)
     else:
-        _consume(settings, topic, group, from_offset, tag, count, exits, show)
+        _consume(settings, topic, group, from_offset, message_filter, count, exits, show)
+
+
+def _filter_of(tag: str | None, sql: str | None) -> "MessageFilter":
+    """Raises TagExpressionInvalid, SelectorSyntaxError, and ParameterInvalid where both are given."""
+    if sql is None:
+        from mqdb.selector.tags import parse_tag_expression
+
+        return parse_tag_expression(tag)
+    if tag is not None:
+        raise ParameterInvalid("tag", tag, "a filter is by --tag or by --sql; in SQL92 the tag is the property TAGS")
+    from mqdb.selector import compile_selector
+
+    return compile_selector(sql)
 
 
 def _parse_offset(text: str) -> str | int:
@@ -129,25 +154,24 @@ def _read(
     broker: "BrokerDsn",
     topic: str,
     where: str | int,
-    tag: str,
+    message_filter: "MessageFilter",
     count: int | None,
     exits: bool,
     show: Callable[[ReceivedMessage], None],
 ) -> None:
     from mqdb.broker.admin import topic_stats
+    from mqdb.broker.filters import check_filters
     from mqdb.cli.reader import TopicReader, tend_dispatch
-    from mqdb.selector.tags import parse_tag_expression
 
     with connected_to(broker) as connection:
         route = _route(connection, topic)
+        check_filters(connection, {message_filter.expression_type})
         tend_dispatch(connection)
         if where == "last":
             offsets = [queue.max_offset for queue in topic_stats(connection, topic)]
         else:
             offsets = [where if isinstance(where, int) else 0] * len(route.read_queue_keys)
-        reader = TopicReader(
-            connection, route, broker.name, offsets[: len(route.read_queue_keys)], parse_tag_expression(tag)
-        )
+        reader = TopicReader(connection, route, broker.name, offsets[: len(route.read_queue_keys)], message_filter)
         logger.info("reading", extra={"topic": topic, "offsets": offsets})
         for number, message in enumerate(_arriving(reader.read, lambda: tend_dispatch(connection), exits), 1):
             show(message)
@@ -214,7 +238,7 @@ def _consume(
     topic: str,
     group: str,
     from_offset: str,
-    tag: str,
+    message_filter: "MessageFilter",
     count: int | None,
     exits: bool,
     show: Callable[[ReceivedMessage], None],
@@ -222,7 +246,7 @@ def _consume(
     from datetime import timedelta
 
     from mqdb.group import ConsumeFromWhere
-    from mqdb_client import ConsumeOrderlyStatus, PushConsumer
+    from mqdb_client import ConsumeOrderlyStatus, MessageSelector, PushConsumer
 
     printer = _Printer(count, show)
 
@@ -237,7 +261,7 @@ def _consume(
         consume_from_where=ConsumeFromWhere.FIRST_OFFSET if from_offset == "first" else ConsumeFromWhere.LAST_OFFSET,
         persist_consumer_offset_interval=timedelta(seconds=_COMMIT_SECONDS),
     )
-    consumer.subscribe(topic, tag)
+    consumer.subscribe(topic, MessageSelector(message_filter))
     consumer.register_listener(listen, orderly=True)
     with ExitStack() as connections:
 

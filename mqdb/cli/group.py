@@ -2,11 +2,11 @@
 
 import json
 import shlex
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mqdb.cli.confirm import confirm
 from mqdb.cli.connection import ask_each, chosen_brokers, connected_to
 from mqdb.cli.group_offset import app as offset
 from mqdb.cli.options import Command, Group, start
@@ -17,6 +17,7 @@ from mqdb.cli.rows import (
     Yes,
     has_several,
     of_broker,
+    of_part,
     on,
     print_rows,
     seconds,
@@ -25,7 +26,7 @@ from mqdb.cli.rows import (
     yes_or_no,
 )
 from mqdb.cli.times import shown_time
-from mqdb.errors import GroupNotFound, ParameterInvalid
+from mqdb.errors import GroupNotFound
 
 if TYPE_CHECKING:
     from mqdb.broker.groups import GroupDetails
@@ -190,9 +191,7 @@ def _print_group(described: list[dict[str, Any]]) -> None:
             f"[bold]{each['group']}[/bold]: {', '.join(f'{spoken(name)} {value}' for name, value in values.items())}"
         )
     for part, nothing in _PARTS.items():
-        rows = [
-            ({"broker": each["broker"]} if "broker" in each else {}) | row for each in described for row in each[part]
-        ]
+        rows = of_part(described, part)
         console.print()
         console.print(table_of(rows) if rows else nothing)
 
@@ -259,6 +258,8 @@ def delete(
     """Delete a group with its offsets and subscriptions. Refused while it has live members.
 
     A consumer that joins it later is a new group, which begins where it says.
+    What waits for a retry goes to the retry topic if that is kept, and to no
+    such new group; else it is passed by when it is due.
 
     \b
     [bold]Examples[/bold]
@@ -270,11 +271,9 @@ def delete(
     settings = start(context)
     brokers = chosen_brokers(settings, broker)
     if not yes:
-        if not sys.stdin.isatty():
-            raise ParameterInvalid("delete", name, "nobody is there to confirm it; add --yes")
         what = f"group {name} and all its offsets" + (", its retries and its DLQ" if with_topics else "")
         where = f" on {', '.join(one.name for one in brokers)}" if has_several(settings) else ""
-        typer.confirm(f"Delete {what}{where}?", abort=True)
+        confirm(f"Delete {what}{where}?")
 
     def delete_on(one: "BrokerDsn") -> None:
         with connected_to(one) as connection:

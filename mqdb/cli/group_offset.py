@@ -1,17 +1,17 @@
 """`mqdb group offset reset | clone | history`: where a group goes on, on all brokers that the settings name."""
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from mqdb.cli.confirm import check_somebody_is_there, confirm
 from mqdb.cli.connection import Answers, ask_each, chosen_brokers, connected_to
 from mqdb.cli.offset_target import parse_target
 from mqdb.cli.options import Command, Group, start
 from mqdb.cli.rows import Brokers, Json, Row, Yes, of_broker, print_rows
 from mqdb.cli.times import shown_time
-from mqdb.errors import GroupNotFound, MqdbError, ResponseCode, TopicNotFound
+from mqdb.errors import GroupNotFound, MqdbError, TopicNotFound
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -176,17 +176,6 @@ def history(
     answers.check()
 
 
-class NotConfirmed(MqdbError, code=ResponseCode.INVALID_PARAMETER):
-    """A question that nobody is there to answer."""
-
-    def __init__(self, question: str) -> None:
-        super().__init__(question)
-        self.question = question
-
-    def __str__(self) -> str:
-        return f"{self.question} Nobody is there to confirm it; add --yes"
-
-
 class _Steps:
     """A change of offsets from the look at it, over the question, to the deed."""
 
@@ -215,10 +204,9 @@ class _Steps:
         self._print(self._on_each(is_dry=False), "Nothing has changed.")
 
     def _ask(self, question: str) -> None:
-        if not sys.stdin.isatty():
-            raise NotConfirmed(question)
+        check_somebody_is_there(question)
         self._print(self._on_each(is_dry=True), "Nothing would change.")
-        typer.confirm(question, abort=True)
+        confirm(question)
 
     def _on_each(self, *, is_dry: bool) -> "Answers[Sequence[OffsetChange]]":
         def on_one(one: "BrokerDsn") -> "Sequence[OffsetChange]":

@@ -14,7 +14,7 @@ from mqdb.broker.horizon import UNKNOWN_HORIZON
 from mqdb.broker.pull import PullRequest, PullResult, PullStatus, pull
 from mqdb.errors import TopicNotFound
 from mqdb.message import MessageQueue, ReceivedMessage
-from mqdb.selector.tags import TagExpression
+from mqdb.selector.subscription import MessageFilter
 from mqdb.store.topics import TopicRoute
 
 _LIMIT = 500
@@ -35,11 +35,11 @@ class _Queue:
         self.ready: deque[ReceivedMessage] = deque()
         self.is_at_end = False
 
-    def take_over(self, result: PullResult, expression: TagExpression) -> None:
+    def take_over(self, result: PullResult, message_filter: MessageFilter) -> None:
         self.request = PullRequest(self.request.queue, self.request.queue_key, result.next_begin_offset, result.segment)
         self.is_at_end = result.status is PullStatus.NO_NEW_MSG
         # Two tags may have one code.
-        self.ready.extend(message for message in result.messages if expression.matches(message.tag))
+        self.ready.extend(message for message in result.messages if message_filter.matches(message.tag))
 
 
 class TopicReader:
@@ -51,11 +51,11 @@ class TopicReader:
         route: TopicRoute,
         broker_name: str,
         offsets: list[int],
-        expression: TagExpression,
+        message_filter: MessageFilter,
     ) -> None:
         self._topic = route.config.name
         self._connection = connection
-        self._expression = expression
+        self._filter = message_filter
         self._horizon = UNKNOWN_HORIZON
         self._queues = [
             _Queue(MessageQueue(self._topic, broker_name, queue_id), queue_key, offset)
@@ -77,13 +77,13 @@ class TopicReader:
             self._connection,
             [queue.request for queue in asked.values()],
             limit=_LIMIT,
-            tag_codes=None if self._expression.matches_all else self._expression.codes,
+            filter=self._filter,
             horizon=self._horizon,
         )
         if not results and asked:
             raise TopicNotFound(self._topic)  # deleted meanwhile
         for result in results:
-            asked[result.request.queue_key].take_over(result, self._expression)
+            asked[result.request.queue_key].take_over(result, self._filter)
 
     def _merged(self) -> Iterator[ReceivedMessage]:
         """By position, as long as no queue could still have an earlier one."""

@@ -40,6 +40,11 @@ def of_broker(settings: "Settings", broker_name: str) -> Row:
     return {"broker": broker_name} if has_several(settings) else {}
 
 
+def of_part(described: Sequence[Row], name: str) -> list[Row]:
+    """The rows that each of several things has under a name, with the column of its broker where it has one."""
+    return [({"broker": each["broker"]} if "broker" in each else {}) | row for each in described for row in each[name]]
+
+
 def print_rows(rows: Sequence[Row], as_json: bool, nothing: str) -> None:
     """Print rows with the same names; for people, `nothing` in place of a table without rows."""
     if as_json:

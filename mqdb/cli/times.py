@@ -20,6 +20,6 @@ def parse_time(name: str, text: str) -> datetime | timedelta:
         raise ParameterInvalid(name, text, reason) from error
 
 
-def shown_time(time: datetime | None) -> str | None:
-    """A moment as people read it: in the zone of this machine, to the second."""
-    return None if time is None else time.astimezone().isoformat(sep=" ", timespec="seconds")
+def shown_time(time: datetime | None, timespec: str = "seconds") -> str | None:
+    """A moment as people read it: in the zone of this machine, to the second, or as `datetime.isoformat` calls it."""
+    return None if time is None else time.astimezone().isoformat(sep=" ", timespec=timespec)

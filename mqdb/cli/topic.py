@@ -1,21 +1,33 @@
 """`mqdb topic create | list | show | delete`, on all brokers that the settings name."""
 
 import json
-import sys
 from collections.abc import Sequence
-from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from mqdb.cli.confirm import confirm
 from mqdb.cli.connection import ask_each, chosen_brokers, connected_to
 from mqdb.cli.options import Command, Group, start
-from mqdb.errors import ParameterInvalid, TopicNotFound
+from mqdb.cli.rows import (
+    Brokers,
+    Json,
+    Row,
+    Yes,
+    has_several,
+    of_broker,
+    of_part,
+    on,
+    print_rows,
+    spoken,
+    table_of,
+    yes_or_no,
+)
+from mqdb.cli.times import shown_time
+from mqdb.errors import TopicNotFound
 from mqdb.topic import MessageType, Perm, TopicConfig, is_group_topic, is_system_topic
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from mqdb.broker.admin import QueueStats
     from mqdb.dsn import BrokerDsn
     from mqdb.settings import Settings
@@ -25,13 +37,6 @@ if TYPE_CHECKING:
 app = typer.Typer(cls=Group, rich_markup_mode="rich")
 
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.", show_default=False)]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
-Brokers = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--broker", metavar="NAME", help="Only on this broker; may be repeated. Unset, on all.", show_default=False
-    ),
-]
 
 
 @app.callback(invoke_without_command=True)
@@ -94,7 +99,7 @@ def create(
     def create_on(one: "BrokerDsn") -> None:
         with connected_to(one) as connection:
             create_topic(connection, config)
-        print(f"topic {name} has {config.write_queue_nums} queues{_on(settings, one)}")
+        print(f"topic {name} has {config.write_queue_nums} queues{on(settings, one)}")
 
     ask_each(chosen_brokers(settings, broker), create_on).check()
 
@@ -128,20 +133,11 @@ def list_(
         for route in routes
         if everything or not (is_system_topic(route.config.name) or is_group_topic(route.config.name))
     ]
-    if _has_several(settings):
+    if has_several(settings):
         rows.sort(key=lambda row: row["topic"])
-    _print_list(rows, as_json, is_complete=not answers.failures)
+    if rows or not answers.failures:
+        print_rows(rows, as_json, "There is no topic yet.")
     answers.check()
-
-
-def _print_list(rows: list[dict[str, Any]], as_json: bool, is_complete: bool) -> None:
-    if as_json:
-        for row in rows:
-            print(json.dumps(row))
-    elif rows or is_complete:
-        from mqdb.cli.console import standard_output
-
-        standard_output().print(_table(rows) if rows else "There is no topic yet.")
 
 
 class _Topic(NamedTuple):
@@ -186,20 +182,20 @@ def show(context: typer.Context, name: TopicName, broker: Brokers = None, as_jso
     answers.check()
 
 
-def _queues(stats: "Sequence[QueueStats]") -> list[dict[str, Any]]:
+def _queues(stats: "Sequence[QueueStats]") -> list[Row]:
     return [
         {
             "queue": queue.queue_id,
             "min_offset": queue.min_offset,
             "max_offset": queue.max_offset,
             "messages": queue.max_offset - queue.min_offset,
-            "last_stored": _shown_time(queue.last_store_time),
+            "last_stored": shown_time(queue.last_store_time, "milliseconds"),
         }
         for queue in stats
     ]
 
 
-def _groups(found: _Topic) -> list[dict[str, Any]]:
+def _groups(found: _Topic) -> list[Row]:
     max_offsets = {queue.queue_id: queue.max_offset for queue in found.stats}
     return [
         {
@@ -213,38 +209,21 @@ def _groups(found: _Topic) -> list[dict[str, Any]]:
     ]
 
 
-def _print_topic(described: list[dict[str, Any]]) -> None:
+def _print_topic(described: list[Row]) -> None:
     """A line of settings for each broker, then the queues of all of them, then the groups."""
     from mqdb.cli.console import standard_output
 
     console = standard_output()
     for each in described:
-        spoken = ", ".join(
-            f"{_spoken(name)} {value}" for name, value in each.items() if name not in ("topic", "queues", "groups")
+        values = {name: value for name, value in each.items() if name not in ("topic", "queues", "groups")}
+        console.print(
+            f"[bold]{each['topic']}[/bold]: {', '.join(f'{spoken(name)} {value}' for name, value in values.items())}"
         )
-        console.print(f"[bold]{each['topic']}[/bold]: {spoken}")
     console.print()
-    console.print(_table(_rows(described, "queues")))
+    console.print(table_of(of_part(described, "queues")))
     console.print()
-    groups = _rows(described, "groups")
-    console.print(_table(groups) if groups else "No group has read it yet.")
-
-
-def _rows(described: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
-    """What each broker has under that name, with the broker where there is a column for it."""
-    return [({"broker": each["broker"]} if "broker" in each else {}) | row for each in described for row in each[name]]
-
-
-def _table(rows: list[dict[str, Any]]) -> "Table":
-    """A table of rows with the same names; numbers stand right."""
-    from mqdb.cli.console import table
-
-    numbers = [_spoken(name) for name, value in rows[0].items() if isinstance(value, int)]
-    return table([_spoken(name) for name in rows[0]], [tuple(row.values()) for row in rows], right=numbers)
-
-
-def _spoken(name: str) -> str:
-    return name.replace("_", " ")
+    groups = of_part(described, "groups")
+    console.print(table_of(groups) if groups else "No group has read it yet.")
 
 
 @app.command(cls=Command)
@@ -252,7 +231,7 @@ def delete(
     context: typer.Context,
     name: TopicName,
     broker: Brokers = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
 ) -> None:
     """Delete a topic with its messages and the offsets of all groups there.
 
@@ -267,38 +246,28 @@ def delete(
     settings = start(context)
     brokers = chosen_brokers(settings, broker)
     if not yes:
-        if not sys.stdin.isatty():
-            raise ParameterInvalid("delete", name, "nobody is there to confirm it; add --yes")
-        where = f" on {', '.join(one.name for one in brokers)}" if _has_several(settings) else ""
-        typer.confirm(f"Delete topic {name} and all its messages{where}?", abort=True)
+        where = f" on {', '.join(one.name for one in brokers)}" if has_several(settings) else ""
+        confirm(f"Delete topic {name} and all its messages{where}?")
 
     def delete_on(one: "BrokerDsn") -> None:
         with connected_to(one) as connection:
             if not delete_topic(connection, name):
                 raise TopicNotFound(name)
-        print(f"topic {name} is deleted{_on(settings, one)}")
+        print(f"topic {name} is deleted{on(settings, one)}")
 
     ask_each(brokers, delete_on).without(TopicNotFound).check()
 
 
-def _has_several(settings: "Settings") -> bool:
-    return len(settings.brokers) > 1
-
-
-def _on(settings: "Settings", broker: "BrokerDsn") -> str:
-    return f" on {broker.name}" if _has_several(settings) else ""
-
-
-def _described(settings: "Settings", broker_name: str, route: "TopicRoute") -> dict[str, Any]:
+def _described(settings: "Settings", broker_name: str, route: "TopicRoute") -> Row:
     """The settings of a topic, with the broker where there are several."""
     config = route.config
     return {
         "topic": config.name,
-        **({"broker": broker_name} if _has_several(settings) else {}),
+        **of_broker(settings, broker_name),
         "read_queues": config.read_queue_nums,
         "write_queues": config.write_queue_nums,
         "perm": _shown_perm(config.perm),
-        "order": "yes" if config.order else "no",
+        "order": yes_or_no(config.order),
         "type": str(config.message_type),
     }
 
@@ -306,7 +275,3 @@ def _described(settings: "Settings", broker_name: str, route: "TopicRoute") -> d
 def _shown_perm(perm: Perm) -> str:
     letters = {Perm.READ: "R", Perm.WRITE: "W", Perm.INHERIT: "X"}
     return "".join(letter if perm & bit else "-" for bit, letter in letters.items())
-
-
-def _shown_time(time: datetime | None) -> str | None:
-    return None if time is None else time.astimezone().isoformat(sep=" ", timespec="milliseconds")

@@ -7,10 +7,11 @@ Different tags may share a code ("Aa" and "BB" do), so the client compares the t
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import ClassVar, Final
 
 from mqdb.errors import TagExpressionInvalid
 from mqdb.property import BLANKS
+from mqdb.selector.subscription import ExpressionType
 
 ALL_TAGS: Final = "*"
 SEPARATOR: Final = "||"
@@ -22,6 +23,8 @@ class TagExpression:
 
     `codes` are those of `tags`, ascending, each once: what the database compares.
     """
+
+    expression_type: ClassVar[ExpressionType] = ExpressionType.TAG
 
     text: str
     tags: frozenset[str]

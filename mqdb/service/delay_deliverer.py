@@ -56,7 +56,9 @@ class DelayDeliverer(LoopService[DelayRound]):
         self._first_segment = counts.first_segment
         self._adapt(counts, timedelta(seconds=self._context.clock.monotonic() - begin))
         for topic, count in counts.skipped.items():
-            logger.warning("skipped delayed messages, their topic is gone", extra={"topic": topic, "count": count})
+            logger.warning(
+                "skipped delayed messages, their topic or group is gone", extra={"topic": topic, "count": count}
+            )
         self._tell_missing(counts)
         return counts
 

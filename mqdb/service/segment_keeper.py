@@ -23,7 +23,7 @@ from mqdb.service.retention import (
     to_make_room,
 )
 from mqdb.service.service import Context, PeriodicService
-from mqdb.store import checkpoints, partitions, segments
+from mqdb.store import checkpoints, dead_letters, partitions, segments
 from mqdb.store.segments import SegmentState
 
 logger = logging.getLogger(__name__)
@@ -61,6 +61,7 @@ class KeeperCounts:
     waiting: bool = False
     """Somebody's lock was in the way of a drop; the next round tries again."""
     checkpoints_pruned: int = 0
+    redrives_pruned: int = 0
 
 
 class SegmentKeeper(PeriodicService[KeeperCounts]):
@@ -87,6 +88,7 @@ class SegmentKeeper(PeriodicService[KeeperCounts]):
             self._drain(connection, counts)
             self._drop(connection, counts)
         self._prune_checkpoints(connection, counts)
+        self._prune_redrives(connection, counts)
         return counts
 
     def prepare(self, connection: Connection) -> None:
@@ -169,3 +171,10 @@ class SegmentKeeper(PeriodicService[KeeperCounts]):
             if past - first >= kept:
                 counts.checkpoints_pruned += checkpoints.prune(connection, service, first, past)
                 self._pruned_to[service] = past
+
+    def _prune_redrives(self, connection: Connection, counts: KeeperCounts) -> None:
+        if not counts.dropped:
+            return
+        counts.redrives_pruned = dead_letters.prune_redrives(connection)
+        if counts.redrives_pruned:
+            logger.info("forgot redrives of which the log holds nothing", extra={"count": counts.redrives_pruned})

@@ -30,8 +30,10 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import insert
 
 from mqdb.group import MessageModel
+from mqdb.selector.subscription import SubscriptionData
 from mqdb.store import locks, queue_locks
-from mqdb.store.tables import client, consumer_offset, subscription_group
+from mqdb.store.fragments import group_id
+from mqdb.store.tables import client, consumer_offset
 
 #: The NOTIFY channel of arrivals (`a:` and queue keys, or `a:*`), of changes in a group (`m:` and its name), and of
 #: what a client is asked (`c:` and its id).
@@ -46,7 +48,7 @@ class ClientKind(StrEnum):
 
 
 class Registration(NamedTuple):
-    """A client in a group. `subscriptions` are pairs of topic and tag expression.
+    """A client in a group.
 
     A renewal is that of a client that the group has had before, and that its broker has lost.
     """
@@ -57,7 +59,7 @@ class Registration(NamedTuple):
     version: str
     message_model: MessageModel = MessageModel.CLUSTERING
     language: str = "PYTHON"
-    subscriptions: Sequence[tuple[str, str]] = ()
+    subscriptions: Sequence[SubscriptionData] = ()
     subscription_version: int = 0
     is_renewal: bool = False
 
@@ -94,10 +96,9 @@ def remove(connection: Connection, client_id: str, group: str, kind: ClientKind)
     )
     if kind is not ClientKind.CONSUMER:
         return
-    group_id = select(subscription_group.c.group_id).where(subscription_group.c.group_name == group).scalar_subquery()
     connection.execute(
         update(consumer_offset)
-        .where(consumer_offset.c.group_id == group_id, consumer_offset.c.owner == client_id)
+        .where(consumer_offset.c.group_id == group_id(group), consumer_offset.c.owner == client_id)
         .values(owner=None, updated_at=func.mqdb.now())
     )
     queue_locks.remove_all(connection, group, client_id)

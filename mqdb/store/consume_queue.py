@@ -3,9 +3,12 @@
 Offsets are dense, so counting entries is subtracting offsets. RocketMQ: ConsumeQueue.
 """
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, Final, TypeAlias
 
 import psycopg
+from psycopg.pq import Format
 from psycopg.types.numeric import Int8BinaryLoader
 from psycopg.types.string import ByteaBinaryLoader
 from sqlalchemy import (
@@ -17,18 +20,21 @@ from sqlalchemy import (
     and_,
     bindparam,
     cast,
-    exists,
     func,
     literal_column,
+    or_,
     select,
     true,
 )
 from sqlalchemy.dialects.postgresql import ARRAY
 
-from mqdb.store.engine import driver, text_of
+from mqdb.selector import Selector
+from mqdb.selector.subscription import MessageFilter
+from mqdb.selector.tags import TagExpression
+from mqdb.store.engine import NumberedStatement, driver, numbered
+from mqdb.store.retry_filter import RetryFilter
 from mqdb.store.tables import checkpoint, commit_log, consume_queue, queue
 
-#: Short names in the text as well: psycopg parses one of more than 4,096 characters anew each time, 63 µs a pull.
 cl = commit_log.alias("cl")
 cq = consume_queue.alias("cq")
 
@@ -52,16 +58,20 @@ _RECORD = (
 )
 
 
-def _pull(tag_filter: bool) -> Select[Any]:
+Where: TypeAlias = Callable[[ColumnElement[Any]], ColumnElement[bool]]
+
+
+def _pull(of_entries: ColumnElement[bool] | None = None, of_properties: Where | None = None) -> Select[Any]:
     """Entries of several queues with their records, and where each queue begins and ends. Uses consume_queue_offset.
 
     Parameters: queue_keys, offsets (arrays of one length); limit, scan_limit (entries looked at) and max_bytes (of
-    bodies; the first is always given), each per queue; tag_codes; newest_segment (as the last answer said, 0 at
-    first); and the window: first_segment, last_segment, lowest_pos, past_pos.
+    bodies; the first is always given), each per queue; newest_segment (as the last answer said, 0 at first); and the
+    window: first_segment, last_segment, lowest_pos, past_pos.
     A row for each entry, ordered by request and offset; a queue without any has one row with NULL entries.
-    `is_covered` says that the entries to look at lie in the window: with a filter all of them, else the first, for
-    then the answer shows itself how far it goes. The window is made of parameters, not of sub-selects, so that
-    partitions are pruned before the executor opens them: each open partition costs time for each record.
+    The window may end before the scan limit. Without a filter the rows show how far the answer goes; with one of the
+    two, `looked_at` is the last entry that was looked at, NULL where the window holds none. The window is made of
+    parameters, not of sub-selects, so that partitions are pruned before the executor opens them: each open partition
+    costs time for each record.
     """
     keys, offsets = (cast(bindparam(name), ARRAY(type_)) for name, type_ in _REQUEST.items())
     request = (
@@ -96,9 +106,8 @@ def _pull(tag_filter: bool) -> Select[Any]:
         .scalar_subquery()
     )
 
-    wanted = [in_window, cq.c.queue_offset >= first_offset, cq.c.queue_offset < first_offset + scan_limit]
-    if tag_filter:
-        wanted.append(cq.c.tags_code == func.any(cast(bindparam("tag_codes"), ARRAY(BigInteger))))
+    to_look_at = and_(in_window, cq.c.queue_offset >= first_offset, cq.c.queue_offset < first_offset + scan_limit)
+    wanted = to_look_at if of_entries is None else and_(to_look_at, of_entries)
     # Bound to the primary key by the order asked for, with a range in place of an equality, for which the order would
     # say nothing: the plan is made while a segment is empty, and by cost alone might take the index that begins with
     # xid, and read all of it for each record.
@@ -115,6 +124,9 @@ def _pull(tag_filter: bool) -> Select[Any]:
         .correlate(cq)
         .lateral("r")
     )
+    if of_properties is not None:
+        # An entry without its record is no mismatch. It is for the caller to see, who may have asked for too little.
+        wanted = and_(wanted, or_(record.c.log_pos.is_(None), of_properties(record.c.properties)))
     found = (
         select(
             cq.c.queue_offset,
@@ -124,7 +136,7 @@ def _pull(tag_filter: bool) -> Select[Any]:
             func.coalesce(func.octet_length(record.c.body), ZERO).label("body_bytes"),
         )
         .select_from(cq.outerjoin(record, true()))
-        .where(*wanted)
+        .where(wanted)
         .order_by(cq.c.queue_offset)
         .limit(cast(bindparam("limit"), BigInteger))
         .subquery("f")
@@ -134,23 +146,28 @@ def _pull(tag_filter: bool) -> Select[Any]:
     entry = select(measured).where(measured.c.bytes_before < cast(bindparam("max_bytes"), BigInteger)).lateral("e")
     its_queue = queue.alias("queue")
     sources = request.join(its_queue, its_queue.c.queue_key == request.c.queue_key).join(end, true())
-    is_covered: ColumnElement[bool] = entry.c.queue_offset.is_not(None)
-    if tag_filter:
-        last_looked_at = func.least(first_offset + scan_limit, literal_column('"end".max_offset', BigInteger)) - ONE
-        covered = exists(select(ONE).select_from(cq).where(in_window, cq.c.queue_offset == last_looked_at))
-        cover = select(covered.label("is_covered")).offset(ZERO).lateral("cover")
-        sources, is_covered = sources.join(cover, true()), cover.c.is_covered
+    how_far: tuple[ColumnElement[Any], ...] = ()
+    if of_entries is not None or of_properties is not None:
+        looked_at = (
+            select(cq.c.queue_offset, cq.c.segment)
+            .where(to_look_at)
+            .order_by(cq.c.queue_offset.desc())
+            .limit(ONE)
+            .lateral("looked_at")
+        )
+        sources = sources.outerjoin(looked_at, true())
+        how_far = looked_at.c.queue_offset.label("looked_at"), looked_at.c.segment.label("looked_at_segment")
     return (
         select(
             request.c.ordinal,
             its_queue.c.base_offset,
             end.c.max_offset,
             newest.label("newest_segment"),
-            is_covered.label("is_covered"),
             entry.c.segment,
             entry.c.entry_pos,
             entry.c.queue_offset,
             *(entry.c[name] for name in _RECORD),
+            *how_far,
         )
         .select_from(sources.outerjoin(entry, true()))
         .order_by(request.c.ordinal, entry.c.queue_offset)
@@ -160,25 +177,72 @@ def _pull(tag_filter: bool) -> Select[Any]:
 _REQUEST = {"queue_keys": Integer(), "offsets": BigInteger()}
 _ARRAYS = (*_REQUEST, "tag_codes")
 
-PULL = text_of(_pull(tag_filter=False))
-PULL_TAGS = text_of(_pull(tag_filter=True))
+#: Numbered, for a cursor that sends the text as it is: the others parse one of more than 4,096 characters anew each
+#: time, which takes 63 µs, and a selector may be as long as it likes.
+PULL: Final = numbered(_pull())
+PULL_TAGS: Final = numbered(
+    _pull(of_entries=cq.c.tags_code == func.any(cast(bindparam("tag_codes"), ARRAY(BigInteger))))
+)
+
+
+@lru_cache(maxsize=256)
+def _pull_selected(selector: Selector | RetryFilter) -> NumberedStatement:
+    return numbered(_pull(of_properties=selector.where))
+
+
+def statement_of(message_filter: MessageFilter | None) -> NumberedStatement:
+    """The statement of a pull with a filter. A selector's literals are parameters like all others."""
+    match message_filter:
+        case None:
+            return PULL
+        case TagExpression():
+            return PULL_TAGS
+        case Selector() | RetryFilter():
+            return _pull_selected(message_filter)
+        case _:
+            raise TypeError(message_filter)
+
 
 _CURSOR = "mqdb_pull_cursor"
 
 
-def pull(connection: Connection, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
+def pull(
+    connection: Connection, parameters: Mapping[str, Any], message_filter: MessageFilter | None
+) -> list[tuple[Any, ...]]:
     """Rows as `_pull` describes them, in the binary forms that ReceivedMessage works out when asked."""
+    statement = statement_of(message_filter)
+    values = _values(statement, parameters, message_filter)
+    return _cursor(connection).execute(statement.text, values).fetchall()
+
+
+def explain(connection: Connection, parameters: Mapping[str, Any], message_filter: MessageFilter | None) -> list[str]:
+    """The plan of the same pull, and what it costs: lines for people. It is carried out."""
+    statement = statement_of(message_filter)
+    text = b"EXPLAIN (ANALYZE, BUFFERS) " + statement.text
+    values = _values(statement, parameters, message_filter)
+    cursor = psycopg.RawCursor(driver(connection))
+    return [line for (line,) in cursor.execute(text, values, prepare=False)]
+
+
+def _values(
+    statement: NumberedStatement, parameters: Mapping[str, Any], message_filter: MessageFilter | None
+) -> list[Any]:
+    values = {**statement.literals, **parameters}
+    if isinstance(message_filter, TagExpression):
+        values["tag_codes"] = message_filter.codes
     # Arrays as text: the driver's dumper of lists takes 8 µs for one number.
-    arrays = {name: "{" + ",".join(map(str, parameters[name])) + "}" for name in _ARRAYS if name in parameters}
-    statement = PULL_TAGS if "tag_codes" in parameters else PULL
-    return _cursor(connection).execute(statement, parameters | arrays).fetchall()
+    for name in _ARRAYS:
+        if name in values:
+            values[name] = "{" + ",".join(map(str, values[name])) + "}"
+    return [values[name] for name in statement.names]
 
 
-def _cursor(connection: Connection) -> "psycopg.Cursor[tuple[Any, ...]]":
+def _cursor(connection: Connection) -> "psycopg.RawCursor[tuple[Any, ...]]":
     """The cursor for pulls on a connection, made once: it takes 25 µs to make, a sixth of a pull of 32."""
-    cursor: psycopg.Cursor[tuple[Any, ...]] | None = connection.info.get(_CURSOR)
+    cursor: psycopg.RawCursor[tuple[Any, ...]] | None = connection.info.get(_CURSOR)
     if cursor is None:
-        cursor = connection.info[_CURSOR] = driver(connection).cursor(binary=True)
+        cursor = connection.info[_CURSOR] = psycopg.RawCursor(driver(connection))
+        cursor.format = Format.BINARY
         for type_name in ("uuid", "jsonb"):
             cursor.adapters.register_loader(type_name, ByteaBinaryLoader)
         cursor.adapters.register_loader("timestamptz", Int8BinaryLoader)

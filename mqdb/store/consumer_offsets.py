@@ -7,7 +7,7 @@ would be write skew, so each change is one UPDATE. RocketMQ: ConsumerOffsetManag
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sqlalchemy import (
     BigInteger,
@@ -22,12 +22,13 @@ from sqlalchemy import (
     func,
     or_,
     select,
+    true,
     update,
 )
 from sqlalchemy.dialects.postgresql import ARRAY, insert
-from sqlalchemy.sql.selectable import TableValuedAlias
 
 from mqdb.group import ConsumeFromWhere
+from mqdb.store.fragments import OWNED_QUEUE, array_of, given, group_id
 from mqdb.store.queues import max_offset
 from mqdb.store.tables import client, consumer_offset, queue, subscription_group
 from mqdb.store.time_search import offsets_of_time
@@ -53,17 +54,22 @@ def begin(
 
     Only a group that is new to the topic starts at `where`, which may be a `time`, in all queues at once, whoever reads
     them later. A queue that is added to the topic is read from its min offset: the group has been there all the time,
-    and what arrived before it noticed the queue is not lost.
+    and what arrived before it noticed the queue is not lost. The group is not there yet where it has no more than
+    commits of those who read queues that they do not own.
     """
     sibling = queue.alias("sibling")
     wanted = queue.alias("wanted")
     knows_topic = exists(
         select(consumer_offset.c.queue_key)
         .join(sibling, sibling.c.queue_key == consumer_offset.c.queue_key)
-        .where(consumer_offset.c.group_id == _group_id(group), sibling.c.topic_id == queue.c.topic_id)
+        .where(
+            consumer_offset.c.group_id == group_id(group),
+            consumer_offset.c.begun,
+            sibling.c.topic_id == queue.c.topic_id,
+        )
     )
     is_of_topics = queue.c.topic_id.in_(
-        select(wanted.c.topic_id).where(wanted.c.queue_key == func.any(_keys(queue_keys)))
+        select(wanted.c.topic_id).where(wanted.c.queue_key == func.any(array_of(queue_keys)))
     )
     start: ColumnElement[int] = queue.c.base_offset
     if where is ConsumeFromWhere.LAST_OFFSET:
@@ -72,7 +78,7 @@ def begin(
         new = connection.scalars(select(queue.c.queue_key).where(is_of_topics, ~knows_topic)).all()
         start = func.coalesce(_one_of(offsets_of_time(connection, new, time)), start)
     rows = (
-        select(_group_id(group), queue.c.queue_key, case((knows_topic, queue.c.base_offset), else_=start))
+        select(group_id(group), queue.c.queue_key, case((knows_topic, queue.c.base_offset), else_=start))
         .where(is_of_topics)
         .order_by(queue.c.queue_key)  # members that do this at the same time wait for each other, not in a circle
     )
@@ -103,16 +109,16 @@ def take(
         consumer_offset.c.owner.is_(None), consumer_offset.c.owner == client_id, ~is_member
     )
     wanted = and_(
-        consumer_offset.c.group_id == _group_id(group), consumer_offset.c.queue_key == func.any(_keys(queue_keys))
+        consumer_offset.c.group_id == group_id(group), consumer_offset.c.queue_key == func.any(array_of(queue_keys))
     )
     chosen = select(consumer_offset.c.queue_key).where(wanted if force else and_(wanted, is_free))
     rows = connection.execute(
         update(consumer_offset)
         .where(
-            consumer_offset.c.group_id == _group_id(group),
+            consumer_offset.c.group_id == group_id(group),
             consumer_offset.c.queue_key.in_(chosen.with_for_update(skip_locked=True)),
         )
-        .values(owner=client_id, epoch=consumer_offset.c.epoch + 1, updated_at=func.mqdb.now())
+        .values(owner=client_id, epoch=consumer_offset.c.epoch + 1, begun=true(), updated_at=func.mqdb.now())
         .returning(
             consumer_offset.c.queue_key,
             consumer_offset.c.epoch,
@@ -123,37 +129,41 @@ def take(
     return sorted(OwnedQueue(*row) for row in rows)
 
 
-def commit(connection: Connection, group: str, owned: Sequence[OwnedQueue], *, may_go_back: bool = False) -> set[int]:
+def commit(
+    connection: Connection, group: str, owned: Sequence[OwnedQueue], *, may_go_back: bool = False
+) -> list[OwnedQueue]:
     """Move the group forward on queues that the caller owns; a smaller offset is ignored, unless it may go back.
 
-    Returns the keys that were committed: the others have a newer owner.
+    Returns the queues that were lost: they have a newer epoch.
     """
-    given = _given(owned)
+    own = given(OWNED_QUEUE, owned)
     is_mine = and_(
-        consumer_offset.c.group_id == _group_id(group),
-        consumer_offset.c.queue_key == given.c.queue_key,
-        consumer_offset.c.epoch == given.c.epoch,
+        consumer_offset.c.group_id == group_id(group),
+        consumer_offset.c.queue_key == own.c.queue_key,
+        consumer_offset.c.epoch == own.c.epoch,
     )
     stored = consumer_offset.c
     changed = (
         update(consumer_offset)
         .where(is_mine)
         .values(
-            next_offset=given.c.next_offset if may_go_back else func.greatest(stored.next_offset, given.c.next_offset),
-            segment=given.c.segment if may_go_back else func.greatest(stored.segment, given.c.segment),
+            next_offset=own.c.next_offset if may_go_back else func.greatest(stored.next_offset, own.c.next_offset),
+            segment=own.c.segment if may_go_back else func.greatest(stored.segment, own.c.segment),
             updated_at=func.mqdb.now(),
         )
     )
-    return set(connection.scalars(changed.returning(consumer_offset.c.queue_key)))
+    # By the epoch as well: a queue may be lost under one and be the caller's again under the next.
+    done = {tuple(row) for row in connection.execute(changed.returning(stored.queue_key, stored.epoch))}
+    return [queue for queue in owned if (queue.queue_key, queue.epoch) not in done]
 
 
 def release(connection: Connection, group: str, owned: Sequence[OwnedQueue]) -> set[int]:
     """Give queues back, as far as the caller still owns them; returns the keys given back."""
-    given = _given(owned)
+    own = given(OWNED_QUEUE, owned)
     is_mine = and_(
-        consumer_offset.c.group_id == _group_id(group),
-        consumer_offset.c.queue_key == given.c.queue_key,
-        consumer_offset.c.epoch == given.c.epoch,
+        consumer_offset.c.group_id == group_id(group),
+        consumer_offset.c.queue_key == own.c.queue_key,
+        consumer_offset.c.epoch == own.c.epoch,
     )
     changed = update(consumer_offset).where(is_mine).values(owner=None, updated_at=func.mqdb.now())
     return set(connection.scalars(changed.returning(consumer_offset.c.queue_key)))
@@ -163,7 +173,7 @@ def epochs(connection: Connection, group: str, client_id: str) -> dict[int, int]
     """The queues that a member owns, and under which epochs."""
     rows = connection.execute(
         select(consumer_offset.c.queue_key, consumer_offset.c.epoch).where(
-            consumer_offset.c.group_id == _group_id(group), consumer_offset.c.owner == client_id
+            consumer_offset.c.group_id == group_id(group), consumer_offset.c.owner == client_id
         )
     )
     return {row.queue_key: row.epoch for row in rows}
@@ -173,7 +183,7 @@ def committed(connection: Connection, group: str, queue_keys: Sequence[int]) -> 
     """The next offset of a group on each of the queues that it has read."""
     rows = connection.execute(
         select(consumer_offset.c.queue_key, consumer_offset.c.next_offset).where(
-            consumer_offset.c.group_id == _group_id(group), consumer_offset.c.queue_key == func.any(_keys(queue_keys))
+            consumer_offset.c.group_id == group_id(group), consumer_offset.c.queue_key == func.any(array_of(queue_keys))
         )
     )
     return {row.queue_key: row.next_offset for row in rows}
@@ -204,18 +214,3 @@ def of_topic(connection: Connection, topic_id: int) -> list[Progress]:
         .order_by(subscription_group.c.group_name, queue.c.queue_id)
     )
     return [Progress(*row) for row in rows]
-
-
-def _group_id(group: str) -> ScalarSelect[int]:
-    return select(subscription_group.c.group_id).where(subscription_group.c.group_name == group).scalar_subquery()
-
-
-def _keys(queue_keys: Sequence[int]) -> ColumnElement[Any]:
-    return cast(list(queue_keys), ARRAY(Integer))
-
-
-def _given(owned: Sequence[OwnedQueue]) -> TableValuedAlias:
-    columns = zip(*owned, strict=True)
-    types = (Integer(), BigInteger(), BigInteger(), Integer())
-    arrays = [cast(list(values), ARRAY(type_)) for values, type_ in zip(columns, types, strict=True)]
-    return func.unnest(*arrays).table_valued(*OwnedQueue._fields, name="given").render_derived("given")

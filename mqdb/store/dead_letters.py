@@ -25,6 +25,8 @@ from sqlalchemy import (
     bindparam,
     cast,
     column,
+    delete,
+    exists,
     func,
     literal_column,
     select,
@@ -33,7 +35,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.types import TypeEngine
 
-from mqdb.store.tables import redrive, redrive_result
+from mqdb.store.tables import redrive, redrive_result, segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,3 +266,17 @@ def redrive_letters(connection: Connection, positions: Sequence[int], **argument
     """One call of mqdb.dlq_redrive; a row for each message, ordered by position."""
     rows = connection.execute(_REDRIVE, {"positions": list(positions), **arguments})
     return [RedriveResult(*row)._replace(status=RedriveStatus(row.status)) for row in rows]
+
+
+def prune_redrives(connection: Connection) -> int:
+    """Forget the redrives that retention has passed, with their results; returns how many there were.
+
+    Those that began before the oldest segment of the log was made, and of whose copies none is left: their dead letters
+    are gone as well, as each is older than its copy.
+    """
+    oldest = select(func.min(segment.c.created_at), func.min(segment.c.start_pos)).cte("oldest")
+    created_at, first_pos = (select(column).select_from(oldest).scalar_subquery() for column in oldest.c)
+    has_copies = exists().where(
+        redrive_result.c.redrive_id == redrive.c.redrive_id, redrive_result.c.new_log_pos >= first_pos
+    )
+    return connection.execute(delete(redrive).where(redrive.c.started_at < created_at, ~has_copies)).rowcount

@@ -15,10 +15,13 @@ from sqlalchemy import (
     SmallInteger,
     TableValuedAlias,
     Text,
+    and_,
+    any_,
     bindparam,
     case,
     cast,
     delete,
+    exists,
     func,
     insert,
     literal_column,
@@ -35,8 +38,8 @@ from mqdb.store import locks
 from mqdb.store.commit_log import KEPT, cl, record_of
 from mqdb.store.consume_queue import ONE, ZERO
 from mqdb.store.engine import driver, text_of
-from mqdb.store.tables import commit_log, consume_queue, delay_offset, queue, topic
-from mqdb.topic import HALF_TOPIC
+from mqdb.store.tables import commit_log, consume_queue, delay_offset, queue, subscription_group, topic
+from mqdb.topic import HALF_TOPIC, RETRY_PREFIX
 
 cq = consume_queue.alias("cq")
 
@@ -62,7 +65,10 @@ class Window(NamedTuple):
 
 
 class Stray(NamedTuple):
-    """A message of a step that cannot be delivered: its record is missing, or it is for no topic."""
+    """A message of a step that cannot be delivered: it is lost, or for no topic or group.
+
+    `log_pos` is 0 where its entry is lost as well.
+    """
 
     level: int
     queue_key: int
@@ -70,6 +76,8 @@ class Stray(NamedTuple):
     log_pos: int
     has_record: bool
     real_topic: str | None
+    has_group: bool
+    """It is a retry of a group that is there still, and lacks no more than the topic."""
 
 
 _TYPES: Final[dict[str, TypeEngine[Any]]] = {
@@ -149,6 +157,28 @@ def _target_of(record: FromClause) -> LateralFromClause:
     )
 
 
+def _is_reached(entry: FromClause, record: FromClause, target: FromClause) -> ColumnElement[bool]:
+    """Whether a message has its queue. A retry that a group of the same name has left is not for the new one.
+
+    Few groups are younger than what waits, mostly none: only retries of these are looked up one by one.
+    Uses subscription_group_created_pos.
+    """
+    its_group = subscription_group.c
+    young = select(_constant(RETRY_PREFIX) + its_group.group_name).where(
+        its_group.created_pos >= cast(bindparam("lowest_pos"), BigInteger)
+    )
+    may_be_older = record.c.real_topic == any_(func.array(young.scalar_subquery()))
+    is_older = and_(may_be_older, exists().where(_is_group_of(record), its_group.created_pos >= entry.c.log_pos))
+    return and_(target.c.queue_key.is_not(None), ~is_older)
+
+
+def _is_group_of(record: FromClause) -> ColumnElement[bool]:
+    """Whether a message is a retry of the row's group."""
+    real_topic = record.c.real_topic
+    name = func.substr(real_topic, literal_column(str(len(RETRY_PREFIX) + 1)))
+    return and_(func.starts_with(real_topic, _constant(RETRY_PREFIX)), subscription_group.c.group_name == name)
+
+
 def _take() -> str:
     """One statement for the steps and for the copies that they account for."""
     step = _steps("step")
@@ -165,7 +195,8 @@ def _take() -> str:
     values: dict[str, ColumnElement[Any]] = {name: record.c[name] for name in _KEPT}
     values |= {"queue_key": target.c.queue_key, "tags_code": func.mqdb.tag_code(record.c.tags)}
     sources = entry.join(record, true()).join(target, true())
-    rows = select(*values.values()).select_from(sources).order_by(entry.c.ordinal, entry.c.queue_offset)
+    rows = select(*values.values()).select_from(sources).where(_is_reached(entry, record, target))
+    rows = rows.order_by(entry.c.ordinal, entry.c.queue_offset)
     return text_of(insert(commit_log).from_select(list(values), rows).add_cte(taken))
 
 
@@ -177,18 +208,25 @@ def _strays() -> str:
         *(entry.c[name] for name in ("level", "queue_key", "queue_offset", "log_pos")),
         record.c.log_pos.is_not(None),
         record.c.real_topic,
+        exists().where(_is_group_of(record), subscription_group.c.created_pos < entry.c.log_pos),
     )
     sources = entry.outerjoin(record, true()).outerjoin(target, true())
     return text_of(
         select(*columns)
         .select_from(sources)
-        .where(target.c.queue_key.is_(None))
+        .where(~_is_reached(entry, record, target))
         .order_by(entry.c.ordinal, entry.c.queue_offset)
     )
 
 
+def _held() -> str:
+    entry = _entries()
+    return text_of(select(entry.c.level, entry.c.queue_offset))
+
+
 TAKE: Final = _take()
 STRAYS: Final = _strays()
+HELD: Final = _held()
 
 
 def begin(connection: Connection) -> bool:
@@ -214,6 +252,26 @@ def take(connection: Connection, steps: Sequence[Step], window: Window) -> int:
 def find_strays(connection: Connection, steps: Sequence[Step], window: Window) -> list[Stray]:
     """The messages of the steps that cannot be delivered, in the order of the steps and of each queue."""
     return [Stray(*row) for row in driver(connection).execute(STRAYS, _parameters(steps, window))]
+
+
+def find_gaps(connection: Connection, steps: Sequence[Step], window: Window) -> list[Stray]:
+    """The first message of each step that has no entry, where one has none: there is no more to tell of it."""
+    held = set(driver(connection).execute(HELD, _parameters(steps, window)))
+    gaps = []
+    for step in steps:
+        offsets = range(step.first_offset, step.past_offset)
+        if (gap := next((offset for offset in offsets if (step.level, offset) not in held), None)) is not None:
+            gaps.append(Stray(step.level, step.queue_key, gap, 0, has_record=False, real_topic=None, has_group=False))
+    return gaps
+
+
+def step_over(connection: Connection, level: int, seq: int, queue_offset: int) -> None:
+    """Take a step that delivers nothing: the message at this offset is left out.
+
+    Raises SQLAlchemy's IntegrityError when somebody else has taken the step of that number.
+    """
+    step = {"level": level, "seq": seq, "next_offset": queue_offset + 1, "messages": 0}
+    connection.execute(insert(delay_offset).values(step))
 
 
 def prune(connection: Connection, level: int, first: int, past: int) -> int:

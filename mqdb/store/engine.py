@@ -6,10 +6,10 @@ execution, which is more than the statement itself takes.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 import sqlalchemy
@@ -23,6 +23,7 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 from sqlalchemy.sql import ClauseElement
+from sqlalchemy.sql.compiler import SQLCompiler
 
 from mqdb.dsn import SHAPE, redact
 from mqdb.errors import (
@@ -53,6 +54,7 @@ _CONNECT_ARGUMENTS = {
 _SESSION_SETTINGS = "-c plan_cache_mode=force_generic_plan -c jit=off -c default_transaction_isolation=read\\ committed"
 
 _DIALECT = PGDialect_psycopg()  # type: ignore[no-untyped-call]
+_NUMBERING_DIALECT = PGDialect_psycopg(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]
 
 
 #: A plan is made once for each connection, perhaps while segments are empty and ANALYZE has just said so; it would read
@@ -146,6 +148,26 @@ def _target(dsn: str) -> str:
 def text_of(statement: ClauseElement) -> str:
     """The SQL text of a Core statement, for psycopg, with `%(name)s` for its bind parameters."""
     return str(statement.compile(dialect=_DIALECT))
+
+
+class NumberedStatement(NamedTuple):
+    """A statement as `psycopg.RawCursor` takes it: with $1, $2, ... for its parameters, `names` in that order.
+
+    `literals` are the values that it brings along, by name; the others are for the caller to give.
+    """
+
+    text: bytes
+    names: tuple[str, ...]
+    literals: Mapping[str, Any]
+
+
+def numbered(statement: ClauseElement) -> NumberedStatement:
+    """A Core statement for `psycopg.RawCursor`, which sends the text as it is: a long one costs no more to send."""
+    compiled = statement.compile(dialect=_NUMBERING_DIALECT, compile_kwargs={"render_postcompile": True})
+    assert isinstance(compiled, SQLCompiler)
+    assert compiled.positiontup is not None
+    literals = {name: value for name, value in compiled.params.items() if value is not None}
+    return NumberedStatement(compiled.string.encode(), tuple(compiled.positiontup), literals)
 
 
 def dsn_of(engine: Engine) -> str:

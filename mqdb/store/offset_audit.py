@@ -1,28 +1,23 @@
 """Offsets that people set: where a group goes on, whatever it has consumed, and the record of who said so.
 
 The epoch of a queue rises with its offset, and its owner is taken away. So nothing that its member has in hand counts
-any more, and the next owner begins at the new offset. RocketMQ: ConsumerOffsetManager.assignResetOffset.
+any more, and the next owner begins at the new offset. Who reads the queue without owning it knows it by the time that
+is noted with the offset. RocketMQ: ConsumerOffsetManager.assignResetOffset.
 """
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from sqlalchemy import BigInteger, Connection, Integer, cast, delete, func, select, update
-from sqlalchemy.dialects.postgresql import ARRAY, insert
-from sqlalchemy.sql.selectable import ScalarSelect, TableValuedAlias
+from sqlalchemy.dialects.postgresql import insert
 
+from mqdb.store.fragments import array_of, given, group_id
 from mqdb.store.offset_commits import effective_offset
 from mqdb.store.queues import max_offset
-from mqdb.store.tables import (
-    consumer_offset,
-    offset_audit,
-    offset_commit,
-    queue,
-    queue_lock,
-    subscription_group,
-    topic,
-)
+from mqdb.store.tables import consumer_offset, offset_audit, offset_commit, queue, queue_lock, topic
+
+_OFFSET: Final = {"queue_key": Integer(), "next_offset": BigInteger()}
 
 
 class Standing(NamedTuple):
@@ -73,7 +68,7 @@ def standings(connection: Connection, group: str, queue_keys: Sequence[int]) -> 
     """The group in each of these queues, by topic and queue; also a group that does not exist."""
     mine = (
         select(consumer_offset.c.queue_key, effective_offset().label("next_offset"))
-        .where(consumer_offset.c.group_id == _group_id(group))
+        .where(consumer_offset.c.group_id == group_id(group))
         .subquery("mine")
     )
     columns = queue.c.queue_key, topic.c.topic, queue.c.queue_id, mine.c.next_offset, queue.c.base_offset, max_offset()
@@ -81,7 +76,7 @@ def standings(connection: Connection, group: str, queue_keys: Sequence[int]) -> 
         select(*columns)
         .join_from(queue, topic, topic.c.topic_id == queue.c.topic_id)
         .outerjoin(mine, mine.c.queue_key == queue.c.queue_key)
-        .where(queue.c.queue_key == func.any(cast(list(queue_keys), ARRAY(Integer))))
+        .where(queue.c.queue_key == func.any(array_of(queue_keys)))
         .order_by(topic.c.topic, queue.c.queue_id)
     )
     return [Standing(*row) for row in rows]
@@ -92,7 +87,7 @@ def queues_read(connection: Connection, group: str) -> list[int]:
     return list(
         connection.scalars(
             select(consumer_offset.c.queue_key)
-            .where(consumer_offset.c.group_id == _group_id(group))
+            .where(consumer_offset.c.group_id == group_id(group))
             .order_by(consumer_offset.c.queue_key)
         )
     )
@@ -104,14 +99,14 @@ def overwrite(connection: Connection, group: str, offsets: Mapping[int, int]) ->
     In the caller's transaction. It locks the rows in the order of their keys; whoever commits several queues may have
     another order, so the caller limits how long it waits.
     """
-    group_id = _group_id(group)
-    given = _given(offsets)
-    key, offset = cast(given.c.queue_key, Integer), cast(given.c.next_offset, BigInteger)
-    rows = select(group_id, key, offset).order_by(key)
+    its_id = group_id(group)
+    new = given(_OFFSET, offsets.items())
+    key, offset = cast(new.c.queue_key, Integer), cast(new.c.next_offset, BigInteger)
+    rows = select(its_id, key, offset).order_by(key)
     added = insert(consumer_offset).from_select(["group_id", "queue_key", "next_offset"], rows)
     fresh = set(connection.scalars(added.on_conflict_do_nothing().returning(consumer_offset.c.queue_key)))
 
-    its_rows = consumer_offset.c.group_id == group_id, consumer_offset.c.queue_key.in_(select(key))
+    its_rows = consumer_offset.c.group_id == its_id, consumer_offset.c.queue_key.in_(select(key))
     connection.execute(
         select(consumer_offset.c.queue_key).where(*its_rows).order_by(consumer_offset.c.queue_key).with_for_update()
     )
@@ -119,13 +114,18 @@ def overwrite(connection: Connection, group: str, offsets: Mapping[int, int]) ->
     before = connection.execute(select(consumer_offset.c.queue_key, effective_offset()).where(*its_rows)).all()
     connection.execute(
         update(consumer_offset)
-        .where(consumer_offset.c.group_id == group_id, consumer_offset.c.queue_key == key)
+        .where(consumer_offset.c.group_id == its_id, consumer_offset.c.queue_key == key)
         .values(
-            next_offset=offset, segment=0, epoch=consumer_offset.c.epoch + 1, owner=None, updated_at=func.mqdb.now()
+            next_offset=offset,
+            segment=0,
+            owner=None,
+            epoch=consumer_offset.c.epoch + 1,
+            reset_at=func.mqdb.now(),
+            updated_at=func.mqdb.now(),
         )
     )
     for table in (offset_commit, queue_lock):
-        is_of_queue = table.c.group_id == group_id, table.c.queue_key.in_(select(key))
+        is_of_queue = table.c.group_id == its_id, table.c.queue_key.in_(select(key))
         connection.execute(delete(table).where(*is_of_queue))
     return {row.queue_key: None if row.queue_key in fresh else row[1] for row in before}
 
@@ -147,12 +147,3 @@ def history(connection: Connection, group: str) -> list[AuditRecord]:
         select(*columns).where(offset_audit.c.group_name == group).order_by(offset_audit.c.audit_id.desc())
     )
     return [AuditRecord(*row) for row in rows]
-
-
-def _group_id(group: str) -> ScalarSelect[int]:
-    return select(subscription_group.c.group_id).where(subscription_group.c.group_name == group).scalar_subquery()
-
-
-def _given(offsets: Mapping[int, int]) -> TableValuedAlias:
-    arrays = cast(list(offsets), ARRAY(Integer)), cast(list(offsets.values()), ARRAY(BigInteger))
-    return func.unnest(*arrays).table_valued("queue_key", "next_offset", name="given").render_derived()

@@ -24,7 +24,6 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Integer,
-    ScalarSelect,
     Text,
     and_,
     any_,
@@ -44,7 +43,8 @@ from sqlalchemy.sql.selectable import TableValuedAlias
 
 from mqdb.store.consumer_offsets import OwnedQueue
 from mqdb.store.engine import text_of
-from mqdb.store.tables import consumer_offset, offset_commit, subscription_group
+from mqdb.store.fragments import OWNED_QUEUE, given, group_id
+from mqdb.store.tables import consumer_offset, offset_commit
 
 
 class OffsetCommit(NamedTuple):
@@ -94,11 +94,11 @@ def lock(connection: Connection, group: str, owned: Sequence[OwnedQueue]) -> dic
 
     Returns their stored offsets by their keys. Waits for transactions that are being committed.
     """
-    given = _given(owned)
+    own = given(OWNED_QUEUE, owned)
     mine = (
         select(consumer_offset.c.queue_key, consumer_offset.c.next_offset)
-        .join(given, _is_same(given))
-        .where(consumer_offset.c.group_id == _group_id(group))
+        .join(own, _is_same(own))
+        .where(consumer_offset.c.group_id == group_id(group))
         .order_by(consumer_offset.c.queue_key)
         .with_for_update(of=consumer_offset, key_share=True)
     )
@@ -116,19 +116,19 @@ def fold(
     """
     if not owned:
         return []
-    given = _given(owned)
+    new = given(OWNED_QUEUE, owned)
     gone = _folded(group, owned, floors)
     newest = {
-        column.name: select(func.max(column)).where(gone.c.queue_key == given.c.queue_key).scalar_subquery()
+        column.name: select(func.max(column)).where(gone.c.queue_key == new.c.queue_key).scalar_subquery()
         for column in (gone.c.next_offset, gone.c.segment)
     }
     stored = consumer_offset.c
     moved = (
         update(consumer_offset)
-        .where(stored.group_id == _group_id(group), _is_same(given))
+        .where(stored.group_id == group_id(group), _is_same(new))
         .values(
-            next_offset=func.greatest(stored.next_offset, given.c.next_offset, newest["next_offset"]),
-            segment=func.greatest(stored.segment, given.c.segment, newest["segment"]),
+            next_offset=func.greatest(stored.next_offset, new.c.next_offset, newest["next_offset"]),
+            segment=func.greatest(stored.segment, new.c.segment, newest["segment"]),
             updated_at=func.mqdb.now(),
         )
     )
@@ -148,7 +148,7 @@ def _folded(group: str, owned: Sequence[OwnedQueue], floors: Mapping[int, int]) 
     rows = (
         select(_ROW_ID.label("row_id"))
         .where(
-            offset_commit.c.group_id == _group_id(group),
+            offset_commit.c.group_id == group_id(group),
             offset_commit.c.queue_key == bounds.c.queue_key,
             offset_commit.c.from_offset >= bounds.c.floor,
         )
@@ -163,9 +163,7 @@ def _folded(group: str, owned: Sequence[OwnedQueue], floors: Mapping[int, int]) 
 def forget(connection: Connection, group: str, queue_key: int) -> None:
     """Delete what is committed of a queue; its row in `consumer_offset` says all then."""
     connection.execute(
-        delete(offset_commit).where(
-            offset_commit.c.group_id == _group_id(group), offset_commit.c.queue_key == queue_key
-        )
+        delete(offset_commit).where(offset_commit.c.group_id == group_id(group), offset_commit.c.queue_key == queue_key)
     )
 
 
@@ -187,19 +185,8 @@ def effective_offset() -> ColumnElement[int]:
     return func.greatest(consumer_offset.c.next_offset, newest)
 
 
-def _is_same(given: TableValuedAlias) -> ColumnElement[bool]:
-    return and_(consumer_offset.c.queue_key == given.c.queue_key, consumer_offset.c.epoch == given.c.epoch)
-
-
-def _group_id(group: str | ColumnElement[str]) -> ScalarSelect[int]:
-    return select(subscription_group.c.group_id).where(subscription_group.c.group_name == group).scalar_subquery()
-
-
-def _given(owned: Sequence[OwnedQueue]) -> TableValuedAlias:
-    columns = zip(*owned, strict=True)
-    types = (Integer(), BigInteger(), BigInteger(), Integer())
-    arrays = [cast(list(values), ARRAY(type_)) for values, type_ in zip(columns, types, strict=True)]
-    return func.unnest(*arrays).table_valued(*OwnedQueue._fields, name="given").render_derived("given")
+def _is_same(own: TableValuedAlias) -> ColumnElement[bool]:
+    return and_(consumer_offset.c.queue_key == own.c.queue_key, consumer_offset.c.epoch == own.c.epoch)
 
 
 def _append_text(*, is_marked: bool) -> str:
@@ -207,23 +194,23 @@ def _append_text(*, is_marked: bool) -> str:
 
     An error, and not no row: COMMIT is on its way already, and must find a transaction that has failed.
     """
-    given = {name: cast(bindparam(name), offset_commit.c[name].type) for name in OffsetCommit._fields}
+    commit = {name: cast(bindparam(name), offset_commit.c[name].type) for name in OffsetCommit._fields}
     owned = (
         select(consumer_offset.c.group_id)
         .where(
-            consumer_offset.c.group_id == _group_id(cast(bindparam("group"), Text)),
-            consumer_offset.c.queue_key == given["queue_key"],
+            consumer_offset.c.group_id == group_id(cast(bindparam("group"), Text)),
+            consumer_offset.c.queue_key == commit["queue_key"],
             consumer_offset.c.owner == cast(bindparam("owner"), Text),
-            consumer_offset.c.epoch == given["epoch"],
-            consumer_offset.c.next_offset <= given["from_offset"],
+            consumer_offset.c.epoch == commit["epoch"],
+            consumer_offset.c.next_offset <= commit["from_offset"],
         )
         .with_for_update(read=True)
         .scalar_subquery()
     )
-    values: dict[str, ColumnElement[Any]] = {"group_id": owned, **given}
+    values: dict[str, ColumnElement[Any]] = {"group_id": owned, **commit}
     if is_marked:
         mark = func.current_setting(literal_column("'mqdb.listener'"), literal_column("true"))
-        values["epoch"] = case((mark == literal_column("'on'"), given["epoch"]))
+        values["epoch"] = case((mark == literal_column("'on'"), commit["epoch"]))
     return text_of(insert(offset_commit).inline().values(values))
 
 

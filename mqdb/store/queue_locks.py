@@ -13,14 +13,10 @@ from datetime import timedelta
 from typing import Any, Final
 
 from sqlalchemy import (
-    BigInteger,
     ColumnElement,
     Connection,
-    Integer,
     Interval,
-    ScalarSelect,
     and_,
-    cast,
     delete,
     exists,
     func,
@@ -28,11 +24,11 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.dialects.postgresql import ARRAY, insert
-from sqlalchemy.sql.selectable import TableValuedAlias
+from sqlalchemy.dialects.postgresql import insert
 
 from mqdb.store.consumer_offsets import OwnedQueue
-from mqdb.store.tables import consumer_offset, queue_lock, subscription_group
+from mqdb.store.fragments import OWNED_QUEUE, array_of, given, group_id
+from mqdb.store.tables import consumer_offset, queue_lock
 
 _lock: Final = queue_lock.c
 
@@ -48,14 +44,14 @@ def free(connection: Connection, group: str, client_id: str, queue_keys: Sequenc
     is_locked = exists().where(_lock.group_id == stored.group_id, _lock.queue_key == stored.queue_key, is_foreign)
     held = connection.scalars(
         select(stored.queue_key)
-        .where(stored.group_id == _group_id(group), stored.queue_key == func.any(_keys(queue_keys)), ~is_locked)
+        .where(stored.group_id == group_id(group), stored.queue_key == func.any(array_of(queue_keys)), ~is_locked)
         .order_by(stored.queue_key)
         .with_for_update(skip_locked=True)
     ).all()
     # Also the rows that have expired: their owner could renew them until we have overwritten them.
     locks = connection.execute(
         select(_lock.queue_key, is_foreign.label("is_foreign"))
-        .where(_lock.group_id == _group_id(group), _lock.queue_key == func.any(_keys(held)))
+        .where(_lock.group_id == group_id(group), _lock.queue_key == func.any(array_of(held)))
         .order_by(_lock.queue_key)
         .with_for_update()
     )
@@ -65,8 +61,8 @@ def free(connection: Connection, group: str, client_id: str, queue_keys: Sequenc
 
 def put(connection: Connection, group: str, client_id: str, owned: Sequence[OwnedQueue], expiry: timedelta) -> None:
     """Lock queues that were `free` and have been taken, in the transaction that did both."""
-    given = _given(owned)
-    rows = select(_group_id(group), given.c.queue_key, literal(client_id), given.c.epoch, _expiry(expiry))
+    own = given(OWNED_QUEUE, owned)
+    rows = select(group_id(group), own.c.queue_key, literal(client_id), own.c.epoch, _expiry(expiry))
     inserting = insert(queue_lock).from_select(["group_id", "queue_key", "owner", "epoch", "expires_at"], rows)
     new = inserting.excluded
     values = {"owner": new.owner, "epoch": new.epoch, "expires_at": new.expires_at}
@@ -77,17 +73,17 @@ def renew(
     connection: Connection, group: str, client_id: str, owned: Sequence[OwnedQueue], expiry: timedelta
 ) -> set[int]:
     """Lock queues for so long from now on; returns those whose locks are still the caller's, expired or not."""
-    given = _given(owned)
+    own = given(OWNED_QUEUE, owned)
     mine = (
         select(_lock.queue_key)
-        .join(given, and_(given.c.queue_key == _lock.queue_key, given.c.epoch == _lock.epoch))
-        .where(_lock.group_id == _group_id(group), _lock.owner == client_id)
+        .join(own, and_(own.c.queue_key == _lock.queue_key, own.c.epoch == _lock.epoch))
+        .where(_lock.group_id == group_id(group), _lock.owner == client_id)
         .order_by(_lock.queue_key)  # as in `free`: whoever takes what has expired waits for us, not in a circle
         .with_for_update(of=queue_lock)
     )
     renewed = (
         update(queue_lock)
-        .where(_lock.group_id == _group_id(group), _lock.queue_key.in_(mine))
+        .where(_lock.group_id == group_id(group), _lock.queue_key.in_(mine))
         .values(expires_at=_expiry(expiry))
     )
     return set(connection.scalars(renewed.returning(_lock.queue_key)))
@@ -95,35 +91,21 @@ def renew(
 
 def remove(connection: Connection, group: str, client_id: str, owned: Sequence[OwnedQueue]) -> None:
     """Unlock queues, as far as the locks are the caller's."""
-    given = _given(owned)
+    own = given(OWNED_QUEUE, owned)
     connection.execute(
         delete(queue_lock).where(
-            _lock.group_id == _group_id(group),
+            _lock.group_id == group_id(group),
             _lock.owner == client_id,
-            _lock.queue_key == given.c.queue_key,
-            _lock.epoch == given.c.epoch,
+            _lock.queue_key == own.c.queue_key,
+            _lock.epoch == own.c.epoch,
         )
     )
 
 
 def remove_all(connection: Connection, group: str, client_id: str) -> None:
     """Unlock whatever a member of a group has locked."""
-    connection.execute(delete(queue_lock).where(_lock.group_id == _group_id(group), _lock.owner == client_id))
-
-
-def _group_id(group: str) -> ScalarSelect[int]:
-    return select(subscription_group.c.group_id).where(subscription_group.c.group_name == group).scalar_subquery()
+    connection.execute(delete(queue_lock).where(_lock.group_id == group_id(group), _lock.owner == client_id))
 
 
 def _expiry(expiry: timedelta) -> ColumnElement[Any]:
     return func.mqdb.now() + literal(expiry, Interval())
-
-
-def _keys(queue_keys: Sequence[int]) -> ColumnElement[Any]:
-    return cast(list(queue_keys), ARRAY(Integer))
-
-
-def _given(owned: Sequence[OwnedQueue]) -> TableValuedAlias:
-    keys = cast([queue.queue_key for queue in owned], ARRAY(Integer))
-    epochs = cast([queue.epoch for queue in owned], ARRAY(BigInteger))
-    return func.unnest(keys, epochs).table_valued("queue_key", "epoch", name="given").render_derived("given")

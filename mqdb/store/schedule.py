@@ -5,7 +5,8 @@ log. A queue is delivered in its order: what stands behind a message that waits,
 RocketMQ: ScheduleMessageService.
 """
 
-from typing import Final, NamedTuple
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
     BigInteger,
@@ -13,10 +14,12 @@ from sqlalchemy import (
     Connection,
     Integer,
     Interval,
+    Row,
     Text,
     bindparam,
     case,
     cast,
+    exists,
     extract,
     func,
     literal_column,
@@ -26,10 +29,12 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql import FromClause
 
+from mqdb.errors import MessageMissing
 from mqdb.store.consume_queue import ONE, ZERO
 from mqdb.store.delay_levels import delivery_time
 from mqdb.store.engine import driver, text_of
-from mqdb.store.tables import checkpoint, consume_queue, delay_level, delay_offset, queue, segment, topic
+from mqdb.store.queues import max_offset
+from mqdb.store.tables import checkpoint, commit_log, consume_queue, delay_level, delay_offset, queue, segment, topic
 from mqdb.topic import SCHEDULE_TOPIC
 
 cq = consume_queue.alias("cq")
@@ -179,3 +184,68 @@ def look(connection: Connection, limit: int, first_segment: int) -> tuple[list[H
     """
     rows = driver(connection).execute(LOOK, {"limit": limit, "first_segment": first_segment}).fetchall()
     return [Head(*row[:-1]) for row in rows], rows[0][-1]
+
+
+class Standing(NamedTuple):
+    """What waits in a level; offsets are those of its queue in the schedule topic."""
+
+    level: int
+    delay: timedelta | None
+    """None where the table has no such level any more."""
+    waiting: int
+    due_at: datetime | None
+    """When the first one that waits is due; this and the next are None where none waits, or its entry is lost."""
+    late: timedelta | None
+    """How long it has been due; negative before that."""
+    lost: MessageMissing | None
+    """The first one that waits, where the log does not hold it: nothing behind it is delivered."""
+    seq: int
+    """Of the level's newest step."""
+
+
+def standings(connection: Connection) -> list[Standing]:
+    """All levels that have a queue, level 1 first. Uses consume_queue_offset and commit_log_pkey."""
+    level = _levels()
+    head = (
+        select(cq.c.queue_offset, cq.c.log_pos, cq.c.tags_code)
+        .where(cq.c.queue_key == level.c.queue_key, cq.c.queue_offset >= level.c.next_offset)
+        .order_by(cq.c.queue_offset)
+        .limit(ONE)
+        .lateral("head")
+    )
+    columns = (
+        level.c.level,
+        level.c.queue_key,
+        level.c.seq,
+        level.c.next_offset,
+        level.c.now_ms,
+        delay_level.c.delay,
+        max_offset().label("max_offset"),
+        head.c.queue_offset,
+        head.c.log_pos,
+        head.c.tags_code,
+        exists().where(commit_log.c.log_pos == head.c.log_pos).label("has_record"),
+    )
+    sources = (
+        level.join(queue, queue.c.queue_key == level.c.queue_key)
+        .outerjoin(delay_level, delay_level.c.level == level.c.level)
+        .outerjoin(head, true())
+    )
+    rows = connection.execute(select(*columns).select_from(sources).order_by(level.c.level))
+    return [_standing(row) for row in rows]
+
+
+def _standing(row: Row[Any]) -> Standing:
+    # Offsets have no gaps.
+    has_entry = row.queue_offset == row.next_offset
+    is_lost = row.queue_offset is not None and not (has_entry and row.has_record)
+    missing = MessageMissing(row.queue_key, row.next_offset, row.log_pos if has_entry else 0)
+    return Standing(
+        row.level,
+        row.delay,
+        max(row.max_offset - row.next_offset, 0),
+        datetime.fromtimestamp(row.tags_code / 1000, UTC) if has_entry else None,
+        timedelta(milliseconds=row.now_ms - row.tags_code) if has_entry else None,
+        missing if is_lost else None,
+        row.seq,
+    )

@@ -4,23 +4,24 @@ Members with different filters lose messages: a queue's messages are filtered by
 keeps what the latest heartbeat said. RocketMQ: SubscriptionData, ConsumerManager.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection
 from typing import NamedTuple
 
 from sqlalchemy import Connection, delete, select, update
 from sqlalchemy.dialects.postgresql import insert
 
+from mqdb.selector.subscription import SubscriptionData
 from mqdb.store.tables import subscription, subscription_group
 
 
 class StoredSubscriptions(NamedTuple):
-    """A group's subscriptions, expression by topic, and the version that its members announced."""
+    """A group's subscriptions, and the version that its members announced."""
 
     group_id: int
     version: int
     consume_enable: bool
     consume_broadcast_enable: bool
-    expressions: dict[str, str]
+    subscriptions: frozenset[SubscriptionData]
 
 
 def lock(connection: Connection, group: str) -> StoredSubscriptions:
@@ -39,19 +40,15 @@ def lock(connection: Connection, group: str) -> StoredSubscriptions:
     while row is None:  # it may be deleted between the two
         connection.execute(insert(subscription_group).values(group_name=group).on_conflict_do_nothing())
         row = connection.execute(settings).one_or_none()
-    expressions = connection.execute(
-        select(subscription.c.topic, subscription.c.expression).where(subscription.c.group_id == row.group_id)
-    )
-    return StoredSubscriptions(*row, expressions={each[0]: each[1] for each in expressions})
+    columns = (subscription.c[field] for field in SubscriptionData._fields)
+    stored = connection.execute(select(*columns).where(subscription.c.group_id == row.group_id))
+    return StoredSubscriptions(*row, subscriptions=frozenset(SubscriptionData(*each) for each in stored))
 
 
-def replace(connection: Connection, group_id: int, version: int, expressions: Mapping[str, str]) -> None:
+def replace(connection: Connection, group_id: int, version: int, given: Collection[SubscriptionData]) -> None:
     """Store what a group subscribes to from now on, in the place of what it did."""
     connection.execute(delete(subscription).where(subscription.c.group_id == group_id))
-    rows = [
-        {"group_id": group_id, "topic": topic, "expression": expression, "version": version}
-        for topic, expression in expressions.items()
-    ]
+    rows = [each._asdict() | {"group_id": group_id, "version": version} for each in given]
     if rows:
         connection.execute(insert(subscription).values(rows))
     connection.execute(

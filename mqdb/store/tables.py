@@ -69,6 +69,8 @@ broker = Table(
     Column("system_identifier", BigInteger, nullable=False),
     Column("database_oid", OID, nullable=False),
     Column("created_at", _timestamp, nullable=False),
+    Column("enable_property_filter", Boolean, nullable=False, server_default=text("true")),
+    Column("filter_support_retry", Boolean, nullable=False, server_default=text("false")),
     CheckConstraint("segment_size > 0"),
 )
 
@@ -199,6 +201,13 @@ subscription_group = Table(
     Column("retry_max_times", Integer, nullable=False, server_default=text("16")),
     Column("created_at", _timestamp, nullable=False, server_default=_now),
     Column("subscription_version", BigInteger, nullable=False, server_default=text("0")),
+    Column(
+        "created_pos",
+        BigInteger,
+        nullable=False,
+        server_default=text("coalesce(pg_sequence_last_value('mqdb.log_pos'), 0)"),
+    ),
+    Index("subscription_group_created_pos", "created_pos"),
 )
 
 subscription = Table(
@@ -221,6 +230,8 @@ consumer_offset = Table(
     Column("owner", Text),
     Column("epoch", BigInteger, nullable=False, server_default=text("0")),
     Column("updated_at", _timestamp, nullable=False, server_default=_now),
+    Column("begun", Boolean, nullable=False, server_default=text("true")),
+    Column("reset_at", _timestamp),
 )
 
 client = Table(

@@ -15,6 +15,7 @@ from sqlalchemy import BigInteger, ColumnElement, Connection, Integer, Select, c
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.sql.selectable import TableValuedAlias
 
+from mqdb.store.fragments import array_of, given
 from mqdb.store.queues import max_offset
 from mqdb.store.segments import log
 from mqdb.store.tables import commit_log, consume_queue, queue, segment
@@ -24,6 +25,8 @@ PROBES: Final = 32
 
 #: Messages before the one found that are looked at. So many of one queue in one transaction are rare.
 NEAR: Final = 100_000
+
+_PLACE: Final = {"queue_key": Integer(), "place": BigInteger()}
 
 #: Asks which of some ascending places are late enough; returns the place that was found.
 Search: TypeAlias = "Generator[list[int], list[bool], int]"
@@ -139,49 +142,43 @@ def _are_stored_since(connection: Connection, time: datetime, positions: list[in
 
 def _ends(connection: Connection, queue_keys: Sequence[int]) -> list[_End]:
     columns = queue.c.queue_key, queue.c.base_offset, max_offset()
-    wanted = queue.c.queue_key == func.any(cast(list(queue_keys), ARRAY(Integer)))
+    wanted = queue.c.queue_key == func.any(array_of(queue_keys))
     return [_End(*row) for row in connection.execute(select(*columns).where(wanted))]
 
 
 def _are_late(connection: Connection, target: _Target, places: _Places) -> dict[int, list[bool]]:
     """Which of the offsets have a message that is late enough, by queue. Uses consume_queue_offset."""
-    given = _given([(key, offset) for key, offsets in places.items() for offset in offsets])
-    entry = _entries(given, target, consume_queue.c.queue_offset == cast(given.c.place, BigInteger)).lateral("entry")
-    rows = connection.execute(select(given.c.queue_key, entry.c.queue_offset).select_from(given.join(entry, true())))
+    probe = given(_PLACE, [(key, offset) for key, offsets in places.items() for offset in offsets])
+    entry = _entries(probe, target, consume_queue.c.queue_offset == cast(probe.c.place, BigInteger)).lateral("entry")
+    rows = connection.execute(select(probe.c.queue_key, entry.c.queue_offset).select_from(probe.join(entry, true())))
     late = {(key, offset) for key, offset in rows}
     return {key: [(key, offset) in late for offset in offsets] for key, offsets in places.items()}
 
 
 def _earlier(connection: Connection, target: _Target, found: dict[int, int], ends: dict[int, _End]) -> dict[int, int]:
     """The first message that is late enough not far before the one found, in those queues that have any."""
-    given = _given(list(found.items()))
-    place = cast(given.c.place, BigInteger)
+    probe = given(_PLACE, found.items())
+    place = cast(probe.c.place, BigInteger)
     is_near = (
         consume_queue.c.queue_offset >= place - NEAR,
         consume_queue.c.queue_offset < place,
     )
-    entry = _entries(given, target, *is_near).lateral("entry")
-    rows = connection.execute(select(given.c.queue_key, entry.c.queue_offset).select_from(given.join(entry, true())))
+    entry = _entries(probe, target, *is_near).lateral("entry")
+    rows = connection.execute(select(probe.c.queue_key, entry.c.queue_offset).select_from(probe.join(entry, true())))
     return {key: offset for key, offset in rows if offset >= ends[key].min_offset}
 
 
-def _given(pairs: list[tuple[int, int]]) -> TableValuedAlias:
-    keys, places = zip(*pairs, strict=True)
-    arrays = cast(list(keys), ARRAY(Integer)), cast(list(places), ARRAY(BigInteger))
-    return func.unnest(*arrays).table_valued("queue_key", "place", name="given").render_derived()
-
-
-def _entries(given: TableValuedAlias, target: _Target, *conditions: ColumnElement[bool]) -> Select[tuple[int]]:
+def _entries(probe: TableValuedAlias, target: _Target, *conditions: ColumnElement[bool]) -> Select[tuple[int]]:
     """The first entry of the queue given that is late enough. The order binds it to consume_queue_offset."""
     return (
         select(consume_queue.c.queue_offset)
         .where(
-            consume_queue.c.queue_key == cast(given.c.queue_key, Integer),
+            consume_queue.c.queue_key == cast(probe.c.queue_key, Integer),
             consume_queue.c.segment >= target.first_segment,
             consume_queue.c.log_pos >= target.lowest_pos,
             *conditions,
         )
         .order_by(consume_queue.c.queue_offset)
         .limit(1)
-        .correlate(given)
+        .correlate(probe)
     )

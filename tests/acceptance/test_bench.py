@@ -140,6 +140,15 @@ def test_consume_shows_pulls_and_a_push_consumer(place: Place, database: Databas
         assert_measured(figure, rounds=1)
 
 
+def test_filter_holds_each_filter_against_pulls_of_all(place: Place, database: Database) -> None:
+    report = bench(place, "filter", "--messages", "8000", "-T", "0.5", "--rounds", "1", "--dsn", database.dsn)
+
+    figures = figures_of(report)
+    assert list(figures) == ["tag-2", "tag-1000", "tag-none", "sql-2", "sql-everyday"]
+    for figure in figures.values():
+        assert_measured(figure, rounds=1)
+
+
 def test_dispatch_measures_a_whole_backlog_and_its_key_index(place: Place, database: Database) -> None:
     report = bench(place, "dispatch", "--messages", "2500", "--rounds", "2", "--dsn", database.dsn)
 

@@ -10,20 +10,18 @@ MQDB_FAULT_SEED is the seed of the first run; the moments of the kills depend on
 
 import os
 import random
-import signal
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, NamedTuple
 from uuid import UUID
 
-import psutil
 import psycopg
 import pytest
 
@@ -33,8 +31,9 @@ from mqdb.settings import load_settings
 from mqdb.store import migrations
 from mqdb.unique_id import parse_unique_id
 from mqdb_client import Message, Producer, SendResult
+from tests.fixtures.faults import kill_postmaster, kill_server
 from tests.fixtures.log import create_topic
-from tests.fixtures.processes import is_alive, wait_until
+from tests.fixtures.processes import wait_until
 
 RUNS: Final = int(os.environ.get("MQDB_FAULT_RUNS", "1"))
 #: In each run. With all three kinds of load that makes 12.
@@ -69,20 +68,9 @@ class Broker:
         self.name = name
         self.server = server
 
-    def kill_server(self) -> None:
-        """As when the machine loses power: none of its processes runs another instruction."""
-        postmaster = psutil.Process(self.server.pid)
-        postmaster.suspend()  # so that it starts no further process meanwhile
-        processes = [postmaster, *postmaster.children(recursive=True)]
-        for process in processes:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-        wait_until(lambda: not any(is_alive(process.pid) for process in processes))
-
-    def kill_postmaster(self) -> None:
-        """Its backends notice, and end by themselves; one that is busy may commit before."""
-        os.kill(self.server.pid, signal.SIGKILL)
-        wait_until(lambda: not self.server.is_running())
+    def kill(self, chance: random.Random) -> None:
+        """More often all of its processes than the postmaster alone."""
+        chance.choice([kill_server, kill_server, kill_postmaster])(self.server)
 
     def stored(self, topic: str) -> list["Stored"]:
         """All messages of a topic that are in the log."""
@@ -266,7 +254,7 @@ def kill_again_and_again(chance: random.Random, brokers: list[Broker], load: Loa
             wait_for_use(load, each, 20)
         # And some more, so that the kill meets any moment of its work.
         wait_for_use(load, broker, chance.randrange(1, 400))
-        chance.choice([broker.kill_server, broker.kill_server, broker.kill_postmaster])()
+        broker.kill(chance)
         killed_at = time.monotonic()
         is_long = chance.random() < 0.25
         seconds = chance.uniform(1.0, 1.3) * TIMEOUT.total_seconds() if is_long else chance.uniform(0, 0.3)

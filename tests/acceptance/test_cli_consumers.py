@@ -10,6 +10,7 @@ import pytest
 import mqdb
 from mqdb.dsn import BrokerDsn
 from mqdb.message import ReceivedMessage
+from mqdb.selector.subscription import SubscriptionData
 from mqdb.store.clients import ClientKind, Registration
 from mqdb_client.consumer.direct_consumption import ConsumeMessageDirectlyResult, judge
 from mqdb_client.consumer.request_answers import RequestAnswers
@@ -55,7 +56,11 @@ def client_id(database: Database, consumer: Consumer) -> Iterator[str]:
     instance.open()
     instance.register(
         Registration(
-            instance.client_id, ClientKind.CONSUMER, "billing", mqdb.__version__, subscriptions=[("orders", "*")]
+            instance.client_id,
+            ClientKind.CONSUMER,
+            "billing",
+            mqdb.__version__,
+            subscriptions=[SubscriptionData("orders", "TAG", "*")],
         )
     )
     answers = RequestAnswers(instance, "billing", consumer)

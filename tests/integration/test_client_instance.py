@@ -12,6 +12,7 @@ import mqdb
 from mqdb.broker import membership
 from mqdb.dsn import BrokerDsn
 from mqdb.errors import BrokerMisnamed, IllegalState
+from mqdb.selector.subscription import SubscriptionData
 from mqdb.settings import load_settings
 from mqdb.store import locks
 from mqdb.store.clients import ClientKind, Registration
@@ -31,7 +32,11 @@ HELD = """
 
 def consumer_of(instance: ClientInstance, group: str = "readers") -> Registration:
     return Registration(
-        instance.client_id, ClientKind.CONSUMER, group, mqdb.__version__, subscriptions=[("orders", "*")]
+        instance.client_id,
+        ClientKind.CONSUMER,
+        group,
+        mqdb.__version__,
+        subscriptions=[SubscriptionData("orders", "TAG", "*")],
     )
 
 
@@ -125,6 +130,18 @@ def test_instances_acquired_at_once_are_one(database: Database) -> None:
     assert len(set(acquired)) == 1
     for instance in acquired:
         instance.release()
+
+
+def test_a_connection_that_comes_back_after_the_close_is_closed(database: Database) -> None:
+    """Of a thread that nobody waits for, as one that answers a request."""
+    instance = ClientInstance(BrokerDsn("broker-a", database.dsn))
+    instance.open()
+
+    with instance.connect() as connection:
+        below = driver(connection)
+        instance.close()
+
+    assert below.closed
 
 
 def test_a_pooler_in_front_of_another_broker_is_refused(database: Database, postgres: Any) -> None:
@@ -422,7 +439,7 @@ def test_what_the_broker_refuses_is_told_and_tried_again(
     connection = database.connect()
     connection.execute("UPDATE mqdb.subscription_group SET consume_enable = false WHERE group_name = 'off'")
     connection.execute("DELETE FROM mqdb.client")
-    instance._accepted.clear()
+    instance._registrations._accepted.clear()
 
     wait_until(lambda: clients(database) == [("CONSUMER", "on")])
     wait_until(lambda: "the broker refuses a client, which is tried again" in caplog.messages)

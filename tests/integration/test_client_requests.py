@@ -24,7 +24,7 @@ from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.consumers import SUCCESS
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
-from tests.fixtures.threads import Doing
+from tests.fixtures.threads import Doing, refuse_threads
 
 SHORT = timedelta(milliseconds=200)
 
@@ -90,6 +90,21 @@ def test_what_was_asked_before_is_answered_at_the_start(broker: Connection, inst
     answers.stop()
 
     assert result["state"] == "running"
+
+
+def test_a_request_for_which_there_was_no_thread_is_answered_when_there_is_one(
+    broker: Connection,
+    instance: ClientInstance,
+    consumer: Consumer,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with monkeypatch.context() as meanwhile:
+        refuse_threads(meanwhile, "readers-request-")
+        request_id = client_requests.ask(broker, instance.client_id, RequestKind.STATUS, {"group": "readers"})
+        wait_until(lambda: "cannot see what is asked" in caplog.messages)
+
+    assert client_requests.wait_for_answer(broker, request_id)["state"] == "running"
 
 
 def test_a_client_that_is_not_there_is_offline(broker: Connection) -> None:

@@ -1,4 +1,4 @@
-"""Delivery of delayed messages: when, where, in which order, and what happens to those that have no place to go."""
+"""Delivery of delayed messages: when, where, as what, in which order, and how much at a time."""
 
 from datetime import timedelta
 
@@ -7,15 +7,15 @@ from sqlalchemy import Connection, text
 
 from mqdb.broker import admin
 from mqdb.broker.delay import deliver_due, set_delay_levels
+from mqdb.broker.groups import update_group
 from mqdb.broker.pull import pull
 from mqdb.broker.route import find_topic
 from mqdb.broker.send_back import SendBackRequest, send_back
 from mqdb.delay_level import DEFAULT_DELAY_LEVELS, parse_delay_levels
 from mqdb.failure import Failure
 from mqdb.message import Message, MessageQueue
-from mqdb.store import topics
 from mqdb.store.topics import TopicRoute
-from mqdb.topic import HALF_TOPIC, TopicConfig, retry_topic
+from mqdb.topic import TopicConfig, retry_topic
 from tests.fixtures.broker import append, bodies, dispatch_all, request, topic
 from tests.fixtures.delay import delay, deliver_all, delivered, move_clock, records
 from tests.fixtures.processes import wait_until
@@ -191,7 +191,7 @@ def test_where_the_topic_has_become_smaller_another_of_its_queues_is_taken(
 
 
 def test_a_retry_takes_the_whole_way(broker: Connection, orders: TopicRoute) -> None:
-    broker.execute(text("INSERT INTO mqdb.subscription_group (group_name) VALUES ('billing')"))
+    update_group(broker, "billing")
     (position,) = append(broker, orders, Message("orders", "a", "Paid"), queue_id=2)
     queue = MessageQueue("orders", "broker-a", 2)
     now = broker.execute(text("SELECT mqdb.now()")).scalar_one()
@@ -281,92 +281,3 @@ def test_delivery_goes_on_over_many_segments(broker: Connection) -> None:
     assert sorted(delivered(broker)) == ["a"] * 4 + ["b"] * 4 + ["c"] * 4 + ["newest"]
     assert segments == sorted(segments)
     assert segments[-1] > 4
-
-
-# -- no place to go -------------------------------------------------------------------------------
-
-
-def test_what_is_for_a_topic_that_is_gone_is_skipped(broker: Connection, orders: TopicRoute) -> None:
-    delay(broker, 1, "a", topic="gone")
-    delay(broker, 1, "b")
-    delay(broker, 1, "c", "d", topic="gone")
-    move_clock(broker, 2 * SECOND)
-
-    result = deliver_due(broker)
-
-    assert (result.messages, result.skipped) == (1, {"gone": 2 + 1})
-    assert delivered(broker) == ["b"]
-    assert delivered(broker, "SCHEDULE_TOPIC_XXXX") == ["a", "b", "c", "d"]
-    assert deliver_due(broker)[:3] == (0, None, {})
-
-
-def test_what_is_for_the_half_topic_is_dropped(broker: Connection) -> None:
-    topics.create(broker, TopicConfig(HALF_TOPIC, 1, 1))
-    delay(broker, 1, "a", topic=HALF_TOPIC)
-    move_clock(broker, 2 * SECOND)
-
-    assert deliver_due(broker).skipped == {HALF_TOPIC: 1}
-
-
-def test_a_retry_topic_that_is_gone_is_made_again(broker: Connection, orders: TopicRoute) -> None:
-    delay(broker, 1, "a", topic=retry_topic("billing"))
-    delay(broker, 1, "b")
-    delay(broker, 1, "c", topic="gone")
-    delay(broker, 2, "d", topic=retry_topic("shipping"))
-    move_clock(broker, 6 * SECOND)
-
-    result = deliver_due(broker)
-
-    assert (result.messages, result.skipped) == (3, {"gone": 1})
-    assert delivered(broker, retry_topic("billing")) == ["a"]
-    assert delivered(broker, retry_topic("shipping")) == ["d"]
-
-
-def test_a_level_that_has_lost_a_message_stands_still_and_the_others_go_on(
-    broker: Connection, orders: TopicRoute
-) -> None:
-    _, lost, _ = delay(broker, 1, "a", "lost", "b")
-    delay(broker, 2, "c", "d")
-    broker.execute(text("DELETE FROM mqdb.commit_log WHERE log_pos = :lost"), {"lost": lost})
-    move_clock(broker, 6 * SECOND)
-
-    first, second = deliver_due(broker), deliver_due(broker)
-
-    assert (first.messages, second.messages) == (3, 0)
-    assert delivered(broker) == ["a", "c", "d"]
-    assert [(error.queue_offset, error.log_pos) for error in second.missing] == [(1, lost)]
-    assert [str(error) for error in first.missing] == [str(error) for error in second.missing]
-
-
-@pytest.mark.usefixtures("orders")
-def test_a_level_that_stands_still_takes_no_room_from_the_others(broker: Connection) -> None:
-    lost, *_ = delay(broker, 1, *map(str, range(9)))
-    delay(broker, 2, "a", "b", "c", "d")
-    broker.execute(text("DELETE FROM mqdb.commit_log WHERE log_pos = :lost"), {"lost": lost})
-    move_clock(broker, 6 * SECOND)
-
-    rounds = [deliver_due(broker, max_messages=3) for _ in range(3)]
-
-    assert [(each.messages, each.next_due_in) for each in rounds] == [(3, timedelta(0)), (1, None), (0, None)]
-    assert delivered(broker) == ["a", "b", "c", "d"]
-
-
-@pytest.mark.usefixtures("orders")
-def test_a_level_that_has_lost_an_entry_stands_still(broker: Connection) -> None:
-    delay(broker, 1, "lost", "a")
-    broker.execute(text("DELETE FROM mqdb.consume_queue WHERE queue_offset = 0"))
-    move_clock(broker, 2 * SECOND)
-
-    result = deliver_due(broker)
-
-    assert (result.messages, len(result.missing)) == (0, 1)
-
-
-@pytest.mark.usefixtures("orders")
-def test_delivery_goes_on_where_retention_has_got_to(broker: Connection) -> None:
-    delay(broker, 1, "a", "b", "c")
-    broker.execute(text("UPDATE mqdb.queue SET base_offset = 2"))
-    move_clock(broker, 2 * SECOND)
-
-    assert deliver_due(broker).messages == 1
-    assert delivered(broker) == ["c"]

@@ -12,6 +12,7 @@ from mqdb.broker.offsets import commit_offsets, take_queues
 from mqdb.broker.route import find_topic
 from mqdb.errors import GroupInUse, GroupNotFound, NameInvalid, ParameterInvalid
 from mqdb.group import ConsumeFromWhere, MessageModel
+from mqdb.selector.subscription import SubscriptionData
 from mqdb.store.clients import ClientKind, Registration
 from mqdb.store.groups import GroupSummary
 from mqdb.store.topics import TopicRoute
@@ -37,7 +38,7 @@ def join(
     """Register a member; without a session it is one whose connection is gone."""
     if session is not None:
         membership.announce(session, client_id)
-    subscriptions = [("orders", "a || b")]
+    subscriptions = [SubscriptionData("orders", "TAG", "a || b")]
     membership.register(
         broker, Registration(client_id, ClientKind.CONSUMER, group, "1.2", model, subscriptions=subscriptions)
     )

@@ -7,16 +7,26 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 
 from mqdb.broker import membership, queue_locks
-from mqdb.broker.admin import delete_topic
-from mqdb.broker.group_offsets import commit_positions, commit_without_owner, find_positions, queue_ends
+from mqdb.broker.admin import delete_topic, update_topic
+from mqdb.broker.group_offsets import (
+    Refused,
+    commit_positions,
+    commit_without_owner,
+    find_positions,
+    queue_ends,
+    reset_since,
+)
+from mqdb.broker.offset_reset import reset_offsets
 from mqdb.broker.offsets import committed_offsets, release_queues, take_queues
 from mqdb.errors import ParameterInvalid
 from mqdb.group import ConsumeFromWhere
 from mqdb.store.clients import ClientKind, Registration
-from mqdb.store.consumer_offsets import OwnedQueue
+from mqdb.store.group_offsets import ReadQueue
 from mqdb.store.topics import TopicRoute
+from mqdb.topic import TopicConfig
 from tests.fixtures.broker import append, dispatch_all, topic
 
+NOTHING = Refused({}, frozenset())
 FIRST, LAST, TIMESTAMP = ConsumeFromWhere.FIRST_OFFSET, ConsumeFromWhere.LAST_OFFSET, ConsumeFromWhere.TIMESTAMP
 
 
@@ -39,9 +49,9 @@ def a_member(broker: Connection, engine: Engine) -> Iterator[str]:
         yield "a"
 
 
-def at(route: TopicRoute, *offsets: int) -> list[OwnedQueue]:
-    """Positions in the first queues."""
-    return [OwnedQueue(key, 0, offset, 1) for key, offset in zip(route.queue_keys, offsets, strict=False)]
+def at(route: TopicRoute, *offsets: int) -> list[ReadQueue]:
+    """Positions in the first queues, which nobody has ever reset."""
+    return [ReadQueue(key, offset, 1, None) for key, offset in zip(route.queue_keys, offsets, strict=False)]
 
 
 def committed(broker: Connection, route: TopicRoute) -> list[int | None]:
@@ -70,7 +80,7 @@ def test_a_group_reads_on_where_it_has_committed_and_elsewhere_where_it_is_told(
     assert committed(broker, route) == [1, None]  # to look leaves no trace
 
 
-def offsets(positions: list[OwnedQueue]) -> dict[int, int]:
+def offsets(positions: list[ReadQueue]) -> dict[int, int]:
     return {position.queue_key: position.next_offset for position in positions}
 
 
@@ -88,7 +98,7 @@ def test_a_group_may_start_at_a_time(broker: Connection, route: TopicRoute) -> N
 def test_a_commit_makes_the_group_and_goes_forward_and_back(broker: Connection, route: TopicRoute) -> None:
     commits = []
     for position in ((2, 3), (1, 0)):
-        assert commit_without_owner(broker, "readers", at(route, *position)) == {}
+        assert commit_without_owner(broker, "readers", at(route, *position)) == NOTHING
         commits.append(committed(broker, route))
 
     assert commits == [[2, 3], [1, 0]]
@@ -100,7 +110,7 @@ def test_a_commit_is_refused_where_a_member_has_the_queue(broker: Connection, ro
 
     refused = commit_without_owner(broker, "readers", at(route, 2, 2))
 
-    assert refused == {first: a_member}
+    assert refused == Refused({first: a_member}, set())
     assert committed(broker, route) == [0, 2]
 
 
@@ -109,7 +119,7 @@ def test_a_commit_is_refused_where_a_queue_is_locked(broker: Connection, route: 
     queue_locks.take_queues(broker, "readers", a_member, route.queue_keys[:1], FIRST, expiry=timedelta(minutes=1))
     broker.execute(text("DELETE FROM mqdb.client"))
 
-    assert commit_without_owner(broker, "readers", at(route, 2)) == {route.queue_keys[0]: a_member}
+    assert commit_without_owner(broker, "readers", at(route, 2)).owned == {route.queue_keys[0]: a_member}
 
 
 def test_a_member_that_comes_back_notices_that_somebody_else_has_committed(
@@ -119,7 +129,7 @@ def test_a_member_that_comes_back_notices_that_somebody_else_has_committed(
     [owned, _] = take_queues(broker, "readers", a_member, route.queue_keys, FIRST)
     broker.execute(text("DELETE FROM mqdb.client"))
 
-    assert commit_without_owner(broker, "readers", at(route, 2)) == {}
+    assert commit_without_owner(broker, "readers", at(route, 2)) == NOTHING
     assert commit_positions(broker, "readers", [owned._replace(next_offset=1)]) == [owned._replace(next_offset=1)]
     membership.register(broker, Registration(a_member, ClientKind.CONSUMER, "readers", "test"))
     [again] = take_queues(broker, "readers", a_member, [owned.queue_key], FIRST)
@@ -162,5 +172,50 @@ def test_what_was_consumed_exactly_once_counts_until_another_offset_is_committed
 def test_queues_of_deleted_topics_are_left_out(broker: Connection, route: TopicRoute) -> None:
     delete_topic(broker, "orders")
 
-    assert commit_without_owner(broker, "readers", at(route, 2)) == {}
+    assert commit_without_owner(broker, "readers", at(route, 2)) == NOTHING
     assert find_positions(broker, "readers", route.queue_keys, FIRST) == []
+
+
+# -- what members and people make of it -----------------------------------------------------------
+
+
+def test_a_member_starts_where_it_says_in_queues_that_nobody_has_committed(
+    broker: Connection, route: TopicRoute, a_member: str
+) -> None:
+    commit_without_owner(broker, "readers", at(route, 1))
+
+    taken = take_queues(broker, "readers", a_member, route.queue_keys, LAST)
+
+    assert [queue.next_offset for queue in taken] == [1, 3]
+
+
+def test_a_group_is_at_home_in_a_topic_when_a_member_has_had_a_queue_of_it(broker: Connection, a_member: str) -> None:
+    """A queue that is added then is read from its beginning, also where all there was came from other commits."""
+    before = topic(broker, "bills")
+    commit_without_owner(broker, "readers", at(before, 0))
+    take_queues(broker, "readers", a_member, before.queue_keys, LAST)
+    update_topic(broker, TopicConfig("bills", 2, 2))
+    route = topic(broker, "bills", queues=2)
+    append(broker, route, "first", queue_id=1)
+    dispatch_all(broker)
+
+    [taken] = take_queues(broker, "readers", a_member, route.queue_keys[1:], LAST)
+
+    assert taken.next_offset == 0
+
+
+def test_a_commit_does_not_undo_a_reset_until_it_is_known(broker: Connection, route: TopicRoute) -> None:
+    commit_without_owner(broker, "readers", at(route, 1, 1))
+    first, second = before = find_positions(broker, "readers", route.queue_keys)
+    reset_offsets(broker, "readers", "orders", 0, queue_id=0)
+
+    refused = commit_without_owner(broker, "readers", [first._replace(next_offset=2), second._replace(next_offset=2)])
+    unknown = reset_since(broker, "readers", before)
+    again = find_positions(broker, "readers", route.queue_keys[:1])
+    committed_first = committed(broker, route)
+
+    assert refused == Refused({}, {first.queue_key})
+    assert unknown == {first.queue_key}
+    assert committed_first == [0, 2]
+    assert commit_without_owner(broker, "readers", [again[0]._replace(next_offset=3)]) == NOTHING
+    assert reset_since(broker, "readers", again) == set()

@@ -7,6 +7,8 @@ from mqdb.broker import admin
 from mqdb.broker.horizon import UNKNOWN_HORIZON, Horizon, SegmentBounds
 from mqdb.broker.pull import PullStatus, pull
 from mqdb.errors import MessageMissing
+from mqdb.selector import compile_selector
+from mqdb.selector.subscription import MessageFilter
 from mqdb.selector.tags import parse_tag_expression
 from tests.fixtures.broker import append, bodies, dispatch_all, request, topic
 
@@ -77,7 +79,7 @@ def test_a_tag_filter_passes_over_the_others(broker: Connection) -> None:
         append(broker, route, str(n), tag="TagA" if n % 3 == 0 else "TagB" if n % 3 == 1 else "TagC")
     dispatch_all(broker)
 
-    [result], _ = pull(broker, [request(route)], tag_codes=parse_tag_expression("TagA || TAGB").codes, limit=100)
+    [result], _ = pull(broker, [request(route)], filter=parse_tag_expression("TagA || TAGB"), limit=100)
 
     assert bodies(result.messages) == [str(n) for n in range(0, 60, 3)]
     assert result.next_begin_offset == 60
@@ -88,7 +90,7 @@ def test_an_untagged_message_matches_no_tag(broker: Connection) -> None:
     append(broker, route, "untagged")
     dispatch_all(broker)
 
-    [result], _ = pull(broker, [request(route)], tag_codes=parse_tag_expression("A").codes)
+    [result], _ = pull(broker, [request(route)], filter=parse_tag_expression("A"))
 
     assert (result.status, result.next_begin_offset) == (PullStatus.NO_MATCHED_MSG, 1)
 
@@ -98,10 +100,10 @@ def test_a_filtered_pull_looks_at_a_bounded_number_of_entries(broker: Connection
     append(broker, route, *("no" for _ in range(900)), tag="B")
     append(broker, route, "yes", tag="A")
     dispatch_all(broker)
-    codes = parse_tag_expression("A").codes
+    wanted = parse_tag_expression("A")
 
-    [first], _ = pull(broker, [request(route)], tag_codes=codes, scan_limit=800)
-    [second], _ = pull(broker, [request(route, first.next_begin_offset)], tag_codes=codes, scan_limit=800)
+    [first], _ = pull(broker, [request(route)], filter=wanted, scan_limit=800)
+    [second], _ = pull(broker, [request(route, first.next_begin_offset)], filter=wanted, scan_limit=800)
 
     assert (first.status, first.next_begin_offset) == (PullStatus.NO_MATCHED_MSG, 800)
     assert (bodies(second.messages), second.next_begin_offset) == (["yes"], 901)
@@ -112,7 +114,7 @@ def test_a_filtered_answer_that_is_full_goes_on_behind_its_last_message(broker: 
     append(broker, route, *(str(n) for n in range(10)), tag="A")
     dispatch_all(broker)
 
-    [result], _ = pull(broker, [request(route)], tag_codes=parse_tag_expression("A").codes, limit=4)
+    [result], _ = pull(broker, [request(route)], filter=parse_tag_expression("A"), limit=4)
 
     assert (bodies(result.messages), result.next_begin_offset) == (["0", "1", "2", "3"], 4)
 
@@ -161,8 +163,10 @@ def test_a_record_outside_the_window_is_found_all_the_same(broker: Connection) -
     assert bodies(result.messages) == ["first"]
 
 
-@pytest.mark.parametrize("codes", [None, parse_tag_expression("A").codes])
-def test_a_sparse_queue_is_read_across_many_segments(broker: Connection, codes: tuple[int, ...] | None) -> None:
+@pytest.mark.parametrize(
+    "wanted", [None, parse_tag_expression("A"), compile_selector("TAGS = 'A'")], ids=["all", "tag", "selector"]
+)
+def test_a_sparse_queue_is_read_across_many_segments(broker: Connection, wanted: MessageFilter | None) -> None:
     """Its next message lies far behind the window of the last one; a filter must not take that for no match."""
     broker.execute(text("UPDATE mqdb.broker SET segment_size = 10"))
     broker.execute(text("SELECT setval('mqdb.log_pos', (SELECT max(end_pos) - 5 FROM mqdb.segment))"))
@@ -174,7 +178,7 @@ def test_a_sparse_queue_is_read_across_many_segments(broker: Connection, codes: 
         for _ in range(6):
             append(broker, busy, *"0123456789")
             dispatch_all(broker)
-        [result], horizon = pull(broker, [asked], tag_codes=codes, horizon=horizon)
+        [result], horizon = pull(broker, [asked], filter=wanted, horizon=horizon)
         read += bodies(result.messages)
         asked = request(sparse, result.next_begin_offset, segment=result.segment)
 

@@ -22,52 +22,6 @@ from tests.fixtures.processes import wait_until
 # -- which messages -----------------------------------------------------------------------------
 
 
-def test_row_39_a_tag_expression_matches_exactly(broker: Connection, member: Member) -> None:
-    """Checklist row 39: 60 messages with three tags in turn; of the expression only TagA is one of them."""
-    route = topic(broker, queues=4)
-    for number in range(60):
-        tag = ("TagA", "TagB", "TagC")[number % 3]
-        append(broker, route, f"{tag} {number}", queue_id=number % 4, tag=tag)
-    inbox, everything = Inbox(), Inbox()
-
-    member(inbox, expression="TagA || TAGB || TAGC")
-    member(everything, group="others")
-    everything.wait_for(60)
-    inbox.wait_for(20)
-
-    assert {message.tag for message in inbox.messages} == {"TagA"}
-    assert len(inbox.messages) == 20
-    assert len(everything.messages) == 60
-
-
-def test_row_40_tags_with_one_code_are_not_mixed(broker: Connection, member: Member) -> None:
-    """Checklist row 40: "Aa" and "BB" look the same to the broker."""
-    route = topic(broker)
-    inbox = Inbox()
-    member(inbox, expression="Aa")
-
-    for number in range(10):
-        append(broker, route, f"{number}", tag=("BB", "Aa")[number % 2])
-    inbox.wait_for(5)
-
-    assert inbox.bodies == ["1", "3", "5", "7", "9"]
-
-
-def test_row_41_a_message_without_tag_is_for_all_tags_only(broker: Connection, member: Member) -> None:
-    """Checklist row 41."""
-    route = topic(broker)
-    append(broker, route, "untagged")
-    append(broker, route, "tagged", tag="A")
-    by_tag, by_star = Inbox(), Inbox()
-
-    member(by_tag, group="by_tag", expression="A")
-    member(by_star, group="by_star", expression="*")
-    by_star.wait_for(2)
-    by_tag.wait_for(1)
-
-    assert by_tag.bodies == ["tagged"]
-
-
 def test_an_expression_of_blanks_matches_nothing_and_moves_on(
     broker: Connection, database: Database, member: Member
 ) -> None:

@@ -15,6 +15,7 @@ from mqdb_client import ConsumeConcurrentlyStatus, PushConsumer
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.consumers import LATER, SUCCESS, Gate, Inbox, Member
 from tests.fixtures.processes import wait_until
+from tests.fixtures.threads import refuse_threads
 
 
 def client_id_of(broker: Connection) -> str:
@@ -108,6 +109,28 @@ def test_the_pool_can_be_resized(broker: Connection, member: Member) -> None:
     inbox.wait_for(6)
     with pytest.raises(ParameterInvalid, match="from 1 to 1,000"):
         consumer.update_consume_thread_nums(0)
+
+
+def test_its_status_shows_how_many_threads_it_has_now(broker: Connection, member: Member) -> None:
+    topic(broker)
+    consumer = member(Inbox(), consume_thread_nums=2)
+
+    consumer.update_consume_thread_nums(6)
+
+    assert answer(broker, RequestKind.STATUS)["consume_thread_nums"] == 6
+
+
+def test_where_threads_cannot_be_started_there_are_as_many_as_before(
+    broker: Connection, member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic(broker)
+    consumer = member(Inbox(), consume_thread_nums=2)
+    refuse_threads(monkeypatch, "readers-consume", but=1)
+
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        consumer.update_consume_thread_nums(6)
+
+    assert answer(broker, RequestKind.STATUS)["consume_thread_nums"] == 2
 
 
 def test_what_is_for_a_running_consumer_is_refused_before(broker: Connection) -> None:

@@ -111,6 +111,20 @@ def test_a_database_that_is_down_is_named_without_its_password(database: Databas
     assert "secret" not in str(error.value)
 
 
+def test_what_the_settings_say_of_filters_is_what_the_broker_says(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    said = "SELECT enable_property_filter, filter_support_retry FROM mqdb.broker"
+    assert database.connect().execute(said).fetchone() == (True, False)
+
+    with Server(load_settings(dsn=database.dsn, enable_property_filter=False, filter_support_retry=True)):
+        assert database.connect().execute(said).fetchone() == (False, True)
+    with Server(load_settings(dsn=database.dsn)):
+        assert database.connect().execute(said).fetchone() == (True, False)
+    with Server(load_settings(dsn=database.dsn)):
+        assert [record.message for record in caplog.records].count("changed the filter settings") == 2
+
+
 def test_several_brokers_are_not_for_one_process(database: Database) -> None:
     with pytest.raises(SettingInvalid, match="lists several brokers"):
         Server(load_settings(dsn=f"broker-a={database.dsn};broker-b={database.dsn}")).start()

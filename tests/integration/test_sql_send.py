@@ -1,7 +1,9 @@
 """mqdb.send and the other functions that people call from SQL."""
 
 import json
+import re
 from datetime import timedelta
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -15,6 +17,8 @@ from mqdb.store.engine import driver
 from mqdb.topic import NOT_ALLOWED_SEND, SYSTEM_TOPICS, TEMPLATE_TOPIC
 from tests.fixtures.log import Connection, create_topic, dispatch_all, scalar
 from tests.fixtures.postgres import Database
+
+TAG_VECTORS = Path(__file__).parents[1] / "unit" / "vectors" / "tags.jsonl"
 
 #: PostgreSQL stores no NUL and no half of a surrogate pair.
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=50)
@@ -218,6 +222,17 @@ def test_hashes_are_those_of_java(session: Connection, texts: list[str]) -> None
     ).fetchall()
 
     assert rows == [(java_string_hash(text), tag_code(text)) for text in texts]
+
+
+def test_the_codes_that_rocketmq_gives(session: Connection) -> None:
+    cases = [json.loads(line) for line in TAG_VECTORS.read_text(encoding="utf-8").splitlines()]
+    recorded = {case["tag"]: case["tags_code"] for case in cases if case["kind"] in ("hash", "match")}
+    storable = [tag for tag in recorded if tag is None or not re.search("[\0\ud800-\udfff]", tag)]
+
+    rows = session.execute("SELECT t, mqdb.tag_code(t) FROM unnest(%s::text[]) AS t", [storable]).fetchall()
+
+    assert len(rows) > 50
+    assert dict(rows) == {tag: recorded[tag] for tag in storable}
 
 
 def test_no_tag_has_code_0(session: Connection) -> None:

@@ -10,10 +10,17 @@ from mqdb.broker.groups import update_group
 from mqdb.broker.membership import announce, register, unregister
 from mqdb.errors import ConsumptionForbidden, MessageModelConflict, SubscriptionConflict
 from mqdb.group import MessageModel
+from mqdb.selector.subscription import SubscriptionData
 from mqdb.store.clients import ClientKind, Registration
 from tests.fixtures.broker import append, topic
 from tests.fixtures.consumers import Inbox, Member
 from tests.fixtures.processes import wait_until
+
+
+def kind_and_text(subscription: str) -> tuple[str, str]:
+    """An expression with `SQL92 ` before it is one; others are tags."""
+    expression = subscription.removeprefix("SQL92 ")
+    return ("TAG" if expression == subscription else "SQL92", expression)
 
 
 class Present:
@@ -39,7 +46,7 @@ class Present:
             ClientKind.CONSUMER,
             "readers",
             "test",
-            subscriptions=list(subscriptions.items()),
+            subscriptions=[SubscriptionData(topic, *kind_and_text(each)) for topic, each in subscriptions.items()],
             subscription_version=version,
             is_renewal=is_renewal,
         )
@@ -50,9 +57,9 @@ class Present:
         self.sessions[client_id].close()
 
     def stored(self) -> tuple[dict[str, str], int]:
-        rows = self._broker.execute(text("SELECT topic, expression FROM mqdb.subscription"))
+        rows = self._broker.execute(text("SELECT topic, expression_type, expression FROM mqdb.subscription"))
         version = self._broker.scalar(text("SELECT subscription_version FROM mqdb.subscription_group"))
-        return {row[0]: row[1] for row in rows}, version or 0
+        return {row[0]: row[2] if row[1] == "TAG" else f"{row[1]} {row[2]}" for row in rows}, version or 0
 
 
 @pytest.fixture
@@ -73,8 +80,8 @@ def test_members_that_agree_are_welcome(present: Present) -> None:
 
 @pytest.mark.parametrize(
     "other",
-    [{"orders": "A"}, {"orders": "*", "payments": "*"}, {"payments": "*"}, {}],
-    ids=["another filter", "one topic more", "another topic", "nothing"],
+    [{"orders": "A"}, {"orders": "SQL92 *"}, {"orders": "*", "payments": "*"}, {"payments": "*"}, {}],
+    ids=["another filter", "another kind of filter", "one topic more", "another topic", "nothing"],
 )
 def test_a_member_with_other_subscriptions_is_refused_and_changes_nothing(
     present: Present, other: dict[str, str]
@@ -84,7 +91,8 @@ def test_a_member_with_other_subscriptions_is_refused_and_changes_nothing(
     with pytest.raises(SubscriptionConflict) as caught:
         present.join("b", **other)
 
-    assert (caught.value.stored, caught.value.given) == ({"orders": "*"}, other)
+    given = {topic: kind_and_text(each) for topic, each in other.items()}
+    assert (caught.value.stored, caught.value.given) == ({"orders": ("TAG", "*")}, given)
     assert "subscription_version=1" in str(caught.value)
     assert present.stored() == ({"orders": "*"}, 0)
 
@@ -120,6 +128,16 @@ def test_a_rolling_change_announces_a_higher_version(present: Present) -> None:
     assert present.stored() == ({"orders": "A"}, 4)
 
 
+def test_a_group_may_go_from_tags_to_sql92(present: Present) -> None:
+    present.join("a", orders="A")
+
+    with pytest.raises(SubscriptionConflict, match=r"orders by TAG 'A' .* orders by SQL92 \"TAGS = 'A'\" "):
+        present.join("b", orders="SQL92 TAGS = 'A'")
+    present.join("c", 1, orders="SQL92 TAGS = 'A'")
+
+    assert present.stored() == ({"orders": "SQL92 TAGS = 'A'"}, 1)
+
+
 def test_an_old_member_may_come_back_after_a_lost_connection(present: Present) -> None:
     present.join("a", 1, orders="*")
     present.join("b", 2, orders="A")
@@ -132,7 +150,12 @@ def test_an_old_member_may_come_back_after_a_lost_connection(present: Present) -
 def test_members_cannot_mix_message_models(present: Present, broker: Connection) -> None:
     present.join("a", orders="*")
     other = Registration(
-        "b", ClientKind.CONSUMER, "readers", "test", MessageModel.BROADCASTING, subscriptions=[("orders", "*")]
+        "b",
+        ClientKind.CONSUMER,
+        "readers",
+        "test",
+        MessageModel.BROADCASTING,
+        subscriptions=[SubscriptionData("orders", "TAG", "*")],
     )
 
     with pytest.raises(MessageModelConflict, match="CLUSTERING"):
@@ -144,7 +167,7 @@ def test_a_consumer_is_refused_at_its_start_and_leaves_nothing_behind(broker: Co
     member(Inbox(), expression="A || B")
     member(Inbox(), expression="B||A")
 
-    with pytest.raises(SubscriptionConflict, match=r"orders 'A \|\| B'"):
+    with pytest.raises(SubscriptionConflict, match=r"orders by TAG 'A \|\| B'"):
         member(Inbox(), expression="A")
 
     clients = broker.scalar(text("SELECT count(*) FROM mqdb.client WHERE kind = 'CONSUMER'"))

@@ -113,6 +113,7 @@ def test_a_step_looks_its_targets_up_by_their_keys(connection: Connection) -> No
     found = plan(connection, delay_steps.TAKE, STEPS | bounds(connection))
 
     assert [index for index, _ in scans(found, "topic")] == ["topic_topic_key"]
+    assert {index for index, _ in scans(found, "subscription_group")} == {"subscription_group_created_pos"}
     [(index, condition)] = scans(found, "queue ")
     assert index == "queue_topic_id_queue_id_key"
     assert condition.startswith("Index Cond: ((topic_id = topic.topic_id) AND (queue_id = ")

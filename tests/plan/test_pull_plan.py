@@ -5,13 +5,19 @@ knows that a partition is empty; it would read it from end to end then, once for
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
+from psycopg import sql
 from sqlalchemy import Connection
 
+from mqdb.cli.bench import sample
+from mqdb.selector import compile_selector
+from mqdb.selector.subscription import MessageFilter
+from mqdb.selector.tags import parse_tag_expression
 from mqdb.store import commit_log, consume_queue
-from mqdb.store.engine import create_engine
+from mqdb.store.engine import create_engine, driver
+from tests.fixtures.log import create_topic, dispatch_all
 from tests.fixtures.postgres import Database
 
 PULL = {
@@ -25,7 +31,18 @@ PULL = {
     "last_segment": 2**31 - 1,
     "lowest_pos": 0,
     "past_pos": 2**63 - 1,
+    "tag_codes": "{}",
 }
+
+RARE = parse_tag_expression("TagRare")
+FREQUENT = parse_tag_expression("TagA")
+SEVERAL = parse_tag_expression("TagA || TagRare")
+RED = compile_selector("a > 5 AND color = 'red'")
+
+#: Along a queue of 2,000 messages: half of them have TagA, 2 have TagRare, a tenth are red with an a of 9.
+TAGS = [*["TagA", "TagB"] * 499, "TagA", "TagRare"]
+PROPERTIES = [{"a": str(n), "color": "red"} for n in (9, 1, 2, 3, 4)] + [{"a": "9", "color": "blue"}] * 5
+MESSAGES = 2_000
 
 
 @pytest.fixture
@@ -40,17 +57,114 @@ def analyzed(database: Database) -> Iterator[Connection]:
     engine.dispose()
 
 
-@pytest.mark.parametrize(
-    ("statement", "values"),
-    [(consume_queue.PULL, PULL), (consume_queue.PULL_TAGS, PULL | {"tag_codes": "{7}"})],
-    ids=["pull", "pull with tags"],
-)
-def test_no_partition_is_read_from_end_to_end(analyzed: Connection, statement: str, values: dict[str, object]) -> None:
-    plan = "\n".join(row[0] for row in analyzed.exec_driver_sql("EXPLAIN " + statement, values))
+def prepare(connection: Connection, message_filter: MessageFilter | None) -> None:
+    """Plan a pull, as of now."""
+    session = driver(connection)
+    session.execute("DEALLOCATE ALL")
+    session.execute(b"PREPARE pull AS " + consume_queue.statement_of(message_filter).text, prepare=False)
+    execute(connection, message_filter, PULL, "EXPLAIN")
+
+
+def execute(
+    connection: Connection, message_filter: MessageFilter | None, values: Mapping[str, object], explain: str
+) -> str:
+    """What the pull that was planned does with these values."""
+    statement = consume_queue.statement_of(message_filter)
+    given = {**statement.literals, **values}
+    arguments = sql.SQL(", ").join(sql.Literal(given[name]) for name in statement.names)
+    call = sql.SQL("{} EXECUTE pull ({})").format(sql.SQL(explain), arguments)
+    return "\n".join(row[0] for row in driver(connection).execute(call, prepare=False))
+
+
+@pytest.mark.parametrize("wanted", [None, RARE, SEVERAL, RED], ids=["all", "tag", "tags", "selector"])
+def test_no_partition_is_read_from_end_to_end(analyzed: Connection, wanted: MessageFilter | None) -> None:
+    prepare(analyzed, wanted)
+
+    plan = execute(analyzed, wanted, PULL, "EXPLAIN")
 
     assert re.findall(r"(?:Seq|Bitmap Heap) Scan on (?:commit_log|consume_queue)\w*", plan) == []
     assert re.search(r"Index Scan using consume_queue_\d+_queue_key_queue_offset_idx", plan)
     assert re.search(r"Index Scan using commit_log_\d+_pkey", plan)
+
+
+class Work:
+    """What a pull has read, as its plan shows: rows that nodes gave or removed, all loops together."""
+
+    def __init__(self, plan: str) -> None:
+        self.plan = plan
+        forward = [part for part in plan.split("->") if re.match(r"\s+Index Scan using consume_queue_", part)]
+        self.entries = sum(_rows(part) + _removed(part) for part in forward)
+        records = [part for part in plan.split("->") if re.match(r"\s+Index Scan using commit_log_", part)]
+        self.records = sum(_rows(part) for part in records)
+
+
+def _rows(node: str) -> int:
+    found = re.search(r"actual rows=([\d.]+) loops=(\d+)", node)
+    return round(float(found[1]) * int(found[2])) if found else 0
+
+
+def _removed(node: str) -> int:
+    found = re.search(r"Rows Removed by Filter: (\d+)", node)
+    return int(found[1]) if found else 0
+
+
+@pytest.fixture
+def filled(database: Database, analyzed: Connection, request: pytest.FixtureRequest) -> tuple[Connection, int]:
+    """The same with a queue of messages, which came when the pull with the wanted filter had been planned."""
+    prepare(analyzed, request.getfixturevalue("wanted"))
+    setting_up = database.connect()
+    dispatch_all(setting_up)
+    [queue_key] = create_topic(setting_up, "orders")
+    sample.fill(setting_up, [queue_key], MESSAGES, tags=TAGS, properties=PROPERTIES)
+    dispatch_all(setting_up, 10_000)
+    return analyzed, queue_key
+
+
+def work(filled: tuple[Connection, int], wanted: MessageFilter, scan_limit: int) -> Work:
+    connection, queue_key = filled
+    values: dict[str, object] = PULL | {"queue_keys": f"{{{queue_key}}}", "offsets": "{0}", "scan_limit": scan_limit}
+    codes = getattr(wanted, "codes", ())
+    values["tag_codes"] = "{" + ",".join(map(str, codes)) + "}"
+    return Work(execute(connection, wanted, values, "EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF)"))
+
+
+@pytest.mark.parametrize("wanted", [RARE], ids=["tag"])
+def test_a_rare_tag_is_searched_without_a_look_at_the_log(
+    filled: tuple[Connection, int], wanted: MessageFilter
+) -> None:
+    """Entries are compared one by one, up to the scan limit, and the two records that match are all that is read."""
+    done = work(filled, wanted, scan_limit=65_536)
+
+    assert (done.entries, done.records) == (MESSAGES, 2), done.plan
+
+
+@pytest.mark.parametrize("wanted", [FREQUENT, SEVERAL], ids=["tag", "tags"])
+def test_a_frequent_tag_ends_the_search_where_there_are_enough(
+    filled: tuple[Connection, int], wanted: MessageFilter
+) -> None:
+    done = work(filled, wanted, scan_limit=65_536)
+
+    assert done.records == 32, done.plan
+    assert done.entries <= 65, done.plan
+
+
+@pytest.mark.parametrize("wanted", [RED], ids=["selector"])
+def test_a_selector_ends_the_search_where_there_are_enough(
+    filled: tuple[Connection, int], wanted: MessageFilter
+) -> None:
+    done = work(filled, wanted, scan_limit=800)
+
+    assert done.entries == done.records, done.plan
+    assert done.records <= 311, done.plan
+
+
+@pytest.mark.parametrize("wanted", [compile_selector("color = 'green'")], ids=["selector"])
+def test_a_selector_looks_at_no_more_records_than_its_limit(
+    filled: tuple[Connection, int], wanted: MessageFilter
+) -> None:
+    done = work(filled, wanted, scan_limit=800)
+
+    assert (done.entries, done.records) == (800, 800), done.plan
 
 
 def test_an_append_looks_its_queue_up_by_the_key(analyzed: Connection) -> None:

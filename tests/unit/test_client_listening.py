@@ -122,6 +122,21 @@ def test_a_failing_duty_is_tried_again_soon_and_told_once(caplog: pytest.LogCapt
     ]
 
 
+def test_a_duty_that_fails_for_no_reason_of_ours_is_tried_again_and_shown_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    duty = Duty("heartbeat", Work(ValueError("a fault"), ValueError("a fault"), None))
+
+    duty.run_if_due()
+    assert 0 < duty.seconds_left() <= 1
+    duty.in_seconds(0)
+    duty.run_if_due()
+
+    [record] = caplog.records
+    assert record.getMessage() == "a duty fails, and is tried again"
+    assert "ValueError: a fault" in caplog.text
+
+
 def test_a_callback_given_twice_is_called_twice_and_cancelled_by_its_own_handle() -> None:
     calls: list[int] = []
     callbacks: Callbacks[int] = Callbacks("test")

@@ -28,8 +28,8 @@ LIMITS = FlowLimits(messages=1_000, body_bytes=1_000_000, span=2_000)
 Consuming = Callable[..., ConsumeConcurrently]
 
 
-def queue_of(queue_id: int = 0, limits: FlowLimits = LIMITS) -> ProcessQueue:
-    return ProcessQueue(MessageQueue("orders", "broker-a", queue_id), OwnedQueue(queue_id, 1, 0, 0), limits)
+def queue_of(queue_id: int = 0, limits: FlowLimits = LIMITS, broker_name: str = "broker-a") -> ProcessQueue:
+    return ProcessQueue(MessageQueue("orders", broker_name, queue_id), OwnedQueue(queue_id, 1, 0, 0), limits)
 
 
 def deliver(consume: ConsumeConcurrently, queue: ProcessQueue, count: int) -> None:
@@ -80,6 +80,7 @@ def consuming(progress: list[ProcessQueue]) -> Iterator[Consuming]:
         consume = ConsumeConcurrently(
             "readers",
             listener,
+            ["broker-a", "broker-b"],
             host="here",
             thread_nums=threads,
             batch_max_size=batch,
@@ -88,8 +89,9 @@ def consuming(progress: list[ProcessQueue]) -> Iterator[Consuming]:
             reconsume_delay=delay,
             **options,
         )
-        consume.start()
         started.append(consume)
+        consume.start()
+        consume.threads.begin()
         return consume
 
     yield start
@@ -372,6 +374,42 @@ def test_one_message_that_cannot_be_sent_back_does_not_hold_up_the_others(consum
     assert taken == [0]
 
 
+def test_a_broker_that_hangs_holds_up_no_message_of_another(consuming: Consuming) -> None:
+    answer = threading.Event()
+    taken: list[str] = []
+
+    def send_back(broker_name: str, _requests: Sequence[SendBackRequest]) -> None:
+        assert broker_name == "broker-b" or answer.wait(10)
+        taken.append(broker_name)
+
+    hanging, other = queue_of(), queue_of(broker_name="broker-b")
+    consume = consuming(lambda _messages: LATER, threads=1, send_back=send_back)
+    deliver(consume, hanging, 1)
+    deliver(consume, other, 1)
+    wait_until(lambda: len(other) == 0)
+
+    assert taken == ["broker-b"]
+    answer.set()
+    wait_until(lambda: len(hanging) == 0)
+
+
+def test_what_has_failed_on_any_broker_is_sent_back_before_it_has_stopped(consuming: Consuming) -> None:
+    all_called = threading.Barrier(3)
+    queues = [queue_of(), queue_of(broker_name="broker-b")]
+
+    def listener(_messages: list[ReceivedMessage]) -> ConsumeConcurrentlyStatus:
+        all_called.wait(10)
+        return LATER
+
+    consume = consuming(listener, threads=2, send_back=SentBack())
+    for queue in queues:
+        deliver(consume, queue, 1)
+    all_called.wait(10)
+    consume.stop(10)
+
+    assert [len(queue) for queue in queues] == [0, 0]
+
+
 def test_what_cannot_be_sent_back_is_consumed_here_with_its_times_counted(consuming: Consuming) -> None:
     times: list[int] = []
     queue = queue_of()
@@ -469,11 +507,29 @@ def test_the_pool_grows_and_shrinks(consuming: Consuming) -> None:
 
     consume = consuming(listener, threads=2)
     listeners_of(consume, 2)
-    consume.resize(5)
+    consume.threads.resize(5)
     listeners_of(consume, 5)
-    consume.resize(1)
+    consume.threads.resize(1)
     wait_until(lambda: sum("readers-consume" in thread.name for thread in threading.enumerate()) == 1)
     listeners_of(consume, 1)
+
+
+def test_no_listener_runs_before_it_may(consuming: Consuming) -> None:
+    offsets: list[int] = []
+    queue = queue_of()
+
+    def listener(messages: list[ReceivedMessage]) -> ConsumeConcurrentlyStatus:
+        offsets.append(messages[0].queue_offset)
+        return SUCCESS
+
+    consume = ConsumeConcurrently(
+        "readers", listener, [], host="", thread_nums=2, batch_max_size=1, send_back=None, on_progress=lambda _: None
+    )
+    consume.start()
+    deliver(consume, queue, 3)
+
+    assert consume.stop(10) == 0
+    assert offsets == []
 
 
 # -- hooks --------------------------------------------------------------------------------------

@@ -142,7 +142,7 @@ def test_order_holds_whatever_happens(orderly: Orderly, seed: int) -> None:
             is_lost = rng.random() < 0.5
             queues[number] = taken_again(queues[number], exam, is_lost=is_lost)
         if rng.random() < 0.05:
-            consume.resize(rng.randint(1, 6))
+            consume.threads.resize(rng.randint(1, 6))
         time.sleep(0.0005)  # gives the threads something to interleave with
     for number, queue in enumerate(queues):
         deliver(consume, queue, sent[number] - queue.next_offset)
@@ -272,9 +272,9 @@ def test_threads_come_and_go(orderly: Orderly) -> None:
     for queue in queues:
         deliver(consume, queue, 10)
     wait_until(lambda: running["now"] == 1)
-    consume.resize(4)
+    consume.threads.resize(4)
     wait_until(lambda: running["now"] == 4)
-    consume.resize(2)
+    consume.threads.resize(2)
     gate.release(4)
     wait_until(lambda: running["now"] == 2)
     gate.release(60)
@@ -311,7 +311,7 @@ def test_it_knows_its_own_threads(orderly: Orderly) -> None:
     queue = queue_of()
 
     def listener(_messages: Messages) -> ConsumeOrderlyStatus:
-        found.append(orderly.started[0].is_own_thread())
+        found.append(orderly.started[0].threads.is_own_thread())
         return SUCCESS
 
     consume = orderly(listener)
@@ -319,7 +319,7 @@ def test_it_knows_its_own_threads(orderly: Orderly) -> None:
     wait_until(lambda: len(queue) == 0)
 
     assert found == [True]
-    assert not consume.is_own_thread()
+    assert not consume.threads.is_own_thread()
 
 
 def test_hooks_see_each_call(orderly: Orderly) -> None:

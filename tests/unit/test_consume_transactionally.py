@@ -78,8 +78,9 @@ class Consuming:
             on_progress=self.progress.append,
             **options,
         )
-        consume.start()
         self.started.append(consume)
+        consume.start()
+        consume.threads.begin()
         return consume
 
 
@@ -309,7 +310,7 @@ def test_a_listener_knows_that_it_runs_in_a_thread_of_the_consumer(consuming: Co
 
     def ask() -> Attempt:
         assert ready.wait(10)
-        found.append(consume.is_own_thread())
+        found.append(consume.threads.is_own_thread())
         return Attempt(End.COMMITTED)
 
     queue = queue_of()
@@ -319,7 +320,7 @@ def test_a_listener_knows_that_it_runs_in_a_thread_of_the_consumer(consuming: Co
     wait_until(lambda: consumed(queue))
 
     assert found == [True]
-    assert not consume.is_own_thread()
+    assert not consume.threads.is_own_thread()
 
 
 def test_a_listener_that_does_not_return_is_left_behind(consuming: Consuming) -> None:

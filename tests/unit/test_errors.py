@@ -35,7 +35,7 @@ def parameters(error: type[MqdbError]) -> dict[str, Any]:
 
 def sample(name: str, hint: Any) -> object:
     samples: dict[Any, object] = {
-        dict[str, str]: {f"a {name}": "*"},
+        dict[str, tuple[str, str]]: {f"a {name}": ("TAG", "*")},
         int: 100 + len(name),
         float: 2.5,
         Path: Path("/srv") / name,

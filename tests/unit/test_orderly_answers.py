@@ -196,6 +196,32 @@ def test_a_dropped_queue_settles_without_what_was_not_committed(orderly: Orderly
     assert queue.position().next_offset == 0
 
 
+def test_a_commit_counts_for_all_that_was_kept_although_the_queue_was_dropped_meanwhile(orderly: Orderly) -> None:
+    """Nobody else has the queue while the listener that says so runs, so nothing need come again."""
+    gate = threading.Event()
+    script = Script(SUCCESS, SUCCESS, lambda: COMMIT if gate.wait(10) else None, auto_commit=False)
+    queue = queue_of()
+
+    deliver(orderly(script), queue, 5)
+    script.wait_for(3)
+    queue.drop()
+    gate.set()
+    wait_until(lambda: orderly.progress == [queue])
+
+    assert queue.position().next_offset == 3
+
+
+def test_what_was_kept_is_committed_only_once(orderly: Orderly) -> None:
+    script = Script(SUCCESS, COMMIT, SUCCESS, COMMIT, auto_commit=False)
+    queue = queue_of()
+
+    deliver(orderly(script), queue, 4)
+    wait_until(lambda: len(queue) == 0)
+
+    assert script.calls == [[0], [1], [2], [3]]
+    assert queue.position().next_offset == 4
+
+
 def test_a_queue_that_was_lost_is_consumed_from_where_it_is_taken_again(orderly: Orderly) -> None:
     script = Script(SUCCESS, SUCCESS, COMMIT, auto_commit=False)
     queue = queue_of()

@@ -99,6 +99,21 @@ def test_failed_message_holds_the_offset_until_it_is_consumed() -> None:
     assert queue.position().next_offset == 2
 
 
+def test_failed_messages_may_be_done_after_all_also_in_a_queue_that_was_dropped() -> None:
+    queue = process_queue(0)
+    put(queue, [0, 1, 2])
+    running = start_all(queue)
+    queue.fail([running[0], running[1]])
+    queue.drop()
+
+    queue.finish_failed([running[0], running[1]])
+    is_settled = queue.is_settled
+    queue.finish([running[2]])
+
+    assert (is_settled, queue.is_settled) == (False, True)
+    assert queue.position().next_offset == 3
+
+
 def test_segment_of_a_commit_is_not_newer_than_its_offset() -> None:
     # A pull starts to look in the segment that was committed: messages in older ones would be lost.
     queue = process_queue(0)

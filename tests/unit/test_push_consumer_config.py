@@ -9,8 +9,8 @@ from mqdb.errors import (
     IllegalState,
     MqdbError,
     NameInvalid,
-    NotSupported,
     ParameterInvalid,
+    SelectorSyntaxError,
     TagExpressionInvalid,
 )
 from mqdb.message import ReceivedMessage
@@ -125,10 +125,13 @@ def test_a_transactional_listener_takes_a_connection() -> None:
         consumer().register_listener(listener, transactional=True)
 
 
-def test_row_42_an_sql_selector_is_refused() -> None:
-    """Checklist row 42: nothing is subscribed to half."""
-    with pytest.raises(NotSupported, match="SQL92"):
-        consumer().subscribe("orders", MessageSelector.by_sql("a > 1"))
+def test_an_expression_that_does_not_compile_is_refused_with_the_place() -> None:
+    with pytest.raises(SelectorSyntaxError) as caught:
+        consumer().subscribe("orders", MessageSelector.by_sql("a > 1 AND b ="))
+
+    assert caught.value.position == 13
+    line, caret = str(caught.value).splitlines()[1:3]
+    assert line.index("b =") + 3 == caret.index("^")
 
 
 @pytest.mark.parametrize(

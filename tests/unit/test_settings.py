@@ -44,6 +44,8 @@ def test_nothing_set_means_the_embedded_broker_with_rocketmqs_defaults() -> None
     assert settings.file_reserved_time == timedelta(hours=72)
     assert settings.delete_when == (4,)
     assert settings.delay_levels is None
+    assert settings.enable_property_filter
+    assert not settings.filter_support_retry
     assert settings.origin("port") == "default"
 
 

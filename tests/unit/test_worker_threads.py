@@ -8,6 +8,7 @@ import pytest
 
 from mqdb_client.consumer.worker_threads import WorkerThreads
 from tests.fixtures.processes import wait_until
+from tests.fixtures.threads import refuse_threads
 
 
 class Works:
@@ -16,7 +17,7 @@ class Works:
     def __init__(self) -> None:
         self._line: SimpleQueue[threading.Event | None] = SimpleQueue()
         self.running: list[threading.Event] = []
-        self.threads = WorkerThreads("worker", self._work, lambda: self._line.put(None))
+        self.threads = WorkerThreads("worker", self._work, lambda: self._line.put(None), 3)
 
     def add(self, count: int) -> list[threading.Event]:
         """So many more; each ends when its event is set."""
@@ -36,6 +37,8 @@ class Works:
 @pytest.fixture
 def works() -> Iterator[Works]:
     works = Works()
+    works.threads.start()
+    works.threads.begin()
     yield works
     for work in works.running:
         work.set()
@@ -43,7 +46,6 @@ def works() -> Iterator[Works]:
 
 
 def test_as_much_is_done_at_once_as_there_are_threads(works: Works) -> None:
-    works.threads.resize(3)
     pieces = works.add(5)
     wait_until(lambda: len(works.running) == 3)
 
@@ -55,7 +57,6 @@ def test_as_much_is_done_at_once_as_there_are_threads(works: Works) -> None:
 
 
 def test_threads_that_are_too_many_end_when_their_work_is_done(works: Works) -> None:
-    works.threads.resize(3)
     first = works.add(3)
     wait_until(lambda: len(works.running) == 3)
     works.threads.resize(1)
@@ -70,15 +71,54 @@ def test_threads_that_are_too_many_end_when_their_work_is_done(works: Works) -> 
 
 
 def test_a_thread_that_waits_for_work_ends_at_once(works: Works) -> None:
-    works.threads.resize(4)
-
     assert works.threads.stop(10) == 0
 
 
 def test_a_thread_that_is_at_work_is_left_behind(works: Works) -> None:
-    works.threads.resize(2)
     [piece] = works.add(1)
     wait_until(lambda: works.running)
 
     assert works.threads.stop(0.05) == 1
     piece.set()
+
+
+# -- a system that has no threads left ----------------------------------------------------------
+
+
+def test_where_not_all_can_be_started_there_are_as_many_as_before(
+    works: Works, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_threads(monkeypatch, "worker", but=2)
+
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        works.threads.resize(6)
+
+    assert works.threads.thread_nums == 3
+    wait_until(lambda: running() == 3)
+    monkeypatch.undo()
+    works.threads.resize(4)
+    assert running() == 4
+
+
+def test_a_start_that_fails_leaves_nothing_that_cannot_be_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    works = Works()
+    refuse_threads(monkeypatch, "worker", but=2)
+
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        works.threads.start()
+
+    assert works.threads.stop(10) == 0
+    assert running() == 0
+
+
+def test_none_is_started_after_the_stop(works: Works) -> None:
+    """As when somebody wants more of them while the consumer is shut down."""
+    works.threads.stop(10)
+
+    works.threads.resize(5)
+
+    assert running() == 0
+
+
+def running() -> int:
+    return sum(thread.name.startswith("worker-") for thread in threading.enumerate())

@@ -4,15 +4,15 @@ The threads share one line of tokens, each good for one batch of a process queue
 thread is there to run it. So a slow message holds up nothing but its own thread, and a message costs two
 uncontended locks and no hand-over between threads while there is work.
 
-What the listener fails is sent back to the broker by a thread of its own (`failed_messages.py`), what it does not
-return for `consume_timeout` too. RocketMQ: ConsumeMessageConcurrentlyService.
+What the listener fails is sent back by a thread for each broker (`failed_messages.py`), what it does not return for
+`consume_timeout` too. RocketMQ: ConsumeMessageConcurrentlyService.
 """
 
 import logging
-import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, Final, NamedTuple
 
@@ -30,6 +30,7 @@ from mqdb_client.consumer.message_listener import (
 )
 from mqdb_client.consumer.process_queue import ProcessQueue
 from mqdb_client.consumer.running_calls import RunningCalls
+from mqdb_client.consumer.worker_threads import WorkerThreads
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ class _Verdict(NamedTuple):
 
 
 class ConsumeConcurrently:
-    """The threads of one consumer.
+    """The threads of one consumer. `broker_names` are those of its brokers.
 
     `on_progress` is called by them with a process queue that has room again or has settled. Without `send_back`, in
     broadcasting, what fails is reported and done with.
@@ -59,6 +60,7 @@ class ConsumeConcurrently:
         self,
         group: str,
         listener: MessageListener,
+        broker_names: Iterable[str],
         *,
         host: str,
         thread_nums: int,
@@ -81,70 +83,53 @@ class ConsumeConcurrently:
         self._consume_timeout = consume_timeout
         self._clock = clock or SystemClock()
         self._tokens: SimpleQueue[ProcessQueue | None] = SimpleQueue()
-        self._resizing = threading.Lock()
-        self._wanted_nums = thread_nums
-        self._thread_nums = 0
-        self._workers: set[threading.Thread] = set()
+        self.threads = WorkerThreads(f"mqdb-{group}-consume", self._work, lambda: self._tokens.put(None), thread_nums)
         self.calls = RunningCalls()
-        self._failed: FailedMessages | None = None
+        self._failed: dict[str, FailedMessages] = {}
         if send_back is not None:
-            self._failed = FailedMessages(
-                group,
-                send_back=send_back,
-                retry=self._retry,
-                on_progress=on_progress,
-                tick=self._give_up_calls,
-                tick_seconds=min(consume_timeout.total_seconds() / 10, 1.0),
-                reconsume_delay=reconsume_delay,
-            )
+            self._failed = {
+                broker_name: FailedMessages(
+                    group,
+                    broker_name,
+                    send_back=partial(send_back, broker_name),
+                    retry=self._retry,
+                    on_progress=on_progress,
+                    tick=self._give_up_calls,
+                    tick_seconds=min(consume_timeout.total_seconds() / 10, 1.0),
+                    reconsume_delay=reconsume_delay,
+                )
+                for broker_name in broker_names
+            }
 
     def start(self) -> None:
-        """Start the threads."""
-        if self._failed:
-            self._failed.start()
-        self.resize(self._wanted_nums)
-
-    def resize(self, thread_nums: int) -> None:
-        """Have so many threads from now on; those that are too many end when their listeners return."""
-        with self._resizing:
-            for _ in range(self._thread_nums - thread_nums):
-                self._tokens.put(None)
-            for number in range(self._thread_nums, thread_nums):
-                # A daemon: a listener that never returns must not keep the process from ending.
-                worker = threading.Thread(target=self._work, name=f"mqdb-{self._group}-consume-{number}", daemon=True)
-                self._workers.add(worker)
-                worker.start()
-            self._thread_nums = thread_nums
+        """Start the threads. The listener is not called before `threads.begin`."""
+        for failed in self._failed.values():
+            failed.start()
+        self.threads.start()
 
     def submit(self, process_queue: ProcessQueue, count: int) -> None:
         """So many messages more can be taken from a process queue."""
         for _ in range(-(-count // self._batch_max_size)):
             self._tokens.put(process_queue)
 
-    def is_own_thread(self) -> bool:
-        """Whether a listener is asking."""
-        return threading.current_thread() in self._workers
-
     def stop(self, seconds: float | None) -> int:
         """End the threads when their listeners return; the number of those that still run after `seconds`."""
-        deadline = None if seconds is None else time.monotonic() + seconds
-        self.resize(0)
-        workers = list(self._workers)
-        for thread in workers:
-            thread.join(None if deadline is None else max(deadline - time.monotonic(), 0.0))
-        if self._failed:
-            self._failed.stop()
-        return sum(thread.is_alive() for thread in workers)
+        running = self.threads.stop(seconds)
+        for failed in self._failed.values():
+            failed.begin_to_stop()
+        for failed in self._failed.values():
+            failed.stop()
+        return running
 
     # -- the threads ----------------------------------------------------------------------------
 
     def _work(self) -> None:
+        """Consume until nudged: whether this thread is one too many is not looked up for each message."""
         next_token, limit = self._tokens.get, self._batch_max_size
         while (process_queue := next_token()) is not None:
             messages = process_queue.take(limit)
             if messages:  # else dropped, or taken by the token before as part of a larger batch
                 self._consume(process_queue, messages)
-        self._workers.discard(threading.current_thread())
 
     def _consume(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
         call = self.calls.begin(process_queue, messages)
@@ -167,7 +152,7 @@ class ConsumeConcurrently:
         self, process_queue: ProcessQueue, messages: list[ReceivedMessage], failure: Failure, delay_level: int
     ) -> bool:
         if self._failed:
-            self._failed.put(process_queue, messages, failure, delay_level)
+            self._failed[process_queue.queue.broker_name].put(process_queue, messages, failure, delay_level)
             return False
         logger.warning("messages have failed, and do not come again in broadcasting", extra=_where(messages))
         return process_queue.finish(messages)
@@ -206,7 +191,7 @@ class ConsumeConcurrently:
         logger.error("listener returned %r instead of a ConsumeConcurrentlyStatus", answer, extra=_where(messages))
         return _Verdict(0, Failure.no_answer(answer, self._host, self._clock.now()), level)
 
-    # -- what the thread of failed messages asks for --------------------------------------------
+    # -- what the threads of failed messages ask for --------------------------------------------
 
     def _retry(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
         if process_queue.retry(messages):

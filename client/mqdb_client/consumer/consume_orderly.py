@@ -5,7 +5,12 @@ the listener fails comes again before everything behind it, for ever unless `max
 it goes to the dead letter queue, and its queue goes on.
 
 The lease of a queue ends when its lock in the broker was not renewed for too long: no listener is started then, for
-another member may be about to take over. RocketMQ: ConsumeMessageOrderlyService.
+another member may be about to take over.
+
+Without auto_commit what was consumed is kept until a COMMIT. It does not count as running, for that COMMIT may never
+come: a queue that is dropped between two calls is handed over without it, and its messages come again. The call that
+runs is waited for, though, and its COMMIT counts for all that was kept. RocketMQ: ConsumeMessageOrderlyService, where a
+COMMIT counts no more once the queue is dropped.
 """
 
 import logging
@@ -70,7 +75,6 @@ class ConsumeOrderly:
         self._listener: Callable[..., Any] = listener
         self._takes_context = takes_context(listener)
         self._host = host
-        self._thread_nums = thread_nums
         self._batch_max_size = batch_max_size
         self._send_back = send_back
         self._on_progress = on_progress
@@ -81,29 +85,21 @@ class ConsumeOrderly:
         self._slice_seconds = time_slice.total_seconds()
         self._clock = clock or SystemClock()
         self._line = QueueLine(f"mqdb-{group}-pauses")
-        self._threads = WorkerThreads(f"mqdb-{group}-consume", self._work, self._line.nudge)
+        self.threads = WorkerThreads(f"mqdb-{group}-consume", self._work, self._line.nudge, thread_nums)
         self.calls = RunningCalls()
 
     def start(self) -> None:
-        """Start the threads."""
+        """Start the threads. The listener is not called before `threads.begin`."""
         self._line.start()
-        self._threads.resize(self._thread_nums)
+        self.threads.start()
 
     def submit(self, process_queue: ProcessQueue, _count: int) -> None:
         """More messages can be taken from a process queue."""
         self._line.submit(process_queue)
 
-    def resize(self, thread_nums: int) -> None:
-        """Have so many threads from now on; those that are too many end when their listeners return."""
-        self._threads.resize(thread_nums)
-
-    def is_own_thread(self) -> bool:
-        """Whether a listener is asking."""
-        return self._threads.is_own_thread()
-
     def stop(self, seconds: float | None) -> int:
         """End the threads when their listeners return; the number of those that still run after `seconds`."""
-        running = self._threads.stop(seconds)
+        running = self.threads.stop(seconds)
         self._line.stop()
         return running
 
@@ -146,7 +142,10 @@ class ConsumeOrderly:
             logger.warning("a listener has returned for nothing, its queue is lost", extra=where(messages))
             process_queue.fail(messages)
         elif verdict.decision is Decision.COMMIT:
-            self._finish(process_queue, self._take_kept(lane) + messages)
+            # First what was kept: as long as this batch runs, a queue that was dropped is not handed over.
+            kept, lane.kept = lane.kept, []
+            process_queue.finish_failed(kept)
+            self._finish(process_queue, messages)
         elif verdict.decision is Decision.KEEP:
             lane.kept += messages
             self._fail(process_queue, messages)
@@ -192,14 +191,6 @@ class ConsumeOrderly:
     def _fail(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
         if process_queue.fail(messages):
             self._on_progress(process_queue)
-
-    def _take_kept(self, lane: Lane) -> list[ReceivedMessage]:
-        """The messages that were kept, as if they were with the listener now; [] when the queue was dropped meanwhile.
-
-        So long they do not count as running: a queue that is dropped must not wait for a COMMIT.
-        """
-        kept, lane.kept = lane.kept, []
-        return lane.process_queue.take(len(kept)) if kept and lane.process_queue.retry(kept) else []
 
     def _have_failed_too_often(self, messages: list[ReceivedMessage]) -> bool:
         # While one of a batch may still be tried they all come again. Source: checkReconsumeTimes.

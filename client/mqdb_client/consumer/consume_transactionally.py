@@ -89,36 +89,27 @@ class ConsumeTransactionally:
             )
             for broker_name, instance in instances.items()
         }
-        self._thread_nums = thread_nums
         self._batch_max_size = batch_max_size
         self._on_progress = on_progress
         self._max_reconsume_times = max_reconsume_times
         self._suspend_time = clamp(suspend_time)
         self._reconsume_delay = reconsume_delay
         self._line = QueueLine(f"mqdb-{group}-pauses")
-        self._threads = WorkerThreads(f"mqdb-{group}-consume", self._work, self._line.nudge)
+        self.threads = WorkerThreads(f"mqdb-{group}-consume", self._work, self._line.nudge, thread_nums)
         self._unreached: set[str] = set()
 
     def start(self) -> None:
-        """Start the threads."""
+        """Start the threads. The listener is not called before `threads.begin`."""
         self._line.start()
-        self._threads.resize(self._thread_nums)
+        self.threads.start()
 
     def submit(self, process_queue: ProcessQueue, _count: int) -> None:
         """More messages can be taken from a process queue."""
         self._line.submit(process_queue)
 
-    def resize(self, thread_nums: int) -> None:
-        """Have so many threads from now on; those that are too many end when their listeners return."""
-        self._threads.resize(thread_nums)
-
-    def is_own_thread(self) -> bool:
-        """Whether a listener is asking."""
-        return self._threads.is_own_thread()
-
     def stop(self, seconds: float | None) -> int:
         """End the threads when their listeners return; the number of those that still run after `seconds`."""
-        running = self._threads.stop(seconds)
+        running = self.threads.stop(seconds)
         self._line.stop()
         for listener in self._listeners.values():
             listener.close()

@@ -103,7 +103,7 @@ class Consumption:
         options["send_back"] = None if config.message_model is MessageModel.BROADCASTING else send_back
         if self.orderly:
             return ConsumeOrderly(config.group, self.listener, **options, **tries)
-        return ConsumeConcurrently(config.group, self.listener, **options)
+        return ConsumeConcurrently(config.group, self.listener, instances, **options)
 
     def flow_limits(self, config: PushConsumerConfig) -> FlowLimits:
         """How much of a queue may be in hand.

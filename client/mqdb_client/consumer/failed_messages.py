@@ -1,8 +1,10 @@
-"""Failed messages: the thread that sends back what the listener has not consumed.
+"""Failed messages: for each broker a thread that sends back what the listener has not consumed.
 
     listener's threads ──▶ put ──▶ one statement for all that wait ──▶ delay level, %RETRY%group, listener
                                           │                       └──▶ %DLQ%group
                                           └─ fails ──▶ 5 s, then the listener of this process again
+
+A broker that hangs holds up no message of another one.
 
 A message counts as running until it is stored as the copy that comes again, so the group's offset passes none that
 would be lost. Where its broker does not take a message back, RocketMQ sends it to the retry topic as a new one; here
@@ -16,9 +18,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from itertools import groupby
 from queue import Empty, SimpleQueue
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from mqdb.broker.send_back import SendBackRequest
 from mqdb.errors import BrokerUnavailable, MqdbError
@@ -32,7 +33,7 @@ logger = logging.getLogger(__name__)
 RECONSUME_DELAY: Final = timedelta(seconds=5)
 
 #: Sends requests back to the broker of that name, all or none. Raises an MqdbError.
-SendBack = Callable[[str, Sequence[SendBackRequest]], object]
+SendBack: TypeAlias = Callable[[str, Sequence[SendBackRequest]], object]
 
 
 class _Failed(NamedTuple):
@@ -41,10 +42,6 @@ class _Failed(NamedTuple):
     failure: Failure
     delay_level: int
 
-    @property
-    def broker_name(self) -> str:
-        return self.process_queue.queue.broker_name
-
     def requests(self) -> list[SendBackRequest]:
         return [
             SendBackRequest(m.log_pos, m.queue, m.queue_offset, self.failure, self.delay_level) for m in self.messages
@@ -52,24 +49,25 @@ class _Failed(NamedTuple):
 
 
 class FailedMessages:
-    """The thread of one consumer.
+    """The thread of one consumer for one broker.
 
-    `retry` gets messages that are to be consumed here again, `on_progress` process queues that have room again or have
-    settled, and `tick` is called every `tick_seconds`.
+    `send_back` sends requests back to it, all or none. `retry` gets messages that are to be consumed here again,
+    `on_progress` process queues that have room again or have settled, and `tick` is called every `tick_seconds`.
     """
 
     def __init__(
         self,
         group: str,
+        broker_name: str,
         *,
-        send_back: SendBack,
+        send_back: Callable[[Sequence[SendBackRequest]], object],
         retry: Callable[[ProcessQueue, list[ReceivedMessage]], None],
         on_progress: Callable[[ProcessQueue], None],
         tick: Callable[[], None],
         tick_seconds: float,
         reconsume_delay: timedelta = RECONSUME_DELAY,
     ) -> None:
-        self._group = group
+        self._fields: Final = {"group": group, "broker": broker_name}
         self._send_back = send_back
         self._retry = retry
         self._on_progress = on_progress
@@ -80,16 +78,21 @@ class FailedMessages:
         self._waiting: list[tuple[float, int, _Failed]] = []  # a heap
         self._numbers = itertools.count()
         self._is_failing = False
-        self._thread = threading.Thread(target=self._run, name=f"mqdb-{group}-send-back", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"mqdb-{group}-send-back-{broker_name}", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
 
-    def stop(self) -> None:
-        """Send back what has failed until now, and end the thread."""
+    def begin_to_stop(self) -> None:
+        """Have the thread send back what has failed until now, and end."""
         self._arrivals.put(None)
-        self._thread.join()
+
+    def stop(self) -> None:
+        """The same, and return when it has ended. It need not have been started."""
+        self.begin_to_stop()
+        if self._thread.is_alive():
+            self._thread.join()
 
     def put(
         self, process_queue: ProcessQueue, messages: list[ReceivedMessage], failure: Failure, delay_level: int
@@ -123,28 +126,26 @@ class FailedMessages:
         except Empty:
             return arrived
 
-    def _take_back(self, failed: Sequence[_Failed]) -> None:
-        by_broker = sorted(failed, key=lambda each: each.broker_name)
-        for broker_name, group in groupby(by_broker, key=lambda each: each.broker_name):
-            batch = list(group)
-            error = self._try(broker_name, batch)
-            if error is None or len(batch) == 1 or isinstance(error, BrokerUnavailable):
-                self._settle(batch, error)
-            else:  # one of them may be the reason
-                for each in batch:
-                    self._settle([each], self._try(broker_name, [each]))
+    def _take_back(self, batch: Sequence[_Failed]) -> None:
+        error = self._try(batch)
+        if error is None or len(batch) == 1 or isinstance(error, BrokerUnavailable):
+            self._settle(batch, error)
+        else:  # one of them may be the reason
+            for each in batch:
+                self._settle([each], self._try([each]))
 
-    def _try(self, broker_name: str, batch: Sequence[_Failed]) -> Exception | None:
+    def _try(self, batch: Sequence[_Failed]) -> Exception | None:
         requests = [request for each in batch if not each.process_queue.is_lost for request in each.requests()]
+        if not requests:
+            return None
         try:
-            if requests:
-                self._send_back(broker_name, requests)
+            self._send_back(requests)
         except Exception as error:  # noqa: BLE001 - the edge of the loop
             self._note(error)
             return error
         if self._is_failing:
             self._is_failing = False
-            logger.info("messages are sent back again", extra={"group": self._group})
+            logger.info("messages are sent back again", extra=self._fields)
         return None
 
     def _note(self, error: Exception) -> None:
@@ -153,7 +154,7 @@ class FailedMessages:
             logger.warning(
                 "failed messages cannot be sent back, and are consumed here again",
                 exc_info=None if isinstance(error, MqdbError) else error,
-                extra={"group": self._group, "reason": str(error)},
+                extra=self._fields | {"reason": str(error)},
             )
 
     def _settle(self, batch: Sequence[_Failed], error: Exception | None) -> None:

@@ -10,7 +10,7 @@ with the group's other members there: a broker that is down, or slow, changes no
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,9 @@ import mqdb
 from mqdb.broker.send_back import SendBackRequest, send_back
 from mqdb.group import MessageModel
 from mqdb.message import MessageQueue, ReceivedMessage
-from mqdb.selector.tags import ALL_TAGS, TagExpression, parse_tag_expression
+from mqdb.selector.subscription import MessageFilter, stored_form
 from mqdb.store.clients import ClientKind, Registration
+from mqdb.store.retry_filter import retry_filter
 from mqdb.topic import retry_topic
 from mqdb_client.cluster import Cluster
 from mqdb_client.consumer.config import PushConsumerConfig
@@ -44,7 +45,7 @@ class Members:
         self,
         cluster: Cluster,
         config: PushConsumerConfig,
-        subscriptions: dict[str, TagExpression],
+        filters: Mapping[str, MessageFilter],
         consumption: Consumption,
         hooks: ConsumeHooks,
         *,
@@ -60,7 +61,7 @@ class Members:
             group=config.group,
             version=mqdb.__version__,
             message_model=config.message_model,
-            subscriptions=_stored(subscriptions),
+            subscriptions=stored_form(filters),
             subscription_version=config.subscription_version,
         )
         if config.message_model is MessageModel.BROADCASTING:
@@ -68,7 +69,7 @@ class Members:
             directory = offsets_directory(home, address, config.instance_name, config.group)
             self._local_offsets = LocalOffsets(config.local_offset_directory or directory)
         else:
-            subscriptions = self._with_retries(subscriptions)
+            filters = self._with_retries(filters)
         self._consumption = consumption
         self.consume = consumption.consume_service(config, self._instances, hooks, self._send_back, self._on_progress)
         self._answers = [RequestAnswers(instance, config.group, self) for instance in cluster.instances]
@@ -77,7 +78,7 @@ class Members:
             instance.broker_name: Member(
                 instance,
                 config,
-                subscriptions,
+                filters,
                 presence,
                 store=consumption.offset_store(config, instance, self._local_offsets),
                 limits=consumption.flow_limits(config),
@@ -93,15 +94,17 @@ class Members:
 
     def is_listening_thread(self) -> bool:
         """Whether a listener is asking."""
-        return self.consume.is_own_thread()
+        return self.consume.threads.is_own_thread()
 
     def start(self) -> None:
         """Join the group and consume. Raises what keeps it from that, and has left nothing behind then."""
         with ExitStack() as undo:
             undo.callback(self._cluster.release)
+            undo.callback(self.consume.stop, None)
             if self._local_offsets is not None:
                 self._local_offsets.open()
                 undo.callback(self._local_offsets.close)
+            self.consume.start()
             self._cluster.register(self._registration)
             for answers in self._answers:
                 answers.start()
@@ -110,28 +113,28 @@ class Members:
                 member.start(may_be_down=not self._cluster.is_single)
                 undo.callback(member.leave, None)
                 undo.callback(member.begin_to_leave)
+            # Not earlier: where the start fails no listener has run.
+            self.consume.threads.begin()
             undo.pop_all()
-        # Not earlier: where the start fails no listener has run.
-        self.consume.start()
 
-    def subscribe_to(self, subscriptions: dict[str, TagExpression], version: int) -> None:
+    def subscribe_to(self, filters: Mapping[str, MessageFilter], version: int) -> None:
         """Read these topics from now on, and no others. Raises what `Cluster.change` raises."""
         before = self._registration
         self._registration = before._replace(
-            subscriptions=_stored(subscriptions), subscription_version=max(version, before.subscription_version)
+            subscriptions=stored_form(filters), subscription_version=max(version, before.subscription_version)
         )
         try:
-            self._cluster.change(before, self._registration)
+            self._cluster.change(self._registration)
         except BaseException:
             self._registration = before
             raise
         if self._local_offsets is None:
-            subscriptions = self._with_retries(subscriptions)
+            filters = self._with_retries(filters)
         for member in self._members.values():
-            member.subscribe_to(subscriptions)
+            member.read(filters)
 
-    def _with_retries(self, subscriptions: dict[str, TagExpression]) -> dict[str, TagExpression]:
-        return subscriptions | {retry_topic(self._config.group): parse_tag_expression(ALL_TAGS)}
+    def _with_retries(self, filters: Mapping[str, MessageFilter]) -> dict[str, MessageFilter]:
+        return {**filters, retry_topic(self._config.group): retry_filter(filters)}
 
     def suspend(self) -> None:
         """Pull nothing on any broker, and leave the queues as they are."""
@@ -173,7 +176,8 @@ class Members:
             "state": "running",
             "group": self._config.group,
             "message_model": self._config.message_model.value,
-            "consume_thread_nums": self._config.consume_thread_nums,
+            "consume_thread_nums": self.consume.threads.thread_nums,
+            "subscriptions": [each._asdict() for each in self._registration.subscriptions],
             "queues": [held.describe() for held in queues],
             "listeners": [
                 {
@@ -199,10 +203,6 @@ class Members:
 
     def _on_progress(self, process_queue: ProcessQueue) -> None:
         self._members[process_queue.queue.broker_name].on_progress(process_queue)
-
-
-def _stored(subscriptions: dict[str, TagExpression]) -> list[tuple[str, str]]:
-    return [(topic, expression.canonical_text) for topic, expression in subscriptions.items()]
 
 
 def _seconds_until(deadline: float | None) -> float | None:

@@ -2,15 +2,16 @@
 
 from dataclasses import dataclass
 
-from mqdb.errors import NotSupported
-from mqdb.selector.tags import ALL_TAGS, TagExpression, parse_tag_expression
+from mqdb.selector import compile_selector
+from mqdb.selector.subscription import MessageFilter
+from mqdb.selector.tags import ALL_TAGS, parse_tag_expression
 
 
 @dataclass(frozen=True, slots=True)
 class MessageSelector:
-    """Made by `by_tag`, which is what a plain text stands for."""
+    """Made by `by_tag`, which is what a plain text stands for, or by `by_sql`."""
 
-    tag_expression: TagExpression
+    message_filter: MessageFilter
 
     @classmethod
     def by_tag(cls, expression: str | None = ALL_TAGS) -> "MessageSelector":
@@ -19,5 +20,17 @@ class MessageSelector:
 
     @classmethod
     def by_sql(cls, expression: str) -> "MessageSelector":
-        """Messages whose properties fulfil an SQL92 expression. Raises NotSupported."""
-        raise NotSupported("SQL92 selectors")
+        """Messages whose properties fulfil a condition in RocketMQ's SQL92: `TAGS IN ('A', 'B') AND price > 10`.
+
+        The broker judges them, where the messages are; nothing of one that does not match is sent. Properties are
+        text: against a number they are read as one, and a message where that fails is not delivered, nor is one
+        where the condition is unknown because a property is missing. `mqdb selector explain` tells what an
+        expression means. Raises SelectorSyntaxError, which points at the place.
+        """
+        return cls(compile_selector(expression))
+
+
+def filter_of(expression: str | MessageSelector | None) -> MessageFilter:
+    """The filter that an argument of `subscribe` stands for. Raises TagExpressionInvalid."""
+    selector = expression if isinstance(expression, MessageSelector) else MessageSelector.by_tag(expression)
+    return selector.message_filter

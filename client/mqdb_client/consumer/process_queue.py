@@ -178,6 +178,12 @@ class ProcessQueue:
             self._running -= len(messages)
             return self.is_settled
 
+    def finish_failed(self, messages: list[ReceivedMessage]) -> None:
+        """Messages that failed, and were not retried, are done after all, also when the queue was dropped meanwhile."""
+        with self._lock:
+            for message in messages:
+                self._body_bytes -= self._in_hand.pop(message.queue_offset)
+
     def retry(self, messages: list[ReceivedMessage]) -> bool:
         """Messages that failed can be taken again, before all others; False when dropped meanwhile."""
         with self._lock:

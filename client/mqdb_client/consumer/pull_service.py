@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 from mqdb.broker.horizon import UNKNOWN_HORIZON, Horizon
 from mqdb.broker.pull import PullRequest, PullResult, PullStatus, pull
 from mqdb.errors import MessageMissing, MqdbError
-from mqdb.selector.tags import TagExpression
+from mqdb.selector.subscription import ExpressionType, MessageFilter
 from mqdb_client.backoff import pauses
 from mqdb_client.consumer.process_queue import ProcessQueue
 from mqdb_client.consumer.pull_schedule import PullSchedule
@@ -43,7 +43,7 @@ class PullService:
         group: str,
         *,
         connect: Callable[[], Connection],
-        subscriptions: Mapping[str, TagExpression],
+        subscriptions: Mapping[str, MessageFilter],
         batch_size: int,
         interval: timedelta = timedelta(0),
         deliver: Callable[[ProcessQueue, int], None],
@@ -51,7 +51,7 @@ class PullService:
     ) -> None:
         self._group = group
         self._connect = connect
-        #: Expressions by topic; may be replaced at any time.
+        #: Filters by topic; may be replaced at any time.
         self.subscriptions = subscriptions
         self._batch_size = batch_size
         self._interval = interval.total_seconds()
@@ -174,11 +174,11 @@ class PullService:
     def _pull_all(self, connection: Connection, queues: Sequence[ProcessQueue]) -> None:
         by_topic = sorted(queues, key=lambda process_queue: process_queue.queue)
         for topic, group in groupby(by_topic, key=lambda process_queue: process_queue.queue.topic):
-            expression = self.subscriptions.get(topic)
-            if expression is not None:  # else rebalance is about to give it back
-                self._pull(connection, list(group), expression)
+            message_filter = self.subscriptions.get(topic)
+            if message_filter is not None:  # else rebalance is about to give it back
+                self._pull(connection, list(group), message_filter)
 
-    def _pull(self, connection: Connection, queues: Sequence[ProcessQueue], expression: TagExpression) -> None:
+    def _pull(self, connection: Connection, queues: Sequence[ProcessQueue], message_filter: MessageFilter) -> None:
         topic = queues[0].queue.topic
         by_key = {queue.queue_key: queue for queue in queues}
         requests = [PullRequest(q.queue, q.queue_key, q.next_offset, q.segment) for q in queues]
@@ -187,7 +187,7 @@ class PullService:
                 connection,
                 requests,
                 limit=self._batch_size,
-                tag_codes=None if expression.matches_all else expression.codes,
+                filter=message_filter,
                 horizon=self._horizons.get(topic, UNKNOWN_HORIZON),
             )
         except MessageMissing as error:
@@ -197,7 +197,7 @@ class PullService:
         unfinished = [
             result.request.queue_key
             for result in results
-            if self._take_over(by_key[result.request.queue_key], result, expression)
+            if self._take_over(by_key[result.request.queue_key], result, message_filter)
         ]
         self._missing.difference_update(result.request.queue_key for result in results)
         self.on_arrival(unfinished)
@@ -211,15 +211,15 @@ class PullService:
     def _fields(self, error: MqdbError) -> dict[str, object]:
         return {"group": self._group, "reason": str(error)}
 
-    def _take_over(self, process_queue: ProcessQueue, result: PullResult, expression: TagExpression) -> bool:
+    def _take_over(self, process_queue: ProcessQueue, result: PullResult, message_filter: MessageFilter) -> bool:
         """Hand on what a pull has found in one queue; True when there is more behind it."""
         if result.status is PullStatus.OFFSET_ILLEGAL:
             process_queue.drop()
             self._correct(process_queue, result.next_begin_offset)
             return False
         messages = result.messages
-        if not expression.matches_all:
-            messages = [message for message in messages if message.tag in expression.tags]
+        if message_filter.expression_type is ExpressionType.TAG and not message_filter.matches_all:
+            messages = [message for message in messages if message_filter.matches(message.tag)]  # two may have one code
         # Also without messages: what was looked at need not be looked at again after a restart.
         if process_queue.put(messages, result.next_begin_offset, result.segment) and messages:
             self._poll_seconds = MIN_POLL_SECONDS

@@ -13,7 +13,8 @@ from mqdb.errors import IllegalState, NotSupported
 from mqdb.group import ConsumeFromWhere, MessageModel
 from mqdb.message import MessageQueue
 from mqdb.rebalance import AllocationStrategy, allocate_averagely
-from mqdb.selector.tags import ALL_TAGS, TagExpression
+from mqdb.selector.subscription import MessageFilter
+from mqdb.selector.tags import ALL_TAGS
 from mqdb.settings import Settings
 from mqdb.topic import check_topic_name
 from mqdb_client.cluster import Cluster
@@ -27,7 +28,7 @@ from mqdb_client.consumer.message_listener import (
     MessageListenerOrderly,
     MessageListenerTransactional,
 )
-from mqdb_client.consumer.message_selector import MessageSelector
+from mqdb_client.consumer.message_selector import MessageSelector, filter_of
 from mqdb_client.consumer.stop_signals import on_stop_signal
 from mqdb_client.instance import DEFAULT_INSTANCE_NAME, settings_of
 
@@ -113,7 +114,7 @@ class PushConsumer:
             hand_over_grace=hand_over_grace,
         )
         self._settings = settings_of(dsn, settings)
-        self._subscriptions: dict[str, TagExpression] = {}
+        self._subscriptions: dict[str, MessageFilter] = {}
         self._consumption: Consumption | None = None
         self._hooks = ConsumeHooks(group)
         self._lifecycle = threading.RLock()
@@ -139,23 +140,23 @@ class PushConsumer:
     def subscribe(
         self, topic: str, expression: str | MessageSelector | None = ALL_TAGS, *, version: int | None = None
     ) -> None:
-        """Consume the messages of a topic with one of the tags of `TagA || TagB`; of all with `*`, "" or None.
+        """Consume the messages of a topic with one of the tags of `TagA || TagB`; all of them with `*`, "" or None.
 
-        Again for the same topic: the last one counts. All members of a group have to subscribe to the same. While
-        others run, a member that changes its mind announces a `version` above theirs, and so do those that follow it.
-        Raises NameInvalid, TagExpressionInvalid, ParameterInvalid; when it runs SubscriptionConflict, and what `start`
-        raises.
+        A condition on properties is written `MessageSelector.by_sql("a > 1")`. Again for the same topic: the last one
+        counts. All members of a group have to subscribe to the same. While others run, a member that changes its mind
+        announces a `version` above theirs, and so do those that follow it.
+        Raises NameInvalid, TagExpressionInvalid, ParameterInvalid; when it runs SubscriptionConflict, FilterDisabled,
+        and what `start` raises.
         """
         check_topic_name(topic)
-        selector = expression if isinstance(expression, MessageSelector) else MessageSelector.by_tag(expression)
-        self._subscribe_to(self._subscriptions | {topic: selector.tag_expression}, version)
+        self._subscribe_to(self._subscriptions | {topic: filter_of(expression)}, version)
 
     def unsubscribe(self, topic: str, *, version: int | None = None) -> None:
         """Consume a topic no more; what is in hand is finished. As for `subscribe`, also when it runs."""
-        remaining = {each: expression for each, expression in self._subscriptions.items() if each != topic}
+        remaining = {each: wanted for each, wanted in self._subscriptions.items() if each != topic}
         self._subscribe_to(remaining, version)
 
-    def _subscribe_to(self, subscriptions: dict[str, TagExpression], version: int | None) -> None:
+    def _subscribe_to(self, subscriptions: dict[str, MessageFilter], version: int | None) -> None:
         with self._lifecycle:
             if self._state is _State.SHUT_DOWN:
                 raise IllegalState(str(self), "shut down; create another one")
@@ -208,18 +209,19 @@ class PushConsumer:
                 raise IllegalState(str(self), "without a listener; call register_listener() first")
             self._consumption.check_model(self._config.message_model)
             cluster = Cluster(self._settings, self._config.instance_name)
-            self._members = Members(
-                cluster,
-                self._config,
-                dict(self._subscriptions),
-                self._consumption,
-                self._hooks,
-                home=self._settings.home,
-            )
             try:
+                self._members = Members(
+                    cluster,
+                    self._config,
+                    dict(self._subscriptions),
+                    self._consumption,
+                    self._hooks,
+                    home=self._settings.home,
+                )
                 self._members.start()
             except BaseException:
                 self._members = None
+                cluster.release()
                 raise
             self._state = _State.RUNNING
             self._has_left.clear()
@@ -240,9 +242,11 @@ class PushConsumer:
 
         Those that are too many end when their listeners return. RocketMQ: updateCorePoolSize.
         """
-        config = replace(self._config, consume_thread_nums=consume_thread_nums)
-        self._require_running("update_consume_thread_nums()").consume.resize(config.consume_thread_nums)
-        self._config = config
+        with self._lifecycle:
+            config = replace(self._config, consume_thread_nums=consume_thread_nums)
+            members = self._require_running("update_consume_thread_nums()")
+            members.consume.threads.resize(config.consume_thread_nums)
+            self._config = config
 
     def _require_running(self, what: str) -> Members:
         members = self._members

@@ -65,11 +65,12 @@ class QueueLine:
         self._thread.start()
 
     def stop(self) -> None:
-        """End it. Queues that pause stay where they are."""
+        """End it, if it was started. Queues that pause stay where they are."""
         with self._pauses_changed:
             self._is_stopping = True
             self._pauses_changed.notify()
-        self._thread.join()
+        if self._thread.is_alive():
+            self._thread.join()
 
     def submit(self, process_queue: ProcessQueue) -> None:
         """Messages were put into a process queue."""

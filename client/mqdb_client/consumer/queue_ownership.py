@@ -163,7 +163,8 @@ class QueueOwnership:
         for held in lost:
             held.drop(is_lost=True)
             self._forget(held)
-            logger.warning("queue lost to another member", extra={"group": self._group, "queue": str(held.queue)})
+            fields = {"group": self._group, "queue": str(held.queue)}
+            logger.warning("queue lost: another member has it, or its offset was set", extra=fields)
 
     def _forget(self, held: ProcessQueue) -> None:
         del self._held[held.queue_key]

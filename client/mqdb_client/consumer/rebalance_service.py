@@ -167,20 +167,13 @@ class RebalanceService:
         while not self._is_done():
             self._wake.clear()
             for duty in self._duties:
-                self._do(duty)
+                duty.run_if_due()
             if not self._is_done():
                 self._wake.wait(min(duty.seconds_left() for duty in self._duties))
         if self._ownership.keys:
             self._drop(self._ownership.active)  # where nobody has waited for that
             self._abandon()
         self._on_left()
-
-    def _do(self, duty: Duty) -> None:
-        try:
-            duty.run_if_due()
-        except Exception:
-            logger.exception("a duty fails, and is tried again", extra={"duty": duty.name, "group": self._group})
-            duty.in_seconds(UNBALANCED_SECONDS)
 
     def _is_done(self) -> bool:
         if self._is_abandoning or (self._is_leaving and not self._ownership.keys):

@@ -78,9 +78,9 @@ class RequestAnswers:
 
     def start(self) -> None:
         """Answer from now on, also what was asked before."""
+        self._thread.start()
         self._callback = self._instance.on_request(lambda _: self._wake.set())
         self._wake.set()
-        self._thread.start()
 
     def stop(self) -> None:
         """Take no more requests. What a listener was asked to consume it may still be consuming."""
@@ -110,12 +110,12 @@ class RequestAnswers:
         with self._instance.connect() as connection:
             requests = client_requests.open_requests(connection, self._instance.client_id, self._group)
         for request in requests:
+            # Held until it is noted: it may be done before.
             with self._guard:
-                is_new = request.request_id not in self._in_progress
-                self._in_progress.add(request.request_id)
-            if is_new:
-                name = f"mqdb-{self._group}-request-{request.request_id}"
-                threading.Thread(target=self._take, args=(request,), name=name, daemon=True).start()
+                if request.request_id not in self._in_progress:
+                    name = f"mqdb-{self._group}-request-{request.request_id}"
+                    threading.Thread(target=self._take, args=(request,), name=name, daemon=True).start()
+                    self._in_progress.add(request.request_id)
 
     def _take(self, request: ClientRequest) -> None:
         fields = {"group": self._group, "kind": request.kind, "request_id": request.request_id}

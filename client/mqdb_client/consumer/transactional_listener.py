@@ -102,6 +102,7 @@ class TransactionalListener:
         self._group = group
         self._instance = instance
         self._transactions = ListenerTransactions(instance)
+        self._is_orderly = is_orderly
         self._commits = _COMMITS_ORDERLY if is_orderly else _COMMITS
         self._make_context = ConsumeOrderlyContext if is_orderly else ConsumeConcurrentlyContext
         self._hooks = hooks
@@ -139,7 +140,17 @@ class TransactionalListener:
     ) -> End:
         """Have messages come again through the broker; FAILED when it does not take them."""
         failure = self._failure(attempt)
-        requests = [SendBackRequest(m.log_pos, m.queue, m.queue_offset, failure, delay_level) for m in messages]
+        requests = [
+            SendBackRequest(
+                message.log_pos,
+                message.queue,
+                message.queue_offset,
+                failure,
+                delay_level,
+                message.reconsume_times if self._is_orderly else None,
+            )
+            for message in messages
+        ]
         fields = where(messages)
         try:
             with self._instance.connect() as connection:

@@ -10,32 +10,49 @@ from collections.abc import Callable
 
 
 class WorkerThreads:
-    """The threads of one consumer that call its listener.
+    """The threads of one consumer that call its listener. Started once, then stopped once.
 
-    `work` does a piece of work, for which it may wait; it must not raise. `nudge` has one that waits return at once.
+    `work` does some work, for which it may wait; it must not raise, and must return when it is nudged. `nudge` has one
+    that waits return at once.
     """
 
-    def __init__(self, name: str, work: Callable[[], None], nudge: Callable[[], None]) -> None:
+    def __init__(self, name: str, work: Callable[[], None], nudge: Callable[[], None], thread_nums: int) -> None:
         self._name = name
         self._work = work
         self._nudge = nudge
+        #: How many there are to be.
+        self.thread_nums = thread_nums
         self._guard = threading.Lock()
-        self._wanted_nums = 0
         self._numbers = itertools.count()
         self._threads: set[threading.Thread] = set()
+        self._may_work = threading.Event()
+        self._is_stopping = False
+
+    def start(self) -> None:
+        """Start them; they wait for `begin`. Raises what keeps a thread from starting; `stop` ends those that did."""
+        self.resize(self.thread_nums)
+
+    def begin(self) -> None:
+        """Let them work."""
+        self._may_work.set()
 
     def resize(self, thread_nums: int) -> None:
-        """Have so many from now on; those that are too many end when their work is done."""
+        """Have so many from now on; those that are too many end when their work is done. After `stop` nothing happens.
+
+        Raises what keeps a thread from starting; then there are as many as before.
+        """
         with self._guard:
-            self._wanted_nums = thread_nums
-            for _ in range(len(self._threads) - thread_nums):
-                self._nudge()
-            for _ in range(thread_nums - len(self._threads)):
-                name = f"{self._name}-{next(self._numbers)}"
-                # A daemon: a listener that never returns must not keep the process from ending.
-                thread = threading.Thread(target=self._run, name=name, daemon=True)
-                self._threads.add(thread)
-                thread.start()
+            if self._is_stopping:
+                return
+            before, self.thread_nums = self.thread_nums, thread_nums
+            try:
+                while len(self._threads) < thread_nums:
+                    self._start_one()
+            except BaseException:
+                self.thread_nums = before
+                raise
+            finally:
+                self._nudge_surplus()
 
     def is_own_thread(self) -> bool:
         """Whether one of them is asking."""
@@ -44,20 +61,35 @@ class WorkerThreads:
     def stop(self, seconds: float | None) -> int:
         """End them when their work is done; the number of those that still run after `seconds`."""
         deadline = None if seconds is None else time.monotonic() + seconds
-        threads = list(self._threads)
-        self.resize(0)
+        with self._guard:
+            self._is_stopping = True
+            self.thread_nums = 0
+            threads = list(self._threads)
+            self._nudge_surplus()
+        self._may_work.set()
         for thread in threads:
             thread.join(None if deadline is None else max(deadline - time.monotonic(), 0.0))
         return sum(thread.is_alive() for thread in threads)
 
+    def _start_one(self) -> None:
+        # A daemon: a listener that never returns must not keep the process from ending.
+        thread = threading.Thread(target=self._run, name=f"{self._name}-{next(self._numbers)}", daemon=True)
+        thread.start()
+        self._threads.add(thread)
+
+    def _nudge_surplus(self) -> None:
+        for _ in range(len(self._threads) - self.thread_nums):
+            self._nudge()
+
     def _run(self) -> None:
+        self._may_work.wait()
         while not self._is_one_too_many():
             self._work()
 
     def _is_one_too_many(self) -> bool:
         """Whether this thread has to end; then it counts no more."""
         with self._guard:
-            is_one_too_many = len(self._threads) > self._wanted_nums
+            is_one_too_many = len(self._threads) > self.thread_nums
             if is_one_too_many:
                 self._threads.discard(threading.current_thread())
             return is_one_too_many

@@ -5,6 +5,7 @@ RocketMQ: DefaultLitePullConsumer.
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime, timedelta
 from enum import Enum
@@ -16,12 +17,13 @@ from mqdb.errors import IllegalState, ParameterInvalid, RouteNotFound
 from mqdb.group import ConsumeFromWhere
 from mqdb.message import MessageQueue, ReceivedMessage
 from mqdb.rebalance import AllocationStrategy, allocate_averagely
-from mqdb.selector.tags import ALL_TAGS, TagExpression
+from mqdb.selector.subscription import MessageFilter
+from mqdb.selector.tags import ALL_TAGS
 from mqdb.settings import Settings
 from mqdb.store.queues import Ends
 from mqdb.topic import check_topic_name
 from mqdb_client.cluster import Cluster
-from mqdb_client.consumer.message_selector import MessageSelector
+from mqdb_client.consumer.message_selector import MessageSelector, filter_of
 from mqdb_client.instance import DEFAULT_INSTANCE_NAME, settings_of
 from mqdb_client.lite_pull.config import LitePullConsumerConfig, check_poll_timeout
 from mqdb_client.lite_pull.members import LitePullMembers
@@ -108,10 +110,10 @@ class LitePullConsumer:
             hand_over_grace=hand_over_grace,
         )
         self._settings = settings_of(dsn, settings)
-        self._subscriptions: dict[str, TagExpression] = {}
+        self._subscriptions: dict[str, MessageFilter] = {}
         self._is_member = False
         self._chosen: frozenset[MessageQueue] | None = None
-        self._expressions: dict[str, TagExpression] = {}  # of the topics of the chosen queues
+        self._filters: dict[str, MessageFilter] = {}  # of the topics of the chosen queues
         self._topic_listeners: dict[str, TopicMessageQueueChangeListener] = {}
         self._lifecycle = threading.RLock()
         self._state = _State.CREATED
@@ -141,21 +143,22 @@ class LitePullConsumer:
     ) -> None:
         """Share the queues of a topic with the group; messages with one of the tags of `TagA || TagB`, all with `*`.
 
-        Again for the same topic: the last one counts. All members of a group have to subscribe to the same. While
-        others run, a member that changes its mind announces a `version` above theirs, and so do those that follow it.
+        A condition on properties is written `MessageSelector.by_sql("a > 1")`. Again for the same topic: the last one
+        counts. All members of a group have to subscribe to the same. While others run, a member that changes its mind
+        announces a `version` above theirs, and so do those that follow it.
         The first subscription comes before the start.
         Raises NameInvalid, TagExpressionInvalid, ParameterInvalid; IllegalState after `assign`; when it runs
-        SubscriptionConflict, and what `start` raises.
+        SubscriptionConflict, FilterDisabled, and what `start` raises.
         """
         check_topic_name(topic)
-        self._subscribe_to(self._subscriptions | {topic: _parsed(expression)}, version)
+        self._subscribe_to(self._subscriptions | {topic: filter_of(expression)}, version)
 
     def unsubscribe(self, topic: str, *, version: int | None = None) -> None:
         """Read a topic no more. As for `subscribe`, also when it runs."""
-        remaining = {each: expression for each, expression in self._subscriptions.items() if each != topic}
+        remaining = {each: wanted for each, wanted in self._subscriptions.items() if each != topic}
         self._subscribe_to(remaining, version)
 
-    def _subscribe_to(self, subscriptions: dict[str, TagExpression], version: int | None) -> None:
+    def _subscribe_to(self, subscriptions: dict[str, MessageFilter], version: int | None) -> None:
         with self._lifecycle:
             self._require_not_shut_down()
             if self._chosen is not None or (self._running is not None and not self._is_member):
@@ -171,9 +174,9 @@ class LitePullConsumer:
 
         What is in hand of a queue that was assigned before and is again stays.
         Raises TagExpressionInvalid; ParameterInvalid for a queue of a broker that the settings do not name;
-        IllegalState after `subscribe`, and after shutdown.
+        IllegalState after `subscribe`, and after shutdown; FilterDisabled when it runs.
         """
-        wanted, parsed = frozenset(queues), _parsed(expression)
+        wanted, message_filter = frozenset(queues), filter_of(expression)
         for queue in wanted:
             check_topic_name(queue.topic)
         with self._lifecycle:
@@ -183,9 +186,10 @@ class LitePullConsumer:
             if self._running is not None:
                 for queue in wanted:
                     self._running.topics.check_broker(queue)
-            self._chosen, self._expressions = wanted, {queue.topic: parsed for queue in sorted(wanted)}
+            filters = {queue.topic: message_filter for queue in sorted(wanted)}
             if self._running is not None:
-                self._running.members.choose(wanted, self._expressions)
+                self._running.members.choose(wanted, filters)
+            self._chosen, self._filters = wanted, filters
 
     def _require_not_shut_down(self) -> None:
         if self._state is _State.SHUT_DOWN:
@@ -313,32 +317,33 @@ class LitePullConsumer:
         """Connect, and read. Without a subscription it waits to be assigned queues.
 
         Of several brokers one at least must be up. Raises IllegalState when started before, and when this process has
-        a consumer of the group already; SubscriptionConflict; ParameterInvalid as `assign`; what `Cluster` raises.
+        a consumer of the group already; SubscriptionConflict, FilterDisabled; ParameterInvalid as `assign`; what
+        `Cluster` raises.
         """
         with self._lifecycle:
             if self._state is not _State.CREATED:
                 raise IllegalState(str(self), f"{self._state.value} already; create another one")
-            cluster = Cluster(self._settings, self._config.instance_name)
-            topics = TopicQueues(cluster)
-            try:
+            with ExitStack() as undo:
+                cluster = Cluster(self._settings, self._config.instance_name)
+                undo.callback(cluster.release)
+                topics = TopicQueues(cluster)
                 for queue in self._chosen or ():
                     topics.check_broker(queue)
-            except ParameterInvalid:
-                cluster.release()
-                raise
-            members = self._members(cluster)
-            members.start()
-            watch = TopicWatch(self.group, topics.find, self._config.topic_metadata_check_interval)
-            for topic, listener in self._topic_listeners.items():
-                watch.listen(topic, listener)
-            watch.start()
+                members = self._members(cluster)
+                members.start()
+                undo.callback(members.leave)
+                watch = TopicWatch(self.group, topics.find, self._config.topic_metadata_check_interval)
+                for topic, listener in self._topic_listeners.items():
+                    watch.listen(topic, listener)
+                watch.start()
+                undo.pop_all()
             self._running = _Running(members, topics, watch)
             self._state = _State.RUNNING
 
     def _members(self, cluster: Cluster) -> LitePullMembers:
         if self._is_member:
             return LitePullMembers(cluster, self._config, self._subscriptions, None)
-        return LitePullMembers(cluster, self._config, self._expressions, self._chosen or frozenset())
+        return LitePullMembers(cluster, self._config, self._filters, self._chosen or frozenset())
 
     def shutdown(self) -> None:
         """Commit what is done, and leave the group; a poll in another thread returns. Again: nothing happens.
@@ -372,11 +377,6 @@ class LitePullConsumer:
 
     def __repr__(self) -> str:
         return f"LitePullConsumer(group={self.group!r})"
-
-
-def _parsed(expression: str | MessageSelector | None) -> TagExpression:
-    selector = expression if isinstance(expression, MessageSelector) else MessageSelector.by_tag(expression)
-    return selector.tag_expression
 
 
 def _is_offset(offset: object, ends: Ends) -> bool:

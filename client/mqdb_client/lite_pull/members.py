@@ -16,11 +16,12 @@ from itertools import groupby
 from typing import Any, Final
 
 import mqdb
+from mqdb.broker.filters import check_filters
 from mqdb.clock import SystemClock
-from mqdb.errors import MqdbError, NotSupported
+from mqdb.errors import BrokerUnavailable, MqdbError, NotSupported
 from mqdb.group import ConsumeFromWhere
 from mqdb.message import MessageQueue, ReceivedMessage
-from mqdb.selector.tags import TagExpression
+from mqdb.selector.subscription import ExpressionType, MessageFilter, stored_form
 from mqdb.store.clients import ClientKind, Registration
 from mqdb_client.cluster import Cluster
 from mqdb_client.consumer.direct_consumption import ConsumeMessageDirectlyResult
@@ -44,19 +45,20 @@ class LitePullMembers:
         self,
         cluster: Cluster,
         config: LitePullConsumerConfig,
-        expressions: Mapping[str, TagExpression],
+        filters: Mapping[str, MessageFilter],
         chosen: frozenset[MessageQueue] | None,
     ) -> None:
-        """`expressions` are those of the topics that are read; `chosen` are the queues, None where it subscribes."""
+        """`filters` are those of the topics that are read; `chosen` are the queues, None where it subscribes."""
         self.cluster = cluster
         self._config = config
         self._chosen = chosen
+        self._filters = filters
         self._registration = Registration(
             client_id=cluster.instances[0].client_id,
             kind=ClientKind.CONSUMER,
             group=config.group,
             version=mqdb.__version__,
-            subscriptions=_stored(expressions),
+            subscriptions=stored_form(filters),
             subscription_version=config.subscription_version,
         )
         self._consume_timestamp = config.consume_timestamp
@@ -70,13 +72,13 @@ class LitePullMembers:
         )
         presence = TopicPresence(config.group, len(cluster.instances))
         self._members = {
-            instance.broker_name: self._member(instance, expressions, presence) for instance in cluster.instances
+            instance.broker_name: self._member(instance, filters, presence) for instance in cluster.instances
         }
         self._answers = [RequestAnswers(instance, config.group, self) for instance in cluster.instances]
         self._undo = ExitStack()
 
     def _member(
-        self, instance: ClientInstance, expressions: Mapping[str, TagExpression], presence: TopicPresence
+        self, instance: ClientInstance, filters: Mapping[str, MessageFilter], presence: TopicPresence
     ) -> LitePullMember:
         config, group, client_id = self._config, self._config.group, instance.client_id
         is_member = self._chosen is None
@@ -95,7 +97,7 @@ class LitePullMembers:
             )
         leave = partial(instance.unregister, group, ClientKind.CONSUMER)
         on_left = leave if is_member else _do_nothing
-        return LitePullMember(instance, config, expressions, shares, store, self.buffer, on_left)
+        return LitePullMember(instance, config, filters, shares, store, self.buffer, on_left)
 
     def _allocate(
         self, _group: str, _client_id: str, queues: Sequence[MessageQueue], _client_ids: Sequence[str]
@@ -118,6 +120,7 @@ class LitePullMembers:
                     answers.start()
                     undo.callback(answers.stop)
             else:
+                self._check(self._filters)
                 self.buffer.choose(self._chosen)
                 for instance in self.cluster.instances:
                     undo.enter_context(instance.awaiting_arrivals())
@@ -138,23 +141,38 @@ class LitePullMembers:
             member.leave()
         self._undo.close()
 
-    def subscribe_to(self, expressions: Mapping[str, TagExpression], version: int) -> None:
+    def subscribe_to(self, filters: Mapping[str, MessageFilter], version: int) -> None:
         """Read these topics from now on, and no others. Raises what `Cluster.change` raises."""
         before = self._registration
         changed = before._replace(
-            subscriptions=_stored(expressions), subscription_version=max(version, before.subscription_version)
+            subscriptions=stored_form(filters), subscription_version=max(version, before.subscription_version)
         )
-        self.cluster.change(before, changed)
+        self.cluster.change(changed)
         self._registration = changed
         for member in self._members.values():
-            member.read(expressions)
+            member.read(filters)
 
-    def choose(self, queues: frozenset[MessageQueue], expressions: Mapping[str, TagExpression]) -> None:
-        """Read these queues from now on, and no others."""
+    def choose(self, queues: frozenset[MessageQueue], filters: Mapping[str, MessageFilter]) -> None:
+        """Read these queues from now on, and no others. Raises FilterDisabled."""
+        self._check(filters)
         self._chosen = queues
         self.buffer.choose(queues)
         for member in self._members.values():
-            member.read(expressions)
+            member.read(filters)
+
+    def _check(self, filters: Mapping[str, MessageFilter]) -> None:
+        """What a broker checks of who enters a group. One that is down is not asked, unless it is the only one."""
+        types = {each.expression_type for each in filters.values()}
+        if types <= {ExpressionType.TAG}:
+            return
+        for instance in self.cluster.instances:
+            if instance.is_met or self.cluster.is_single:
+                try:
+                    with instance.connect() as connection:
+                        check_filters(connection, types)
+                except BrokerUnavailable:
+                    if self.cluster.is_single:
+                        raise
 
     def seek(self, queue: MessageQueue, queue_key: int, offset: int) -> None:
         """Read a queue from an offset on. Raises IllegalState for one that is not assigned."""
@@ -184,6 +202,7 @@ class LitePullMembers:
             "state": "running",
             "group": self._config.group,
             "auto_commit": self._config.auto_commit,
+            "subscriptions": [each._asdict() for each in self._registration.subscriptions],
             "queues": [held.describe() for held in queues],
             "listeners": [],
         }
@@ -198,10 +217,6 @@ class LitePullMembers:
     def _on_room(self) -> None:
         for member in self._members.values():
             member.pull.on_room()
-
-
-def _stored(expressions: Mapping[str, TagExpression]) -> list[tuple[str, str]]:
-    return [(topic, expression.canonical_text) for topic, expression in expressions.items()]
 
 
 def _do_nothing() -> None:

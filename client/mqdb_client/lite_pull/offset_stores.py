@@ -11,14 +11,16 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from typing import NamedTuple
 
 from sqlalchemy import Connection
 
-from mqdb.broker.group_offsets import commit_positions, commit_without_owner, find_positions
+from mqdb.broker.group_offsets import commit_positions, commit_without_owner, find_positions, reset_since
 from mqdb.errors import QueueLost, QueueOwned
 from mqdb.group import ConsumeFromWhere
 from mqdb.message import MessageQueue
 from mqdb.store.consumer_offsets import OwnedQueue
+from mqdb.store.group_offsets import ReadQueue
 from mqdb_client.consumer.offset_store import BrokerOffsetStore
 from mqdb_client.lite_pull.poll_buffer import Agreed
 
@@ -54,8 +56,18 @@ class PolledOffsetStore(BrokerOffsetStore):
                 raise QueueLost(self._group, str(queue), position.epoch)
 
 
+class _Take(NamedTuple):
+    """How a queue was taken that has no owner: by which number, and when its offset had been set by somebody."""
+
+    epoch: int
+    reset_at: datetime | None
+
+
 class UnownedOffsetStore(PolledOffsetStore):
-    """No queue has an owner here, so none is ever lost. Epochs only tell one take from the next."""
+    """No queue has an owner here. One is lost, and taken anew, when somebody has set its offset.
+
+    Epochs only tell one take from the next.
+    """
 
     def __init__(
         self,
@@ -68,7 +80,7 @@ class UnownedOffsetStore(PolledOffsetStore):
         super().__init__(group, client_id, consume_timestamp, latest)
         self._auto_commit = auto_commit
         self._numbers = itertools.count(1)
-        self._held: dict[int, int] = {}
+        self._takes: dict[int, _Take] = {}
         self._refused: set[int] = set()
 
     def take(
@@ -76,47 +88,73 @@ class UnownedOffsetStore(PolledOffsetStore):
     ) -> list[OwnedQueue]:
         """Reads offsets, and writes nothing."""
         found = find_positions(connection, self._group, list(wanted), where, self._consume_timestamp)
-        taken = [position._replace(epoch=next(self._numbers)) for position in found]
-        self._held.update((position.queue_key, position.epoch) for position in taken)
+        taken = []
+        for queue_key, next_offset, segment, reset_at in found:
+            take = self._takes[queue_key] = _Take(next(self._numbers), reset_at)
+            taken.append(OwnedQueue(queue_key, take.epoch, next_offset, segment))
         return taken
 
     def take_again(self, connection: Connection, held: Mapping[int, MessageQueue]) -> list[OwnedQueue]:
-        """Never asked for: `epochs` says that all is as it was."""
+        """None: what `epochs` leaves out begins anew, at another offset."""
         return []
 
     def epochs(self, connection: Connection) -> dict[int, int]:
-        """As they were given."""
-        return dict(self._held)
+        """As they were given, but for the queues whose offset somebody has set."""
+        read = [ReadQueue(key, 0, 0, take.reset_at) for key, take in self._takes.items()]
+        reset = reset_since(connection, self._group, read)
+        return {key: take.epoch for key, take in self._takes.items() if key not in reset}
 
     def commit(self, connection: Connection, owned: Sequence[OwnedQueue]) -> list[OwnedQueue]:
         """Where no member owns the queue; nothing where the user alone decides when, who is told what has failed."""
         if not self._auto_commit:
             return []
         with self._committing:
-            refused = commit_without_owner(connection, self._group, [self._latest(own) for own in owned])
+            refused, lost = self._commit(connection, [self._latest(own) for own in owned])
         for key in refused.keys() - self._refused:
             fields = {"group": self._group, "queue_key": key, "owner": refused[key]}
             logger.warning("offset not committed, for a member has the queue", extra=fields)
         self._refused.difference_update(own.queue_key for own in owned)
         self._refused |= refused.keys()
-        return []
+        lost_keys = {position.queue_key for position in lost}
+        return [own for own in owned if own.queue_key in lost_keys]
 
     def commit_agreed(self, connection: Connection, agreed: Sequence[Agreed]) -> None:
-        """Raises QueueOwned for one of the queues that members own; all others are committed."""
+        """Raises QueueOwned for one of the queues that members own, QueueLost for one whose offset somebody has set.
+
+        All others are committed.
+        """
         with self._committing:
-            refused = commit_without_owner(connection, self._group, [position for _, position in agreed])
+            refused, lost = self._commit(connection, [position for _, position in agreed])
         for queue, position in agreed:
+            if position in lost:
+                raise QueueLost(self._group, str(queue), position.epoch)
             if position.queue_key in refused:
                 raise QueueOwned(self._group, str(queue), refused[position.queue_key])
 
     def correct(self, connection: Connection, owned: OwnedQueue) -> bool:
         """Stored where offsets are committed without being asked for."""
-        if self._auto_commit:
-            with self._committing:
-                commit_without_owner(connection, self._group, [owned])
-        return True
+        if not self._auto_commit:
+            return True
+        with self._committing:
+            return not self._commit(connection, [owned])[1]
+
+    def _commit(
+        self, connection: Connection, positions: Sequence[OwnedQueue]
+    ) -> tuple[Mapping[int, str], list[OwnedQueue]]:
+        """The owners of queues that members have, and the positions that do not count any more."""
+        current: list[ReadQueue] = []
+        lost: list[OwnedQueue] = []
+        for position in positions:
+            take = self._takes.get(position.queue_key)
+            if take is None or take.epoch != position.epoch:
+                lost.append(position)
+            else:
+                current.append(ReadQueue(position.queue_key, position.next_offset, position.segment, take.reset_at))
+        refused = commit_without_owner(connection, self._group, current)
+        lost += [position for position in positions if position.queue_key in refused.reset and position not in lost]
+        return refused.owned, lost
 
     def release(self, connection: Connection, owned: Sequence[OwnedQueue]) -> None:
         """There is nothing to give back."""
         for own in owned:
-            self._held.pop(own.queue_key, None)
+            self._takes.pop(own.queue_key, None)

@@ -1,4 +1,4 @@
-"""`mqdb bench produce | consume | latency | dispatch`."""
+"""`mqdb bench produce | consume | filter | latency | dispatch`."""
 
 from functools import partial
 from typing import Annotated
@@ -111,6 +111,37 @@ def consume(
         context,
         Options("consume", consume.NAMES, rounds, hold_transaction, hold_send, pairs, only, as_json),
         partial(consume.comparisons, messages=messages, seconds=seconds),
+        {"messages": messages, "seconds": seconds, "connections": 1},
+        ["load: one process; nobody sends or dispatches meanwhile"],
+    )
+
+
+@app.command("filter", cls=Command)
+def filter_(
+    context: typer.Context,
+    messages: Annotated[int, typer.Option("--messages", min=1, help="Messages in the queues.")] = 500_000,
+    seconds: Seconds = 5.0,
+    rounds: Rounds = 5,
+    hold_transaction: Hold = False,
+    hold_send: HoldSend = False,
+    pairs: Pairs = 0,
+    only: Only = None,
+    as_json: Json = False,
+) -> None:
+    """How fast pulls with a filter get through a queue.
+
+    \b
+    [bold]Examples[/bold]
+      mqdb bench filter
+      mqdb bench filter --only tag-1000 --messages 5000000
+    """
+    from mqdb.cli.bench import filter as filters
+    from mqdb.cli.bench.running import Options, run
+
+    run(
+        context,
+        Options("filter", filters.NAMES, rounds, hold_transaction, hold_send, pairs, only, as_json),
+        partial(filters.comparisons, messages=messages, seconds=seconds),
         {"messages": messages, "seconds": seconds, "connections": 1},
         ["load: one process; nobody sends or dispatches meanwhile"],
     )

@@ -1,6 +1,6 @@
 """The messages of the benchmarks: one tag, one key, two properties, 200 bytes of body."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import count
 from typing import Any, Final
@@ -22,10 +22,16 @@ _FILL_ROWS: Final = 100_000
 
 _FILL = """
 INSERT INTO mqdb.commit_log (queue_key, tags_code, born_time, msg_id, born_host, tags, keys, properties, body)
-SELECT (%(queue_keys)s::integer[])[1 + n %% cardinality(%(queue_keys)s::integer[])], %(tags_code)s, mqdb.now(), id,
-       'bench', %(tag)s, 'key' || n,
-       %(properties)s::jsonb || jsonb_build_object('KEYS', 'key' || n, 'UNIQ_KEY', mqdb.unique_id_text(id)), %(body)s
-FROM (SELECT n, gen_random_uuid() AS id FROM generate_series(%(first)s::integer, %(last)s::integer) AS n) given
+SELECT (%(queue_keys)s::integer[])[1 + n %% queues], (%(tags_codes)s::bigint[])[1 + place %% tags], mqdb.now(), id,
+       'bench', (%(tags)s::text[])[1 + place %% tags], 'key' || n,
+       (%(properties)s::jsonb[])[1 + place %% properties]
+       || jsonb_build_object('TAGS', (%(tags)s::text[])[1 + place %% tags], 'KEYS', 'key' || n,
+                             'UNIQ_KEY', mqdb.unique_id_text(id)),
+       %(body)s
+FROM (SELECT n, n / queues AS place, gen_random_uuid() AS id, queues, tags, properties
+      FROM generate_series(%(first)s::integer, %(last)s::integer) AS n,
+           (SELECT cardinality(%(queue_keys)s::integer[]) AS queues, cardinality(%(tags)s::text[]) AS tags,
+                   cardinality(%(properties)s::jsonb[]) AS properties) AS numbers) given
 """
 
 
@@ -41,14 +47,23 @@ def records(topic: str, queue_key: int, number: int) -> list[Record]:
     return [record(message(topic, each), queue_key, ids.next(), now, "bench") for each in range(number)]
 
 
-def fill(connection: "psycopg.Connection[Any]", queue_keys: Sequence[int], messages: int) -> None:
-    """Put messages into the commit log, the queues in turn, without the way through a client."""
-    properties = psycopg.types.json.Jsonb(PROPERTIES | {"TAGS": TAG})
+def fill(
+    connection: "psycopg.Connection[Any]",
+    queue_keys: Sequence[int],
+    messages: int,
+    *,
+    tags: Sequence[str] = (TAG,),
+    properties: Sequence[Mapping[str, str]] = (PROPERTIES,),
+) -> None:
+    """Put messages into the commit log, the queues in turn, without the way through a client.
+
+    Along each queue the tags come in turn, and so do the properties.
+    """
     fixed = {
         "queue_keys": list(queue_keys),
-        "tags_code": tag_code(TAG),
-        "tag": TAG,
-        "properties": properties,
+        "tags_codes": [tag_code(tag) for tag in tags],
+        "tags": list(tags),
+        "properties": [psycopg.types.json.Jsonb(each) for each in properties],
         "body": _BODY,
     }
     for first in count(0, _FILL_ROWS):

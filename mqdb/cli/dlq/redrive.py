@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from mqdb.cli.confirm import confirm
 from mqdb.cli.connection import Answers, ask_each, chosen_brokers
 from mqdb.cli.dlq.options import (
     ExceptionPart,
@@ -204,12 +205,10 @@ def _edited(one: _Work) -> bytes:
 
 
 def _confirm(settings: "Settings", group: str, work: "Sequence[_Work]", to_topic: str | None) -> None:
-    if not sys.stdin.isatty():
-        raise ParameterInvalid("redrive", group, "nobody is there to confirm it; add --yes, or --dry-run")
     count = sum(len(one.chosen.positions) for one in work)
     where = f" on {', '.join(one.broker.name for one in work)}" if has_several(settings) else ""
     target = "" if to_topic is None else f", to all groups of topic {to_topic}"
-    typer.confirm(f"Redrive {count:,} messages of group {group}{where}{target}?", abort=True)
+    confirm(f"Redrive {count:,} messages of group {group}{where}{target}?", "--yes, or --dry-run")
 
 
 # -- what is done, and what is said of it ---------------------------------------------------------

@@ -1,0 +1,167 @@
+"""Registrations: the groups that a process is in on one broker, over lost connections until it leaves them.
+
+What the broker cannot be told now it hears when it can. RocketMQ: the producer and consumer tables of MQClientInstance.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import TypeAlias
+
+from sqlalchemy import Connection
+
+from mqdb.broker import membership
+from mqdb.errors import BrokerUnavailable, IllegalState, MqdbError
+from mqdb.store.clients import ClientKind, Registration
+from mqdb.store.subscriptions import StoredSubscriptions
+
+logger = logging.getLogger(__name__)
+
+_Key: TypeAlias = tuple[str, ClientKind]
+
+
+class Registrations:
+    """Those of one client. All methods may be called from any thread.
+
+    `connect` makes a connection in AUTOCOMMIT, `is_met` says whether the broker has ever been reached.
+    """
+
+    def __init__(
+        self, client_id: str, broker_name: str, connect: Callable[[], Connection], is_met: Callable[[], bool]
+    ) -> None:
+        self._client_id = client_id
+        self._broker_name = broker_name
+        self._connect = connect
+        self._is_met = is_met
+        # Also while the broker is asked: a row that was just taken out must not be entered again.
+        self._guard = threading.RLock()
+        self._known: dict[_Key, Registration] = {}
+        #: Those that the broker has had before.
+        self._accepted: set[_Key] = set()
+
+    @property
+    def has_consumers(self) -> bool:
+        """Whether one of them is a consumer."""
+        return any(kind is ClientKind.CONSUMER for _, kind in list(self._known))
+
+    def has_consumer_of(self, group: str) -> bool:
+        """Whether one of them is a consumer of that group."""
+        return (group, ClientKind.CONSUMER) in self._known
+
+    def enter(self, registration: Registration, *, may_be_down: bool) -> Callable[[], None]:
+        """Enter a group; returns what undoes it. With `may_be_down` an unreachable broker hears of it when it can.
+
+        Raises IllegalState when this process has a client of that kind in the group already, and what
+        `membership.register` raises.
+        """
+        with self._guard:
+            if _key(registration) in self._known:
+                what = f"{registration.kind.lower()} of group {registration.group!r}"
+                raise IllegalState(what, "there already, created before in this process; share it, or shut it down")
+            replaced = self._register(registration, may_be_down=may_be_down)
+        return partial(self._leave_again, registration, replaced)
+
+    def change(self, registration: Registration, *, may_be_down: bool) -> Callable[[], None]:
+        """Subscribe to something else in a group that was entered; returns what undoes it.
+
+        Raises what `membership.register` raises.
+        """
+        key = _key(registration)
+        with self._guard:
+            before, was_accepted = self._known[key], key in self._accepted
+            self._accepted.discard(key)
+            try:
+                replaced = self._register(registration, may_be_down=may_be_down)
+            except BaseException:
+                self._restore(before, was_accepted)
+                raise
+        return partial(self._change_back, before, was_accepted, registration, replaced)
+
+    def leave(self, group: str, kind: ClientKind) -> None:
+        """Leave a group; a broker that cannot be reached finds out by itself. Again: nothing happens."""
+        with self._guard:
+            self._accepted.discard((group, kind))
+            if self._known.pop((group, kind), None) is None or not self._is_met():
+                return
+            try:
+                with self._connect() as connection:
+                    membership.unregister(connection, self._client_id, group, kind)
+            except MqdbError as error:
+                logger.warning("left a group unseen", extra={"group": group, "kind": kind, "reason": str(error)})
+
+    def leave_all(self) -> None:
+        """Leave all groups."""
+        for group, kind in list(self._known):
+            self.leave(group, kind)
+
+    def beat(self) -> None:
+        """Give a sign of life, and enter the groups again where the broker has lost them. Raises BrokerUnavailable."""
+        with self._guard:
+            if not self._known:
+                return
+            with self._connect() as connection:
+                is_present = membership.heartbeat(connection, self._client_id)
+            if not is_present:
+                logger.warning("the broker had given this client up", extra={"client_id": self._client_id})
+            if not is_present or self._accepted != self._known.keys():
+                self.renew()
+
+    def renew(self) -> None:
+        """Enter all groups again. Raises BrokerUnavailable."""
+        with self._guard, self._connect() as connection:
+            for key, registration in self._known.items():
+                try:
+                    membership.register(connection, registration._replace(is_renewal=key in self._accepted))
+                    self._accepted.add(key)
+                except BrokerUnavailable:
+                    raise
+                except MqdbError as error:  # the affair of this group, and no reason to be missing in the others
+                    fields = {"group": registration.group, "broker": self._broker_name, "reason": str(error)}
+                    logger.warning("the broker refuses a client, which is tried again", extra=fields)
+
+    def _register(self, registration: Registration, *, may_be_down: bool) -> StoredSubscriptions | None:
+        registration = registration._replace(client_id=self._client_id)
+        replaced = None
+        try:
+            if self._is_met() or not may_be_down:
+                with self._connect() as connection:
+                    replaced = membership.register(connection, registration)
+                self._accepted.add(_key(registration))
+        except BrokerUnavailable:
+            if not may_be_down:
+                raise
+        self._known[_key(registration)] = registration
+        return replaced
+
+    def _leave_again(self, registration: Registration, replaced: StoredSubscriptions | None) -> None:
+        with self._guard:
+            self.leave(registration.group, registration.kind)
+            self._take_back(registration, replaced)
+
+    def _change_back(
+        self, before: Registration, was_accepted: bool, changed: Registration, replaced: StoredSubscriptions | None
+    ) -> None:
+        with self._guard:
+            self._restore(before, was_accepted)
+            self._take_back(changed, replaced)
+
+    def _take_back(self, registration: Registration, replaced: StoredSubscriptions | None) -> None:
+        if replaced is None:
+            return
+        try:
+            with self._connect() as connection:
+                membership.take_back(connection, registration, replaced)
+        except MqdbError as error:
+            fields = {"group": registration.group, "broker": self._broker_name, "reason": str(error)}
+            logger.warning("a change of subscriptions could not be taken back", extra=fields)
+
+    def _restore(self, before: Registration, was_accepted: bool) -> None:
+        self._known[_key(before)] = before
+        self._accepted.discard(_key(before))
+        if was_accepted:
+            self._accepted.add(_key(before))
+
+
+def _key(registration: Registration) -> _Key:
+    return registration.group, registration.kind

@@ -1,0 +1,129 @@
+"""`mqdb delay list | skip`: the delay levels, on all brokers that the settings name."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mqdb.cli.confirm import confirm
+from mqdb.cli.connection import ask_each, chosen_brokers, connected_to
+from mqdb.cli.options import Command, Group, start
+from mqdb.cli.rows import Brokers, Json, Row, Yes, of_broker, on, print_rows, seconds
+from mqdb.cli.times import shown_time
+from mqdb.delay_level import DelayLevels
+from mqdb.errors import NothingLost, ParameterInvalid
+
+if TYPE_CHECKING:
+    from mqdb.dsn import BrokerDsn
+    from mqdb.errors import MessageMissing
+    from mqdb.store.schedule import Standing
+
+app = typer.Typer(cls=Group, rich_markup_mode="rich")
+
+
+@app.callback(invoke_without_command=True)
+def delay(context: typer.Context) -> None:
+    """Look at the delay levels, and let one go on that stands still.
+
+    Delayed messages and retries wait in SCHEDULE_TOPIC_XXXX, in one queue for
+    each level, and are delivered in their order.
+
+    \b
+    [bold]Examples[/bold]
+      mqdb delay list
+      mqdb delay skip 3
+    """
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@app.command("list", cls=Command)
+def list_(context: typer.Context, broker: Brokers = None, as_json: Json = False) -> None:
+    """List the delay levels: what waits in each, when the next one is due, and how late it is.
+
+    A level with a [bold]lost offset[/bold] stands still: the log does not hold the
+    message that is its next. It is not passed by in silence, and no segment is
+    dropped meanwhile; [bold]mqdb delay skip[/bold] steps over it.
+
+    \b
+    [bold]Examples[/bold]
+      mqdb delay list
+      mqdb delay list --json | jq 'select(.lost_offset != null)'
+    """
+    from mqdb.broker.delay_queues import list_delays
+
+    settings = start(context)
+
+    def delays_on(one: "BrokerDsn") -> "list[Standing]":
+        with connected_to(one) as connection:
+            return list_delays(connection)
+
+    answers = ask_each(chosen_brokers(settings, broker), delays_on)
+    rows: list[Row] = [
+        {"level": each.level, **of_broker(settings, broker_name), **_described(each)}
+        for broker_name, found in answers.results.items()
+        for each in found
+    ]
+    rows.sort(key=lambda row: row["level"])
+    if rows or not answers.failures:
+        print_rows(rows, as_json, "There is no delay level.")
+    answers.check()
+
+
+def _described(standing: "Standing") -> Row:
+    lost, late = standing.lost, standing.late
+    return {
+        "delay": None if standing.delay is None else DelayLevels((standing.delay,)).text,
+        "waiting": standing.waiting,
+        "next_due": shown_time(standing.due_at),
+        "late_seconds": None if late is None else seconds(max(late.total_seconds(), 0.0)),
+        "lost_offset": None if lost is None else lost.queue_offset,
+        "lost_log_pos": None if lost is None else lost.log_pos or None,
+    }
+
+
+@app.command(cls=Command)
+def skip(
+    context: typer.Context,
+    level: Annotated[int, typer.Argument(metavar="LEVEL", help="The delay level, from 1 on.", show_default=False)],
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; kept with the change.", show_default=False)] = "",
+    broker: Brokers = None,
+    yes: Yes = False,
+) -> None:
+    """Have a delay level go on behind the message that the log has lost.
+
+    It steps over that one message, which will never be delivered, and over
+    nothing else; refused where the next message of the level is in the log.
+    Kept in mqdb.offset_audit: mqdb group offset history SCHEDULE_CONSUMER
+
+    \b
+    [bold]Examples[/bold]
+      mqdb delay list
+      mqdb delay skip 3
+      mqdb delay skip 3 --broker broker-b --reason 'bad disk' --yes
+    """
+    from mqdb.broker.delay_queues import find_lost, skip_lost
+
+    settings = start(context)
+    brokers = {one.name: one for one in chosen_brokers(settings, broker)}
+
+    def lost_on(one: "BrokerDsn") -> "MessageMissing":
+        with connected_to(one) as connection:
+            return find_lost(connection, level)
+
+    found = ask_each(list(brokers.values()), lost_on).without(NothingLost, ParameterInvalid)
+    if not found.results:
+        found.check()
+    if not yes:
+        what = " and ".join(
+            f"offset {lost.queue_offset}{on(settings, brokers[name])}" for name, lost in found.results.items()
+        )
+        confirm(f"Never deliver the lost message of delay level {level} at {what}?")
+
+    def skip_on(one: "BrokerDsn") -> None:
+        lost = found.results[one.name]
+        with connected_to(one) as connection:
+            skip_lost(connection, level, lost.queue_offset, reason)
+        print(f"delay level {level} goes on behind offset {lost.queue_offset}{on(settings, one)}")
+
+    ask_each([brokers[name] for name in found.results], skip_on).check()
+    found.check()

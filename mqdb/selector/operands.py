@@ -1,0 +1,150 @@
+"""What the parts of a selector stand for: texts, numbers and conditions, and the parameters of the statement.
+
+Only literals are numbers. A property is a text, or null where it is missing, and a text is read as a number where it
+is compared with one. RocketMQ: PropertyExpression, ConstantExpression, UnaryExpression.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Double,
+    Integer,
+    Text,
+    and_,
+    bindparam,
+    collate,
+    func,
+    literal_column,
+)
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.types import TypeEngine
+
+from mqdb.selector import verdict
+from mqdb.selector.syntax import MAX_INT
+from mqdb.selector.verdict import Verdict
+
+
+class NumberType(Enum):
+    """Java's types of numbers, by the functions that read a text as Java does."""
+
+    INT = "java_int"
+    LONG = "java_long"
+    DOUBLE = "java_double"
+
+    @property
+    def sql_type(self) -> TypeEngine[Any]:
+        return _SQL_TYPES[self]
+
+    def read(self, text: ColumnElement[str]) -> ColumnElement[Any]:
+        """The number that a text stands for, NULL where Java would throw."""
+        number: ColumnElement[Any] = getattr(func.mqdb, self.value)(text, type_=self.sql_type)
+        return number
+
+
+_SQL_TYPES: dict[NumberType, TypeEngine[Any]] = {
+    NumberType.INT: Integer(),
+    NumberType.LONG: BigInteger(),
+    NumberType.DOUBLE: Double(),
+}
+
+
+class Reading(NamedTuple):
+    """A text as a number: NULL where there is none, and where it cannot be read, which is an error."""
+
+    number: ColumnElement[Any]
+    error: ColumnElement[bool]
+
+
+class TextOperand:
+    """A property, or a literal."""
+
+    def __init__(self, sql: ColumnElement[str], literal: str | None = None) -> None:
+        self.sql = sql
+        self.literal = literal
+        self.is_property = literal is None
+        self.is_there = sql.is_not(None)
+        self.is_missing = sql.is_(None)
+        self._readings: dict[NumberType, Reading] = {}
+
+    def read_as(self, type_: NumberType) -> Reading:
+        """The same objects each time, by which errors that come together are known."""
+        if type_ not in self._readings:
+            number = type_.read(self.sql)
+            is_unreadable = number.is_(None)
+            error = and_(self.is_there, is_unreadable) if self.is_property else is_unreadable
+            self._readings[type_] = Reading(number, error)
+        return self._readings[type_]
+
+
+@dataclass(frozen=True, slots=True)
+class NumberOperand:
+    """A literal, or one with a minus, which keeps the type: -2147483648 is a long."""
+
+    value: int | float
+    type: NumberType
+    sql: ColumnElement[Any]
+
+
+#: A verdict is also what a minus before anything but a number stands for: null, or an error if that is one.
+Operand = TextOperand | NumberOperand | Verdict
+
+
+class Parameters:
+    """The names and values of one selector, each bound once."""
+
+    def __init__(self, properties: ColumnElement[Any]) -> None:
+        self._named = properties.op("->>", return_type=Text())
+        self._bound: dict[object, ColumnElement[Any]] = {}
+        self._properties: dict[str, TextOperand] = {}
+
+    def property(self, name: str) -> TextOperand:
+        if name not in self._properties:
+            self._properties[name] = TextOperand(self._named(self.text(name)))
+        return self._properties[name]
+
+    def text(self, value: str) -> ColumnElement[str]:
+        return self._bind(value, value, Text())
+
+    def texts(self, values: tuple[str, ...]) -> ColumnElement[Any]:
+        return self._bind(values, list(values), ARRAY(Text()))
+
+    def integer(self, value: int) -> NumberOperand:
+        return self.number(value, NumberType.INT if value <= MAX_INT else NumberType.LONG)
+
+    def number(self, value: int | float, type_: NumberType) -> NumberOperand:
+        return NumberOperand(value, type_, self._bind((type_, value), value, type_.sql_type))
+
+    def _bind(self, key: object, value: object, type_: TypeEngine[Any]) -> ColumnElement[Any]:
+        if key not in self._bound:
+            # Unique: in one statement with another selector, each has its own.
+            self._bound[key] = bindparam("s", value, type_, unique=True)
+        return self._bound[key]
+
+
+def constant(truth: bool) -> Verdict:
+    """TRUE or FALSE, for every message."""
+    return verdict.TRUE if truth else verdict.FALSE
+
+
+def condition(operand: Operand) -> Verdict:
+    """An operand where a condition is needed. A property is never TRUE there, whatever its text."""
+    if isinstance(operand, Verdict):
+        return operand
+    assert isinstance(operand, TextOperand)
+    return verdict.plain(("CASE WHEN ", operand.is_there, " THEN false END"), true="false", false=operand.is_there)
+
+
+def presence(text: TextOperand) -> Verdict:
+    """Whether there is such a property: TRUE or FALSE."""
+    return verdict.plain(text.is_there) if text.is_property else verdict.TRUE
+
+
+def truth(text: TextOperand) -> Verdict:
+    """Java's Boolean.valueOf: TRUE for `true` in any case of letters, FALSE for all other texts."""
+    if text.literal is not None:
+        return constant(text.literal.lower() == "true")
+    return verdict.plain(func.lower(collate(text.sql, "C")) == literal_column("'true'"))

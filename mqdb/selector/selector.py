@@ -1,0 +1,70 @@
+"""A compiled selector: RocketMQ's SQL92, from a text to a clause that PostgreSQL judges messages by."""
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, ClassVar
+
+from sqlalchemy import ColumnElement
+
+from mqdb.errors import SelectorSyntaxError
+from mqdb.selector.check import check
+from mqdb.selector.clause import clause
+from mqdb.selector.subscription import ExpressionType
+from mqdb.selector.syntax import Node, Property, Refusal, walk
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """An expression that RocketMQ would accept. Two are equal when their texts are."""
+
+    expression_type: ClassVar[ExpressionType] = ExpressionType.SQL92
+    matches_all: ClassVar[bool] = False
+
+    expression: str
+    tree: Node = field(compare=False, repr=False)
+
+    @property
+    def canonical_text(self) -> str:
+        """The text as it was given: the members of a group have to write it alike."""
+        return self.expression
+
+    @property
+    def properties_used(self) -> frozenset[str]:
+        """Names of the properties that it looks at."""
+        return frozenset(node.name for node in walk(self.tree) if isinstance(node, Property))
+
+    def where(self, properties: ColumnElement[Any]) -> ColumnElement[bool]:
+        """TRUE for the messages that RocketMQ would deliver; FALSE or NULL for all others.
+
+        `properties` is jsonb that holds texts by name. PostgreSQL raises for none of them, and evaluates nothing that
+        is not in schema mqdb or its own. Names and values are bound under names of their own in each clause.
+        """
+        return clause(self.tree, properties)
+
+    def matches(self, _tag: str | None) -> bool:
+        """True: a message that has come has been judged by the database."""
+        return True
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A tree may nest deeper than pickle can go.
+        return compile_selector, (self.expression,)
+
+
+# A process has as many expressions as topics that it filters; RocketMQ keeps 100.
+@lru_cache(maxsize=100)
+def compile_selector(expression: str) -> Selector:
+    """Read an SQL92 expression.
+
+    Raises SelectorSyntaxError for what RocketMQ refuses, for text after a complete expression, which it would
+    ignore, and for what PostgreSQL cannot hold: U+0000, half a surrogate pair, more than MAX_NESTING levels or
+    MAX_VALUES values.
+    """
+    # Lark takes 50 ms to load: nothing for who filters by tags.
+    from mqdb.selector.parser import parse
+
+    try:
+        tree = parse(expression)
+        check(tree)
+    except Refusal as refusal:
+        raise SelectorSyntaxError(expression, refusal.position, refusal.reason, refusal.expected) from None
+    return Selector(expression, tree)

@@ -1,0 +1,220 @@
+"""The syntax tree of a selector: what the parser makes of RocketMQ's SQL92, and nothing of what it means.
+
+Parentheses and unary plus leave no node. Chains of AND and of OR are one node each, however long. Every node knows
+where in the text it stands, for errors; two nodes are equal when they say the same, wherever they stand.
+RocketMQ: org.apache.rocketmq.filter.expression.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, TypeVar
+
+T = TypeVar("T")
+
+#: Integer literals up to here are ints, larger ones longs; the suffix L changes nothing.
+MAX_INT: Final = 2**31 - 1
+MAX_LONG: Final = 2**63 - 1
+
+
+class Refusal(Exception):
+    """Why a text is no selector. `mqdb.selector.selector` makes a SelectorSyntaxError of it."""
+
+    def __init__(self, position: int, reason: str, expected: tuple[str, ...] = ()) -> None:
+        super().__init__(position, reason, expected)
+        self.position = position
+        self.reason = reason
+        self.expected = expected
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """Part of a selector. `position` is that of its first character, parentheses around it left out."""
+
+    position: int = field(default=0, compare=False, repr=False)
+
+
+# -- operands -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Property(Node):
+    """The value of a property of the message: a text, or null where it is missing."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class StringLiteral(Node):
+    """A text, without its quotes."""
+
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class IntegerLiteral(Node):
+    """An int, or a long above `MAX_INT`."""
+
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class DoubleLiteral(Node):
+    """A double."""
+
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class BooleanLiteral(Node):
+    """TRUE or FALSE."""
+
+    value: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NullLiteral(Node):
+    """NULL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Negative(Node):
+    """Unary minus: an operation, also on a literal."""
+
+    operand: Node
+
+
+# -- conditions ---------------------------------------------------------------------------------
+
+
+class Comparison(StrEnum):
+    """Operators that compare numbers."""
+
+    LESS = "<"
+    LESS_OR_EQUAL = "<="
+    GREATER = ">"
+    GREATER_OR_EQUAL = ">="
+
+
+class TextTest(StrEnum):
+    """Operators that look for a text in a text."""
+
+    CONTAINS = "CONTAINS"
+    STARTSWITH = "STARTSWITH"
+    ENDSWITH = "ENDSWITH"
+
+
+@dataclass(frozen=True, slots=True)
+class Or(Node):
+    """Two or more terms, judged from left to right."""
+
+    terms: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class And(Node):
+    """Two or more terms, judged from left to right."""
+
+    terms: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Not(Node):
+    """NOT, which binds tighter than every comparison."""
+
+    operand: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Equal(Node):
+    """`=`, or `<>` if negated. The sides are not alike: see `mqdb.selector.clause`."""
+
+    left: Node
+    right: Node
+    is_negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class IsNull(Node):
+    """IS NULL, or IS NOT NULL."""
+
+    operand: Node
+    is_negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Compare(Node):
+    """A comparison of numbers."""
+
+    left: Node
+    operator: Comparison
+    right: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Between(Node):
+    """BETWEEN, bounds included, or NOT BETWEEN."""
+
+    operand: Node
+    low: Node
+    high: Node
+    is_negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class In(Node):
+    """IN, or NOT IN."""
+
+    operand: Node
+    values: tuple[str, ...]
+    is_negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Contains(Node):
+    """CONTAINS, STARTSWITH, ENDSWITH, or NOT with one of them."""
+
+    operand: Node
+    test: TextTest
+    needle: str
+    is_negated: bool = False
+
+
+#: What has a truth value of its own. A property has none, but may stand where one is needed.
+CONDITIONS: Final = (BooleanLiteral, NullLiteral, Or, And, Not, Equal, IsNull, Compare, Between, In, Contains)
+
+#: A number that is written down; with a minus before it it is an operation.
+NUMBERS: Final = (IntegerLiteral, DoubleLiteral)
+
+
+def children(node: Node) -> tuple[Node, ...]:
+    """The nodes right below one, from left to right."""
+    match node:
+        case Or(terms) | And(terms):
+            return terms
+        case Equal(left, right) | Compare(left, _, right):
+            return left, right
+        case Between(operand, low, high):
+            return operand, low, high
+        case Negative(operand) | Not(operand) | IsNull(operand) | In(operand) | Contains(operand):
+            return (operand,)
+        case _:
+            return ()
+
+
+def walk(root: Node) -> Iterator[Node]:
+    """Every node of a tree, each before those below it, from left to right."""
+    # Without recursion, as everything that goes through a tree: Python allows 1,000 levels, some of them in use.
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        waiting.extend(reversed(children(node)))
+
+
+def fold(root: Node, combine: Callable[[Node, list[T]], T]) -> T:
+    """What `combine` makes of the root, given what it has made of the nodes right below it, and so on down."""
+    results: list[T] = []
+    for node in reversed(list(walk(root))):
+        results.append(combine(node, [results.pop() for _ in children(node)]))
+    return results.pop()

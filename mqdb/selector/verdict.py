@@ -1,0 +1,200 @@
+"""Verdicts: true, false, null or error, as SQL that PostgreSQL may evaluate in any order and that never raises.
+
+SQL knows the first three, and agrees on them with RocketMQ. An error is RocketMQ's own: it spoils what has been
+evaluated to its right, too, and a FALSE before AND or a TRUE before OR hides it. So what can never be an error stays
+plain SQL. What can be one says when it is true, when it is false, and in which of four states it is: only what a
+caller asks for gets into the statement, and for whether a message is delivered that is `true`.
+
+However an expression nests, its SQL grows with its size only: what stands in it twice is a leaf or a state.
+RocketMQ: LogicExpression, UnaryExpression.createNOT.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import Any, Final, TypeAlias
+
+from sqlalchemy import ColumnElement
+
+#: SQL in parts that follow each other. What may need parentheses brings them.
+Sql: TypeAlias = str | ColumnElement[Any] | tuple["Sql", ...]
+
+_STATES: Final = "TFNE"
+
+
+def table(rows: str) -> str:
+    """SQL for a truth table: a row for each state of the left side, a letter for each of the right one."""
+    return "('{" + ",".join(map(_numbers, rows.split())) + "}'::int[])"
+
+
+def unary_table(row: str) -> str:
+    """SQL for a truth table with one side."""
+    return f"('{_numbers(row)}'::int[])"
+
+
+def _numbers(row: str) -> str:
+    return "{" + ",".join(str(_STATES.index(letter) + 1) for letter in row) + "}"
+
+
+_AND: Final = table("TFNE FFFF NFNE EEEE")
+_OR: Final = table("TTTT TFNE TNNE EEEE")
+_NOT: Final = unary_table("FTNE")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What an expression makes of a message.
+
+    `true` and `false` are TRUE exactly when the verdict is that, and FALSE or NULL otherwise. `state` is its number in
+    "TFNE", from 1 on. `plain` is the verdict itself in SQL's logic, None where it may be an error. `error` is TRUE for
+    an error and FALSE otherwise, None where only `state` can tell; `is_leaf` says that no other verdict is in it.
+    """
+
+    true: Sql
+    false: Sql
+    state: Sql
+    plain: Sql | None
+    error: Sql | None = None
+    is_leaf: bool = False
+
+
+TRUE: Final = Verdict("true", "false", "1", "true")
+FALSE: Final = Verdict("false", "true", "2", "false")
+NULL: Final = Verdict("false", "false", "3", "NULL::boolean")
+
+
+def plain(condition: Sql, *, true: Sql | None = None, false: Sql | None = None) -> Verdict:
+    """A verdict that is never an error. `true` and `false` where they can be said more simply."""
+    true, false = _sides(condition, true, false)
+    return Verdict(true, false, _state_of(condition), condition)
+
+
+def guarded(condition: Sql, error: Sql, *, true: Sql | None = None, false: Sql | None = None) -> Verdict:
+    """A condition that is NULL for an error, too."""
+    state = ("CASE WHEN ", error, " THEN 4 ELSE ", _state_of(condition), " END")
+    true, false = _sides(condition, true, false)
+    return Verdict(true, false, ("(", state, ")"), None, error, is_leaf=True)
+
+
+def _sides(condition: Sql, true: Sql | None, false: Sql | None) -> tuple[Sql, Sql]:
+    return condition if true is None else true, _not(condition) if false is None else false
+
+
+def looked_up(rows: str, left: Verdict, right: Verdict | None = None, *, may_fail: bool = False) -> Verdict:
+    """What a table makes of one or two verdicts. `may_fail` says that it has an error for what is none."""
+    state: Sql = (rows, "[", left.state, "]") if right is None else (rows, "[", left.state, "][", right.state, "]")
+    if may_fail or left.plain is None or (right is not None and right.plain is None):
+        return Verdict((state, " = 1"), (state, " = 2"), state, None)
+    decided = ("CASE ", state, " WHEN 1 THEN true WHEN 2 THEN false END")
+    return Verdict((state, " = 1"), (state, " = 2"), state, decided)
+
+
+def negated(verdict: Verdict) -> Verdict:
+    """NOT: null stays null, and an error an error."""
+    if verdict.plain is not None:
+        return plain(_not(verdict.plain), true=verdict.false, false=verdict.true)
+    state = (_NOT, "[", verdict.state, "]")
+    return replace(verdict, true=verdict.false, false=verdict.true, state=state)
+
+
+def any_of(verdicts: Sequence[Verdict]) -> Verdict:
+    """OR, from left to right: the first true one or error decides."""
+    false = _joined(" AND ", [each.false for each in verdicts])
+    plains = [each.plain for each in verdicts if each.plain is not None]
+    if len(plains) == len(verdicts):
+        return plain(_joined(" OR ", plains), true=_joined(" OR ", [each.true for each in verdicts]), false=false)
+    true = _first_decides(verdicts, lambda each: each.true, 1)
+    error = _error_comes_first(verdicts, lambda each: each.true)
+    return Verdict(true, false, _tree(_OR, _states(verdicts, " OR ")), None, error)
+
+
+def all_of(verdicts: Sequence[Verdict]) -> Verdict:
+    """AND, from left to right: the first false one or error decides."""
+    true = _joined(" AND ", [each.true for each in verdicts])
+    plains = [each.plain for each in verdicts if each.plain is not None]
+    if len(plains) == len(verdicts):
+        return plain(_joined(" AND ", plains), true=true, false=_joined(" OR ", [each.false for each in verdicts]))
+    false = _first_decides(verdicts, lambda each: each.false, 2)
+    error = _error_comes_first(verdicts, lambda each: each.false)
+    return Verdict(true, false, _tree(_AND, _states(verdicts, " AND ")), None, error)
+
+
+def _joined(operator: str, parts: Sequence[Sql]) -> Sql:
+    if len(parts) == 1:
+        return parts[0]
+    between: list[Sql] = [operator] * (2 * len(parts) - 1)
+    between[::2] = parts
+    return ("(", *between, ")")
+
+
+def _not(condition: Sql) -> Sql:
+    return ("NOT (", condition, ")")
+
+
+def _state_of(condition: Sql) -> Sql:
+    return ("coalesce(2 - (", condition, ")::int, 3)")
+
+
+def _first_decides(verdicts: Sequence[Verdict], decisive: Callable[[Verdict], Sql], state: int) -> Sql:
+    """Whether one of the verdicts is decisive, and none before it is an error.
+
+    A CASE in place of what nests: PostgreSQL's parser does not go deep for it, and it stops where it is decided.
+    """
+    alike = _alike(verdicts)
+    branches: list[Sql] = []
+    waiting: list[Sql] = []
+    for each in verdicts[:-alike]:
+        if each.plain is not None:
+            waiting.append(decisive(each))
+            continue
+        if each.error is not None:
+            decided, failed = decisive(each), each.error
+        else:
+            decided, failed = (each.state, f" = {state}"), (each.state, " = 4")
+        branches += [" WHEN ", _joined(" OR ", [*waiting, decided]), " THEN true WHEN ", failed, " THEN false"]
+        waiting = []
+    last = _joined(" OR ", [*waiting, *map(decisive, verdicts[-alike:])])
+    return ("CASE", *branches, " ELSE ", last, " END") if branches else last
+
+
+def _alike(verdicts: Sequence[Verdict]) -> int:
+    """How many at the end, one at least, are errors together: then none of them is decisive, and none hides another."""
+    error = verdicts[-1].error
+    return 1 + sum(1 for _ in takewhile(lambda each: error is not None and each.error is error, verdicts[-2::-1]))
+
+
+def _error_comes_first(verdicts: Sequence[Verdict], decisive: Callable[[Verdict], Sql]) -> Sql | None:
+    """Whether one of the verdicts is an error, and none before it is decisive. None unless all are leaves or plain."""
+    if not all(each.is_leaf or each.plain is not None for each in verdicts):
+        return None
+    last = max(number for number, each in enumerate(verdicts) if each.is_leaf)
+    error = verdicts[last].error
+    branches: list[Sql] = []
+    for each in verdicts[:last]:
+        branches += [" WHEN ", decisive(each), " THEN false"]
+        if each.error is not None:
+            branches += [" WHEN ", each.error, " THEN true"]
+    return ("CASE", *branches, " ELSE ", error, " END") if branches and error is not None else error
+
+
+def _states(verdicts: Sequence[Verdict], operator: str) -> list[Sql]:
+    """The states of the verdicts, but one for neighbours that are plain."""
+    states: list[Sql] = []
+    waiting: list[Sql] = []
+    for each in verdicts:
+        if each.plain is not None:
+            waiting.append(each.plain)
+            continue
+        if waiting:
+            states.append(_state_of(_joined(operator, waiting)))
+            waiting = []
+        states.append(each.state)
+    return [*states, _state_of(_joined(operator, waiting))] if waiting else states
+
+
+def _tree(rows: str, states: list[Sql]) -> Sql:
+    """Many states by one table. Which neighbours are put together first does not matter: so that it nests little."""
+    while len(states) > 1:
+        pairs = [(rows, "[", left, "][", right, "]") for left, right in zip(states[::2], states[1::2], strict=False)]
+        states = [*pairs, *states[len(pairs) * 2 :]]
+    return states[0]

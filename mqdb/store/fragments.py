@@ -1,0 +1,36 @@
+"""Parts that statements of several modules have in common: the id of a group, keys of queues, rows that are given."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from sqlalchemy import BigInteger, ColumnElement, Integer, ScalarSelect, cast, func, select
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.sql.selectable import TableValuedAlias
+from sqlalchemy.types import TypeEngine
+
+from mqdb.store.tables import subscription_group
+
+#: What `given` makes of rows of `OwnedQueue`.
+OWNED_QUEUE: Final[Mapping[str, TypeEngine[Any]]] = {
+    "queue_key": Integer(),
+    "epoch": BigInteger(),
+    "next_offset": BigInteger(),
+    "segment": Integer(),
+}
+
+
+def group_id(group: str | ColumnElement[str]) -> ScalarSelect[int]:
+    """The id of the group of that name. Uses subscription_group_group_name_key."""
+    return select(subscription_group.c.group_id).where(subscription_group.c.group_name == group).scalar_subquery()
+
+
+def array_of(queue_keys: Sequence[int]) -> ColumnElement[Any]:
+    """Keys of queues, for `= ANY`."""
+    return cast(list(queue_keys), ARRAY(Integer))
+
+
+def given(types: Mapping[str, TypeEngine[Any]], rows: Iterable[Sequence[object]]) -> TableValuedAlias:
+    """Rows as a table that statements may join, with a column for each type; there may be none."""
+    columns = list(zip(*rows, strict=True)) or [()] * len(types)
+    arrays = [cast(list(values), ARRAY(type_)) for values, type_ in zip(columns, types.values(), strict=True)]
+    return func.unnest(*arrays).table_valued(*types, name="given").render_derived("given")
