@@ -22,8 +22,9 @@ VENV = ROOT / ".venv"
 STAMP = VENV / "do.stamp"
 PROGRAMS = VENV / ("Scripts" if os.name == "nt" else "bin")
 PYTHON = str(PROGRAMS / "python")
-# Most of their time tests wait. A file's tests stay together, for the sake of what they share.
-ALL_TESTS = ("--numprocesses=2", "--dist=loadfile")
+# Most of their time tests wait: two cores have work for three processes. A file's tests stay together, for the sake of
+# what they share.
+ALL_TESTS = ("--numprocesses=3", "--dist=loadfile")
 CHECKS = (
     (PYTHON, "-m", "ruff", "check"),
     (PYTHON, "-m", "ruff", "format", "--check"),

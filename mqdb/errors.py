@@ -8,7 +8,8 @@
     │   ├── BatchTooLarge
     │   ├── PropertiesTooLarge
     │   ├── PropertyReserved
-    │   └── PropertyInvalid
+    │   ├── PropertyInvalid
+    │   └── ScheduleInvalid       a time of delivery that is none
     ├── NameInvalid               a topic or group name
     ├── TopicNotAllowed           a system topic that nobody may send to
     ├── TopicNotWritable          a topic whose permission has no W
@@ -26,6 +27,9 @@
     ├── MessageModelConflict      a member that shares messages in another way than its group
     ├── ConsumptionForbidden      a group that was switched off
     ├── DelayLevelsInvalid
+    ├── CronInvalid               a cron text that cannot be read, or a time that never comes
+    ├── CronExists
+    ├── CronNotFound
     ├── NotSupported              announced, not built yet
     ├── CompressionUnavailable    a library that is not installed
     ├── CompressedBodyBroken      a stored body that cannot be decompressed
@@ -38,6 +42,12 @@
     ├── NothingLost               a delay level that is asked to go on where it does not stand still
     ├── MessageGone               a message that was dropped before it could be sent back
     ├── DeadLetterNotFound
+    ├── RecallHandleInvalid       a handle that is none, or of another broker
+    ├── TransactionRefused        the broker takes no half messages
+    ├── HalfMessageNotFound
+    ├── HalfMessageMismatch       the end of a transaction that is not the sender's
+    ├── HalfMessageClosed         a half message that has ended already
+    ├── ImmunityOver              the end of a transaction that comes after its immunity
     ├── ClientOffline             nobody is there to ask
     ├── ClientRequestTimeout      a client was asked, and has not answered
     ├── ClientRequestFailed       a client has answered that it cannot
@@ -54,7 +64,8 @@
     ├── SchemaMismatch
     │   ├── SchemaMissing
     │   ├── SchemaTooOld
-    │   └── SchemaTooNew
+    │   ├── SchemaTooNew
+    │   └── EncodingNotSupported
     ├── SettingInvalid
     └── EmbeddedError
         ├── PostgresNotFound
@@ -225,6 +236,18 @@ class PropertyInvalid(MessageIllegal):
 
     def __str__(self) -> str:
         return f"property {shown(self.name)}: {self.reason}"
+
+
+class ScheduleInvalid(MessageIllegal):
+    """A delay, or a time of delivery, that is none. Source: HookUtils.transformTimerMessage."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(name, reason)
+        self.name = name
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.reason}"
 
 
 class NameInvalid(MqdbError, code=ResponseCode.INVALID_PARAMETER):
@@ -404,6 +427,40 @@ class DelayLevelsInvalid(MqdbError, code=ResponseCode.INVALID_PARAMETER):
 
     def __str__(self) -> str:
         return f"delay levels {shown(self.text)}: {shown(self.word)} {self.reason}"
+
+
+class CronInvalid(MqdbError, code=ResponseCode.INVALID_PARAMETER):
+    """A cron text that cannot be read, or whose time never comes. Source: crontab(5)."""
+
+    def __init__(self, cron: str, reason: str) -> None:
+        super().__init__(cron, reason)
+        self.cron = cron
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"cron {shown(self.cron)}: {self.reason}"
+
+
+class CronExists(MqdbError, code=ResponseCode.INVALID_PARAMETER):
+    """The name of a recurring send is taken."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+    def __str__(self) -> str:
+        return f"cron {self.name!r} exists already; remove it first: mqdb cron remove {shlex.quote(self.name)}"
+
+
+class CronNotFound(MqdbError, code=ResponseCode.QUERY_NOT_FOUND):
+    """There is no recurring send of that name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+    def __str__(self) -> str:
+        return f"cron {self.name!r} does not exist; see: mqdb cron list"
 
 
 class SubscriptionConflict(MqdbError, code=ResponseCode.SUBSCRIPTION_NOT_LATEST):
@@ -612,6 +669,18 @@ class MessageGone(MqdbError):
         )
 
 
+class RecallHandleInvalid(MqdbError, code=ResponseCode.ILLEGAL_OPERATION):
+    """A recall handle that cannot be read, or belongs to another broker. Source: RecallMessageProcessor."""
+
+    def __init__(self, handle: str, reason: str) -> None:
+        super().__init__(handle, reason)
+        self.handle = handle
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"recall handle {shown(self.handle)} {self.reason}"
+
+
 class DeadLetterNotFound(MqdbError, code=ResponseCode.QUERY_NOT_FOUND):
     """No dead letter queue holds a message of that id: none has given it up, or retention has dropped it."""
 
@@ -621,6 +690,71 @@ class DeadLetterNotFound(MqdbError, code=ResponseCode.QUERY_NOT_FOUND):
 
     def __str__(self) -> str:
         return f"no dead letter queue holds message {self.message_id}"
+
+
+class TransactionRefused(MqdbError, code=ResponseCode.NO_PERMISSION):
+    """The broker's `reject_transaction_message` is on. Source: SendMessageProcessor."""
+
+    def __init__(self, broker_name: str) -> None:
+        super().__init__(broker_name)
+        self.broker_name = broker_name
+
+    def __str__(self) -> str:
+        return f"broker {self.broker_name!r} takes no half messages: its setting reject_transaction_message is on"
+
+
+class HalfMessageNotFound(MqdbError, code=ResponseCode.SYSTEM_ERROR):
+    """No half message is at the position, or retention has dropped it. Source: EndTransactionProcessor."""
+
+    def __init__(self, where: int | str) -> None:
+        super().__init__(where)
+        self.where = where
+
+    def __str__(self) -> str:
+        where = f"position {self.where} of the log" if isinstance(self.where, int) else f"id {self.where}"
+        return f"there is no half message at {where}; see: mqdb transaction list"
+
+
+class HalfMessageMismatch(MqdbError, code=ResponseCode.SYSTEM_ERROR):
+    """Whoever ends the transaction names another `what` than the half message. Source: EndTransactionProcessor."""
+
+    def __init__(self, log_pos: int, what: str, given: str) -> None:
+        super().__init__(log_pos, what, given)
+        self.log_pos = log_pos
+        self.what = what
+        self.given = given
+
+    def __str__(self) -> str:
+        return f"the half message at position {self.log_pos} of the log has another {self.what} than {self.given!r}"
+
+
+class HalfMessageClosed(MqdbError, code=ResponseCode.SYSTEM_ERROR):
+    """Somebody wants to do with a half message what its state does not allow."""
+
+    def __init__(self, transaction_id: str, wanted: str, state: str) -> None:
+        super().__init__(transaction_id, wanted, state)
+        self.transaction_id = transaction_id
+        self.wanted = wanted
+        self.state = state
+
+    def __str__(self) -> str:
+        return f"half message {self.transaction_id} is {self.state}; {self.wanted} is not possible from there"
+
+
+class ImmunityOver(MqdbError, code=ResponseCode.ILLEGAL_OPERATION):
+    """The end of a transaction is late: the broker asks about it by now. Source: EndTransactionProcessor."""
+
+    def __init__(self, log_pos: int, age_seconds: float, immunity_seconds: float) -> None:
+        super().__init__(log_pos, age_seconds, immunity_seconds)
+        self.log_pos = log_pos
+        self.age_seconds = age_seconds
+        self.immunity_seconds = immunity_seconds
+
+    def __str__(self) -> str:
+        return (
+            f"the half message at position {self.log_pos} of the log is {self.age_seconds:.1f} s old, "
+            f"its immunity was {self.immunity_seconds:g} s; only the answer to a check ends it now"
+        )
 
 
 class ClientOffline(MqdbError, code=ResponseCode.SYSTEM_ERROR):
@@ -814,6 +948,21 @@ class SchemaTooNew(SchemaMismatch):
 
     def __str__(self) -> str:
         return f"the schema is at {self.found}, this mqdb knows {self.known} at most; run: pip install --upgrade mqdb"
+
+
+class EncodingNotSupported(SchemaMismatch):
+    """The database cannot hold every text: messages have properties in any script."""
+
+    def __init__(self, target: str, encoding: str) -> None:
+        super().__init__(target, encoding)
+        self.target = target
+        self.encoding = encoding
+
+    def __str__(self) -> str:
+        return (
+            f"the database at {self.target} has the encoding {self.encoding}, mqdb needs UTF8; "
+            "make one with: createdb --encoding=UTF8 --template=template0"
+        )
 
 
 class SettingInvalid(MqdbError, code=ResponseCode.INVALID_PARAMETER):

@@ -16,6 +16,7 @@ from typing import Final
 from mqdb.compression import COMPRESSED_FLAG, decompress
 from mqdb.errors import BodyEmpty, BodyInvalid, BodyTooLarge, ParameterInvalid
 from mqdb.property import KEY_SEPARATOR, Property, check_properties, with_tag_and_keys
+from mqdb.schedule import schedule_of, schedule_properties
 from mqdb.topic import RETRY_PREFIX, check_can_send, check_topic_name
 from mqdb.unique_id import format_unique_id
 
@@ -32,7 +33,10 @@ class Message:
     A body given as text is sent as UTF-8. `tag` is one tag, by which consumers choose; `keys` are
     words by which people find the message again: a sequence, or one text with blanks between the
     words. An empty tag is no tag. `flag` is a number of the user's own, delivered as it is.
-    Nothing is checked here but what the body is made of: `check_message` does that.
+    To be delivered later it has one of these: `delay_level`, a line of the broker's table, counted from 1; `delay`; or
+    `deliver_at`, an aware datetime or milliseconds since 1970. Level 0, a negative one, and a time that has passed mean
+    at once.
+    Nothing else is checked here but what the body is made of: `check_message` does that.
     `system_properties` have reserved names; they are for the library, and nobody checks them.
     """
 
@@ -53,7 +57,13 @@ class Message:
         properties: Mapping[str, str] = _NO_PROPERTIES,
         flag: int = 0,
         system_properties: Mapping[str, str] = _NO_PROPERTIES,
+        delay_level: int = 0,
+        delay: timedelta | None = None,
+        deliver_at: datetime | int | None = None,
     ) -> None:
+        """Raises BodyInvalid, ScheduleInvalid."""
+        if delay_level or delay is not None or deliver_at is not None:
+            system_properties = {**system_properties, **schedule_properties(delay_level, delay, deliver_at)}
         assign = object.__setattr__
         assign(self, "topic", topic)
         assign(self, "body", _bytes_of(body))
@@ -78,7 +88,7 @@ def check_message(message: Message, max_body_bytes: int = MAX_BODY_BYTES) -> Non
     """Raise unless a user may send this message; returns None if so.
 
     NameInvalid, TopicNotAllowed: the topic. BodyEmpty, BodyTooLarge, PropertyReserved,
-    PropertyInvalid, PropertiesTooLarge: the content. ParameterInvalid: the flag.
+    PropertyInvalid, PropertiesTooLarge, ScheduleInvalid: the content. ParameterInvalid: the flag.
     Source: Validators.checkMessage.
     """
     check_topic = _check_topic_once if type(message.topic) is str else _check_topic  # what is no text may have no hash
@@ -88,6 +98,8 @@ def check_message(message: Message, max_body_bytes: int = MAX_BODY_BYTES) -> Non
     if len(message.body) > max_body_bytes:
         raise BodyTooLarge(len(message.body), max_body_bytes)
     check_properties(message.properties, message.tag, message.keys)
+    if message.system_properties:
+        schedule_of(message)
     _check_flag(message.flag)
 
 
@@ -162,13 +174,19 @@ class SendStatus(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class SendResult:
-    """Where a message went. `log_pos` is its place in the commit log of its broker."""
+    """Where a message went. `log_pos` is its place in the commit log of its broker.
+
+    One that is to be delivered later is not in `queue` yet, and will have another place there. Until then `log_pos` and
+    `queue_offset` are those of the record that waits, in a system topic; as in RocketMQ. By `recall_handle`, which one
+    with a time of delivery has, `Producer.recall` takes it back.
+    """
 
     status: SendStatus
     message_id: str
     queue: MessageQueue
     log_pos: int
     find_queue_offset: Callable[[], int] = field(repr=False)
+    recall_handle: str | None = field(default=None, init=False, repr=False)
     _queue_offset: int | None = field(default=None, init=False, repr=False)
 
     @property

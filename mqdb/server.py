@@ -26,10 +26,14 @@ from sqlalchemy import Connection, Engine
 from mqdb.broker.delay import set_delay_levels
 from mqdb.broker.filters import set_filter_settings
 from mqdb.broker.query import broker_info
+from mqdb.broker.timers import set_timer_max_delay
+from mqdb.broker.transaction_checks import CheckRules
+from mqdb.broker.transactions import set_reject_transaction_message
 from mqdb.dsn import BrokerDsn, redact
 from mqdb.embedded import SharedPostgres, open_or_attach
 from mqdb.errors import BrokerMisnamed, IllegalState, SchemaMissing, SchemaTooOld
 from mqdb.service.client_reaper import ClientReaper
+from mqdb.service.cron_sender import CronSender
 from mqdb.service.delay_deliverer import DelayDeliverer
 from mqdb.service.dispatcher import Dispatcher
 from mqdb.service.key_indexer import KeyIndexer
@@ -37,6 +41,9 @@ from mqdb.service.leadership import Leadership
 from mqdb.service.retention import Retention
 from mqdb.service.segment_keeper import SegmentKeeper, SegmentKeeperConfig
 from mqdb.service.service import Context, Service, create_scheduler
+from mqdb.service.timer_deliverer import TimerDeliverer
+from mqdb.service.timer_keeper import TimerKeeper
+from mqdb.service.transaction_checker import TransactionChecker, TransactionCheckerConfig
 from mqdb.settings import Settings
 from mqdb.store import migrations
 from mqdb.store.engine import create_engine, translated
@@ -44,8 +51,8 @@ from mqdb.store.filter_settings import FilterSettings
 
 logger = logging.getLogger(__name__)
 
-#: Leadership and five services, each with one connection.
-_CONNECTIONS: Final = 6
+#: Leadership and nine services, each with one connection.
+_CONNECTIONS: Final = 10
 
 _SIGNAL_SECONDS: Final = 0.1
 
@@ -183,6 +190,12 @@ class Server:
             if set_filter_settings(connection, filters):
                 # Who has subscribed goes on until it starts anew.
                 logger.warning("changed the filter settings", extra=filters._asdict())
+            max_delay = self._settings.timer_max_delay
+            if set_timer_max_delay(connection, max_delay):
+                logger.warning("changed how far ahead a time of delivery may lie", extra={"limit": str(max_delay)})
+            is_rejected = self._settings.reject_transaction_message
+            if set_reject_transaction_message(connection, is_rejected=is_rejected):
+                logger.warning("changed what becomes of half messages", extra={"rejected": is_rejected})
 
     def _make_services(self, scheduler: BackgroundScheduler) -> list[Service[Any]]:
         context = Context(self._connect, may_act=self._leadership.is_leader)
@@ -192,6 +205,10 @@ class Server:
             SegmentKeeper(context, scheduler, keeper_config(self._settings)),
             ClientReaper(context, scheduler),
             DelayDeliverer(context),
+            TimerDeliverer(context),
+            TimerKeeper(context, scheduler),
+            TransactionChecker(context, scheduler, checker_config(self._settings)),
+            CronSender(context),
         ]
 
     def _lead(self) -> None:
@@ -217,6 +234,17 @@ def keeper_config(settings: Settings) -> SegmentKeeperConfig:
     # The disk of a server elsewhere cannot be seen from here.
     disk = _disk_of(settings.home) if settings.broker is None else None
     return SegmentKeeperConfig(retention=retention, disk_used_percent=disk)
+
+
+def checker_config(settings: Settings) -> TransactionCheckerConfig:
+    """How the transaction checker works under these settings."""
+    rules = CheckRules(
+        transaction_timeout=settings.transaction_timeout,
+        check_interval=settings.transaction_check_interval,
+        check_max=settings.transaction_check_max,
+        reserved=settings.file_reserved_time,
+    )
+    return TransactionCheckerConfig(rules)
 
 
 def _disk_of(home: Path) -> Callable[[], float]:

@@ -130,6 +130,16 @@ class Settings(BaseSettings):
     """Judge a retry by the SQL92 filter of its topic again; `mqdb serve` sets it for its broker."""
     message_delay_level: str | None = None
     """How long delay level 1, 2, ... take, with the units s, m, h and d; `mqdb serve` sets it for its broker."""
+    transaction_timeout: Duration = timedelta(seconds=6)
+    """How old a half message is when its producer is asked about it for the first time."""
+    transaction_check_interval: Duration = timedelta(seconds=30)
+    """How long a producer has to answer before one is asked again."""
+    transaction_check_max: int = Field(default=15, ge=1)
+    """After so many checks without an end a half message goes to TRANS_CHECK_MAX_TIME_TOPIC."""
+    reject_transaction_message: bool = False
+    """Refuse half messages; `mqdb serve` sets it for its broker."""
+    timer_max_delay: Duration | None = None
+    """How far ahead a time of delivery may lie, unset as far as one likes; `mqdb serve` sets it for its broker."""
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
 
     @property

@@ -24,6 +24,7 @@ MAX_QUEUE_NUMS: Final = 65_536
 
 TEMPLATE_TOPIC: Final = "TBW102"
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 TRANS_CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
@@ -40,7 +41,15 @@ SYSTEM_PREFIX: Final = "rmq_sys_"
 
 #: Only the broker writes to these. TBW102 is not among them: RocketMQ 4.x refused it, 5.x does not.
 NOT_ALLOWED_SEND: Final = frozenset(
-    {SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC}
+    {
+        SCHEDULE_TOPIC,
+        TIMER_TOPIC,
+        HALF_TOPIC,
+        OP_HALF_TOPIC,
+        TRANS_CHECK_MAX_TIME_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_TOPIC,
+    }
 )
 
 #: Nobody may create, change or delete these.

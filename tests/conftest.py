@@ -19,6 +19,7 @@ pytest_plugins = [
     "tests.fixtures.producers",
     "tests.fixtures.retries",
     "tests.fixtures.transactional",
+    "tests.fixtures.transactions",
 ]
 
 # A busy machine may pause any example, which says nothing about the code.

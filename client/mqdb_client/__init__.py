@@ -15,6 +15,7 @@ from mqdb import errors
 from mqdb.compression import Compression
 from mqdb.group import ConsumeFromWhere, MessageModel
 from mqdb.message import Message, MessageQueue, ReceivedMessage, SendResult, SendStatus
+from mqdb.transaction import LocalTransactionState
 from mqdb_client.batch import split_batches
 from mqdb_client.consumer.consume_hooks import ConsumeMessageContext, ConsumeMessageHook, ConsumeReturnType
 from mqdb_client.consumer.message_listener import (
@@ -36,9 +37,12 @@ from mqdb_client.producer.producer import Producer
 from mqdb_client.producer_hooks import CheckForbiddenHook, SendMessageContext, SendMessageHook, SendMode
 from mqdb_client.queue_selector import MessageQueueSelector, select_by_hash, select_random
 from mqdb_client.request_reply import create_reply_message
+from mqdb_client.transaction.listener import PreparedMessage, TransactionListener
+from mqdb_client.transaction.producer import TransactionProducer, TransactionSendResult
 
 __all__ = [
     "Producer",
+    "TransactionProducer",
     "PushConsumer",
     "LitePullConsumer",
     "Message",
@@ -46,6 +50,10 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "ReceivedMessage",
+    "TransactionSendResult",
+    "TransactionListener",
+    "PreparedMessage",
+    "LocalTransactionState",
     "split_batches",
     "create_reply_message",
     "Durability",

@@ -11,6 +11,7 @@ from uuid import UUID
 from mqdb.broker.send import record
 from mqdb.errors import BatchTooLarge, MessageIllegal, NotSupported, ParameterInvalid
 from mqdb.message import MAX_BODY_BYTES, Message, check_message
+from mqdb.schedule import schedule_of
 from mqdb.store.commit_log import Record
 from mqdb.topic import RETRY_PREFIX
 
@@ -22,12 +23,14 @@ def check_batch(messages: Sequence[Message], max_body_bytes: int = MAX_BODY_BYTE
     """Raise unless these messages make a batch; `check_batch_size` looks at their size together.
 
     What `check_sendable` raises for each; ParameterInvalid for messages of several topics, or none at all;
-    NotSupported for a retry topic. Source: MessageBatch.generateFromList.
+    NotSupported for a retry topic, and for messages that are to be delivered later. Source:
+    MessageBatch.generateFromList, which looks at the delay level only.
     """
     if not messages:
         raise ParameterInvalid("messages", messages, "a batch needs at least one message")
     for message in messages:
         check_sendable(message, max_body_bytes)
+        check_unscheduled(message)
     topic = messages[0].topic
     if stranger := next((message.topic for message in messages if message.topic != topic), None):
         raise ParameterInvalid("messages", stranger, f"all messages of a batch go to one topic, here {topic!r}")
@@ -40,6 +43,12 @@ def check_sendable(message: object, max_body_bytes: int = MAX_BODY_BYTES) -> Non
     if not isinstance(message, Message):
         raise MessageIllegal(f"{type(message).__name__} is no message; give a Message(topic, body)")
     check_message(message, max_body_bytes)
+
+
+def check_unscheduled(message: Message) -> None:
+    """Raise NotSupported for a message of a batch that is to be delivered later."""
+    if message.system_properties and schedule_of(message) is not None:
+        raise NotSupported("a batch with a delay or a time of delivery")
 
 
 def check_batch_size(records: Sequence[Record], max_bytes: int = MAX_BATCH_BYTES) -> None:

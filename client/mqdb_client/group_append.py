@@ -30,7 +30,15 @@ from sqlalchemy import Connection
 
 from mqdb.broker.outcome import Backend
 from mqdb.broker.send import append
-from mqdb.errors import BrokerUnavailable, IllegalState, MqdbError, SendGivenUp, StorageRefused, TopicNotFound
+from mqdb.errors import (
+    BrokerUnavailable,
+    IllegalState,
+    MessageIllegal,
+    MqdbError,
+    SendGivenUp,
+    StorageRefused,
+    TopicNotFound,
+)
 from mqdb.message import SendStatus
 from mqdb.store.commit_log import Record
 from mqdb_client.batch import record_size
@@ -452,6 +460,7 @@ def _apart(batch: list[Unit], error: MqdbError) -> list[list[Unit]]:
         of_queue.setdefault(unit.records()[0].queue_key, []).append(unit)
     if isinstance(error, TopicNotFound):
         return list(of_queue.values()) if len(of_queue) > 1 else []
-    if isinstance(error, StorageRefused) and error.sqlstate.startswith(_FAULTS_OF_A_ROW) and len(batch) > 1:
+    is_of_a_row = isinstance(error, StorageRefused) and error.sqlstate.startswith(_FAULTS_OF_A_ROW)
+    if (is_of_a_row or isinstance(error, MessageIllegal)) and len(batch) > 1:
         return [batch[: len(batch) // 2], batch[len(batch) // 2 :]]
     return []

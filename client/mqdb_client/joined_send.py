@@ -28,11 +28,13 @@ from mqdb.errors import (
     MqdbError,
     ParameterInvalid,
     QueueNotFound,
+    ScheduleInvalid,
     SchemaMissing,
     TopicNotFound,
     TopicNotWritable,
 )
 from mqdb.message import MessageQueue, SendResult, SendStatus
+from mqdb.schedule import DeliverAfter, DeliverAt, Wait
 from mqdb.selector.tags import java_string_hash
 from mqdb.store import joined_append
 from mqdb.store.commit_log import Record
@@ -42,6 +44,7 @@ from mqdb.store.migrations import check_revision
 from mqdb.topic import Perm
 from mqdb.unique_id import format_unique_id
 from mqdb_client.queue_selector import RoundRobin
+from mqdb_client.recalling import recall_handle_of
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session, scoped_session
@@ -78,9 +81,11 @@ class JoinedSend:
         """Append records, whose `queue_key` does not matter; `topics` has the topic of each. All or none.
 
         The records of a topic go to one of its queues, in their order: to `queue`, or to the one that `sharding_key`
-        chooses, or to the next in turn. One statement; two more when the connection is new here.
+        chooses, or to the next in turn. A record that waits goes alone, as `joined_append.append` says. One statement;
+        two more when the connection is new here, one more for a record with a time of delivery.
 
-        Raises TopicNotFound, TopicNotWritable and QueueNotFound. SchemaMissing, SchemaTooOld, SchemaTooNew.
+        Raises TopicNotFound, TopicNotWritable, QueueNotFound and ScheduleInvalid.
+        SchemaMissing, SchemaTooOld, SchemaTooNew.
         ParameterInvalid for what is no connection that can be joined, and for a queue of another broker or topic.
         IllegalState for a connection that is closed and for a transaction that has failed already.
         """
@@ -88,6 +93,8 @@ class JoinedSend:
         broker = self._broker(joined)
         if queue is not None:
             _check_queue(queue, broker, topics)
+        for record in records:
+            _check_wait(joined, broker, record.wait)
         turns = {topic: self._turn(broker.name, topic, sharding_key) for topic in dict.fromkeys(topics)}
         queue_id = None if queue is None else queue.queue_id
         rows = joined.run(joined_append.append(records, topics, turns, queue_id), broker.target)
@@ -100,7 +107,9 @@ class JoinedSend:
             if to is None:
                 to = queues[topic] = MessageQueue(topic, broker.name, found_id)
             find = partial(self._find_queue_offset, to, queue_key, log_pos)
-            results.append(SendResult(SendStatus.SEND_OK, format_unique_id(record.msg_id), to, log_pos, find))
+            result = SendResult(SendStatus.SEND_OK, format_unique_id(record.msg_id), to, log_pos, find)
+            result.recall_handle = recall_handle_of(record, to)
+            results.append(result)
         return results
 
     def publish_queues(self, connection: CallersConnection, topic: str) -> tuple[MessageQueue, ...]:
@@ -181,6 +190,16 @@ def _check_queue(queue: MessageQueue, broker: _Broker, topics: Sequence[str]) ->
         raise ParameterInvalid("queue", str(queue), f"the message goes to topic {stranger!r}")
     if queue.queue_id not in range(2**31):
         raise ParameterInvalid("queue", str(queue), "a queue's number is from 0 to 2,147,483,647")
+
+
+def _check_wait(joined: "_Joined", broker: _Broker, wait: Wait | None) -> None:
+    """Raise ScheduleInvalid for a time of delivery too far for the broker, which else refuses by an error of SQL."""
+    if not isinstance(wait, DeliverAfter | DeliverAt):
+        return
+    [(now, farthest)] = joined.run(joined_append.find_farthest(), broker.target)
+    waits = wait.milliseconds - (now if isinstance(wait, DeliverAt) else 0)
+    if farthest is not None and waits > farthest:
+        raise ScheduleInvalid("deliver_at", f"the message is to wait {waits:,} ms; the limit is {farthest:,}")
 
 
 def _write_queue_nums(joined: "_Joined", broker: _Broker, topics: Sequence[str]) -> dict[str, int]:

@@ -12,7 +12,7 @@ from mqdb.message import MessageQueue, ReceivedMessage
 from mqdb.store import message_index, topics
 from mqdb.store.engine import target_of, transaction, translated
 from mqdb.store.tables import commit_log, queue, topic
-from mqdb.topic import SCHEDULE_TOPIC
+from mqdb.topic import HALF_TOPIC, SCHEDULE_TOPIC
 
 
 class StoredCopy(NamedTuple):
@@ -27,7 +27,7 @@ class StoredCopy(NamedTuple):
 def find_copies(connection: Connection, unique_id: UUID) -> list[StoredCopy]:
     """The copies of a message that somebody can consume, as they were stored; [] where there is none.
 
-    Those that wait for their time are left out, and those whose topic is deleted.
+    Those that wait for their time or the end of their transaction are left out, and those whose topic is deleted.
     """
     with translated(target_of(connection)), transaction(connection):
         positions = [log_pos for _, log_pos, _ in message_index.find(connection, [unique_id], 0)]
@@ -71,6 +71,6 @@ def _at(connection: Connection, log_pos: int) -> list[StoredCopy]:
         select(topic.c.topic, queue.c.queue_id, queue.c.queue_key, commit_log.c.log_pos)
         .join_from(commit_log, queue, queue.c.queue_key == commit_log.c.queue_key)
         .join(topic, topic.c.topic_id == queue.c.topic_id)
-        .where(commit_log.c.log_pos == log_pos, topic.c.topic != SCHEDULE_TOPIC)
+        .where(commit_log.c.log_pos == log_pos, topic.c.topic.not_in((SCHEDULE_TOPIC, HALF_TOPIC)))
     )
     return [StoredCopy(*row) for row in rows]

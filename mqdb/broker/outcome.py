@@ -26,9 +26,11 @@ from uuid import UUID
 from sqlalchemy import Boolean, Connection, DateTime, and_, case, column, func, literal, select, table
 
 from mqdb.errors import StorageRefused
+from mqdb.property import Property
 from mqdb.store import message_index
 from mqdb.store.engine import target_of, transaction, translated
-from mqdb.store.tables import queue, topic
+from mqdb.store.tables import commit_log, queue, topic
+from mqdb.topic import is_system_topic
 
 _activity = table("pg_stat_activity", *map(column, ("pid", "usesysid", "backend_start")), schema="pg_catalog")
 _log_pos = table("log_pos", column("last_value"), schema="mqdb")
@@ -125,9 +127,17 @@ def find_sent(connection: Connection, unique_ids: Sequence[UUID], after_pos: int
     return found
 
 
-def queue_of(connection: Connection, queue_key: int) -> TopicQueue | None:
-    """The queue with that key, None where its topic has been deleted."""
+def queue_of(connection: Connection, stored: StoredAt) -> TopicQueue | None:
+    """The queue that a record is for, also while it waits elsewhere; None where its topic has been deleted."""
     named = select(topic.c.topic, queue.c.queue_id).join(queue, queue.c.topic_id == topic.c.topic_id)
+    real = select(
+        *(commit_log.c.properties[name].astext for name in (Property.REAL_TOPIC.value, Property.REAL_QID.value))
+    )
     with translated(target_of(connection)):
-        row = connection.execute(named.where(queue.c.queue_key == queue_key)).one_or_none()
-    return TopicQueue(*row) if row is not None else None
+        row = connection.execute(named.where(queue.c.queue_key == stored.queue_key)).one_or_none()
+        if row is None or not is_system_topic(row.topic):
+            return TopicQueue(*row) if row is not None else None
+        aim = connection.execute(real.where(commit_log.c.log_pos == stored.log_pos)).one_or_none()
+    if aim is None or aim[0] is None:
+        return TopicQueue(*row)
+    return TopicQueue(aim[0], int(aim[1]))

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, func, select
 
 from mqdb.store.engine import target_of, translated
-from mqdb.store.tables import broker, consume_queue, segment
+from mqdb.store.tables import broker, commit_log, consume_queue, segment
 
 
 class BrokerInfo(NamedTuple):
@@ -34,3 +34,9 @@ def queue_offset_of(connection: Connection, queue_key: int, log_pos: int) -> int
     )
     with translated(target_of(connection)):
         return connection.scalar(entry.order_by(consume_queue.c.queue_offset.desc()).limit(1))
+
+
+def queue_key_of(connection: Connection, log_pos: int) -> int | None:
+    """The queue in which a record is stored, None where the log has dropped it. Uses commit_log_pkey."""
+    with translated(target_of(connection)):
+        return connection.scalar(select(commit_log.c.queue_key).where(commit_log.c.log_pos == log_pos))

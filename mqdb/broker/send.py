@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 from mqdb.errors import TopicNotFound
 from mqdb.message import Message, stored_properties
 from mqdb.property import KEY_SEPARATOR
+from mqdb.schedule import schedule_of
 from mqdb.selector.tags import tag_code
 from mqdb.store import commit_log
 from mqdb.store.commit_log import Record
@@ -31,6 +32,7 @@ def record(
     """The record of a message that `check_message` has passed.
 
     `body` is what to store instead of the message's own, as `sys_flag` says: `mqdb.compression.compressed` makes both.
+    Raises ScheduleInvalid.
     """
     # Positions, not names: this runs for every message sent.
     return Record(
@@ -45,6 +47,8 @@ def record(
         message.body if body is None else body,
         message.flag,
         sys_flag,
+        0,
+        schedule_of(message) if message.system_properties else None,
     )
 
 
@@ -56,8 +60,8 @@ def _json_object(texts: Mapping[str, str]) -> str:
 def append(connection: Connection, records: Sequence[Record], topic: str = "") -> list[int]:
     """Append records of any queues; returns their positions, in the order given. One statement, one round trip.
 
-    All are stored, or none. Raises TopicNotFound (`topic` is for its sentence) when a queue is gone,
-    StorageRefused or BrokerUnavailable when the database says no.
+    All are stored, or none. Raises TopicNotFound (`topic` is for its sentence) when a queue is gone, MessageIllegal
+    for a time of delivery beyond the broker's limit, StorageRefused or BrokerUnavailable when the database says no.
     """
     try:
         return _append(driver(connection), records)

@@ -11,6 +11,7 @@ from mqdb.cli import bench
 from mqdb.cli.config import config
 from mqdb.cli.consume import consume
 from mqdb.cli.consumer import app as consumer
+from mqdb.cli.cron import app as cron
 from mqdb.cli.delay import app as delay
 from mqdb.cli.demo.command import demo
 from mqdb.cli.dlq.commands import app as dlq
@@ -20,7 +21,9 @@ from mqdb.cli.options import Command, Group
 from mqdb.cli.selector import app as selector
 from mqdb.cli.send import send
 from mqdb.cli.serve import serve
+from mqdb.cli.timer import app as timer
 from mqdb.cli.topic import app as topic
+from mqdb.cli.transaction import app as transaction
 from mqdb.errors import MqdbError, SelectorSyntaxError
 
 INTERRUPTED = 128 + 2
@@ -69,8 +72,11 @@ app.add_typer(topic, name="topic")
 app.add_typer(group, name="group")
 app.add_typer(consumer, name="consumer")
 app.add_typer(delay, name="delay")
+app.add_typer(cron, name="cron")
 app.add_typer(dlq, name="dlq")
+app.add_typer(transaction, name="transaction")
 app.add_typer(selector, name="selector")
+app.add_typer(timer, name="timer")
 bench.register(app)
 
 

@@ -64,6 +64,7 @@ class Fixed:
     keys: tuple[str, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
     sharding_key: str | None = None
+    schedule: Mapping[str, str] = field(default_factory=dict)
 
 
 class Outgoing(NamedTuple):
@@ -90,7 +91,7 @@ def parse_property(text: str) -> tuple[str, str]:
 
 def text_message(body: bytes, fixed: Fixed, line: int = 0) -> Outgoing:
     """A message whose body is given."""
-    message = Message(fixed.topic, body, fixed.tag, fixed.keys, fixed.properties)
+    message = Message(fixed.topic, body, fixed.tag, fixed.keys, fixed.properties, system_properties=fixed.schedule)
     return Outgoing(message, fixed.sharding_key, line)
 
 
@@ -173,6 +174,7 @@ def _message(
         value(columns.tag) or fixed.tag,
         (*fixed.keys, *keys),
         {**fixed.properties, **found},
+        system_properties=fixed.schedule,
     )
     return Outgoing(message, value(columns.sharding_key) or fixed.sharding_key, line)
 

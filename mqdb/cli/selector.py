@@ -59,6 +59,7 @@ def explain(
       mqdb selector explain "NOT a = 'x'"
       mqdb selector explain "price > 10.5" --topic orders --last 10000
       mqdb selector explain "price > 10" --json | jq -r .warnings[]
+      mqdb selector explain -- "-a > 0"   # after -- nothing is an option
     """
     settings = start(context)
     from mqdb.selector import compile_selector

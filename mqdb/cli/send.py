@@ -26,6 +26,7 @@ from mqdb.cli.records import (
     suffix_format,
     text_message,
 )
+from mqdb.cli.schedule import parse_schedule
 from mqdb.cli.sender import Sender
 from mqdb.errors import MqdbError, ParameterInvalid
 from mqdb.message import check_message
@@ -43,6 +44,7 @@ class Source(NamedTuple):
     size: int | None
 
 
+_LATER = "Delivery later"
 _COLUMNS = "Columns of CSV, fields of JSON lines"
 
 
@@ -75,6 +77,24 @@ def send(
     ] = None,
     sharding_key: Annotated[
         str | None, typer.Option(help="Messages with the same one go to one queue, in order.")
+    ] = None,
+    delay_level: Annotated[
+        int,
+        typer.Option(
+            metavar="LEVEL",
+            rich_help_panel=_LATER,
+            help="Deliver after the delay of this level, a line of the broker's table: mqdb delay list.",
+        ),
+    ] = 0,
+    delay: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", rich_help_panel=_LATER, help="Deliver so much later: 90s, 15m, 2h, 7d."),
+    ] = None,
+    deliver_at: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", rich_help_panel=_LATER, help="Deliver at this time: 2026-07-14T09:30, or with +02:00."
+        ),
     ] = None,
     tag_column: Annotated[str | None, typer.Option(metavar="NAME", rich_help_panel=_COLUMNS, help="The tag.")] = None,
     key_column: Annotated[
@@ -112,9 +132,11 @@ def send(
       mqdb send orders -f orders.jsonl --tag-column status --key-column id --body-column payload
       mqdb send flights -f flights.csv --tag-column carrier --key-column tailnum --property-column origin
                 --sharding-column tailnum --null NA
+      mqdb send reminders 'pay order-17' --delay 90s
     """
     settings = start(context)
-    fixed = Fixed(topic, tag, tuple(key or ()), dict(map(parse_property, prop or ())), sharding_key)
+    properties, schedule = dict(map(parse_property, prop or ())), parse_schedule(delay_level, delay, deliver_at)
+    fixed = Fixed(topic, tag, tuple(key or ()), properties, sharding_key, schedule)
     columns = Columns(tag_column, tuple(key_column or ()), tuple(property_column or ()), sharding_column, body_column)
     nulls = frozenset(null or ())
     with ExitStack() as resources:

@@ -1,7 +1,8 @@
 """How `mqdb send` sends: in batches where it can, in order where it must.
 
-Messages without a sharding key go in batches, each to one queue and stored as a whole or not at all. Those with one
-go one by one, from several threads, so that the messages of each key stay in order and the client gathers the sends.
+Messages without a sharding key go in batches, each to one queue and stored as a whole or not at all. Those with one,
+and those that are to be delivered later, go one by one, from several threads, so that the messages of each key stay in
+order and the client gathers the sends.
 """
 
 import time
@@ -14,6 +15,7 @@ from mqdb.cli.records import Outgoing
 from mqdb.cli.sharing import in_order_by_key
 from mqdb.errors import MqdbError
 from mqdb.message import Message
+from mqdb.schedule import schedule_of
 
 if TYPE_CHECKING:
     from mqdb.settings import Settings
@@ -63,8 +65,8 @@ class Sender:
 
     def send(self, messages: Sequence[Outgoing]) -> None:
         """Send messages that `check_message` has passed."""
-        if any(each.sharding_key is not None for each in messages):
-            self._report(in_order_by_key(messages, lambda each: each.sharding_key, self._send_one, _THREADS))
+        if any(each.sharding_key is not None or schedule_of(each.message) is not None for each in messages):
+            self._report(in_order_by_key(messages, _key, self._send_one, _THREADS))
         elif len(messages) == 1:
             self._report([self._send_one(messages[0])])
         else:
@@ -110,3 +112,8 @@ class Sender:
         seconds = time.monotonic() - self._started
         rate = self.sent / max(seconds, 1e-9)
         print(f"sent {self.sent:,} messages to topic {self._topic} in {seconds:.2f} s ({rate:,.0f}/s)")
+
+
+def _key(outgoing: Outgoing) -> object:
+    """What keeps messages in order; without a sharding key nothing does."""
+    return id(outgoing) if outgoing.sharding_key is None else outgoing.sharding_key

@@ -23,6 +23,13 @@ def check(root: Node) -> None:
             raise Refusal(node.position, f"the expression holds more than {MAX_VALUES} different values and names")
 
 
+def count_parameters(root: Node) -> int:
+    """How many parameters the clause of a selector has, at most."""
+    nodes = list(syntax.walk(root))
+    # With a minus a number is another one.
+    return len(set(map(_value, nodes))) + sum(isinstance(node, syntax.Negative) for node in nodes)
+
+
 def _value(node: Node) -> object:
     match node:
         case syntax.Property(value) | syntax.StringLiteral(value) | syntax.Contains(_, _, value):

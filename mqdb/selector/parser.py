@@ -12,6 +12,7 @@ from lark import Lark, Token, Transformer, UnexpectedInput, UnexpectedToken, v_a
 
 from mqdb.errors import shown
 from mqdb.selector import syntax
+from mqdb.selector.subscription import find_unstorable
 from mqdb.selector.syntax import Node, Refusal
 
 #: Parentheses, NOT, signs, and each further operator in a chain like `a = b = c`, one in the other.
@@ -70,8 +71,7 @@ def parse(text: str) -> Node:
 
 
 def _refuse_unstorable(text: str) -> None:
-    found = re.search("[\0\ud800-\udfff]", text)
-    if found:
+    if found := find_unstorable(text):
         raise Refusal(found.start(), f"PostgreSQL cannot hold the character U+{ord(found[0]):04X}")
 
 

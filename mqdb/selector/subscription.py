@@ -4,9 +4,12 @@ The database narrows its search by the filter, and says yes too often for one ki
 So a reader looks at the tag again (`matches`), and nothing else. RocketMQ: SubscriptionData, ExpressionType.
 """
 
+import re
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
+
+_UNSTORABLE: Final = re.compile("[\0\ud800-\udfff]")
 
 
 class ExpressionType(StrEnum):
@@ -46,3 +49,8 @@ class SubscriptionData(NamedTuple):
 def stored_form(filters: Mapping[str, MessageFilter]) -> list[SubscriptionData]:
     """Filters by topic, as they are stored."""
     return [SubscriptionData(topic, each.expression_type, each.canonical_text) for topic, each in filters.items()]
+
+
+def find_unstorable(text: str) -> re.Match[str] | None:
+    """The first character of a filter that PostgreSQL cannot hold, in no message either: U+0000, half of a pair."""
+    return _UNSTORABLE.search(text)

@@ -11,7 +11,7 @@ from typing import ClassVar, Final
 
 from mqdb.errors import TagExpressionInvalid
 from mqdb.property import BLANKS
-from mqdb.selector.subscription import ExpressionType
+from mqdb.selector.subscription import ExpressionType, find_unstorable
 
 ALL_TAGS: Final = "*"
 SEPARATOR: Final = "||"
@@ -47,10 +47,12 @@ def parse_tag_expression(text: str | None) -> TagExpression:
     Blanks around a tag are dropped (Java's, so U+00A0 and U+3000 stay), and so are empty parts.
     `*` among other tags, or with blanks around it, is an ordinary tag. Nothing but separators
     raises TagExpressionInvalid; nothing but blanks is legal and matches no message.
-    Source: FilterAPI.buildSubscriptionData.
+    Source: FilterAPI.buildSubscriptionData. What PostgreSQL cannot hold is refused, too: no message has such a tag.
     """
     if not text or text == ALL_TAGS:
         return TagExpression(ALL_TAGS, frozenset(), (), matches_all=True)
+    if found := find_unstorable(text):
+        raise TagExpressionInvalid(text, f"PostgreSQL cannot hold the character U+{ord(found[0]):04X}")
     parts = text.split(SEPARATOR)
     if not any(parts):
         raise TagExpressionInvalid(text, "holds no tag; write tags with || between them, or * for all")

@@ -132,10 +132,12 @@ def _whole_number(node: Node) -> Iterator[str]:
     whole = [number for side in sides if isinstance(number := _magnitude(side), IntegerLiteral)]
     if whole:
         kind, most = ("an int", MAX_INT) if whole[0].value <= MAX_INT else ("a long", 2**63 - 1)
-        values = [number.value for number in whole]
+        values = [value for side in sides if isinstance(value := _number(side), int)]
         remedies = [written(DoubleLiteral(float(value))) for value in values if value]
         if 0 in values:
-            remedies.append("1e-300 or -1e-300 (0.0 is refused)")
+            nearly = "NOT BETWEEN" if isinstance(node, Equal) and node.is_negated else "BETWEEN"
+            equal = f"{name} {nearly} -1e-300 AND 1e-300"
+            remedies.append(f"{equal if isinstance(node, Equal) else '1e-300 or -1e-300'} (0.0 is refused)")
         remedy = f"for decimals write {' and '.join(remedies)}"
         yield f"reads {name} as {kind}: '5.5', ' 5', 'abc' and what is above {most} are errors; {remedy}"
 

@@ -5,6 +5,7 @@
     segment_keeper   makes, closes, seals and drops segments
     client_reaper    takes clients that are gone out of their groups
     delay_deliverer  brings delayed messages and retries when their time has come
+    cron_sender      sends recurring messages at their times
     leadership       elects the one process that runs the others
 
 All have one shape, which `mqdb.service.service` describes.

@@ -13,6 +13,8 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from sqlalchemy import Connection, func, select
 
 from mqdb.broker.delay import first_undelivered_segment
+from mqdb.broker.timers import first_uncollected_segment
+from mqdb.broker.transaction_checks import first_unresolved_segment
 from mqdb.service.retention import (
     Retention,
     SegmentSizing,
@@ -135,13 +137,13 @@ class SegmentKeeper(PeriodicService[KeeperCounts]):
         writes_to = checkpoints.newest(connection)["dispatch"].segment
         disk_used = config.disk_used_percent() if config.disk_used_percent is not None else None
         old = expired(config.retention, now, known, writes_to, disk_used)
-        if old and (going := before_delays(old, first_undelivered_segment(connection))):
+        if old and (going := before_delays(old, _first_waiting_segment(connection))):
             return going
         oldest = to_make_room(config.retention, known, writes_to, disk_used)
         if not oldest or self._context.clock.monotonic() < self._force_again_at:
             return []
         self._force_again_at = self._context.clock.monotonic() + config.force_pause.total_seconds()
-        going = before_delays(oldest, first_undelivered_segment(connection))
+        going = before_delays(oldest, _first_waiting_segment(connection))
         what = "dropping messages early, the disk is full" if going else "the disk is full of messages that wait"
         logger.warning(what, extra={"disk_used_percent": disk_used})
         return going
@@ -178,3 +180,9 @@ class SegmentKeeper(PeriodicService[KeeperCounts]):
         counts.redrives_pruned = dead_letters.prune_redrives(connection)
         if counts.redrives_pruned:
             logger.info("forgot redrives of which the log holds nothing", extra={"count": counts.redrives_pruned})
+
+
+def _first_waiting_segment(connection: Connection) -> int:
+    """The segment of the first message that stands there only, and waits for its time or the end of its transaction."""
+    first = first_undelivered_segment, first_uncollected_segment, first_unresolved_segment
+    return min(segment_of(connection) for segment_of in first)

@@ -62,6 +62,7 @@ class Registration(NamedTuple):
     subscriptions: Sequence[SubscriptionData] = ()
     subscription_version: int = 0
     is_renewal: bool = False
+    checks_transactions: bool = False
 
 
 def announce(connection: Connection, client_id: str) -> bool:
@@ -78,8 +79,9 @@ def add(connection: Connection, registration: Registration) -> None:
         "message_model": registration.message_model,
         "language": registration.language,
         "version": registration.version,
+        "checks_transactions": registration.checks_transactions,
     }
-    renewed = {"heartbeat_at": func.mqdb.now(), "version": registration.version}
+    renewed = {"heartbeat_at": func.mqdb.now()} | {name: row[name] for name in ("version", "checks_transactions")}
     connection.execute(insert(client).values(row).on_conflict_do_update(constraint="client_pkey", set_=renewed))
 
 
@@ -127,6 +129,23 @@ def is_live(connection: Connection, client_id: str) -> bool:
     """Whether a client of that id is registered, and its connection is open."""
     its_rows = client.c.client_id == client_id, locks.presence_key(client.c.client_id).in_(_held_keys())
     return bool(connection.scalar(select(exists().where(*its_rows))))
+
+
+def live_checkers(connection: Connection, groups: Sequence[str]) -> dict[str, list[str]]:
+    """The producers that can be asked about transactions of these groups and whose connections are open, sorted.
+
+    Groups that have none are left out.
+    """
+    asked = select(client.c.group_name, client.c.client_id).where(
+        client.c.group_name.in_(groups),
+        client.c.kind == ClientKind.PRODUCER,
+        client.c.checks_transactions,
+        locks.presence_key(client.c.client_id).in_(_held_keys()),
+    )
+    found: dict[str, list[str]] = {}
+    for group, client_id in connection.execute(asked.order_by(client.c.group_name, client.c.client_id)):
+        found.setdefault(group, []).append(client_id)
+    return found
 
 
 def count_consumers(connection: Connection) -> int:

@@ -2,6 +2,9 @@
 
 An append is one INSERT: no lock, no counter, no NOTIFY. Its position comes from a sequence; its offset in
 the queue comes later, from dispatch. RocketMQ: CommitLog.
+
+Records that wait are appended by a statement of their own, which asks the database where each goes: the time of
+delivery is by its clock, and the levels are those of this moment. It takes others along.
 """
 
 from collections.abc import Sequence
@@ -24,6 +27,7 @@ from sqlalchemy import (
     insert,
     literal_column,
     select,
+    true,
 )
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.dialects.postgresql import UUID as PgUUID
@@ -31,12 +35,17 @@ from sqlalchemy.sql import FromClause
 from sqlalchemy.sql.selectable import LateralFromClause
 from sqlalchemy.types import TypeEngine
 
+from mqdb.schedule import Wait
 from mqdb.store.engine import text_of
+from mqdb.store.placement import WAIT_TYPES, clock, placed, wait_arrays
 from mqdb.store.tables import commit_log, queue
 
 
 class Record(NamedTuple):
-    """A record to append. `properties` is JSON text; `keys` are separated by blanks."""
+    """A record to append. `properties` is JSON text; `keys` are separated by blanks.
+
+    One with a `wait` goes to the system queue for it first, and `queue_key` is the queue that it is for.
+    """
 
     queue_key: int
     tags_code: int
@@ -50,6 +59,11 @@ class Record(NamedTuple):
     flag: int = 0
     sys_flag: int = 0
     reconsume_times: int = 0
+    wait: Wait | None = None
+
+    def columns(self) -> dict[str, Any]:
+        """What goes into the log as it is, by the names of its columns."""
+        return dict(zip(_TYPES, self, strict=False))
 
 
 _TYPES: dict[str, TypeEngine[Any]] = {
@@ -94,8 +108,20 @@ def _append_many(shared: tuple[str, ...] = ()) -> str:
     return text_of(insert(commit_log).from_select(list(_TYPES), rows).returning(commit_log.c.log_pos))
 
 
+def _append_waiting() -> str:
+    """Any number of records in the order given, of which some wait."""
+    types = _TYPES | WAIT_TYPES
+    arrays = [cast(bindparam(name), ARRAY(Text() if name == "properties" else type_)) for name, type_ in types.items()]
+    given = func.unnest(*arrays).table_valued(*types).render_derived("given")
+    now = clock()
+    place, values = placed({name: cast(given.c[name], type_) for name, type_ in types.items()}, now)
+    rows = select(*values.values()).select_from(now.join(given, true()).join(place, true()))
+    return text_of(insert(commit_log).from_select(list(values), rows).returning(commit_log.c.log_pos))
+
+
 APPEND_ONE = _append_one()
 APPEND_MANY = _append_many()
+APPEND_WAITING = _append_waiting()
 
 
 #: The log as `record_of` reads it.
@@ -131,9 +157,12 @@ def append(connection: "psycopg.Connection[Any]", records: Sequence[Record]) -> 
 
     Raises psycopg's NotNullViolation when a record's queue does not exist.
     """
-    if len(records) == 1:
+    if len(records) == 1 and records[0].wait is None:
         return [row[0] for row in connection.execute(APPEND_ONE, records[0]._asdict())]
     columns: dict[str, Any] = dict(zip(Record._fields, map(list, zip(*records, strict=True)), strict=True))
+    waits = columns.pop("wait")
+    if waits.count(None) < len(records):
+        return [row[0] for row in connection.execute(APPEND_WAITING, columns | wait_arrays(waits))]
     shared = tuple(name for name in _SHARABLE if columns[name].count(columns[name][0]) == len(records))
     columns.update((name, columns[name][0]) for name in shared)
     return [row[0] for row in connection.execute(_append_many(shared), columns)]

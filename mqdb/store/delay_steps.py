@@ -18,7 +18,6 @@ from sqlalchemy import (
     and_,
     any_,
     bindparam,
-    case,
     cast,
     delete,
     exists,
@@ -30,16 +29,15 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.sql import FromClause
-from sqlalchemy.sql.selectable import LateralFromClause
 from sqlalchemy.types import TypeEngine
 
-from mqdb.property import Property
 from mqdb.store import locks
 from mqdb.store.commit_log import KEPT, cl, record_of
-from mqdb.store.consume_queue import ONE, ZERO
+from mqdb.store.consume_queue import ZERO
 from mqdb.store.engine import driver, text_of
-from mqdb.store.tables import commit_log, consume_queue, delay_offset, queue, subscription_group, topic
-from mqdb.topic import HALF_TOPIC, RETRY_PREFIX
+from mqdb.store.real_queue import aim_of, target_of
+from mqdb.store.tables import commit_log, consume_queue, delay_offset, subscription_group
+from mqdb.topic import RETRY_PREFIX
 
 cq = consume_queue.alias("cq")
 
@@ -95,17 +93,6 @@ def _constant(value: str) -> ColumnElement[str]:
     return literal_column(f"'{value}'::text", Text)
 
 
-def _property(name: Property) -> ColumnElement[str]:
-    return cast(cl.c.properties.op("->>")(_constant(name)), Text)
-
-
-#: Which queue a message is for, as it says itself.
-_AIM: Final = (
-    _property(Property.REAL_TOPIC).label("real_topic"),
-    cast(_property(Property.REAL_QID), Integer).label("real_queue_id"),
-)
-
-
 def _steps(name: str) -> TableValuedAlias:
     arrays = (cast(bindparam(column), ARRAY(type_)) for column, type_ in _TYPES.items())
     return func.unnest(*arrays).table_valued(*_TYPES, with_ordinality="ordinal").render_derived(name)
@@ -136,24 +123,6 @@ def _entries() -> FromClause:
         .order_by(step.c.ordinal, of_step.c.queue_offset)
         .offset(ZERO)
         .subquery("entry")
-    )
-
-
-def _target_of(record: FromClause) -> LateralFromClause:
-    """The queue that a message is for; where its topic has become smaller, another one of it.
-
-    Uses topic_topic_key and queue_topic_id_queue_id_key.
-    """
-    return (
-        select(queue.c.queue_key)
-        .join(topic, topic.c.topic_id == queue.c.topic_id)
-        .where(
-            topic.c.topic == record.c.real_topic,
-            topic.c.topic != _constant(HALF_TOPIC),
-            queue.c.queue_id == func.greatest(record.c.real_queue_id, ZERO) % topic.c.read_queue_nums,
-        )
-        .limit(ONE)
-        .lateral("target")
     )
 
 
@@ -190,8 +159,8 @@ def _take() -> str:
     }
     taken = insert(delay_offset).from_select(list(columns), select(*columns.values())).cte("taken")
     entry = _entries()
-    record = record_of(entry, *(cl.c[name] for name in _KEPT), *_AIM)
-    target = _target_of(record)
+    record = record_of(entry, *(cl.c[name] for name in _KEPT), *aim_of(cl))
+    target = target_of(record)
     values: dict[str, ColumnElement[Any]] = {name: record.c[name] for name in _KEPT}
     values |= {"queue_key": target.c.queue_key, "tags_code": func.mqdb.tag_code(record.c.tags)}
     sources = entry.join(record, true()).join(target, true())
@@ -202,8 +171,8 @@ def _take() -> str:
 
 def _strays() -> str:
     entry = _entries()
-    record = record_of(entry, cl.c.log_pos, *_AIM)
-    target = _target_of(record)
+    record = record_of(entry, cl.c.log_pos, *aim_of(cl))
+    target = target_of(record)
     columns = (
         *(entry.c[name] for name in ("level", "queue_key", "queue_offset", "log_pos")),
         record.c.log_pos.is_not(None),
@@ -230,15 +199,8 @@ HELD: Final = _held()
 
 
 def begin(connection: Connection) -> bool:
-    """Be the one who takes steps, until the end of the transaction; False while another session is.
-
-    The transaction then commits durably, whatever the session has chosen: a step that is lost is taken twice.
-    """
-    name = "synchronous_commit"
-    is_lax = func.current_setting(name).in_(["off", "local", "remote_write"])
-    durable = case((is_lax, func.set_config(name, "on", True)))
-    is_mine = func.pg_try_advisory_xact_lock(locks.LOCK_CLASS, locks.DELAY)
-    return bool(connection.execute(select(is_mine, durable)).scalar_one())
+    """Be the one who takes steps, until the end of the transaction, which is durable; False while another is."""
+    return locks.take_durably(connection, locks.DELAY)
 
 
 def take(connection: Connection, steps: Sequence[Step], window: Window) -> int:

@@ -39,6 +39,7 @@ from mqdb.errors import (
     TopicNotAllowed,
     TopicNotFound,
     TopicNotWritable,
+    TransactionRefused,
 )
 
 #: Give up on a lost host in about 15 s; a connection attempt in 5 s.
@@ -214,6 +215,8 @@ def _from_function(sqlstate: str, reason: str) -> MqdbError:
             return NotSupported(reason.partition(":")[0])
         case "013":
             return MessageIllegal(reason)
+        case "016" if "reject_transaction_message" in reason:
+            return TransactionRefused(reason.partition('"')[2].partition('"')[0])
         case "016":
             topic = reason.partition('"')[2].partition('"')[0]
             perm = re.search(r"permission is (\d)", reason)

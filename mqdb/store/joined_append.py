@@ -21,18 +21,21 @@ from sqlalchemy import (
     and_,
     bindparam,
     cast,
+    extract,
     func,
     insert,
     literal_column,
     select,
+    true,
 )
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
-from sqlalchemy.sql import ClauseElement
+from sqlalchemy.sql import ClauseElement, FromClause
 from sqlalchemy.types import TypeEngine
 
 from mqdb.store.commit_log import Record
 from mqdb.store.engine import text_of
-from mqdb.store.tables import commit_log, queue, topic
+from mqdb.store.placement import WAIT_TYPES, clock, placed, wait_values
+from mqdb.store.tables import broker, commit_log, queue, topic
 from mqdb.topic import Perm
 
 
@@ -50,12 +53,16 @@ def append(
 
     `topics` says to which topic each goes; there it goes to queue `queue_id`, or else to the one that has the turn:
     `turns` has a number for each topic. The answer is log_pos, queue_key and queue_id of each record, or no row at
-    all. Uses topic_topic_key and queue_topic_id_queue_id_key.
+    all. Uses topic_topic_key and queue_topic_id_queue_id_key. A record that waits goes alone: queue_key is that of the
+    queue where it waits, and queue_id that of the one that it is for.
     """
     # Int8: else psycopg takes the smallest type for each number, and prepares the text for each anew.
     if len(records) == 1:
         target: dict[str, object] = {"topic": topics[0], "turn": Int8(turns[topics[0]]), "queue_id": queue_id}
-        return Statement(_APPEND_ONE, records[0]._asdict() | target)
+        values = records[0]._asdict() | target
+        if records[0].wait is not None:
+            return Statement(_APPEND_WAITING, values | wait_values(records[0].wait))
+        return Statement(_APPEND_ONE, values)
     columns = dict(zip(Record._fields, map(list, zip(*records, strict=True)), strict=True))
     numbers = {name: number for number, name in enumerate(turns, start=1)}
     target = {
@@ -72,7 +79,12 @@ def find_topics(names: Sequence[str]) -> Statement:
     return Statement(_FIND_TOPICS, {"names": list(names)})
 
 
-_TYPES: Final[dict[str, TypeEngine[Any]]] = {name: commit_log.c[name].type for name in Record._fields}
+def find_farthest() -> Statement:
+    """The answer is the time of the broker in milliseconds since 1970, and how far ahead a time of delivery may lie."""
+    return Statement(_FIND_FARTHEST, {})
+
+
+_TYPES: Final[dict[str, TypeEngine[Any]]] = {name: commit_log.c[name].type for name in Record._fields if name != "wait"}
 
 # What all messages of one call have in common.
 _SHARED: Final = ("born_time", "born_host", "reconsume_times")
@@ -91,22 +103,25 @@ def _array(name: str, type_: TypeEngine[Any]) -> ColumnElement[Any]:
     return cast(bindparam(name), ARRAY(Text() if isinstance(type_, JSONB) else type_))
 
 
-def _is_target(name: ColumnElement[str], turn: ColumnElement[int]) -> ColumnElement[bool]:
-    """Whether rows of topic and queue are where a message goes."""
-    chosen = func.coalesce(_value("queue_id", Integer()), turn % topic.c.write_queue_nums)
+def _is_target(found: FromClause, turn: ColumnElement[int]) -> ColumnElement[bool]:
+    """Whether the queue of a row is where a message to the topic of `found` goes."""
+    chosen = func.coalesce(_value("queue_id", Integer()), turn % found.c.write_queue_nums)
     return and_(
-        topic.c.topic == name,
-        topic.c.perm.bitwise_and(literal_column(str(int(Perm.WRITE)))) != literal_column("0"),
-        queue.c.topic_id == topic.c.topic_id,
+        found.c.perm.bitwise_and(literal_column(str(int(Perm.WRITE)))) != literal_column("0"),
+        queue.c.topic_id == found.c.topic_id,
         queue.c.queue_id == chosen,
-        queue.c.queue_id < topic.c.write_queue_nums,
+        queue.c.queue_id < found.c.write_queue_nums,
     )
+
+
+def _is_only_target() -> ColumnElement[bool]:
+    """Whether rows of topic and queue are where the one message goes."""
+    return and_(topic.c.topic == _value("topic", Text()), _is_target(topic, _value("turn", BigInteger())))
 
 
 def _append_one() -> str:
     values = [_value(name, type_) for name, type_ in _TYPES.items() if name != "queue_key"]
-    is_target = _is_target(_value("topic", Text()), _value("turn", BigInteger()))
-    row = select(queue.c.queue_key, *values).select_from(topic, queue).where(is_target)
+    row = select(queue.c.queue_key, *values).select_from(topic, queue).where(_is_only_target())
     # RETURNING sees the new row only; Core would name the table of `commit_log.c.queue_key` in FROM again.
     found = queue.alias("found")
     queue_id = select(found.c.queue_id).where(found.c.queue_key == literal_column("commit_log.queue_key"))
@@ -114,13 +129,31 @@ def _append_one() -> str:
     return _text(append_.returning(commit_log.c.log_pos, commit_log.c.queue_key, queue_id.scalar_subquery()))
 
 
+def _append_waiting() -> str:
+    types = _TYPES | WAIT_TYPES
+    values = {name: _value(name, type_) for name, type_ in types.items() if name != "queue_key"}
+    target = (
+        select(queue.c.queue_key, queue.c.queue_id).select_from(topic, queue).where(_is_only_target()).cte("target")
+    )
+    now = clock()
+    place, columns = placed({"queue_key": target.c.queue_key} | values, now)
+    row = select(*columns.values()).select_from(target.join(now, true()).join(place, true()))
+    append_ = insert(commit_log).from_select(list(columns), row)
+    stored = append_.returning(commit_log.c.log_pos, commit_log.c.queue_key).cte("stored")
+    return _text(
+        select(stored.c.log_pos, stored.c.queue_key, target.c.queue_id).select_from(stored.join(target, true()))
+    )
+
+
 def _append_many() -> str:
     names = _array("topic", Text())
     turns = _array("turn", BigInteger())
     wanted = func.unnest(names, turns).table_valued("topic", "turn", with_ordinality="number").render_derived("wanted")
-    is_target = _is_target(wanted.c.topic, wanted.c.turn)
+    # The limit binds it to the index; joined, all topics may be read.
+    found = select(topic).where(topic.c.topic == wanted.c.topic).limit(literal_column("1", Integer)).lateral("found")
     columns = (wanted.c.number, queue.c.queue_key, queue.c.queue_id)
-    target = select(*columns).select_from(wanted, topic, queue).where(is_target).cte("target")
+    sources = wanted.join(found, true()).join(queue, _is_target(found, wanted.c.turn))
+    target = select(*columns).select_from(sources).cte("target")
 
     own = {name: type_ for name, type_ in _TYPES.items() if name not in ("queue_key", *_SHARED)}
     arrays = [_array("target", Integer()), *(_array(name, type_) for name, type_ in own.items())]
@@ -139,8 +172,15 @@ def _append_many() -> str:
 
 _APPEND_ONE: Final = _append_one()
 _APPEND_MANY: Final = _append_many()
+_APPEND_WAITING: Final = _append_waiting()
 _FIND_TOPICS: Final = _text(
     select(topic.c.topic, topic.c.perm, topic.c.write_queue_nums).where(
         topic.c.topic == func.any(_array("names", Text()))
+    )
+)
+_FIND_FARTHEST: Final = _text(
+    select(
+        cast(func.ceil(extract("epoch", func.mqdb.now()) * literal_column("1000")), BigInteger),
+        broker.c.timer_max_delay_ms,
     )
 )

@@ -8,7 +8,7 @@ The presence of a client is a lock of a session on one 64-bit number, `presence_
 
 from typing import Final
 
-from sqlalchemy import ColumnElement, bindparam, func
+from sqlalchemy import ColumnElement, Connection, bindparam, case, func, select
 
 LOCK_CLASS: Final = int.from_bytes(b"mqdb")
 
@@ -20,6 +20,24 @@ LEADER: Final = 1
 
 #: Held by a transaction that delivers delayed messages.
 DELAY: Final = 2
+
+#: Held by a transaction that delivers timers, or takes one back: SQL writes 3.
+TIMER: Final = 3
+
+#: Held by a transaction that looks after half messages.
+TRANSACTION: Final = 4
+
+
+def take_durably(connection: Connection, number: int) -> bool:
+    """Take a service's lock until the end of the transaction; False while another session has it.
+
+    The transaction then commits durably, whatever the session has chosen: a step that is lost would be taken twice.
+    """
+    name = "synchronous_commit"
+    is_lax = func.current_setting(name).in_(["off", "local", "remote_write"])
+    durable = case((is_lax, func.set_config(name, "on", True)))
+    is_mine = func.pg_try_advisory_xact_lock(LOCK_CLASS, number)
+    return bool(connection.execute(select(is_mine, durable)).scalar_one())
 
 
 def presence_key(client_id: ColumnElement[str] | str) -> ColumnElement[int]:

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, TableClause, column, func, select, table, upd
 
 import mqdb
 from mqdb.dsn import redact
-from mqdb.errors import ParameterInvalid, SchemaMissing, SchemaTooNew, SchemaTooOld
+from mqdb.errors import EncodingNotSupported, ParameterInvalid, SchemaMissing, SchemaTooNew, SchemaTooOld
 from mqdb.store import locks, tables
 from mqdb.store.engine import create_engine, target_of, translated
 
@@ -19,7 +19,8 @@ from mqdb.store.engine import create_engine, target_of, translated
 def upgrade(dsn: str, revision: str = "head", *, broker_name: str | None = None) -> None:
     """Bring the schema of a database to a revision, in one transaction; a name is given to the broker on the way.
 
-    Two callers at once: the second waits for the first and finds nothing to do. Raises SchemaTooNew.
+    Two callers at once: the second waits for the first and finds nothing to do. Raises SchemaTooNew,
+    EncodingNotSupported.
     """
     engine = create_engine(dsn, prepared=False).execution_options(isolation_level="READ COMMITTED")
     with translated(redact(dsn)):
@@ -29,6 +30,7 @@ def upgrade(dsn: str, revision: str = "head", *, broker_name: str | None = None)
                 config = _config()
                 config.attributes["connection"] = connection
                 _refuse_newer(current(connection))
+                _refuse_encoding(connection)
                 command.upgrade(config, revision)
                 if broker_name is not None:
                     connection.execute(update(tables.broker).values(broker_name=broker_name))
@@ -88,6 +90,12 @@ def check_revision(found: str | None, target: str) -> None:
 def _refuse_newer(found: str | None) -> None:
     if found is not None and found not in _known():
         raise SchemaTooNew(found, head())
+
+
+def _refuse_encoding(connection: Connection) -> None:
+    encoding: str = connection.execute(select(func.current_setting("server_encoding"))).scalar_one()
+    if encoding != "UTF8":
+        raise EncodingNotSupported(target_of(connection), encoding)
 
 
 def _known() -> set[str]:

@@ -5,15 +5,20 @@ RocketMQ: ExpressionForRetryMessageFilter, BrokerConfig.filterSupportRetry.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from sqlalchemy import ColumnElement, case, not_, or_, true
 
+from mqdb.errors import ParameterInvalid
 from mqdb.property import Property
 from mqdb.selector import Selector
+from mqdb.selector.check import count_parameters
 from mqdb.selector.subscription import ExpressionType, MessageFilter
 from mqdb.selector.tags import ALL_TAGS, parse_tag_expression
 from mqdb.store.filter_settings import filter_support_retry
+
+#: Parameters of one statement. PostgreSQL takes 65,535; the others are the pull's own.
+MAX_PARAMETERS: Final = 65_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,18 @@ class RetryFilter:
 
 
 def retry_filter(filters: Mapping[str, MessageFilter]) -> MessageFilter:
-    """The filter on the retry topic of a group with these filters: everything, but for SQL92."""
+    """The filter on the retry topic of a group with these filters: everything, but for SQL92.
+
+    Raises ParameterInvalid where the filters together hold more than a pull can carry.
+    """
     selectors = tuple((topic, each) for topic, each in sorted(filters.items()) if isinstance(each, Selector))
-    return RetryFilter(selectors) if selectors else parse_tag_expression(ALL_TAGS)
+    if not selectors:
+        return parse_tag_expression(ALL_TAGS)
+    count = sum(count_parameters(selector.tree) for _, selector in selectors)
+    if count > MAX_PARAMETERS:
+        topics = ", ".join(topic for topic, _ in selectors)
+        reason = (
+            f"their SQL92 filters judge retries together, and hold {count:,} values; {MAX_PARAMETERS:,} is the limit"
+        )
+        raise ParameterInvalid("subscriptions", topics, reason)
+    return RetryFilter(selectors)

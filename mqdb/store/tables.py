@@ -71,6 +71,8 @@ broker = Table(
     Column("created_at", _timestamp, nullable=False),
     Column("enable_property_filter", Boolean, nullable=False, server_default=text("true")),
     Column("filter_support_retry", Boolean, nullable=False, server_default=text("false")),
+    Column("timer_max_delay_ms", BigInteger, CheckConstraint("timer_max_delay_ms > 0")),
+    Column("reject_transaction_message", Boolean, nullable=False, server_default=text("false")),
     CheckConstraint("segment_size > 0"),
 )
 
@@ -245,6 +247,7 @@ client = Table(
     Column("version", Text, nullable=False),
     Column("registered_at", _timestamp, nullable=False, server_default=_now),
     Column("heartbeat_at", _timestamp, nullable=False, server_default=_now),
+    Column("checks_transactions", Boolean, nullable=False, server_default=text("false")),
     Index("client_group", "group_name", "kind"),
 )
 
@@ -321,6 +324,81 @@ delay_offset = Table(
     Column("written_at", _timestamp, nullable=False, server_default=_now),
 )
 
+cron = Table(
+    "cron",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("cron", Text, nullable=False),
+    Column("timezone", Text, nullable=False, server_default=text("'UTC'")),
+    Column("topic", Text, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    Column("tag", Text),
+    Column("keys", Text),
+    Column("properties", JSONB, nullable=False, server_default=text("'{}'")),
+    Column("sharding_key", Text),
+    Column("catch_up", Text, nullable=False, server_default=text("'once'")),
+    Column("is_paused", Boolean, nullable=False, server_default=text("false")),
+    Column("next_at", _timestamp, nullable=False),
+    Column("last_fired_at", _timestamp),
+    Column("sent", BigInteger, nullable=False, server_default=text("0")),
+    Column("skipped", BigInteger, nullable=False, server_default=text("0")),
+    Column("created_at", _timestamp, nullable=False, server_default=_now),
+    Column("created_by", Text, nullable=False, server_default=text("CURRENT_USER")),
+)
+
+timer = Table(
+    "timer",
+    metadata,
+    Column("deliver_ms", BigInteger, nullable=False),
+    Column("log_pos", BigInteger, nullable=False),
+    Column("store_time", _timestamp, nullable=False),
+    Column("born_time", _timestamp, nullable=False),
+    Column("msg_id", UUID, nullable=False),
+    Column("slot", Integer, nullable=False),
+    Column("sys_flag", Integer, nullable=False),
+    Column("flag", Integer, nullable=False),
+    Column("reconsume_times", Integer, nullable=False),
+    Column("born_host", Text, nullable=False),
+    Column("tags", Text),
+    Column("keys", Text),
+    Column("properties", JSONB, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    Index("timer_due", "deliver_ms", "log_pos"),
+    Index("timer_msg_id", "msg_id"),
+    postgresql_partition_by="LIST (slot)",
+)
+
+timer_slot = Table(
+    "timer_slot",
+    metadata,
+    Column("slot", Integer, primary_key=True, autoincrement=False),
+    Column("first_ms", BigInteger, nullable=False),
+    Column("past_ms", BigInteger, nullable=False),
+    Column("created_at", _timestamp, nullable=False, server_default=_now),
+)
+
+timer_step = Table(
+    "timer_step",
+    metadata,
+    Column("seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("next_offset", BigInteger, nullable=False),
+    Column("delivered_ms", BigInteger, nullable=False),
+    Column("delivered_pos", BigInteger, nullable=False),
+    Column("next_due_ms", BigInteger, nullable=False),
+    Column("collected", Integer, nullable=False),
+    Column("messages", Integer, nullable=False),
+    Column("written_at", _timestamp, nullable=False, server_default=_now),
+)
+
+timer_recall = Table(
+    "timer_recall",
+    metadata,
+    Column("log_pos", BigInteger, primary_key=True, autoincrement=False),
+    Column("deliver_ms", BigInteger, nullable=False),
+    Column("actor", Text, nullable=False, server_default=text("CURRENT_USER")),
+    Column("recalled_at", _timestamp, nullable=False, server_default=_now),
+)
+
 redrive = Table(
     "redrive",
     metadata,
@@ -344,4 +422,35 @@ redrive_result = Table(
     Column("new_log_pos", BigInteger),
     Column("redriven_at", _timestamp, nullable=False, server_default=_now),
     Index("redrive_result_log_pos", "log_pos"),
+)
+
+# -- transactions -----------------------------------------------------------------------------
+
+half_message = Table(
+    "half_message",
+    metadata,
+    Column("log_pos", BigInteger, primary_key=True, autoincrement=False),
+    Column("queue_offset", BigInteger),
+    Column("msg_id", UUID, nullable=False),
+    Column("producer_group", Text, nullable=False),
+    Column("topic", Text, nullable=False),
+    Column("state", Text, nullable=False, server_default=text("'PREPARED'")),
+    Column("check_times", Integer, nullable=False, server_default=text("0")),
+    Column("stored_at", _timestamp, nullable=False),
+    Column("check_at", _timestamp),
+    Column("check_client", Text),
+    Column("ended_at", _timestamp),
+    Column("copy_pos", BigInteger),
+    Index("half_message_check_at", "check_at", postgresql_where=text("state = 'PREPARED'")),
+    Index("half_message_check_client", "check_client", postgresql_where=text("check_client IS NOT NULL")),
+    Index("half_message_discarded", "log_pos", postgresql_where=text("state = 'DISCARDED'")),
+)
+
+half_step = Table(
+    "half_step",
+    metadata,
+    Column("seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("next_offset", BigInteger, nullable=False),
+    Column("messages", Integer, nullable=False),
+    Column("written_at", _timestamp, nullable=False, server_default=_now),
 )

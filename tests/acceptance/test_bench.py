@@ -131,7 +131,7 @@ def test_produce_measures_a_producer_over_two_brokers(place: Place, cluster: Clu
 
 
 def test_consume_shows_pulls_and_a_push_consumer(place: Place, database: Database) -> None:
-    report = bench(place, "consume", "--messages", "3000", "-T", "2", "--rounds", "1", "--dsn", database.dsn)
+    report = bench(place, "consume", "--messages", "2000", "-T", "1", "--rounds", "1", "--dsn", database.dsn)
 
     figures = figures_of(report)
     plain = ["pull-32", "pull-1000", "consume-32", "consume-1"]
@@ -172,6 +172,24 @@ def test_latency_tells_the_percentiles_of_all_messages(place: Place, database: D
     assert [goal["of"] for goal in figure["goals"]] == ["value", "p99_ms"]
     # The second of warming up, too.
     assert query(database.dsn, "SELECT count(*) FROM mqdb.commit_log") == 150
+
+
+def test_schedule_tells_how_late_messages_come_and_what_a_round_without_work_costs(
+    place: Place, database: Database
+) -> None:
+    few = ("--waiting", "100", "--rate", "100", "-T", "0.2", "--rounds", "1")
+    report = bench(place, "schedule", *few, "--dsn", database.dsn)
+
+    figures = figures_of(report)
+    delivered, idle, waited = ["levels", "timers", "both"], ["idle-levels", "idle-timers"], ["wait-level", "wait-timer"]
+    assert list(figures) == [*delivered, *idle, *waited]
+    for figure in figures.values():
+        assert_measured(figure, rounds=1)
+    for name in delivered:
+        # Nothing comes early.
+        assert 0 <= figures[name]["measured"]["details"]["min_ms"] <= figures[name]["measured"]["details"]["p99_ms"]
+    for name in waited:
+        assert figures[name]["measured"]["details"]["min_ms"] >= 1_000
 
 
 def test_pairs_compare_a_figure_with_itself_beside_an_open_transaction(place: Place, database: Database) -> None:

@@ -50,6 +50,12 @@ def test_without_a_topic_it_needs_no_broker(tmp_path: Path) -> None:
     assert answer["trials"] == []
 
 
+def test_an_expression_may_begin_with_a_minus(tmp_path: Path) -> None:
+    answer: dict[str, Any] = json.loads(Place(tmp_path).done("selector", "explain", "--json", "--", "-a > 0"))
+
+    assert answer["tree"] == [">", "  minus", "    property a", "  int 0"]
+
+
 def test_people_get_a_tree_the_sql_and_the_warnings(tmp_path: Path) -> None:
     printed = Place(tmp_path).done("selector", "explain", "NOT a = 'x' AND b = 'y'")
 

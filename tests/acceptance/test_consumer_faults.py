@@ -18,10 +18,11 @@ import random
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -34,15 +35,16 @@ from mqdb_client import Producer
 from tests.fixtures.fault_group import Event, FaultGroup, Record
 from tests.fixtures.fault_load import OffsetSampler, Sender
 from tests.fixtures.fault_order import check_offsets, check_order
+from tests.fixtures.fault_trouble import Trouble, killed, replay_told, wait_while
 from tests.fixtures.faults import FaultyBroker, GroupMembers, faulty_broker
 from tests.fixtures.log import create_topic
 from tests.fixtures.serve import query
 
 RUNS: Final = int(os.environ.get("MQDB_FAULT_RUNS", "1"))
 #: Of load, at least.
-SECONDS: Final = float(os.environ.get("MQDB_FAULT_SECONDS", "12"))
+SECONDS: Final = float(os.environ.get("MQDB_FAULT_SECONDS", "8"))
 #: Of members, of broker processes and of PostgreSQL each; and so many members join or leave.
-KILLS: Final = int(os.environ.get("MQDB_FAULT_KILLS", "3"))
+KILLS: Final = int(os.environ.get("MQDB_FAULT_KILLS", "2"))
 FIRST_SEED: Final = int(os.environ.get("MQDB_FAULT_SEED", "0")) or random.randrange(1, 1_000_000)
 
 #: A run in which less is acknowledged has tested nothing.
@@ -76,65 +78,30 @@ def groups_of(seed: int) -> list[FaultGroup]:
 # -- trouble ------------------------------------------------------------------------------------
 
 
-@dataclass
-class Trouble:
-    """Kills one thing after the other, and has members come and go; all of them at random moments."""
+class GroupTrouble(Trouble):
+    """Kills members as well, and has members come and go; all of them at random moments."""
 
-    chance: random.Random
-    broker: FaultyBroker
-    groups: list[GroupMembers]
-    kills: Counter[str] = field(default_factory=Counter)
-    #: What was done, and when: by the clock of the logs, and by that of the records.
-    story: list[str] = field(default_factory=list)
+    def __init__(self, chance: random.Random, broker: FaultyBroker, groups: list[GroupMembers]) -> None:
+        super().__init__(chance, broker, partial(wait_until_all_consume, groups))
+        self._groups = groups
+        self._turns = itertools.cycle(chance.sample(groups, len(groups)))
 
-    def run(self, seconds: float, kills: int) -> None:
-        """Kill so many of each kind, and take about so many seconds for it."""
-        turns = itertools.cycle(self.chance.sample(self.groups, len(self.groups)))
-        plan: list[Callable[[], None]] = []
-        for _ in range(kills):
-            plan += [self._kill_serving, self._kill_postgres, self._move_member]
-            plan.append(lambda: self._kill_member(next(turns)))
-        self.chance.shuffle(plan)
-        for act in plan:
-            self._pause(2 * seconds / len(plan))
-            act()
-        self._note("no more trouble")
+    def acts(self) -> Sequence[Callable[[], None]]:
+        return [*super().acts(), self._move_member, self._kill_member]
 
-    def _kill_member(self, group: GroupMembers) -> None:
-        self._note(f"killed {group.kill(self.chance)}")
+    def _kill_member(self) -> None:
+        group = next(self._turns)
+        self.note(f"killed {group.kill(self.chance)}")
         self.kills["member"] += 1
         if len(group.members) < 2:
-            self._note(f"{group.join()} joins")
-
-    def _kill_serving(self) -> None:
-        for victim in self.broker.kill_serving(self.chance):
-            self._note(f"killed {victim}")
-            self.kills["serve"] += 1
-        self._pause(1)
-        while len(self.broker.serving) < 2:
-            self.broker.start_serving()
-
-    def _kill_postgres(self) -> None:
-        """When all groups consume: a broker that is never up tests nothing."""
-        wait_until_all_consume(self.groups)
-        self._note(f"killed {self.broker.kill_postgres(self.chance)}")
-        self.kills["PostgreSQL"] += 1
-        self._pause(1)
-        self.broker.server.restart()
-        self._note("PostgreSQL is back")
+            self.note(f"{group.join()} joins")
 
     def _move_member(self) -> None:
-        group = self.chance.choice(self.groups)
+        group = self.chance.choice(self._groups)
         if len(group.members) < 3:
-            self._note(f"{group.join()} joins")
+            self.note(f"{group.join()} joins")
         else:
-            self._note(f"{group.begin_to_leave(self.chance)} leaves")
-
-    def _pause(self, most_seconds: float) -> None:
-        threading.Event().wait(self.chance.uniform(0, most_seconds))
-
-    def _note(self, what: str) -> None:
-        self.story.append(f"{time.strftime('%H:%M:%S')}  {time.monotonic():.2f}  {what}")
+            self.note(f"{group.begin_to_leave(self.chance)} leaves")
 
 
 # -- the test -----------------------------------------------------------------------------------
@@ -150,8 +117,9 @@ def test_groups_keep_their_promises_whatever_is_killed(
     with ExitStack() as stack:
         broker = stack.enter_context(faulty_broker(tmp_path))
         groups = [GroupMembers(group, broker.dsn, seed, tmp_path) for group in groups_of(seed)]
-        trouble = Trouble(random.Random(seed), broker, groups)
-        stack.enter_context(replay_told(seed, trouble.story, tmp_path))
+        trouble = GroupTrouble(random.Random(seed), broker, groups)
+        again = f"MQDB_FAULT_SEED={seed} MQDB_FAULT_SECONDS={SECONDS:g} MQDB_FAULT_KILLS={KILLS}"
+        stack.enter_context(replay_told(again, trouble.story, tmp_path))
         for group in groups:
             stack.callback(group.clean_up)
         prepare(broker, groups)
@@ -166,17 +134,6 @@ def test_groups_keep_their_promises_whatever_is_killed(
             check(outcome)
         assert [line for group in groups for line in group.unexpected()] == []
         assert sum(len(outcome.acknowledged) for outcome in outcomes) >= LEAST_ACKNOWLEDGED
-
-
-@contextmanager
-def replay_told(seed: int, story: list[str], directory: Path) -> Iterator[None]:
-    """With a failure goes what one needs to look into it, and to have it again."""
-    try:
-        yield
-    except BaseException as error:
-        again = f"MQDB_FAULT_SEED={seed} MQDB_FAULT_SECONDS={SECONDS:g} MQDB_FAULT_KILLS={KILLS}"
-        error.add_note(f"{again}; logs and records are in {directory}; what was done:\n" + "\n".join(story))
-        raise
 
 
 def prepare(broker: FaultyBroker, groups: list[GroupMembers]) -> None:
@@ -217,14 +174,6 @@ def wait_until_all_consume(groups: list[GroupMembers]) -> None:
         return [group.group.name for group, count in zip(groups, least, strict=True) if group.successes < count]
 
     wait_while(idle, 60, "consume nothing")
-
-
-def wait_while(find: Callable[[], object], seconds: float, what: str) -> None:
-    """Until it finds nothing any more; fails with what it has found after so long."""
-    deadline = time.monotonic() + seconds
-    while found := find():
-        assert time.monotonic() < deadline, f"{what} for {seconds:g} s: {found}"
-        threading.Event().wait(0.05)
 
 
 # One statement and so one snapshot: what a group has sent back is in a later step of its way, or in none.
@@ -314,9 +263,8 @@ def check_exactly_once(outcome: Outcome) -> None:
 
 def report(outcomes: list[Outcome], kills: Counter[str]) -> str:
     """What there was to test, in words."""
-    killed = ", ".join(f"{count} of {what}" for what, count in sorted(kills.items()))
     total = sum(len(outcome.acknowledged) for outcome in outcomes)
-    lines = [f"kills: {killed}; {total:,} messages acknowledged (at least {LEAST_ACKNOWLEDGED:,})"]
+    lines = [f"kills: {killed(kills)}; {total:,} messages acknowledged (at least {LEAST_ACKNOWLEDGED:,})"]
     for outcome in outcomes:
         group, taken = outcome.group, outcome.taken
         order = " in order" if group.orderly and group.transactional else ""

@@ -52,3 +52,8 @@ def test_an_installed_wheel_carries_the_demo_and_the_types(installed: Path) -> N
     )
 
     assert run(str(installed / "python"), "-c", look).split() == ["1", "True", "True", "True"]
+
+
+@pytest.mark.slow
+def test_an_installed_wheel_reads_selectors(installed: Path) -> None:
+    assert "java_int" in run(str(installed / "mqdb"), "selector", "explain", "a > 5")

@@ -243,14 +243,14 @@ def test_every_committed_message_is_found_at_any_time(database: Database, engine
 def test_a_queue_is_named_by_its_key(broker: Connection) -> None:
     route = topic(broker, "orders", 3)
 
-    assert queue_of(broker, route.queue_keys[2]) == TopicQueue("orders", 2)
+    assert queue_of(broker, StoredAt(1, route.queue_keys[2])) == TopicQueue("orders", 2)
 
 
 def test_a_queue_of_a_deleted_topic_has_no_name(broker: Connection) -> None:
     route = topic(broker)
     admin.delete_topic(broker, "orders")
 
-    assert queue_of(broker, route.queue_keys[0]) is None
+    assert queue_of(broker, StoredAt(1, route.queue_keys[0])) is None
 
 
 # -- the end of a backend -----------------------------------------------------------------------

@@ -126,12 +126,47 @@ def test_a_trigger_may_send(log: Connection, orders: str) -> None:
     assert sorted(dispatched_texts(log)) == ['{"number": 1}', '{"number": 2}']
 
 
-def test_a_delay_is_refused_until_it_is_built(session: Connection) -> None:
-    for argument in ("delay_level => 3", "deliver_at => now()"):
-        with pytest.raises(psycopg.Error, match="not supported") as refused, session.transaction():
-            session.execute(f"SELECT mqdb.send('orders', 'x', {argument})")
-        assert refused.value.sqlstate == "MQ003"
-    assert scalar(session, "SELECT count(*) FROM mqdb.commit_log") == 0
+#: Where a record is, for which queue, and how many milliseconds it waits there.
+PLACED = """
+SELECT t.topic, q.queue_id, cl.properties ->> 'REAL_TOPIC', cl.properties ->> 'REAL_QID' = '1',
+       cl.tags_code - floor(extract(epoch FROM cl.store_time) * 1000)
+FROM mqdb.commit_log cl JOIN mqdb.queue q USING (queue_key) JOIN mqdb.topic t USING (topic_id)
+"""
+
+
+@pytest.mark.parametrize(("level", "queue_id", "waits"), [(3, 2, 10_000), (18, 17, 7_200_000), (100, 17, 7_200_000)])
+def test_a_message_of_a_delay_level_waits(session: Connection, level: int, queue_id: int, waits: int) -> None:
+    session.execute("SELECT mqdb.send('orders', 'x', delay_level => %s, sharding_key => 'b')", [level])
+
+    [(*where, found)] = session.execute(PLACED).fetchall()
+    assert where == ["SCHEDULE_TOPIC_XXXX", queue_id, "orders", False]
+    assert found in (waits, waits + 1)
+
+
+def test_a_message_with_a_time_of_delivery_waits_until_then(session: Connection) -> None:
+    session.execute("SELECT mqdb.send('orders', 'x', tag => 'a', deliver_at => '2100-01-01 00:00:00.0001+00')")
+
+    [(*where, _)] = session.execute(PLACED).fetchall()
+    assert where[:3] == ["rmq_sys_wheel_timer", 0, "orders"]
+    row = session.execute("SELECT tags_code, properties ->> 'TIMER_DELIVER_MS' FROM mqdb.commit_log").fetchone()
+    assert row == (4_102_444_800_001, "4102444800001")
+
+
+@pytest.mark.parametrize("argument", ["delay_level => 0", "delay_level => -1", "deliver_at => mqdb.now()"])
+def test_what_is_due_at_once_does_not_wait(session: Connection, argument: str) -> None:
+    session.execute(f"SELECT mqdb.send('orders', 'x', tag => 'a', {argument})".encode())
+
+    assert session.execute(PLACED).fetchall()[0][0] == "orders"
+    assert scalar(session, "SELECT tags_code FROM mqdb.commit_log") == tag_code("a")
+
+
+def test_a_time_of_delivery_beyond_the_limit_is_refused(session: Connection) -> None:
+    session.execute("UPDATE mqdb.broker SET timer_max_delay_ms = 1000")
+
+    with pytest.raises(psycopg.Error, match="the limit of the broker is 1000 ms") as refused, session.transaction():
+        session.execute("SELECT mqdb.send('orders', 'x', deliver_at => mqdb.now() + interval '1 minute')")
+
+    assert refused.value.sqlstate == "MQ013"
 
 
 def properties(values: object) -> str:
@@ -162,6 +197,9 @@ BAD_INPUT = {
     "list of properties": (f"'orders', 'x', {properties(['a'])}", "MQ013"),
     "text as properties": (f"'orders', 'x', {properties('a')}", "MQ013"),
     "properties too large": (f"'orders', 'x', {properties({'a': 'x' * 32_800})}", "MQ013"),
+    "level and time": ("'orders', 'x', delay_level => 1, deliver_at => now()", "MQ013"),
+    "no end of time": ("'orders', 'x', deliver_at => 'infinity'", "MQ013"),
+    "no begin of time": ("'orders', 'x', deliver_at => '-infinity'", "MQ013"),
     "tag too large": ("'orders', 'x', tag => repeat('ü', 16400)", "MQ013"),
 } | {f"topic {name}": (f"'{name}', 'x'", "MQ016") for name in sorted(NOT_ALLOWED_SEND)}
 

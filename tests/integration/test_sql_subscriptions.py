@@ -11,7 +11,7 @@ from sqlalchemy import Connection, text
 from mqdb.broker.client_requests import RequestKind, ask, wait_for_answer
 from mqdb.broker.filters import set_filter_settings
 from mqdb.broker.offsets import committed_offsets
-from mqdb.errors import FilterDisabled, SubscriptionConflict
+from mqdb.errors import FilterDisabled, ParameterInvalid, SubscriptionConflict
 from mqdb.group import MessageModel
 from mqdb.message import ReceivedMessage
 from mqdb.store.filter_settings import FilterSettings
@@ -112,6 +112,22 @@ def test_the_filter_may_change_from_tags_to_sql92_while_it_runs(broker: Connecti
 
     assert inbox.bodies == ["by tag", "by sql"]
     assert stored(broker) == [("orders", "SQL92", "a > 1")]
+
+
+def test_a_filter_too_many_leaves_all_as_it_was(broker: Connection, member: Member) -> None:
+    """The group's retries are judged by all filters together, more than which a statement cannot carry."""
+    route = topic(broker)
+    inbox = Inbox()
+    consumer = member(inbox, expression=by_sql("a > 1"))
+    for name in ("payments", "refunds"):
+        consumer.subscribe(name, by_sql(" OR ".join(f"a = '{number}'" for number in range(29_000))))
+
+    with pytest.raises(ParameterInvalid, match="65,000 is the limit"):
+        consumer.subscribe("returns", by_sql(" OR ".join(f"b = '{number}'" for number in range(29_000))))
+    append(broker, route, message("2", a="2"))
+    inbox.wait_for(1)
+
+    assert {name for name, *_ in stored(broker)} == {"orders", "payments", "refunds"}
 
 
 # -- lite pull ----------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from sqlalchemy.dialects.postgresql.base import ischema_names
 
 from mqdb.embedded import EmbeddedPostgres
 from mqdb.embedded.account import postgres_environment
-from mqdb.errors import SchemaMissing, SchemaTooNew, SchemaTooOld
+from mqdb.errors import EncodingNotSupported, SchemaMissing, SchemaTooNew, SchemaTooOld
 from mqdb.store import migrations, tables
 from mqdb.store.engine import create_engine
 from tests.fixtures.log import Connection, append, create_topic
@@ -282,3 +282,17 @@ def test_a_newer_schema_is_not_touched_by_an_upgrade(database: Database) -> None
 
     with pytest.raises(SchemaTooNew):
         migrations.upgrade(database.dsn)
+
+
+def test_a_database_that_cannot_hold_every_text_is_refused(empty_database: Database) -> None:
+    name = "mqdb_latin1"
+    here = empty_database.connect()
+    here.execute(f"CREATE DATABASE {name} ENCODING LATIN1 LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0".encode())
+    latin1 = urlsplit(empty_database.dsn)._replace(path=f"/{name}").geturl()
+    try:
+        with pytest.raises(EncodingNotSupported, match="UTF8") as refused:
+            migrations.upgrade(latin1)
+    finally:
+        here.execute(f"DROP DATABASE {name}".encode())
+
+    assert refused.value.encoding == "LATIN1"

@@ -49,6 +49,12 @@ def test_an_expression_of_separators_only_is_refused(case: dict[str, Any]) -> No
     assert caught.value.code is ResponseCode.SUBSCRIPTION_PARSE_FAILED
 
 
+@pytest.mark.parametrize("character", ["\0", "\ud800"], ids=ascii)
+def test_what_no_message_can_hold_is_refused(character: str) -> None:
+    with pytest.raises(TagExpressionInvalid, match=f"U\\+{ord(character):04X}"):
+        parse_tag_expression(f"A || b{character}")
+
+
 @pytest.mark.parametrize("case", vectors("hash"))
 def test_a_tag_has_the_hash_that_java_gives_it(case: dict[str, Any]) -> None:
     assert java_string_hash(case["tag"]) == case["hash"]

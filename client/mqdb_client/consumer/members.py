@@ -118,7 +118,8 @@ class Members:
             undo.pop_all()
 
     def subscribe_to(self, filters: Mapping[str, MessageFilter], version: int) -> None:
-        """Read these topics from now on, and no others. Raises what `Cluster.change` raises."""
+        """Read these topics from now on, and no others. Raises what `retry_filter` and `Cluster.change` raise."""
+        wanted = self._with_retries(filters) if self._local_offsets is None else filters
         before = self._registration
         self._registration = before._replace(
             subscriptions=stored_form(filters), subscription_version=max(version, before.subscription_version)
@@ -128,10 +129,8 @@ class Members:
         except BaseException:
             self._registration = before
             raise
-        if self._local_offsets is None:
-            filters = self._with_retries(filters)
         for member in self._members.values():
-            member.read(filters)
+            member.read(wanted)
 
     def _with_retries(self, filters: Mapping[str, MessageFilter]) -> dict[str, MessageFilter]:
         return {**filters, retry_topic(self._config.group): retry_filter(filters)}

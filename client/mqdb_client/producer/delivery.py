@@ -9,6 +9,7 @@ from uuid import UUID
 
 from mqdb.message import Message, MessageQueue, SendResult
 from mqdb.unique_id import UniqueIdGenerator, format_unique_id
+from mqdb_client.producer.placement import Placement
 from mqdb_client.producer_hooks import SendMode
 from mqdb_client.queue_selector import MessageQueueSelector
 
@@ -45,6 +46,8 @@ class Delivery:
     timeout_seconds: float
     began: float
     deadline: float
+    #: Changes each record before it is stored.
+    placement: Placement | None = None
     #: The broker of each try so far.
     brokers_sent: tuple[str, ...] = ()
     #: The queue of a try whose outcome had to be found out; the next one goes there, too.

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from datetime import timedelta
-from enum import StrEnum
 from functools import partial
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import ClassVar, Self, TypeVar
 
 import mqdb
 from mqdb.broker.outcome import StoredAt, find_sent, queue_of
+from mqdb.broker.timers import RecallStatus
 from mqdb.clock import Clock, SystemClock
 from mqdb.compression import Compression, compress
 from mqdb.errors import BrokerUnavailable, IllegalState, MqdbError, ParameterInvalid
@@ -20,95 +20,26 @@ from mqdb.message import MAX_BODY_BYTES, Message, MessageQueue, ReceivedMessage,
 from mqdb.settings import Settings
 from mqdb.store.clients import ClientKind, Registration
 from mqdb.unique_id import UniqueIdGenerator, parse_unique_id
-from mqdb_client.batch import check_batch, check_sendable
+from mqdb_client.batch import check_batch, check_sendable, check_unscheduled
 from mqdb_client.broker_link import BrokerLink
 from mqdb_client.cluster import Cluster
 from mqdb_client.durability import Durability
 from mqdb_client.fault_tolerance import LatencyFaultTable, LatencyFaultTolerance
 from mqdb_client.instance import DEFAULT_INSTANCE_NAME, settings_of
 from mqdb_client.joined_send import CallersConnection
-from mqdb_client.producer.async_send import AsyncSend, Permits
 from mqdb_client.producer.config import ProducerConfig
 from mqdb_client.producer.delivery import ANYWHERE, Delivery, Target
 from mqdb_client.producer.joined_sending import JoinedSending
 from mqdb_client.producer.publish_queues import Place, PublishRoutes
 from mqdb_client.producer.queue_offsets import find_queue_offset
+from mqdb_client.producer.running_producer import ProducerState, RunningProducer
 from mqdb_client.producer.sending import Sending
 from mqdb_client.producer.unknown import settle
 from mqdb_client.producer_hooks import CheckForbiddenHook, Hooks, SendMessageHook, SendMode
 from mqdb_client.queue_selector import MessageQueueSelector, check_sharding_key
-from mqdb_client.request_reply import RequestReply
+from mqdb_client.recalling import recall
 
 T = TypeVar("T")
-
-
-class _State(StrEnum):
-    CREATED = "not started; call start(), or use it in a with block"
-    RUNNING = "already running"
-    SHUT_DOWN = "shut down"
-
-
-class _Running:
-    """What a started producer works with. What has threads of its own is made when it is first needed."""
-
-    def __init__(
-        self,
-        config: ProducerConfig,
-        cluster: Cluster,
-        links: dict[str, BrokerLink],
-        routes: PublishRoutes,
-        sending: Sending,
-        joined_sending: JoinedSending,
-        clock: Clock,
-    ) -> None:
-        self.cluster = cluster
-        self.links = links
-        self.routes = routes
-        self.sending = sending
-        self.joined_sending = joined_sending
-        self._permits = Permits(config.back_pressure_for_async_send_num, config.back_pressure_for_async_send_size)
-        self._clock = clock
-        self._guard = threading.Lock()
-        self._is_closed = False
-        self._async_send: AsyncSend | None = None
-        self._request_reply: RequestReply | None = None
-
-    @property
-    def async_send(self) -> AsyncSend:
-        """For sends that nobody waits for."""
-        with self._guard:
-            self._check_open()
-            if self._async_send is None:
-                self._async_send = AsyncSend(self.sending, self._permits)
-            return self._async_send
-
-    @property
-    def request_reply(self) -> RequestReply:
-        """For requests."""
-        with self._guard:
-            self._check_open()
-            if self._request_reply is None:
-                self._request_reply = RequestReply(tuple(self.links.values()), self._clock)
-            return self._request_reply
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise IllegalState("the producer", _State.SHUT_DOWN)
-
-    def is_own_thread(self) -> bool:
-        """Whether `close` would wait for this thread."""
-        return self._async_send is not None and self._async_send.is_own_thread()
-
-    def close(self) -> None:
-        """Let the sends under way end, and disconnect."""
-        with self._guard:
-            self._is_closed = True
-        if self._request_reply is not None:
-            self._request_reply.close()
-        if self._async_send is not None:
-            self._async_send.close()
-        for link in self.links.values():
-            link.close()
 
 
 class Producer:
@@ -123,6 +54,9 @@ class Producer:
     brokers, messages go to all that have the topic, and past one that is down.
     It does not survive a fork: the child starts a producer of its own.
     """
+
+    #: Whether it can be asked about transactions of its group.
+    _checks_transactions: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -169,8 +103,8 @@ class Producer:
         self._unique_ids = UniqueIdGenerator(self._clock)
         self._hooks = Hooks()
         self._life = threading.Lock()
-        self._state = _State.CREATED
-        self._running: _Running | None = None
+        self._state = ProducerState.CREATED
+        self._running: RunningProducer | None = None
         self._undo = ExitStack()
 
     @property
@@ -188,7 +122,7 @@ class Producer:
         `Cluster` raises; CompressionUnavailable. After an error it can be started again.
         """
         with self._life:
-            if self._state is not _State.CREATED:
+            if self._state is not ProducerState.CREATED:
                 raise IllegalState(self._name, self._state)
             if self._config.compression is not None:
                 compress(b"", self._config.compression)  # a missing library shows now, not at the first large body
@@ -196,7 +130,8 @@ class Producer:
                 cluster = Cluster(self._settings, self._config.instance_name)
                 undo.callback(cluster.release)
                 client_id = cluster.instances[0].client_id
-                cluster.register(Registration(client_id, ClientKind.PRODUCER, self.group, mqdb.__version__))
+                registration = Registration(client_id, ClientKind.PRODUCER, self.group, mqdb.__version__)
+                cluster.register(registration._replace(checks_transactions=self._checks_transactions))
                 links = {each.broker_name: BrokerLink(each, self._config.durability) for each in cluster.instances}
                 running = self._running_of(cluster, links)
                 undo.callback(running.close)
@@ -204,9 +139,9 @@ class Producer:
                     link.open()
                 self._undo = undo.pop_all()
             self._running = running
-            self._state = _State.RUNNING
+            self._state = ProducerState.RUNNING
 
-    def _running_of(self, cluster: Cluster, links: dict[str, BrokerLink]) -> _Running:
+    def _running_of(self, cluster: Cluster, links: dict[str, BrokerLink]) -> RunningProducer:
         config, settings = self._config, self._settings
         faults = LatencyFaultTolerance(config.latency_fault_table) if config.send_latency_fault_enable else None
         queue_nums = settings.default_topic_queue_nums if settings.auto_create_topic_enable else None
@@ -216,7 +151,7 @@ class Producer:
         joined_sending = JoinedSending(
             config, self._hooks, self._unique_ids, self._clock, born_host, self._find_joined_offset
         )
-        return _Running(config, cluster, links, routes, sending, joined_sending, self._clock)
+        return RunningProducer(config, cluster, links, routes, sending, joined_sending, self._clock)
 
     def shutdown(self) -> None:
         """Let the sends under way end, leave the group and disconnect. Again: nothing happens.
@@ -227,7 +162,7 @@ class Producer:
             raise IllegalState(self._name, "waiting for this callback; call shutdown() in another thread")
         with self._life:
             running, self._running = self._running, None
-            self._state = _State.SHUT_DOWN
+            self._state = ProducerState.SHUT_DOWN
             undo = self._undo.pop_all()
             if running is None or not running.cluster.is_forked:
                 undo.close()
@@ -245,7 +180,7 @@ class Producer:
     def _name(self) -> str:
         return f"producer {self.group!r}"
 
-    def _work(self) -> _Running:
+    def _work(self) -> RunningProducer:
         running = self._running
         if running is None:
             raise IllegalState(self._name, self._state)
@@ -271,6 +206,9 @@ class Producer:
         that messages with the same key stay in order; or to `queue`; or to what `selector` returns. Only the first
         is tried again, up to `retry_times_when_send_failed` times, on another broker where there is one. A topic
         that is not there is created where the broker and `auto_create_topic_enable` allow it.
+
+        One to be delivered later is stored at once, and goes to that queue when its time has come, by the clock of the
+        broker: never early, and once.
 
         With `connection`, a Connection or Session of SQLAlchemy or a psycopg.Connection, it becomes a part of the
         transaction there, on the broker that this connection leads to: stored when the caller commits.
@@ -300,13 +238,15 @@ class Producer:
         The next batch goes to the next queue, unless `sharding_key` or `queue` say otherwise. `split_batches` makes
         batches of a list of any size. With `connection` the messages may be of several topics, and of any size.
         Raises what `send` raises; ParameterInvalid for messages of several topics or none at all; BatchTooLarge over
-        4 MiB of bodies and properties; NotSupported for a retry topic. Source: MessageBatch.generateFromList.
+        4 MiB of bodies and properties; NotSupported for a retry topic, and for messages to be delivered later.
+        Source: MessageBatch.generateFromList.
         """
         running = self._work()
         messages = list(messages)
         if connection is not None:
             for message in messages:
                 check_sendable(message, self._config.max_message_size)
+                check_unscheduled(message)
         else:
             check_batch(messages, self._config.max_message_size)
         if not messages:
@@ -437,12 +377,21 @@ class Producer:
     def _found(
         self, link: BrokerLink, message_id: str, stored: StoredAt, deadline: float, late: MqdbError
     ) -> SendResult | None:
-        named = link.ask(lambda connection: queue_of(connection, stored.queue_key), deadline, late)
+        named = link.ask(partial(queue_of, stored=stored), deadline, late)
         if named is None:  # its topic was deleted since
             return None
         queue = MessageQueue(named.topic, link.name, named.queue_id)
         find = partial(self._find_queue_offset, Place(queue, link, stored.queue_key), stored.log_pos)
         return SendResult(SendStatus.SEND_OK, message_id, queue, stored.log_pos, find)
+
+    def recall(self, handle: str) -> RecallStatus:
+        """Take a message back before its time of delivery, by the `recall_handle` of its SendResult.
+
+        What is recalled is never delivered. Raises RecallHandleInvalid, TopicNotFound; BrokerUnavailable when there is
+        no answer within the send timeout, and it is open what has become of it: call again. Source:
+        DefaultMQProducerImpl.recallMessage.
+        """
+        return recall(self._work().links, handle, self._timeout_seconds)
 
     # -- hooks --------------------------------------------------------------------------------
 
@@ -469,10 +418,10 @@ class Producer:
             raise IllegalState(f"broker {queue.broker_name!r}", "not one of this producer's; its offsets are unknown")
         return self._find_queue_offset(Place(queue, link, queue_key), log_pos)
 
-    def _find_queue_offset(self, place: Place, log_pos: int) -> int:
-        """What `SendResult.queue_offset` asks for."""
+    def _find_queue_offset(self, place: Place, log_pos: int, waits: bool = False) -> int:
+        """What `SendResult.queue_offset` asks for; of a message that waits, in the queue where it waits."""
         self._work()
-        return find_queue_offset(place, log_pos, self._timeout_seconds)
+        return find_queue_offset(place, log_pos, self._timeout_seconds, waits)
 
 
 def _target(

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Final
 
 from mqdb.broker.dispatch import dispatch, is_attended
-from mqdb.broker.query import queue_offset_of
+from mqdb.broker.query import queue_key_of, queue_offset_of
 from mqdb.errors import DispatchTimeout
 from mqdb_client.producer.publish_queues import Place
 
@@ -15,11 +15,17 @@ _LONGEST_LOOK_SECONDS: Final = 0.05
 _ATTENDANCE_SECONDS: Final = 0.2
 
 
-def find_queue_offset(place: Place, log_pos: int, timeout_seconds: float) -> int:
-    """The offset of a record; dispatches while nobody else does. Raises DispatchTimeout, BrokerUnavailable."""
+def find_queue_offset(place: Place, log_pos: int, timeout_seconds: float, waits: bool = False) -> int:
+    """The offset of a record; dispatches while nobody else does. Raises DispatchTimeout, BrokerUnavailable.
+
+    A record that waits was not stored in the queue of `place`; its offset is that in the queue where it is.
+    """
     link, deadline = place.link, time.monotonic() + timeout_seconds
     late = DispatchTimeout(place.queue.topic, log_pos, timeout_seconds)
-    look = partial(queue_offset_of, queue_key=place.queue_key, log_pos=log_pos)
+    queue_key = link.ask(partial(queue_key_of, log_pos=log_pos), deadline, late) if waits else place.queue_key
+    if queue_key is None:  # the log has dropped it
+        raise late
+    look = partial(queue_offset_of, queue_key=queue_key, log_pos=log_pos)
     pause, attended_until = _FIRST_LOOK_SECONDS, 0.0
     while (offset := link.ask(look, deadline, late)) is None:
         now = time.monotonic()

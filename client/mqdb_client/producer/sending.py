@@ -39,6 +39,7 @@ from mqdb_client.producer.delivery import Delivery
 from mqdb_client.producer.publish_queues import Place, PublishRoutes
 from mqdb_client.producer.unknown import UnknownSends, settle
 from mqdb_client.producer_hooks import Hooks, SendMessageContext, SendMode
+from mqdb_client.recalling import recall_handle_of
 
 #: What a sync send is tried again for. Source: DefaultMQProducer.retryResponseCodes.
 RETRY_RESPONSE_CODES: Final = frozenset(
@@ -54,7 +55,7 @@ RETRY_RESPONSE_CODES: Final = frozenset(
     }
 )
 
-FindQueueOffset = Callable[[Place, int], int]
+FindQueueOffset = Callable[[Place, int, bool], int]
 
 
 class Attempt(Unit):
@@ -76,7 +77,7 @@ class Attempt(Unit):
 
     def records(self) -> list[Record]:
         if self._records is None:
-            self._records = self._sending.records_of(self.delivery, self.place.queue_key)
+            self._records = self._sending.records_of(self.delivery, self.place)
         return self._records
 
     def succeed(self, positions: Sequence[int], status: SendStatus) -> None:
@@ -236,31 +237,40 @@ class Sending:
         return (
             delivery.mode is SendMode.SYNC
             and len(delivery.messages) == 1
+            and delivery.placement is None
             and self._config.compression is None
             and self._hooks.is_empty
         )
 
-    def records_of(self, delivery: Delivery, queue_key: int) -> list[Record]:
-        """The records of a delivery. Raises BatchTooLarge."""
-        born_time, born_host = delivery.born_time, self._born_host
+    def records_of(self, delivery: Delivery, place: Place) -> list[Record]:
+        """The records of a delivery. Raises BatchTooLarge, and what a placement raises."""
+        born_time, born_host, queue_key = delivery.born_time, self._born_host, place.queue_key
         if len(delivery.messages) == 1:
             message, config = delivery.messages[0], self._config
             body, sys_flag = compressed(message.body, config.compression, config.compress_message_body_threshold)
-            return [send.record(message, queue_key, delivery.unique_ids[0], born_time, born_host, body, sys_flag)]
-        records = [
-            send.record(message, queue_key, unique_id, born_time, born_host)
-            for message, unique_id in zip(delivery.messages, delivery.unique_ids, strict=True)
-        ]
-        check_batch_size(records)
+            records = [send.record(message, queue_key, delivery.unique_ids[0], born_time, born_host, body, sys_flag)]
+        else:
+            records = [
+                send.record(message, queue_key, unique_id, born_time, born_host)
+                for message, unique_id in zip(delivery.messages, delivery.unique_ids, strict=True)
+            ]
+            check_batch_size(records)
+        if (placement := delivery.placement) is not None:
+            records = [placement(record, place.queue, place.link) for record in records]
         return records
 
     def results_of(self, attempt: Attempt) -> list[SendResult]:
         """The results of a try that has stored the messages."""
         place, status, find = attempt.place, attempt.status, self._find_queue_offset
-        return [
-            SendResult(status, format_unique_id(unique_id), place.queue, log_pos, partial(find, place, log_pos))
+        first = attempt.records()[0]
+        waits = first.wait is not None
+        results = [
+            SendResult(status, format_unique_id(unique_id), place.queue, log_pos, partial(find, place, log_pos, waits))
             for unique_id, log_pos in zip(attempt.delivery.unique_ids, attempt.positions, strict=True)
         ]
+        if waits:  # alone
+            results[0].recall_handle = recall_handle_of(first, place.queue)
+        return results
 
     def _is_patient(self, delivery: Delivery, link: BrokerLink) -> bool:
         """Whether to wait for a connection that is lost: not while another broker can be tried."""

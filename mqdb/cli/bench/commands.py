@@ -1,4 +1,4 @@
-"""`mqdb bench produce | consume | filter | latency | dispatch`."""
+"""`mqdb bench produce | consume | filter | latency | dispatch | schedule`."""
 
 from functools import partial
 from typing import Annotated
@@ -205,4 +205,41 @@ def dispatch(
         partial(dispatch.comparisons, messages=messages),
         {"messages": messages, "batch": MAX_ROWS, "connections": 1},
         ["load: one session, whose CPU is shown; the backlog is filled by INSERT ... SELECT before the clock starts"],
+    )
+
+
+@app.command(cls=Command)
+def schedule(
+    context: typer.Context,
+    messages: Annotated[
+        int, typer.Option("--waiting", min=0, help="Messages that wait meanwhile, half in levels, half timers.")
+    ] = 1_000_000,
+    rate: Annotated[float, typer.Option("--rate", min=1, help="Messages that fall due per second.")] = 10_000.0,
+    seconds: Seconds = 5.0,
+    rounds: Rounds = 3,
+    hold_transaction: Hold = False,
+    hold_send: HoldSend = False,
+    pairs: Pairs = 0,
+    only: Only = None,
+    as_json: Json = False,
+) -> None:
+    """How late messages come that wait for their time, and what it costs to look after a million of them.
+
+    \b
+    [bold]Examples[/bold]
+      mqdb bench schedule
+      mqdb bench schedule --only timers --rate 5000 --hold-transaction --pairs 5
+    """
+    from mqdb.cli.bench import schedule
+    from mqdb.cli.bench.running import Options, run
+
+    run(
+        context,
+        Options("schedule", schedule.NAMES, rounds, hold_transaction, hold_send, pairs, only, as_json),
+        partial(schedule.comparisons, messages=messages, rate=rate, seconds=seconds),
+        {"waiting": messages, "rate": rate, "seconds": seconds},
+        [
+            "load: a process that serves; what waits is stored by INSERT ... SELECT before the clock starts",
+            "late: from the time that a message waits for until its offset is visible to others",
+        ],
     )

@@ -9,16 +9,16 @@ import struct
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Generator
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from multiprocessing.connection import Connection as Pipe
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from mqdb.cli.bench import sample
 from mqdb.cli.bench.clients import settings_for
 from mqdb.cli.bench.figures import Goal, Measurement, percentile
 from mqdb.cli.bench.rounds import Comparison, Side
-from mqdb.cli.bench.testbed import Testbed
+from mqdb.cli.bench.testbed import Testbed, Topic
 from mqdb.cli.bench.workers import Worker
 from mqdb.dsn import BrokerDsn
 from mqdb.errors import MqdbError
@@ -29,11 +29,13 @@ from mqdb_client import ConsumeConcurrentlyStatus, Producer, PushConsumer
 
 NAMES: Final = ("latency",)
 
-_QUEUES: Final = 4
+QUEUES: Final = 4
 _SENDING_THREADS: Final = 8
-_WARM_UP_SECONDS: Final = 1.0
+WARM_UP_SECONDS: Final = 1.0
 _ARRIVAL_SECONDS: Final = 30.0
 _LOOK_SECONDS: Final = 0.02
+
+_NO_OPTIONS: Final[Mapping[str, Any]] = {}
 
 #: Round and time of a message, at the beginning of its body.
 _STAMP: Final = struct.Struct(">qq")
@@ -65,19 +67,9 @@ class _Order(NamedTuple):
 
 def comparisons(testbed: Testbed, *, rate: float, seconds: float) -> Generator[Comparison, None, None]:
     """What is measured: one figure, in milliseconds."""
-    topic = testbed.topic("latency", _QUEUES)
-    with ExitStack() as stack:
-
-        def start(function: Callable[..., None], *arguments: object) -> Worker:
-            worker = Worker(function, *arguments)
-            stack.callback(worker.close)
-            worker.answer()
-            return worker
-
-        if not testbed.is_served():
-            start(_serve, testbed.broker)
-        stage = _Stage(start(_receive, testbed.broker, topic.name), start(_send, testbed.broker, topic.name))
-        stage.measure(rate, _WARM_UP_SECONDS)
+    topic = testbed.topic("latency", QUEUES)
+    with served(testbed), staged(testbed, topic) as stage:
+        stage.measure(rate, WARM_UP_SECONDS)
         yield Comparison(
             "latency",
             "ms",
@@ -90,8 +82,32 @@ def comparisons(testbed: Testbed, *, rate: float, seconds: float) -> Generator[C
         )
 
 
-class _Stage:
-    """The two clients, started and warm."""
+@contextmanager
+def served(testbed: Testbed) -> Iterator[None]:
+    """Sees to it that somebody runs the services: a process, unless one does already."""
+    with ExitStack() as stack:
+        if not testbed.is_served():
+            _started(stack, _serve, testbed.broker)
+        yield
+
+
+@contextmanager
+def staged(testbed: Testbed, topic: Topic, options: Mapping[str, Any] = _NO_OPTIONS) -> "Iterator[Stage]":
+    """Both clients, each in a process of its own. `options` are what each message gets besides."""
+    with ExitStack() as stack:
+        receiver = _started(stack, _receive, testbed.broker, topic.name)
+        yield Stage(receiver, _started(stack, _send, testbed.broker, topic.name, options))
+
+
+def _started(stack: ExitStack, function: Callable[..., None], *arguments: object) -> Worker:
+    worker = Worker(function, *arguments)
+    stack.callback(worker.close)
+    worker.answer()
+    return worker
+
+
+class Stage:
+    """The two clients, started."""
 
     def __init__(self, receiver: Worker, sender: Worker) -> None:
         self._receiver = receiver
@@ -107,6 +123,7 @@ class _Stage:
         elapsed, latest = self._sender.answer()
         latencies: list[int] = sorted(self._receiver.answer())
         details = {
+            "min_ms": latencies[0] / 1e6,
             "p90_ms": percentile(latencies, 90) / 1e6,
             "p99_ms": percentile(latencies, 99) / 1e6,
             "max_ms": latencies[-1] / 1e6,
@@ -158,14 +175,14 @@ def _receive(pipe: Pipe, broker: BrokerDsn, topic: str) -> None:
             pipe.send(found)
 
 
-def _send(pipe: Pipe, broker: BrokerDsn, topic: str) -> None:
+def _send(pipe: Pipe, broker: BrokerDsn, topic: str, options: Mapping[str, Any]) -> None:
     """Sends; tells for each round how long it took, and how late the latest send began, in seconds."""
     with Producer("mqdb_bench_producer", settings=settings_for(broker)) as producer:
         pipe.send("ready")
         while True:
             order: _Order = pipe.recv()
             began = time.monotonic()
-            threads = [_Sender(producer, topic, order, began, first) for first in range(_SENDING_THREADS)]
+            threads = [_Sender(producer, topic, options, order, began, first) for first in range(_SENDING_THREADS)]
             for thread in threads:
                 thread.start()
             for thread in threads:
@@ -179,10 +196,13 @@ def _send(pipe: Pipe, broker: BrokerDsn, topic: str) -> None:
 class _Sender(threading.Thread):
     """Sends every eighth message, each when it is due."""
 
-    def __init__(self, producer: Producer, topic: str, order: _Order, began: float, first: int) -> None:
+    def __init__(
+        self, producer: Producer, topic: str, options: Mapping[str, Any], order: _Order, began: float, first: int
+    ) -> None:
         super().__init__(daemon=True)
         self._producer = producer
         self._topic = topic
+        self._options = options
         self._order = order
         self._began = began
         self._first = first
@@ -202,4 +222,5 @@ class _Sender(threading.Thread):
     def _message(self, number: int) -> Message:
         form = sample.message(self._topic, number)
         stamp = _STAMP.pack(self._order.number, time.monotonic_ns())
-        return Message(form.topic, stamp + form.body[_STAMP.size :], form.tag, form.keys, form.properties)
+        body = stamp + form.body[_STAMP.size :]
+        return Message(form.topic, body, form.tag, form.keys, form.properties, **self._options)

@@ -35,7 +35,7 @@ _THREADS: Final = 64
 def append(broker: BrokerDsn, record: Record) -> Iterator[Operation]:
     """One record by one statement."""
     with session(broker) as connection:
-        yield prepared(connection, APPEND_ONE, record._asdict(), 1)
+        yield prepared(connection, APPEND_ONE, record.columns(), 1)
 
 
 @per_connection

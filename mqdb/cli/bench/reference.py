@@ -91,7 +91,8 @@ def clear(connection: "psycopg.Connection[Any]") -> None:
 
 def columns_of(records: Sequence[Record]) -> dict[str, list[Any]]:
     """Records as an array for each column."""
-    return dict(zip(Record._fields, map(list, zip(*records, strict=True)), strict=True))
+    columns = [record.columns() for record in records]
+    return {name: [each[name] for each in columns] for name in columns[0]}
 
 
 # -- loads that are about the database ----------------------------------------------------------
@@ -101,7 +102,7 @@ def columns_of(records: Sequence[Record]) -> dict[str, list[Any]]:
 def insert(broker: BrokerDsn, record: Record) -> Iterator[Operation]:
     """One row by one statement."""
     with session(broker) as connection:
-        yield prepared(connection, INSERT_ONE, record._asdict(), 1)
+        yield prepared(connection, INSERT_ONE, record.columns(), 1)
 
 
 @per_connection
@@ -119,7 +120,7 @@ def copy(broker: BrokerDsn, records: Sequence[Record]) -> Iterator[Operation]:
 @per_connection
 def driver_insert(broker: BrokerDsn, record: Record) -> Iterator[Operation]:
     """One row by one statement, as a program with psycopg does it."""
-    values = record._asdict()
+    values = record.columns()
     with session(broker) as connection:
 
         def operation() -> int:
@@ -145,7 +146,9 @@ def driver_insert_many(broker: BrokerDsn, records: Sequence[Record]) -> Iterator
 @per_connection
 def driver_copy(broker: BrokerDsn, records: Sequence[Record]) -> Iterator[Operation]:
     """A batch of rows by a binary COPY, row by row, as a program with psycopg does it; committed each time."""
-    rows = [(*_CONSTANTS, *record._replace(properties=_jsonb(record.properties))) for record in records]
+    rows = [
+        (*_CONSTANTS, *record._replace(properties=_jsonb(record.properties)).columns().values()) for record in records
+    ]
     with session(broker) as connection:
         cursor = connection.cursor()
 

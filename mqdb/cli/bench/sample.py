@@ -17,7 +17,7 @@ BODY_BYTES: Final = 200
 TAG: Final = "TagA"
 PROPERTIES: Final = {"region": "north", "level": "7"}
 
-_BODY: Final = bytes(range(32, 127)) * 2 + b"0123456789"
+BODY: Final = bytes(range(32, 127)) * 2 + b"0123456789"
 _FILL_ROWS: Final = 100_000
 
 _FILL = """
@@ -37,7 +37,7 @@ FROM (SELECT n, n / queues AS place, gen_random_uuid() AS id, queues, tags, prop
 
 def message(topic: str, number: int) -> Message:
     """One message; only its key differs from that of another."""
-    return Message(topic, _BODY, TAG, (f"key{number}",), PROPERTIES)
+    return Message(topic, BODY, TAG, (f"key{number}",), PROPERTIES)
 
 
 def records(topic: str, queue_key: int, number: int) -> list[Record]:
@@ -64,7 +64,7 @@ def fill(
         "tags_codes": [tag_code(tag) for tag in tags],
         "tags": list(tags),
         "properties": [psycopg.types.json.Jsonb(each) for each in properties],
-        "body": _BODY,
+        "body": BODY,
     }
     for first in count(0, _FILL_ROWS):
         if first >= messages:

@@ -1,0 +1,50 @@
+"""Recall: what a sender gets so that it can take a message back before its time of delivery, and how it does that.
+
+RocketMQ: DefaultMQProducerImpl.recallMessage, RecallMessageHandle.
+"""
+
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Final
+
+from mqdb.broker import timers
+from mqdb.broker.timers import RecallStatus
+from mqdb.errors import BrokerUnavailable, RecallHandleInvalid
+from mqdb.message import MessageQueue
+from mqdb.recall_handle import RecallHandle, decode_handle, encode_handle
+from mqdb.schedule import DeliverAfter, DeliverAt
+from mqdb.store.commit_log import Record
+from mqdb.topic import RETRY_PREFIX
+from mqdb_client.broker_link import BrokerLink
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def recall_handle_of(record: Record, queue: MessageQueue) -> str | None:
+    """The handle of a record that is for that queue; None where it has no time of delivery, or is a retry."""
+    match record.wait:
+        case DeliverAt(milliseconds):
+            deliver_ms = milliseconds
+        case DeliverAfter(milliseconds):
+            deliver_ms = milliseconds + (record.born_time - _EPOCH) // timedelta(milliseconds=1)
+        case _:
+            return None
+    if queue.topic.startswith(RETRY_PREFIX):
+        return None
+    return encode_handle(RecallHandle(queue.topic, queue.broker_name, max(deliver_ms, 0), record.msg_id))
+
+
+def recall(links: Mapping[str, BrokerLink], handle: str, timeout_seconds: float) -> RecallStatus:
+    """Have the broker of a handle take the message back.
+
+    Raises what `mqdb.broker.timers.recall` raises, RecallHandleInvalid for another broker than these, and
+    BrokerUnavailable when it does not answer in time: whether the message was taken back is open then.
+    """
+    name = decode_handle(handle).broker_name
+    link = links.get(name)
+    if link is None:
+        raise RecallHandleInvalid(handle, f"is of broker {name!r}; this producer has {', '.join(sorted(links))}")
+    late = BrokerUnavailable(link.instance.target, f"no answer within {timeout_seconds:g} s")
+    return link.ask(partial(timers.recall, handle=handle), time.monotonic() + timeout_seconds, late)

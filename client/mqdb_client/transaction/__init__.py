@@ -1,0 +1,1 @@
+"""Messages that are delivered when a local transaction has committed. RocketMQ: TransactionMQProducer."""

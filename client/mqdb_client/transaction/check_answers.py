@@ -1,0 +1,110 @@
+"""Check answers: a transaction producer says what has become of local transactions when a broker asks.
+
+    NOTIFY c:<client id> ──▶ listening thread ──▶ a thread for each broker: what is asked ──▶ listener ──▶ END
+
+What a broker asks stands in its rows until it is answered, so these are the queue: nothing is refused because too much
+is asked at once, and what this process does not answer another one is asked. RocketMQ: ClientRemotingProcessor.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Final, TypeVar
+
+from sqlalchemy import Connection
+
+from mqdb.broker.transaction_checks import open_checks
+from mqdb.broker.transactions import EndTransaction, end
+from mqdb.errors import BrokerUnavailable, MqdbError
+from mqdb.store.half_checks import Check
+from mqdb.unique_id import parse_unique_id
+from mqdb_client.broker_link import BrokerLink
+from mqdb_client.transaction.listener import TransactionListener, answer_of
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: Few, for a slow listener makes the last of them wait, and somebody else is asked about them then.
+_READ_AT_ONCE: Final = 16
+
+_RETRY_SECONDS: Final = 1.0
+
+
+class CheckAnswers:
+    """Answers one broker for one producer. Started once, then stopped once."""
+
+    def __init__(self, link: BrokerLink, group: str, listener: TransactionListener, timeout_seconds: float) -> None:
+        """`timeout_seconds` is how long the broker may take for anything."""
+        self._link = link
+        self._group = group
+        self._listener = listener
+        self._timeout_seconds = timeout_seconds
+        self._wake = threading.Event()
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._run, name=f"mqdb-{group}-checks-{link.name}", daemon=True)
+
+    def start(self) -> None:
+        """Answer from now on, also what was asked before."""
+        self._callback = self._link.instance.on_request(lambda _: self._wake.set())
+        self._wake.set()
+        self._thread.start()
+
+    def is_own_thread(self) -> bool:
+        """Whether `stop` would wait for this thread."""
+        return threading.current_thread() is self._thread
+
+    def stop(self) -> None:
+        """Call the listener no more; waits for the call that goes on, as long as an answer may take."""
+        self._callback.cancel()
+        self._is_stopping = True
+        self._wake.set()
+        self._thread.join(self._timeout_seconds)
+
+    def _run(self) -> None:
+        retry_seconds: float | None = None
+        while True:
+            self._wake.wait(retry_seconds)
+            self._wake.clear()
+            if self._is_stopping:
+                return
+            try:
+                while checks := self._open():
+                    self._answer_all(checks)
+                retry_seconds = None
+            except Exception as error:
+                if retry_seconds is None:
+                    unexpected = None if isinstance(error, MqdbError) else error
+                    fields = {"group": self._group, "broker": self._link.name, "reason": str(error)}
+                    logger.warning("cannot answer what is asked about transactions", extra=fields, exc_info=unexpected)
+                retry_seconds = _RETRY_SECONDS
+
+    def _open(self) -> list[Check]:
+        if self._is_stopping:
+            return []
+        broker_name, client_id = self._link.name, self._link.instance.client_id
+        return self._ask(lambda connection: open_checks(connection, broker_name, client_id, self._group, _READ_AT_ONCE))
+
+    def _answer_all(self, checks: list[Check]) -> None:
+        for check in checks:
+            if self._is_stopping:
+                return
+            message = check.message
+            ask = partial(self._listener.check_local_transaction, message)
+            state = answer_of("check_local_transaction", message.message_id, ask)
+            request = EndTransaction(
+                self._group,
+                check.log_pos,
+                parse_unique_id(message.message_id),
+                state,
+                asked_client=self._link.instance.client_id,
+            )
+            ended = self._ask(partial(end, request=request))
+            fields = {"transaction_id": message.message_id, "answer": state, "state": ended.state}
+            logger.debug("answered a check", extra=fields | {"check_times": check.check_times})
+
+    def _ask(self, work: Callable[[Connection], T]) -> T:
+        late = BrokerUnavailable(self._link.instance.target, f"no answer within {self._timeout_seconds:g} s")
+        return self._link.ask(work, time.monotonic() + self._timeout_seconds, late)

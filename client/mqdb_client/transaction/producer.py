@@ -1,0 +1,210 @@
+"""The transaction producer: messages that are delivered if, and only if, a local transaction commits.
+
+    send ──▶ half message, invisible ──▶ local transaction ──▶ COMMIT: its copy is delivered
+                     │                                     └──▶ ROLLBACK: nobody ever sees it
+                     └── nothing said ──▶ the broker asks a producer of the group, again and again
+
+Where the local transaction is in the broker's own database, `Producer.send(connection=...)` does the same with nothing
+to be asked: use this where it is elsewhere. RocketMQ: TransactionMQProducer.
+"""
+
+import logging
+import time
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from typing import Any, ClassVar, Final
+
+from mqdb.broker.transactions import EndTransaction, end
+from mqdb.errors import BrokerUnavailable, IllegalState, MqdbError
+from mqdb.message import Message, MessageQueue, SendResult, SendStatus
+from mqdb.property import Property
+from mqdb.schedule import Half
+from mqdb.settings import Settings
+from mqdb.store.commit_log import Record
+from mqdb.transaction import LocalTransactionState
+from mqdb.unique_id import parse_unique_id
+from mqdb_client.batch import check_sendable
+from mqdb_client.broker_link import BrokerLink
+from mqdb_client.producer.delivery import Target
+from mqdb_client.producer.producer import Producer
+from mqdb_client.producer_hooks import SendMode
+from mqdb_client.queue_selector import check_sharding_key
+from mqdb_client.transaction.check_answers import CheckAnswers
+from mqdb_client.transaction.listener import (
+    Check,
+    Execute,
+    PreparedMessage,
+    TransactionListener,
+    answer_of,
+    listener_of,
+)
+
+logger = logging.getLogger(__name__)
+
+#: What a half message may not have: its commit delivers it.
+_SCHEDULE: Final = frozenset(
+    {Property.DELAY, Property.TIMER_DELAY_SEC, Property.TIMER_DELAY_MS, Property.TIMER_DELIVER_MS}
+)
+
+
+@dataclass(slots=True, eq=False)
+class TransactionSendResult(SendResult):
+    """Where a half message went, and what its local transaction has come to.
+
+    `log_pos` and `queue_offset` are those of the half message; its copy gets others.
+    """
+
+    local_transaction_state: LocalTransactionState = field(kw_only=True)
+
+    @property
+    def transaction_id(self) -> str:
+        """The unique id of the message."""
+        return self.message_id
+
+
+class TransactionProducer(Producer):
+    """Sends messages with local transactions, and answers what brokers ask about those of its group.
+
+        def execute(message, order):
+            with engine.begin() as connection:
+                connection.execute(insert(orders), {"id": order, "message_id": message.message_id})
+            return LocalTransactionState.COMMIT
+
+        def check(message):
+            ...  # is there an order with this message_id?
+
+        producer = TransactionProducer("orders", execute_local_transaction=execute, check_local_transaction=check)
+        with producer:
+            producer.send_in_transaction(Message("orders", b"..."), 17)
+
+    Any process of the group may be asked about any transaction of it, so `check` looks where all of them can look.
+    All that a Producer does it does as well.
+    """
+
+    _checks_transactions: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        group: str,
+        listener: TransactionListener | None = None,
+        dsn: str | None = None,
+        settings: Settings | None = None,
+        *,
+        execute_local_transaction: Execute | None = None,
+        check_local_transaction: Check | None = None,
+        **options: Any,
+    ) -> None:
+        """Takes a listener, or two functions in its place; the options are those of a Producer.
+
+        Raises what Producer raises, and ParameterInvalid without a listener.
+        """
+        self._listener = listener_of(listener, execute_local_transaction, check_local_transaction)
+        super().__init__(group, dsn, settings, **options)
+        self._answers: tuple[CheckAnswers, ...] = ()
+
+    def start(self) -> None:
+        """Connect, enter the group, and answer what is asked about its transactions. Raises what Producer raises."""
+        super().start()
+        self._answers = tuple(
+            CheckAnswers(link, self.group, self._listener, self._timeout_seconds)
+            for link in self._work().links.values()
+        )
+        for answers in self._answers:
+            answers.start()
+
+    def shutdown(self) -> None:
+        """Answer no more, let the sends under way end, leave the group and disconnect. Again: nothing happens.
+
+        Raises IllegalState in `check_local_transaction`, for which it would wait.
+        """
+        answers = self._answers
+        if any(each.is_own_thread() for each in answers):
+            raise IllegalState(self._name, "answering a check; call shutdown() in another thread")
+        self._answers = ()
+        for each in answers:
+            each.stop()
+        super().shutdown()
+
+    def send_in_transaction(
+        self,
+        message: Message,
+        argument: Any = None,
+        *,
+        sharding_key: str | None = None,
+        timeout: timedelta | None = None,
+    ) -> TransactionSendResult:
+        """Store a message that nobody sees yet, run the local transaction, and commit the message or roll it back.
+
+        The listener gets `argument` with the message. It does not run, and the message is rolled back, when the status
+        of the send is not SEND_OK. A delay and a time of delivery are left out: the commit delivers the message.
+        The end is told to the broker once. Where that fails the broker asks later, and so it does for UNKNOWN.
+
+        Raises what `send` raises before it has stored the message, TransactionRefused where the broker takes none: the
+        listener has not run then.
+        Source: DefaultMQProducerImpl.sendMessageInTransaction.
+        """
+        running = self._work()
+        check_sharding_key(sharding_key)
+        check_sendable(message, self._config.max_message_size)
+        half = _half_of(message, self.group)
+        delivery = self._delivery((half,), Target(sharding_key), SendMode.SYNC, timeout)
+        delivery.placement = _as_half
+        (sent,) = running.sending.send(delivery)
+        state = self._execute(half, argument, sent)
+        if state is not LocalTransactionState.UNKNOWN:
+            self._end(running.links[sent.queue.broker_name], sent, state)
+        return TransactionSendResult(
+            sent.status,
+            sent.message_id,
+            sent.queue,
+            sent.log_pos,
+            sent.find_queue_offset,
+            local_transaction_state=state,
+        )
+
+    def _execute(self, half: Message, argument: Any, sent: SendResult) -> LocalTransactionState:
+        if sent.status is not SendStatus.SEND_OK:
+            fields = {"transaction_id": sent.message_id, "status": sent.status}
+            logger.warning("rolled a message back, its send is not as durable as was asked for", extra=fields)
+            return LocalTransactionState.ROLLBACK
+        prepared = PreparedMessage(
+            half.topic,
+            half.body,
+            half.tag,
+            half.keys,
+            half.properties,
+            half.flag,
+            half.system_properties,
+            sent.message_id,
+        )
+        execute = partial(self._listener.execute_local_transaction, prepared, argument)
+        return answer_of("execute_local_transaction", sent.message_id, execute)
+
+    def _end(self, link: BrokerLink, sent: SendResult, state: LocalTransactionState) -> None:
+        """Tell the broker once; what is lost, it asks for."""
+        request = EndTransaction(self.group, sent.log_pos, parse_unique_id(sent.message_id), state)
+        fields = {"transaction_id": sent.message_id, "outcome": state}
+        late = BrokerUnavailable(link.instance.target, f"no answer within {self._timeout_seconds:g} s")
+        try:
+            ended = link.ask(partial(end, request=request), time.monotonic() + self._timeout_seconds, late)
+        except MqdbError as error:
+            extra = fields | {"reason": str(error)}
+            logger.warning("the end of a transaction was not told, the broker will ask", extra=extra)
+            return
+        if not ended.has_changed:
+            logger.warning("a transaction had ended before", extra=fields | {"state": ended.state})
+
+
+def _half_of(message: Message, group: str) -> Message:
+    """The message as it is stored: with what makes it a half message, and nothing that delays it."""
+    kept = {name: text for name, text in message.system_properties.items() if name not in _SCHEDULE}
+    its_own = {Property.TRAN_MSG.value: "true", Property.PGROUP.value: group}
+    return Message(
+        message.topic, message.body, message.tag, message.keys, message.properties, message.flag, kept | its_own
+    )
+
+
+def _as_half(record: Record, _queue: MessageQueue, _link: BrokerLink) -> Record:
+    """RocketMQ: TransactionalMessageBridge.parseHalfMessageInner."""
+    return record._replace(wait=Half())

@@ -1,0 +1,244 @@
+"""Recurring sends: a message again and again, at the times that a cron text names.
+
+A firing is one transaction: it appends the message and moves the next time on. The row is locked meanwhile, so of
+two servers one sends; and a server that is killed has done both, or neither. Times are those of the broker's clock.
+
+What fell due while no broker was there is caught up as the send says: `once`, the default, sends one message for the
+latest of these times, `all` one for each, oldest first and a bounded number in a transaction, `none` leaves them out.
+Other than that a firing is never left out for being late. A topic that is gone or takes no messages costs firings, not
+the cron: each such firing is counted. What is paused has no times; after that it goes on with the next one.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from sqlalchemy import Connection
+
+from mqdb.errors import (
+    CronExists,
+    CronInvalid,
+    CronNotFound,
+    ParameterInvalid,
+    PropertyReserved,
+    TopicNotFound,
+    TopicNotWritable,
+)
+from mqdb.message import Message, check_message
+from mqdb.property import KEY_SEPARATOR
+from mqdb.store import cron as crons
+from mqdb.store import topics
+from mqdb.store.cron import CronSummary, DueCron, NewCron
+from mqdb.store.engine import target_of, transaction, translated
+from mqdb.topic import MAX_TOPIC_LENGTH, Perm, check_name
+
+#: Properties of each message: which cron it is of, and the time that it is for, as 2026-03-29T01:30:00Z.
+CRON_NAME: Final = "MQDB_CRON_NAME"
+CRON_TIME: Final = "MQDB_CRON_TIME"
+
+#: In one transaction, crons and messages of each: one that has much to catch up does not hold up the others.
+MAX_CRONS: Final = 100
+MAX_MESSAGES: Final = 20
+
+#: How late a firing may be that is not left out under `none`: longer than another server takes to go on.
+GRACE: Final = timedelta(minutes=1)
+
+#: The first time after another one, of a cron text in a zone: `mqdb.service.cron_times.next_time`.
+NextTime = Callable[[str, str, datetime], datetime]
+
+
+class CatchUp(StrEnum):
+    """What is sent of the times that have passed while no broker was there."""
+
+    ONCE = "once"
+    ALL = "all"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Cron:
+    """A recurring send. `timezone` is an IANA name; messages with one sharding key go to one queue."""
+
+    name: str
+    cron: str
+    message: Message
+    timezone: str = "UTC"
+    sharding_key: str | None = None
+    catch_up: CatchUp = CatchUp.ONCE
+
+
+class Firing(NamedTuple):
+    """What a round did with a cron that was due."""
+
+    name: str
+    topic: str
+    scheduled_at: datetime
+    """The first time that was dealt with."""
+    sent: int
+    skipped: int
+    """Firings without a message, for want of the topic."""
+    left_out: bool
+    """Whether times were passed by, as the catch-up says."""
+
+
+class CronRound(NamedTuple):
+    """What a round has done."""
+
+    firings: tuple[Firing, ...]
+    broken: Mapping[str, CronInvalid | ParameterInvalid]
+    """Those that cannot be read any more, by name. They have been paused."""
+    next_due_in: timedelta | None
+    """Until the next one is due, 0 when it is by now; None where none waits."""
+
+
+def add_cron(connection: Connection, cron: Cron, next_time: NextTime) -> datetime:
+    """Store a recurring send; returns the time of its first message.
+
+    Raises CronInvalid, CronExists, ParameterInvalid for an unknown zone, NameInvalid, TopicNotFound, TopicNotWritable,
+    and what `check_message` raises.
+    """
+    check_name("cron", cron.name, MAX_TOPIC_LENGTH)
+    message = cron.message
+    for name in (CRON_NAME, CRON_TIME):
+        if name in message.properties:
+            raise PropertyReserved(name)
+    with translated(target_of(connection)), transaction(connection):
+        now = crons.now(connection)
+        # As it will be sent: what fits now fits always.
+        properties = {**message.properties, **_properties(cron.name, now)}
+        check_message(Message(message.topic, message.body, message.tag, message.keys, properties))
+        next_at = next_time(cron.cron, cron.timezone, now)
+        route = topics.find(connection, message.topic)
+        if route is None:
+            raise TopicNotFound(message.topic)
+        if not route.config.perm & Perm.WRITE:
+            raise TopicNotWritable(message.topic, int(route.config.perm))
+        if not crons.add(connection, _row(cron), next_at):
+            raise CronExists(cron.name)
+    return next_at
+
+
+def list_crons(connection: Connection) -> list[CronSummary]:
+    """All recurring sends, by name."""
+    with translated(target_of(connection)):
+        return crons.find_all(connection)
+
+
+def remove_cron(connection: Connection, name: str) -> None:
+    """Delete a recurring send; what it has sent stays. Raises CronNotFound."""
+    with translated(target_of(connection)):
+        if not crons.remove(connection, name):
+            raise CronNotFound(name)
+
+
+def pause_cron(connection: Connection, name: str) -> None:
+    """Let it not fire until it is resumed. Raises CronNotFound."""
+    with translated(target_of(connection)):
+        if not crons.pause(connection, name):
+            raise CronNotFound(name)
+
+
+def resume_cron(connection: Connection, name: str, next_time: NextTime) -> datetime:
+    """Let it fire again, from its next time on, whatever its catch-up; returns that time.
+
+    One that is not paused stays as it is. Raises CronNotFound, CronInvalid, ParameterInvalid.
+    """
+    with translated(target_of(connection)), transaction(connection):
+        found = crons.lock(connection, name)
+        if found is None:
+            raise CronNotFound(name)
+        next_at = next_time(*found, crons.now(connection))
+        crons.resume(connection, name, next_at)
+    return next_at
+
+
+def fire_due(
+    connection: Connection, next_time: NextTime, max_crons: int = MAX_CRONS, max_messages: int = MAX_MESSAGES
+) -> CronRound:
+    """Send what is due, at most so many messages of each of so many crons. What another session fires is left to it."""
+    with translated(target_of(connection)):
+        waits = crons.next_due_in(connection)
+        if waits is None or waits > timedelta(0):
+            return CronRound((), {}, waits)
+        with transaction(connection):
+            now, due = crons.take_due(connection, max_crons)
+            work = _Work(connection, next_time, max_messages, now)
+            for cron in due:
+                work.fire(cron)
+        waits = crons.next_due_in(connection)
+    return CronRound(tuple(work.firings), work.broken, None if waits is None else max(waits, timedelta(0)))
+
+
+@dataclass
+class _Work:
+    """The transaction of a round."""
+
+    connection: Connection
+    next_time: NextTime
+    max_messages: int
+    now: datetime
+    firings: list[Firing] = field(default_factory=list)
+    broken: dict[str, CronInvalid | ParameterInvalid] = field(default_factory=dict)
+
+    def fire(self, cron: DueCron) -> None:
+        """Send the messages of one cron, and move it on."""
+        try:
+            times, next_at, left_out = self._plan(cron)
+        except (CronInvalid, ParameterInvalid) as error:
+            # Somebody has changed the row, or this server knows fewer zones than another.
+            crons.pause(self.connection, cron.name)
+            self.broken[cron.name] = error
+            return
+        sent, skipped = (len(times), 0) if cron.takes_messages else (0, len(times))
+        if sent:
+            crons.send(self.connection, cron.name, [_properties(cron.name, time) for time in times])
+        crons.move(self.connection, cron.name, next_at, times[-1] if sent else None, sent, skipped)
+        self.firings.append(Firing(cron.name, cron.topic, cron.next_at, sent, skipped, left_out))
+
+    def _plan(self, cron: DueCron) -> tuple[list[datetime], datetime, bool]:
+        """The times to send now, the first one after them that is left, and whether others are passed by."""
+        if cron.catch_up == CatchUp.ALL:
+            times = [cron.next_at]
+            while (after := self._next(cron, times[-1])) <= self.now and len(times) < self.max_messages:
+                times.append(after)
+            return times, after, False
+        latest = self._latest(cron)
+        is_wanted = cron.catch_up == CatchUp.ONCE or self.now - latest <= GRACE
+        return [latest] if is_wanted else [], self._next(cron, latest), latest > cron.next_at or not is_wanted
+
+    def _latest(self, cron: DueCron) -> datetime:
+        """The last time that has passed. Found by halves: there may be a year of minutes."""
+        first, end = cron.next_at, self.now
+        while (time := self._next(cron, first)) <= self.now:
+            middle = time + (end - time) / 2
+            later = self._next(cron, middle)
+            if later <= self.now:
+                first = later
+            else:
+                first, end = time, middle
+        return first
+
+    def _next(self, cron: DueCron, after: datetime) -> datetime:
+        return self.next_time(cron.cron, cron.timezone, after)
+
+
+def _properties(name: str, time: datetime) -> dict[str, str]:
+    return {CRON_NAME: name, CRON_TIME: f"{time.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"}
+
+
+def _row(cron: Cron) -> NewCron:
+    message = cron.message
+    return NewCron(
+        cron.name,
+        cron.cron,
+        cron.timezone,
+        message.topic,
+        message.body,
+        message.tag,
+        KEY_SEPARATOR.join(message.keys) or None,
+        message.properties,
+        cron.sharding_key,
+        cron.catch_up.value,
+    )

@@ -1,0 +1,178 @@
+"""Transaction checks: find the half messages whose producers say nothing, and ask.
+
+    collect    a row for each half message that is old enough and has none; those that have ended are passed by
+    check      what is due: ask a live producer of its group, or give it up
+
+A producer is told by NOTIFY, reads in the row what it is asked (`open_checks`), and answers with `transactions.end`.
+One that has died is forgotten, and another one asked in its place at once. Rounds in which there is nobody to ask do
+not count, and neither does the time of immunity; RocketMQ counts both, and gives up what nobody was ever asked about.
+RocketMQ: TransactionalMessageServiceImpl.check, ProducerManager.getAvailableChannel.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from itertools import takewhile
+from typing import Final, NamedTuple
+
+from sqlalchemy import Connection
+
+from mqdb.store import clients, half_checks, half_messages
+from mqdb.store.engine import target_of, transaction, translated
+from mqdb.store.half_checks import Check, DueHalf, NewHalf
+from mqdb.store.half_messages import HalfRecord
+from mqdb.transaction import HalfEvent, first_check_age
+
+#: For people who look at the last hours.
+STEPS_KEPT: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRules:
+    """When a producer is asked, and how often. Source: BrokerConfig."""
+
+    transaction_timeout: timedelta = timedelta(seconds=6)
+    """How old a half message is at its first check, unless it has an immunity."""
+    check_interval: timedelta = timedelta(seconds=30)
+    """Between two checks of one half message."""
+    check_max: int = 15
+    """After so many checks without an end it is given up."""
+    reserved: timedelta = timedelta(hours=72)
+    """One that is older is given up, asked or not."""
+
+
+@dataclass(slots=True)
+class Turns:
+    """Whose turn it is in each group: round robin, as long as the service lives."""
+
+    last: dict[str, str] = field(default_factory=dict)
+
+    def next(self, group: str, live: Sequence[str]) -> str | None:
+        """The client behind the one that was asked last, in the order of their ids; None where there is none."""
+        if not live:
+            return None
+        before = self.last.get(group, "")
+        self.last[group] = next((client_id for client_id in live if client_id > before), live[0])
+        return self.last[group]
+
+
+class Collected(NamedTuple):
+    """What a look through new half messages has come to."""
+
+    seen: int
+    prepared: int
+    """How many of them had no end."""
+
+
+class Checked(NamedTuple):
+    """What became of the half messages that were due."""
+
+    asked: int = 0
+    postponed: int = 0
+    """There was nobody to ask."""
+    discarded: Sequence[int] = ()
+    """Positions of those that were given up."""
+
+    @property
+    def due(self) -> int:
+        """All of them."""
+        return self.asked + self.postponed + len(self.discarded)
+
+
+def collect(connection: Connection, rules: CheckRules, limit: int) -> Collected | None:
+    """Make rows for up to `limit` new half messages, up to the first that is too young to be asked about.
+
+    That is as old as `transaction_timeout`, so that mostly all have ended by then. None while another session is at it.
+    """
+    with translated(target_of(connection)), transaction(connection):
+        if not half_checks.begin(connection):
+            return None
+        seq, next_offset = half_checks.position(connection)
+        entries = half_checks.entries(connection, next_offset, limit)
+        halves = half_messages.find(connection, [entry.log_pos for entry in entries])
+        ripe = list(takewhile(lambda half: _is_ripe(half, rules), halves))
+        # A record that is lost leaves nothing to ask about; its entry is passed by with those before it.
+        past = len(entries) if len(ripe) == len(halves) else _index(entries, halves[len(ripe)].log_pos)
+        if not past:
+            return Collected(0, 0)
+        offsets = {entry.log_pos: entry.queue_offset for entry in entries}
+        new = [_new(half, offsets[half.log_pos], rules) for half in ripe if half.state is None]
+        prepared = half_checks.prepare(connection, new)
+        half_checks.add_step(connection, seq + 1, entries[past - 1].queue_offset + 1, prepared)
+        if not (seq + 1) % STEPS_KEPT:
+            half_checks.prune_steps(connection, seq + 1 - STEPS_KEPT)
+    return Collected(past, prepared)
+
+
+def _is_ripe(half: HalfRecord, rules: CheckRules) -> bool:
+    return half.state is not None or half.now - half.stored_at >= rules.transaction_timeout
+
+
+def _index(entries: Sequence[half_checks.Entry], log_pos: int) -> int:
+    return next(number for number, entry in enumerate(entries) if entry.log_pos == log_pos)
+
+
+def _new(half: HalfRecord, queue_offset: int, rules: CheckRules) -> NewHalf:
+    check_at = half.stored_at + first_check_age(half.immunity, rules.transaction_timeout)
+    return NewHalf(half.log_pos, queue_offset, half.msg_id, half.producer_group, half.topic, half.stored_at, check_at)
+
+
+def check(connection: Connection, rules: CheckRules, turns: Turns, limit: int) -> Checked:
+    """Ask about up to `limit` half messages that are due; give up those that were asked about enough.
+
+    While another session is at it, nothing is done.
+    """
+    with translated(target_of(connection)), transaction(connection):
+        if not half_checks.begin(connection):
+            return Checked()
+        half_checks.take_from_the_dead(connection)
+        due = half_checks.take_due(connection, limit)
+        if not due:
+            return Checked()
+        is_over = {half.log_pos for half in due if half.check_times >= rules.check_max or half.age > rules.reserved}
+        for half in half_messages.find(connection, sorted(is_over)):
+            half_messages.end(connection, HalfEvent.GIVE_UP, half.key, may_be_immune=True)
+        open_ends = [half for half in due if half.log_pos not in is_over]
+        live = clients.live_checkers(connection, sorted({half.producer_group for half in open_ends}))
+        return Checked(*_ask(connection, open_ends, live, turns, rules.check_interval), sorted(is_over))
+
+
+def _ask(
+    connection: Connection,
+    halves: Sequence[DueHalf],
+    live: Mapping[str, Sequence[str]],
+    turns: Turns,
+    interval: timedelta,
+) -> tuple[int, int]:
+    """How many were asked about, and how many there was nobody to ask about."""
+    chosen = [(half.log_pos, turns.next(half.producer_group, live.get(half.producer_group, ()))) for half in halves]
+    asked = [(log_pos, client_id) for log_pos, client_id in chosen if client_id is not None]
+    postponed = [log_pos for log_pos, client_id in chosen if client_id is None]
+    if asked:
+        half_checks.ask(connection, asked, interval)
+    if postponed:
+        half_checks.postpone(connection, postponed, interval)
+    return len(asked), len(postponed)
+
+
+def open_checks(connection: Connection, broker_name: str, client_id: str, group: str, limit: int) -> list[Check]:
+    """What a client is asked about transactions of its group and has not answered, the oldest question first."""
+    with translated(target_of(connection)):
+        return half_checks.find(connection, broker_name, client_id, group, limit)
+
+
+def prune(connection: Connection, limit: int) -> int:
+    """Forget up to `limit` half messages that have ended and that the log has dropped; returns how many."""
+    with translated(target_of(connection)):
+        return half_messages.prune(connection, limit)
+
+
+def first_unresolved_segment(connection: Connection) -> int:
+    """The segment of the first half message that has not ended or is not looked at.
+
+    Where there is none it is the one that dispatch writes to.
+    """
+    with translated(target_of(connection)):
+        unseen = half_checks.first_unseen_segment(connection)
+        prepared = half_messages.first_prepared(connection)
+    return unseen if prepared is None else min(unseen, prepared)

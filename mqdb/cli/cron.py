@@ -1,0 +1,236 @@
+"""`mqdb cron add | list | pause | resume | remove`: recurring sends."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from mqdb.cli.connection import ask_each, chosen_brokers, connected_to
+from mqdb.cli.options import Command, Group, start
+from mqdb.cli.records import parse_property
+from mqdb.cli.rows import Brokers, Json, Row, of_broker, on, print_rows, yes_or_no
+from mqdb.cli.times import shown_time
+from mqdb.errors import CronNotFound, ParameterInvalid
+from mqdb.message import Message
+
+if TYPE_CHECKING:
+    from mqdb.dsn import BrokerDsn
+    from mqdb.settings import Settings
+    from mqdb.store.cron import CronSummary
+
+app = typer.Typer(cls=Group, rich_markup_mode="rich")
+
+CronName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the recurring send.", show_default=False)]
+
+
+@app.callback(invoke_without_command=True)
+def cron(context: typer.Context) -> None:
+    """Send a message again and again, at the times of a cron text.
+
+    Each time is sent exactly once, by whichever mqdb serve leads. Messages say
+    in their properties MQDB_CRON_NAME and MQDB_CRON_TIME which one they are.
+
+    \b
+    [bold]Examples[/bold]
+      mqdb cron add tick --cron '*/5 * * * *' --topic orders --body tick
+      mqdb cron list
+      mqdb cron pause tick
+      mqdb cron remove tick
+    """
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@app.command(cls=Command)
+def add(
+    context: typer.Context,
+    name: CronName,
+    text: Annotated[
+        str,
+        typer.Option(
+            "--cron",
+            metavar="TEXT",
+            help="Minute, hour, day of month, month and day of week, as in crontab, or @hourly, @daily, @weekly, "
+            "@monthly, @yearly.",
+            show_default=False,
+        ),
+    ],
+    topic: Annotated[str, typer.Option("--topic", metavar="TOPIC", help="Where to send to.", show_default=False)],
+    body: Annotated[str | None, typer.Option("--body", "-b", metavar="TEXT", help="The body.")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", metavar="FILE", help="A file whose content now is the body.")
+    ] = None,
+    tag: Annotated[str | None, typer.Option("--tag", "-t", help="Tag of the messages.")] = None,
+    key: Annotated[list[str] | None, typer.Option("--key", "-k", help="Key of the messages; may be repeated.")] = None,
+    prop: Annotated[
+        list[str] | None,
+        typer.Option("--property", "-p", metavar="NAME=VALUE", help="Property of the messages; may be repeated."),
+    ] = None,
+    sharding_key: Annotated[str | None, typer.Option(help="All go to the queue of this key, in order.")] = None,
+    timezone: Annotated[str, typer.Option(metavar="ZONE", help="Whose clock the times are on; an IANA name.")] = "UTC",
+    catch_up: Annotated[
+        Literal["once", "all", "none"],
+        typer.Option(
+            help="What to send of times that have passed while no broker was there: a message for the latest of them, "
+            "one for each, oldest first, or none.",
+        ),
+    ] = "once",
+    broker: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Which broker sends, where there are several.", show_default=False),
+    ] = None,
+) -> None:
+    """Add a recurring send. Its first message is for the next time from now on.
+
+    Days of the week are 0 to 7, 0 and 7 are Sunday, or sun to sat. Where both
+    day fields are restricted, a day counts that either of them names.
+    A cron with fixed hours fires once at each time: one that does not exist, as
+    clocks are put forward, at the moment of the change; one that comes twice,
+    the first time. A cron of every hour goes on through changes of the clocks.
+    With [bold]--catch-up none[/bold] a message may still be up to a minute late.
+
+    \b
+    [bold]Examples[/bold]
+      mqdb cron add tick --cron '*/5 * * * *' --topic orders --body tick
+      mqdb cron add report --cron '30 7 * * mon-fri' --timezone Europe/Berlin
+          --topic reports --file report.json --tag daily --property origin=hq
+      mqdb cron add rates --cron @hourly --topic rates --body x --catch-up none
+    """
+    from mqdb.broker.cron import CatchUp, Cron, add_cron
+    from mqdb.service.cron_times import next_time
+
+    settings = start(context)
+    message = Message(topic, _body(body, file), tag, tuple(key or ()), dict(map(parse_property, prop or ())))
+    new = Cron(name, text, message, timezone, sharding_key, CatchUp(catch_up))
+    with connected_to(_only(settings, broker)) as connection:
+        next_at = add_cron(connection, new, next_time)
+    print(f"cron {name} sends to topic {topic}, first at {shown_time(next_at)}")
+
+
+def _body(text: str | None, file: Path | None) -> bytes | str:
+    if text is not None and file is not None:
+        raise ParameterInvalid("file", str(file), "give --body or --file, not both")
+    if file is None:
+        return text or ""
+    try:
+        return file.read_bytes()
+    except OSError as exc:
+        raise ParameterInvalid("file", str(file), exc.strerror or str(exc)) from exc
+
+
+def _only(settings: "Settings", name: str | None) -> "BrokerDsn":
+    """Of several brokers each would send the message."""
+    brokers = chosen_brokers(settings, None if name is None else [name])
+    if len(brokers) > 1:
+        known = ", ".join(one.name for one in brokers)
+        raise ParameterInvalid("broker", None, f"one broker sends the messages; add --broker with one of {known}")
+    return brokers[0]
+
+
+@app.command("list", cls=Command)
+def list_(context: typer.Context, broker: Brokers = None, as_json: Json = False) -> None:
+    """List all recurring sends, with their next times.
+
+    [bold]skipped[/bold] are the times that had no message as the topic was gone.
+
+    \b
+    [bold]Examples[/bold]
+      mqdb cron list
+      mqdb cron list --json | jq 'select(.skipped > 0)'
+    """
+    from mqdb.broker.cron import list_crons
+
+    settings = start(context)
+
+    def crons_on(one: "BrokerDsn") -> "list[CronSummary]":
+        with connected_to(one) as connection:
+            return list_crons(connection)
+
+    answers = ask_each(chosen_brokers(settings, broker), crons_on)
+    rows: list[Row] = [
+        {"name": each.name, **of_broker(settings, broker_name), **_described(each)}
+        for broker_name, found in answers.results.items()
+        for each in found
+    ]
+    rows.sort(key=lambda row: row["name"])
+    if rows or not answers.failures:
+        print_rows(rows, as_json, "There is no recurring send yet.")
+    answers.check()
+
+
+def _described(cron: "CronSummary") -> Row:
+    return {
+        "cron": cron.cron,
+        "timezone": cron.timezone,
+        "topic": cron.topic,
+        "catch_up": cron.catch_up,
+        "paused": yes_or_no(cron.is_paused),
+        "next": None if cron.is_paused else shown_time(cron.next_at),
+        "last": shown_time(cron.last_fired_at),
+        "sent": cron.sent,
+        "skipped": cron.skipped,
+    }
+
+
+@app.command(cls=Command)
+def pause(context: typer.Context, name: CronName, broker: Brokers = None) -> None:
+    """Let a recurring send not fire until it is resumed.
+
+    \b
+    [bold]Examples[/bold]
+      mqdb cron pause tick
+      mqdb cron pause tick --broker broker-b
+    """
+    from mqdb.broker.cron import pause_cron
+
+    settings = start(context)
+
+    def pause_on(one: "BrokerDsn") -> None:
+        with connected_to(one) as connection:
+            pause_cron(connection, name)
+        print(f"cron {name} is paused{on(settings, one)}")
+
+    ask_each(chosen_brokers(settings, broker), pause_on).without(CronNotFound).check()
+
+
+@app.command(cls=Command)
+def resume(context: typer.Context, name: CronName, broker: Brokers = None) -> None:
+    """Let a recurring send fire again, from its next time on.
+
+    Times that passed while it was paused are not caught up.
+
+    \b
+    [bold]Examples[/bold]
+      mqdb cron resume tick
+    """
+    from mqdb.broker.cron import resume_cron
+    from mqdb.service.cron_times import next_time
+
+    settings = start(context)
+
+    def resume_on(one: "BrokerDsn") -> None:
+        with connected_to(one) as connection:
+            next_at = resume_cron(connection, name, next_time)
+        print(f"cron {name} fires next at {shown_time(next_at)}{on(settings, one)}")
+
+    ask_each(chosen_brokers(settings, broker), resume_on).without(CronNotFound).check()
+
+
+@app.command(cls=Command)
+def remove(context: typer.Context, name: CronName, broker: Brokers = None) -> None:
+    """Remove a recurring send; the messages that it has sent stay.
+
+    \b
+    [bold]Examples[/bold]
+      mqdb cron remove tick
+    """
+    from mqdb.broker.cron import remove_cron
+
+    settings = start(context)
+
+    def remove_on(one: "BrokerDsn") -> None:
+        with connected_to(one) as connection:
+            remove_cron(connection, name)
+        print(f"cron {name} is removed{on(settings, one)}")
+
+    ask_each(chosen_brokers(settings, broker), remove_on).without(CronNotFound).check()

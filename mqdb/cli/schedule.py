@@ -1,0 +1,39 @@
+"""When `mqdb send` has its messages delivered: a delay level, a delay, or a moment."""
+
+import re
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Final
+
+from mqdb.errors import ParameterInvalid
+from mqdb.schedule import schedule_properties
+
+_UNITS: Final = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+def parse_schedule(delay_level: int, delay: str | None, deliver_at: str | None) -> Mapping[str, str]:
+    """The properties of messages that are sent so. Raises ParameterInvalid, ScheduleInvalid."""
+    return schedule_properties(
+        delay_level,
+        None if delay is None else _parse_delay(delay),
+        None if deliver_at is None else _parse_moment(deliver_at),
+    )
+
+
+def _parse_delay(text: str) -> timedelta:
+    match = re.fullmatch(r"(\d+)(ms|[smhd])", text, re.ASCII)
+    try:
+        if match is not None:
+            return timedelta(**{_UNITS[match[2]]: int(match[1])})
+    except (ValueError, OverflowError) as error:  # more digits, or days, than there are
+        raise ParameterInvalid("delay", text, "is too long") from error
+    raise ParameterInvalid("delay", text, "write a number and a unit, such as 500ms, 90s, 15m, 2h or 7d")
+
+
+def _parse_moment(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError) as error:
+        raise ParameterInvalid(
+            "deliver_at", text, "write a time as 2026-07-14T09:30 or 2026-07-14T09:30+02:00"
+        ) from error

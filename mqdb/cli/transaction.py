@@ -1,0 +1,145 @@
+"""`mqdb transaction list | resolve`: half messages, on all brokers that the settings name."""
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mqdb.cli.confirm import confirm
+from mqdb.cli.connection import ask_each, chosen_brokers, connected_to
+from mqdb.cli.options import Command, Group, start
+from mqdb.cli.rows import Brokers, Json, Row, Yes, of_broker, on, print_rows
+from mqdb.cli.times import shown_time
+from mqdb.errors import HalfMessageNotFound
+
+if TYPE_CHECKING:
+    from mqdb.broker.transactions import HalfMessage
+    from mqdb.dsn import BrokerDsn
+
+app = typer.Typer(cls=Group, rich_markup_mode="rich")
+
+
+class _State(StrEnum):
+    """The states that one may look for."""
+
+    PREPARED = "prepared"
+    COMMITTED = "committed"
+    ROLLED_BACK = "rolled-back"
+    DISCARDED = "discarded"
+
+
+class _Outcome(StrEnum):
+    """What one may do with a half message."""
+
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+    RESUME = "resume"
+
+
+@app.callback(invoke_without_command=True)
+def transaction(context: typer.Context) -> None:
+    """Look at half messages, and end those whose producers say nothing.
+
+    A message of a transaction producer waits in RMQ_SYS_TRANS_HALF_TOPIC until
+    its local transaction has committed or rolled back. In SQL that is the view
+    [bold]mqdb.half_messages[/bold].
+
+    \b
+    [bold]Examples[/bold]
+      mqdb transaction list
+      mqdb transaction resolve 0A0B0C0D1E2F00000000000000000001 commit
+    """
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@app.command("list", cls=Command)
+def list_(
+    context: typer.Context,
+    state: Annotated[
+        list[_State] | None,
+        typer.Option(help="Only in this state; may be repeated. Unset, those without an end.", show_default=False),
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option(metavar="GROUP", help="Only of this producer group.", show_default=False)
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="So many of the oldest, on each broker.")] = 100,
+    broker: Brokers = None,
+    as_json: Json = False,
+) -> None:
+    """List half messages: how old they are, and how often their producers were asked.
+
+    Without --state those that are [bold]prepared[/bold], and those that were [bold]discarded[/bold]: asked
+    about too often, or too old.
+
+    \b
+    [bold]Examples[/bold]
+      mqdb transaction list
+      mqdb transaction list --group orders-service --state discarded --json
+    """
+    from mqdb.broker.transactions import list_halves
+    from mqdb.transaction import HalfState
+
+    settings = start(context)
+    states = [HalfState[each.name] for each in state or (_State.PREPARED, _State.DISCARDED)]
+
+    def halves_on(one: "BrokerDsn") -> "list[HalfMessage]":
+        with connected_to(one) as connection:
+            return list_halves(connection, states, group, limit)
+
+    answers = ask_each(chosen_brokers(settings, broker), halves_on)
+    rows: list[Row] = [
+        {**of_broker(settings, name), **_described(each)} for name, found in answers.results.items() for each in found
+    ]
+    if rows or not answers.failures:
+        print_rows(rows, as_json, "There is no such half message.")
+    answers.check()
+
+
+def _described(half: "HalfMessage") -> Row:
+    return {
+        "transaction_id": half.transaction_id,
+        "group": half.producer_group,
+        "topic": half.topic,
+        "state": half.state.lower().replace("_", "-"),
+        "stored": shown_time(half.stored_at),
+        "checks": half.check_times,
+        "next_check": shown_time(half.check_at),
+        "asked": half.check_client,
+        "ended": shown_time(half.ended_at),
+        "log_pos": half.log_pos,
+    }
+
+
+@app.command(cls=Command)
+def resolve(
+    context: typer.Context,
+    transaction_id: Annotated[str, typer.Argument(metavar="ID", help="The unique id of the message.")],
+    outcome: Annotated[_Outcome, typer.Argument(help="commit, rollback, or resume: have it asked about from 0 again.")],
+    broker: Brokers = None,
+    yes: Yes = False,
+) -> None:
+    """End a half message by hand, or have one that was discarded asked about again.
+
+    A [bold]commit[/bold] delivers it, a [bold]rollback[/bold] lets nobody ever see it; neither can be taken back.
+    [bold]resume[/bold] is for discarded ones: their producers are asked again, with 0 checks.
+
+    \b
+    [bold]Examples[/bold]
+      mqdb transaction resolve 0A0B0C0D1E2F00000000000000000001 commit
+      mqdb transaction resolve 0A0B0C0D1E2F00000000000000000001 resume --yes
+    """
+    from mqdb.broker.transactions import Resolution
+    from mqdb.broker.transactions import resolve as resolve_on
+
+    settings = start(context)
+    brokers = chosen_brokers(settings, broker)
+    if not yes:
+        confirm(f"{outcome.capitalize()} half message {transaction_id}?")
+
+    def done_on(one: "BrokerDsn") -> None:
+        with connected_to(one) as connection:
+            half = resolve_on(connection, transaction_id, Resolution(outcome))
+        print(f"half message {half.transaction_id} is {half.state.lower().replace('_', ' ')}{on(settings, one)}")
+
+    ask_each(brokers, done_on).without(HalfMessageNotFound).check()

@@ -1,0 +1,58 @@
+"""The cron sender: sends recurring messages when their times come.
+
+It looks once a second, as somebody may have added one that is due sooner than all others, and at the very moment when
+it knows that one is due. RocketMQ has nothing like it.
+"""
+
+import logging
+from dataclasses import dataclass
+from datetime import timedelta
+
+from sqlalchemy import Connection
+
+from mqdb.broker.cron import CronRound, fire_due
+from mqdb.service.cron_times import next_time
+from mqdb.service.service import Context, LoopService
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CronSenderConfig:
+    """How the cron sender works."""
+
+    longest_pause: timedelta = timedelta(seconds=1)
+    contended_pause: timedelta = timedelta(milliseconds=100)
+    """While another session fires what is due."""
+
+
+class CronSender(LoopService[CronRound]):
+    """Runs `fire_due` round by round."""
+
+    name = "cron sender"
+
+    def __init__(self, context: Context, config: CronSenderConfig = CronSenderConfig()) -> None:
+        super().__init__(context)
+        self._config = config
+
+    def run_once(self, connection: Connection) -> CronRound:
+        """Send what is due now, or as much of it as one round may take."""
+        counts = fire_due(connection, next_time)
+        for firing in counts.firings:
+            fields = {"cron": firing.name, "topic": firing.topic, "scheduled_at": firing.scheduled_at.isoformat()}
+            if firing.skipped:
+                logger.warning("skipped a cron, its topic is gone or takes no messages", extra=fields)
+            if firing.left_out:
+                logger.warning("left out times of a cron that have passed", extra=fields)
+        for name, error in counts.broken.items():
+            logger.error("paused a cron that cannot be read", extra={"cron": name, "reason": str(error)})
+        return counts
+
+    def pause_after(self, counts: CronRound) -> timedelta:
+        config = self._config
+        if counts.next_due_in is None:
+            return config.longest_pause
+        if counts.next_due_in <= timedelta(0):
+            has_worked = counts.firings or counts.broken
+            return timedelta(0) if has_worked else config.contended_pause
+        return min(counts.next_due_in, config.longest_pause)

@@ -1,0 +1,129 @@
+"""When a cron text falls due, on the clock of a time zone.
+
+APScheduler's CronTrigger finds the next time on a clock without changes; what becomes of it where the clocks change is
+decided here, by the rules of Vixie cron:
+
+- A cron with fixed hours fires once at each of its times. One that does not exist, as clocks were put forward over
+  it, is fired at the moment of the change, and several such are one. One that exists twice is fired the first time.
+- A cron of every hour fires whenever the clock shows one of its times: `*/5 * * * *` every five minutes, always.
+
+Two things of APScheduler are not taken over. It counts days of the week from Monday as 0, and it wants both day fields
+to fit; the fields come from `mqdb.service.cron_text`, which has crontab's rules.
+"""
+
+from bisect import bisect_left
+from collections.abc import Set
+from datetime import UTC, datetime, timedelta, tzinfo
+from functools import lru_cache
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from apscheduler.triggers.cron import CronTrigger
+
+from mqdb.errors import ParameterInvalid
+from mqdb.service.cron_text import CronFields, parse_cron
+
+_INSTANT: Final = timedelta(microseconds=1)
+_DAY: Final = timedelta(days=1)
+
+
+def next_time(cron: str, timezone: str, after: datetime) -> datetime:
+    """The first time after an aware one, in UTC. Raises CronInvalid; ParameterInvalid for an unknown zone."""
+    return _times(cron, timezone).next_after(after)
+
+
+def zone_of(name: str) -> ZoneInfo:
+    """The zone of an IANA name. Raises ParameterInvalid."""
+    try:
+        return ZoneInfo(name)
+    # KeyError: there is none; ValueError: a path; OSError: a folder of zones, such as Europe.
+    except (KeyError, ValueError, OSError):
+        reason = "there is no such time zone; write an IANA name, such as Europe/Berlin or UTC"
+        raise ParameterInvalid("timezone", name, reason) from None
+
+
+class CronTimes:
+    """The times of a cron text in a zone."""
+
+    def __init__(self, fields: CronFields, zone: tzinfo) -> None:
+        self._zone = zone
+        self._every_hour = fields.every_hour
+        either = [(fields.days, None), (None, fields.weekdays)]
+        day_fields = either if fields.either_day else [(fields.days, fields.weekdays)]
+        self._triggers = [_trigger(fields, days, weekdays) for days, weekdays in day_fields]
+
+    def next_after(self, time: datetime) -> datetime:
+        """The first time after an aware one, in UTC."""
+        return self._next_shown(time) if self._every_hour else self._next_planned(time)
+
+    def _next_planned(self, time: datetime) -> datetime:
+        """Each time of the clock once, in their order: as `_moment` never goes back, the first that is later."""
+        wall = self._wall(time)
+        while (moment := self._moment(wall := self._at_or_after(wall + _INSTANT))) <= time:
+            pass
+        return moment
+
+    def _next_shown(self, time: datetime) -> datetime:
+        """The next moment at which the clock shows one of the times."""
+        start = time + _INSTANT
+        while True:
+            offset = self._offset(start)
+            moment = (self._at_or_after(self._wall(start)) - offset).replace(tzinfo=UTC)
+            # Within a day the clock does not change forth and back.
+            near = min(moment, start + _DAY)
+            if self._offset(near) != offset:
+                start = self._change(start, near)
+            elif near == moment:
+                return moment
+            else:
+                start = max(near, moment - _DAY)
+
+    def _at_or_after(self, wall: datetime) -> datetime:
+        """The next time that a clock without changes shows."""
+        now = wall.replace(tzinfo=UTC)
+        first: datetime = min(trigger.get_next_fire_time(None, now) for trigger in self._triggers)
+        return first.replace(tzinfo=None)
+
+    def _wall(self, time: datetime) -> datetime:
+        return time.astimezone(self._zone).replace(tzinfo=None, fold=0)
+
+    def _offset(self, time: datetime) -> timedelta:
+        return time.astimezone(self._zone).utcoffset() or timedelta(0)
+
+    def _moment(self, wall: datetime) -> datetime:
+        """When the clock shows it first; if it never does, when it was put forward over it. Source: PEP 495."""
+        moment = wall.replace(tzinfo=self._zone).astimezone(UTC)
+        if self._wall(moment) == wall:
+            return moment
+        return self._change(wall.replace(tzinfo=self._zone, fold=1).astimezone(UTC), moment)
+
+    def _change(self, before: datetime, after: datetime) -> datetime:
+        """The moment between two, to the second, from which on the clock goes as it does at the later one."""
+        begin = before.astimezone(UTC).replace(microsecond=0)
+        offset = self._offset(after)
+        seconds = range(int((after - begin).total_seconds()))
+        step = bisect_left(seconds, True, key=lambda second: self._offset(begin + timedelta(seconds=second)) == offset)
+        return begin + timedelta(seconds=step)
+
+
+@lru_cache(maxsize=1_024)
+def _times(cron: str, timezone: str) -> CronTimes:
+    return CronTimes(parse_cron(cron), zone_of(timezone))
+
+
+def _trigger(fields: CronFields, days: Set[int] | None, weekdays: Set[int] | None) -> CronTrigger:
+    return CronTrigger(
+        month=_listed(fields.months, 12),
+        day="*" if days is None else _listed(days, 31),
+        # Its first day is Monday.
+        day_of_week="*" if weekdays is None else _listed({(day - 1) % 7 for day in weekdays}, 7),
+        hour=_listed(fields.hours, 24),
+        minute=_listed(fields.minutes, 60),
+        second="0",
+        timezone=UTC,
+    )
+
+
+def _listed(values: Set[int], count_of_all: int) -> str:
+    # It looks at each value of a list.
+    return "*" if len(values) == count_of_all else ",".join(map(str, sorted(values)))

@@ -1,0 +1,95 @@
+"""The timer deliverer: brings messages with a time of delivery to their queues when it has come.
+
+It looks ten times a second, as a new message may be due before all that waits, and at the very moment when it knows
+that one is due. RocketMQ: TimerMessageStore.
+"""
+
+import logging
+from dataclasses import dataclass
+from datetime import timedelta
+
+from sqlalchemy import Connection, func, select
+
+from mqdb.broker.timers import MAX_MESSAGES, TimerRound, deliver_due
+from mqdb.service.service import Context, LoopService
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TimerDelivererConfig:
+    """How the timer deliverer works."""
+
+    first_messages: int = 100
+    """In a round at first; with full rounds that are short they become more, with long ones less."""
+    max_messages: int = MAX_MESSAGES
+    long_round: timedelta = timedelta(milliseconds=250)
+    longest_pause: timedelta = timedelta(milliseconds=100)
+    shortest_pause: timedelta = timedelta(milliseconds=10)
+    """So that messages which fall due one by one are delivered some at a time."""
+    late: timedelta = timedelta(seconds=1)
+    """From here on an operator wants to know."""
+
+
+class TimerDeliverer(LoopService[TimerRound]):
+    """Runs `deliver_due` round by round."""
+
+    name = "timer deliverer"
+
+    def __init__(self, context: Context, config: TimerDelivererConfig = TimerDelivererConfig()) -> None:
+        super().__init__(context)
+        self._config = config
+        self._messages = min(config.first_messages, config.max_messages)
+        self._first_segment = 0
+        self._late_messages = 0
+        self._latest = timedelta(0)
+
+    def prepare(self, connection: Connection) -> None:
+        # A plan that is made while segments and slots are empty would read them from end to end when they have filled.
+        for name in ("enable_seqscan", "enable_bitmapscan"):
+            connection.execute(select(func.set_config(name, "off", False)))
+        self._first_segment = 0
+
+    def run_once(self, connection: Connection) -> TimerRound:
+        """Deliver what is due now, or as much of it as one round may take."""
+        begin = self._context.clock.monotonic()
+        counts = deliver_due(connection, self._messages, self._first_segment)
+        self._first_segment = counts.first_segment
+        self._adapt(counts, timedelta(seconds=self._context.clock.monotonic() - begin))
+        self._tell(counts)
+        return counts
+
+    def pause_after(self, counts: TimerRound) -> timedelta:
+        if not counts.next_due_in:
+            # Another session may be at it: a recall.
+            return timedelta(0) if counts.messages or counts.collected else self._config.shortest_pause
+        return min(max(counts.next_due_in, self._config.shortest_pause), self._config.longest_pause)
+
+    def _adapt(self, counts: TimerRound, took: timedelta) -> None:
+        worked = max(counts.messages, counts.collected)
+        if worked and took > self._config.long_round:
+            self._messages = max(self._messages // 2, 1)
+        elif worked >= self._messages:
+            self._messages = min(self._messages * 2, self._config.max_messages)
+
+    def _tell(self, counts: TimerRound) -> None:
+        if counts.messages:
+            milliseconds = counts.late // timedelta(milliseconds=1)
+            logger.debug("delivered timers", extra={"messages": counts.messages, "late_ms": milliseconds})
+        for topic, count in counts.skipped.items():
+            logger.warning("skipped timers, their topic is gone", extra={"topic": topic, "count": count})
+        if counts.missing:
+            logger.error("the log has lost timers that were not collected", extra={"count": counts.missing})
+        self._tell_lateness(counts)
+
+    def _tell_lateness(self, counts: TimerRound) -> None:
+        """When messages begin to come late, and what it has come to when they do no longer."""
+        if counts.messages and counts.late >= self._config.late:
+            if not self._late_messages:
+                logger.warning("timers are late", extra={"late_seconds": round(counts.late.total_seconds(), 1)})
+            self._late_messages += counts.messages
+            self._latest = max(self._latest, counts.late)
+        elif self._late_messages and counts.next_due_in:
+            latest = round(self._latest.total_seconds(), 1)
+            logger.info("timers are on time again", extra={"messages": self._late_messages, "latest_seconds": latest})
+            self._late_messages, self._latest = 0, timedelta(0)

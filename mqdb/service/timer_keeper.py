@@ -1,0 +1,65 @@
+"""The timer keeper: takes the slots of timers away when all that they held is delivered.
+
+No step of it waits longer than `lock_timeout` for anybody, and nobody waits longer than that for it: what is in
+somebody's way is left for a later round.
+"""
+
+import logging
+from dataclasses import dataclass
+from datetime import timedelta
+
+from apscheduler.schedulers.background import BackgroundScheduler
+from sqlalchemy import Connection, func, select
+
+from mqdb.service.service import Context, PeriodicService
+from mqdb.store import partitions, timer_slots, timer_steps
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TimerKeeperConfig:
+    """How the timer keeper works."""
+
+    interval: timedelta = timedelta(seconds=10)
+    lock_timeout: timedelta = timedelta(milliseconds=200)
+
+
+@dataclass(slots=True)
+class TimerKeeperCounts:
+    """What a round has done."""
+
+    dropped: int = 0
+    waiting: bool = False
+    """Somebody's lock was in the way of a drop; the next round tries again."""
+    recalls_pruned: int = 0
+
+
+class TimerKeeper(PeriodicService[TimerKeeperCounts]):
+    """Drops delivered slots, and what was recalled from them."""
+
+    name = "timer keeper"
+
+    def __init__(
+        self, context: Context, scheduler: BackgroundScheduler, config: TimerKeeperConfig = TimerKeeperConfig()
+    ) -> None:
+        super().__init__(context, scheduler, config.interval)
+        self._config = config
+
+    def prepare(self, connection: Connection) -> None:
+        milliseconds = self._config.lock_timeout // timedelta(milliseconds=1)
+        connection.execute(select(func.set_config("lock_timeout", f"{milliseconds}ms", False)))
+
+    def run_once(self, connection: Connection) -> TimerKeeperCounts:
+        """Drop what is delivered."""
+        counts = TimerKeeperCounts()
+        for slot in timer_slots.find_delivered(connection, timer_steps.newest(connection).delivered_ms):
+            if not partitions.remove(connection, "timer", slot):
+                counts.waiting = True
+                break
+            timer_slots.forget(connection, slot)
+            counts.dropped += 1
+        if counts.dropped:
+            logger.info("dropped slots of delivered timers", extra={"count": counts.dropped})
+            counts.recalls_pruned = timer_steps.prune_recalls(connection)
+        return counts

@@ -1,0 +1,110 @@
+"""The transaction checker: asks producers about half messages of which they say nothing.
+
+It looks every second, so that each half message is asked about when it is due, not when all are; RocketMQ goes through
+all of them every transactionCheckInterval. RocketMQ: TransactionalMessageCheckService.
+"""
+
+import logging
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from apscheduler.schedulers.background import BackgroundScheduler
+from sqlalchemy import Connection, func, select
+
+from mqdb.broker.transaction_checks import Checked, CheckRules, Turns, check, collect, prune
+from mqdb.service.service import Context, PeriodicService
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionCheckerConfig:
+    """How the transaction checker works."""
+
+    rules: CheckRules = field(default_factory=CheckRules)
+    longest_interval: timedelta = timedelta(seconds=1)
+    """Between two looks; shorter where the rules ask for checks in shorter intervals."""
+    collected_at_once: int = 5_000
+    checked_at_once: int = 1_000
+    batches: int = 20
+    """In a round, while each is full: after an outage much is due at once, and other rounds are to begin, too."""
+    pruned_at_once: int = 10_000
+
+    @property
+    def interval(self) -> timedelta:
+        """Between two looks."""
+        return min(self.longest_interval, self.rules.check_interval / 2, self.rules.transaction_timeout / 2)
+
+
+@dataclass(slots=True)
+class CheckerCounts:
+    """What a round has done."""
+
+    seen: int = 0
+    """Half messages that were looked at for the first time."""
+    prepared: int = 0
+    """How many of them had no end."""
+    asked: int = 0
+    postponed: int = 0
+    """There was nobody to ask about them."""
+    discarded: int = 0
+    pruned: int = 0
+
+
+class TransactionChecker(PeriodicService[CheckerCounts]):
+    """Looks after half messages."""
+
+    name = "transaction checker"
+
+    def __init__(
+        self,
+        context: Context,
+        scheduler: BackgroundScheduler,
+        config: TransactionCheckerConfig = TransactionCheckerConfig(),
+    ) -> None:
+        super().__init__(context, scheduler, config.interval)
+        self._config = config
+        self._turns = Turns()
+
+    def prepare(self, connection: Connection) -> None:
+        # A plan that is made while segments are empty would read them from end to end when they have filled.
+        for name in ("enable_seqscan", "enable_bitmapscan"):
+            connection.execute(select(func.set_config(name, "off", False)))
+
+    def run_once(self, connection: Connection) -> CheckerCounts:
+        """Look at what is new, ask about what is due, forget what the log has dropped."""
+        counts = CheckerCounts()
+        self._collect(connection, counts)
+        self._check(connection, counts)
+        counts.pruned = prune(connection, self._config.pruned_at_once)
+        if counts.asked or counts.discarded:
+            fields = {"asked": counts.asked, "discarded": counts.discarded, "nobody_to_ask": counts.postponed}
+            logger.info("asked about transactions", extra=fields)
+        return counts
+
+    def _collect(self, connection: Connection, counts: CheckerCounts) -> None:
+        limit = self._config.collected_at_once
+        for _ in range(self._config.batches):
+            collected = collect(connection, self._config.rules, limit)
+            if collected is None:
+                return
+            counts.seen += collected.seen
+            counts.prepared += collected.prepared
+            if collected.seen < limit:
+                return
+
+    def _check(self, connection: Connection, counts: CheckerCounts) -> None:
+        limit = self._config.checked_at_once
+        for _ in range(self._config.batches):
+            checked = check(connection, self._config.rules, self._turns, limit)
+            counts.asked += checked.asked
+            counts.postponed += checked.postponed
+            counts.discarded += len(checked.discarded)
+            self._tell_discarded(checked)
+            if checked.due < limit:
+                return
+
+    def _tell_discarded(self, checked: Checked) -> None:
+        if checked.discarded:
+            fields = {"count": len(checked.discarded), "first_log_pos": checked.discarded[0]}
+            logger.warning("gave up half messages, see: mqdb transaction list --state discarded", extra=fields)

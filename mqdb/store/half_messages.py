@@ -1,0 +1,294 @@
+"""Half messages: the state row that each one gets, and the copy that a commit makes of it.
+
+A half message is a record in RMQ_SYS_TRANS_HALF_TOPIC. Its row is made by its END, or by the first look of the checker,
+whoever comes first: an INSERT that meets a row becomes an UPDATE, which waits for the transaction that holds it and
+changes only what `mqdb.transaction` allows. The row stays as long as the log has the record, so an END that comes
+again, however late, finds that it is too late. RocketMQ: TransactionalMessageBridge.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    ColumnElement,
+    Connection,
+    Integer,
+    ScalarSelect,
+    Text,
+    bindparam,
+    case,
+    cast,
+    delete,
+    func,
+    literal_column,
+    null,
+    or_,
+    select,
+    true,
+    update,
+)
+from sqlalchemy.dialects.postgresql import ARRAY, insert
+from sqlalchemy.dialects.postgresql import UUID as PgUUID
+from sqlalchemy.sql import FromClause
+from sqlalchemy.sql.selectable import CTE
+
+from mqdb.property import Property
+from mqdb.store.commit_log import KEPT, cl, record_of
+from mqdb.store.consume_queue import ZERO
+from mqdb.store.engine import driver, text_of
+from mqdb.store.tables import broker, commit_log, half_message, queue, segment, topic
+from mqdb.topic import HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC
+from mqdb.transaction import (
+    CHECK_IMMUNITY_TIME,
+    CHECK_TIMES,
+    COMMITTED_FLAG,
+    HalfEvent,
+    HalfState,
+    source_of,
+    target_of,
+)
+
+hm = half_message.c
+
+
+class HalfRecord(NamedTuple):
+    """A half message as the log has it, and what is known of it."""
+
+    log_pos: int
+    msg_id: UUID
+    producer_group: str
+    topic: str
+    stored_at: datetime
+    now: datetime
+    immunity: str | None
+    """The text of CHECK_IMMUNITY_TIME_IN_SECONDS."""
+    state: HalfState | None
+    """Of its row; None where it has none."""
+
+    @property
+    def key(self) -> "HalfKey":
+        """How its sender knows it."""
+        return HalfKey(self.log_pos, self.producer_group, self.msg_id)
+
+
+def _constant(value: str) -> ColumnElement[str]:
+    return literal_column(f"'{value}'::text", Text)
+
+
+def _property(name: str) -> ColumnElement[str]:
+    return cast(cl.c.properties.op("->>")(_constant(name)), Text)
+
+
+def _queue_of(topic_name: ColumnElement[str], queue_id: ColumnElement[int]) -> ScalarSelect[int]:
+    """The key of a queue; NULL where there is none, which the log refuses."""
+    # A sub-select in a sub-select, for the indexes; joined, the few queues that there are at first may be read all.
+    topic_id = select(topic.c.topic_id).where(topic.c.topic == topic_name).correlate_except(topic).scalar_subquery()
+    its_queue = select(queue.c.queue_key).where(queue.c.topic_id == topic_id, queue.c.queue_id == queue_id)
+    return its_queue.correlate_except(queue).scalar_subquery()
+
+
+def half_queue() -> ScalarSelect[int]:
+    """The key of the queue of all half messages. PostgreSQL looks once in each execution."""
+    return _queue_of(_constant(HALF_TOPIC), ZERO)
+
+
+def _wanted() -> FromClause:
+    positions = cast(bindparam("positions"), ARRAY(BigInteger))
+    return func.unnest(positions).table_valued("log_pos", with_ordinality="ordinal").render_derived("wanted")
+
+
+# -- look -------------------------------------------------------------------------------------
+
+
+def _find() -> str:
+    """Uses commit_log_pkey and half_message_pkey."""
+    wanted = _wanted()
+    record = record_of(
+        wanted,
+        *(cl.c[name] for name in ("log_pos", "queue_key", "msg_id", "store_time")),
+        _property(Property.PGROUP).label("producer_group"),
+        _property(Property.REAL_TOPIC).label("topic"),
+        _property(CHECK_IMMUNITY_TIME).label("immunity"),
+    )
+    state = select(hm.state).where(hm.log_pos == wanted.c.log_pos).scalar_subquery()
+    columns = (record.c[name] for name in ("log_pos", "msg_id", "producer_group", "topic", "store_time"))
+    rows = select(*columns, func.mqdb.now(), record.c.immunity, state).select_from(wanted.join(record, true()))
+    return text_of(rows.where(record.c.queue_key == half_queue()).order_by(wanted.c.ordinal))
+
+
+FIND: Final = _find()
+
+
+def find(connection: Connection, positions: Sequence[int]) -> list[HalfRecord]:
+    """The half messages at these positions, in their order; what is none there is left out."""
+    if not positions:
+        return []
+    rows = driver(connection).execute(FIND, {"positions": _array(positions)} | _bounds(positions))
+    return [HalfRecord._make((*row[:-1], None if row[-1] is None else HalfState(row[-1]))) for row in rows]
+
+
+def state_of(connection: Connection, log_pos: int) -> HalfState:
+    """The state of a half message that the log has."""
+    state = connection.scalar(select(hm.state).where(hm.log_pos == log_pos))
+    return HalfState.PREPARED if state is None else HalfState(state)
+
+
+# -- change -----------------------------------------------------------------------------------
+
+
+def _end(event: HalfEvent) -> str:
+    """The row of a half message in the state that the event leads to, and a copy of it where that needs one.
+
+    One statement: both, or nothing. Without a row to return, the state was one that the event does not lead away from,
+    or the half message is not the one that was meant.
+    Parameters: positions (one), lowest_pos, past_pos, group, unique_id, may_be_immune. Uses commit_log_pkey and
+    half_message_pkey.
+    """
+    source, target = source_of(event), target_of(event)
+    wanted = _wanted()
+    record = record_of(
+        wanted,
+        cl.c.log_pos,
+        cl.c.queue_key,
+        cl.c.store_time,
+        *(cl.c[name] for name in KEPT),
+        cl.c.properties,
+        _property(Property.PGROUP).label("producer_group"),
+        _property(Property.REAL_TOPIC).label("topic"),
+        cast(_property(Property.REAL_QID), Integer).label("queue_id"),
+    )
+    is_meant = (
+        record.c.queue_key == half_queue(),
+        record.c.producer_group == cast(bindparam("group"), Text),
+        record.c.msg_id == cast(bindparam("unique_id"), PgUUID()),
+        or_(cast(bindparam("may_be_immune"), Boolean), ~record.c.properties.has_key(_constant(CHECK_IMMUNITY_TIME))),
+    )
+    half = select(record).select_from(wanted.join(record, true())).where(*is_meant).cte("half")
+    needs_copy = event is not HalfEvent.ROLLBACK
+    copy_pos: Any = func.nextval(_constant("mqdb.log_pos")) if needs_copy else null()
+    row: dict[str, Any] = {
+        "log_pos": half.c.log_pos,
+        "msg_id": half.c.msg_id,
+        "producer_group": half.c.producer_group,
+        "topic": half.c.topic,
+        "state": _constant(target),
+        "stored_at": half.c.store_time,
+        "ended_at": func.mqdb.now(),
+        "copy_pos": cast(copy_pos, BigInteger),
+    }
+    made = insert(half_message).from_select(list(row), select(*row.values()))
+    ended = (
+        made.on_conflict_do_update(
+            index_elements=[hm.log_pos],
+            set_={
+                "state": made.excluded.state,
+                "check_at": null(),
+                "check_client": null(),
+                "ended_at": made.excluded.ended_at,
+                "copy_pos": made.excluded.copy_pos,
+            },
+            where=hm.state == _constant(source),
+        )
+        .returning(hm.log_pos, hm.copy_pos, hm.check_times)
+        .cte("ended")
+    )
+    if not needs_copy:
+        return text_of(select(ended.c.log_pos, ended.c.copy_pos))
+    copied = _copy(event, half, ended)
+    return text_of(select(ended.c.log_pos, ended.c.copy_pos).add_cte(copied))
+
+
+def _copy(event: HalfEvent, half: CTE, ended: CTE) -> CTE:
+    """Of what has ended, into the log: what a consumer gets, or what people look at."""
+    is_commit = event is HalfEvent.COMMIT
+    asked = func.jsonb_build_object(_constant(CHECK_TIMES), cast(ended.c.check_times, Text))
+    values: dict[str, Any] = {name: half.c[name] for name in KEPT} | {
+        "log_pos": ended.c.copy_pos,
+        "properties": case((ended.c.check_times > ZERO, half.c.properties.concat(asked)), else_=half.c.properties),
+        "tags_code": func.mqdb.tag_code(half.c.tags),
+        "queue_key": (
+            _queue_of(half.c.topic, half.c.queue_id)
+            if is_commit
+            else _queue_of(_constant(TRANS_CHECK_MAX_TIME_TOPIC), ZERO)
+        ),
+    }
+    if is_commit:
+        values["sys_flag"] = half.c.sys_flag.bitwise_or(literal_column(str(COMMITTED_FLAG), Integer))
+    rows = select(*values.values()).select_from(half.join(ended, ended.c.log_pos == half.c.log_pos))
+    return insert(commit_log).from_select(list(values), rows).cte("copied")
+
+
+END: Final = {event: _end(event) for event in (HalfEvent.COMMIT, HalfEvent.ROLLBACK, HalfEvent.GIVE_UP)}
+
+
+class HalfKey(NamedTuple):
+    """A half message as its sender knows it."""
+
+    log_pos: int
+    producer_group: str
+    msg_id: UUID
+
+
+def end(connection: Connection, event: HalfEvent, half: HalfKey, *, may_be_immune: bool) -> tuple[bool, int | None]:
+    """Let an event happen to a half message; whether it did, and where the copy is.
+
+    It has not where there is no such half message, where it is in a state that the event does not lead away from, and
+    where it has an immunity that it may not have. Raises psycopg's NotNullViolation when the queue of the copy does
+    not exist.
+    """
+    parameters = {"positions": _array([half.log_pos])} | _bounds([half.log_pos])
+    parameters |= {"group": half.producer_group, "unique_id": half.msg_id, "may_be_immune": may_be_immune}
+    row = driver(connection).execute(END[event], parameters).fetchone()
+    return (False, None) if row is None else (True, row[1])
+
+
+def resume(connection: Connection, log_pos: int) -> bool:
+    """Have a discarded half message asked about again, from 0 on and at once; False where it is not discarded."""
+    event = HalfEvent.RESUME
+    values = {"state": target_of(event), "check_times": 0, "check_at": func.mqdb.now(), "ended_at": None}
+    discarded = hm.log_pos == log_pos, hm.state == source_of(event)
+    return connection.execute(update(half_message).where(*discarded).values(values)).rowcount == 1
+
+
+# -- what the log still has -------------------------------------------------------------------
+
+
+def prune(connection: Connection, limit: int) -> int:
+    """Remove the rows of up to `limit` half messages that the log does not have any more; returns how many.
+
+    None of them is PREPARED: the log keeps these. Uses half_message_pkey.
+    """
+    first_pos = select(func.min(segment.c.start_pos)).scalar_subquery()
+    gone = select(hm.log_pos).where(hm.log_pos < first_pos, hm.state != HalfState.PREPARED)
+    gone = gone.order_by(hm.log_pos).limit(limit)
+    return connection.execute(delete(half_message).where(hm.log_pos.in_(gone.scalar_subquery()))).rowcount
+
+
+def first_prepared(connection: Connection) -> int | None:
+    """The segment of the first half message that has a row and no end; None where there is none."""
+    first_pos = select(func.min(hm.log_pos)).where(hm.state == HalfState.PREPARED).scalar_subquery()
+    its_segment = select(func.max(segment.c.segment)).where(segment.c.start_pos <= first_pos)
+    found: int | None = connection.scalar(its_segment)
+    return found
+
+
+# -- settings ---------------------------------------------------------------------------------
+
+
+def set_rejects(connection: Connection, *, is_rejected: bool) -> bool:
+    """Let it be so from now on; False where it is already."""
+    changed = update(broker).where(broker.c.reject_transaction_message != is_rejected)
+    return connection.execute(changed.values(reject_transaction_message=is_rejected)).rowcount == 1
+
+
+def _bounds(positions: Sequence[int]) -> dict[str, object]:
+    return {"lowest_pos": min(positions), "past_pos": max(positions) + 1}
+
+
+def _array(numbers: Iterable[int]) -> str:
+    # As text: the driver would take the smallest type for the numbers, and prepare the statement for each anew.
+    return "{" + ",".join(map(str, numbers)) + "}"

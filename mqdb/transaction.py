@@ -1,0 +1,103 @@
+"""Transactions: the states of a half message, what moves it from one to the next, and when it is asked about.
+
+    PREPARED ──commit──▶ COMMITTED        a copy is in the real topic
+        │ ▲ ──rollback─▶ ROLLED_BACK      nobody will ever see it
+        │ └──resume──┐
+        └──give up──▶ DISCARDED           a copy is in TRANS_CHECK_MAX_TIME_TOPIC, for people
+
+COMMITTED and ROLLED_BACK are final: a second COMMIT finds no way from there, so it stores nothing. RocketMQ keeps no
+state, and stores a second copy. RocketMQ: LocalTransactionState, TransactionalMessageServiceImpl.
+"""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from enum import StrEnum
+from typing import Final
+
+
+class LocalTransactionState(StrEnum):
+    """What a local transaction has come to. UNKNOWN: not known yet, ask again. RocketMQ writes UNKNOW."""
+
+    COMMIT = "COMMIT"
+    ROLLBACK = "ROLLBACK"
+    UNKNOWN = "UNKNOWN"
+
+
+class HalfState(StrEnum):
+    """The states of the schema's CHECK. A half message without a row is PREPARED."""
+
+    PREPARED = "PREPARED"
+    COMMITTED = "COMMITTED"
+    ROLLED_BACK = "ROLLED_BACK"
+    DISCARDED = "DISCARDED"
+
+
+class HalfEvent(StrEnum):
+    """What may happen to a half message."""
+
+    COMMIT = "COMMIT"
+    ROLLBACK = "ROLLBACK"
+    GIVE_UP = "GIVE_UP"
+    """It was asked about too often, or is too old."""
+    RESUME = "RESUME"
+    """Somebody wants it to be asked about again, from 0."""
+
+
+#: All transitions there are.
+TRANSITIONS: Final[Mapping[HalfState, Mapping[HalfEvent, HalfState]]] = {
+    HalfState.PREPARED: {
+        HalfEvent.COMMIT: HalfState.COMMITTED,
+        HalfEvent.ROLLBACK: HalfState.ROLLED_BACK,
+        HalfEvent.GIVE_UP: HalfState.DISCARDED,
+    },
+    HalfState.DISCARDED: {HalfEvent.RESUME: HalfState.PREPARED},
+    HalfState.COMMITTED: {},
+    HalfState.ROLLED_BACK: {},
+}
+
+#: What the end of a local transaction means for its half message; UNKNOWN means nothing.
+EVENT_OF: Final[Mapping[LocalTransactionState, HalfEvent]] = {
+    LocalTransactionState.COMMIT: HalfEvent.COMMIT,
+    LocalTransactionState.ROLLBACK: HalfEvent.ROLLBACK,
+}
+
+#: Properties that RocketMQ does not reserve: a user sets the first, the broker the second.
+CHECK_IMMUNITY_TIME: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
+
+#: The bit of sys_flag that a committed message has. Source: MessageSysFlag.TRANSACTION_COMMIT_TYPE.
+COMMITTED_FLAG: Final = 8
+
+#: Longer than this nobody waits, and PostgreSQL could not count further.
+_LONGEST_IMMUNITY_SECONDS: Final = 100 * 365 * 86_400
+
+
+def next_state(state: HalfState, event: HalfEvent) -> HalfState | None:
+    """Where an event leads from a state; None: nowhere."""
+    return TRANSITIONS[state].get(event)
+
+
+def source_of(event: HalfEvent) -> HalfState:
+    """The one state that an event leads away from."""
+    (state,) = (state for state, ways in TRANSITIONS.items() if event in ways)
+    return state
+
+
+def target_of(event: HalfEvent) -> HalfState:
+    """The state that an event leads to."""
+    return TRANSITIONS[source_of(event)][event]
+
+
+def immunity_of(text: str | None) -> timedelta | None:
+    """How long a half message is not to be asked about, as its property CHECK_IMMUNITY_TIME says; None: nothing said.
+
+    What is no whole number from 0 on counts as nothing. Source: TransactionalMessageServiceImpl.getImmunityTime.
+    """
+    if text is None or not (text.isascii() and text.isdigit()):
+        return None
+    return timedelta(seconds=min(int(text.lstrip("0")[:12] or "0"), _LONGEST_IMMUNITY_SECONDS))
+
+
+def first_check_age(immunity: str | None, transaction_timeout: timedelta) -> timedelta:
+    """How old a half message is when it is asked about for the first time: never younger than the timeout."""
+    return max(immunity_of(immunity) or timedelta(0), transaction_timeout)

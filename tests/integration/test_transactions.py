@@ -1,0 +1,263 @@
+"""The end of half messages at the broker: what it stores, what it refuses, and what a second one finds."""
+
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import IntegrityError
+
+from mqdb.broker import admin
+from mqdb.broker.transactions import Resolution, list_halves, resolve
+from mqdb.errors import (
+    HalfMessageClosed,
+    HalfMessageMismatch,
+    HalfMessageNotFound,
+    ImmunityOver,
+    MqdbError,
+    ResponseCode,
+    TopicNotFound,
+)
+from mqdb.topic import HALF_TOPIC
+from mqdb.transaction import CHECK_IMMUNITY_TIME, HalfState, LocalTransactionState
+from mqdb.unique_id import format_unique_id
+from tests.fixtures.broker import append, topic
+from tests.fixtures.delay import delivered, move_clock, records
+from tests.fixtures.log import small_segments
+from tests.fixtures.postgres import Database
+from tests.fixtures.transactions import COMMIT, ROLLBACK, SECOND, UNKNOWN, Checker, halves, send_half
+
+
+def test_a_half_message_is_in_its_own_topic_until_it_is_committed(broker: Connection) -> None:
+    send_half(broker, topic(broker))
+
+    assert delivered(broker, HALF_TOPIC) == ["half"]
+    assert delivered(broker) == []
+
+
+def test_a_commit_brings_the_message_to_its_real_queue_with_all_that_it_was(broker: Connection) -> None:
+    half = send_half(broker, topic(broker), tag="paid", keys="order-17", properties={"a": "b"}, flag=3)
+
+    ended = half.end(broker, COMMIT)
+
+    assert (ended.has_changed, ended.state) == (True, HalfState.COMMITTED)
+    (copy,) = records(broker)
+    assert copy["log_pos"] == ended.copy_pos
+    assert (copy["body"], copy["tags"], copy["keys"], copy["flag"]) == (b"half", "paid", "order-17", 3)
+    assert copy["properties"] == {
+        "a": "b",
+        "TAGS": "paid",
+        "KEYS": "order-17",
+        "UNIQ_KEY": format_unique_id(half.unique_id),
+        "TRAN_MSG": "true",
+        "PGROUP": "senders",
+        "REAL_TOPIC": "orders",
+        "REAL_QID": "0",
+    }
+
+
+def test_a_rollback_stores_nothing_but_the_state(broker: Connection) -> None:
+    half = send_half(broker, topic(broker))
+
+    ended = half.end(broker, ROLLBACK)
+
+    assert (ended.has_changed, ended.state, ended.copy_pos) == (True, HalfState.ROLLED_BACK, None)
+    assert delivered(broker) == []
+
+
+def test_unknown_changes_nothing(broker: Connection) -> None:
+    half = send_half(broker, topic(broker))
+
+    assert half.end(broker, UNKNOWN) == (False, HalfState.PREPARED, None)
+    assert halves(broker) == []
+
+
+@pytest.mark.parametrize("again", [COMMIT, ROLLBACK], ids=str)
+@pytest.mark.parametrize("first", [COMMIT, ROLLBACK], ids=str)
+def test_a_second_end_changes_nothing_and_says_how_it_stands(
+    broker: Connection, first: LocalTransactionState, again: LocalTransactionState
+) -> None:
+    half = send_half(broker, topic(broker))
+    state = half.end(broker, first).state
+
+    assert half.end(broker, again) == (False, state, None)
+    assert len(delivered(broker)) == (1 if first is COMMIT else 0)
+
+
+def test_a_commit_before_dispatch_and_checker_is_as_good(broker: Connection) -> None:
+    half = send_half(broker, topic(broker), dispatched=False)
+
+    half.end(broker, COMMIT)
+
+    assert Checker(broker).after(60 * SECOND).due == 0
+    assert delivered(broker) == ["half"]
+
+
+def test_who_names_another_group_is_refused(broker: Connection) -> None:
+    half = send_half(broker, topic(broker))
+    half.group = "others"
+
+    with pytest.raises(HalfMessageMismatch, match="another producer group than 'others'") as caught:
+        half.end(broker, COMMIT)
+
+    assert caught.value.code is ResponseCode.SYSTEM_ERROR
+    assert delivered(broker) == []
+
+
+def test_who_names_another_id_is_refused(broker: Connection) -> None:
+    half = send_half(broker, topic(broker))
+    half.unique_id = uuid4()
+
+    with pytest.raises(HalfMessageMismatch, match="another transaction id"):
+        half.end(broker, COMMIT)
+
+
+def test_who_names_the_position_of_another_half_message_is_refused(broker: Connection) -> None:
+    route = topic(broker)
+    half, other = send_half(broker, route), send_half(broker, route)
+    half.log_pos = other.log_pos
+
+    with pytest.raises(HalfMessageMismatch):
+        half.end(broker, COMMIT)
+
+
+@pytest.mark.parametrize("where", ["of an ordinary message", "of nothing"])
+def test_a_position_without_a_half_message_is_refused(broker: Connection, where: str) -> None:
+    route = topic(broker)
+    half = send_half(broker, route)
+    half.log_pos = append(broker, route, "plain")[0] if where == "of an ordinary message" else half.log_pos + 1_000
+
+    with pytest.raises(HalfMessageNotFound) as caught:
+        half.end(broker, COMMIT)
+
+    assert caught.value.code is ResponseCode.SYSTEM_ERROR
+
+
+@pytest.mark.parametrize("state", [COMMIT, ROLLBACK], ids=str)
+def test_an_end_after_the_immunity_is_refused_unless_it_answers_a_check(
+    broker: Connection, state: LocalTransactionState
+) -> None:
+    half = send_half(broker, topic(broker), properties={CHECK_IMMUNITY_TIME: "10"})
+    move_clock(broker, 11 * SECOND)
+
+    with pytest.raises(ImmunityOver, match=r"its immunity was 10 s") as caught:
+        half.end(broker, state)
+
+    assert caught.value.code is ResponseCode.ILLEGAL_OPERATION
+    assert half.end(broker, state, asked_client="somebody").has_changed
+
+
+@pytest.mark.parametrize(("immunity", "age"), [("10", 9), ("soon", 1_000)], ids=str)
+def test_an_end_within_the_immunity_and_without_a_number_is_taken(broker: Connection, immunity: str, age: int) -> None:
+    half = send_half(broker, topic(broker), properties={CHECK_IMMUNITY_TIME: immunity})
+    move_clock(broker, age * SECOND)
+
+    assert half.end(broker, COMMIT).has_changed
+
+
+def test_a_commit_to_a_topic_that_is_gone_leaves_the_half_message_as_it_is(broker: Connection) -> None:
+    half = send_half(broker, topic(broker))
+    admin.delete_topic(broker, "orders")
+
+    with pytest.raises(TopicNotFound):
+        half.end(broker, COMMIT)
+
+    topic(broker)
+    assert half.end(broker, COMMIT).has_changed
+    assert delivered(broker) == ["half"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["state = 'LOST'", "state = 'PREPARED'", "copy_pos = NULL", "ended_at = NULL", "check_at = mqdb.now()"],
+)
+def test_the_table_refuses_states_that_there_are_not(broker: Connection, change: str) -> None:
+    send_half(broker, topic(broker)).end(broker, COMMIT)
+
+    with pytest.raises(IntegrityError):
+        broker.execute(text(f"UPDATE mqdb.half_message SET {change}"))
+
+
+def test_a_commit_that_runs_ahead_of_the_segments_makes_its_own(database: Database, engine: Engine) -> None:
+    small_segments(database.connect(), 3, ahead=1)
+    with engine.connect() as broker:
+        route = topic(broker)
+        sent = [send_half(broker, route, str(n), dispatched=False) for n in range(12)]
+
+        for half in sent:
+            half.end(broker, COMMIT)
+
+        assert delivered(broker) == [str(n) for n in range(12)]
+
+
+def test_a_person_hears_that_the_topic_is_gone(broker: Connection) -> None:
+    half = send_half(broker, topic(broker))
+    admin.delete_topic(broker, "orders")
+
+    with pytest.raises(TopicNotFound, match="'orders'"):
+        resolve(broker, format_unique_id(half.unique_id), Resolution.COMMIT)
+
+
+# -- by hand ----------------------------------------------------------------------------------
+
+
+def test_the_view_shows_young_and_old_half_messages(broker: Connection) -> None:
+    route = topic(broker)
+    ended, asked = send_half(broker, route), send_half(broker, route)
+    ended.end(broker, COMMIT)
+    Checker(broker).after(7 * SECOND)
+    young = send_half(broker, route)
+
+    assert {half.log_pos: half.state for half in list_halves(broker)} == {
+        ended.log_pos: "COMMITTED",
+        asked.log_pos: "PREPARED",
+        young.log_pos: "PREPARED",
+    }
+    assert [half.log_pos for half in list_halves(broker, [HalfState.COMMITTED])] == [ended.log_pos]
+    assert list_halves(broker, group="others") == []
+
+
+@pytest.mark.parametrize(("resolution", "bodies"), [("commit", ["half"]), ("rollback", [])])
+@pytest.mark.parametrize("is_discarded", [False, True], ids=["open", "discarded"])
+def test_a_person_ends_a_half_message(
+    broker: Connection, resolution: str, bodies: list[str], is_discarded: bool
+) -> None:
+    half = send_half(broker, topic(broker))
+    if is_discarded:
+        Checker(broker, reserved=10 * SECOND).after(11 * SECOND)
+
+    resolved = resolve(broker, format_unique_id(half.unique_id), Resolution(resolution))
+
+    assert resolved.state == {"commit": "COMMITTED", "rollback": "ROLLED_BACK"}[resolution]
+    assert delivered(broker) == bodies
+
+
+def test_what_was_given_up_is_asked_about_again_from_the_beginning(broker: Connection) -> None:
+    half = send_half(broker, topic(broker))
+    checker = Checker(broker, reserved=10 * SECOND)
+    checker.after(11 * SECOND)
+
+    resolved = resolve(broker, format_unique_id(half.unique_id), Resolution.RESUME)
+
+    assert (resolved.state, resolved.check_times) == ("PREPARED", 0)
+    assert half.end(broker, COMMIT).has_changed
+
+
+@pytest.mark.parametrize("resolution", Resolution, ids=str)
+def test_what_has_ended_stays_as_it_is(broker: Connection, resolution: Resolution) -> None:
+    half = send_half(broker, topic(broker))
+    half.end(broker, ROLLBACK)
+
+    with pytest.raises(HalfMessageClosed, match="is ROLLED_BACK"):
+        resolve(broker, format_unique_id(half.unique_id), resolution)
+
+
+def test_what_was_not_given_up_cannot_be_resumed(broker: Connection) -> None:
+    half = send_half(broker, topic(broker))
+
+    with pytest.raises(HalfMessageClosed):
+        resolve(broker, format_unique_id(half.unique_id), Resolution.RESUME)
+
+
+def test_an_id_that_nobody_knows_is_an_error(broker: Connection) -> None:
+    with pytest.raises(MqdbError, match="there is no half message at id"):
+        resolve(broker, "0" * 32, Resolution.COMMIT)

@@ -1,0 +1,74 @@
+"""What is new among timers is read by its offsets and positions, and no partition is opened that is not needed.
+
+The plans are generic ones, as the service has them, and are made at the worst time: while the segments are empty, and
+known to be. What is read of the table of those that wait is the business of test_timer_plan.py.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import Connection
+
+from mqdb.service.service import Context
+from mqdb.service.timer_deliverer import TimerDeliverer
+from mqdb.store import timers
+from mqdb.store.engine import create_engine
+from tests.fixtures.postgres import Database
+from tests.plan.test_delay_plan import NEEDED, SEGMENTS, assert_by_position, bounds, partitions, plan, scans
+
+ENTRIES = {
+    "queue_key": 1,
+    "first_offset": 0,
+    "past_offset": 10,
+    "first_segment": NEEDED,
+    "last_segment": NEEDED,
+    "now_ms": 1,
+    "delivered_ms": 0,
+}
+
+
+@pytest.fixture
+def connection(database: Database) -> Iterator[Connection]:
+    """A connection of the timer deliverer, to a broker with empty segments, all of them analyzed."""
+    setting_up = database.connect()
+    setting_up.execute("SELECT mqdb.add_segment(1000) FROM generate_series(4, %s)", [SEGMENTS])
+    setting_up.execute("ANALYZE")
+    engine = create_engine(database.dsn)
+    with engine.connect() as connection:
+        TimerDeliverer(Context(engine.connect)).prepare(connection)
+        yield connection
+    engine.dispose()
+
+
+def test_a_look_reads_the_queue_by_its_offset_and_no_old_segment(connection: Connection) -> None:
+    found = plan(connection, timers.LOOK, {"limit": 1000, "first_segment": NEEDED})
+
+    assert partitions(found, "consume_queue") == set(range(NEEDED, SEGMENTS + 1))
+    for index, condition in scans(found, "consume_queue"):
+        assert index.endswith("queue_key_queue_offset_idx")
+        assert condition.startswith("Index Cond: ((queue_key = ")
+        assert "AND (queue_offset >= " in condition
+    assert [index for index, _ in scans(found, "timer_step")] == ["timer_step_pkey"]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [timers.COLLECT, timers.DELIVER_ENTRIES, timers.UNDELIVERED_ENTRIES],
+    ids=["collect", "deliver", "undelivered"],
+)
+def test_a_step_opens_the_segments_of_its_entries_only(connection: Connection, statement: str) -> None:
+    found = plan(connection, statement, ENTRIES | bounds(connection))
+
+    assert partitions(found, "consume_queue") == partitions(found, "commit_log") == {NEEDED}
+    [(index, condition)] = scans(found, "consume_queue")
+    assert index.endswith("queue_key_queue_offset_idx")
+    assert "AND (queue_offset >= " in condition
+    assert_by_position(found)
+    assert {index for index, _ in scans(found, "timer_recall")} == {"timer_recall_pkey"}
+
+
+def test_a_step_looks_its_targets_up_by_their_keys(connection: Connection) -> None:
+    found = plan(connection, timers.DELIVER_ENTRIES, ENTRIES | bounds(connection))
+
+    assert [index for index, _ in scans(found, "topic")] == ["topic_topic_key"]
+    assert [index for index, _ in scans(found, "queue ")] == ["queue_topic_id_queue_id_key"]

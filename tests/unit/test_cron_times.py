@@ -1,0 +1,196 @@
+"""Times of cron texts: the next ones, on clocks that change too, against an enumeration of all minutes."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from mqdb.errors import CronInvalid, ParameterInvalid
+from mqdb.service.cron_text import CronFields, parse_cron
+from mqdb.service.cron_times import next_time, zone_of
+
+MINUTE = timedelta(minutes=1)
+
+
+def at(text: str) -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+def times(cron: str, zone: str, after: str, count: int) -> list[str]:
+    found, time = [], at(after)
+    for _ in range(count):
+        time = next_time(cron, zone, time)
+        found.append(f"{time:%Y-%m-%d %H:%M}")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("cron", "after", "expected"),
+    [
+        ("*/5 * * * *", "2026-07-14 09:30:00", "2026-07-14 09:35"),
+        ("*/5 * * * *", "2026-07-14 09:29:59.999999", "2026-07-14 09:30"),
+        ("0 0 1 1 *", "2026-07-14 09:30:00", "2027-01-01 00:00"),
+        ("0 12 29 2 *", "2026-07-14 09:30:00", "2028-02-29 12:00"),
+        ("0 12 29 2 */7", "2026-07-14 09:30:00", "2032-02-29 12:00"),
+        ("0 0 31 * *", "2026-08-31 00:00:00", "2026-10-31 00:00"),
+    ],
+)
+def test_the_next_time_is_later(cron: str, after: str, expected: str) -> None:
+    assert times(cron, "UTC", after, 1) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("weekday", "day"), [("0", 19), ("7", 19), ("sun", 19), ("1", 20), ("5", 17), ("sat", 18), ("mon-fri", 15)]
+)
+def test_days_of_the_week_are_those_of_crontab(weekday: str, day: int) -> None:
+    """2026-07-14 is a Tuesday."""
+    assert times(f"0 9 * * {weekday}", "UTC", "2026-07-14 12:00:00", 1) == [f"2026-07-{day} 09:00"]
+
+
+def test_two_restricted_day_fields_are_either_of_them() -> None:
+    found = times("0 0 15 * mon", "UTC", "2026-07-14 12:00:00", 3)
+
+    assert found == ["2026-07-15 00:00", "2026-07-20 00:00", "2026-07-27 00:00"]
+
+
+def test_times_are_on_the_clock_of_the_zone() -> None:
+    assert times("30 7 * * *", "Europe/Berlin", "2026-07-14 12:00:00", 1) == ["2026-07-15 05:30"]
+    assert times("30 7 * * *", "Europe/Berlin", "2026-01-14 12:00:00", 1) == ["2026-01-15 06:30"]
+
+
+# In Berlin clocks go from 02:00 to 03:00 on 2026-03-29, and from 03:00 to 02:00 on 2026-10-25, both at 01:00 UTC.
+
+
+def test_a_fixed_time_that_does_not_exist_is_fired_when_clocks_are_put_forward() -> None:
+    found = times("30 2 * * *", "Europe/Berlin", "2026-03-28 12:00:00", 2)
+
+    assert found == ["2026-03-29 01:00", "2026-03-30 00:30"]
+
+
+def test_several_fixed_times_that_do_not_exist_are_one_with_that_of_the_change() -> None:
+    found = times("*/15 2-3 * * *", "Europe/Berlin", "2026-03-29 00:00:00", 3)
+
+    assert found == ["2026-03-29 01:00", "2026-03-29 01:15", "2026-03-29 01:30"]
+
+
+def test_a_fixed_time_that_exists_twice_is_fired_the_first_time() -> None:
+    found = times("30 2 * * *", "Europe/Berlin", "2026-10-24 12:00:00", 2)
+
+    assert found == ["2026-10-25 00:30", "2026-10-26 01:30"]
+
+
+def test_a_cron_of_every_hour_goes_on_when_clocks_are_put_back() -> None:
+    found = times("30 * * * *", "Europe/Berlin", "2026-10-24 23:00:00", 4)
+
+    assert found == ["2026-10-24 23:30", "2026-10-25 00:30", "2026-10-25 01:30", "2026-10-25 02:30"]
+
+
+def test_a_cron_of_every_hour_goes_on_when_clocks_are_put_forward() -> None:
+    found = times("*/30 * * * *", "Europe/Berlin", "2026-03-29 00:15:00", 3)
+
+    assert found == ["2026-03-29 00:30", "2026-03-29 01:00", "2026-03-29 01:30"]
+
+
+@pytest.mark.parametrize("zone", ["Europe/Berlino", "Europe", "", "../UTC", "/etc/passwd", "MEZ+1", "a\0b"])
+def test_an_unknown_zone_is_refused(zone: str) -> None:
+    with pytest.raises(ParameterInvalid) as refused:
+        zone_of(zone)
+
+    assert (refused.value.name, refused.value.value) == ("timezone", zone)
+
+
+def test_what_cannot_be_read_has_no_next_time() -> None:
+    with pytest.raises(CronInvalid):
+        next_time("every day", "UTC", at("2026-07-14 09:30:00"))
+
+
+# -- against an enumeration -----------------------------------------------------------------------
+
+#: Two days with a change of clocks among them, or none: by an hour, by half of one, at midnight, by a whole day.
+WINDOWS = [
+    ("UTC", "2026-03-28 12:00"),
+    ("Europe/Berlin", "2026-03-28 06:00"),
+    ("Europe/Berlin", "2026-10-24 06:00"),
+    ("America/New_York", "2026-11-01 00:00"),
+    ("Australia/Lord_Howe", "2026-04-04 00:00"),
+    ("Australia/Lord_Howe", "2026-10-03 00:00"),
+    ("America/Havana", "2026-03-07 12:00"),
+    ("America/Havana", "2026-10-31 12:00"),
+    ("America/Santiago", "2026-04-04 06:00"),
+    ("Asia/Kolkata", "2026-06-30 12:00"),
+    ("Pacific/Apia", "2011-12-29 12:00"),
+]
+LENGTH = timedelta(days=2)
+
+
+def enumerated(fields: CronFields, zone: ZoneInfo, start: datetime, end: datetime) -> Iterator[datetime]:
+    """Every minute after `start` at which the rules in words let it fire."""
+    minute = start + MINUTE
+    is_fixed = len(fields.hours) < 24
+    while minute <= end:
+        wall = minute.astimezone(zone)
+        is_shown = names(fields, wall) and not (is_fixed and wall.fold)
+        if is_shown or (is_fixed and any(names(fields, each) for each in passed_over(minute, zone))):
+            yield minute
+        minute += MINUTE
+
+
+def names(fields: CronFields, wall: datetime) -> bool:
+    is_day, is_weekday = wall.day in fields.days, wall.isoweekday() % 7 in fields.weekdays
+    is_date = is_day or is_weekday if fields.either_day else is_day and is_weekday
+    return is_date and wall.month in fields.months and wall.hour in fields.hours and wall.minute in fields.minutes
+
+
+def passed_over(minute: datetime, zone: ZoneInfo) -> Iterator[datetime]:
+    """The times that clocks have been put forward over at this minute."""
+    before = (minute - MINUTE).astimezone(zone).replace(tzinfo=None) + MINUTE
+    now = minute.astimezone(zone).replace(tzinfo=None)
+    while before < now:
+        yield before
+        before += MINUTE
+
+
+def field(low: int, high: int) -> st.SearchStrategy[str]:
+    listed = st.lists(st.integers(low, high), min_size=1, max_size=3).map(lambda values: ",".join(map(str, values)))
+    stepped = st.integers(max(high // 6, 1), high).map(lambda step: f"*/{step}")
+    return st.one_of(st.just("*"), listed, stepped)
+
+
+def sometimes(low: int, high: int) -> st.SearchStrategy[str]:
+    return st.one_of(st.just("*"), st.just("*"), field(low, high))
+
+
+CRONS = st.tuples(
+    field(0, 59).filter(lambda word: word != "*"), field(0, 23), sometimes(1, 28), st.just("*"), sometimes(0, 7)
+).map(" ".join)
+
+
+@settings(max_examples=150)
+@given(cron=CRONS, window=st.sampled_from(WINDOWS))
+@example("0,30 * 25 * *", ("Europe/Berlin", "2026-10-24 06:00"))
+@example("*/10 * 31 * *", ("America/Havana", "2026-10-31 12:00"))
+@example("*/10 * 1 * *", ("America/Havana", "2026-10-31 12:00"))
+@example("0 0 * * *", ("America/Havana", "2026-03-07 12:00"))
+@example("59 23 * * *", ("America/Santiago", "2026-04-04 06:00"))
+@example("0 12 30 * *", ("Pacific/Apia", "2011-12-29 12:00"))
+@example("0 * 30 * *", ("Pacific/Apia", "2011-12-29 12:00"))
+@example("15,45 1-2 * * *", ("Australia/Lord_Howe", "2026-04-04 00:00"))
+def test_the_times_are_those_of_an_enumeration_of_all_minutes(cron: str, window: tuple[str, str]) -> None:
+    zone, start = window[0], at(window[1])
+    end = start + LENGTH
+
+    found, time = [], start
+    while (time := next_time(cron, zone, time)) <= end:
+        found.append(time)
+
+    assert found == list(enumerated(parse_cron(cron), ZoneInfo(zone), start, end))
+
+
+def test_a_time_that_is_far_is_found_where_clocks_change_at_it() -> None:
+    """The first hour of 1 November exists twice in Havana, and clocks have changed twice until then."""
+    found = times("0 * 1 11 *", "America/Havana", "2026-01-15 00:00:00", 3)
+
+    assert found == ["2026-11-01 04:00", "2026-11-01 05:00", "2026-11-01 06:00"]
