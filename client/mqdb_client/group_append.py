@@ -38,6 +38,7 @@ from mqdb.errors import (
     SendGivenUp,
     StorageRefused,
     TopicNotFound,
+    TransactionRefused,
 )
 from mqdb.message import SendStatus
 from mqdb.store.commit_log import Record
@@ -461,6 +462,6 @@ def _apart(batch: list[Unit], error: MqdbError) -> list[list[Unit]]:
     if isinstance(error, TopicNotFound):
         return list(of_queue.values()) if len(of_queue) > 1 else []
     is_of_a_row = isinstance(error, StorageRefused) and error.sqlstate.startswith(_FAULTS_OF_A_ROW)
-    if (is_of_a_row or isinstance(error, MessageIllegal)) and len(batch) > 1:
+    if (is_of_a_row or isinstance(error, (MessageIllegal, TransactionRefused))) and len(batch) > 1:
         return [batch[: len(batch) // 2], batch[len(batch) // 2 :]]
     return []

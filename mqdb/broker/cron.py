@@ -28,6 +28,7 @@ from mqdb.errors import (
 )
 from mqdb.message import Message, check_message
 from mqdb.property import KEY_SEPARATOR
+from mqdb.schedule import schedule_of
 from mqdb.store import cron as crons
 from mqdb.store import topics
 from mqdb.store.cron import CronSummary, DueCron, NewCron
@@ -104,6 +105,10 @@ def add_cron(connection: Connection, cron: Cron, next_time: NextTime) -> datetim
     for name in (CRON_NAME, CRON_TIME):
         if name in message.properties:
             raise PropertyReserved(name)
+    if schedule_of(message) is not None:
+        raise ParameterInvalid("message", cron.name, "waits for its time already: a cron sends at once")
+    if message.flag:
+        raise ParameterInvalid("flag", message.flag, "must be 0 in a cron")
     with translated(target_of(connection)), transaction(connection):
         now = crons.now(connection)
         # As it will be sent: what fits now fits always.

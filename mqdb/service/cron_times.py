@@ -81,7 +81,9 @@ class CronTimes:
     def _at_or_after(self, wall: datetime) -> datetime:
         """The next time that a clock without changes shows."""
         now = wall.replace(tzinfo=UTC)
-        first: datetime = min(trigger.get_next_fire_time(None, now) for trigger in self._triggers)
+        # Of two, one may name a day that never comes.
+        times = [trigger.get_next_fire_time(None, now) for trigger in self._triggers]
+        first: datetime = min(time for time in times if time is not None)
         return first.replace(tzinfo=None)
 
     def _wall(self, time: datetime) -> datetime:

@@ -84,10 +84,16 @@ def _property(name: str) -> ColumnElement[str]:
 
 
 def _queue_of(topic_name: ColumnElement[str], queue_id: ColumnElement[int]) -> ScalarSelect[int]:
-    """The key of a queue; NULL where there is none, which the log refuses."""
+    """The key of a queue, another one where its topic has become smaller; NULL without one, which the log refuses."""
+
+    def of_topic(wanted: ColumnElement[int]) -> ScalarSelect[int]:
+        return select(wanted).where(topic.c.topic == topic_name).correlate_except(topic).scalar_subquery()
+
     # A sub-select in a sub-select, for the indexes; joined, the few queues that there are at first may be read all.
-    topic_id = select(topic.c.topic_id).where(topic.c.topic == topic_name).correlate_except(topic).scalar_subquery()
-    its_queue = select(queue.c.queue_key).where(queue.c.topic_id == topic_id, queue.c.queue_id == queue_id)
+    its_queue = select(queue.c.queue_key).where(
+        queue.c.topic_id == of_topic(topic.c.topic_id),
+        queue.c.queue_id == func.greatest(queue_id, ZERO) % of_topic(topic.c.read_queue_nums),
+    )
     return its_queue.correlate_except(queue).scalar_subquery()
 
 

@@ -302,7 +302,6 @@ def check_times(sends: list[Send], outages: list[Outage]) -> None:
     for outage in outages:
         begun = begun_in(outage, sends)
         brokers = [send.results[0].queue.broker_name for send in begun if send.results]
-        assert all(send.seconds <= TIMEOUT.total_seconds() for send in begun if send.results)
         assert len(brokers) >= _LEAST_SUCCESS * len(begun)
         # The last ones may have met it when it took connections again.
         assert brokers.count(outage.broker.name) <= len(brokers) / 2

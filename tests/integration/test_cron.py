@@ -277,6 +277,8 @@ def cron(name: str = "tick", text: str = "@daily", message: Message = A_MESSAGE,
         (cron(message=Message("orders", "")), BodyEmpty),
         (cron(message=Message("orders", "a", properties={"MQDB_CRON_TIME": "now"})), PropertyReserved),
         (cron(message=Message("orders", "a", properties={"DELAY": "3"})), PropertyReserved),
+        (cron(message=Message("orders", "a", delay_level=3)), ParameterInvalid),
+        (cron(message=Message("orders", "a", flag=1)), ParameterInvalid),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
+from mqdb.broker import admin
 from mqdb.errors import BodyEmpty, IllegalState, ParameterInvalid
 from mqdb.topic import HALF_TOPIC
 from mqdb_client import LocalTransactionState, Message, SendStatus, TransactionProducer
@@ -134,6 +135,24 @@ def test_many_checks_at_once_are_all_answered(broker: Connection, transactional_
     Checker(broker).after(7 * SECOND)
 
     wait_until(lambda: len(delivered(broker)) == 50)
+
+
+def test_an_answer_that_is_refused_keeps_no_other_from_its_message(
+    broker: Connection, transactional_producer: StartProducer
+) -> None:
+    topic(broker)
+    topic(broker, "gone")
+    listener = Asked(UNKNOWN, COMMIT)
+    producer = transactional_producer(listener)
+    producer.send_in_transaction(Message("gone", "for nobody"))
+    producer.send_in_transaction(ORDER)
+    admin.delete_topic(broker, "gone")
+
+    Checker(broker).after(7 * SECOND)
+
+    wait_until(lambda: [half["state"] for half in halves(broker)] == ["PREPARED", "COMMITTED"])
+    wait_until(lambda: [half["check_client"] for half in halves(broker)] == [None, None])
+    assert len(listener.checks) == 2
 
 
 def test_two_functions_are_a_listener(broker: Connection, database: Database) -> None:

@@ -16,9 +16,10 @@ from typing import Final, TypeVar
 from sqlalchemy import Connection
 
 from mqdb.broker.transaction_checks import open_checks
-from mqdb.broker.transactions import EndTransaction, end
+from mqdb.broker.transactions import Ended, EndTransaction, end
 from mqdb.errors import BrokerUnavailable, MqdbError
 from mqdb.store.half_checks import Check
+from mqdb.transaction import LocalTransactionState
 from mqdb.unique_id import parse_unique_id
 from mqdb_client.broker_link import BrokerLink
 from mqdb_client.transaction.listener import TransactionListener, answer_of
@@ -88,22 +89,33 @@ class CheckAnswers:
         return self._ask(lambda connection: open_checks(connection, broker_name, client_id, self._group, _READ_AT_ONCE))
 
     def _answer_all(self, checks: list[Check]) -> None:
+        """Raises BrokerUnavailable and its kin. An answer that the broker refuses counts as UNKNOWN."""
         for check in checks:
             if self._is_stopping:
                 return
             message = check.message
             ask = partial(self._listener.check_local_transaction, message)
             state = answer_of("check_local_transaction", message.message_id, ask)
-            request = EndTransaction(
-                self._group,
-                check.log_pos,
-                parse_unique_id(message.message_id),
-                state,
-                asked_client=self._link.instance.client_id,
-            )
-            ended = self._ask(partial(end, request=request))
-            fields = {"transaction_id": message.message_id, "answer": state, "state": ended.state}
-            logger.debug("answered a check", extra=fields | {"check_times": check.check_times})
+            fields: dict[str, object] = {"transaction_id": message.message_id, "answer": state}
+            try:
+                ended = self._end(check, state)
+            except BrokerUnavailable:
+                raise
+            except MqdbError as error:
+                # Its topic is gone, perhaps: the next check finds out, and those behind it do not wait.
+                logger.warning("the answer to a check was refused", extra=fields | {"reason": str(error)})
+                ended = self._end(check, LocalTransactionState.UNKNOWN)
+            logger.debug("answered a check", extra=fields | {"state": ended.state, "check_times": check.check_times})
+
+    def _end(self, check: Check, state: LocalTransactionState) -> Ended:
+        request = EndTransaction(
+            self._group,
+            check.log_pos,
+            parse_unique_id(check.message.message_id),
+            state,
+            asked_client=self._link.instance.client_id,
+        )
+        return self._ask(partial(end, request=request))
 
     def _ask(self, work: Callable[[Connection], T]) -> T:
         late = BrokerUnavailable(self._link.instance.target, f"no answer within {self._timeout_seconds:g} s")
