@@ -156,13 +156,13 @@ def open_log(home: Home) -> int:
 
 
 @contextmanager
-def temporary_home(environ: Mapping[str, str] = os.environ) -> Iterator[Path]:
-    """A home in the system's directory for temporary files, removed afterwards, for demos and tests.
+def temporary_home(environ: Mapping[str, str] = os.environ, *, parent: Path | None = None) -> Iterator[Path]:
+    """A home in `parent`, or the system's directory for temporary files, removed afterwards, for demos and tests.
 
     A server that a killed process left running in it is ended first.
     """
     account = service_account(environ)
-    path = Path(tempfile.mkdtemp(prefix="mqdb-", dir=_temporary_parent(account))).resolve()
+    path = Path(tempfile.mkdtemp(prefix="mqdb-", dir=parent or _temporary_parent(account))).resolve()
     try:
         if account is not None:
             path.chmod(0o711)

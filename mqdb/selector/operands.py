@@ -6,6 +6,7 @@ is compared with one. RocketMQ: PropertyExpression, ConstantExpression, UnaryExp
 
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
@@ -66,9 +67,17 @@ class TextOperand:
         self.sql = sql
         self.literal = literal
         self.is_property = literal is None
-        self.is_there = sql.is_not(None)
-        self.is_missing = sql.is_(None)
         self._readings: dict[NumberType, Reading] = {}
+
+    @cached_property
+    def is_there(self) -> ColumnElement[bool]:
+        """The same object each time, as with `read_as`."""
+        return self.sql.is_not(None)
+
+    @cached_property
+    def is_missing(self) -> ColumnElement[bool]:
+        """NOT `is_there`."""
+        return self.sql.is_(None)
 
     def read_as(self, type_: NumberType) -> Reading:
         """The same objects each time, by which errors that come together are known."""

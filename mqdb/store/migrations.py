@@ -1,12 +1,14 @@
-"""The schema and its versions: upgrade, where a database stands, the SQL for those who apply it by hand."""
+"""The schema and its versions: upgrade, where a database stands, the SQL for those who apply it by hand.
+
+Alembic takes longer to load than the rest of a client's store, and only who upgrades needs it: every client asks which
+revision is the newest, and the names of the scripts tell.
+"""
 
 import io
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from alembic import command
-from alembic.config import Config
-from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, TableClause, column, func, select, table, update
 
 import mqdb
@@ -15,6 +17,9 @@ from mqdb.errors import EncodingNotSupported, ParameterInvalid, SchemaMissing, S
 from mqdb.store import locks, tables
 from mqdb.store.engine import create_engine, target_of, translated
 
+if TYPE_CHECKING:
+    from alembic.config import Config
+
 
 def upgrade(dsn: str, revision: str = "head", *, broker_name: str | None = None) -> None:
     """Bring the schema of a database to a revision, in one transaction; a name is given to the broker on the way.
@@ -22,6 +27,8 @@ def upgrade(dsn: str, revision: str = "head", *, broker_name: str | None = None)
     Two callers at once: the second waits for the first and finds nothing to do. Raises SchemaTooNew,
     EncodingNotSupported.
     """
+    from alembic import command
+
     engine = create_engine(dsn, prepared=False).execution_options(isolation_level="READ COMMITTED")
     with translated(redact(dsn)):
         try:
@@ -43,6 +50,8 @@ def upgrade_sql(since: str | None = None) -> str:
 
     Raises ParameterInvalid for an unknown revision.
     """
+    from alembic import command
+
     if since is not None and since not in _known():
         raise ParameterInvalid("since", since, f"the versions are: {', '.join(sorted(_known()))}")
     output = io.StringIO()
@@ -68,9 +77,7 @@ _version: TableClause = table("alembic_version", column("version_num"), schema="
 @cache
 def head() -> str:
     """The newest revision that this mqdb knows, and the only one that it speaks."""
-    revision = ScriptDirectory.from_config(_config()).get_current_head()
-    assert revision is not None
-    return revision
+    return max(_known())
 
 
 def check_schema(connection: Connection) -> None:
@@ -99,10 +106,13 @@ def _refuse_encoding(connection: Connection) -> None:
 
 
 def _known() -> set[str]:
-    return {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
+    """The revisions, which follow each other as their numbers do."""
+    return {script.name.partition("_")[0] for script in (_scripts() / "versions").glob("[0-9]*_*.py")}
 
 
-def _config(output: io.StringIO | None = None) -> Config:
+def _config(output: io.StringIO | None = None) -> "Config":
+    from alembic.config import Config
+
     config = Config(output_buffer=output) if output is not None else Config()
     config.set_main_option("script_location", str(_scripts()).replace("%", "%%"))
     return config

@@ -8,10 +8,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from mqdb.embedded import EmbeddedPostgres, temporary_home
+from mqdb.embedded import EmbeddedPostgres
 from mqdb.embedded.ports import candidates, is_free
 from tests.fixtures.command_line import Outcome, Place, served
-from tests.fixtures.postgres import Database, query
+from tests.fixtures.postgres import Database, query, quick_home
 
 MEGABYTE = 1024 * 1024
 
@@ -256,7 +256,7 @@ def test_a_data_directory_that_holds_something_else_is_refused(tmp_path: Path) -
 
 
 def test_a_port_that_is_taken_is_refused_with_the_way_to_choose_another(postgres: EmbeddedPostgres) -> None:
-    with temporary_home() as home:
+    with quick_home() as home:
         refused = Place(home).run("serve", "--port", str(postgres.port))
 
     assert_refused(refused, f"port {postgres.port} of 127.0.0.1 is in use", "--port")

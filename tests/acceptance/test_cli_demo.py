@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mqdb.embedded import temporary_home
 from tests.fixtures.command_line import Place, Running
+from tests.fixtures.postgres import quick_home
 from tests.fixtures.processes import is_alive, wait_until
 
 # Five processes start and end; a busy machine takes its time for that.
@@ -83,7 +83,7 @@ def test_the_demo_is_exact_each_time_and_leaves_no_process_and_no_directory(tmp_
 
 @pytest.fixture
 def kept_home() -> Iterator[Path]:
-    with temporary_home() as home:
+    with quick_home() as home:
         yield home
 
 

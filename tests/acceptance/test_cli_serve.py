@@ -9,15 +9,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mqdb.embedded import attach, temporary_home
+from mqdb.embedded import attach
 from tests.fixtures.command_line import Place, Running
-from tests.fixtures.postgres import Database, query
+from tests.fixtures.postgres import Database, query, quick_home
 from tests.fixtures.processes import is_alive, wait_until
 
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    with temporary_home() as home:
+    with quick_home() as home:
         yield home
 
 

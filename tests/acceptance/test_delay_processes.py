@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from psycopg import OperationalError
 
-from mqdb.embedded import attach, temporary_home
+from mqdb.embedded import attach
 from mqdb.embedded.home import Home
 from mqdb.embedded.leftovers import postmaster_pid
 from tests.fixtures.log import create_topic
-from tests.fixtures.postgres import Database
+from tests.fixtures.postgres import Database, quick_home
 from tests.fixtures.processes import wait_until
 from tests.fixtures.serve import Starter, leader_pid, query
 
@@ -32,7 +32,7 @@ WHERE t.topic = 'SCHEDULE_TOPIC_XXXX' AND q.queue_id = 1 ORDER BY n RETURNING 1
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    with temporary_home() as place:
+    with quick_home() as place:
         yield place
 
 

@@ -21,12 +21,12 @@ import psycopg
 import pytest
 
 import mqdb
-from mqdb.embedded import attach, find_postgres, temporary_home
+from mqdb.embedded import attach, find_postgres
 from mqdb.embedded.account import Account, run_as, service_account
 from mqdb.embedded.binaries import binaries_for
 from mqdb.embedded.home import Home
 from mqdb.embedded.leftovers import end_server, postmaster_pid
-from tests.fixtures.postgres import query
+from tests.fixtures.postgres import query, quick_home
 from tests.fixtures.processes import is_alive, wait_until
 
 SCRIPT = Path(__file__).with_name("embedded_process.py")
@@ -115,7 +115,7 @@ def user(request: pytest.FixtureRequest) -> Iterator[User]:
         pytest.skip("needs root")
     packages = os.pathsep.join([str(Path(mqdb.__file__).parents[1]), str(Path(psycopg.__file__).parents[1])])
     environ = {**os.environ, "PYTHONPATH": packages, "SCRIPT": str(SCRIPT)}
-    with temporary_home() as place:
+    with quick_home() as place:
         if request.param == "plain user" and is_root:
             yield stranger(place, environ)
         else:

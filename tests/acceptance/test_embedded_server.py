@@ -15,7 +15,7 @@ import psutil
 import psycopg
 import pytest
 
-from mqdb.embedded import EmbeddedPostgres, PostgresBinaries, attach, find_postgres, temporary_home
+from mqdb.embedded import EmbeddedPostgres, PostgresBinaries, attach, find_postgres
 from mqdb.embedded.account import postgres_environment, service_account
 from mqdb.embedded.binaries import inspect_folder
 from mqdb.embedded.home import Home
@@ -32,7 +32,7 @@ from mqdb.errors import (
     PostgresNotFound,
     PostgresVersionMismatch,
 )
-from tests.fixtures.postgres import query
+from tests.fixtures.postgres import query, quick_home
 from tests.fixtures.processes import is_alive, wait_until
 
 is_root = os.geteuid() == 0
@@ -41,7 +41,7 @@ as_root = pytest.mark.skipif(not is_root, reason="needs root")
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    with temporary_home() as path:
+    with quick_home() as path:
         yield path
 
 

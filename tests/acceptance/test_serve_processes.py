@@ -13,11 +13,11 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from mqdb.embedded import attach, temporary_home
+from mqdb.embedded import attach
 from mqdb.embedded.home import Home
 from mqdb.embedded.leftovers import postmaster_pid
 from tests.fixtures.log import create_topic
-from tests.fixtures.postgres import Database
+from tests.fixtures.postgres import Database, quick_home
 from tests.fixtures.processes import is_alive, wait_until
 from tests.fixtures.serve import ServeProcess, Starter, is_dispatched, leader_pid, query, send
 
@@ -45,7 +45,7 @@ def pair(serve: Starter, database: Database, topic: str) -> tuple[ServeProcess, 
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    with temporary_home() as place:
+    with quick_home() as place:
         yield place
 
 

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from psycopg import errors as pg
 
-from mqdb.embedded import EmbeddedPostgres, temporary_home
+from mqdb.embedded import EmbeddedPostgres
 from mqdb.embedded.account import postgres_environment
 from tests.fixtures.log import (
     Connection,
@@ -24,7 +24,7 @@ from tests.fixtures.log import (
     scalar,
     small_segments,
 )
-from tests.fixtures.postgres import Database
+from tests.fixtures.postgres import Database, quick_home
 
 #: More than a new cluster uses up until a restore is complete.
 MANY_XIDS = 20_000
@@ -33,7 +33,7 @@ MANY_XIDS = 20_000
 @pytest.fixture(scope="module")
 def fresh_server() -> Iterator[EmbeddedPostgres]:
     """A second cluster, whose xids begin again at the low end."""
-    with temporary_home() as home, EmbeddedPostgres(home, durable=False) as server:
+    with quick_home() as home, EmbeddedPostgres(home, durable=False) as server:
         yield server
 
 

@@ -119,11 +119,13 @@ def test_a_filter_too_many_leaves_all_as_it_was(broker: Connection, member: Memb
     route = topic(broker)
     inbox = Inbox()
     consumer = member(inbox, expression=by_sql("a > 1"))
+    # 29,000 values each.
+    many = [f"BETWEEN {number} AND {number + 1}" for number in range(0, 29_000, 2)]
     for name in ("payments", "refunds"):
-        consumer.subscribe(name, by_sql(" OR ".join(f"a = '{number}'" for number in range(29_000))))
+        consumer.subscribe(name, by_sql(" OR ".join(f"a {each}" for each in many)))
 
     with pytest.raises(ParameterInvalid, match="65,000 is the limit"):
-        consumer.subscribe("returns", by_sql(" OR ".join(f"b = '{number}'" for number in range(29_000))))
+        consumer.subscribe("returns", by_sql(" OR ".join(f"b {each}" for each in many)))
     append(broker, route, message("2", a="2"))
     inbox.wait_for(1)
 
