@@ -40,9 +40,9 @@ def main(command: str = "", *arguments: str) -> None:
     if command not in ("demo", "test", "check", "run"):
         sys.exit(__doc__)
     if command in ("demo", "run"):
-        install("")
+        install()
         become(PYTHON, "-m", "mqdb", *(["demo"] if command == "demo" else []), *arguments)
-    install("test")
+    install("spark", "test")
     for check in CHECKS:
         what = " ".join(check).replace(str(PROGRAMS) + os.sep, "")
         if not step(what, *check):
@@ -52,22 +52,22 @@ def main(command: str = "", *arguments: str) -> None:
         become(PYTHON, "-m", "pytest", *(arguments or ALL_TESTS))
 
 
-def install(extra: str) -> None:
+def install(*extras: str) -> None:
     """Bring .venv to what pyproject.toml, requirements.lock and this Python ask for, unless it is there."""
     # Of another Python, or moved here from elsewhere, it cannot be repaired: its programs point to what is gone.
     place = digest(f"{sys.version} {ROOT}".encode())
     content = digest((ROOT / "pyproject.toml").read_bytes() + (ROOT / "requirements.lock").read_bytes())
     stamp = STAMP.read_text().split("\n") if STAMP.exists() else [place, "", ""]
     usable = stamp[0] == place and runs_this_python()
-    if usable and stamp[1] == content and extra in stamp:
+    if usable and stamp[1] == content and set(extras) <= set(stamp[3:]):
         return
     if not usable:
         shutil.rmtree(str(VENV), ignore_errors=True)
-    extras = sorted({*stamp[2:], extra} - {""})
-    target = f".[{','.join(extras)}]" if extras else "."
+    wanted = sorted({*stamp[2:], *extras} - {""})
+    target = f".[{','.join(wanted)}]" if wanted else "."
     if not (install_by_uv(target) or install_by_pip(target)):
         sys.exit("do.py: failed: the installation; the lines above say why")
-    STAMP.write_text("\n".join([place, content, "", *extras]))
+    STAMP.write_text("\n".join([place, content, "", *wanted]))
 
 
 def digest(text: bytes) -> str:

@@ -124,6 +124,8 @@ class Settings(BaseSettings):
     """From here on old messages are dropped at any hour."""
     disk_clean_forcibly_percent: Percent = 85
     """From here on messages younger than `file_reserved_time` are dropped as well."""
+    retain_until_archived: bool = False
+    """Drop nothing that `mqdb spark archive` has not archived with all topics, however old, however full the disk."""
     enable_property_filter: bool = True
     """Let consumers subscribe by SQL92; `mqdb serve` sets it for its broker. Tags are always there."""
     filter_support_retry: bool = False

@@ -20,6 +20,7 @@ pytest_plugins = [
     "tests.fixtures.retries",
     "tests.fixtures.transactional",
     "tests.fixtures.transactions",
+    "tests.fixtures.spark",
 ]
 
 # A busy machine may pause any example, which says nothing about the code.

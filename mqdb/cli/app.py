@@ -21,6 +21,7 @@ from mqdb.cli.options import Command, Group
 from mqdb.cli.selector import app as selector
 from mqdb.cli.send import send
 from mqdb.cli.serve import serve
+from mqdb.cli.spark import app as spark
 from mqdb.cli.timer import app as timer
 from mqdb.cli.topic import app as topic
 from mqdb.cli.transaction import app as transaction
@@ -77,6 +78,7 @@ app.add_typer(dlq, name="dlq")
 app.add_typer(transaction, name="transaction")
 app.add_typer(selector, name="selector")
 app.add_typer(timer, name="timer")
+app.add_typer(spark, name="spark")
 bench.register(app)
 
 

@@ -25,7 +25,7 @@ from mqdb.service.retention import (
     to_make_room,
 )
 from mqdb.service.service import Context, PeriodicService
-from mqdb.store import checkpoints, dead_letters, partitions, segments
+from mqdb.store import archived_segments, checkpoints, dead_letters, partitions, segments
 from mqdb.store.segments import SegmentState
 
 logger = logging.getLogger(__name__)
@@ -41,6 +41,8 @@ class SegmentKeeperConfig:
     retention: Retention = field(default_factory=Retention)
     disk_used_percent: Callable[[], float] | None = None
     """How full the disk of the database is; None where that cannot be seen: then only age counts."""
+    retain_until_archived: bool = False
+    """Whether only segments go that stand in `mqdb.archived_segment` as a whole, not for some topics."""
     force_pause: timedelta = timedelta(seconds=10)
     """After a segment was dropped to make room, before the next one: sessions that read it may keep its files."""
     lock_timeout: timedelta = timedelta(milliseconds=200)
@@ -137,16 +139,28 @@ class SegmentKeeper(PeriodicService[KeeperCounts]):
         writes_to = checkpoints.newest(connection)["dispatch"].segment
         disk_used = config.disk_used_percent() if config.disk_used_percent is not None else None
         old = expired(config.retention, now, known, writes_to, disk_used)
-        if old and (going := before_delays(old, _first_waiting_segment(connection))):
+        if old and (going := before_delays(old, self._first_kept(connection))):
             return going
         oldest = to_make_room(config.retention, known, writes_to, disk_used)
         if not oldest or self._context.clock.monotonic() < self._force_again_at:
             return []
         self._force_again_at = self._context.clock.monotonic() + config.force_pause.total_seconds()
-        going = before_delays(oldest, _first_waiting_segment(connection))
-        what = "dropping messages early, the disk is full" if going else "the disk is full of messages that wait"
+        going = before_delays(oldest, self._first_kept(connection))
+        if going:
+            what = "dropping messages early, the disk is full"
+        elif before_delays(oldest, _first_waiting_segment(connection)):
+            what = "the disk is full of messages that are not archived"
+        else:
+            what = "the disk is full of messages that wait"
         logger.warning(what, extra={"disk_used_percent": disk_used})
         return going
+
+    def _first_kept(self, connection: Connection) -> int:
+        """The first segment that stays, however old it is and however full the disk."""
+        waiting = _first_waiting_segment(connection)
+        if not self._config.retain_until_archived:
+            return waiting
+        return min(waiting, archived_segments.first_missing(connection))
 
     def _drop(self, connection: Connection, counts: KeeperCounts) -> None:
         known = segments.find_all(connection)

@@ -125,6 +125,11 @@ def driver(connection: Connection) -> "psycopg.Connection[tuple[Any, ...]]":
     return below
 
 
+def is_idle(connection: Connection) -> bool:
+    """Whether the session is fit for another statement: in no transaction, and not lost."""
+    return driver(connection).info.transaction_status is TransactionStatus.IDLE
+
+
 @contextmanager
 def transaction(connection: Connection) -> Iterator[None]:
     """One transaction of several statements on a connection in AUTOCOMMIT, or a part of the one it is in."""
@@ -204,7 +209,7 @@ def translate(error: BaseException, target: str) -> MqdbError:
         return AuthenticationFailed(target, reason)
     if isinstance(error, pg.InvalidSchemaName | pg.UndefinedTable | pg.UndefinedFunction) and "mqdb." in reason:
         return SchemaMissing(target)
-    if sqlstate.startswith(("08", "57P")) or (not sqlstate and isinstance(error, psycopg.OperationalError)):
+    if sqlstate.startswith(("08", "57P", "25P03")) or (not sqlstate and isinstance(error, psycopg.OperationalError)):
         return BrokerUnavailable(target, reason)
     return StorageRefused(sqlstate or "-----", reason)
 

@@ -27,6 +27,9 @@ TIMER: Final = 3
 #: Held by a transaction that looks after half messages.
 TRANSACTION: Final = 4
 
+#: Held by the session that archives segments.
+ARCHIVE: Final = 5
+
 
 def take_durably(connection: Connection, number: int) -> bool:
     """Take a service's lock until the end of the transaction; False while another session has it.

@@ -28,7 +28,7 @@ from sqlalchemy import (
     UniqueConstraint,
     text,
 )
-from sqlalchemy.dialects.postgresql import JSONB, OID, UUID
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB, OID, UUID
 from sqlalchemy.types import UserDefinedType
 
 metadata = MetaData(schema="mqdb")
@@ -453,4 +453,75 @@ half_step = Table(
     Column("next_offset", BigInteger, nullable=False),
     Column("messages", Integer, nullable=False),
     Column("written_at", _timestamp, nullable=False, server_default=_now),
+)
+
+# -- what Spark writes ------------------------------------------------------------------------
+
+sink_batch = Table(
+    "sink_batch",
+    metadata,
+    Column("sink_id", Text, primary_key=True),
+    Column("batch_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("query_id", Text),
+    Column("messages", BigInteger, nullable=False),
+    Column("committed_at", _timestamp, nullable=False, server_default=_now),
+)
+
+sink_write = Table(
+    "sink_write",
+    metadata,
+    Column("write_id", UUID, primary_key=True),
+    Column("sink_id", Text, nullable=False),
+    Column("batch_id", BigInteger, nullable=False),
+    Column("staged_at", _timestamp, nullable=False, server_default=_now),
+    Index("sink_write_batch", "sink_id", "batch_id"),
+    prefixes=["UNLOGGED"],
+)
+
+sink_stage = Table(
+    "sink_stage",
+    metadata,
+    Column("write_id", UUID, nullable=False),
+    Column("born_time", _timestamp, nullable=False),
+    Column("tags_code", BigInteger, nullable=False),
+    Column("deliver_ms", BigInteger),
+    Column("msg_id", UUID, nullable=False),
+    Column("seq", Integer, nullable=False),
+    Column("queue_key", Integer, nullable=False),
+    Column("delay_level", Integer),
+    Column("born_host", Text, nullable=False),
+    Column("tags", Text),
+    Column("keys", Text),
+    Column("properties", JSONB, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    Index("sink_stage_write", "write_id", "seq"),
+    prefixes=["UNLOGGED"],
+)
+
+# -- what is archived -------------------------------------------------------------------------
+
+archived_segment = Table(
+    "archived_segment",
+    metadata,
+    Column("segment", Integer, nullable=False),
+    Column("path", Text),
+    Column("topics", ARRAY(Text)),
+    Column("offsets", JSONB, nullable=False),
+    Column("messages", BigInteger, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("first_stored_at", _timestamp),
+    Column("last_stored_at", _timestamp),
+    Column("archived_at", _timestamp, nullable=False, server_default=_now),
+    UniqueConstraint("segment", "topics", postgresql_nulls_not_distinct=True),
+    CheckConstraint("messages >= 0"),
+    CheckConstraint("bytes >= 0"),
+    CheckConstraint("messages = 0 OR path IS NOT NULL"),
+)
+
+archive_run = Table(
+    "archive_run",
+    metadata,
+    Column("path", Text, primary_key=True),
+    Column("segment", Integer, nullable=False),
+    Column("started_at", _timestamp, nullable=False, server_default=_now),
 )

@@ -57,3 +57,10 @@ def test_an_installed_wheel_carries_the_demo_and_the_types(installed: Path) -> N
 @pytest.mark.slow
 def test_an_installed_wheel_reads_selectors(installed: Path) -> None:
     assert "java_int" in run(str(installed / "mqdb"), "selector", "explain", "a > 5")
+
+
+@pytest.mark.slow
+def test_an_installed_wheel_has_the_module_by_which_spark_finds_the_data_source(installed: Path) -> None:
+    look = "import importlib.util; print(importlib.util.find_spec('pyspark_mqdb').origin)"
+
+    assert run(str(installed / "python"), "-c", look).endswith("site-packages/pyspark_mqdb.py\n")

@@ -1,12 +1,16 @@
 """The migrations: they make the schema that tables.py describes, once, by hand or by mqdb, and say how old it is."""
 
 import subprocess
+import sys
 from collections.abc import Collection, Iterator
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy.dialects.postgresql.base import ischema_names
 
 from mqdb.embedded import EmbeddedPostgres
@@ -237,6 +241,23 @@ def test_an_upgrade_that_fails_leaves_nothing_behind(empty_database: Database) -
 
 
 # -- which version ------------------------------------------------------------------------------
+
+
+def test_the_names_of_the_scripts_tell_which_is_the_newest() -> None:
+    script = Config()
+    script.set_main_option("script_location", str(Path(__file__).parents[2] / "migrations"))
+    by_alembic = ScriptDirectory.from_config(script)
+
+    # From the newest to the oldest: each number follows those below it.
+    numbers = [each.revision for each in by_alembic.walk_revisions()]
+    assert numbers == sorted(numbers, reverse=True)
+    assert migrations.head() == by_alembic.get_current_head()
+
+
+def test_a_client_asks_for_the_newest_version_without_alembic() -> None:
+    program = "import sys, mqdb_client.instance; from mqdb.store import migrations; migrations.head()"
+
+    subprocess.run([sys.executable, "-c", f"{program}; assert 'alembic' not in sys.modules"], check=True)
 
 
 def test_a_database_at_head_is_accepted(database: Database) -> None:

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from mqdb.embedded import EmbeddedPostgres, attach, temporary_home
+from mqdb.embedded import EmbeddedPostgres, attach
 from mqdb.errors import SchemaTooOld
 from mqdb.server import Server
 from mqdb.settings import load_settings
 from mqdb.store import migrations
 from mqdb_client import Message, Producer
 from tests.fixtures.command_line import Place
-from tests.fixtures.postgres import Database, query
+from tests.fixtures.postgres import Database, query, quick_home
 from tests.fixtures.processes import wait_until
 
 OLDEST = "0001"
@@ -100,7 +100,7 @@ def test_a_server_brings_it_to_head_and_leaves_its_name(older: Database) -> None
 @pytest.fixture
 def older_home() -> Iterator[Path]:
     """The home of an embedded PostgreSQL, which does not run, with a database at the first revision."""
-    with temporary_home() as home:
+    with quick_home() as home:
         with EmbeddedPostgres(home) as server:
             migrations.upgrade(server.dsn, OLDEST)
         yield home

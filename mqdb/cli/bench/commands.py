@@ -1,4 +1,4 @@
-"""`mqdb bench produce | consume | filter | latency | dispatch | schedule`."""
+"""`mqdb bench produce | consume | filter | latency | dispatch | schedule | spark`."""
 
 from functools import partial
 from typing import Annotated
@@ -241,5 +241,40 @@ def schedule(
         [
             "load: a process that serves; what waits is stored by INSERT ... SELECT before the clock starts",
             "late: from the time that a message waits for until its offset is visible to others",
+        ],
+    )
+
+
+@app.command(cls=Command)
+def spark(
+    context: typer.Context,
+    messages: Annotated[int, typer.Option("--messages", min=1, help="Messages to be read, or written.")] = 1_000_000,
+    rounds: Rounds = 3,
+    hold_transaction: Hold = False,
+    hold_send: HoldSend = False,
+    pairs: Pairs = 0,
+    only: Only = None,
+    as_json: Json = False,
+) -> None:
+    """How fast Spark reads a topic, writes one, and follows one in micro-batches.
+
+    Needs pip install "mqdb\\[spark]", and Java or the one that comes with it.
+
+    \b
+    [bold]Examples[/bold]
+      mqdb bench spark
+      mqdb bench spark --only read-mqdb --messages 200000
+    """
+    from mqdb.cli.bench import spark
+    from mqdb.cli.bench.running import Options, run
+
+    run(
+        context,
+        Options("spark", spark.NAMES, rounds, hold_transaction, hold_send, pairs, only, as_json),
+        partial(spark.comparisons, messages=messages),
+        {"messages": messages, "body_bytes": "about 190, flights as JSON"},
+        [
+            "load: one Spark process with its Python workers; its CPU time includes both",
+            "micro-batches are timed by Spark: from their trigger until their commit",
         ],
     )

@@ -1,0 +1,128 @@
+"""The archive: which segments are to be archived, what each of them holds, and what counts as archived.
+
+    one session    lock ─▶ unfinished folders ─▶ plan ─▶ for each segment: begin ─▶ (files) ─▶ record
+
+Who archives holds a lock on the connection that records, so that whoever loses it records nothing either. RocketMQ's
+tiered storage (MessageStoreDispatcherImpl) copies each queue as it grows; here a segment goes as a whole, once.
+Named topics may go before it, to be read there soon; retention goes on waiting for the whole.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sqlalchemy import Connection
+
+from mqdb.errors import TopicNotFound
+from mqdb.store import archived_segments, topic_ranges
+from mqdb.store.archived_segments import ArchivedSegment, Offsets, Topics
+from mqdb.store.engine import target_of, transaction, translated
+from mqdb.store.topic_ranges import OffsetRange
+from mqdb.topic import is_system_topic
+
+
+class SegmentContents(NamedTuple):
+    """What a segment holds of the topics that are to be archived: of `topics`, or all but those of the broker."""
+
+    segment: int
+    offsets: Offsets
+    topics: Topics = None
+
+    @property
+    def messages(self) -> int:
+        """How many they are: offsets have no gaps."""
+        return sum(past - first for queues in self.offsets.values() for first, past in queues.values())
+
+
+def take_lock(connection: Connection) -> bool:
+    """Become the one who archives, until the connection is closed; False while somebody else is."""
+    with translated(target_of(connection)):
+        return archived_segments.take_lock(connection)
+
+
+def plan(connection: Connection, topics: Sequence[str] | None = None) -> list[SegmentContents]:
+    """The sealed segments of which something is not archived, oldest first, with what they hold of it.
+
+    Without topics a segment is archived when it is so as a whole: all topics but those of the broker, in one place,
+    whatever was archived of it before. What waits in topics of the broker goes to a topic of its own when its time
+    comes. With them it lacks those that stand in none of its archives. Raises TopicNotFound.
+    """
+    with translated(target_of(connection)), transaction(connection):
+        known = topic_ranges.topic_names(connection)
+        for name in topics or ():
+            if name not in known:
+                raise TopicNotFound(name)
+        lacking = _lacking(connection, topics)
+        if not lacking:
+            return []
+        names = topics if topics is not None else [name for name in known if not is_system_topic(name)]
+        queues = {each.queue_key: each for each in topic_ranges.bounds(connection, names)}
+        ranges = [OffsetRange(key, each.min_offset, each.max_offset) for key, each in queues.items()]
+        held: dict[int, dict[str, dict[int, tuple[int, int]]]] = {number: {} for number in lacking}
+        for span in topic_ranges.spans(connection, ranges, min(lacking)):
+            queue = queues[span.queue_key]
+            if span.segment in held and queue.topic in (lacking[span.segment] or names):
+                held[span.segment].setdefault(queue.topic, {})[queue.queue_id] = span.first, span.past
+        # What retention has given up in the meantime looks empty.
+        still_there = archived_segments.sealed(connection)
+        return [SegmentContents(number, held[number], lacking[number]) for number in still_there if number in held]
+
+
+def _lacking(connection: Connection, wanted: Sequence[str] | None) -> dict[int, Topics]:
+    """The sealed segments of which something is not archived, oldest first, and of which topics."""
+    sealed = archived_segments.sealed(connection)
+    archived = archived_segments.topics_archived(connection, sealed[0]) if sealed else {}
+    lacking = {number: topics_lacking(archived.get(number, ()), wanted) for number in sealed}
+    return {number: topics for number, topics in lacking.items() if topics != ()}
+
+
+def topics_lacking(archived: Sequence[Topics], wanted: Sequence[str] | None) -> Topics:
+    """What a segment lacks of what is wanted, by the topics of its archives; () is nothing."""
+    if wanted is None:
+        return () if None in archived else None
+    return tuple(sorted({name for name in wanted if not any(_has(topics, name) for topics in archived)}))
+
+
+def _has(topics: Topics, name: str) -> bool:
+    return not is_system_topic(name) if topics is None else name in topics
+
+
+def unfinished(connection: Connection) -> list[str]:
+    """Folders that a run has begun and not finished, for the holder of the lock to remove."""
+    with translated(target_of(connection)):
+        return archived_segments.unfinished_runs(connection)
+
+
+def forget(connection: Connection, path: str) -> None:
+    """Say that an unfinished folder is removed."""
+    with translated(target_of(connection)):
+        archived_segments.forget_run(connection, path)
+
+
+def begin(connection: Connection, segment: int, path: str) -> None:
+    """Say that a folder is going to be written, before there is anything of it."""
+    with translated(target_of(connection)):
+        archived_segments.begin_run(connection, segment, path)
+
+
+def record(connection: Connection, archived: ArchivedSegment) -> bool:
+    """Make a segment, or these topics of it, count as archived, in one transaction with the end of its run.
+
+    False where it counts already: its folder is then one that the next run removes.
+    """
+    with translated(target_of(connection)), transaction(connection):
+        is_new = archived_segments.record(connection, archived)
+        if is_new and archived.path is not None:
+            archived_segments.forget_run(connection, archived.path)
+        return is_new
+
+
+def is_sealed(connection: Connection, segment: int) -> bool:
+    """Whether retention has left the segment as it is."""
+    with translated(target_of(connection)):
+        return archived_segments.is_sealed(connection, segment)
+
+
+def find_archived(connection: Connection, topic: str) -> list[ArchivedSegment]:
+    """The archived segments with messages of a topic, each once, oldest first, also of one that is deleted."""
+    with translated(target_of(connection)):
+        return archived_segments.find_with_topic(connection, topic)

@@ -1,0 +1,36 @@
+"""`mqdb spark`: jobs on Spark, each a function of `mqdb.pipeline` as a command.
+
+`running` starts a Spark on this machine for them; whoever has a cluster calls the function with a session of theirs.
+"""
+
+import typer
+
+from mqdb.cli.options import Command, Group
+from mqdb.cli.spark import reports
+from mqdb.cli.spark.archive import archive
+from mqdb.cli.spark.replay import replay
+
+app = typer.Typer(cls=Group, rich_markup_mode="rich")
+
+
+@app.callback(invoke_without_command=True)
+def spark(context: typer.Context) -> None:
+    """Archive, replay and count messages with Spark, which runs on this machine.
+
+    Needs the extra: pip install "mqdb\\[spark]". Each command works on one
+    broker; --broker says which, where the DSN lists several.
+
+    \b
+    [bold]Examples[/bold]
+      mqdb spark archive /data/archive
+      mqdb spark replay orders orders_again --write-id again-1 --since 2h
+      mqdb spark dlq-report --since 7d --html dead.html
+      mqdb spark stats orders
+    """
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+for function in (archive, replay):
+    app.command(cls=Command)(function)
+reports.register(app)

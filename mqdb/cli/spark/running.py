@@ -1,0 +1,72 @@
+"""What all jobs on Spark have in common on the command line: a broker, a session, and errors in one line."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mqdb.cli.connection import chosen_brokers, connected_to
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from rich.progress import Progress, TaskID
+
+    from mqdb.dsn import BrokerDsn
+    from mqdb.settings import Settings
+
+OneBroker = Annotated[
+    str | None,
+    typer.Option("--broker", metavar="NAME", help="The broker, where there are several.", show_default=False),
+]
+Cores = Annotated[int, typer.Option("--cores", min=1, max=256, help="Tasks that Spark runs at a time.")]
+
+DEFAULT_CORES = 2
+
+
+def chosen_broker(settings: "Settings", name: str | None) -> "BrokerDsn":
+    """The broker of that name, or the only one, which has answered.
+
+    Raises OptionInvalid where there are several and none is named, and what `connected_to` raises.
+    """
+    from mqdb.pipeline.errors import OptionInvalid
+
+    brokers = chosen_brokers(settings, None if name is None else [name])
+    if len(brokers) > 1:
+        names = ", ".join(broker.name for broker in brokers)
+        raise OptionInvalid("--broker", None, f"is missing; a job works on one of the brokers {names}")
+    # Spark takes seconds to start, and tells the same in a hundred lines.
+    with connected_to(brokers[0]):
+        return brokers[0]
+
+
+@contextmanager
+def running(
+    settings: "Settings", broker: str | None, description: str, cores: int = DEFAULT_CORES
+) -> "Iterator[tuple[SparkSession, str]]":
+    """A session of Spark and the DSN of the broker, under a bar that says what is done until the block ends."""
+    one = chosen_broker(settings, broker)
+    with bar(description) as (bars, task), spark_session(cores) as spark:
+        bars.update(task, total=None)
+        yield spark, one.dsn
+
+
+@contextmanager
+def bar(description: str) -> "Iterator[tuple[Progress, TaskID]]":
+    """One bar, which moves to and fro until somebody tells it a total."""
+    from mqdb.cli.console import progress, standard_error
+
+    with progress(standard_error()) as bars:
+        yield bars, bars.add_task(description, total=None, note="")
+
+
+@contextmanager
+def spark_session(cores: int) -> "Iterator[SparkSession]":
+    """A session on this machine; what fails in it is an error of mqdb, in one line.
+
+    Raises ExtraMissing, JavaNotFound, JarNotFound, JobFailed.
+    """
+    from mqdb.pipeline.job import failures_told, own_session
+
+    with own_session(cores) as spark, failures_told():
+        yield spark

@@ -1,0 +1,60 @@
+"""What failures have in common: the text of an error without the values that differ from one message to the next.
+
+`no price for order-17` and `no price for order-18` are one cause, and a report that counts causes has to see that. What
+is a value is guessed from its shape: quoted text, times, addresses, ids, numbers. Each leaves its kind behind, so that
+the folded text can still be read.
+"""
+
+import re
+from typing import Final
+
+#: Of a folded text. What differs only behind that is one cause.
+MAX_FOLDED_CHARACTERS: Final = 300
+
+#: Ordered: what an earlier rule has taken, a later one does not see. None of them backtracks over more than one token.
+_RULES: Final = tuple(
+    (re.compile(pattern), placeholder)
+    for pattern, placeholder in (
+        # Not the apostrophes of "can't": a quote opens where no word ends, and closes where none goes on.
+        (r"""(?<!\w)(['"`])(?:\\.|(?!\1)[^\\])*\1(?!\w)""", "<value>"),
+        (r"[“«„][^”»“]*[”»“]", "<value>"),
+        (r"\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b", "<uuid>"),
+        (r"\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?: ?(?:Z|UTC|[+-]\d\d:?\d\d))?)?(?!\w)", "<time>"),
+        (r"\b\d{1,3}(?:\.\d{1,3}){3}(?::\d{1,5})?\b", "<address>"),
+        (r"\b0[xX][0-9a-fA-F]+\b", "<hex>"),
+        # Eight hexadecimal digits or more, letters and digits: a hash, a message id.
+        (r"(?<![^\W_])(?=[a-fA-F]*\d)(?=\d*[a-fA-F])[0-9a-fA-F]{8,}(?![^\W_])", "<hex>"),
+        # A digit, letters, a digit: no word is made like that, but many ids are.
+        (r"(?<![^\W_])(?=[A-Za-z]*\d+[A-Za-z]+\d)[A-Za-z0-9]{16,}(?![^\W_])", "<id>"),
+        # The minus of -5, not the hyphen of order-5.
+        (r"(?:(?<![\w)\]])[+-])?\d+(?:[.,:]\d+)*(?:[eE][+-]?\d+(?!\w))?", "<n>"),
+        # A list of values is one, however long.
+        (r"(<(?:value|uuid|time|address|hex|id|n)>)(?:\s*[,;]\s*\1)+", r"\1, ..."),
+        (r"\s+", " "),
+    )
+)
+
+
+def folded(text: str | None) -> str | None:
+    """The text with `<value>`, `<uuid>`, `<time>`, `<address>`, `<hex>`, `<id>` or `<n>` in the place of each value.
+
+    White space counts once; the beginning is kept. None where nothing is left, or there was no text.
+    """
+    if text is None:
+        return None
+    for pattern, placeholder in _RULES:
+        text = pattern.sub(placeholder, text)
+    text = text.strip()
+    if len(text) > MAX_FOLDED_CHARACTERS:
+        text = text[: MAX_FOLDED_CHARACTERS - 1] + "…"
+    return text or None
+
+
+def folded_exception(name: str | None) -> str | None:
+    """The name of an exception as it is: the digits of `oauth2.Expired` belong to it.
+
+    What is no name, but what a listener has answered in place of a status (`mqdb.failure.Failure`), is folded.
+    """
+    if name is not None and all(part.isidentifier() for part in name.replace("<locals>", "locals").split(".")):
+        return name
+    return folded(name)

@@ -1,0 +1,84 @@
+"""PostgreSQL's JDBC driver, brought to a running Spark session: only those who read by JDBC need it.
+
+The first that there is: what the session was started with, the jar that the caller names, $MQDB_PG_JAR, the place where
+Debian's libpostgresql-jdbc-java puts it, and last the Maven repository that Spark is set up for.
+"""
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from mqdb.pipeline.errors import JarNotFound
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DRIVER: Final = "org.postgresql.Driver"
+ENVIRONMENT: Final = "MQDB_PG_JAR"
+SYSTEM_JAR: Final = Path("/usr/share/java/postgresql.jar")
+MAVEN: Final = "org.postgresql:postgresql:42.7.7"
+
+
+def find_jar(
+    jar: str | Path | None = None, environ: Mapping[str, str] = os.environ, system: Path = SYSTEM_JAR
+) -> Path | None:
+    """The jar on this machine: `jar`, $MQDB_PG_JAR, Debian's; None where there is none of them.
+
+    Raises JarNotFound for one that is named and not there: a wish that cannot be met is not silently replaced.
+    """
+    for name, wished in (("jar", jar), (ENVIRONMENT, environ.get(ENVIRONMENT))):
+        if wished:
+            if not Path(wished).is_file():
+                raise JarNotFound([f"{name}={wished}"])
+            return Path(wished)
+    return system if system.is_file() else None
+
+
+def ensure_driver(spark: "SparkSession", jar: str | Path | None = None) -> None:
+    """Let the session have the driver. Raises JarNotFound, which names all the places."""
+    if jar is None and _has_driver(spark):
+        return
+    found = find_jar(jar)
+    if found is not None:
+        # A path may hold a quote.
+        _add(spark, str(found.resolve()).replace("\\", "\\\\").replace("'", "\\'"))
+    else:
+        _add_from_maven(spark)
+
+
+def _has_driver(spark: "SparkSession") -> bool:
+    from py4j.protocol import Py4JJavaError
+
+    try:
+        _java(spark).Class.forName(DRIVER, False, _java(spark).Thread.currentThread().getContextClassLoader())
+    except Py4JJavaError:
+        return False
+    return True
+
+
+def _add_from_maven(spark: "SparkSession") -> None:
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        _add(spark, f"ivy://{MAVEN}?transitive=false")
+    except (PySparkException, Py4JError) as error:
+        raise JarNotFound(["the session", f"${ENVIRONMENT}", str(SYSTEM_JAR), f"Maven ({MAVEN})"]) from error
+
+
+def _add(spark: "SparkSession", source: str) -> None:
+    from py4j.protocol import Py4JError
+
+    spark.sql(f"ADD JAR '{source}'")
+    # Spark's own threads do not look where this puts it, and for them an error of the driver is an unknown reason.
+    with suppress(Py4JError):
+        loader = _java(spark).Thread.currentThread().getContextClassLoader()
+        for url in loader.getURLs():
+            loader.getParent().addURL(url)
+
+
+def _java(spark: "SparkSession") -> Any:
+    """The package java.lang of the session's JVM."""
+    return spark.sparkContext._jvm.java.lang  # type: ignore[union-attr]

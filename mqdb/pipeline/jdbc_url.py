@@ -1,0 +1,118 @@
+"""From a DSN, as libpq reads it, to what PostgreSQL's JDBC driver reads.
+
+Both name most things alike, and where one has no word for what the other says, the answer is an error and not a
+connection that is less safe, or leads elsewhere. The password goes into a property of its own, never into the URL,
+which Spark and the driver show in errors and in the user interface.
+"""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+from urllib.parse import quote
+
+from psycopg import pq
+from psycopg.conninfo import conninfo_to_dict
+
+from mqdb.dsn import parse_brokers, redact
+from mqdb.pipeline.errors import OptionInvalid
+
+#: Source: the connection parameters of pgjdbc's manual.
+_SAME_WORD: Final = frozenset(
+    {"user", "password", "options", "sslmode", "sslrootcert", "sslcert", "sslkey", "sslpassword"}
+)
+_OTHER_WORD: Final = {
+    "application_name": "ApplicationName",
+    "connect_timeout": "connectTimeout",
+    "channel_binding": "channelBinding",
+    "gssencmode": "gssEncMode",
+    "krbsrvname": "kerberosServerName",
+}
+_SERVER_TYPE: Final = {
+    "any": "any",
+    "read-write": "primary",
+    "primary": "primary",
+    "read-only": "secondary",
+    "standby": "secondary",
+    "prefer-standby": "preferSecondary",
+}
+#: They say how libpq waits, and what it encodes; they change neither the server nor what anybody may read.
+_WITHOUT_MEANING: Final = frozenset(
+    {"client_encoding", "fallback_application_name", "keepalives_count", "keepalives_idle", "keepalives_interval",
+     "sslcompression", "sslsni", "tcp_user_timeout"}
+)  # fmt: skip
+
+
+class JdbcTarget(NamedTuple):
+    """A URL without secrets, and the properties of the connection."""
+
+    url: str
+    properties: Mapping[str, str]
+
+    def __repr__(self) -> str:
+        return f"JdbcTarget(url={self.url!r}, properties={sorted(self.properties)})"
+
+
+def jdbc_target(dsn: str) -> JdbcTarget:
+    """What to connect to. Environment variables (PGHOST, PGUSER, PGPASSWORD, ...) fill in what the DSN leaves out.
+
+    Raises OptionInvalid for what is no DSN, for several brokers, for a Unix socket, and for a parameter that the driver
+    has no word for. No error shows the password.
+    """
+    given = _parameters(dsn)
+    # .pgpass and PGPASSFILE are read by the driver itself.
+    for ours in ("passfile", *_WITHOUT_MEANING):
+        given.pop(ours, None)
+    database = quote(given.pop("dbname", "") or given.get("user", ""), safe="")
+    properties = {} if given.pop("keepalives", "1") == "0" else {"tcpKeepAlive": "true"}
+    url = f"jdbc:postgresql://{_hosts(dsn, given)}/{database}"
+    for name, value in given.items():
+        properties |= _property(dsn, name, value)
+    return JdbcTarget(url, properties)
+
+
+def _parameters(dsn: str) -> dict[str, str]:
+    try:
+        brokers = parse_brokers(dsn, "broker-a")
+    except ValueError as error:
+        raise OptionInvalid("url", redact(dsn), str(error)) from None
+    if len(brokers) > 1:
+        raise OptionInvalid("url", redact(dsn), "names several brokers; load each of them, and union what you get")
+    # What libpq itself would take, but for what it only has from its own build.
+    from_environment = {
+        default.keyword.decode(): default.val.decode()
+        for default in pq.Conninfo.get_defaults()
+        if default.val is not None and default.envvar is not None and default.val != default.compiled
+    }
+    return from_environment | {name: str(value) for name, value in conninfo_to_dict(brokers[0].dsn).items()}
+
+
+def _hosts(dsn: str, given: dict[str, str]) -> str:
+    names = given.pop("host", "").split(",")
+    addresses = given.pop("hostaddr", "").split(",")
+    ports = given.pop("port", "5432").split(",")
+    hosts = addresses if addresses != [""] else names
+    for host in hosts:
+        if host == "" or host.startswith(("/", "@")):
+            where = f"the Unix socket {host!r}" if host else "a Unix socket (it names no host)"
+            reason = f"leads to {where}, and JDBC speaks TCP only: name a host, or use format('mqdb')"
+            raise OptionInvalid("url", redact(dsn), reason)
+    # One port counts for all hosts.
+    ports = ports * len(hosts) if len(ports) == 1 else ports
+    if len(ports) != len(hosts):
+        raise OptionInvalid("url", redact(dsn), f"names {len(hosts)} hosts and {len(ports)} ports")
+    return ",".join(
+        f"{f'[{host}]' if ':' in host else host}:{port or 5432}" for host, port in zip(hosts, ports, strict=True)
+    )
+
+
+def _property(dsn: str, name: str, value: str) -> dict[str, str]:
+    if name in _SAME_WORD:
+        return {name: value}
+    if name in _OTHER_WORD:
+        return {_OTHER_WORD[name]: value}
+    if name == "target_session_attrs" and value in _SERVER_TYPE:
+        return {"targetServerType": _SERVER_TYPE[value]}
+    if name == "load_balance_hosts":
+        return {"loadBalanceHosts": "true" if value == "random" else "false"}
+    raise OptionInvalid(
+        "url", redact(dsn), f"{name}={value} means nothing to JDBC: leave it out, or use format('mqdb')"
+    )

@@ -1,0 +1,112 @@
+"""A Spark session on this machine, ready for what the pipeline does.
+
+What it saves its user: finding a Java, having the workers run this very Python, a JVM that starts soon, tasks that are
+tried again when they fail (which plain local mode does not do), and a web server that nobody asked for.
+"""
+
+import atexit
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from mqdb.pipeline.errors import ExtraMissing
+from mqdb.pipeline.java import find_java, home_for_spark
+from mqdb.pipeline.jdbc_driver import find_jar
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: How often a task may fail before its query does: a replica ends a read that is in the way of its replay.
+TASK_FAILURES: Final = 4
+
+#: The serial collector has no threads to start, and on few cores none that it would miss.
+_JVM_OPTIONS: Final = (
+    "-XX:+UseSerialGC",
+    f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}",
+)
+
+_EXTRA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+
+
+def session(
+    app_name: str = "mqdb",
+    *,
+    cores: int = 2,
+    jars: Sequence[str | Path] = (),
+    config: Mapping[str, str] | None = None,
+    ui: bool = False,
+) -> "SparkSession":
+    """The Spark session of this process: the one that runs, as it is, else a new one on `cores` threads from here.
+
+    `config` is Spark's configuration and comes before what is set here, spark.master too; options for the JVM are added
+    to those set here. `jars` go on the class path of driver and executors, and so does the JDBC driver of PostgreSQL
+    that this machine has. Stop it by its `stop()`. Raises ExtraMissing without PySpark, JavaNotFound, and JarNotFound
+    for a $MQDB_PG_JAR that names nothing.
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise ExtraMissing("pyspark") from error
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        return running
+    settings = _settings(cores, jars, ui) | dict(config or {})
+    settings[_EXTRA_OPTIONS] = " ".join([*_JVM_OPTIONS, *filter(None, [(config or {}).get(_EXTRA_OPTIONS)])])
+    builder = SparkSession.builder.appName(app_name)
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    with _environment(_variables(settings["spark.master"])):
+        return builder.getOrCreate()
+
+
+def register(spark: "SparkSession") -> None:
+    """Let a session know format("mqdb"). Only where Spark cannot find it itself: mqdb came by --py-files."""
+    from mqdb.pipeline.source import MqdbDataSource
+
+    spark.dataSource.register(MqdbDataSource)
+
+
+def _settings(cores: int, jars: Sequence[str | Path], ui: bool) -> dict[str, str]:
+    # From the start: all of Spark's threads know it then, and `read_jdbc` has nothing to look for.
+    class_path = [*jars, *filter(None, [find_jar()])]
+    return {
+        "spark.master": f"local[{cores},{TASK_FAILURES}]",
+        "spark.ui.enabled": str(ui).lower(),
+        "spark.ui.showConsoleProgress": "false",
+        # Nobody else is to be let in, and a host name that nobody can resolve is not to be in the way.
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        # A streaming query keeps as many states, for good; 200 of them take longer than a batch of the queries here.
+        "spark.sql.shuffle.partitions": str(cores),
+        **({"spark.jars": ",".join(map(str, class_path))} if class_path else {}),
+    }
+
+
+def _variables(master: str) -> dict[str, str]:
+    """What the JVM reads from its environment. A cluster's nodes have a Python of their own."""
+    java = find_java()
+    folder = Path(tempfile.mkdtemp(prefix="mqdb-java-")) if not java.has_vector_module else Path()
+    if not java.has_vector_module:
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    here = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    return {"JAVA_HOME": str(home_for_spark(java, folder)), **(here if master.startswith("local") else {})}
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Environment variables for the JVM that is started in the meantime, and for nobody later."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

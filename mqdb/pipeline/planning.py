@@ -1,0 +1,255 @@
+"""Planning on the driver: asks the broker where queues end and lie, and makes the tasks that workers carry out."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from functools import cached_property
+from typing import TypeVar
+
+from sqlalchemy import Connection, Engine
+
+from mqdb.broker import topic_ranges as verbs
+from mqdb.errors import BrokerUnavailable
+from mqdb.pipeline import planner
+from mqdb.pipeline.errors import DataLoss, StreamUnreadable
+from mqdb.pipeline.offsets import Queue, StreamOffset
+from mqdb.pipeline.options import MessageChoice, SourceOptions, Subscription
+from mqdb.pipeline.positions import Position
+from mqdb.pipeline.progress import GroupProgress
+from mqdb.pipeline.schema import sources_of
+from mqdb.pipeline.tasks import Check, Read, Task
+from mqdb.selector import compile_selector
+from mqdb.selector.tags import parse_tag_expression
+from mqdb.store.engine import create_engine, target_of, translated
+from mqdb.store.topic_ranges import Choice, OffsetRange, Part, QueueBounds
+
+_Queues = dict[Queue, QueueBounds]
+_Answer = TypeVar("_Answer")
+
+
+def batch_tasks(options: SourceOptions) -> list[Task]:
+    """The tasks of a batch read, as of now."""
+    engine = create_engine(options.url, application_name="mqdb-spark", pool_size=1)
+    try:
+        with _connected(engine) as connection:
+            queues = _find_queues(connection, options.subscription)
+            start = _starting(connection, options, queues)
+            end = _resolve(connection, options.ending, queues)
+            planner.check_order(options.ending.option, start, end)
+            tasks, _ = _tasks(connection, options, queues, start, end)
+            return tasks
+    finally:
+        engine.dispose()
+
+
+class StreamPlanner:
+    """What the driver of a stream asks, over one connection that it keeps for the life of the query.
+
+    All offsets are those of `StreamOffset.to_dict`. A broken connection is opened again, once for each question.
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._engine = create_engine(options.url, application_name="mqdb-spark", pool_size=1)
+        self._target: dict[Queue, int] | None = None
+        self._progress = GroupProgress(options.url, options.group) if options.group is not None else None
+        # Where the last batch was found; the next one lies there or further on.
+        self._first_segment = 0
+
+    def close(self) -> None:
+        """Give the connection back."""
+        self._engine.dispose()
+        if self._progress is not None:
+            self._progress.close()
+
+    def initial(self) -> StreamOffset:
+        """Where a query without a checkpoint starts."""
+
+        def ask(connection: Connection) -> StreamOffset:
+            queues = _find_queues(connection, self._options.subscription)
+            return self._offset(_starting(connection, self._options, queues), queues)
+
+        return self._ask(ask)
+
+    def set_target(self) -> None:
+        """From now on nothing is read that comes after this moment: Trigger.AvailableNow."""
+        self._target = self._ends(self._ask(self._queues))
+
+    def latest(
+        self, start: StreamOffset, *, at_most: int | None = None, at_least: int | None = None
+    ) -> tuple[StreamOffset, StreamOffset]:
+        """The end of the next batch, and how far it could go without limits.
+
+        Fewer messages than `at_least` are left for later, unless a target is set. Raises DataLoss where what comes
+        next has been dropped.
+        """
+        self._check_broker(start)
+        queues = self._ask(self._queues)
+        reached = self._of_same_topics(start, queues)
+        if self._progress is not None:
+            # Spark asks when the batch that has ended there is done.
+            self._progress.report(reached)
+        if self._options.reading.fail_on_data_loss:
+            planner.check_kept(reached, queues)
+        # A queue that is new is read from its beginning.
+        first = {queue: reached.get(queue, bounds.min_offset) for queue, bounds in queues.items()}
+        end = self._ends(queues)
+        if self._target is not None:
+            end = {queue: min(past, self._target[queue]) for queue, past in end.items() if queue in self._target}
+            at_least = None
+        # Past the end: the newest messages were lost, and nobody minds.
+        lag = sum(max(past - first[queue], 0) for queue, past in end.items())
+        whole = self._offset(end, queues)
+        if at_least is not None and lag < at_least:
+            return start, whole
+        return (self._offset(planner.limited(first, end, at_most), queues) if at_most is not None else whole), whole
+
+    def tasks(self, start: StreamOffset, end: StreamOffset) -> list[Task]:
+        """The tasks of the batch between two offsets. The same two give the same messages, as long as they are kept."""
+        self._check_broker(start)
+        if start == end:
+            return []
+
+        def ask(connection: Connection) -> tuple[list[Task], int]:
+            queues = self._queues(connection)
+            first, past = (self._of_same_topics(offset, queues) for offset in (start, end))
+            return _tasks(connection, self._options, queues, first, past, self._first_segment)
+
+        tasks, self._first_segment = self._ask(ask)
+        return tasks
+
+    def _queues(self, connection: Connection) -> _Queues:
+        must_exist = self._options.reading.fail_on_data_loss
+        return _find_queues(connection, self._options.subscription, must_exist=must_exist)
+
+    @staticmethod
+    def _ends(queues: _Queues) -> dict[Queue, int]:
+        return {queue: bounds.max_offset for queue, bounds in queues.items()}
+
+    def _of_same_topics(self, offset: StreamOffset, queues: _Queues) -> dict[Queue, int]:
+        return planner.of_same_topics(offset, queues, fail_on_data_loss=self._options.reading.fail_on_data_loss)
+
+    @cached_property
+    def _broker(self) -> str:
+        return self._ask(verbs.broker_name)
+
+    def _offset(self, offsets: Mapping[Queue, int], queues: _Queues) -> StreamOffset:
+        return StreamOffset(self._broker, offsets, {queue.topic: queues[queue].topic_id for queue in offsets})
+
+    def _check_broker(self, start: StreamOffset) -> None:
+        if start.broker != self._broker:
+            reason = f"they are those of broker {start.broker!r}, and the url leads to {self._broker!r}"
+            raise StreamUnreadable(str(start.to_dict()), reason)
+
+    def _ask(self, question: Callable[[Connection], _Answer]) -> _Answer:
+        with suppress(BrokerUnavailable), _connected(self._engine) as connection:
+            return question(connection)
+        self._engine.dispose()
+        with _connected(self._engine) as connection:
+            return question(connection)
+
+
+@contextmanager
+def _connected(engine: Engine) -> Iterator[Connection]:
+    with translated(target_of(engine)), engine.connect() as connection:
+        yield connection
+
+
+# -- questions ------------------------------------------------------------------------------------
+
+
+def _find_queues(connection: Connection, subscription: Subscription, *, must_exist: bool = True) -> _Queues:
+    topics: Sequence[str] = planner.wanted_topics(subscription)
+    if subscription.pattern is not None:
+        topics = planner.matching_topics(subscription.pattern, verbs.topic_names(connection))
+    return planner.subscribed(subscription, verbs.bounds(connection, topics), must_exist=must_exist)
+
+
+def _starting(connection: Connection, options: SourceOptions, queues: _Queues) -> dict[Queue, int]:
+    return _resolve(
+        connection,
+        options.starting,
+        queues,
+        must_hold=not options.start_beyond_end_is_latest,
+        clip=not options.reading.fail_on_data_loss,
+    )
+
+
+def _resolve(
+    connection: Connection, position: Position, queues: _Queues, *, must_hold: bool = False, clip: bool = False
+) -> dict[Queue, int]:
+    def offsets_of_time(queue_keys: Sequence[int], time: datetime) -> dict[int, int]:
+        return verbs.offsets_of_time(connection, queue_keys, time)
+
+    return planner.resolve(position, queues, offsets_of_time, must_hold=must_hold, clip=clip)
+
+
+def _tasks(
+    connection: Connection,
+    options: SourceOptions,
+    queues: _Queues,
+    start: Mapping[Queue, int],
+    end: Mapping[Queue, int],
+    first_segment: int = 0,
+) -> tuple[list[Task], int]:
+    """The tasks, and the first segment that they read."""
+    must_be_whole = options.reading.fail_on_data_loss
+    wanted = planner.ranges(start, end, queues, fail_on_data_loss=must_be_whole)
+    if not wanted:
+        return [], first_segment
+    by_key = {bounds.queue_key: queue for queue, bounds in queues.items()}
+    layout = verbs.layout(connection, wanted, first_segment)
+    gap = planner.missing(wanted, layout.spans)
+    if gap is not None and first_segment:
+        layout = verbs.layout(connection, wanted)
+        gap = planner.missing(wanted, layout.spans)
+    if gap is not None and must_be_whole:
+        what = f"{by_key[gap.queue_key]}, offsets {gap.first:,} to before {gap.past:,}"
+        raise DataLoss(what, "retention has dropped them since the read was planned")
+    planned = planner.tasks(layout, by_key, options.splitting)
+    return _with_statements(connection, options, planned, by_key), min((s.segment for s in layout.spans), default=0)
+
+
+def _with_statements(
+    connection: Connection, options: SourceOptions, planned: Sequence[Sequence[Part]], queues: Mapping[int, Queue]
+) -> list[Task]:
+    columns = sources_of(options.reading.row_format, options.columns)
+    parts = [part for task in planned for part in task]
+    texts = verbs.statements(connection, parts, columns, _choice(options.choice))
+    reads = iter(texts.reads)
+    return [
+        Task(
+            reads=tuple(_read(part, next(reads), queues, options.choice) for part in task),
+            checks=tuple(_check(span, queues) for span in _widest(task)),
+            min_offsets=texts.min_offsets,
+            max_offsets=texts.max_offsets,
+        )
+        for task in planned
+    ]
+
+
+def _read(part: Part, text: str, queues: Mapping[int, Queue], choice: MessageChoice) -> Read:
+    count = sum(span.past - span.first for span in part.spans)
+    what = ", ".join(f"{queues[span.queue_key]}, offsets {span.first:,} to before {span.past:,}" for span in part.spans)
+    return Read(text, what, not part.is_ordered, count if part.is_whole and choice.is_everything else None)
+
+
+def _check(span: OffsetRange, queues: Mapping[int, Queue]) -> Check:
+    return Check(span.queue_key, str(queues[span.queue_key]), span.first, span.past)
+
+
+def _widest(parts: Sequence[Part]) -> list[OffsetRange]:
+    """What these parts read of each queue, from its first offset to its last."""
+    widest: dict[int, OffsetRange] = {}
+    for span in (span for part in parts for span in part.spans):
+        known = widest.get(span.queue_key, span)
+        widest[span.queue_key] = OffsetRange(span.queue_key, min(known.first, span.first), max(known.past, span.past))
+    return list(widest.values())
+
+
+def _choice(choice: MessageChoice) -> Choice:
+    return Choice(
+        parse_tag_expression(choice.sub_expression) if choice.sub_expression is not None else None,
+        compile_selector(choice.selector) if choice.selector is not None else None,
+        choice.keys,
+    )

@@ -1,0 +1,93 @@
+"""The columns that a read gives, in both row formats, and what each of them is made of.
+
+Light on purpose: Spark's Python workers import it.
+"""
+
+from enum import StrEnum
+from typing import Final
+
+from mqdb.pipeline.errors import ColumnInvalid, OptionInvalid
+
+
+class RowFormat(StrEnum):
+    """MQDB is a message as RocketMQ speaks of it, KAFKA the row of Spark's Kafka source."""
+
+    MQDB = "mqdb"
+    KAFKA = "kafka"
+
+
+#: Columns of a message and their types as Spark calls them, in the order in which `SELECT *` gives them.
+MESSAGE_COLUMNS: Final = {
+    "topic": "string",
+    "queue_id": "int",
+    "queue_offset": "bigint",
+    "msg_id": "string",
+    "keys": "string",
+    "tags": "string",
+    "sys_flag": "int",
+    "properties": "string",
+    "body": "binary",
+    "born_timestamp": "timestamp",
+    "store_timestamp": "timestamp",
+}
+
+HEADERS: Final = "array<struct<key:string,value:binary>>"
+
+#: Source: Spark's KafkaRecordToRowConverter, with includeHeaders.
+KAFKA_COLUMNS: Final = {
+    "key": "binary",
+    "value": "binary",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestampType": "int",
+    "headers": HEADERS,
+}
+
+#: The columns of a message that Kafka's are made of; timestampType is a constant.
+KAFKA_SOURCES: Final = {
+    "key": "keys",
+    "value": "body",
+    "topic": "topic",
+    "partition": "queue_id",
+    "offset": "queue_offset",
+    "timestamp": "store_timestamp",
+    "headers": "properties",
+}
+
+_COLUMNS: Final = {RowFormat.MQDB: MESSAGE_COLUMNS, RowFormat.KAFKA: KAFKA_COLUMNS}
+
+
+def columns_of(row_format: RowFormat) -> dict[str, str]:
+    """All columns of a row format with their types."""
+    return _COLUMNS[row_format]
+
+
+def ddl(row_format: RowFormat, names: tuple[str, ...]) -> str:
+    """The schema of a read that gives these columns, as Spark parses it."""
+    types = columns_of(row_format)
+    return ", ".join(f"`{name}` {types[name]}" for name in names)
+
+
+def check_columns(row_format: RowFormat, wanted: dict[str, str]) -> None:
+    """Raise ColumnInvalid for a column that there is none of, or that has another type; OptionInvalid for no column.
+
+    Rows without a column would count as none: a batch of Arrow knows how many it has from its columns.
+    """
+    types = columns_of(row_format)
+    if not wanted:
+        raise OptionInvalid("columns", None, f"the schema has none; name one of {', '.join(types)}")
+    for name, type_ in wanted.items():
+        if name not in types:
+            raise ColumnInvalid(name, f"rowFormat {row_format} has the columns {', '.join(types)}")
+        if type_ != types[name]:
+            raise ColumnInvalid(name, f"is {types[name]}, not {type_}; cast it after the read")
+
+
+def sources_of(row_format: RowFormat, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The columns of a message that have to be read from the database for these columns, in a fixed order."""
+    sources = {KAFKA_SOURCES.get(name, "queue_offset") for name in names} if row_format is RowFormat.KAFKA else {*names}
+    if "body" in sources:
+        sources.add("sys_flag")  # says how the body is compressed
+    return tuple(name for name in MESSAGE_COLUMNS if name in (sources or {"queue_offset"}))

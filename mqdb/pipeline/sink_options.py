@@ -1,0 +1,115 @@
+"""Options of a write with format("mqdb"): from texts to values, with one clear sentence for each that is wrong.
+
+Names are compared without regard to case, as Spark does. Light on purpose: workers import it with the writer.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from mqdb.dsn import parse_brokers, redact
+from mqdb.pipeline.errors import OptionInvalid, OptionUnknown
+from mqdb.topic import check_can_send, check_topic_name
+
+#: What a user may give.
+NAMES: Final = ("url", "topic", "writeId", "sinkId", "commitMode", "reservedProperties")
+
+#: What Spark passes on that is for Spark itself.
+_OF_SPARK: Final = frozenset({"checkpointlocation", "queryname", "path"})
+
+_ID: Final = re.compile(r"[\x21-\x7e]{1,200}")
+
+
+class ReservedProperties(StrEnum):
+    """What becomes of properties whose names are the broker's own: a row that was read from a topic has them."""
+
+    REFUSE = "refuse"
+    DROP = "drop"
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """All options of a write. `url` holds the password.
+
+    `given_id` is the writeId of a batch job, or the sinkId of a stream; None where the job or the query is its own.
+    """
+
+    url: str = field(repr=False)
+    topic: str | None = None
+    given_id: str | None = None
+    reserved_properties: ReservedProperties = ReservedProperties.REFUSE
+
+    @property
+    def target(self) -> str:
+        """Where it goes, for an error's sentence; no password in it."""
+        return redact(self.url)
+
+
+def parse_sink(options: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
+    """Read the options of `df.write` or `df.writeStream`.
+
+    Raises OptionUnknown, OptionInvalid; NameInvalid and TopicNotAllowed for the topic. Whether it exists is not asked.
+    """
+    given = {name.lower(): value for name, value in options.items() if name.lower() not in _OF_SPARK}
+    _refuse_unknown(options, given)
+    for name, value in given.items():
+        if not value.strip():
+            raise OptionInvalid(_written(name), value, "is empty")
+    own, other, way = ("sinkId", "writeId", "write") if is_stream else ("writeId", "sinkId", "writeStream")
+    if other.lower() in given:
+        raise OptionInvalid(other, given[other.lower()], f"is for {way}; use {own}")
+    _one_of(given, "commitMode", ("staged",))
+    return SinkOptions(
+        url=_url(given.get("url")),
+        topic=_topic(given.get("topic")),
+        given_id=_id(own, given.get(own.lower())),
+        reserved_properties=ReservedProperties(_one_of(given, "reservedProperties", tuple(ReservedProperties))),
+    )
+
+
+def _refuse_unknown(options: Mapping[str, str], given: Mapping[str, str]) -> None:
+    known = {name.lower() for name in NAMES}
+    for name in options:
+        if name.lower() in given and name.lower() not in known:
+            raise OptionUnknown(name, NAMES)
+
+
+def _written(name: str) -> str:
+    return next(each for each in NAMES if each.lower() == name)
+
+
+def _one_of(given: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:
+    """One of the words, the first where none is given."""
+    text = given.get(name.lower(), words[0]).lower()
+    if text not in words:
+        raise OptionInvalid(name, text, f"write {' or '.join(words)}")
+    return text
+
+
+def _url(text: str | None) -> str:
+    if text is None:
+        raise OptionInvalid("url", None, "is missing; give .option('url', 'postgresql://user@host:5432/database')")
+    try:
+        brokers = parse_brokers(text, "")
+    except ValueError as error:
+        raise OptionInvalid("url", redact(text), str(error)) from None
+    if len(brokers) > 1:
+        raise OptionInvalid(
+            "url", redact(text), "one write goes to one broker; split the DataFrame, and write each part"
+        )
+    return brokers[0].dsn
+
+
+def _topic(text: str | None) -> str | None:
+    if text is not None:
+        check_topic_name(text)
+        check_can_send(text)
+    return text
+
+
+def _id(name: str, text: str | None) -> str | None:
+    if text is not None and not _ID.fullmatch(text):
+        raise OptionInvalid(name, text, "write 1 to 200 printable ASCII characters without blanks")
+    return text

@@ -1,0 +1,138 @@
+"""The exactly-once sink of Spark: what its tasks have staged, which batches are in the log, and the statements of both.
+
+    sink_write    an attempt of a task          UNLOGGED
+    sink_stage    the messages it has staged    UNLOGGED
+    sink_batch    the ledger: batches that are in the log
+
+Texts for psycopg, and not Core: Spark starts a new Python to plan each batch of a stream, and one more to commit it.
+SQLAlchemy takes each of them 0.17 s of CPU to import, as much as all the rest. So this module imports nothing.
+"""
+
+from typing import Final
+
+#: Batches of a sink that the ledger remembers: as many as Spark's checkpoint (spark.sql.streaming.minBatchesToRetain).
+BATCHES_KEPT: Final = 100
+
+# -- staging ------------------------------------------------------------------------------------
+
+#: topic → perm, write_queue_nums, and the keys of all its queues in their order.
+#: Uses topic_topic_key and queue_topic_id_queue_id_key.
+FIND_TOPIC: Final = """
+    SELECT t.perm, t.write_queue_nums,
+           (SELECT array_agg(q.queue_key ORDER BY q.queue_id) FROM mqdb.queue q WHERE q.topic_id = t.topic_id)
+    FROM mqdb.topic t WHERE t.topic = %(topic)s"""
+
+#: Whether the schema is one that has the sink.
+IS_THERE: Final = "SELECT to_regclass('mqdb.sink_stage') IS NOT NULL"
+
+#: After the rows: what is staged is as old as the end of its task.
+RECORD_WRITE: Final = """
+    INSERT INTO mqdb.sink_write (write_id, sink_id, batch_id) VALUES (%(write_id)s, %(sink_id)s, %(batch_id)s)"""
+
+#: The columns of the stage, and their types as `psycopg.Copy.set_types` is told them. jsonb goes as bytes: in binary
+#: form it is a version and then the text, which psycopg would write from an object.
+STAGE_COLUMNS: Final = {
+    "write_id": "uuid",
+    "born_time": "timestamptz",
+    "tags_code": "int8",
+    "deliver_ms": "int8",
+    "msg_id": "uuid",
+    "seq": "int4",
+    "queue_key": "int4",
+    "delay_level": "int4",
+    "born_host": "text",
+    "tags": "text",
+    "keys": "text",
+    "properties": "bytea",
+    "body": "bytea",
+}
+COPY_STAGE: Final = f"COPY mqdb.sink_stage ({', '.join(STAGE_COLUMNS)}) FROM STDIN (FORMAT BINARY)"
+
+# -- appending ----------------------------------------------------------------------------------
+
+#: messages → how many segments ahead of the log have room for so many, and for what everybody else wants to find.
+SEGMENTS_FOR: Final = "SELECT (%(messages)s / b.segment_size)::integer + 2 FROM mqdb.broker b"
+
+ENSURE_SEGMENTS: Final = "SELECT mqdb.ensure_segments(%(ahead)s)"
+
+#: For the rest of the transaction: plans by indexes, without sorts, whatever the statistics say, for the stage may hold
+#: all that another job has staged. Who is cut off from here, or stopped, soon gives up the row of its batch. And what
+#: is committed is on disk: where synchronous_commit is off, Spark's checkpoint would remember a batch that a crash has
+#: taken.
+SETTINGS: Final = """
+    SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
+           set_config('enable_sort', 'off', true),
+           set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
+           set_config('idle_in_transaction_session_timeout', '20s', true),
+           set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'local'), true)"""
+
+#: No row is inserted where the ledger has the batch, or a later one, or one of another query; waits for a transaction
+#: that inserts it at this moment. Uses sink_batch_pkey.
+RECORD_BATCH: Final = """
+    INSERT INTO mqdb.sink_batch (sink_id, batch_id, query_id, messages)
+    SELECT %(sink_id)s, %(batch_id)s, %(query_id)s, %(messages)s
+    WHERE NOT EXISTS (SELECT FROM mqdb.sink_batch b WHERE b.sink_id = %(sink_id)s
+                      AND (b.batch_id > %(batch_id)s OR b.query_id IS DISTINCT FROM %(query_id)s))
+    ON CONFLICT DO NOTHING"""
+
+#: sink_id, query_id → query_id, batch_id, messages: the batch in the way, of another query if there is one, else the
+#: newest. Uses sink_batch_pkey.
+FIND_NEWEST: Final = """
+    SELECT b.query_id, b.batch_id, b.messages FROM mqdb.sink_batch b WHERE b.sink_id = %(sink_id)s
+    ORDER BY (b.query_id IS DISTINCT FROM %(query_id)s) DESC, b.batch_id DESC LIMIT 1"""
+
+#: write_id: its messages into the log, in the order of seq. A queue that is gone makes queue_key NULL, which the log
+#: refuses. Uses sink_stage_write and queue_pkey: each queue is looked up for itself, as after a join would come a sort.
+APPEND: Final = """
+    INSERT INTO mqdb.commit_log
+        (queue_key, store_time, born_time, tags_code, msg_id, born_host, tags, keys, properties, body)
+    SELECT (SELECT q.queue_key FROM mqdb.queue q WHERE q.queue_key = s.queue_key), clock.now,
+           s.born_time, s.tags_code, s.msg_id, s.born_host, s.tags, s.keys, s.properties, s.body
+    FROM mqdb.sink_stage s CROSS JOIN (SELECT mqdb.now() AS now OFFSET 0) clock
+    WHERE s.write_id = %(write_id)s ORDER BY s.seq"""
+
+#: The same where messages may wait for their time.
+APPEND_WAITING: Final = """
+    INSERT INTO mqdb.commit_log
+        (queue_key, store_time, born_time, tags_code, msg_id, born_host, tags, keys, properties, body)
+    SELECT p.placed_key, clock.now,
+           s.born_time, p.placed_code, s.msg_id, s.born_host, s.tags, s.keys, p.placed_properties, s.body
+    FROM mqdb.sink_stage s CROSS JOIN (SELECT mqdb.now() AS now OFFSET 0) clock
+    CROSS JOIN LATERAL mqdb.place(s.queue_key, s.tags_code, s.properties, clock.now,
+                                  s.delay_level, NULL, s.deliver_ms, NULL) p
+    WHERE s.write_id = %(write_id)s ORDER BY s.seq"""
+
+#: sink_id, batch_id: the ledger without the batches that are too old to come again. Uses sink_batch_pkey.
+FORGET_BATCHES: Final = f"""
+    DELETE FROM mqdb.sink_batch WHERE sink_id = %(sink_id)s AND batch_id <= %(batch_id)s - {BATCHES_KEPT}"""
+
+#: sink_id: the ledger without a sink that nobody can name again.
+FORGET_SINK: Final = "DELETE FROM mqdb.sink_batch WHERE sink_id = %(sink_id)s"
+
+# -- clearing away ------------------------------------------------------------------------------
+
+#: sink_id, batch_id: the stage without this batch of the sink, and those before it. Uses sink_write_batch.
+CLEAR_BATCHES: Final = """
+    WITH cleared AS (
+        DELETE FROM mqdb.sink_write WHERE sink_id = %(sink_id)s AND batch_id <= %(batch_id)s RETURNING write_id
+    )
+    DELETE FROM mqdb.sink_stage s USING cleared WHERE s.write_id = cleared.write_id"""
+
+#: write_ids: the stage without these attempts. Uses sink_write_pkey.
+CLEAR_WRITES: Final = """
+    WITH cleared AS (DELETE FROM mqdb.sink_write WHERE write_id = ANY (%(write_ids)s) RETURNING write_id)
+    DELETE FROM mqdb.sink_stage s USING cleared WHERE s.write_id = cleared.write_id"""
+
+#: The stage without batches of which no task has staged anything for a day: their applications are gone. Waits for
+#: nobody who sweeps, too. Reads all of sink_write, which has a row for each task whose batch is running.
+SWEEP: Final = """
+    WITH old AS (
+        SELECT w.write_id FROM mqdb.sink_write w
+        WHERE w.staged_at < mqdb.now() - interval '1 day'
+          AND NOT EXISTS (SELECT FROM mqdb.sink_write y WHERE y.sink_id = w.sink_id AND y.batch_id = w.batch_id
+                          AND y.staged_at >= mqdb.now() - interval '1 day')
+        LIMIT 1000 FOR UPDATE OF w SKIP LOCKED
+    ), cleared AS (
+        DELETE FROM mqdb.sink_write w USING old WHERE w.write_id = old.write_id RETURNING w.write_id
+    )
+    DELETE FROM mqdb.sink_stage s USING cleared WHERE s.write_id = cleared.write_id"""

@@ -1,0 +1,138 @@
+"""A topic copied to another one by Spark, while the application, its workers and PostgreSQL are killed with -9.
+
+In the end the copy is the topic: nothing lost, nothing doubled, the messages of each key in their order. Every run
+prints its seed and what it has met. The usual run kills each once; a long one, with other seeds each time:
+
+    MQDB_FAULT_RUNS=3 MQDB_FAULT_KILLS=2 pytest tests/acceptance/test_spark_faults.py
+
+MQDB_FAULT_SEED is the seed of the first run: of what is killed when. What is under way then depends on the machine.
+"""
+
+import os
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack, suppress
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import psycopg
+import pytest
+
+from mqdb.settings import load_settings
+from mqdb_client import Producer
+from tests.fixtures.fault_load import Sender
+from tests.fixtures.fault_spark import SparkApplication, SparkTrouble, require_java
+from tests.fixtures.fault_trouble import killed, replay_told, wait_while
+from tests.fixtures.faults import FaultyBroker, faulty_broker
+from tests.fixtures.log import create_topic
+from tests.fixtures.serve import query
+
+RUNS: Final = int(os.environ.get("MQDB_FAULT_RUNS", "1"))
+#: Of the application, of a worker and of PostgreSQL each.
+KILLS: Final = int(os.environ.get("MQDB_FAULT_KILLS", "1"))
+#: Between the kills, about.
+SECONDS: Final = float(os.environ.get("MQDB_FAULT_SECONDS", str(2.0 * KILLS)))
+FIRST_SEED: Final = int(os.environ.get("MQDB_FAULT_SEED", "0")) or random.randrange(1, 1_000_000)
+
+SOURCE: Final = "orders"
+TARGET: Final = "copies"
+
+_QUEUES: Final = 4
+
+#: A run in which less is copied has tested nothing.
+LEAST_COPIED: Final = 300 * KILLS
+
+# What a busy machine may take to start a JVM, and Spark to try again.
+_PATIENCE_SECONDS: Final = 240.0
+
+_COUNT: Final = """
+    SELECT count(*) FROM mqdb.commit_log l JOIN mqdb.queue q USING (queue_key) JOIN mqdb.topic t USING (topic_id)
+    WHERE t.topic = %s"""
+
+_TEXTS: Final = "SELECT queue_id, text FROM mqdb.message WHERE topic = %s ORDER BY queue_id, queue_offset"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600 + 30 * SECONDS + 240 * KILLS)
+@pytest.mark.parametrize("run", range(RUNS))
+def test_a_topic_is_copied_exactly_once_and_in_order_whatever_is_killed(
+    run: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    require_java()
+    seed = FIRST_SEED + run
+    with ExitStack() as stack:
+        broker = stack.enter_context(faulty_broker(tmp_path))
+        with psycopg.connect(broker.dsn, autocommit=True) as connection:
+            for name in (SOURCE, TARGET):
+                create_topic(connection, name, _QUEUES)
+        broker.start_serving()
+        checkpoint = str(tmp_path / "checkpoint")
+        application = SparkApplication(tmp_path, dsn=broker.dsn, source=SOURCE, target=TARGET, checkpoint=checkpoint)
+        stack.callback(application.kill)
+        trouble = SparkTrouble(random.Random(seed), broker, application, partial(wait_until_more_is_copied, broker))
+        again = f"MQDB_FAULT_SEED={seed} MQDB_FAULT_KILLS={KILLS} MQDB_FAULT_SECONDS={SECONDS:g}"
+        stack.enter_context(replay_told(again, trouble.story, tmp_path))
+
+        application.start()
+        acknowledged = send_under_faults(broker, trouble)
+        wait_until_all_is_copied(broker)
+        application.kill()
+
+        sent, copied = (query(broker.dsn, _TEXTS, name) for name in (SOURCE, TARGET))
+        batches = query(broker.dsn, "SELECT max(batch_id) + 1 FROM mqdb.sink_batch")[0][0]
+        with capsys.disabled():
+            print(f"\nseed {seed}: kills: {killed(trouble.kills)}; {len(copied):,} messages in {batches} batches")  # noqa: T201
+        assert acknowledged <= {text for _, text in sent}, "acknowledged, and not there"
+        assert changes(sent, copied) == {}, "not copied exactly once"
+        assert by_key(copied) == by_key(sent), "the order of a key has changed"
+        assert min(trouble.kills[what] for what in ("application", "worker", "PostgreSQL")) >= KILLS
+        assert len(copied) >= LEAST_COPIED
+
+
+def send_under_faults(broker: FaultyBroker, trouble: SparkTrouble) -> set[str]:
+    """Returns when there is no more trouble; which messages were acknowledged."""
+    settings = load_settings(dsn=broker.dsn)
+    with Producer("senders", settings=settings) as producer, Sender(producer, SOURCE) as sender:
+        trouble.wait_until_busy()
+        trouble.run(SECONDS, KILLS)
+        trouble.wait_until_busy()
+    return set(sender.acknowledged)
+
+
+def count(broker: FaultyBroker, topic: str) -> int | None:
+    """How many messages a topic has; None while nobody answers."""
+    with suppress(psycopg.OperationalError):
+        return int(query(broker.dsn, _COUNT, topic)[0][0])
+    return None
+
+
+def wait_until_more_is_copied(broker: FaultyBroker) -> None:
+    """Until some more are."""
+    least = (count(broker, TARGET) or 0) + 20
+    wait_while(lambda: (count(broker, TARGET) or 0) < least, _PATIENCE_SECONDS, "nothing is copied")
+
+
+def wait_until_all_is_copied(broker: FaultyBroker) -> None:
+    """Until as much is as was sent, and dispatched."""
+
+    def missing() -> int:
+        return (count(broker, SOURCE) or 0) - len(query(broker.dsn, _TEXTS, TARGET))
+
+    wait_while(missing, _PATIENCE_SECONDS, "not copied")
+
+
+def changes(sent: Iterable[tuple[int, str]], copied: Iterable[tuple[int, str]]) -> dict[str, int]:
+    """What is there more often (or, negative, less often) in the copy than in the topic."""
+    difference = Counter(text for _, text in copied)
+    difference.subtract(text for _, text in sent)
+    return {text: times for text, times in difference.items() if times}
+
+
+def by_key(messages: Sequence[tuple[int, str]]) -> dict[str, list[tuple[int, str]]]:
+    """The queue and the text of the messages of each key, in their order."""
+    keys: defaultdict[str, list[tuple[int, str]]] = defaultdict(list)
+    for queue_id, text in messages:
+        keys[text.partition(":")[0]].append((queue_id, text))
+    return dict(keys)

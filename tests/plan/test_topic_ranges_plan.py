@@ -1,0 +1,89 @@
+"""Reads in bulk follow the queue's index where a range is small, and read a segment from end to end where it is not.
+
+Also of partitions without statistics: they have grown since anybody looked at them, or nobody ever has.
+"""
+
+import re
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from sqlalchemy import Connection
+
+from mqdb.broker import topic_ranges as verbs
+from mqdb.cli.bench import sample
+from mqdb.pipeline import planner
+from mqdb.pipeline.engines import session_uri
+from mqdb.pipeline.offsets import Queue
+from mqdb.pipeline.options import Splitting
+from mqdb.pipeline.schema import MESSAGE_COLUMNS
+from mqdb.store.engine import create_engine
+from mqdb.store.topic_ranges import Choice, OffsetRange, Part
+from tests.fixtures.log import create_topic, dispatch_all
+from tests.fixtures.postgres import Database
+
+MESSAGES = 40_000
+
+
+@pytest.fixture(params=["never-analyzed", "analyzed-when-empty", "analyzed"])
+def filled(database: Database, request: pytest.FixtureRequest) -> Iterator[tuple[Connection, list[int]]]:
+    """Two queues that fill a good part of a segment."""
+    setting_up = database.connect()
+    if request.param == "analyzed-when-empty":
+        setting_up.execute("ANALYZE")
+    keys = create_topic(setting_up, "orders", 2)
+    sample.fill(setting_up, keys, MESSAGES)
+    dispatch_all(setting_up, 50_000)
+    if request.param == "analyzed":
+        setting_up.execute("ANALYZE")
+    engine = create_engine(database.dsn)
+    with engine.connect() as connection:
+        yield connection, keys
+    engine.dispose()
+
+
+def plan_of(connection: Connection, database: Database, part: Part, *, is_slice: bool) -> str:
+    """The plan of a part, in a session as workers have it."""
+    statement = verbs.statements(connection, [part], tuple(MESSAGE_COLUMNS), Choice()).reads[0]
+    with psycopg.connect(session_uri(database.dsn)) as session:
+        if is_slice:
+            session.execute("SET enable_nestloop = off")
+        rows = session.execute(b"EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF) " + statement.encode())
+        return "\n".join(row[0] for row in rows)
+
+
+def parts(connection: Connection, ranges: list[OffsetRange], by: str) -> list[Part]:
+    names = {each.queue_key: Queue("orders", number) for number, each in enumerate(ranges)}
+    return [part for task in planner.tasks(verbs.layout(connection, ranges), names, Splitting(by=by)) for part in task]
+
+
+def test_a_small_range_looks_up_its_own_messages_only(filled: tuple[Connection, list[int]], database: Database) -> None:
+    connection, keys = filled
+    (part,) = parts(connection, [OffsetRange(keys[0], 1000, 1010)], "auto")
+
+    plan = plan_of(connection, database, part, is_slice=False)
+
+    assert re.search(r"Index Scan using consume_queue_1_queue_key_queue_offset_idx .*rows=10", plan), plan
+    assert re.search(r"Index Scan using commit_log_1_pkey ", plan), plan
+    assert "Seq Scan" not in plan
+    assert "Append" not in plan
+
+
+def test_a_slice_reads_its_segment_once(filled: tuple[Connection, list[int]], database: Database) -> None:
+    connection, keys = filled
+    (part,) = parts(connection, [OffsetRange(key, 0, MESSAGES // 2) for key in keys], "auto")
+
+    plan = plan_of(connection, database, part, is_slice=True)
+
+    assert not part.is_ordered
+    assert "Nested Loop" not in plan, plan
+    assert "Sort" not in plan, plan
+    assert "Batches: 1 " in plan or "Merge Join" in plan, plan
+
+
+def test_spans_are_found_by_the_ends_of_the_index(filled: tuple[Connection, list[int]], database: Database) -> None:
+    connection, keys = filled
+
+    found = verbs.layout(connection, [OffsetRange(keys[0], 5, 900), OffsetRange(keys[1], 0, 10)])
+
+    assert [tuple(span) for span in found.spans] == [(1, keys[0], 5, 900), (1, keys[1], 0, 10)]

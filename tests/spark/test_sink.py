@@ -1,0 +1,134 @@
+"""format("mqdb") as a sink, with a real Spark: batch jobs, streams that fail and start again, and bad input."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from sqlalchemy import Connection
+
+from tests.fixtures.broker import bodies, topic
+from tests.fixtures.postgres import Database
+from tests.fixtures.spark_sink import rows_in, stored
+
+
+def write(frame: DataFrame, database: Database, **options: str) -> None:
+    """A batch job."""
+    frame.write.format("mqdb").mode("append").option("url", database.dsn).options(**options).save()
+
+
+def run_stream(spark: SparkSession, database: Database, folder: Path, **options: str) -> None:
+    """What is new among the text files of a folder, one file a batch; a row is a number and the name of a key."""
+    lines = spark.readStream.schema("line string").option("maxFilesPerTrigger", 1).text(str(folder / "in"))
+    (
+        lines.selectExpr("line AS body", "split(line, ':')[0] AS sharding_key")
+        .writeStream.format("mqdb")
+        .option("url", database.dsn)
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .options(**options)
+        .trigger(availableNow=True)
+        .start()
+        .awaitTermination()
+    )
+
+
+def add_file(folder: Path, name: str, *lines: str) -> None:
+    (folder / "in").mkdir(exist_ok=True)
+    (folder / "in" / name).write_text("\n".join(lines) + "\n")
+
+
+def forget_last_commit(folder: Path) -> None:
+    """As if the driver had died between the commit of PostgreSQL and its own."""
+    commits = folder / "checkpoint" / "commits"
+    last = max((file for file in commits.iterdir() if file.name.isdigit()), key=lambda file: int(file.name))
+    last.unlink()
+    (commits / f".{last.name}.crc").unlink(missing_ok=True)
+
+
+def test_a_dataframe_is_written_with_all_its_columns(
+    spark: SparkSession, broker: Connection, database: Database
+) -> None:
+    route = topic(broker, queues=2)
+    frame = spark.sql(
+        """SELECT concat('body ', id) AS body, 'TagA' AS tags, concat('k', id) AS keys, 'one' AS sharding_key,
+                  map('n', string(id)) AS properties, timestamp'2013-01-01 05:15:00Z' AS born_timestamp,
+                  timestamp'2000-01-01 00:00:00Z' AS deliver_at
+           FROM range(0, 1000, 1, 3)"""
+    )
+    write(frame, database, topic="orders")
+
+    messages = stored(broker, route, 0) or stored(broker, route, 1)
+    assert [message.body.decode() for message in messages] == [f"body {number}" for number in range(1_000)]
+    last = messages[-1]
+    assert (last.tag, last.keys, last.properties["n"]) == ("TagA", ("k999",), "999")
+    assert last.born_time.isoformat() == "2013-01-01T05:15:00+00:00"
+
+
+def test_a_job_whose_task_fails_once_writes_each_row_once(
+    spark: SparkSession, broker: Connection, database: Database, tmp_path: Path
+) -> None:
+    route = topic(broker)
+    trace = str(tmp_path / "failed")
+
+    def fail_once(numbers: Iterable[int]) -> Iterator[tuple[str]]:
+        for number in numbers:
+            yield (str(number),)
+        if not Path(trace).exists():
+            Path(trace).touch()
+            raise ConnectionError("after all rows were given")
+
+    rows = spark.sparkContext.parallelize(range(100), 2).mapPartitions(fail_once)
+    write(rows.toDF("body string"), database, topic="orders")
+
+    assert sorted(map(int, bodies(stored(broker, route)))) == list(range(100))
+    assert rows_in(broker, "sink_write", "sink_stage") == [0, 0]
+
+
+def test_a_job_with_a_write_id_may_be_run_again(spark: SparkSession, broker: Connection, database: Database) -> None:
+    route = topic(broker)
+    for _ in range(2):
+        write(spark.sql("SELECT 'a' AS value"), database, topic="orders", writeId="nightly")
+
+    assert bodies(stored(broker, route)) == ["a"]
+
+
+def test_a_stream_goes_on_where_it_was_and_repeats_no_batch(
+    spark: SparkSession, broker: Connection, database: Database, tmp_path: Path
+) -> None:
+    route = topic(broker)
+    add_file(tmp_path, "1.txt", "a:1", "b:1")
+    run_stream(spark, database, tmp_path, topic="orders")
+    forget_last_commit(tmp_path)
+    add_file(tmp_path, "2.txt", "a:2")
+
+    run_stream(spark, database, tmp_path, topic="orders")
+
+    assert bodies(stored(broker, route)) == ["a:1", "b:1", "a:2"]
+    assert rows_in(broker, "sink_batch", "sink_stage") == [2, 0]
+
+
+def test_what_is_wrong_is_said_before_any_task_runs(
+    spark: SparkSession, broker: Connection, database: Database, tmp_path: Path
+) -> None:
+    topic(broker)
+    trace = str(tmp_path / "ran")
+
+    def leave_a_trace(number: int) -> tuple[str]:
+        Path(trace).touch()
+        return (str(number),)
+
+    never = spark.sparkContext.parallelize([1]).map(leave_a_trace).toDF("body string")
+    wrong: dict[str, tuple[DataFrame, dict[str, str]]] = {
+        "topic 'nowhere' does not exist": (never, {"topic": "nowhere"}),
+        "unknown option 'topik'; did you mean 'topic'?": (never, {"topic": "orders", "topik": "x"}),
+        "column 'price': no message has it": (never.selectExpr("body", "1 AS price"), {"topic": "orders"}),
+        "column 'body': is bigint; body is binary or string": (spark.range(1).toDF("body"), {"topic": "orders"}),
+    }
+    for sentence, (frame, options) in wrong.items():
+        with pytest.raises(PySparkException) as refused:
+            write(frame, database, **options)
+        assert sentence in str(refused.value)
+    with pytest.raises(PySparkException, match="mode 'overwrite' is not supported"):
+        never.write.format("mqdb").mode("overwrite").option("url", database.dsn).option("topic", "orders").save()
+    assert not Path(trace).exists()

@@ -1,0 +1,253 @@
+"""Options of format("mqdb"): what they mean, and one sentence for each that is wrong."""
+
+import pickle
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+
+from mqdb.errors import MqdbError, NameInvalid, SelectorSyntaxError, TagExpressionInvalid
+from mqdb.pipeline.errors import (
+    ColumnInvalid,
+    DataLoss,
+    OffsetOutOfRange,
+    OptionInvalid,
+    OptionUnknown,
+    ReplicaBehind,
+    StreamUnreadable,
+)
+from mqdb.pipeline.offsets import Queue, StreamOffset
+from mqdb.pipeline.options import NAMES, SourceOptions, parse_source, source_columns
+from mqdb.pipeline.positions import EARLIEST, LATEST
+from mqdb.pipeline.schema import KAFKA_COLUMNS, MESSAGE_COLUMNS, RowFormat, check_columns, sources_of
+
+URL = "postgresql://user:geheim@host:5432/database"
+
+
+def batch(**options: str) -> SourceOptions:
+    """Options of spark.read, with what every read needs."""
+    return parse_source({"url": URL, "subscribe": "orders"} | options, is_stream=False)
+
+
+def stream(**options: str) -> SourceOptions:
+    """The same of spark.readStream."""
+    return parse_source({"url": URL, "subscribe": "orders"} | options, is_stream=True)
+
+
+def test_a_batch_reads_all_and_a_stream_what_comes() -> None:
+    assert (batch().starting, batch().ending) == (EARLIEST, LATEST)
+    assert stream().starting == LATEST
+
+
+def test_case_of_names_does_not_matter() -> None:
+    assert batch(STARTINGOFFSETS="earliest", splitby="Queue").splitting.by == "queue"
+
+
+def test_a_topic_may_be_called_topic_and_several_stand_between_commas() -> None:
+    options = parse_source({"url": URL, "topic": "orders, flights,orders"}, is_stream=False)
+
+    assert options.subscription.topics == ("orders", "flights")
+
+
+def test_queues_are_assigned_by_number() -> None:
+    options = parse_source({"url": URL, "assign": '{"orders": [2, 0]}'}, is_stream=False)
+
+    assert options.subscription.assigned == {"orders": (2, 0)}
+
+
+def test_offsets_are_given_queue_by_queue_and_may_name_the_ends() -> None:
+    position = batch(startingOffsets='{"orders": {"0": 5, "1": -2, "2": -1}}').starting
+
+    assert position.by_queue == {Queue("orders", 0): 5, Queue("orders", 1): -2, Queue("orders", 2): -1}
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("1767225600500", datetime(2026, 1, 1, microsecond=500_000, tzinfo=UTC)),
+        ("2026-01-01T00:00Z", datetime(2026, 1, 1, tzinfo=UTC)),
+        ("2026-01-01T02:00+02:00", datetime(2026, 1, 1, 2, tzinfo=timezone(timedelta(hours=2)))),
+    ],
+)
+def test_a_time_is_in_milliseconds_or_iso(text: str, moment: datetime) -> None:
+    assert batch(startingTimestamp=text).starting.everywhere == moment
+    by_queue = batch(startingOffsetsByTimestamp=f'{{"orders": {{"0": "{text}"}}}}').starting.by_queue
+    assert by_queue == {Queue("orders", 0): moment}
+
+
+def test_a_replica_is_read_and_the_primary_plans() -> None:
+    options = batch(readUrl="postgresql://replica/database")
+
+    assert (options.url, options.reading.url, options.reading.is_replica) == (
+        URL,
+        "postgresql://replica/database",
+        True,
+    )
+
+
+def test_the_star_is_no_filter() -> None:
+    assert batch(subExpression="*").choice.is_everything
+
+
+def test_sizes_may_have_a_unit() -> None:
+    assert batch(batchSizeBytes="64k").reading.batch_size_bytes == 65_536
+
+
+def test_columns_keep_the_order_in_which_they_are_asked_for() -> None:
+    assert batch(columns="body, queue_id").columns == ("body", "queue_id")
+    assert source_columns({"ROWFORMAT": "kafka"}) == (RowFormat.KAFKA, tuple(KAFKA_COLUMNS))
+
+
+def test_a_body_is_read_with_what_says_how_it_is_compressed() -> None:
+    assert sources_of(RowFormat.MQDB, ("body", "topic")) == ("topic", "sys_flag", "body")
+    assert sources_of(RowFormat.KAFKA, ("headers", "key")) == ("keys", "properties")
+    assert sources_of(RowFormat.KAFKA, ("timestampType",)) == ("queue_offset",)
+    assert sources_of(RowFormat.MQDB, tuple(MESSAGE_COLUMNS)) == tuple(MESSAGE_COLUMNS)
+
+
+def test_a_schema_of_the_users_own_may_leave_columns_out_and_change_none() -> None:
+    check_columns(RowFormat.MQDB, {"queue_id": "int", "body": "binary"})
+
+    with pytest.raises(ColumnInvalid, match=r"'bodies'.*has the columns topic, "):
+        check_columns(RowFormat.MQDB, {"bodies": "binary"})
+    with pytest.raises(ColumnInvalid, match=r"'body'.*is binary, not string"):
+        check_columns(RowFormat.MQDB, {"body": "string"})
+    with pytest.raises(OptionInvalid, match="the schema has none; name one of topic, "):
+        check_columns(RowFormat.MQDB, {})
+
+
+WRONG = {
+    "unknown": ({"startingOffset": "earliest"}, OptionUnknown, "did you mean 'startingOffsets'"),
+    "no-url": ({"url": " "}, OptionInvalid, "url = ' ': is empty"),
+    "no-uri": ({"url": "host=localhost"}, OptionInvalid, "postgresql://user"),
+    "two-brokers": ({"url": f"a={URL};b={URL}"}, OptionInvalid, "one load reads one broker"),
+    "two-subscriptions": ({"assign": '{"orders": [0]}'}, OptionInvalid, "subscribe is given, too"),
+    "two-starts": (
+        {"startingOffsets": "earliest", "startingTimestamp": "5"},
+        OptionInvalid,
+        "startingOffsets is given, too",
+    ),
+    "topic": ({"subscribe": "or ders"}, NameInvalid, "holds ' '"),
+    "start-at-the-end": ({"startingOffsets": "latest"}, OptionInvalid, "reads nothing"),
+    "end-at-the-start": ({"endingOffsets": "earliest"}, OptionInvalid, "reads nothing"),
+    "offsets-no-json": ({"startingOffsets": "{orders"}, OptionInvalid, "is no JSON"),
+    "offsets-flat": ({"startingOffsets": '{"orders": 5}'}, OptionInvalid, "for each queue"),
+    "offsets-text": ({"startingOffsets": '{"orders": {"0": "5"}}'}, OptionInvalid, "for each queue"),
+    "offset-negative": ({"startingOffsets": '{"orders": {"0": -3}}'}, OptionInvalid, "for each queue"),
+    "time": ({"startingTimestamp": "yesterday"}, OptionInvalid, "milliseconds since 1970"),
+    "time-without-zone": ({"startingTimestamp": "2026-01-01T00:00"}, OptionInvalid, "with a zone"),
+    "strategy": ({"startingOffsetsByTimestampStrategy": "first"}, OptionInvalid, "error or latest"),
+    "tags": ({"subExpression": "||"}, TagExpressionInvalid, "holds no tag"),
+    "selector": ({"selector": "a >"}, SelectorSyntaxError, "a >"),
+    "columns": ({"columns": "body,bodies"}, OptionInvalid, "there is no 'bodies'"),
+    "row-format": ({"rowFormat": "avro"}, OptionInvalid, "mqdb or kafka"),
+    "split": ({"splitBy": "time"}, OptionInvalid, "auto or segment or queue"),
+    "number": ({"minPartitions": "0"}, OptionInvalid, "above 0"),
+    "bytes": ({"batchSizeBytes": "4 apples"}, OptionInvalid, "64k or 4m"),
+    "seconds": ({"replicaWaitSeconds": "-1"}, OptionInvalid, "write seconds"),
+    "engine": ({"engine": "odbc"}, OptionInvalid, "adbc or psycopg"),
+    "boolean": ({"failOnDataLoss": "yes"}, OptionInvalid, "true or false"),
+    "limit-of-a-batch": ({"maxOffsetsPerTrigger": "5"}, OptionInvalid, "spark.read has no such option"),
+    "group-of-a-batch": ({"group": "stats"}, OptionInvalid, "spark.read has no such option"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_wrong_is_said(case: str) -> None:
+    options, error, sentence = WRONG[case]
+
+    with pytest.raises(error) as caught:
+        batch(**options)
+
+    assert sentence in str(caught.value)
+
+
+def test_what_only_a_batch_has_is_refused_in_a_stream() -> None:
+    with pytest.raises(OptionInvalid, match=r"spark\.readStream has no such option"):
+        stream(endingOffsets="latest")
+    with pytest.raises(OptionInvalid, match="Spark takes one limit"):
+        stream(maxOffsetsPerTrigger="5", minOffsetsPerTrigger="5")
+    with pytest.raises(NameInvalid, match="group name"):
+        stream(group="a group")
+
+
+def test_something_has_to_be_subscribed() -> None:
+    with pytest.raises(OptionInvalid, match="give subscribe, subscribePattern or assign"):
+        parse_source({"url": URL}, is_stream=False)
+    with pytest.raises(OptionInvalid, match="no regular expression"):
+        parse_source({"url": URL, "subscribePattern": "(orders"}, is_stream=False)
+    for text in ('{"orders": 0}', '{"orders": []}', '{"orders": [true]}', "[]", "{}"):
+        with pytest.raises(OptionInvalid, match="assign"):
+            parse_source({"url": URL, "assign": text}, is_stream=False)
+
+
+def test_no_error_tells_the_password() -> None:
+    for wrong in (f"a={URL};b={URL}", "postgresql://user:geheim@host:port/db"):
+        with pytest.raises(OptionInvalid) as caught:
+            batch(url=wrong)
+        assert "geheim" not in str(caught.value) + repr(caught.value.args)
+
+
+def test_options_do_not_show_where_they_hold_a_password() -> None:
+    assert "geheim" not in repr(batch(readUrl=URL))
+
+
+def test_every_name_that_is_known_is_taken() -> None:
+    for name in NAMES:
+        try:
+            parse_source({name: "1"}, is_stream=False)
+        except OptionUnknown:
+            pytest.fail(f"{name} is unknown")
+        except MqdbError:
+            pass
+
+
+def test_options_pickle() -> None:
+    options = batch(startingOffsets='{"orders": {"0": 5}}', selector="a > 5")
+
+    assert pickle.loads(pickle.dumps(options)) == options
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OptionUnknown("urls", ["url"]),
+        OptionInvalid("url", "x", "is none"),
+        ColumnInvalid("bodies", "is none"),
+        OffsetOutOfRange("startingOffsets", "orders", 0, 5, 6, 7),
+        DataLoss("topic 'orders'", "gone"),
+        ReplicaBehind("topic 'orders'", 5, 3, 0.5),
+        StreamUnreadable("{}", "it needs a broker"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_of_a_worker_says_the_same_on_the_driver(error: MqdbError) -> None:
+    arrived = pickle.loads(pickle.dumps(error))
+
+    assert (type(arrived), str(arrived), vars(arrived)) == (type(error), str(error), vars(error))
+
+
+def test_offsets_of_a_stream_are_always_written_in_the_same_order() -> None:
+    offsets = {Queue("b", 10): 3, Queue("b", 9): 2, Queue("a", 0): 1}
+
+    written = StreamOffset("broker-a", offsets, {"b": 4, "a": 7}).to_dict()
+
+    topics = "{'a': {'0': 1}, 'b': {'9': 2, '10': 3}}"
+    assert repr(written) == "{'broker': 'broker-a', 'topic_ids': {'a': 7, 'b': 4}, 'topics': " + topics + "}"
+    assert StreamOffset.from_dict(written) == StreamOffset("broker-a", offsets, {"a": 7, "b": 4})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        [],
+        {},
+        {"broker": "a", "topic_ids": {}, "topics": 5},
+        {"broker": "a", "topic_ids": {"t": 1}, "topics": {"t": {"x": 1}}},
+        {"broker": "a", "topic_ids": {}, "topics": {"t": {"0": 1}}},
+    ],
+    ids=repr,
+)
+def test_offsets_that_this_source_has_not_written_are_refused(value: object) -> None:
+    with pytest.raises(StreamUnreadable, match="checkpoint cannot be read"):
+        StreamOffset.from_dict(value)

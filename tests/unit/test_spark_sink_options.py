@@ -1,0 +1,158 @@
+"""Options and columns of a write to format("mqdb"): what is right, and the sentence for what is wrong."""
+
+import pickle
+
+import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from mqdb.errors import MqdbError, NameInvalid, TopicNotAllowed
+from mqdb.pipeline.errors import ColumnInvalid, ModeNotSupported, OptionInvalid, OptionUnknown
+from mqdb.pipeline.sink import batch_writer, stream_writer
+from mqdb.pipeline.sink_columns import Columns, Kind, Part, find_columns
+from mqdb.pipeline.sink_options import ReservedProperties, parse_sink
+
+URL = "postgresql://writer:secret@localhost:5432/mqdb"
+
+
+def schema(**types: DataType) -> StructType:
+    return StructType([StructField(name, type_) for name, type_ in types.items()])
+
+
+# -- options ------------------------------------------------------------------------------------
+
+
+def test_options_are_found_whatever_their_case() -> None:
+    options = parse_sink({"URL": URL, "Topic": "orders", "WRITEID": "nightly", "commitmode": "Staged"}, is_stream=False)
+    assert (options.url, options.topic, options.given_id) == (URL, "orders", "nightly")
+
+
+def test_reserved_properties_are_refused_unless_they_are_to_be_dropped() -> None:
+    assert parse_sink({"url": URL}, is_stream=True).reserved_properties is ReservedProperties.REFUSE
+    dropping = parse_sink({"url": URL, "reservedProperties": "drop"}, is_stream=True)
+    assert dropping.reserved_properties is ReservedProperties.DROP
+
+
+def test_options_of_spark_itself_are_let_pass() -> None:
+    parse_sink({"url": URL, "checkpointLocation": "/tmp/x", "queryName": "q"}, is_stream=True)
+
+
+def test_an_unknown_option_is_named_with_the_one_that_was_meant() -> None:
+    with pytest.raises(OptionUnknown, match=r"'topik'; did you mean 'topic'\?"):
+        parse_sink({"url": URL, "topik": "orders"}, is_stream=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({}, "option url: is missing"),
+        ({"url": "mysql://host"}, "option url"),
+        ({"url": f"broker-a={URL};broker-b={URL}"}, "one write goes to one broker"),
+        ({"url": URL, "topic": " "}, "option topic = ' ': is empty"),
+        ({"url": URL, "commitMode": "direct"}, "option commitMode = 'direct': write staged"),
+        ({"url": URL, "reservedProperties": "keep"}, "write refuse or drop"),
+        ({"url": URL, "writeId": "two words"}, "printable ASCII characters"),
+        ({"url": URL, "writeId": "x" * 201}, "1 to 200"),
+        ({"url": URL, "sinkId": "mine"}, "option sinkId = 'mine': is for writeStream; use writeId"),
+    ],
+)
+def test_a_wrong_option_has_its_sentence(options: dict[str, str], sentence: str) -> None:
+    with pytest.raises(OptionInvalid) as refused:
+        parse_sink(options, is_stream=False)
+    assert sentence in str(refused.value)
+
+
+def test_a_stream_has_no_write_id() -> None:
+    with pytest.raises(OptionInvalid, match="is for write; use sinkId"):
+        parse_sink({"url": URL, "writeId": "mine"}, is_stream=True)
+
+
+def test_no_error_and_no_options_show_the_password() -> None:
+    with pytest.raises(OptionInvalid) as refused:
+        parse_sink({"url": f"broker-a={URL};broker-b={URL}"}, is_stream=False)
+    options = parse_sink({"url": URL}, is_stream=False)
+    assert "secret" not in f"{refused.value} {refused.value.args} {options} {options.target}"
+
+
+@pytest.mark.parametrize(("topic", "error"), [("no blanks", NameInvalid), ("SCHEDULE_TOPIC_XXXX", TopicNotAllowed)])
+def test_a_topic_that_nobody_may_send_to_is_refused(topic: str, error: type[MqdbError]) -> None:
+    with pytest.raises(error):
+        parse_sink({"url": URL, "topic": topic}, is_stream=False)
+
+
+def test_overwriting_is_refused_in_one_sentence() -> None:
+    with pytest.raises(ModeNotSupported, match=r"'overwrite' is not supported: .*\.mode\('append'\)"):
+        batch_writer({"url": URL}, schema(body=StringType()), overwrite=True)
+    with pytest.raises(ModeNotSupported, match=r"'complete' is not supported"):
+        stream_writer({"url": URL}, schema(body=StringType()), overwrite=True)
+
+
+# -- columns ------------------------------------------------------------------------------------
+
+
+def test_all_parts_are_found_with_their_kinds() -> None:
+    found = find_columns(
+        schema(
+            topic=StringType(),
+            body=BinaryType(),
+            keys=StringType(),
+            tags=StringType(),
+            properties=MapType(StringType(), StringType()),
+            sharding_key=StringType(),
+            queue_id=IntegerType(),
+            born_timestamp=TimestampType(),
+            delay_level=IntegerType(),
+            deliver_at=LongType(),
+        ),
+        None,
+    )
+    assert found == Columns(
+        topic=Part(0, Kind.TEXT),
+        body=Part(1, Kind.BYTES),
+        keys=Part(2, Kind.TEXT),
+        tags=Part(3, Kind.TEXT),
+        properties=Part(4, Kind.MAP),
+        sharding_key=Part(5, Kind.TEXT),
+        queue_id=Part(6, Kind.NUMBER),
+        born_timestamp=Part(7, Kind.MICROSECONDS),
+        delay_level=Part(8, Kind.NUMBER),
+        deliver_at=Part(9, Kind.MILLISECONDS),
+    )
+    assert pickle.loads(pickle.dumps(found)) == found
+
+
+def test_key_and_value_are_names_of_kafka_s() -> None:
+    found = find_columns(schema(key=BinaryType(), VALUE=StringType(), properties=StringType()), "orders")
+    assert found == Columns(body=Part(1, Kind.TEXT), keys=Part(0, Kind.UTF8), properties=Part(2, Kind.JSON))
+
+
+@pytest.mark.parametrize(
+    ("columns", "sentence"),
+    [
+        ({"topic": StringType()}, "column 'body': is missing, and so is value; the columns are topic"),
+        ({"body": StringType()}, "column 'topic': is missing, and so is the option topic"),
+        ({"body": DoubleType(), "topic": StringType()}, "column 'body': is double; body is binary or string: cast it"),
+        ({"body": StringType(), "value": StringType()}, "column 'value': says the same as 'body'; drop one"),
+        ({"body": StringType(), "price": DoubleType()}, "column 'price': no message has it; there are body, topic"),
+        ({"body": StringType(), "queue_id": LongType()}, "column 'queue_id': is bigint; queue_id is int: cast it"),
+        ({"body": StringType(), "keys": ArrayType(StringType())}, "is array<string>; keys is string or binary"),
+        ({"body": StringType(), "deliver_at": TimestampNTZType()}, "is timestamp_ntz; deliver_at is timestamp or"),
+        ({"body": StringType(), "properties": MapType(StringType(), LongType())}, "is map<string,bigint>"),
+    ],
+)
+def test_a_wrong_column_has_its_sentence(columns: dict[str, DataType], sentence: str) -> None:
+    with pytest.raises(ColumnInvalid) as refused:
+        find_columns(schema(**columns), None)
+    assert sentence in str(refused.value)
