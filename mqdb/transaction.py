@@ -68,8 +68,9 @@ CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
 #: The bit of sys_flag that a committed message has. Source: MessageSysFlag.TRANSACTION_COMMIT_TYPE.
 COMMITTED_FLAG: Final = 8
 
-#: Longer than this nobody waits, and PostgreSQL could not count further.
-_LONGEST_IMMUNITY_SECONDS: Final = 100 * 365 * 86_400
+#: A longer immunity counts as this one, in seconds: the log is kept for a half message until it has ended.
+#: Source: BrokerConfig.fileReservedTime, beyond which RocketMQ asks about none, immune or not.
+LONGEST_IMMUNITY_SECONDS: Final = 72 * 3_600
 
 
 def next_state(state: HalfState, event: HalfEvent) -> HalfState | None:
@@ -91,11 +92,12 @@ def target_of(event: HalfEvent) -> HalfState:
 def immunity_of(text: str | None) -> timedelta | None:
     """How long a half message is not to be asked about, as its property CHECK_IMMUNITY_TIME says; None: nothing said.
 
-    What is no whole number from 0 on counts as nothing. Source: TransactionalMessageServiceImpl.getImmunityTime.
+    What is no whole number from 0 on counts as nothing, and one above LONGEST_IMMUNITY_SECONDS as that.
+    Source: TransactionalMessageServiceImpl.getImmunityTime.
     """
     if text is None or not (text.isascii() and text.isdigit()):
         return None
-    return timedelta(seconds=min(int(text.lstrip("0")[:12] or "0"), _LONGEST_IMMUNITY_SECONDS))
+    return timedelta(seconds=min(int(text.lstrip("0")[:12] or "0"), LONGEST_IMMUNITY_SECONDS))
 
 
 def first_check_age(immunity: str | None, transaction_timeout: timedelta) -> timedelta:

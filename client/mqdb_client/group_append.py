@@ -20,8 +20,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from enum import Enum, auto
+from collections.abc import Callable
 from itertools import chain
 from queue import SimpleQueue
 from typing import Final, TypeVar
@@ -42,6 +41,7 @@ from mqdb.errors import (
 )
 from mqdb.message import SendStatus
 from mqdb.store.commit_log import Record
+from mqdb_client.append_unit import OutcomeUnknown, Unit, UnitState
 from mqdb_client.batch import record_size
 from mqdb_client.durability import committed
 from mqdb_client.held_connection import HeldConnection, NotRun, Overdue
@@ -59,80 +59,6 @@ _SHARE_TO_LEAD: Final = 0.05
 
 # Classes of SQLSTATE that a single row can cause: data exception, integrity violation, program limit.
 _FAULTS_OF_A_ROW: Final = ("22", "23", "54")
-
-
-class OutcomeUnknown(Exception):
-    """The server was asked to store the records, and its answer is missing.
-
-    `backend` was asked, where that can be known; if it has stored them, then above `after_pos`.
-    """
-
-    def __init__(self, reason: str, backend: Backend | None, after_pos: int) -> None:
-        super().__init__(reason, backend, after_pos)
-        self.reason = reason
-        self.backend = backend
-        self.after_pos = after_pos
-
-
-class _State(Enum):
-    WAITING = auto()
-    LEADING = auto()  #: its thread appends, for itself and for those it takes along
-    TAKEN = auto()  #: in the statement of another thread, which the server was asked to run
-    APART = auto()  #: out of a statement that was refused, and to go into a smaller one
-    DONE = auto()
-    ABANDONED = auto()  #: its thread waits no longer
-
-
-class Unit:
-    """Records that go together, and what becomes of them: `positions` and `status`, or `error`.
-
-    `deadline` is of time.monotonic, `timeout_seconds` is for an error's sentence. One that is not patient does not
-    wait for a connection that is lost. The state changes under the guard of the group append only.
-    """
-
-    __slots__ = (
-        "deadline",
-        "done",
-        "error",
-        "has_waited",
-        "is_patient",
-        "positions",
-        "state",
-        "status",
-        "timeout_seconds",
-        "topic",
-        "turn",
-    )
-
-    #: Where its records are, in their order, and what their commit has waited for; set when they are stored.
-    positions: Sequence[int]
-    status: SendStatus
-    state: _State
-
-    def __init__(self, topic: str, deadline: float, timeout_seconds: float, is_patient: bool = True) -> None:
-        self.topic = topic
-        self.deadline = deadline
-        self.timeout_seconds = timeout_seconds
-        self.is_patient = is_patient
-        #: Released when its thread has to lead, or finds a result; None for one that leads from the start.
-        self.turn: threading.Lock | None = None
-        #: Called when it has ended, for a unit that no thread waits for.
-        self.done: Callable[[], None] | None = None
-        self.has_waited = False
-        self.error: MqdbError | OutcomeUnknown | None = None
-
-    def records(self) -> Sequence[Record]:
-        """Its records, of one topic; made when they are first asked for.
-
-        Mostly that is in the thread that leads: one that makes those of many, one after the other, takes a third of
-        the time that it costs many threads to make one each.
-        """
-        raise NotImplementedError
-
-    def succeed(self, positions: Sequence[int], status: SendStatus) -> None:
-        """They are stored. Called by the thread that leads, like `records`."""
-        self.positions = positions
-        self.status = status
 
 
 class GroupAppend:
@@ -166,7 +92,7 @@ class GroupAppend:
         """
         with self._guard:
             self._enter(unit)
-        if unit.state is _State.LEADING if unit.turn is None else self._follow(unit, unit.turn):
+        if unit.state is UnitState.LEADING if unit.turn is None else self._follow(unit, unit.turn):
             self._lead(unit)
         if unit.error is not None:
             raise unit.error
@@ -198,25 +124,25 @@ class GroupAppend:
             raise IllegalState("the producer", "shut down")
         if not self._is_busy:
             self._is_busy = True
-            self._wake(unit, _State.LEADING)
+            self._wake(unit, UnitState.LEADING)
         elif unit.is_patient or not self._held.is_lost:
             if unit.done is None:
                 unit.turn = threading.Lock()
                 unit.turn.acquire()
             unit.has_waited = True
-            unit.state = _State.WAITING
+            unit.state = UnitState.WAITING
             self._waiting.append(unit)
         else:  # the one that leads waits for a connection
             unit.error = self._not_stored(unit, self._held.why_lost)
-            self._wake(unit, _State.DONE)
+            self._wake(unit, UnitState.DONE)
 
-    def _wake(self, unit: Unit, state: _State) -> None:
+    def _wake(self, unit: Unit, state: UnitState) -> None:
         unit.state = state
         if unit.done is None:
             # Not held any more by one whose time was up in the moment in which it was told to lead.
             if unit.turn is not None and unit.turn.locked():
                 unit.turn.release()
-        elif state is _State.LEADING:
+        elif state is UnitState.LEADING:
             self._to_lead.put(unit)
         else:
             unit.done()
@@ -235,27 +161,27 @@ class GroupAppend:
         """Wait; True when it is this thread's turn to lead, False when there is a result."""
         try:
             if turn.acquire(timeout=max(0.0, unit.deadline - time.monotonic())):
-                return unit.state is _State.LEADING
+                return unit.state is UnitState.LEADING
         except BaseException:  # Ctrl-C
             with self._guard:
-                if unit.state is _State.LEADING:
+                if unit.state is UnitState.LEADING:
                     self._pass_on()
                 self._abandon(unit)
             raise
         with self._guard:  # time is up, unless it was told something in this moment
-            if unit.state in (_State.WAITING, _State.APART):
+            if unit.state in (UnitState.WAITING, UnitState.APART):
                 unit.error = self._not_stored(unit, self._held.why_lost)
-            elif unit.state is _State.TAKEN:
+            elif unit.state is UnitState.TAKEN:
                 unit.error = self._unknown("no answer in time")
             else:
-                return unit.state is _State.LEADING
+                return unit.state is UnitState.LEADING
             self._abandon(unit)
             return False
 
     def _abandon(self, unit: Unit) -> None:
-        if unit.state is _State.WAITING:
+        if unit.state is UnitState.WAITING:
             self._waiting.remove(unit)
-        unit.state = _State.ABANDONED
+        unit.state = UnitState.ABANDONED
 
     def _lead(self, leader: Unit) -> None:
         batch = [leader]
@@ -266,13 +192,13 @@ class GroupAppend:
                 self._give_up(batch, leader, self._held.why_lost)
         except BaseException as error:  # Ctrl-C in the thread that leads must not strand the others
             reason = f"{type(error).__name__} in the thread that sent it along"
-            asked = [unit for unit in batch if unit.state in (_State.LEADING, _State.TAKEN)]
+            asked = [unit for unit in batch if unit.state in (UnitState.LEADING, UnitState.TAKEN)]
             self._fail(asked, lambda _: self._unknown(reason), error)
             raise
         finally:
             self._tell()
             with self._guard:
-                self._put_back(batch, _State.APART)
+                self._put_back(batch, UnitState.APART)
                 self._pass_on()
 
     def _has_time(self, leader: Unit) -> bool:
@@ -289,8 +215,13 @@ class GroupAppend:
         bytes_left = MAX_GATHERED_BYTES - sum(map(record_size, records))
         with self._guard:
             self._asked = backend
+            now = time.monotonic()
             while self._waiting:
                 unit = self._waiting[0]
+                if unit.done is not None and unit.deadline <= now:
+                    # No thread of its own ends it at its deadline, and nothing is stored after that.
+                    self._end_as_failed([self._waiting.popleft()], lambda late: self._not_stored(late, None), None)
+                    continue
                 try:
                     more = unit.records()
                 except Exception:  # noqa: BLE001 - raised again in its own thread, when that leads
@@ -300,7 +231,7 @@ class GroupAppend:
                     break
                 records += more
                 batch.append(unit)
-                unit.state = _State.TAKEN
+                unit.state = UnitState.TAKEN
                 self._waiting.popleft()
         return records
 
@@ -308,15 +239,15 @@ class GroupAppend:
         """The same for a part of a statement that was refused; who does not wait any more is left out."""
         with self._guard:
             self._asked = backend
-            part[:] = [unit for unit in part if unit.state is not _State.ABANDONED]
+            part[:] = [unit for unit in part if unit.state is not UnitState.ABANDONED]
             for unit in part:
-                if unit.state is _State.APART:
-                    unit.state = _State.TAKEN
+                if unit.state is UnitState.APART:
+                    unit.state = UnitState.TAKEN
         return list(chain.from_iterable(unit.records() for unit in part))
 
     def _pass_on(self) -> None:
         if self._waiting:
-            self._wake(self._waiting.popleft(), _State.LEADING)
+            self._wake(self._waiting.popleft(), UnitState.LEADING)
             return
         self._is_busy = False
         if self._is_closed:
@@ -387,9 +318,9 @@ class GroupAppend:
         with self._guard:
             for unit in units:
                 end = begin + len(unit.records())
-                if unit.state is not _State.ABANDONED:
+                if unit.state is not UnitState.ABANDONED:
                     unit.succeed(positions[begin:end], status)
-                    unit.state = _State.DONE
+                    unit.state = UnitState.DONE
                     self._untold.append(unit)
                 begin = end
             if positions:
@@ -408,35 +339,35 @@ class GroupAppend:
         self, units: list[Unit], error_of: Callable[[Unit], MqdbError | OutcomeUnknown], cause: BaseException | None
     ) -> None:
         for unit in units:
-            if unit.state not in (_State.DONE, _State.ABANDONED):
+            if unit.state not in (UnitState.DONE, UnitState.ABANDONED):
                 # Each thread raises an error of its own: they would write over each other's traceback.
                 unit.error = error_of(unit)
                 unit.error.__cause__ = cause
-                unit.state = _State.DONE
+                unit.state = UnitState.DONE
                 self._untold.append(unit)
 
     def _tell(self) -> None:
         # Without the guard: those who are woken while it is held would only wait for it.
         while self._untold:
-            self._wake(self._untold.popleft(), _State.DONE)
+            self._wake(self._untold.popleft(), UnitState.DONE)
 
     def _give_up(self, units: list[Unit], leader: Unit, why: MqdbError | None) -> None:
         """Nothing is stored, and the leader's time is up. The others have time left, and wait again."""
         if leader in units:
             self._fail([leader], lambda unit: self._not_stored(unit, why), None)
         with self._guard:
-            self._put_back(units, _State.TAKEN, _State.APART)
+            self._put_back(units, UnitState.TAKEN, UnitState.APART)
 
     def _set_apart(self, units: list[Unit]) -> None:
         with self._guard:
             for unit in units:
-                if unit.state is _State.TAKEN:
-                    unit.state = _State.APART
+                if unit.state is UnitState.TAKEN:
+                    unit.state = UnitState.APART
 
-    def _put_back(self, units: list[Unit], *states: _State) -> None:
+    def _put_back(self, units: list[Unit], *states: UnitState) -> None:
         for unit in reversed(units):
             if unit.state in states:
-                unit.state = _State.WAITING
+                unit.state = UnitState.WAITING
                 self._waiting.appendleft(unit)
 
     def _not_stored(self, unit: Unit, why: MqdbError | None) -> MqdbError:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final
+from uuid import UUID
 
 from mqdb.broker import timers
 from mqdb.broker.timers import RecallStatus
@@ -31,9 +32,14 @@ def recall_handle_of(record: Record, queue: MessageQueue) -> str | None:
             deliver_ms = milliseconds + (record.born_time - _EPOCH) // timedelta(milliseconds=1)
         case _:
             return None
+    return handle_of(record.msg_id, queue, deliver_ms)
+
+
+def handle_of(unique_id: UUID, queue: MessageQueue, deliver_ms: int) -> str | None:
+    """The handle of a message that is due in that queue at a time, in milliseconds since 1970; None for a retry."""
     if queue.topic.startswith(RETRY_PREFIX):
         return None
-    return encode_handle(RecallHandle(queue.topic, queue.broker_name, max(deliver_ms, 0), record.msg_id))
+    return encode_handle(RecallHandle(queue.topic, queue.broker_name, max(deliver_ms, 0), unique_id))
 
 
 def recall(links: Mapping[str, BrokerLink], handle: str, timeout_seconds: float) -> RecallStatus:

@@ -7,9 +7,12 @@ What fell due while no broker was there is caught up as the send says: `once`, t
 latest of these times, `all` one for each, oldest first and a bounded number in a transaction, `none` leaves them out.
 Other than that a firing is never left out for being late. A topic that is gone or takes no messages costs firings, not
 the cron: each such firing is counted. What is paused has no times; after that it goes on with the next one.
+
+A row can be changed by SQL to what cannot be read or sent. Each cron is fired in a savepoint of its own, and such a one
+is paused: the others of its round go on.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -21,8 +24,12 @@ from mqdb.errors import (
     CronExists,
     CronInvalid,
     CronNotFound,
+    MessageIllegal,
+    MqdbError,
     ParameterInvalid,
     PropertyReserved,
+    StorageRefused,
+    TopicNotAllowed,
     TopicNotFound,
     TopicNotWritable,
 )
@@ -45,6 +52,14 @@ MAX_MESSAGES: Final = 20
 
 #: How late a firing may be that is not left out under `none`: longer than another server takes to go on.
 GRACE: Final = timedelta(minutes=1)
+
+#: What is wrong with a cron itself, and not with the database: `MQ` is what mqdb.send refuses, then data exception and
+#: program limit of PostgreSQL (errcodes-appendix).
+_FAULTS_OF_A_CRON: Final = (CronInvalid, ParameterInvalid, MessageIllegal, TopicNotAllowed)
+_SQLSTATES_OF_A_CRON: Final = ("MQ", "22", "54")
+
+#: Of `mqdb.refuse_sealed`, which says to send again.
+_SEALED: Final = "MQ014"
 
 #: The first time after another one, of a cron text in a zone: `mqdb.service.cron_times.next_time`.
 NextTime = Callable[[str, str, datetime], datetime]
@@ -88,8 +103,8 @@ class CronRound(NamedTuple):
     """What a round has done."""
 
     firings: tuple[Firing, ...]
-    broken: Mapping[str, CronInvalid | ParameterInvalid]
-    """Those that cannot be read any more, by name. They have been paused."""
+    broken: Mapping[str, MqdbError]
+    """Those that cannot be read or sent any more, by name. They have been paused."""
     next_due_in: timedelta | None
     """Until the next one is due, 0 when it is by now; None where none waits."""
 
@@ -185,22 +200,36 @@ class _Work:
     max_messages: int
     now: datetime
     firings: list[Firing] = field(default_factory=list)
-    broken: dict[str, CronInvalid | ParameterInvalid] = field(default_factory=dict)
+    broken: dict[str, MqdbError] = field(default_factory=dict)
 
     def fire(self, cron: DueCron) -> None:
         """Send the messages of one cron, and move it on."""
         try:
             times, next_at, left_out = self._plan(cron)
-        except (CronInvalid, ParameterInvalid) as error:
+            sent = len(times) if cron.takes_messages and self._send(cron, times) else 0
+        except MqdbError as error:
+            if not _is_broken(error):
+                raise
             # Somebody has changed the row, or this server knows fewer zones than another.
             crons.pause(self.connection, cron.name)
             self.broken[cron.name] = error
             return
-        sent, skipped = (len(times), 0) if cron.takes_messages else (0, len(times))
-        if sent:
-            crons.send(self.connection, cron.name, [_properties(cron.name, time) for time in times])
+        skipped = len(times) - sent
         crons.move(self.connection, cron.name, next_at, times[-1] if sent else None, sent, skipped)
         self.firings.append(Firing(cron.name, cron.topic, cron.next_at, sent, skipped, left_out))
+
+    def _send(self, cron: DueCron, times: Sequence[datetime]) -> bool:
+        """Whether the messages for these times are sent: not when the topic has gone in this moment."""
+        if not times:
+            return False
+        messages = [_properties(cron.name, time) for time in times]
+        try:
+            # A savepoint: what is refused must not end the transaction of the others.
+            with translated(target_of(self.connection)), transaction(self.connection):
+                crons.send(self.connection, cron.name, messages)
+        except (TopicNotFound, TopicNotWritable):
+            return False
+        return True
 
     def _plan(self, cron: DueCron) -> tuple[list[datetime], datetime, bool]:
         """The times to send now, the first one after them that is left, and whether others are passed by."""
@@ -227,6 +256,12 @@ class _Work:
 
     def _next(self, cron: DueCron, after: datetime) -> datetime:
         return self.next_time(cron.cron, cron.timezone, after)
+
+
+def _is_broken(error: MqdbError) -> bool:
+    if isinstance(error, StorageRefused):
+        return error.sqlstate.startswith(_SQLSTATES_OF_A_CRON) and error.sqlstate != _SEALED
+    return isinstance(error, _FAULTS_OF_A_CRON)
 
 
 def _properties(name: str, time: datetime) -> dict[str, str]:

@@ -30,7 +30,7 @@ from mqdb.property import Property
 from mqdb.store import message_index
 from mqdb.store.engine import target_of, transaction, translated
 from mqdb.store.tables import commit_log, queue, topic
-from mqdb.topic import is_system_topic
+from mqdb.topic import TIMER_TOPIC, is_system_topic
 
 _activity = table("pg_stat_activity", *map(column, ("pid", "usesysid", "backend_start")), schema="pg_catalog")
 _log_pos = table("log_pos", column("last_value"), schema="mqdb")
@@ -63,6 +63,8 @@ class TopicQueue(NamedTuple):
 
     topic: str
     queue_id: int
+    deliver_ms: int | None = None
+    """When a record for it that waits for a time of its own is due, in milliseconds since 1970."""
 
 
 def backend_of(connection: Connection) -> Backend:
@@ -130,9 +132,8 @@ def find_sent(connection: Connection, unique_ids: Sequence[UUID], after_pos: int
 def queue_of(connection: Connection, stored: StoredAt) -> TopicQueue | None:
     """The queue that a record is for, also while it waits elsewhere; None where its topic has been deleted."""
     named = select(topic.c.topic, queue.c.queue_id).join(queue, queue.c.topic_id == topic.c.topic_id)
-    real = select(
-        *(commit_log.c.properties[name].astext for name in (Property.REAL_TOPIC.value, Property.REAL_QID.value))
-    )
+    aims = (commit_log.c.properties[name].astext for name in (Property.REAL_TOPIC.value, Property.REAL_QID.value))
+    real = select(*aims, commit_log.c.tags_code)
     with translated(target_of(connection)):
         row = connection.execute(named.where(queue.c.queue_key == stored.queue_key)).one_or_none()
         if row is None or not is_system_topic(row.topic):
@@ -140,4 +141,4 @@ def queue_of(connection: Connection, stored: StoredAt) -> TopicQueue | None:
         aim = connection.execute(real.where(commit_log.c.log_pos == stored.log_pos)).one_or_none()
     if aim is None or aim[0] is None:
         return TopicQueue(*row)
-    return TopicQueue(aim[0], int(aim[1]))
+    return TopicQueue(aim[0], int(aim[1]), aim[2] if row.topic == TIMER_TOPIC else None)

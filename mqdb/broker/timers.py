@@ -30,10 +30,11 @@ from sqlalchemy.exc import IntegrityError
 from mqdb.broker.query import broker_info
 from mqdb.errors import RecallHandleInvalid
 from mqdb.recall_handle import decode_handle
-from mqdb.store import timer_settings, timer_slots, timer_steps, timers, waiting_timers
+from mqdb.store import timer_looks, timer_settings, timer_slots, timer_steps, timers, waiting_timers
 from mqdb.store.engine import target_of, transaction, translated
+from mqdb.store.timer_looks import LAST_POS, Due, Look
 from mqdb.store.timer_steps import Step
-from mqdb.store.timers import LAST_POS, Due, Look, Undelivered
+from mqdb.store.timers import Undelivered
 from mqdb.store.waiting_timers import WaitingTimer
 from mqdb.unique_id import format_unique_id
 
@@ -124,7 +125,7 @@ class _Delivery:
 
     def take_due(self, connection: Connection, slots: Sequence[int]) -> Due | None:
         """What is due in the other slots."""
-        due = timers.find_due(connection, self.at, slots, self.limit) if slots else None
+        due = timer_looks.find_due(connection, self.at, slots, self.limit) if slots else None
         if due is None:
             return None
         delivered = timers.deliver_due(connection, self.at, slots, due)
@@ -161,7 +162,7 @@ def deliver_due(connection: Connection, max_messages: int = MAX_MESSAGES, first_
     While another session delivers or recalls, nothing is done. `first_segment` is that of the round before, 0 at first.
     """
     with translated(target_of(connection)):
-        at = timers.look(connection, max_messages, first_segment)
+        at = timer_looks.look(connection, max_messages, first_segment)
         delivery = _Delivery(at, max_messages)
         step: Step | None = None
         if at.entries or delivery.opens_table:
@@ -186,7 +187,7 @@ def first_uncollected_segment(connection: Connection) -> int:
     with translated(target_of(connection)), transaction(connection):
         # For a session that does not plan by indexes only.
         connection.execute(select(func.set_config("enable_seqscan", "off", True)))
-        at = timers.look(connection, limit=1, first_segment=0)
+        at = timer_looks.look(connection, limit=1, first_segment=0)
     return at.newest_segment if at.first_segment is None else at.first_segment
 
 
@@ -254,5 +255,5 @@ def _step(connection: Connection, delivery: _Delivery, due: Due | None) -> Step:
         step = step._replace(delivered_ms=at.now_ms, delivered_pos=LAST_POS)
     horizon_ms = at.now_ms + HORIZON // _MILLISECOND
     slots = timer_slots.find(connection, horizon_ms, step.delivered_ms)
-    next_due_ms = timers.next_due_ms(connection, slots, step, horizon_ms)
+    next_due_ms = timer_looks.next_due_ms(connection, slots, step, horizon_ms)
     return step._replace(next_due_ms=horizon_ms if next_due_ms is None else min(next_due_ms, horizon_ms))

@@ -38,7 +38,8 @@ class CheckRules:
     check_max: int = 15
     """After so many checks without an end it is given up."""
     reserved: timedelta = timedelta(hours=72)
-    """One that is older is given up, asked or not."""
+    """One that is as old is given up, asked or not, immune or not: no longer is the log kept for it.
+    Source: TransactionalMessageServiceImpl.needSkip."""
 
 
 @dataclass(slots=True)
@@ -72,11 +73,13 @@ class Checked(NamedTuple):
     """There was nobody to ask."""
     discarded: Sequence[int] = ()
     """Positions of those that were given up."""
+    lost: Sequence[int] = ()
+    """Positions of those that were given up without a copy, as the log does not have them any more."""
 
     @property
     def due(self) -> int:
         """All of them."""
-        return self.asked + self.postponed + len(self.discarded)
+        return self.asked + self.postponed + len(self.discarded) + len(self.lost)
 
 
 def collect(connection: Connection, rules: CheckRules, limit: int) -> Collected | None:
@@ -113,7 +116,7 @@ def _index(entries: Sequence[half_checks.Entry], log_pos: int) -> int:
 
 
 def _new(half: HalfRecord, queue_offset: int, rules: CheckRules) -> NewHalf:
-    check_at = half.stored_at + first_check_age(half.immunity, rules.transaction_timeout)
+    check_at = half.stored_at + min(first_check_age(half.immunity, rules.transaction_timeout), rules.reserved)
     return NewHalf(half.log_pos, queue_offset, half.msg_id, half.producer_group, half.topic, half.stored_at, check_at)
 
 
@@ -129,12 +132,27 @@ def check(connection: Connection, rules: CheckRules, turns: Turns, limit: int) -
         due = half_checks.take_due(connection, limit)
         if not due:
             return Checked()
-        is_over = {half.log_pos for half in due if half.check_times >= rules.check_max or half.age > rules.reserved}
-        for half in half_messages.find(connection, sorted(is_over)):
-            half_messages.end(connection, HalfEvent.GIVE_UP, half.key, may_be_immune=True)
+        is_over = {half.log_pos for half in due if half.is_lost or _is_over(half, rules)}
+        discarded, lost = _give_up(connection, sorted(is_over))
         open_ends = [half for half in due if half.log_pos not in is_over]
         live = clients.live_checkers(connection, sorted({half.producer_group for half in open_ends}))
-        return Checked(*_ask(connection, open_ends, live, turns, rules.check_interval), sorted(is_over))
+        return Checked(*_ask(connection, open_ends, live, turns, rules.check_interval), discarded, lost)
+
+
+def _is_over(half: DueHalf, rules: CheckRules) -> bool:
+    return half.check_times >= rules.check_max or half.age >= rules.reserved
+
+
+def _give_up(connection: Connection, positions: Sequence[int]) -> tuple[list[int], list[int]]:
+    """The positions of those that have a copy now, and of those that the log has lost, which end without one."""
+    halves = half_messages.find(connection, positions)
+    for half in halves:
+        half_messages.end(connection, HalfEvent.GIVE_UP, half.key, may_be_immune=True)
+    discarded = [half.log_pos for half in halves]
+    lost = sorted(set(positions) - set(discarded))
+    # Left as it is such a row would be due for ever, and in the way of those that are not lost.
+    half_messages.close_lost(connection, lost)
+    return discarded, lost
 
 
 def _ask(

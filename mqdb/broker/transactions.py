@@ -27,9 +27,10 @@ from mqdb.errors import (
 from mqdb.store import half_checks, half_messages
 from mqdb.store.engine import driver, target_of, transaction, translated
 from mqdb.store.half_messages import HalfKey, HalfRecord
+from mqdb.store.tables import half_message
 from mqdb.transaction import EVENT_OF, HalfEvent, HalfState, LocalTransactionState, immunity_of
 from mqdb.transaction import target_of as next_of
-from mqdb.unique_id import format_unique_id
+from mqdb.unique_id import format_unique_id, parse_unique_id
 
 _view = table(
     "half_messages",
@@ -183,27 +184,24 @@ def resolve(connection: Connection, transaction_id: str, resolution: Resolution)
     """End a half message by hand, or have one asked about again that was given up; how it stands then.
 
     A half message that was given up can be committed and rolled back as well. One that is resumed begins with 0 checks.
-    Raises HalfMessageNotFound; HalfMessageClosed for one that has ended, and to resume one that was not given up;
-    TopicNotFound when the real topic is gone.
+    Raises HalfMessageNotFound, also for one whose row has outlived its record in the log; HalfMessageClosed for one
+    that has ended, and to resume one that was not given up; TopicNotFound when the real topic is gone; ParameterInvalid
+    for an id that is none.
     """
-    with translated(target_of(connection)):
-        half = _named(connection, transaction_id)
-        with transaction(connection):
-            was_discarded = half_messages.resume(connection, half.log_pos)
-            if resolution is not Resolution.RESUME:
-                ended = _happen(connection, _EVENTS[resolution], _find(connection, half.log_pos))
-                has_changed, state = ended.has_changed, ended.state
-            else:
-                has_changed, state = was_discarded, half_messages.state_of(connection, half.log_pos)
-            if not has_changed:
-                raise HalfMessageClosed(transaction_id, resolution, state)
-        return _named(connection, transaction_id)
-
-
-def _named(connection: Connection, transaction_id: str) -> HalfMessage:
-    columns = (_view.c[name] for name in HalfMessage._fields)
-    named = select(*columns).where(_view.c.transaction_id == transaction_id.upper())
-    row = connection.execute(named.order_by(_view.c.log_pos.desc()).limit(1)).one_or_none()
-    if row is None:
-        raise HalfMessageNotFound(transaction_id)
-    return HalfMessage(*row)
+    with translated(target_of(connection)), transaction(connection):
+        # In the log, not in its row: without its record it could neither be ended nor asked about. It stays there until
+        # the transaction ends, for who has read a segment is in the way of its removal.
+        half = half_messages.find_named(connection, parse_unique_id(transaction_id))
+        if half is None:
+            raise HalfMessageNotFound(transaction_id)
+        was_discarded = half_messages.resume(connection, half.log_pos)
+        if resolution is not Resolution.RESUME:
+            ended = _happen(connection, _EVENTS[resolution], half)
+            has_changed, state = ended.has_changed, ended.state
+        else:
+            has_changed, state = was_discarded, half_messages.state_of(connection, half.log_pos)
+        if not has_changed:
+            raise HalfMessageClosed(transaction_id, resolution, state)
+        row = select(*(half_message.c[name] for name in HalfMessage._fields[1:]))
+        resolved = connection.execute(row.where(half_message.c.log_pos == half.log_pos)).one()
+        return HalfMessage(format_unique_id(half.msg_id), *resolved)

@@ -45,7 +45,7 @@ class CronSender(LoopService[CronRound]):
             if firing.left_out:
                 logger.warning("left out times of a cron that have passed", extra=fields)
         for name, error in counts.broken.items():
-            logger.error("paused a cron that cannot be read", extra={"cron": name, "reason": str(error)})
+            logger.error("paused a cron that cannot be sent", extra={"cron": name, "reason": str(error)})
         return counts
 
     def pause_after(self, counts: CronRound) -> timedelta:

@@ -48,6 +48,8 @@ class CheckerCounts:
     postponed: int = 0
     """There was nobody to ask about them."""
     discarded: int = 0
+    lost: int = 0
+    """Given up without a copy: the log does not have them any more."""
     pruned: int = 0
 
 
@@ -100,11 +102,15 @@ class TransactionChecker(PeriodicService[CheckerCounts]):
             counts.asked += checked.asked
             counts.postponed += checked.postponed
             counts.discarded += len(checked.discarded)
-            self._tell_discarded(checked)
+            counts.lost += len(checked.lost)
+            self._tell_given_up(checked)
             if checked.due < limit:
                 return
 
-    def _tell_discarded(self, checked: Checked) -> None:
+    def _tell_given_up(self, checked: Checked) -> None:
+        if checked.lost:
+            fields = {"count": len(checked.lost), "first_log_pos": checked.lost[0]}
+            logger.error("gave up half messages that the log has lost", extra=fields)
         if checked.discarded:
             fields = {"count": len(checked.discarded), "first_log_pos": checked.discarded[0]}
             logger.warning("gave up half messages, see: mqdb transaction list --state discarded", extra=fields)

@@ -33,19 +33,17 @@ from sqlalchemy.dialects.postgresql import UUID as PgUUID
 
 from mqdb.message import MessageQueue, ReceivedMessage
 from mqdb.property import Property
-from mqdb.store import clients, locks
+from mqdb.store import clients, half_messages, locks
 from mqdb.store.commit_log import cl, record_of
 from mqdb.store.consume_queue import ONE
 from mqdb.store.engine import driver, text_of
 from mqdb.store.fragments import given
 from mqdb.store.half_messages import half_queue
 from mqdb.store.tables import checkpoint, consume_queue, half_message, half_step, queue
-from mqdb.transaction import CHECK_TIMES, HalfState
+from mqdb.transaction import CHECK_TIMES
 
 hm = half_message.c
 cq = consume_queue.c
-
-_PREPARED: Final = hm.state == literal_column(f"'{HalfState.PREPARED}'", Text)
 
 
 class Position(NamedTuple):
@@ -82,6 +80,8 @@ class DueHalf(NamedTuple):
     producer_group: str
     check_times: int
     age: timedelta
+    is_lost: bool
+    """Whether its segment is gone from the log."""
 
 
 class Check(NamedTuple):
@@ -175,8 +175,9 @@ def take_due(connection: Connection, limit: int) -> list[DueHalf]:
     Uses half_message_check_at.
     """
     now = func.mqdb.now()
-    columns = hm.log_pos, hm.producer_group, hm.check_times, (now - hm.stored_at).label("age")
-    due = select(*columns).where(_PREPARED, hm.check_at <= select(now).scalar_subquery())
+    is_lost = hm.log_pos < half_messages.first_pos()
+    columns = hm.log_pos, hm.producer_group, hm.check_times, (now - hm.stored_at).label("age"), is_lost.label("is_lost")
+    due = select(*columns).where(half_messages.PREPARED, hm.check_at <= select(now).scalar_subquery())
     rows = connection.execute(due.order_by(hm.check_at).limit(limit).with_for_update(skip_locked=True))
     return [DueHalf(*row) for row in rows]
 

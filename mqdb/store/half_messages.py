@@ -37,6 +37,7 @@ from sqlalchemy.sql import FromClause
 from sqlalchemy.sql.selectable import CTE
 
 from mqdb.property import Property
+from mqdb.store import message_index
 from mqdb.store.commit_log import KEPT, cl, record_of
 from mqdb.store.consume_queue import ZERO
 from mqdb.store.engine import driver, text_of
@@ -77,6 +78,10 @@ class HalfRecord(NamedTuple):
 
 def _constant(value: str) -> ColumnElement[str]:
     return literal_column(f"'{value}'::text", Text)
+
+
+#: Not as a parameter, of which the planner does not know that a partial index holds what it asks for.
+PREPARED: Final = hm.state == _constant(HalfState.PREPARED)
 
 
 def _property(name: str) -> ColumnElement[str]:
@@ -135,6 +140,17 @@ def find(connection: Connection, positions: Sequence[int]) -> list[HalfRecord]:
         return []
     rows = driver(connection).execute(FIND, {"positions": _array(positions)} | _bounds(positions))
     return [HalfRecord._make((*row[:-1], None if row[-1] is None else HalfState(row[-1]))) for row in rows]
+
+
+def find_named(connection: Connection, unique_id: UUID) -> HalfRecord | None:
+    """The half message with a unique id, dispatched or not; None where the log has none. Needs a transaction.
+
+    Uses what `message_index.find_unique_ids` uses: the rows have no index on their ids, for each END would pay for it.
+    """
+    found = message_index.find(connection, [unique_id], after_pos=0)
+    # Its copies have the same id, and are none.
+    halves = find(connection, sorted(log_pos for _, log_pos, _ in found))
+    return halves[-1] if halves else None
 
 
 def state_of(connection: Connection, log_pos: int) -> HalfState:
@@ -260,24 +276,42 @@ def resume(connection: Connection, log_pos: int) -> bool:
     return connection.execute(update(half_message).where(*discarded).values(values)).rowcount == 1
 
 
+def close_lost(connection: Connection, positions: Sequence[int]) -> None:
+    """Give up half messages that the log does not have: there is nothing to copy. Only those that are PREPARED."""
+    if not positions:
+        return
+    event = HalfEvent.GIVE_UP
+    values = {"state": target_of(event), "check_at": None, "check_client": None, "ended_at": func.mqdb.now()}
+    lost = hm.log_pos.in_(positions), hm.state == source_of(event)
+    connection.execute(update(half_message).where(*lost).values(values))
+
+
 # -- what the log still has -------------------------------------------------------------------
+
+
+def first_pos() -> ScalarSelect[int]:
+    """The position with which the log begins."""
+    return select(func.min(segment.c.start_pos)).scalar_subquery()
 
 
 def prune(connection: Connection, limit: int) -> int:
     """Remove the rows of up to `limit` half messages that the log does not have any more; returns how many.
 
-    None of them is PREPARED: the log keeps these. Uses half_message_pkey.
+    None of them is PREPARED: the log keeps these, and the checker ends those that it has lost. Uses half_message_pkey.
     """
-    first_pos = select(func.min(segment.c.start_pos)).scalar_subquery()
-    gone = select(hm.log_pos).where(hm.log_pos < first_pos, hm.state != HalfState.PREPARED)
+    gone = select(hm.log_pos).where(hm.log_pos < first_pos(), hm.state != HalfState.PREPARED)
     gone = gone.order_by(hm.log_pos).limit(limit)
     return connection.execute(delete(half_message).where(hm.log_pos.in_(gone.scalar_subquery()))).rowcount
 
 
 def first_prepared(connection: Connection) -> int | None:
-    """The segment of the first half message that has a row and no end; None where there is none."""
-    first_pos = select(func.min(hm.log_pos)).where(hm.state == HalfState.PREPARED).scalar_subquery()
-    its_segment = select(func.max(segment.c.segment)).where(segment.c.start_pos <= first_pos)
+    """The segment of the first half message in the log that has a row and no end; None where there is none.
+
+    Uses half_message_check_at, which holds these only.
+    """
+    is_open = PREPARED, hm.log_pos >= first_pos()
+    first = select(func.min(hm.log_pos)).where(*is_open).scalar_subquery()
+    its_segment = select(func.max(segment.c.segment)).where(segment.c.start_pos <= first)
     found: int | None = connection.scalar(its_segment)
     return found
 

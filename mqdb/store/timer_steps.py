@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Connection, Select, delete, func, insert, 
 
 from mqdb.store import locks
 from mqdb.store.consume_queue import ONE
-from mqdb.store.tables import segment, timer_recall, timer_step
+from mqdb.store.tables import segment, timer, timer_recall, timer_slot, timer_step
 
 
 class Step(NamedTuple):
@@ -54,8 +54,22 @@ def prune(connection: Connection, first: int, past: int) -> int:
 
 
 def prune_recalls(connection: Connection) -> int:
-    """Forget what was recalled and can be found nowhere any more; returns how many. Slot 0 holds nothing recalled."""
+    """Forget what was recalled and is neither in the log nor in a slot any more; returns how many."""
     first_pos = select(func.min(segment.c.start_pos)).scalar_subquery()
     delivered_ms = newest_step(timer_step.c.delivered_ms).scalar_subquery()
-    gone = timer_recall.c.log_pos < first_pos, timer_recall.c.deliver_ms < delivered_ms
+    gone = timer_recall.c.log_pos < first_pos, timer_recall.c.deliver_ms < delivered_ms, ~_is_in_a_slot()
     return connection.execute(delete(timer_recall).where(*gone)).rowcount
+
+
+def _is_in_a_slot() -> ColumnElement[bool]:
+    """Whether a row of timer_recall has its message in a slot: delivered up to there, and not dropped yet.
+
+    Slot 0 holds nothing recalled. Sub-selects, which cannot become a join that reads all that waits. Uses timer_due of
+    the few slots that may hold it.
+    """
+    recalled, slot = timer_recall.c, timer_slot.c
+    is_it = timer.c.slot == slot.slot, timer.c.deliver_ms == recalled.deliver_ms, timer.c.log_pos == recalled.log_pos
+    row = select(ONE).select_from(timer).where(*is_it).limit(ONE).correlate(timer_slot, timer_recall).scalar_subquery()
+    holds = slot.first_ms <= recalled.deliver_ms, slot.past_ms > recalled.deliver_ms, row.is_not(None)
+    found = select(ONE).select_from(timer_slot).where(*holds).limit(ONE).correlate(timer_recall).scalar_subquery()
+    return found.is_not(None)

@@ -11,8 +11,8 @@ from sqlalchemy import ColumnElement, Connection, Select, exists, func, literal_
 
 from mqdb.store.real_queue import aim_of
 from mqdb.store.tables import commit_log, consume_queue, timer, timer_recall, timer_step
+from mqdb.store.timer_looks import queue_key
 from mqdb.store.timer_slots import BEHIND
-from mqdb.store.timers import queue_key
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

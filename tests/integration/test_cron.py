@@ -23,10 +23,12 @@ from mqdb.errors import (
     CronExists,
     CronInvalid,
     CronNotFound,
+    MessageIllegal,
     MqdbError,
     NameInvalid,
     ParameterInvalid,
     PropertyReserved,
+    StorageRefused,
     TopicNotAllowed,
     TopicNotFound,
     TopicNotWritable,
@@ -210,6 +212,56 @@ def test_a_cron_that_cannot_be_read_any_more_is_paused_and_others_go_on(clock: C
     assert list(found.broken) == ["tick"]
     assert [firing.name for firing in found.firings] == ["other"]
     assert [(cron.name, cron.is_paused) for cron in list_crons(clock)] == [("other", False), ("tick", True)]
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ("body = ''", MessageIllegal),
+        ("body = repeat('x', 4194305)::bytea", MessageIllegal),
+        ("properties = '[1]'", MessageIllegal),
+        ("properties = jsonb_build_object('a', 1)", MessageIllegal),
+        ("topic = 'SCHEDULE_TOPIC_XXXX'", TopicNotAllowed),
+    ],
+    ids=["no body", "too long", "a list", "a number", "system topic"],
+)
+def test_a_cron_whose_message_is_refused_is_paused_and_others_go_on(
+    clock: Connection, change: str, error: type[MqdbError]
+) -> None:
+    for name in ("a", "broken", "c"):
+        add(clock, name=name)
+    clock.execute(text(f"UPDATE mqdb.cron SET {change} WHERE name = 'broken'"))
+    set_clock(clock, "2026-07-14 09:10:00")
+
+    found = fire(clock)
+
+    assert {name: type(reason) for name, reason in found.broken.items()} == {"broken": error}
+    assert [(firing.name, firing.sent) for firing in found.firings] == [("a", 1), ("c", 1)]
+    assert [(cron.name, cron.is_paused, cron.sent) for cron in list_crons(clock)] == [
+        ("a", False, 1),
+        ("broken", True, 0),
+        ("c", False, 1),
+    ]
+    assert len(sent(clock)) == 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "ALTER TABLE mqdb.commit_log ADD CONSTRAINT no_more CHECK (log_pos < 0) NOT VALID",
+        "CREATE TRIGGER sealed BEFORE INSERT ON mqdb.commit_log FOR EACH ROW EXECUTE FUNCTION mqdb.refuse_sealed()",
+    ],
+    ids=["no partition", "a sealed segment"],
+)
+def test_what_is_wrong_with_the_database_pauses_no_cron(clock: Connection, change: str) -> None:
+    add(clock)
+    clock.execute(text(change))
+    set_clock(clock, "2026-07-14 09:10:00")
+
+    with pytest.raises(StorageRefused):
+        fire(clock)
+
+    assert not only(clock).is_paused
 
 
 # -- pause, resume, remove ----------------------------------------------------------------------

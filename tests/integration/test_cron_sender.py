@@ -134,6 +134,6 @@ def test_what_is_not_sent_is_told(broker: Connection, engine: Engine, caplog: py
 
     assert sorted((vars(line)["cron"], line.getMessage()) for line in caplog.records) == [
         ("a", "skipped a cron, its topic is gone or takes no messages"),
-        ("b", "paused a cron that cannot be read"),
+        ("b", "paused a cron that cannot be sent"),
         ("c", "left out times of a cron that have passed"),
     ]

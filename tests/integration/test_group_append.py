@@ -17,7 +17,8 @@ from mqdb.message import Message
 from mqdb.store.commit_log import Record
 from mqdb.unique_id import UniqueIdGenerator
 from mqdb_client import group_append
-from mqdb_client.group_append import GroupAppend, OutcomeUnknown, Unit
+from mqdb_client.append_unit import OutcomeUnknown, Unit
+from mqdb_client.group_append import GroupAppend
 from mqdb_client.held_connection import HeldConnection
 from tests.fixtures.log import create_topic
 from tests.fixtures.postgres import Database
@@ -295,6 +296,23 @@ def test_what_is_handed_in_is_given_up_at_its_deadline(log: Log) -> None:
     assert all(isinstance(done.get(timeout=10).error, SendGivenUp) for _ in "ab")
     log.unlock()
     assert log.statements() == []
+
+
+def test_what_is_handed_in_is_not_stored_after_its_deadline(log: Log) -> None:
+    """One that is tried again may have less time left than the one that leads."""
+    done: SimpleQueue[str] = SimpleQueue()
+    first = log.sender("1")
+    in_time, late = log.unit("2"), log.unit("3", seconds=0.01)
+    log.appends.hand_in(in_time, lambda: done.put("2"))
+    log.appends.hand_in(late, lambda: done.put("3"))
+    wait_until(lambda: time.monotonic() > late.deadline)
+
+    log.unlock()
+
+    assert {done.get(timeout=10), done.get(timeout=10)} == {"2", "3"}
+    assert len(stored(first)) == 1
+    assert isinstance(late.error, SendGivenUp)
+    assert (in_time.error, log.statements()) == (None, [["1"], ["2"]])
 
 
 def test_the_end_waits_for_what_was_handed_in(log: Log) -> None:

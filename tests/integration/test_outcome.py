@@ -19,7 +19,7 @@ from sqlalchemy.exc import OperationalError
 
 from mqdb.broker import admin, send
 from mqdb.broker.outcome import Backend, StoredAt, TopicQueue, backend_of, end_backend, find_sent, queue_of
-from mqdb.embedded import EmbeddedPostgres, temporary_home
+from mqdb.embedded import EmbeddedPostgres
 from mqdb.errors import BrokerUnavailable, StorageRefused
 from mqdb.message import Message
 from mqdb.store import commit_log, migrations
@@ -30,7 +30,7 @@ from mqdb.unique_id import UniqueIdGenerator
 from tests.fixtures import log
 from tests.fixtures.broker import dispatch_all, topic
 from tests.fixtures.interleaving import Interleaving, Sessions, Violation
-from tests.fixtures.postgres import Database
+from tests.fixtures.postgres import Database, quick_home
 from tests.fixtures.processes import wait_until
 from tests.fixtures.threads import Doing
 
@@ -391,7 +391,7 @@ def test_a_session_that_cannot_see_itself_is_not_mistaken_for_gone(database: Dat
 @pytest.fixture
 def server() -> Iterator[EmbeddedPostgres]:
     """A server of the test's own, with the schema."""
-    with temporary_home() as home, EmbeddedPostgres(home, durable=False) as server:
+    with quick_home() as home, EmbeddedPostgres(home, durable=False) as server:
         migrations.upgrade(server.dsn)
         yield server
 

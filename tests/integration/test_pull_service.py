@@ -6,9 +6,12 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 
 from mqdb.broker.admin import delete_topic
-from mqdb.message import MessageQueue
+from mqdb.message import Message, MessageQueue
+from mqdb.selector import compile_selector
+from mqdb.selector.subscription import MessageFilter
 from mqdb.selector.tags import parse_tag_expression
 from mqdb.store.consumer_offsets import OwnedQueue
+from mqdb.store.engine import driver
 from mqdb.store.topics import TopicRoute
 from mqdb_client.consumer.process_queue import FlowLimits, ProcessQueue
 from mqdb_client.consumer.pull_service import PullService
@@ -28,14 +31,14 @@ def corrections() -> Corrections:
 
 @pytest.fixture
 def pulling(engine: Engine, corrections: Corrections) -> Iterator[Pulling]:
-    """Starts a pull service on topic `orders` that nobody consumes from."""
+    """Starts a pull service on topic `orders`, and those with selectors, that nobody consumes from."""
     started: list[PullService] = []
 
-    def start(*queues: ProcessQueue, expression: str = "*") -> PullService:
+    def start(*queues: ProcessQueue, expression: str = "*", **selectors: MessageFilter) -> PullService:
         service = PullService(
             "readers",
             connect=engine.connect,
-            subscriptions={"orders": parse_tag_expression(expression)},
+            subscriptions={"orders": parse_tag_expression(expression), **selectors},
             batch_size=32,
             deliver=lambda _queue, _count: None,
             correct=lambda queue, offset: corrections.append((queue, offset)),
@@ -53,7 +56,7 @@ def pulling(engine: Engine, corrections: Corrections) -> Iterator[Pulling]:
 
 def queue_of(route: TopicRoute, queue_id: int = 0, *, offset: int = 0, limits: FlowLimits = LIMITS) -> ProcessQueue:
     owned = OwnedQueue(route.queue_keys[queue_id], epoch=1, next_offset=offset, segment=0)
-    return ProcessQueue(MessageQueue("orders", "broker-a", queue_id), owned, limits)
+    return ProcessQueue(MessageQueue(route.config.name, "broker-a", queue_id), owned, limits)
 
 
 def consume(service: PullService, queue: ProcessQueue, count: int) -> None:
@@ -198,3 +201,33 @@ def test_a_queue_that_was_removed_is_not_pulled(broker: Connection, pulling: Pul
     wait_until(lambda: len(kept) == 1)
 
     assert len(removed) == 0
+
+
+def test_a_topic_whose_pull_is_refused_does_not_hold_up_the_others(
+    broker: Connection, pulling: Pulling, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The pause of a topic becomes longer and longer; what arrives for another one is pulled meanwhile."""
+    caplog.set_level("INFO")
+    orders, bills = topic(broker), topic(broker, "bills")
+    [whole] = broker.scalars(text("SELECT pg_get_functiondef('mqdb.java_double(text)'::regprocedure)"))
+    broker.execute(
+        text("""CREATE OR REPLACE FUNCTION mqdb.java_double(string text) RETURNS double precision LANGUAGE plpgsql
+                AS $$ BEGIN RAISE EXCEPTION 'no numbers today'; END $$""")
+    )
+    append(broker, bills, Message("bills", "bill", properties={"price": "5.5"}))
+    dispatch_all(broker)
+    good, refused = queue_of(orders), queue_of(bills)
+
+    pulling(good, refused, bills=compile_selector("price > 1.5"))
+    wait_until(lambda: "pulling a topic fails, and is tried again" in caplog.messages)
+    for number in range(1, 6):
+        append(broker, orders, str(number))
+        dispatch_all(broker)
+        wait_until(lambda expected=number: len(good) == expected)  # type: ignore[misc]
+
+    assert len(refused) == 0
+    driver(broker).execute(whole)
+    wait_until(lambda: len(refused) == 1)
+    assert caplog.messages.count("pulling a topic fails, and is tried again") == 1
+    assert caplog.messages.count("pulling a topic again") == 1
+    assert "pulling fails, and is tried again" not in caplog.messages

@@ -10,7 +10,14 @@ from sqlalchemy import Connection, text
 
 from mqdb.broker import send
 from mqdb.broker.timers import RecallStatus
-from mqdb.errors import MessageIllegal, NotSupported, RecallHandleInvalid, ScheduleInvalid, TopicNotFound
+from mqdb.errors import (
+    MessageIllegal,
+    NotSupported,
+    RecallHandleInvalid,
+    ScheduleInvalid,
+    TopicNotFound,
+    TransactionRefused,
+)
 from mqdb.message import MessageQueue
 from mqdb.recall_handle import RecallHandle, decode_handle, encode_handle
 from mqdb.schedule import DelayLevel, DeliverAfter, DeliverAt
@@ -22,6 +29,7 @@ from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 from tests.fixtures.producers import is_blocked, pid_of, producer_of, stall, terminate
 from tests.fixtures.threads import Doing
+from tests.fixtures.transactions import Asked, StartProducer
 
 QUEUE_3 = MessageQueue("orders", "broker-a", 3)
 HOUR = timedelta(hours=1)
@@ -258,9 +266,24 @@ def test_a_message_with_a_time_is_recalled_by_its_handle(
     )
 
 
+@pytest.mark.parametrize("name", ["delay", "time"])
+def test_whose_send_got_no_answer_gets_the_handle_with_the_outcome(producer: Producer, name: str) -> None:
+    sent = producer.send(Message("orders", "x", **SCHEDULES[name]))
+
+    found = producer.outcome(sent.message_id)
+
+    assert found is not None
+    assert found.recall_handle is not None
+    assert producer.recall(found.recall_handle) is RecallStatus.RECALLED
+
+
 @pytest.mark.parametrize("schedule", [{}, {"delay_level": 1}], ids=["plain", "level"])
 def test_a_message_without_a_time_has_no_handle(producer: Producer, schedule: dict[str, Any]) -> None:
-    assert producer.send(Message("orders", "x", **schedule)).recall_handle is None
+    sent = producer.send(Message("orders", "x", **schedule))
+    found = producer.outcome(sent.message_id)
+
+    assert found is not None
+    assert (sent.recall_handle, found.recall_handle) == (None, None)
 
 
 def test_a_handle_of_another_broker_is_refused(producer: Producer) -> None:
@@ -330,6 +353,27 @@ def test_a_refused_time_does_not_spoil_the_sends_beside_it(three_days: Database,
 
     assert isinstance(leading.outcome(), SendResult)
     assert isinstance(bad.exception(10), MessageIllegal)
+    assert all(isinstance(future.result(10), SendResult) for future in good)
+
+
+def test_a_refused_half_message_does_not_spoil_the_sends_beside_it(
+    orders: Database, transactional_producer: StartProducer
+) -> None:
+    orders.connect().execute("UPDATE mqdb.broker SET reject_transaction_message = true")
+    producer = transactional_producer(Asked())
+    [link] = producer._work().links.values()
+    producer.send(Message("orders", "first"))
+    locker = stall(orders)
+    leading = Doing(lambda: producer.send(Message("orders", "leading")))
+    pid = pid_of(producer)
+    wait_until(lambda: is_blocked(orders, pid))
+    good = [producer.send_async(Message("orders", f"good {number}", delay=HOUR)) for number in range(3)]
+    half = Doing(lambda: producer.send_in_transaction(Message("orders", "half")))
+    wait_until(lambda: len(link.appends._waiting) == 4)
+    locker.rollback()
+
+    assert isinstance(leading.outcome(), SendResult)
+    assert isinstance(half.error(), TransactionRefused)
     assert all(isinstance(future.result(10), SendResult) for future in good)
 
 

@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import DBAPIError
 
 from mqdb.broker.timers import RecallStatus, recall, recall_message
 from mqdb.errors import ParameterInvalid, RecallHandleInvalid, ResponseCode, TopicNotFound
@@ -12,13 +13,15 @@ from mqdb.recall_handle import RecallHandle, encode_handle
 from mqdb.service.key_indexer import KeyIndexer
 from mqdb.service.service import Context
 from mqdb.store import timer_steps
+from mqdb.store.engine import transaction
 from mqdb.unique_id import parse_unique_id
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.delay import delay, delivered, move_clock
+from tests.fixtures.log import small_segments
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 from tests.fixtures.threads import Doing
-from tests.fixtures.timers import column, deliver_all, timer
+from tests.fixtures.timers import column, deliver_all, slots, timer
 
 HOUR = timedelta(hours=1)
 RECALLED, ALREADY_DELIVERED, UNKNOWN = RecallStatus
@@ -203,6 +206,26 @@ def test_a_recall_waits_for_the_batch_that_delivers_the_message(
         assert recalling.result() is ALREADY_DELIVERED
 
 
+def test_however_much_waits_to_be_collected_a_recall_reads_one_segment(database: Database, engine: Engine) -> None:
+    small_segments(database.connect(), 100, ahead=15)
+    with engine.connect() as broker:
+        topic(broker)
+        unique_ids = [name for _ in range(20) for name in timer(broker, HOUR, *map(str, range(50)))]
+        assert column(broker, "SELECT count(DISTINCT segment) FROM mqdb.consume_queue")[0] >= 10
+
+        with transaction(broker):
+            assert take_back(broker, unique_ids[-1]) is RECALLED
+            [read] = column(
+                broker,
+                """SELECT sum(idx_tup_fetch) FROM pg_stat_xact_user_tables
+                   WHERE schemaname = 'mqdb' AND relname LIKE 'consume_queue_%'""",
+            )
+
+        assert read <= 250
+        assert take_back(broker, unique_ids[-1]) is UNKNOWN
+        assert take_back(broker, unique_ids[0]) is RECALLED
+
+
 def test_an_older_snapshot_is_refused(broker: Connection, database: Database) -> None:
     topic(broker)
     [unique_id] = timer(broker, HOUR, "a")
@@ -216,8 +239,14 @@ def test_an_older_snapshot_is_refused(broker: Connection, database: Database) ->
 def test_an_id_that_is_none_is_refused(broker: Connection) -> None:
     with pytest.raises(ParameterInvalid):
         take_back(broker, "no id")
-    with pytest.raises(Exception, match="32 hexadecimal digits"):
-        broker.execute(text("SELECT mqdb.recall(NULL, 'no id')"))
+
+
+@pytest.mark.parametrize("given", ["no id", "0" * 31, None], ids=["a text", "too short", "NULL"])
+def test_sql_refuses_an_id_that_is_none(broker: Connection, given: str | None) -> None:
+    with pytest.raises(DBAPIError, match="32 hexadecimal digits") as caught:
+        broker.execute(text("SELECT mqdb.recall(NULL, :given)"), {"given": given})
+
+    assert getattr(caught.value.orig, "sqlstate", None) == "MQ604"
 
 
 def test_recalls_are_forgotten_with_the_messages(broker: Connection) -> None:
@@ -229,5 +258,23 @@ def test_recalls_are_forgotten_with_the_messages(broker: Connection) -> None:
     assert timer_steps.prune_recalls(broker) == 0
 
     broker.execute(text("UPDATE mqdb.segment SET start_pos = start_pos + 1000000, end_pos = end_pos + 1000000"))
+    broker.execute(text("DELETE FROM mqdb.timer"))
 
+    assert timer_steps.prune_recalls(broker) == 1
+
+
+def test_a_recall_is_remembered_as_long_as_a_slot_holds_the_message(broker: Connection) -> None:
+    """A slot of a day ends long after the last of its messages; the log may have forgotten this one by then."""
+    topic(broker)
+    [unique_id] = timer(broker, 30 * HOUR, "a")
+    deliver_all(broker)
+    assert slots(broker) == ["24 h"]
+    take_back(broker, unique_id)
+    move_clock(broker, 31 * HOUR)
+    deliver_all(broker)
+    broker.execute(text("UPDATE mqdb.segment SET start_pos = start_pos + 1000000, end_pos = end_pos + 1000000"))
+
+    assert timer_steps.prune_recalls(broker) == 0
+    assert take_back(broker, unique_id) is UNKNOWN
+    broker.execute(text("DELETE FROM mqdb.timer"))
     assert timer_steps.prune_recalls(broker) == 1

@@ -225,13 +225,13 @@ def test_while_another_session_delivers_nothing_is_done(broker: Connection, data
 def test_a_step_that_somebody_else_has_taken_is_not_taken_again(
     broker: Connection, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mqdb.store import timers
+    from mqdb.store import timer_looks
 
     topic(broker)
     timer(broker, -MINUTE, "a")
-    at = timers.look(broker, 10, 0)
+    at = timer_looks.look(broker, 10, 0)
     deliver_due(broker)
-    monkeypatch.setattr(timers, "look", lambda *_: at)
+    monkeypatch.setattr(timer_looks, "look", lambda *_: at)
 
     assert deliver_due(broker).messages == 0
     assert delivered(broker) == ["a"]

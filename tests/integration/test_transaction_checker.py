@@ -16,7 +16,16 @@ from tests.fixtures.delay import delivered, move_clock
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 from tests.fixtures.services import Rounds
-from tests.fixtures.transactions import COMMIT, SECOND, UNKNOWN, Asked, StartProducer, halves, send_half
+from tests.fixtures.transactions import (
+    COMMIT,
+    SECOND,
+    UNKNOWN,
+    Asked,
+    StartProducer,
+    halves,
+    let_the_log_begin_at,
+    send_half,
+)
 
 SOON = CheckRules(transaction_timeout=timedelta(milliseconds=50), check_interval=timedelta(milliseconds=50))
 
@@ -74,6 +83,22 @@ def test_what_is_given_up_is_told(
 
     warnings = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     assert [warning for warning in warnings if "gave up half messages" in warning]
+
+
+def test_what_the_log_has_lost_is_told(
+    broker: Connection, engine: Engine, scheduler: BackgroundScheduler, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.ERROR)
+    half = send_half(broker, topic(broker))
+    service = TransactionChecker(Context(engine.connect), scheduler, TransactionCheckerConfig(SOON))
+    move_clock(broker, SECOND)
+    service.run_once(broker)
+    let_the_log_begin_at(broker, half.log_pos + 1)
+    move_clock(broker, 2 * SECOND)
+
+    assert service.run_once(broker) == CheckerCounts(lost=1, pruned=1)
+    (line,) = caplog.records
+    assert (line.message, vars(line)["first_log_pos"]) == ("gave up half messages that the log has lost", half.log_pos)
 
 
 def test_after_an_outage_a_round_takes_several_batches(

@@ -10,6 +10,7 @@ import mqdb
 from mqdb.broker.transaction_checks import first_unresolved_segment, open_checks, prune
 from mqdb.dsn import BrokerDsn
 from mqdb.store.clients import ClientKind, Registration
+from mqdb.store.half_messages import first_prepared
 from mqdb.topic import TRANS_CHECK_MAX_TIME_TOPIC
 from mqdb.transaction import CHECK_IMMUNITY_TIME, CHECK_TIMES
 from mqdb_client.instance import ClientInstance
@@ -17,7 +18,16 @@ from tests.fixtures.broker import dispatch_all, topic
 from tests.fixtures.delay import delivered, records
 from tests.fixtures.log import small_segments
 from tests.fixtures.postgres import Database
-from tests.fixtures.transactions import COMMIT, ROLLBACK, SECOND, UNKNOWN, Checker, halves, send_half
+from tests.fixtures.transactions import (
+    COMMIT,
+    ROLLBACK,
+    SECOND,
+    UNKNOWN,
+    Checker,
+    halves,
+    let_the_log_begin_at,
+    send_half,
+)
 
 
 def client(database: Database, group: str = "senders", *, checks_transactions: bool = True) -> ClientInstance:
@@ -264,6 +274,49 @@ def test_what_is_older_than_messages_are_kept_is_given_up_unasked(broker: Connec
 
 
 @pytest.mark.usefixtures("sender")
+@pytest.mark.parametrize(("immunity", "reserved"), [("9" * 9, 72), ("86400", 2)], ids=["very long", "short reserve"])
+def test_an_immunity_does_not_hold_the_log_longer_than_messages_are_kept(
+    broker: Connection, immunity: str, reserved: int
+) -> None:
+    checker = Checker(broker, reserved=timedelta(hours=reserved))
+    half = send_half(broker, topic(broker), properties={CHECK_IMMUNITY_TIME: immunity})
+
+    assert checker.after(timedelta(hours=reserved, seconds=-1)).due == 0
+    assert checker.after(2 * SECOND).discarded == [half.log_pos]
+
+
+@pytest.mark.usefixtures("sender")
+def test_what_the_log_has_lost_ends_without_a_copy_and_is_in_nobodys_way(broker: Connection) -> None:
+    checker = Checker(broker)
+    route = topic(broker)
+    lost, kept = send_half(broker, route, "lost"), send_half(broker, route, "kept")
+    checker.after(7 * SECOND)
+    let_the_log_begin_at(broker, kept.log_pos)
+
+    found = checker.after(31 * SECOND)
+
+    assert (found.lost, found.discarded, found.asked) == ([lost.log_pos], [], 1)
+    assert [half["state"] for half in halves(broker)] == ["DISCARDED", "PREPARED"]
+    assert checker.after(31 * SECOND).due == 1
+    assert delivered(broker, TRANS_CHECK_MAX_TIME_TOPIC) == []
+
+
+@pytest.mark.usefixtures("sender")
+def test_a_record_that_is_gone_within_a_segment_is_given_up_after_15_checks(broker: Connection) -> None:
+    checker = Checker(broker)
+    half = send_half(broker, topic(broker))
+    broker.execute(text("DELETE FROM mqdb.commit_log WHERE log_pos = :log_pos"), {"log_pos": half.log_pos})
+    broker.execute(
+        text("""INSERT INTO mqdb.half_message (log_pos, msg_id, producer_group, topic, stored_at, check_times, check_at)
+                VALUES (:log_pos, gen_random_uuid(), 'senders', 'orders', mqdb.now(), 15, mqdb.now())"""),
+        {"log_pos": half.log_pos},
+    )
+
+    assert checker.round().lost == [half.log_pos]
+    assert checker.round().due == 0
+
+
+@pytest.mark.usefixtures("sender")
 def test_a_committed_message_says_how_often_it_was_asked_about(broker: Connection) -> None:
     checker = Checker(broker)
     half = send_half(broker, topic(broker))
@@ -299,6 +352,19 @@ def test_the_segment_of_an_open_half_message_is_needed(database: Database, engin
 
         assert (before, while_open) == (1, 1)
         assert after > 5
+
+
+def test_a_half_message_that_the_log_has_lost_does_not_hide_those_that_it_has(broker: Connection) -> None:
+    route = topic(broker)
+    send_half(broker, route)
+    kept = send_half(broker, route)
+    Checker(broker).after(7 * SECOND)
+    before = first_prepared(broker)
+
+    let_the_log_begin_at(broker, kept.log_pos)
+
+    assert before is not None
+    assert first_prepared(broker) == before
 
 
 def test_the_rows_go_with_the_log(broker: Connection) -> None:

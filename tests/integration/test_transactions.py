@@ -13,7 +13,7 @@ from mqdb.errors import (
     HalfMessageMismatch,
     HalfMessageNotFound,
     ImmunityOver,
-    MqdbError,
+    ParameterInvalid,
     ResponseCode,
     TopicNotFound,
 )
@@ -267,6 +267,29 @@ def test_what_was_not_given_up_cannot_be_resumed(broker: Connection) -> None:
         resolve(broker, format_unique_id(half.unique_id), Resolution.RESUME)
 
 
+@pytest.mark.parametrize("resolution", Resolution, ids=str)
+def test_a_row_that_has_outlived_its_record_cannot_be_brought_back(broker: Connection, resolution: Resolution) -> None:
+    half = send_half(broker, topic(broker))
+    Checker(broker, reserved=10 * SECOND).after(11 * SECOND)
+    broker.execute(text("DELETE FROM mqdb.commit_log WHERE log_pos = :log_pos"), {"log_pos": half.log_pos})
+
+    with pytest.raises(HalfMessageNotFound, match="there is no half message at id"):
+        resolve(broker, format_unique_id(half.unique_id), resolution)
+
+    assert [row["state"] for row in halves(broker)] == ["DISCARDED"]
+
+
+@pytest.mark.parametrize("is_dispatched", [False, True], ids=["stored", "dispatched"])
+def test_what_is_not_indexed_yet_is_found_by_its_id(broker: Connection, is_dispatched: bool) -> None:
+    half = send_half(broker, topic(broker), dispatched=is_dispatched)
+
+    resolved = resolve(broker, format_unique_id(half.unique_id).lower(), Resolution.ROLLBACK)
+
+    assert (resolved.transaction_id, resolved.log_pos) == (format_unique_id(half.unique_id), half.log_pos)
+
+
 def test_an_id_that_nobody_knows_is_an_error(broker: Connection) -> None:
-    with pytest.raises(MqdbError, match="there is no half message at id"):
+    with pytest.raises(HalfMessageNotFound, match="there is no half message at id"):
         resolve(broker, "0" * 32, Resolution.COMMIT)
+    with pytest.raises(ParameterInvalid, match="32 hexadecimal digits"):
+        resolve(broker, "order-17", Resolution.COMMIT)

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from mqdb.service.service import Context
 from mqdb.service.timer_deliverer import TimerDeliverer
-from mqdb.store import timers
+from mqdb.store import timer_looks, timers
 from mqdb.store.engine import create_engine
 from tests.fixtures.postgres import Database
 from tests.plan.test_delay_plan import NEEDED, SEGMENTS, assert_by_position, bounds, partitions, plan, scans
@@ -41,7 +41,7 @@ def connection(database: Database) -> Iterator[Connection]:
 
 
 def test_a_look_reads_the_queue_by_its_offset_and_no_old_segment(connection: Connection) -> None:
-    found = plan(connection, timers.LOOK, {"limit": 1000, "first_segment": NEEDED})
+    found = plan(connection, timer_looks.LOOK, {"limit": 1000, "first_segment": NEEDED})
 
     assert partitions(found, "consume_queue") == set(range(NEEDED, SEGMENTS + 1))
     for index, condition in scans(found, "consume_queue"):

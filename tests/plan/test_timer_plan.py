@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 
 from mqdb.service.service import Context
 from mqdb.service.timer_deliverer import TimerDeliverer
-from mqdb.store import timer_slots, timers
+from mqdb.store import timer_looks, timer_slots, timers
 from mqdb.store.engine import create_engine, driver
 from tests.fixtures.postgres import Database
 
@@ -33,10 +33,10 @@ AT = {
     "slots": f"{{{SLOTS[1]}}}",
     "now_ms": NOW_MS,
     "delivered_ms": SLOTS[1] * HOUR_MS - 1,
-    "delivered_pos": timers.LAST_POS,
+    "delivered_pos": timer_looks.LAST_POS,
     "horizon_ms": NOW_MS + 1_000,
     "last_ms": NOW_MS,
-    "last_pos": timers.LAST_POS,
+    "last_pos": timer_looks.LAST_POS,
     "limit": 1_000,
     "first_segment": 1,
 }
@@ -45,9 +45,9 @@ AT = {
 FEW_BLOCKS = 150
 
 STATEMENTS = {
-    "look": timers.LOOK,
-    "due": timers.DUE,
-    "next due": timers.NEXT_DUE,
+    "look": timer_looks.LOOK,
+    "due": timer_looks.DUE,
+    "next due": timer_looks.NEXT_DUE,
     "deliver due": timers.DELIVER_DUE,
     "undelivered due": timers.UNDELIVERED_DUE,
 }
@@ -120,7 +120,7 @@ def test_a_round_goes_into_its_slots_by_the_time_of_delivery(connection: Connect
 
 
 def test_an_idle_look_does_not_open_the_table(connection: Connection) -> None:
-    plan = explain(connection, "look", timers.LOOK)
+    plan = explain(connection, "look", timer_looks.LOOK)
 
     relations = {node.get("Relation Name", "") for node in nodes(plan)}
     assert not any(re.fullmatch(r"timer_(\d+|behind)", name) for name in relations)

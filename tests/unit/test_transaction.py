@@ -41,7 +41,7 @@ def test_unknown_is_no_event() -> None:
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [(None, None), ("0", 0), ("60", 60), ("007", 7), ("9" * 5_000, 100 * 365 * 86_400)]
+    [(None, None), ("0", 0), ("60", 60), ("007", 7), ("9" * 5_000, 259_200)]
     + [(text, None) for text in ("", "-1", "1.5", "soon", " 6", "\N{SUPERSCRIPT TWO}")],
     ids=lambda value: repr(value)[:20],
 )

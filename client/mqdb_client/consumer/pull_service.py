@@ -2,6 +2,7 @@
 
 All queues of a topic that are worth a pull and have room are pulled in one statement. A queue at its end is
 pulled again when its arrival is announced. The poll behind it is a net for announcements that never came.
+A topic whose pull is refused rests for a while, and the others go on; a broker that is lost stops all of them.
 RocketMQ: PullMessageService, DefaultMQPushConsumerImpl.pullMessage.
 """
 
@@ -16,8 +17,9 @@ from sqlalchemy import Connection
 
 from mqdb.broker.horizon import UNKNOWN_HORIZON, Horizon
 from mqdb.broker.pull import PullRequest, PullResult, PullStatus, pull
-from mqdb.errors import MessageMissing, MqdbError
+from mqdb.errors import BrokerUnavailable, MessageMissing, MqdbError
 from mqdb.selector.subscription import ExpressionType, MessageFilter
+from mqdb.store.engine import is_idle
 from mqdb_client.backoff import pauses
 from mqdb_client.consumer.process_queue import ProcessQueue
 from mqdb_client.consumer.pull_schedule import PullSchedule
@@ -27,7 +29,7 @@ logger = logging.getLogger(__name__)
 #: Seconds between polls without an announcement; doubled by each one that finds nothing.
 MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.2, 1.0
 
-#: Between attempts while the broker cannot be reached.
+#: Between attempts while the broker cannot be reached, or refuses the pulls of a topic.
 MAX_PAUSE_SECONDS = 5.0
 
 
@@ -68,6 +70,7 @@ class PullService:
         self._poll_at = 0.0
         self._missing: set[int] = set()
         self._pauses: Iterator[float] | None = None  # while pulling fails
+        self._topic_pauses: dict[str, Iterator[float]] = {}  # while pulling one topic fails
         self._thread = threading.Thread(target=self._run, name=f"mqdb-{group}-pull", daemon=True)
 
     def start(self) -> None:
@@ -176,7 +179,32 @@ class PullService:
         for topic, group in groupby(by_topic, key=lambda process_queue: process_queue.queue.topic):
             message_filter = self.subscriptions.get(topic)
             if message_filter is not None:  # else rebalance is about to give it back
-                self._pull(connection, list(group), message_filter)
+                self._pull_topic(connection, list(group), message_filter)
+
+    def _pull_topic(
+        self, connection: Connection, queues: Sequence[ProcessQueue], message_filter: MessageFilter
+    ) -> None:
+        topic = queues[0].queue.topic
+        try:
+            self._pull(connection, queues, message_filter)
+        except MqdbError as error:
+            if isinstance(error, BrokerUnavailable) or not is_idle(connection):
+                raise
+            self._let_rest(topic, queues, error)
+        else:
+            if self._topic_pauses.pop(topic, None) is not None:
+                logger.info("pulling a topic again", extra={"group": self._group, "topic": topic})
+
+    def _let_rest(self, topic: str, queues: Sequence[ProcessQueue], error: MqdbError) -> None:
+        """After an error that is of one topic, such as a selector's: its queues are to be pulled again, in a while."""
+        if topic not in self._topic_pauses:
+            self._topic_pauses[topic] = pauses(MAX_PAUSE_SECONDS)
+            fields = self._fields(error) | {"topic": topic}
+            logger.warning("pulling a topic fails, and is tried again", extra=fields)
+        keys = [process_queue.queue_key for process_queue in queues]
+        self._resting.update(dict.fromkeys(keys, time.monotonic() + next(self._topic_pauses[topic])))
+        self._horizons.pop(topic, None)
+        self.on_arrival(keys)
 
     def _pull(self, connection: Connection, queues: Sequence[ProcessQueue], message_filter: MessageFilter) -> None:
         topic = queues[0].queue.topic

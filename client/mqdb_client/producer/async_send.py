@@ -21,7 +21,7 @@ from typing import Final
 
 from mqdb.errors import IllegalState, MqdbError, SendGivenUp
 from mqdb.message import SendResult
-from mqdb_client.group_append import OutcomeUnknown
+from mqdb_client.append_unit import OutcomeUnknown
 from mqdb_client.producer.delivery import Delivery
 from mqdb_client.producer.sending import Attempt, Sending
 from mqdb_client.producer_hooks import SendMode

@@ -37,7 +37,7 @@ from mqdb_client.producer.sending import Sending
 from mqdb_client.producer.unknown import settle
 from mqdb_client.producer_hooks import CheckForbiddenHook, Hooks, SendMessageHook, SendMode
 from mqdb_client.queue_selector import MessageQueueSelector, check_sharding_key
-from mqdb_client.recalling import recall
+from mqdb_client.recalling import handle_of, recall
 
 T = TypeVar("T")
 
@@ -382,7 +382,10 @@ class Producer:
             return None
         queue = MessageQueue(named.topic, link.name, named.queue_id)
         find = partial(self._find_queue_offset, Place(queue, link, stored.queue_key), stored.log_pos)
-        return SendResult(SendStatus.SEND_OK, message_id, queue, stored.log_pos, find)
+        result = SendResult(SendStatus.SEND_OK, message_id, queue, stored.log_pos, find)
+        if named.deliver_ms is not None:
+            result.recall_handle = handle_of(parse_unique_id(message_id), queue, named.deliver_ms)
+        return result
 
     def recall(self, handle: str) -> RecallStatus:
         """Take a message back before its time of delivery, by the `recall_handle` of its SendResult.

@@ -29,11 +29,11 @@ from mqdb.errors import (
 from mqdb.message import SendResult, SendStatus
 from mqdb.store.commit_log import Record
 from mqdb.unique_id import format_unique_id
+from mqdb_client.append_unit import OutcomeUnknown, Unit
 from mqdb_client.batch import check_batch_size
 from mqdb_client.broker_link import BrokerLink
 from mqdb_client.durability import Durability, status_of
 from mqdb_client.fault_tolerance import LatencyFaultTolerance
-from mqdb_client.group_append import OutcomeUnknown, Unit
 from mqdb_client.producer.config import ProducerConfig
 from mqdb_client.producer.delivery import Delivery
 from mqdb_client.producer.publish_queues import Place, PublishRoutes

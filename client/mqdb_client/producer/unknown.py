@@ -15,8 +15,8 @@ from sqlalchemy import Connection
 
 from mqdb.broker.outcome import Backend, StoredAt, end_backend, find_sent
 from mqdb.errors import BrokerUnavailable, MqdbError
+from mqdb_client.append_unit import OutcomeUnknown
 from mqdb_client.broker_link import BrokerLink
-from mqdb_client.group_append import OutcomeUnknown
 
 T = TypeVar("T")
 
