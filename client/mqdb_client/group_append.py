@@ -57,6 +57,9 @@ MAX_GATHERED_BYTES: Final = 4 * 1024 * 1024
 # Of the send timeout: with less than that left, nobody begins to append for others.
 _SHARE_TO_LEAD: Final = 0.05
 
+# While there is no connection: how late one that was handed in learns that its time is up.
+_LATENESS_SECONDS: Final = 0.05
+
 # Classes of SQLSTATE that a single row can cause: data exception, integrity violation, program limit.
 _FAULTS_OF_A_ROW: Final = ("22", "23", "54")
 
@@ -302,7 +305,28 @@ class GroupAppend:
                 if not leader.is_patient or time.monotonic() >= leader.deadline:
                     raise
                 self._dismiss_impatient(not_run.error)
-                self._held.wait_connected(leader.deadline)
+                self._wait_connected(leader)
+
+    def _wait_connected(self, leader: Unit) -> None:
+        """Raises NotRun at the leader's deadline. Of those handed in some may have less time left than it has."""
+        while True:
+            until = min(leader.deadline, time.monotonic() + _LATENESS_SECONDS)
+            try:
+                return self._held.wait_connected(until)
+            except NotRun as not_run:
+                if until >= leader.deadline or isinstance(not_run.error, IllegalState):
+                    raise
+                self._end_late(not_run.error)
+
+    def _end_late(self, why: MqdbError | None) -> None:
+        """No thread of its own ends a unit that was handed in."""
+        now = time.monotonic()
+        with self._guard:
+            late = [unit for unit in self._waiting if unit.done is not None and unit.deadline <= now]
+            for unit in late:
+                self._waiting.remove(unit)
+            self._end_as_failed(late, lambda unit: self._not_stored(unit, why), None)
+        self._tell()
 
     def _dismiss_impatient(self, why: MqdbError | None) -> None:
         with self._guard:

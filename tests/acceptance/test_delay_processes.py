@@ -70,7 +70,7 @@ def test_killed_leaders_lose_and_double_no_delayed_message(serve: Starter, datab
     assert came(database.dsn) == list(range(1, MESSAGES + 1))
 
 
-def test_a_killed_database_loses_and_doubles_no_delayed_message(serve: Starter, home: Path) -> None:
+def test_a_killed_database_loses_and_doubles_no_delayed_message(home: Path, serve: Starter) -> None:
     serve(home=home)
     running = attach(home)
     assert running is not None

@@ -9,10 +9,10 @@ from itertools import chain
 from queue import SimpleQueue
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 
 from mqdb.broker import send
-from mqdb.errors import IllegalState, MessageIllegal, MqdbError, SendGivenUp
+from mqdb.errors import BrokerUnavailable, IllegalState, MessageIllegal, MqdbError, SendGivenUp
 from mqdb.message import Message
 from mqdb.store.commit_log import Record
 from mqdb.unique_id import UniqueIdGenerator
@@ -296,6 +296,27 @@ def test_what_is_handed_in_is_given_up_at_its_deadline(log: Log) -> None:
     assert all(isinstance(done.get(timeout=10).error, SendGivenUp) for _ in "ab")
     log.unlock()
     assert log.statements() == []
+
+
+def test_what_is_handed_in_does_not_wait_for_a_connection_longer_than_its_deadline() -> None:
+    """One that is tried again may have less time left than the one that leads."""
+    done: SimpleQueue[str] = SimpleQueue()
+
+    def refuse() -> Connection:
+        raise BrokerUnavailable("127.0.0.1:1/nowhere", "refused")
+
+    held = HeldConnection(refuse)
+    held.open()
+    wait_until(lambda: held.is_lost)
+    appends = GroupAppend(held)
+    leader, other = Given([], seconds=2.0), Given([], seconds=0.1)
+    appends.hand_in(leader, lambda: done.put("leader"))
+    appends.hand_in(other, lambda: done.put("other"))
+
+    assert [done.get(timeout=10), done.get(timeout=10)] == ["other", "leader"]
+    assert isinstance(other.error, BrokerUnavailable)
+    appends.close()
+    held.close()
 
 
 def test_what_is_handed_in_is_not_stored_after_its_deadline(log: Log) -> None:

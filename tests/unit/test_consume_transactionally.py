@@ -290,7 +290,7 @@ def test_in_order_what_failed_too_often_is_dead(consuming: Consuming) -> None:
 
 def test_in_order_a_batch_is_dead_when_none_of_it_may_be_tried_again(consuming: Consuming) -> None:
     """It grows when messages arrive while it waits."""
-    script, queue = Script([suspended()] * 3), queue_of()
+    script, queue = Script([suspended(timedelta(seconds=0.3)), suspended(), suspended()]), queue_of()
     consume = consuming(script, is_orderly=True, max_reconsume_times=1, batch=2)
 
     deliver(consume, queue, 1)

@@ -3,12 +3,12 @@
 import pickle
 import sys
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mqdb.broker.archive import SegmentContents
-from mqdb.cli.app import run
 from mqdb.cli.spark.replay import parse_offsets
 from mqdb.cli.spark.running import spark_session
 from mqdb.errors import MqdbError, ParameterInvalid
@@ -20,6 +20,7 @@ from mqdb.pipeline.job import cause_of
 from mqdb.pipeline.offsets import Queue
 from mqdb.pipeline.replaying import Origin, chosen
 from mqdb.store.archived_segments import ArchivedSegment
+from tests.fixtures.command_line import Place
 
 NOON = datetime(2026, 7, 14, 12, tzinfo=UTC)
 CONTENTS = SegmentContents(7, {"orders": {0: (10, 15), 1: (0, 1)}})
@@ -132,13 +133,13 @@ def test_anything_else_is_a_sentence(texts: list[str]) -> None:
         parse_offsets(texts)
 
 
-def test_a_job_works_on_one_broker(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_works_on_one_broker(tmp_path: Path) -> None:
     dsn = "broker-a=postgresql://127.0.0.1:1/a;broker-b=postgresql://127.0.0.1:1/b"
 
-    assert run(["spark", "archive", "/archive", "--dsn", dsn]) == 1
+    outcome = Place(tmp_path).call("spark", "archive", "/archive", "--dsn", dsn)
 
     said = "mqdb: option --broker: is missing; a job works on one of the brokers broker-a, broker-b\n"
-    assert capsys.readouterr().err == said
+    assert (outcome.code, outcome.errors) == (1, said)
 
 
 def test_without_the_extra_one_sentence_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
