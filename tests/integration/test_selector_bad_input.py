@@ -152,21 +152,20 @@ def test_properties_that_are_no_texts_are_judged_too(broker: Connection) -> None
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
-    ("term", "operator", "terms", "expected"),
+    ("term", "operator", "expected"),
     [
-        ("a = '{n}'", " OR ", 10_000, True),
-        # The server refuses 5,000 levels of NOT (NOT (...)), and fewer of CASE, of arrays and of coalesce.
-        ("a <> '{n}'", " AND ", 10_000, False),
-        ("a{n} <> {n}.5", " AND ", 5_000, None),
-        ("(a = {n} AND b = 'x')", " OR ", 5_000, True),
+        ("a = '{n}'", " OR ", True),
+        ("a <> '{n}'", " AND ", False),
+        ("a{n} <> {n}.5", " AND ", None),
+        ("(a = {n} AND b = 'x')", " OR ", True),
     ],
 )
-def test_a_chain_of_thousands_of_terms_is_judged(
-    broker: Connection, term: str, operator: str, terms: int, expected: bool | None
+def test_a_chain_of_ten_thousand_terms_is_judged(
+    broker: Connection, term: str, operator: str, expected: bool | None
 ) -> None:
-    (selector,) = compiled([operator.join(term.format(n=number) for number in range(terms))])
+    (selector,) = compiled([operator.join(term.format(n=number) for number in range(10_000))])
 
-    ((verdict,),) = verdicts(broker, [selector], [{"a": f"{terms - 1}", "b": "x"}])
+    ((verdict,),) = verdicts(broker, [selector], [{"a": "9999", "b": "x"}])
 
     assert verdict is expected
 

@@ -190,21 +190,15 @@ def test_selectors_of_one_statement_keep_their_values_apart() -> None:
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
-    ("term", "operator", "terms"),
-    [
-        ("a = '{n}'", " OR ", 10_000),
-        # Twice as many as Python's levels are enough for what would need one or two for each.
-        ("a <> {n}", " AND ", 2_000),
-        ("a{n} > {n}", " OR ", 2_000),
-        ("NOT (a = {n} AND b = 'x')", " AND ", 2_000),
-    ],
+    ("term", "operator"),
+    [("a = '{n}'", " OR "), ("a <> {n}", " AND "), ("a{n} > {n}", " OR "), ("NOT (a = {n} AND b = 'x')", " AND ")],
 )
-def test_long_chains_become_long_clauses(term: str, operator: str, terms: int) -> None:
-    expression = operator.join(term.format(n=number) for number in range(terms))
+def test_long_chains_become_long_clauses(term: str, operator: str) -> None:
+    expression = operator.join(term.format(n=number) for number in range(10_000))
 
     text = text_of(compile_selector(expression).where(LOG.c.properties))
 
-    assert len(text) < 500 * terms
+    assert len(text) < 5_000_000
 
 
 @pytest.mark.parametrize(
