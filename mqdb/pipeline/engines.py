@@ -132,8 +132,7 @@ class PsycopgSession(Session):
 
         schema = pa.schema(arrow_types(columns))
         rows = _FIRST_FETCH
-        with self._translated(), self._connection.cursor(name="mqdb_read") as cursor:
-            cursor.format = 1  # type: ignore[assignment]
+        with self._translated(), self._connection.cursor(name="mqdb_read", binary=True) as cursor:
             cursor.execute(statement.encode())
             while found := cursor.fetchmany(rows):
                 columns_found = zip(*found, strict=True)

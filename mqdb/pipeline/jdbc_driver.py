@@ -81,4 +81,5 @@ def _add(spark: "SparkSession", source: str) -> None:
 
 def _java(spark: "SparkSession") -> Any:
     """The package java.lang of the session's JVM."""
-    return spark.sparkContext._jvm.java.lang  # type: ignore[union-attr]
+    context: Any = spark.sparkContext
+    return context._jvm.java.lang

@@ -108,7 +108,7 @@ def find_with_topic(connection: Connection, topic: str) -> list[ArchivedSegment]
 
 
 def _segment(row: Sequence[object]) -> ArchivedSegment:
-    archived = ArchivedSegment(*row)  # type: ignore[arg-type]
+    archived = ArchivedSegment._make(row)
     offsets = {
         topic: {int(queue_id): (first, past) for queue_id, (first, past) in queues.items()}
         for topic, queues in archived.offsets.items()
