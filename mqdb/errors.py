@@ -1,4 +1,4 @@
-"""Every error that mqdb raises, in one tree.
+"""Every error that mqdb raises, in one tree; those of Spark's side are in `mqdb.pipeline.errors`.
 
     MqdbError
     ├── MessageIllegal            a message that no broker would store

@@ -176,12 +176,15 @@ class Server:
             except (SchemaMissing, SchemaTooOld) as error:
                 if not self._settings.auto_migrate_enable and self._settings.broker is not None:
                     raise
-                is_new = isinstance(error, SchemaMissing)
-                migrations.upgrade(broker.dsn, broker_name=broker.name if is_new else None)
+                if isinstance(error, SchemaMissing):
+                    migrations.upgrade(broker.dsn, broker_name=broker.name, cluster_name=self._settings.cluster_name)
+                else:
+                    migrations.upgrade(broker.dsn)
                 logger.info("brought the schema to head", extra={"revision": migrations.head()})
-            name = broker_info(connection).broker_name
-            if name != broker.name:
-                raise BrokerMisnamed(redact(broker.dsn), broker.name, name)
+            found = broker_info(connection)
+            if found.broker_name != broker.name:
+                raise BrokerMisnamed(redact(broker.dsn), broker.name, found.broker_name)
+            self._settings.check_cluster_name(found.cluster_name)
             levels = self._settings.delay_levels
             if levels is not None and set_delay_levels(connection, levels):
                 # What waits already may come earlier by it.

@@ -35,7 +35,8 @@ from pydantic_settings import (
 
 from mqdb.delay_level import DelayLevels, parse_delay_levels
 from mqdb.dsn import BrokerDsn, is_broker_name, parse_brokers, redact
-from mqdb.errors import DelayLevelsInvalid, SettingInvalid, shown
+from mqdb.errors import DelayLevelsInvalid, NameInvalid, SettingInvalid, shown
+from mqdb.topic import check_topic_name, reply_topic
 
 FILE_NAME = "mqdb.toml"
 ENV_PREFIX = "MQDB_"
@@ -111,6 +112,7 @@ class Settings(BaseSettings):
     broker_name: str = "broker-a"
     """The name of a broker whose DSN does not say it."""
     cluster_name: str = "DefaultCluster"
+    """Given to a broker with its schema. It names the topic of replies. RocketMQ: brokerClusterName."""
     auto_migrate_enable: bool = True
     """Let `mqdb serve` bring the schema of `dsn` to head; the embedded database is always brought there."""
     auto_create_topic_enable: bool = True
@@ -121,9 +123,9 @@ class Settings(BaseSettings):
     delete_when: Hours = (4,)
     """Hours of the day, local time, at which messages older than `file_reserved_time` are dropped."""
     disk_max_used_space_percent: Percent = 75
-    """From here on old messages are dropped at any hour."""
+    """Of the embedded PostgreSQL's disk: above it old messages are dropped at any hour."""
     disk_clean_forcibly_percent: Percent = 85
-    """From here on messages younger than `file_reserved_time` are dropped as well."""
+    """Above it messages younger than `file_reserved_time` are dropped as well."""
     retain_until_archived: bool = False
     """Drop nothing that `mqdb spark archive` has not archived with all topics, however old, however full the disk."""
     enable_property_filter: bool = True
@@ -171,6 +173,13 @@ class Settings(BaseSettings):
         """What `message_delay_level` says; None where it says nothing."""
         return None if self.message_delay_level is None else parse_delay_levels(self.message_delay_level)
 
+    def check_cluster_name(self, found: str) -> None:
+        """Raises SettingInvalid where the settings say another one than a broker has; what is left out says nothing."""
+        origin = self.origin("cluster_name")
+        if origin != DEFAULT and self.cluster_name != found:
+            reason = f"the broker belongs to cluster {found!r}; leave it out, or UPDATE mqdb.broker"
+            raise SettingInvalid("cluster_name", self.cluster_name, origin, reason)
+
     def origin(self, name: str) -> str:
         """`argument`, `environment MQDB_PORT`, `file /etc/mqdb.toml` or `default`."""
         return self._origins.get(name, DEFAULT)
@@ -199,6 +208,15 @@ class Settings(BaseSettings):
     def _is_name(cls, value: str) -> str:
         if not is_broker_name(value):
             raise ValueError("use letters, digits, and _ . @ - after the first")
+        return value
+
+    @field_validator("cluster_name")
+    @classmethod
+    def _names_a_topic(cls, value: str) -> str:
+        try:
+            check_topic_name(reply_topic(value))
+        except NameInvalid as error:
+            raise ValueError(f"it names the topic of replies: {error}") from None
         return value
 
     @field_validator("message_delay_level")

@@ -7,12 +7,13 @@ tiered storage (MessageStoreDispatcherImpl) copies each queue as it grows; here 
 Named topics may go before it, to be read there soon; retention goes on waiting for the whole.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from sqlalchemy import Connection
 
-from mqdb.errors import TopicNotFound
+from mqdb.errors import MqdbError, TopicNotFound
 from mqdb.store import archived_segments, topic_ranges
 from mqdb.store.archived_segments import ArchivedSegment, Offsets, Topics
 from mqdb.store.engine import target_of, transaction, translated
@@ -33,10 +34,21 @@ class SegmentContents(NamedTuple):
         return sum(past - first for queues in self.offsets.values() for first, past in queues.values())
 
 
-def take_lock(connection: Connection) -> bool:
-    """Become the one who archives, until the connection is closed; False while somebody else is."""
+@contextmanager
+def sole_archiver(connection: Connection) -> Iterator[bool]:
+    """Be the one who archives while the block runs; False while somebody else is.
+
+    The lock ends with the connection at the latest, which is later than the connection's close: PostgreSQL needs a
+    moment, and the next one asks only once. So it is given back.
+    """
     with translated(target_of(connection)):
-        return archived_segments.take_lock(connection)
+        is_taken = archived_segments.take_lock(connection)
+    try:
+        yield is_taken
+    finally:
+        if is_taken and not connection.invalidated:
+            with suppress(MqdbError), translated(target_of(connection)):  # it is lost with the connection
+                archived_segments.give_lock_back(connection)
 
 
 def plan(connection: Connection, topics: Sequence[str] | None = None) -> list[SegmentContents]:

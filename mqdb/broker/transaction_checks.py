@@ -38,7 +38,7 @@ class CheckRules:
     check_max: int = 15
     """After so many checks without an end it is given up."""
     reserved: timedelta = timedelta(hours=72)
-    """One that is as old is given up, asked or not, immune or not: no longer is the log kept for it.
+    """So long after it was stored or resumed one is given up, asked or not, immune or not: no longer is the log kept.
     Source: TransactionalMessageServiceImpl.needSkip."""
 
 

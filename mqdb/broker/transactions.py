@@ -183,7 +183,8 @@ def list_halves(
 def resolve(connection: Connection, transaction_id: str, resolution: Resolution) -> HalfMessage:
     """End a half message by hand, or have one asked about again that was given up; how it stands then.
 
-    A half message that was given up can be committed and rolled back as well. One that is resumed begins with 0 checks.
+    A half message that was given up can be committed and rolled back as well. One that is resumed begins with 0 checks,
+    and is asked about for as long as one that is stored at this moment.
     Raises HalfMessageNotFound, also for one whose row has outlived its record in the log; HalfMessageClosed for one
     that has ended, and to resume one that was not given up; TopicNotFound when the real topic is gone; ParameterInvalid
     for an id that is none.

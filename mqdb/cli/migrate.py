@@ -41,8 +41,8 @@ def migrate(
       mqdb migrate --current
       mqdb migrate --sql > mqdb.sql
       mqdb migrate --sql --since 0001 > upgrade.sql
-      mqdb migrate --dsn postgresql://mqdb@db.example.org/mqdb --broker-name broker-b
-      mqdb migrate --dsn 'broker-a=postgresql://mqdb@a/mqdb;broker-b=postgresql://mqdb@b/mqdb'
+      mqdb migrate --dsn postgresql://mqdb@b/mqdb --broker-name broker-b
+      mqdb migrate --dsn 'a=postgresql://mqdb@a/mqdb;b=postgresql://mqdb@b/mqdb'
     """
     from mqdb.store import migrations
 
@@ -61,7 +61,12 @@ def migrate(
             if current:
                 outcome = _standing(before, migrations.head())
             else:
-                migrations.upgrade(broker.dsn, broker_name=broker_name or (broker.name if before is None else None))
+                is_new = before is None
+                migrations.upgrade(
+                    broker.dsn,
+                    broker_name=broker_name or (broker.name if is_new else None),
+                    cluster_name=settings.cluster_name if is_new else None,
+                )
                 outcome = _progress(before, _revision(broker.dsn))
             print(f"{broker.name}: {outcome}" if len(brokers) > 1 else outcome)
 

@@ -121,8 +121,9 @@ def resolve(
 ) -> None:
     """End a half message by hand, or have one that was discarded asked about again.
 
-    A [bold]commit[/bold] delivers it, a [bold]rollback[/bold] lets nobody ever see it; neither can be taken back.
-    [bold]resume[/bold] is for discarded ones: their producers are asked again, with 0 checks.
+    A [bold]commit[/bold] delivers it, a [bold]rollback[/bold] lets nobody ever see it; neither can be
+    taken back. [bold]resume[/bold] is for discarded ones: their producers are asked again,
+    with 0 checks, for as long as if they were stored now.
 
     \b
     [bold]Examples[/bold]

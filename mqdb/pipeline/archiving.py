@@ -76,8 +76,8 @@ def archive(
     Messages of a topic that was deleted are not kept. Raises ArchiveBusy while another process archives this broker,
     ArchiveMismatch, TopicNotFound, and what Spark raises.
     """
-    with _connected(dsn) as connection:
-        if not verbs.take_lock(connection):
+    with _connected(dsn) as connection, verbs.sole_archiver(connection) as is_sole:
+        if not is_sole:
             raise ArchiveBusy
         files = FileSystem(spark)
         removed = _remove_unfinished(connection, files)

@@ -1,6 +1,6 @@
 """PostgreSQL's JDBC driver, brought to a running Spark session: only those who read by JDBC need it.
 
-The first that there is: what the session was started with, the jar that the caller names, $MQDB_PG_JAR, the place where
+The first that there is: the jar that the caller names, what the session was started with, $MQDB_PG_JAR, the place where
 Debian's libpostgresql-jdbc-java puts it, and last the Maven repository that Spark is set up for.
 """
 

@@ -25,18 +25,22 @@ class Follower:
 
     def __init__(self, query: StreamingQuery) -> None:
         self._query = query
+        self._seen = self._newest()
 
     def batch_ms(self) -> float:
         """Of the batch that reads what has been sent since the last call. Returns when it is done."""
-        seen = self._query.lastProgress
-        before = -1 if seen is None else seen["batchId"]
         self._query.processAllAvailable()
         took = [
             each["durationMs"]["triggerExecution"]
             for each in self._query.recentProgress
-            if each["batchId"] > before and each["numInputRows"]
+            if each["batchId"] > self._seen and each["numInputRows"]
         ]
+        self._seen = self._newest()
         return float(sum(took))
+
+    def _newest(self) -> int:
+        progress = self._query.lastProgress
+        return -1 if progress is None else int(progress["batchId"])
 
 
 class SparkLoad:

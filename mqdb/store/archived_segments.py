@@ -48,6 +48,11 @@ def take_lock(connection: Connection) -> bool:
     return bool(connection.scalar(select(func.pg_try_advisory_lock(LOCK_CLASS, ARCHIVE))))
 
 
+def give_lock_back(connection: Connection) -> None:
+    """Give the lock of who archives back, before the session ends."""
+    connection.execute(select(func.pg_advisory_unlock(LOCK_CLASS, ARCHIVE)))
+
+
 def first_missing(connection: Connection) -> int:
     """The first segment that still holds messages and is not archived as a whole. There is one: the log goes on."""
     whole = exists().where(archived_segment.c.segment == segment.c.segment, archived_segment.c.topics.is_(None))

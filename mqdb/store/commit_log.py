@@ -158,11 +158,11 @@ def append(connection: "psycopg.Connection[Any]", records: Sequence[Record]) -> 
     Raises psycopg's NotNullViolation when a record's queue does not exist.
     """
     if len(records) == 1 and records[0].wait is None:
-        return [row[0] for row in connection.execute(APPEND_ONE, records[0]._asdict())]
+        return [row[0] for row in connection.execute(APPEND_ONE, records[0]._asdict()).fetchall()]
     columns: dict[str, Any] = dict(zip(Record._fields, map(list, zip(*records, strict=True)), strict=True))
     waits = columns.pop("wait")
     if waits.count(None) < len(records):
-        return [row[0] for row in connection.execute(APPEND_WAITING, columns | wait_arrays(waits))]
+        return [row[0] for row in connection.execute(APPEND_WAITING, columns | wait_arrays(waits)).fetchall()]
     shared = tuple(name for name in _SHARABLE if columns[name].count(columns[name][0]) == len(records))
     columns.update((name, columns[name][0]) for name in shared)
-    return [row[0] for row in connection.execute(_append_many(shared), columns)]
+    return [row[0] for row in connection.execute(_append_many(shared), columns).fetchall()]

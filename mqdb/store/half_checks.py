@@ -80,6 +80,7 @@ class DueHalf(NamedTuple):
     producer_group: str
     check_times: int
     age: timedelta
+    """Since it was stored or resumed."""
     is_lost: bool
     """Whether its segment is gone from the log."""
 

@@ -208,6 +208,7 @@ def _end(event: HalfEvent) -> str:
             index_elements=[hm.log_pos],
             set_={
                 "state": made.excluded.state,
+                "stored_at": made.excluded.stored_at,  # `resume` has moved it
                 "check_at": null(),
                 "check_client": null(),
                 "ended_at": made.excluded.ended_at,
@@ -269,9 +270,14 @@ def end(connection: Connection, event: HalfEvent, half: HalfKey, *, may_be_immun
 
 
 def resume(connection: Connection, log_pos: int) -> bool:
-    """Have a discarded half message asked about again, from 0 on and at once; False where it is not discarded."""
+    """Have a discarded half message asked about again, from 0 on and at once; False where it is not discarded.
+
+    Its age begins anew: until its next end `stored_at` is the time of the resume. By its old age the next round of the
+    checker would give it up again.
+    """
     event = HalfEvent.RESUME
-    values = {"state": target_of(event), "check_times": 0, "check_at": func.mqdb.now(), "ended_at": None}
+    now = func.mqdb.now()
+    values = {"state": target_of(event), "check_times": 0, "stored_at": now, "check_at": now, "ended_at": None}
     discarded = hm.log_pos == log_pos, hm.state == source_of(event)
     return connection.execute(update(half_message).where(*discarded).values(values)).rowcount == 1
 

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from alembic.config import Config
 
 
-def upgrade(dsn: str, revision: str = "head", *, broker_name: str | None = None) -> None:
-    """Bring the schema of a database to a revision, in one transaction; a name is given to the broker on the way.
+def upgrade(
+    dsn: str, revision: str = "head", *, broker_name: str | None = None, cluster_name: str | None = None
+) -> None:
+    """Bring the schema of a database to a revision, in one transaction; names are given to the broker on the way.
 
     Two callers at once: the second waits for the first and finds nothing to do. Raises SchemaTooNew,
     EncodingNotSupported.
@@ -39,8 +41,10 @@ def upgrade(dsn: str, revision: str = "head", *, broker_name: str | None = None)
                 _refuse_newer(current(connection))
                 _refuse_encoding(connection)
                 command.upgrade(config, revision)
-                if broker_name is not None:
-                    connection.execute(update(tables.broker).values(broker_name=broker_name))
+                names = {"broker_name": broker_name, "cluster_name": cluster_name}
+                given = {column: name for column, name in names.items() if name is not None}
+                if given:
+                    connection.execute(update(tables.broker).values(given))
         finally:
             engine.dispose()
 

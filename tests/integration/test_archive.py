@@ -168,15 +168,25 @@ def test_the_rows_of_a_segment_say_what_it_lacks(rows: list[Topics], wanted: lis
     assert archive.topics_lacking(rows, wanted) == lacking
 
 
+def is_free(connection: Connection) -> bool:
+    with archive.sole_archiver(connection) as is_sole:
+        return is_sole
+
+
 def test_one_session_archives_at_a_time(broker: Connection, engine: Engine) -> None:
     with engine.connect() as other:
-        assert archive.take_lock(broker)
-        assert not archive.take_lock(other)
+        with archive.sole_archiver(broker) as is_sole:
+            assert is_sole
+            assert not is_free(other)
+        assert is_free(other)
 
-        # A connection that is lost frees its lock, when the server has seen it.
-        broker.invalidate()
-        broker.close()
-        wait_until(lambda: archive.take_lock(other))
+
+def test_a_session_that_is_lost_archives_no_longer(broker: Connection, engine: Engine) -> None:
+    with engine.connect() as other:
+        with archive.sole_archiver(broker):
+            broker.invalidate()
+        # When the server has seen it.
+        wait_until(lambda: is_free(other))
 
 
 # -- retention ------------------------------------------------------------------------------------

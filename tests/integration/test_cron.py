@@ -1,11 +1,13 @@
 """Recurring sends: added, fired at their times, caught up, paused; and what is refused."""
 
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import pytest
 from sqlalchemy import Connection, text
+from sqlalchemy.exc import IntegrityError
 
 from mqdb.broker.admin import create_topic, delete_topic
 from mqdb.broker.cron import (
@@ -93,13 +95,13 @@ def test_messages_with_a_sharding_key_go_to_one_queue(clock: Connection) -> None
 
 def test_nothing_is_sent_before_its_time(clock: Connection) -> None:
     add(clock)
-    set_clock(clock, "2026-07-14 09:09:59")
+    set_clock(clock, "2026-07-14 09:09:30")
 
     found = fire(clock)
 
     assert (found.firings, sent(clock)) == ((), [])
     assert found.next_due_in is not None
-    assert timedelta(0) < found.next_due_in <= timedelta(seconds=1)
+    assert timedelta(0) < found.next_due_in <= timedelta(seconds=30)
 
 
 def test_a_time_is_fired_once_and_the_next_one_waits(clock: Connection) -> None:
@@ -147,7 +149,7 @@ def test_none_leaves_out_what_is_more_than_a_minute_late(clock: Connection) -> N
     add(clock, catch_up=CatchUp.NONE)
     set_clock(clock, "2026-07-14 10:01:01")
     late = fire(clock)
-    set_clock(clock, "2026-07-14 10:10:59")
+    set_clock(clock, "2026-07-14 10:10:30")
     in_time = fire(clock)
 
     assert [(firing.sent, firing.left_out) for firing in (*late.firings, *in_time.firings)] == [(0, True), (1, False)]
@@ -350,3 +352,31 @@ def test_a_name_is_taken_once(clock: Connection) -> None:
         add(clock, "@daily")
 
     assert only(clock).cron == "*/10 * * * *"
+
+
+@pytest.mark.parametrize(
+    "next_at",
+    ["-infinity", "infinity", "0044-03-15 00:00:00+00 BC", "0001-01-01 00:00:00+00", "10000-01-01 00:00:00+00"],
+)
+def test_a_time_that_no_broker_can_count_from_is_refused_and_stops_no_cron(clock: Connection, next_at: str) -> None:
+    clock.execute(text("SET timezone = 'UTC'"))
+    add(clock)
+    add(clock, name="other")
+
+    with pytest.raises(IntegrityError, match=f"cron_next_at(.|\n)*{re.escape(next_at)}"):
+        clock.execute(text("UPDATE mqdb.cron SET next_at = :next_at WHERE name = 'tick'"), {"next_at": next_at})
+
+    set_clock(clock, "2026-07-14 09:10:00")
+    assert [firing.sent for firing in fire(clock).firings] == [1, 1]
+
+
+def test_a_time_long_ago_is_due_at_once_in_any_zone(clock: Connection) -> None:
+    zones = ("Asia/Tokyo", "America/New_York")
+    for zone in zones:
+        add_cron(clock, Cron(zone.replace("/", "-"), "0 * * * *", A_MESSAGE, zone), next_time)
+    clock.execute(text("UPDATE mqdb.cron SET next_at = 'epoch'"))
+
+    found = fire(clock)
+
+    assert ([firing.sent for firing in found.firings], found.broken) == ([1, 1], {})
+    assert sent(clock) == ["2026-07-14T09:00:00Z"] * 2

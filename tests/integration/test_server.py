@@ -14,7 +14,7 @@ from mqdb.errors import BrokerMisnamed, BrokerUnavailable, IllegalState, SchemaM
 from mqdb.server import Server, keeper_config
 from mqdb.settings import load_settings
 from tests.fixtures.log import scalar
-from tests.fixtures.postgres import Database
+from tests.fixtures.postgres import Database, drop_database
 from tests.fixtures.processes import wait_until
 
 
@@ -26,24 +26,33 @@ def empty_database(postgres: EmbeddedPostgres) -> Iterator[Database]:
         database = Database(urlsplit(postgres.dsn)._replace(path="/nothing_yet").geturl())
         yield database
         database.close()
-        connection.execute("DROP DATABASE nothing_yet WITH (FORCE)")
+    drop_database(postgres, "nothing_yet")
 
 
 def sessions(database: Database) -> int:
     """How many sessions of mqdb the database has."""
     statement = """SELECT count(*) FROM pg_stat_activity
                    WHERE datname = current_database() AND application_name ^@ 'mqdb'"""
-    return int(scalar(database.connect(), statement))
+    [(count,)] = database.rows(statement)
+    return int(count)
 
 
 def test_an_empty_database_becomes_a_broker(empty_database: Database) -> None:
-    with Server(load_settings(dsn=empty_database.dsn, broker_name="broker-7")) as server:
+    with Server(load_settings(dsn=empty_database.dsn, broker_name="broker-7", cluster_name="eu.west")) as server:
         wait_until(lambda: server.is_leader)
 
         assert scalar(empty_database.connect(), "SELECT broker_name FROM mqdb.broker") == "broker-7"
+        assert scalar(empty_database.connect(), "SELECT cluster_name FROM mqdb.broker") == "eu.west"
         assert server.dsn == empty_database.dsn
         assert not server.owns_postgres
         wait_until(lambda: sessions(empty_database) >= 5)
+
+
+def test_a_broker_of_another_cluster_than_the_settings_say_is_refused(database: Database) -> None:
+    with pytest.raises(SettingInvalid, match=r"'other'.*the broker belongs to cluster 'DefaultCluster'"):
+        Server(load_settings(dsn=database.dsn, cluster_name="other")).start()
+
+    wait_until(lambda: sessions(database) == 0)
 
 
 def test_a_stopped_server_leaves_nothing_and_can_be_started_again(database: Database) -> None:

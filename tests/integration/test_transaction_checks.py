@@ -8,14 +8,17 @@ from sqlalchemy import Connection, Engine, text
 
 import mqdb
 from mqdb.broker.transaction_checks import first_unresolved_segment, open_checks, prune
+from mqdb.broker.transactions import Resolution, resolve
 from mqdb.dsn import BrokerDsn
 from mqdb.store.clients import ClientKind, Registration
+from mqdb.store.engine import transaction
 from mqdb.store.half_messages import first_prepared
 from mqdb.topic import TRANS_CHECK_MAX_TIME_TOPIC
 from mqdb.transaction import CHECK_IMMUNITY_TIME, CHECK_TIMES
+from mqdb.unique_id import format_unique_id
 from mqdb_client.instance import ClientInstance
 from tests.fixtures.broker import dispatch_all, topic
-from tests.fixtures.delay import delivered, records
+from tests.fixtures.delay import delivered, move_clock, records, stop_clock
 from tests.fixtures.log import small_segments
 from tests.fixtures.postgres import Database
 from tests.fixtures.transactions import (
@@ -24,10 +27,13 @@ from tests.fixtures.transactions import (
     SECOND,
     UNKNOWN,
     Checker,
+    HalfSent,
     halves,
     let_the_log_begin_at,
     send_half,
 )
+
+HOUR = timedelta(hours=1)
 
 
 def client(database: Database, group: str = "senders", *, checks_transactions: bool = True) -> ClientInstance:
@@ -65,6 +71,7 @@ def asked(connection: Connection, instance: ClientInstance, group: str = "sender
 
 
 def test_a_half_message_is_asked_about_when_it_is_6_s_old(broker: Connection, sender: ClientInstance) -> None:
+    stop_clock(broker)
     checker = Checker(broker)
     send_half(broker, topic(broker))
 
@@ -74,6 +81,7 @@ def test_a_half_message_is_asked_about_when_it_is_6_s_old(broker: Connection, se
 
 
 def test_it_is_asked_about_again_30_s_later(broker: Connection, sender: ClientInstance) -> None:
+    stop_clock(broker)
     checker = Checker(broker)
     send_half(broker, topic(broker))
     checker.after(7 * SECOND)
@@ -278,6 +286,7 @@ def test_what_is_older_than_messages_are_kept_is_given_up_unasked(broker: Connec
 def test_an_immunity_does_not_hold_the_log_longer_than_messages_are_kept(
     broker: Connection, immunity: str, reserved: int
 ) -> None:
+    stop_clock(broker)
     checker = Checker(broker, reserved=timedelta(hours=reserved))
     half = send_half(broker, topic(broker), properties={CHECK_IMMUNITY_TIME: immunity})
 
@@ -327,6 +336,88 @@ def test_a_committed_message_says_how_often_it_was_asked_about(broker: Connectio
 
     (copy,) = records(broker)
     assert copy["properties"][CHECK_TIMES] == "2"
+
+
+# -- resumed ----------------------------------------------------------------------------------
+
+
+def resume(connection: Connection, half: HalfSent) -> None:
+    """What a person does with a half message that was given up."""
+    resolve(connection, format_unique_id(half.unique_id), Resolution.RESUME)
+
+
+@pytest.mark.usefixtures("sender")
+def test_what_is_resumed_is_asked_about_as_long_as_a_new_one(broker: Connection) -> None:
+    checker = Checker(broker, reserved=HOUR)
+    half = send_half(broker, topic(broker))
+    assert checker.after(HOUR).discarded == [half.log_pos]
+
+    for _ in range(2):
+        resume(broker, half)
+
+        assert checker.round().asked == 1
+        assert [row["check_times"] for row in halves(broker)] == [1]
+        assert checker.after(HOUR - 10 * SECOND).asked == 1
+        assert checker.after(31 * SECOND).discarded == [half.log_pos]
+
+
+@pytest.mark.usefixtures("sender")
+def test_what_is_resumed_has_all_its_checks_again(broker: Connection) -> None:
+    checker = Checker(broker, check_max=3, reserved=HOUR)
+    half = send_half(broker, topic(broker))
+    checker.after(HOUR)
+    resume(broker, half)
+
+    rounds = [checker.after(31 * SECOND) for _ in range(4)]
+
+    assert [each.asked for each in rounds] == [1, 1, 1, 0]
+    assert rounds[-1].discarded == [half.log_pos]
+
+
+def test_what_is_resumed_with_nobody_to_ask_holds_the_log_no_longer_than_a_new_one(broker: Connection) -> None:
+    checker = Checker(broker, reserved=HOUR)
+    half = send_half(broker, topic(broker))
+    checker.after(HOUR)
+    resume(broker, half)
+
+    assert checker.after(HOUR - 10 * SECOND).postponed == 1
+    assert checker.after(31 * SECOND).discarded == [half.log_pos]
+
+
+@pytest.mark.usefixtures("sender")
+def test_a_resume_holds_up_no_checker_and_holds_for_the_next_one(broker: Connection, engine: Engine) -> None:
+    before = Checker(broker, reserved=HOUR)
+    half = send_half(broker, topic(broker))
+    before.after(2 * HOUR)
+
+    with engine.connect() as person, engine.connect() as other:
+        after = Checker(other, reserved=HOUR)
+        move_clock(person, 2 * HOUR)
+        other.execute(text("SET lock_timeout = '5s'"))
+        with transaction(person):
+            resume(person, half)
+            meanwhile = after.after(2 * HOUR)
+
+        assert (meanwhile.due, after.round().asked, before.round().due) == (0, 1, 0)
+
+
+@pytest.mark.parametrize("how", ["commit", "rollback", "give up"])
+def test_a_half_message_that_has_ended_says_when_it_was_stored(broker: Connection, how: str) -> None:
+    checker = Checker(broker, reserved=HOUR)
+    half = send_half(broker, topic(broker))
+    checker.after(HOUR)
+    (given_up,) = halves(broker)
+    resume(broker, half)
+    checker.after(31 * SECOND)
+
+    if how == "give up":
+        checker.after(HOUR)
+    else:
+        half.end(broker, {"commit": COMMIT, "rollback": ROLLBACK}[how])
+
+    (ended,) = halves(broker)
+    assert ended["stored_at"] == given_up["stored_at"]
+    assert ended["ended_at"] > given_up["ended_at"]
 
 
 # -- how long the log is kept for it ----------------------------------------------------------

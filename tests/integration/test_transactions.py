@@ -21,7 +21,7 @@ from mqdb.topic import HALF_TOPIC, TopicConfig
 from mqdb.transaction import CHECK_IMMUNITY_TIME, HalfState, LocalTransactionState
 from mqdb.unique_id import format_unique_id
 from tests.fixtures.broker import append, topic
-from tests.fixtures.delay import delivered, move_clock, records
+from tests.fixtures.delay import delivered, move_clock, records, stop_clock
 from tests.fixtures.log import small_segments
 from tests.fixtures.postgres import Database
 from tests.fixtures.transactions import COMMIT, ROLLBACK, SECOND, UNKNOWN, Checker, halves, send_half
@@ -148,6 +148,7 @@ def test_an_end_after_the_immunity_is_refused_unless_it_answers_a_check(
 
 @pytest.mark.parametrize(("immunity", "age"), [("10", 9), ("soon", 1_000)], ids=str)
 def test_an_end_within_the_immunity_and_without_a_number_is_taken(broker: Connection, immunity: str, age: int) -> None:
+    stop_clock(broker)
     half = send_half(broker, topic(broker), properties={CHECK_IMMUNITY_TIME: immunity})
     move_clock(broker, age * SECOND)
 

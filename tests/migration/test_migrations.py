@@ -19,7 +19,7 @@ from mqdb.errors import EncodingNotSupported, SchemaMissing, SchemaTooNew, Schem
 from mqdb.store import migrations, tables
 from mqdb.store.engine import create_engine
 from tests.fixtures.log import Connection, append, create_topic
-from tests.fixtures.postgres import Database
+from tests.fixtures.postgres import Database, drop_database, query
 
 #: What the tables are made of, as kind and text.
 CATALOG = """
@@ -73,17 +73,11 @@ UNION ALL SELECT 'row', version_num FROM mqdb.alembic_version
 @pytest.fixture
 def empty_database(postgres: EmbeddedPostgres) -> Iterator[Database]:
     """A database without anything in it."""
-    with connected(Database(postgres.dsn)) as connection:
-        connection.execute("CREATE DATABASE empty TEMPLATE template0")
-        database = Database(urlsplit(postgres.dsn)._replace(path="/empty").geturl())
-        yield database
-        database.close()
-        connection.execute("DROP DATABASE empty WITH (FORCE)")
-
-
-def connected(database: Database) -> Connection:
-    """A connection for a `with` statement; autocommit."""
-    return database.connect()
+    query(postgres.dsn, "create database empty template template0")
+    database = Database(urlsplit(postgres.dsn)._replace(path="/empty").geturl())
+    yield database
+    database.close()
+    drop_database(postgres, "empty")
 
 
 def catalog(connection: Connection, *, without: Collection[str] = ()) -> list[str]:

@@ -5,11 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from mqdb.broker.cron import list_crons, resume_cron
 from mqdb.embedded import EmbeddedPostgres, attach
 from mqdb.errors import SchemaTooOld
 from mqdb.server import Server
+from mqdb.service.cron_times import next_time
 from mqdb.settings import load_settings
 from mqdb.store import migrations
+from mqdb.store.engine import create_engine
 from mqdb_client import Message, Producer
 from tests.fixtures.command_line import Place
 from tests.fixtures.postgres import Database, query, quick_home
@@ -136,3 +139,36 @@ def test_what_people_have_granted_on_the_view_and_built_upon_it_stays(older: Dat
 
     assert query(older.dsn, "SELECT has_table_privilege('public', 'mqdb.message', 'SELECT')")
     assert query(older.dsn, "SELECT count(*) FROM public.paid") == 0
+
+
+@pytest.mark.parametrize("means", ["mqdb", "SQL by hand"])
+def test_crons_out_of_bounds_are_paused_and_the_others_stay_as_they_are(empty_database: Database, means: str) -> None:
+    before = "0013"
+    migrations.upgrade(empty_database.dsn, before)
+    times = {
+        "a": "-infinity",
+        "b": "0044-03-15 00:00:00+00 BC",
+        "c": "1969-12-31 23:59:59+00",
+        "d": "9999-01-01 00:00:00+00",
+        "e": "infinity",
+        "f": "1970-01-01 00:00:00+00",
+        "g": "9998-12-31 23:59:59+00",
+    }
+    older = empty_database.connect()
+    older.cursor().executemany(
+        "INSERT INTO mqdb.cron (name, cron, topic, body, next_at) VALUES (%s, '@daily', 'orders', 'a', %s)",
+        list(times.items()),
+    )
+
+    if means == "mqdb":
+        migrations.upgrade(empty_database.dsn)
+    else:
+        older.execute(migrations.upgrade_sql(since=before).encode())
+
+    engine = create_engine(empty_database.dsn)
+    with engine.connect() as connection:
+        crons = list_crons(connection)
+        assert [each.name for each in crons if each.is_paused] == ["a", "b", "c", "d", "e"]
+        assert [each.next_at.year for each in crons if not each.is_paused] == [1970, 9998]
+        assert all(resume_cron(connection, each.name, next_time) > each.next_at for each in crons if each.is_paused)
+    engine.dispose()

@@ -191,6 +191,7 @@ def test_an_unknown_argument_is_refused() -> None:
         ("disk_clean_forcibly_percent", "74", "less than disk_max_used_space_percent, which is 75"),
         ("broker_name", "broker a", "letters, digits"),
         ("cluster_name", "a;b", "letters, digits"),
+        ("cluster_name", "room@eu", "'room@eu_REPLY_TOPIC': holds '@'"),
         ("dsn", "mysql://h/db", "write postgresql://"),
         ("pool_dsn", "postgresql://pooler/db", "set dsn as well"),
     ],

@@ -45,16 +45,16 @@ def replay(
     """Send messages of the archive, or of a topic, to a topic once more.
 
     All are stored at once, or none. A replay that is run again with the same
-    --write-id, after a crash for instance, sends nothing twice. Each copy says in
-    its property [bold]REPLAY_OF[/bold] where it came from, as topic:queue:offset. The messages of
-    a queue stay in their order. The topic TO has to be there.
+    --write-id, after a crash for instance, sends nothing twice. Each copy says
+    in its property [bold]REPLAY_OF[/bold] where it came from, as topic:queue:offset.
+    The messages of a queue stay in their order. The topic TO has to be there.
 
     \b
     [bold]Examples[/bold]
-      mqdb spark replay orders orders_again --write-id again-1 --since 2h
-      mqdb spark replay orders orders_again --write-id again-2 --offsets 0:100-200 --offsets 1:90-180
-      mqdb spark replay orders orders_2025 --write-id y25 --archive --since 2025-01-01 --until 2026-01-01
-      mqdb spark replay orders orders_again --write-id again-3 --archive --dry-run
+      mqdb spark replay orders again --write-id a1 --since 2h
+      mqdb spark replay orders again --write-id a2 --offsets 0:0-9 --offsets 1:5-7
+      mqdb spark replay orders again --write-id a3 --archive --since 2026-07-14
+      mqdb spark replay orders again --write-id a4 --archive --dry-run
     """
     settings = start(context)
     begin, end = (
