@@ -17,6 +17,7 @@ pytest_plugins = [
     "tests.fixtures.lite_pull",
     "tests.fixtures.orderly",
     "tests.fixtures.producers",
+    "tests.fixtures.appends",
     "tests.fixtures.retries",
     "tests.fixtures.transactional",
     "tests.fixtures.transactions",

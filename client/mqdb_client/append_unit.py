@@ -5,11 +5,12 @@ beside it.
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
+from uuid import UUID
 
-from mqdb.broker.outcome import Backend
-from mqdb.errors import MqdbError
+from mqdb.broker.outcome import Backend, StoredAt
 from mqdb.message import SendStatus
 from mqdb.store.commit_log import Record
 
@@ -25,31 +26,33 @@ class OutcomeUnknown(Exception):
         self.reason = reason
         self.backend = backend
         self.after_pos = after_pos
+        #: What was found of its messages, once somebody has looked for them: final, as `settle` tells it.
+        self.found: Mapping[UUID, StoredAt] | None = None
 
 
 class UnitState(Enum):
     """Whose turn it is with a unit."""
 
     WAITING = auto()
-    LEADING = auto()  #: its thread appends, for itself and for those it takes along
-    TAKEN = auto()  #: in the statement of another thread, which the server was asked to run
-    APART = auto()  #: out of a statement that was refused, and to go into a smaller one
+    LEADING = auto()  #: new; or its own thread is to append it, and takes others along
+    TAKEN = auto()  #: in a statement of another thread, which the server was asked to run
+    APART = auto()  #: out of a statement that has stored nothing, and to go into another one
     DONE = auto()
-    ABANDONED = auto()  #: its thread waits no longer
+    #: Its time was over, or its thread interrupted: it was told so, and what comes later is for nobody.
+    ABANDONED = auto()
 
 
-class Unit:
+class Unit(ABC):
     """Records that go together, and what becomes of them: `positions` and `status`, or `error`.
 
     `deadline` is of time.monotonic, `timeout_seconds` is for an error's sentence. One that is not patient does not
-    wait for a connection that is lost. The state changes under the guard of the group append only.
+    wait for a connection that is lost. `state` changes under the guard of the group append only.
     """
 
     __slots__ = (
         "deadline",
         "done",
         "error",
-        "has_waited",
         "is_patient",
         "positions",
         "state",
@@ -62,29 +65,28 @@ class Unit:
     #: Where its records are, in their order, and what their commit has waited for; set when they are stored.
     positions: Sequence[int]
     status: SendStatus
-    state: UnitState
 
     def __init__(self, topic: str, deadline: float, timeout_seconds: float, is_patient: bool = True) -> None:
         self.topic = topic
         self.deadline = deadline
         self.timeout_seconds = timeout_seconds
         self.is_patient = is_patient
-        #: Released when its thread has to lead, or finds a result; None for one that leads from the start.
+        self.state = UnitState.LEADING
+        #: Released when it has ended, for the thread that waits for it.
         self.turn: threading.Lock | None = None
-        #: Called when it has ended, for a unit that no thread waits for.
+        #: Called when it has ended, for a unit that no thread waits for; None from then on.
         self.done: Callable[[], None] | None = None
-        self.has_waited = False
-        self.error: MqdbError | OutcomeUnknown | None = None
+        self.error: Exception | None = None
 
+    @abstractmethod
     def records(self) -> Sequence[Record]:
         """Its records, of one topic; made when they are first asked for.
 
         Mostly that is in the thread that leads: one that makes those of many, one after the other, takes a third of
-        the time that it costs many threads to make one each.
+        the time that it costs many threads to make one each. What it raises is the outcome of this unit alone.
         """
-        raise NotImplementedError
 
     def succeed(self, positions: Sequence[int], status: SendStatus) -> None:
-        """They are stored. Called by the thread that leads, like `records`."""
+        """They are stored. Called by the thread that leads, or that finds it out."""
         self.positions = positions
         self.status = status

@@ -14,6 +14,7 @@ from mqdb_client.durability import Durability, durable
 from mqdb_client.group_append import GroupAppend
 from mqdb_client.held_connection import HeldConnection, NotRun, Overdue
 from mqdb_client.instance import ClientInstance
+from mqdb_client.waking import Waking
 
 T = TypeVar("T")
 
@@ -24,21 +25,25 @@ _MOST_GONE: Final = 16
 class BrokerLink:
     """Opened once, closed once. Any thread may use it between. Deadlines are of time.monotonic."""
 
-    def __init__(self, instance: ClientInstance, durability: Durability) -> None:
-        """Connects to nothing yet. Raises ParameterInvalid for a durability that a pooler cannot give."""
+    def __init__(self, instance: ClientInstance, durability: Durability, waking: Waking) -> None:
+        """Connects to nothing yet. Raises ParameterInvalid for a durability that a pooler cannot give.
+
+        `waking` is shared by the ways of one producer: their threads run in one interpreter.
+        """
         self.instance = instance
         self.name = instance.broker_name
         connect = durable(instance.connect, durability, instance.pool_dsn)
         # Behind a pooler each statement may meet another backend.
         connect = connect if instance.pool_dsn else partial(_introduced, connect)
         self.connection = HeldConnection(connect, instance.target)
-        self.appends = GroupAppend(self.connection, _backend_on)
+        self.appends = GroupAppend(self.connection, waking, _backend_on)
         #: Backends of lost connections that are known to have ended; the last few.
         self.gone: deque[Backend] = deque(maxlen=_MOST_GONE)
         self._questions = HeldConnection(instance.connect, instance.target)
 
     def open(self) -> None:
-        """Begin to connect."""
+        """Begin to connect. Raises RuntimeError where a thread cannot be started."""
+        self.appends.open()
         self.connection.open()
 
     def close(self) -> None:

@@ -1,14 +1,16 @@
 """Group append: the sends of many threads in few statements.
 
 A thread that finds nobody at work appends at once, itself, with no hand-off. While its statement is under way others
-gather; when it ends, the one that has waited longest appends for all of them, and so on:
+gather; when it ends, a thread of the group append's own appends for all of them, and for those who gather meanwhile:
 
-    thread 1   ├── append 1 ──┤
-    thread 2       ╎ waits    ├── append 2, 3 and 4 ──┤
-    thread 3           ╎ waits                        ┤
-    thread 4             ╎ waits                      ┤
+    thread 1    ├── append 1 ──┤ ▶ goes on
+    thread 2        ╎ waits                              ┤ ▶ wakes 3
+    thread 3            ╎ waits                             ┤ ▶ wakes 4
+    thread 4              ╎ waits                              ┤ ▶ wakes the own thread
+    own thread                 ├── append 2, 3 and 4 ──┤          ├── append what has gathered ──┤
 
-A thread may also hand its unit in and go on; when such a unit has to lead, a thread of the group append does that.
+Each one that is woken wakes the next: woken all at once, they would fight for the interpreter, and on two cores that
+costs more than all the work on their messages. A thread may also hand its unit in and go on; the own thread appends it.
 
 What gathers is bounded by the threads that wait, for each brings one unit, and by the limits on what is handed in
 (`async_send`). A unit is one message, or the messages of one batch: stored as a whole or not at all, whatever becomes
@@ -21,6 +23,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from itertools import chain
 from queue import SimpleQueue
 from typing import Final, TypeVar
@@ -45,6 +48,7 @@ from mqdb_client.append_unit import OutcomeUnknown, Unit, UnitState
 from mqdb_client.batch import record_size
 from mqdb_client.durability import committed
 from mqdb_client.held_connection import HeldConnection, NotRun, Overdue
+from mqdb_client.waking import Waking
 
 logger = logging.getLogger(__name__)
 
@@ -54,11 +58,13 @@ T = TypeVar("T")
 MAX_GATHERED_MESSAGES: Final = 1_024
 MAX_GATHERED_BYTES: Final = 4 * 1024 * 1024
 
-# Of the send timeout: with less than that left, nobody begins to append for others.
-_SHARE_TO_LEAD: Final = 0.05
+# Of the send timeout: with less than that left, nobody's deadline becomes that of a statement for others. More than is
+# left when a statement is cancelled, or the next one of the same age would be cut off at once.
+_SHARE_TO_LEAD: Final = 0.12
 
-# While there is no connection: how late one that was handed in learns that its time is up.
-_LATENESS_SECONDS: Final = 0.05
+# How long the own thread waits at most for those who are to be woken before it: user's code may keep the interpreter,
+# or Ctrl-C hit one of them before it has woken the next.
+_LONGEST_WAKING_SECONDS: Final = 0.01
 
 # Classes of SQLSTATE that a single row can cause: data exception, integrity violation, program limit.
 _FAULTS_OF_A_ROW: Final = ("22", "23", "54")
@@ -68,10 +74,14 @@ class GroupAppend:
     """Appends on one connection. Any thread may call it."""
 
     def __init__(
-        self, held: HeldConnection, backend_on: Callable[[Connection], Backend | None] = lambda _connection: None
+        self,
+        held: HeldConnection,
+        waking: Waking,
+        backend_on: Callable[[Connection], Backend | None] = lambda _connection: None,
     ) -> None:
         """`backend_on` tells the backend of a connection of `held`, for an OutcomeUnknown."""
         self._held = held
+        self._waking = waking
         self._backend_on = backend_on
         #: A backend that has appended, and the last position that it told.
         self._newest: tuple[Backend | None, int] = (None, 0)
@@ -80,139 +90,196 @@ class GroupAppend:
         self._guard = threading.Lock()
         self._idle = threading.Condition(self._guard)
         self._is_busy = False
+        #: The one whose own thread is at work; None while the thread of this group append is, or nobody.
+        self._leading: Unit | None = None
         self._is_closed = False
         self._waiting: deque[Unit] = deque()
-        #: Done, and not told so yet.
-        self._untold: deque[Unit] = deque()
-        self._to_lead: SimpleQueue[Unit | None] = SimpleQueue()
-        self._leader: threading.Thread | None = None
+        #: What the one who leads has taken, while it is at work.
+        self._batch: list[Unit] = []
+        #: What to call for those that have ended, and have not been told so yet.
+        self._untold: deque[Callable[[], None]] = deque()
+        self._thread: threading.Thread | None = None
+        #: For the own thread: True, to append for those who wait; False, to end.
+        self._work: SimpleQueue[bool] = SimpleQueue()
+
+    def open(self) -> None:
+        """Start the own thread. Raises RuntimeError where none can be started."""
+        thread = threading.Thread(target=self._lead_for_others, name="mqdb-group-append", daemon=True)
+        thread.start()
+        self._thread = thread
 
     def append(self, unit: Unit) -> None:
         """Append the records of a unit: all are stored, or none.
 
-        Raises what `mqdb.broker.send.append` raises; SendGivenUp, or why there is no connection, at the deadline;
-        OutcomeUnknown.
+        Raises what `mqdb.broker.send.append` raises; SendGivenUp, or why there is no connection, when its time is
+        over or as good as that, and at once for one that is not patient; OutcomeUnknown.
         """
-        with self._guard:
-            self._enter(unit)
-        if unit.state is UnitState.LEADING if unit.turn is None else self._follow(unit, unit.turn):
-            self._lead(unit)
+        try:
+            with self._guard:
+                self._enter(unit)
+            if unit.state is UnitState.LEADING:
+                self._lead([unit], unit)
+            elif unit.turn is not None:
+                self._follow(unit, unit.turn)
+        finally:
+            try:
+                if self._leading is unit:  # also after Ctrl-C on the way there
+                    with self._guard:
+                        self._hand_over()
+            finally:
+                if self._leading is unit:  # Ctrl-C on the way here
+                    self._work.put(True)
         if unit.error is not None:
             raise unit.error
 
     def hand_in(self, unit: Unit, done: Callable[[], None]) -> None:
-        """Have a unit appended, and `done` called, soon after the deadline at the latest.
+        """Have a unit appended, and `done` called when it has ended.
 
-        `done` is called in a thread that appends and has to be quick; it must not come back here.
+        `done` is called in any thread that comes here, this one included, and has to be quick; it must not come back
+        here. At its deadline it ends by `end_late`, which somebody has to call from time to time.
         """
         unit.done = done
         with self._guard:
-            if self._leader is None and not self._is_closed:
-                leader = threading.Thread(target=self._lead_handed_in, name="mqdb-group-append", daemon=True)
-                leader.start()  # which may fail
-                self._leader = leader
             self._enter(unit)
+
+    def end_late(self) -> None:
+        """End those that were handed in and whose time is up, whatever the statement under way is waiting for."""
+        now = time.monotonic()
+        with self._guard:
+            late = [unit for unit in (*self._waiting, *self._batch) if unit.done is not None and unit.deadline <= now]
+            for unit in late:
+                self._end_at_deadline(unit)
+            if late:
+                self._drop_ended()
+        self._tell()
 
     def close(self) -> None:
         """Refuse what comes from now on, and wait for what is under way: until its deadline at most."""
         with self._guard:
             self._is_closed = True
             self._idle.wait_for(lambda: not self._is_busy)
-        if self._leader is not None:
-            self._to_lead.put(None)
-            self._leader.join()
+        if self._thread is not None:
+            self._work.put(False)
+            self._thread.join()
 
     def _enter(self, unit: Unit) -> None:
         if self._is_closed:
             raise IllegalState("the producer", "shut down")
-        if not self._is_busy:
+        if not self._is_busy and unit.done is None:
+            self._leading = unit
             self._is_busy = True
-            self._wake(unit, UnitState.LEADING)
-        elif unit.is_patient or not self._held.is_lost:
+        elif self._is_busy and not unit.is_patient and (why := self._held.why_lost) is not None:
+            # The one that leads waits for a connection.
+            self._end_as_failed([unit], lambda unit: self._not_stored(unit, why), None)
+            self._tell()
+        else:
             if unit.done is None:
                 unit.turn = threading.Lock()
                 unit.turn.acquire()
-            unit.has_waited = True
             unit.state = UnitState.WAITING
             self._waiting.append(unit)
-        else:  # the one that leads waits for a connection
-            unit.error = self._not_stored(unit, self._held.why_lost)
-            self._wake(unit, UnitState.DONE)
+            if not self._is_busy:
+                self._is_busy = True
+                self._work.put(True)
 
-    def _wake(self, unit: Unit, state: UnitState) -> None:
-        unit.state = state
-        if unit.done is None:
-            # Not held any more by one whose time was up in the moment in which it was told to lead.
-            if unit.turn is not None and unit.turn.locked():
-                unit.turn.release()
-        elif state is UnitState.LEADING:
-            self._to_lead.put(unit)
-        else:
-            unit.done()
+    # -- waiting ------------------------------------------------------------------------------
 
-    def _lead_handed_in(self) -> None:
-        while (unit := self._to_lead.get()) is not None:
-            try:
-                self._lead(unit)
-            except Exception:
-                # Its unit has been told; those that come later need this thread.
-                logger.exception("an append failed in an unforeseen way")
-
-    # -- taking turns -------------------------------------------------------------------------
-
-    def _follow(self, unit: Unit, turn: threading.Lock) -> bool:
-        """Wait; True when it is this thread's turn to lead, False when there is a result."""
+    def _follow(self, unit: Unit, turn: threading.Lock) -> None:
+        """Wait until it has ended, or its time is up."""
+        is_woken = False
         try:
-            if turn.acquire(timeout=max(0.0, unit.deadline - time.monotonic())):
-                return unit.state is UnitState.LEADING
+            is_woken = turn.acquire(timeout=max(0.0, unit.deadline - time.monotonic()))
+            if not is_woken:
+                with self._guard:  # unless it has ended in this moment
+                    self._end_at_deadline(unit)
+                    self._drop_ended()
         except BaseException:  # Ctrl-C
             with self._guard:
-                if unit.state is UnitState.LEADING:
-                    self._pass_on()
-                self._abandon(unit)
+                if unit.state is not UnitState.DONE:
+                    unit.state = UnitState.ABANDONED
+                self._drop_ended()
             raise
-        with self._guard:  # time is up, unless it was told something in this moment
-            if unit.state in (UnitState.WAITING, UnitState.APART):
-                unit.error = self._not_stored(unit, self._held.why_lost)
-            elif unit.state is UnitState.TAKEN:
-                unit.error = self._unknown("no answer in time")
-            else:
-                return unit.state is UnitState.LEADING
-            self._abandon(unit)
-            return False
+        finally:
+            if is_woken:
+                self._waking.pass_on()
+            elif unit.state is UnitState.DONE:
+                self._waking.leave(turn)
 
-    def _abandon(self, unit: Unit) -> None:
-        if unit.state is UnitState.WAITING:
-            self._waiting.remove(unit)
+    def _end_at_deadline(self, unit: Unit) -> None:
+        if unit.state in (UnitState.WAITING, UnitState.APART):
+            error: MqdbError | OutcomeUnknown = self._not_stored(unit, self._held.why_lost)
+        elif unit.state is UnitState.TAKEN:
+            error = self._unknown("no answer in time")
+        else:
+            return
+        unit.error = error
         unit.state = UnitState.ABANDONED
+        if unit.done is not None:
+            self._untold.append(unit.done)
+            unit.done = None
 
-    def _lead(self, leader: Unit) -> None:
-        batch = [leader]
+    def _drop_ended(self) -> None:
+        """Out of those who wait: whoever has left or was told so."""
+        self._waiting = deque(unit for unit in self._waiting if unit.state is UnitState.WAITING)
+
+    # -- leading ------------------------------------------------------------------------------
+
+    def _lead_for_others(self) -> None:
+        while self._work.get():
+            try:
+                self._lead_next()
+            except Exception:
+                # Its units have been told; those that come later need this thread.
+                logger.exception("an append failed in an unforeseen way")
+
+    def _lead_next(self) -> None:
         try:
-            if self._has_time(leader):
-                self._store(batch, leader, self._take_along)
-            else:
-                self._give_up(batch, leader, self._held.why_lost)
+            first = self._first_with_time()
+            if first is not None:
+                self._lead([], first)
+            self._await_woken()
+        finally:
+            with self._guard:
+                self._hand_over()
+
+    def _first_with_time(self) -> Unit | None:
+        """The first of those who wait whose deadline can be that of a statement; those before it are given up."""
+        late = []
+        with self._guard:
+            while self._waiting and not self._has_time(self._waiting[0]):
+                late.append(self._waiting.popleft())
+            first = self._waiting[0] if self._waiting else None
+        if late:
+            self._fail(late, lambda unit: self._not_stored(unit, self._held.why_lost), None)
+        return first
+
+    def _lead(self, batch: list[Unit], timekeeper: Unit) -> None:
+        """Append a batch and those who wait, by the deadline of `timekeeper`: the one of the batch, or of those."""
+        self._batch = batch
+        try:
+            self._store(batch, timekeeper, partial(self._take_along, timekeeper))
         except BaseException as error:  # Ctrl-C in the thread that leads must not strand the others
             reason = f"{type(error).__name__} in the thread that sent it along"
             asked = [unit for unit in batch if unit.state in (UnitState.LEADING, UnitState.TAKEN)]
-            self._fail(asked, lambda _: self._unknown(reason), error)
+            self._fail(asked or [timekeeper], lambda _: self._unknown(reason), error)
             raise
         finally:
             self._tell()
             with self._guard:
-                self._put_back(batch, UnitState.APART)
-                self._pass_on()
+                self._put_back(batch)
+                self._batch = []
 
-    def _has_time(self, leader: Unit) -> bool:
-        """Whether one that has waited has some time left: the end of its time would end the others' statement."""
-        seconds_left = leader.deadline - time.monotonic()
-        return not leader.has_waited or seconds_left >= leader.timeout_seconds * _SHARE_TO_LEAD
+    def _has_time(self, unit: Unit) -> bool:
+        """Whether it has some time left: the end of its time would end the others' statement."""
+        return unit.deadline - time.monotonic() >= unit.timeout_seconds * _SHARE_TO_LEAD
 
-    def _take_along(self, batch: list[Unit], backend: Backend | None) -> list[Record]:
-        """Take those who wait into the statement that `backend` is about to be asked to run; its records."""
-        records = list(batch[0].records())
-        if not self._waiting:
+    def _take_along(self, timekeeper: Unit, batch: list[Unit], backend: Backend | None) -> list[Record]:
+        """Take those who wait into the statement that `backend` is about to be asked to run; its records.
+
+        Nobody is taken where the wait for the connection has left the timekeeper no time for others.
+        """
+        records = list(batch[0].records()) if batch else []
+        if not self._waiting or not self._has_time(timekeeper):
             self._asked = backend
             return records
         bytes_left = MAX_GATHERED_BYTES - sum(map(record_size, records))
@@ -221,36 +288,50 @@ class GroupAppend:
             now = time.monotonic()
             while self._waiting:
                 unit = self._waiting[0]
-                if unit.done is not None and unit.deadline <= now:
-                    # No thread of its own ends it at its deadline, and nothing is stored after that.
-                    self._end_as_failed([self._waiting.popleft()], lambda late: self._not_stored(late, None), None)
+                if unit.done is not None and unit.deadline <= now:  # nothing is stored after that
+                    self._end_at_deadline(self._waiting.popleft())
                     continue
                 try:
                     more = unit.records()
-                except Exception:  # noqa: BLE001 - raised again in its own thread, when that leads
-                    break
+                except Exception as error:  # noqa: BLE001 - its own thread raises it
+                    unit.error = error
+                    self._end([self._waiting.popleft()])
+                    continue
                 bytes_left -= sum(map(record_size, more))
-                if bytes_left < 0 or len(records) + len(more) > MAX_GATHERED_MESSAGES:
+                if records and (bytes_left < 0 or len(records) + len(more) > MAX_GATHERED_MESSAGES):
                     break
                 records += more
                 batch.append(unit)
                 unit.state = UnitState.TAKEN
                 self._waiting.popleft()
+        self._tell()
         return records
 
     def _take_again(self, part: list[Unit], backend: Backend | None) -> list[Record]:
         """The same for a part of a statement that was refused; who does not wait any more is left out."""
         with self._guard:
             self._asked = backend
-            part[:] = [unit for unit in part if unit.state is not UnitState.ABANDONED]
+            part[:] = [unit for unit in part if unit.state not in (UnitState.DONE, UnitState.ABANDONED)]
             for unit in part:
                 if unit.state is UnitState.APART:
                     unit.state = UnitState.TAKEN
         return list(chain.from_iterable(unit.records() for unit in part))
 
-    def _pass_on(self) -> None:
+    def _await_woken(self) -> None:
+        """Let those who are woken come first: they are done with then, and many are back to be taken along."""
+        turn = threading.Lock()
+        turn.acquire()
+        self._waking.add_last(turn)
+        self._waking.begin()
+        if turn.acquire(timeout=_LONGEST_WAKING_SECONDS):
+            self._waking.pass_on()
+        else:
+            self._waking.leave(turn)  # whatever became of the one who should have: it goes on from here
+
+    def _hand_over(self) -> None:
+        self._leading = None
         if self._waiting:
-            self._wake(self._waiting.popleft(), UnitState.LEADING)
+            self._work.put(True)
             return
         self._is_busy = False
         if self._is_closed:
@@ -259,11 +340,11 @@ class GroupAppend:
     # -- storing ------------------------------------------------------------------------------
 
     def _store(
-        self, units: list[Unit], leader: Unit, take: Callable[[list[Unit], Backend | None], list[Record]]
+        self, units: list[Unit], timekeeper: Unit, take: Callable[[list[Unit], Backend | None], list[Record]]
     ) -> None:
         """Append units by one statement, or by several where one of them spoils it for the others.
 
-        `take` is called when there is a connection, and changes the list: until then nobody is bound to this leader.
+        `take` is called when there is a connection, and changes the list: until then nobody is bound to it.
         """
 
         def work(connection: Connection) -> tuple[list[int], SendStatus]:
@@ -273,12 +354,12 @@ class GroupAppend:
             return committed(connection, lambda connection: append(connection, records, units[0].topic))
 
         try:
-            positions, status = self._run(work, leader)
+            positions, status = self._run(work, timekeeper)
         except NotRun as not_run:
-            self._give_up(units, leader, not_run.error)
+            self._give_up(units, timekeeper, not_run.error)
         except Overdue as overdue:
             if overdue.is_undone:
-                self._give_up(units, leader, None)
+                self._give_up(units, timekeeper, None)
             else:
                 self._fail(units, lambda _: self._unknown("no answer in time"), overdue.__cause__)
         except BrokerUnavailable as error:
@@ -289,64 +370,41 @@ class GroupAppend:
             if parts:
                 self._set_apart(units)
             for part in parts:
-                self._store(part, leader, self._take_again)
+                self._store(part, timekeeper, self._take_again)
             if not parts:
                 refusal = error
                 self._fail(units, lambda _: copy.copy(refusal), error.__cause__)
         else:
             self._succeed(units, positions, status)
 
-    def _run(self, work: Callable[[Connection], T], leader: Unit) -> T:
-        """As HeldConnection.run. While a patient leader waits for a connection, those who are not turn elsewhere."""
+    def _run(self, work: Callable[[Connection], T], timekeeper: Unit) -> T:
+        """As HeldConnection.run. While a patient one waits for a connection, those who are not turn elsewhere."""
         while True:
             try:
-                return self._held.run(work, leader.deadline, is_patient=False)
+                return self._held.run(work, timekeeper.deadline, is_patient=False)
             except NotRun as not_run:
-                if not leader.is_patient or time.monotonic() >= leader.deadline:
+                if not timekeeper.is_patient or time.monotonic() >= timekeeper.deadline:
                     raise
                 self._dismiss_impatient(not_run.error)
-                self._wait_connected(leader)
-
-    def _wait_connected(self, leader: Unit) -> None:
-        """Raises NotRun at the leader's deadline. Of those handed in some may have less time left than it has."""
-        while True:
-            until = min(leader.deadline, time.monotonic() + _LATENESS_SECONDS)
-            try:
-                return self._held.wait_connected(until)
-            except NotRun as not_run:
-                if until >= leader.deadline or isinstance(not_run.error, IllegalState):
-                    raise
-                self._end_late(not_run.error)
-
-    def _end_late(self, why: MqdbError | None) -> None:
-        """No thread of its own ends a unit that was handed in."""
-        now = time.monotonic()
-        with self._guard:
-            late = [unit for unit in self._waiting if unit.done is not None and unit.deadline <= now]
-            for unit in late:
-                self._waiting.remove(unit)
-            self._end_as_failed(late, lambda unit: self._not_stored(unit, why), None)
-        self._tell()
+                self._held.wait_connected(timekeeper.deadline)
 
     def _dismiss_impatient(self, why: MqdbError | None) -> None:
         with self._guard:
-            patient = [unit for unit in self._waiting if unit.is_patient]
             impatient = [unit for unit in self._waiting if not unit.is_patient]
-            self._waiting.clear()
-            self._waiting.extend(patient)
             self._end_as_failed(impatient, lambda unit: self._not_stored(unit, why), None)
         self._tell()
 
     def _succeed(self, units: list[Unit], positions: list[int], status: SendStatus) -> None:
         begin = 0
+        stored = []
         with self._guard:
             for unit in units:
                 end = begin + len(unit.records())
                 if unit.state is not UnitState.ABANDONED:
                     unit.succeed(positions[begin:end], status)
-                    unit.state = UnitState.DONE
-                    self._untold.append(unit)
+                    stored.append(unit)
                 begin = end
+            self._end(stored)
             if positions:
                 # Not before: one who has not been told yet would be looked for above its own position.
                 self._newest = (self._asked, positions[-1])
@@ -362,25 +420,40 @@ class GroupAppend:
     def _end_as_failed(
         self, units: list[Unit], error_of: Callable[[Unit], MqdbError | OutcomeUnknown], cause: BaseException | None
     ) -> None:
+        failed = [unit for unit in units if unit.state not in (UnitState.DONE, UnitState.ABANDONED)]
+        for unit in failed:
+            # Each thread raises an error of its own: they would write over each other's traceback.
+            unit.error = error_of(unit)
+            unit.error.__cause__ = cause
+        had_waited = any(unit.state is UnitState.WAITING for unit in failed)
+        self._end(failed)
+        if had_waited:
+            self._drop_ended()
+
+    def _end(self, units: list[Unit]) -> None:
+        """They have an outcome; `_tell` has to follow."""
         for unit in units:
-            if unit.state not in (UnitState.DONE, UnitState.ABANDONED):
-                # Each thread raises an error of its own: they would write over each other's traceback.
-                unit.error = error_of(unit)
-                unit.error.__cause__ = cause
-                unit.state = UnitState.DONE
-                self._untold.append(unit)
+            unit.state = UnitState.DONE
+            if unit.done is not None:
+                self._untold.append(unit.done)
+                unit.done = None
+            elif unit.turn is not None:
+                self._waking.add(unit.turn)
 
     def _tell(self) -> None:
-        # Without the guard: those who are woken while it is held would only wait for it.
-        while self._untold:
-            self._wake(self._untold.popleft(), UnitState.DONE)
+        # Where that can be, without the guard: those who are woken while it is held would only wait for it.
+        self._waking.begin()
+        while True:
+            try:
+                done = self._untold.popleft()
+            except IndexError:
+                return
+            done()
 
-    def _give_up(self, units: list[Unit], leader: Unit, why: MqdbError | None) -> None:
-        """Nothing is stored, and the leader's time is up. The others have time left, and wait again."""
-        if leader in units:
-            self._fail([leader], lambda unit: self._not_stored(unit, why), None)
-        with self._guard:
-            self._put_back(units, UnitState.TAKEN, UnitState.APART)
+    def _give_up(self, units: list[Unit], timekeeper: Unit, why: MqdbError | None) -> None:
+        """Nothing is stored, and the timekeeper's time is up. The others have time left, and are to wait again."""
+        self._fail([timekeeper], lambda unit: self._not_stored(unit, why), None)
+        self._set_apart(units)
 
     def _set_apart(self, units: list[Unit]) -> None:
         with self._guard:
@@ -388,9 +461,9 @@ class GroupAppend:
                 if unit.state is UnitState.TAKEN:
                     unit.state = UnitState.APART
 
-    def _put_back(self, units: list[Unit], *states: UnitState) -> None:
+    def _put_back(self, units: list[Unit]) -> None:
         for unit in reversed(units):
-            if unit.state in states:
+            if unit.state is UnitState.APART:
                 unit.state = UnitState.WAITING
                 self._waiting.appendleft(unit)
 

@@ -116,8 +116,11 @@ class HeldConnection:
         """`target` is where `connect` leads, for an error's sentence."""
         self._connect = connect
         self._target = target
-        self._turn = threading.Lock()
-        self._changed = threading.Condition()
+        # Reentrant, so that whoever has taken it can give it back also where Ctrl-C comes as it is taken.
+        self._turn = threading.RLock()
+        # Entered by itself: Ctrl-C may come while a Condition is, whose __enter__ is Python, and would leave it locked.
+        self._guard = threading.RLock()
+        self._changed = threading.Condition(self._guard)
         self._link: _Link | None = None
         self._lost: list[_Link] = []
         #: Why there is no connection; None while there is one, or where it was given up on purpose.
@@ -129,15 +132,16 @@ class HeldConnection:
         self._keeper: threading.Thread | None = None
 
     def open(self) -> None:
-        """Begin to connect; `run` waits for it. Again: nothing happens."""
-        with self._changed:
+        """Begin to connect; `run` waits for it. Again: nothing happens. Raises RuntimeError where it gets no thread."""
+        with self._guard:
             if self._keeper is None and not self._is_closed:
-                self._keeper = threading.Thread(target=self._keep, name="mqdb-connection-keeper", daemon=True)
-                self._keeper.start()
+                keeper = threading.Thread(target=self._keep, name="mqdb-connection-keeper", daemon=True)
+                keeper.start()
+                self._keeper = keeper
 
     def close(self) -> None:
         """Close the connection after the statement under way. What comes later is refused with IllegalState."""
-        with self._turn, self._changed:
+        with self._turn, self._guard:
             self._is_closed = True
             self._changed.notify_all()
         if self._keeper is not None:
@@ -161,22 +165,29 @@ class HeldConnection:
             # Without the turn, so that it keeps nobody from turning elsewhere.
             link = self._connected(deadline, is_patient)
             seconds_left = deadline - time.monotonic()
-            if seconds_left <= 0 or not self._turn.acquire(timeout=seconds_left):
+            if seconds_left <= 0:
                 raise NotRun(self.why_lost)
             try:
+                # A signal handler may come here in the midst of a statement of its thread.
+                if not self._turn.acquire(timeout=seconds_left) or self._current is not None:
+                    raise NotRun(self.why_lost)
                 if self._is_closed:
                     raise NotRun(IllegalState("the connection", "closed"))
                 # It may be lost since, and found to be lost only now.
                 if link is self._link and (not link.has_news() or self._answers(link, deadline)):
                     return self._run(work, _Run(link, deadline))
             finally:
-                self._turn.release()
+                # By contextlib.suppress Ctrl-C could come before it.
+                try:  # noqa: SIM105
+                    self._turn.release()
+                except RuntimeError:  # it was not taken
+                    pass
 
     def _connected(self, deadline: float, is_patient: bool) -> _Link:
         if (link := self._link) is not None:
             return link
         until = deadline if is_patient else min(deadline, time.monotonic() + IMPATIENT_SECONDS)
-        with self._changed:
+        with self._guard:
             while (link := self._link) is None:
                 if self._is_closed:
                     raise NotRun(IllegalState("the connection", "closed"))
@@ -199,12 +210,12 @@ class HeldConnection:
         return True
 
     def _run(self, work: Callable[[Connection], T], run: _Run) -> T:
-        self._current = run
-        if run.cancel_at < self._wakes_at:
-            with self._changed:
-                self._changed.notify_all()
         reason: BaseException | None = None
         try:
+            self._current = run
+            if run.cancel_at < self._wakes_at:
+                with self._guard:
+                    self._changed.notify_all()
             return work(run.link.connection)
         except BaseException as error:
             reason = error
@@ -224,14 +235,14 @@ class HeldConnection:
                 self._lose(run.link, reason)
 
     def _take(self, connection: Connection) -> None:
-        with self._changed:
+        with self._guard:
             self._link = _Link(connection)
             self.why_lost = None
             self._changed.notify_all()
 
     def _lose(self, link: _Link, reason: BaseException | None) -> None:
         # The keeper closes it, so that it does not cancel on it meanwhile.
-        with self._changed:
+        with self._guard:
             self._link = None
             self._lost.append(link)
             self.why_lost = reason if isinstance(reason, BrokerUnavailable) else None
@@ -251,7 +262,7 @@ class HeldConnection:
             if self._reconnect():
                 waits = pauses(LONGEST_PAUSE_SECONDS)
             else:
-                with self._changed:
+                with self._guard:
                     self._changed.notify_all()  # those who are not patient
                     self._changed.wait_for(lambda: self._is_closed, next(waits))
         if self._link is not None:
@@ -260,7 +271,7 @@ class HeldConnection:
         self._close_lost()
 
     def _await_work(self) -> None:
-        with self._changed:
+        with self._guard:
             while not self._is_closed and not self._lost and self._link is not None:
                 self._wakes_at = math.inf
                 if self._current is not None:
@@ -285,7 +296,7 @@ class HeldConnection:
         try:
             self._take(self._connect())
         except MqdbError as error:
-            with self._changed:
+            with self._guard:
                 self.why_lost = error
             return False
         except Exception:

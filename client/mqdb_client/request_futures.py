@@ -40,6 +40,12 @@ class WaitingRequest:
         """Until the deadline; 0 when it is over, and no more than a thread can wait."""
         return min(max(0.0, self.deadline - time.monotonic()), threading.TIMEOUT_MAX)
 
+    def time_left(self) -> timedelta:
+        """For what comes before the reply. Raises RequestTimeout when there is none."""
+        if not self.seconds_left:
+            raise self.late()
+        return timedelta(seconds=self.seconds_left)
+
     def late(self) -> RequestTimeout:
         """The error for a request whose time is over."""
         return RequestTimeout(self._topic, self.correlation_id, self._timeout_seconds)

@@ -99,7 +99,7 @@ class RequestReply:
         """
         waiting = self._wait_for_reply(message, timeout)
         try:
-            send(self._request(message, timeout, waiting), timedelta(seconds=waiting.seconds_left))
+            send(self._request(message, timeout, waiting), waiting.time_left())
             return waiting.result()
         finally:
             self._futures.discard(waiting)
@@ -114,7 +114,7 @@ class RequestReply:
         """
         waiting = self._wait_for_reply(message, timeout, is_async=True)
         try:
-            sending = send(self._request(message, timeout, waiting), timedelta(seconds=waiting.seconds_left))
+            sending = send(self._request(message, timeout, waiting), waiting.time_left())
         except BaseException:
             self._futures.discard(waiting)
             raise

@@ -13,7 +13,6 @@ import random
 import sys
 import threading
 import time
-from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -32,26 +31,25 @@ from mqdb.settings import load_settings
 from mqdb.store import migrations
 from mqdb.unique_id import parse_unique_id
 from mqdb_client import Message, Producer, SendResult
-from tests.fixtures.fault_load import Background
+from tests.fixtures.busy_machine import Pulses
 from tests.fixtures.faults import kill_postmaster, kill_server
 from tests.fixtures.log import create_topic
 from tests.fixtures.processes import wait_until
+from tests.fixtures.producers import settled_outcome
 
 RUNS: Final = int(os.environ.get("MQDB_FAULT_RUNS", "1"))
 #: In each run. With all three kinds of load that makes 12.
 KILLS: Final = int(os.environ.get("MQDB_FAULT_KILLS", "4"))
 FIRST_SEED: Final = int(os.environ.get("MQDB_FAULT_SEED", "0")) or random.randrange(1, 1_000_000)
 
-#: A run in which less is acknowledged has tested nothing.
+#: A run goes on until then: with less it has tested nothing.
 LEAST_ACKNOWLEDGED: Final = 2_000
 
 TIMEOUT: Final = timedelta(seconds=1.5)
-# What a machine with two cores, both busy, adds to it.
-_TOLERANCE: Final = timedelta(seconds=1)
 
-# A thread that has nothing else to do wakes so often, if it is let.
-_PULSE_SECONDS: Final = 0.005
-# By those pulses: between the moment in which a send is over and that in which its thread runs again.
+# By how much a send may end after its timeout. On an idle machine they are a second.
+_TOLERATED_PULSES: Final = 200
+# Between the moment in which a send is over and that in which its thread runs again.
 _LATE_PULSES: Final = 20
 
 # A recovery syncs the data directory first: Linux can do it at once, others file by file.
@@ -63,6 +61,11 @@ SETTINGS: Final = {"shared_buffers": "32MB"} | (
 _LEAST_SUCCESS: Final = 0.9
 
 _THREADS: Final = 6
+#: Async sends that may be under way at once.
+_PERMITS: Final = 500
+
+# What a busy machine may take for anything that is done in a moment.
+_PATIENCE_SECONDS: Final = 60.0
 
 
 # -- brokers that are killed --------------------------------------------------------------------
@@ -179,22 +182,6 @@ class Load:
             thread.join()
 
 
-class Pulses(Background):
-    """A clock of the time that this process was let run: a thread that wakes again and again, and notes when it did."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._moments: list[float] = []
-
-    def _run(self) -> None:
-        while not self.stop.wait(_PULSE_SECONDS):
-            self._moments.append(time.monotonic())
-
-    def between(self, begin: float, end: float) -> int:
-        """How often it woke from one moment to the other, which are of time.monotonic."""
-        return max(0, bisect_right(self._moments, end) - bisect_left(self._moments, begin))
-
-
 def send_one(load: Load) -> None:
     numbers, [message] = load.messages(1)
     _send(load, numbers, lambda: [load.producer.send(message)])
@@ -248,12 +235,14 @@ def test_a_broker_killed_under_load_loses_and_doubles_nothing(
             create_topic(connection, topic, 4)
 
     settings = load_settings(dsn=dsn, send_message_timeout=TIMEOUT)
-    with Producer("senders", settings=settings, back_pressure_for_async_send_num=500) as producer:
-        with Pulses() as pulses, Load(producer, topic, send) as load:
-            outages = kill_again_and_again(random.Random(seed), brokers, load)
-        wait_until(lambda: sum(len(each.numbers) for each in load.sends) == load.count)
+    with Producer("senders", settings=settings, back_pressure_for_async_send_num=_PERMITS) as producer:
+        with Pulses() as pulses:
+            with Load(producer, topic, send) as load:
+                outages = kill_again_and_again(random.Random(seed), brokers, load)
+                wait_until(lambda: load.acknowledged.total() >= LEAST_ACKNOWLEDGED, _PATIENCE_SECONDS)
+            wait_until(lambda: sum(len(each.numbers) for each in load.sends) == load.count)
         outcomes = {
-            message_id: producer.outcome(message_id)
+            message_id: settled_outcome(producer, message_id)
             for each in load.sends
             if isinstance(each.error, SendOutcomeUnknown)
             for message_id in each.error.message_ids
@@ -263,10 +252,9 @@ def test_a_broker_killed_under_load_loses_and_doubles_nothing(
     with capsys.disabled():
         print(f"\nseed {seed}, {send.__name__}: {report(load.sends, outages, outcomes)}")  # noqa: T201
     check_storage(load.sends, outcomes, stored)
-    check_times(load.sends, outages)
+    check_times(load.sends, outages, pulses, _PERMITS if send is send_async else _THREADS)
     if send is not send_async:
         check_successes(load.sends, pulses)
-    assert load.acknowledged.total() >= LEAST_ACKNOWLEDGED
 
 
 def kill_again_and_again(chance: random.Random, brokers: list[Broker], load: Load) -> list[Outage]:
@@ -294,7 +282,7 @@ def kill_again_and_again(chance: random.Random, brokers: list[Broker], load: Loa
 def wait_for_use(load: Load, broker: Broker, messages: int) -> None:
     """Until the broker has acknowledged so many more."""
     least = load.acknowledged[broker.name] + messages
-    wait_until(lambda: load.acknowledged[broker.name] >= least, 20)
+    wait_until(lambda: load.acknowledged[broker.name] >= least, _PATIENCE_SECONDS)
 
 
 def check_storage(sends: list[Send], outcomes: dict[str, SendResult | None], stored: list[Stored]) -> None:
@@ -321,15 +309,20 @@ def place_of(result: SendResult, number: int) -> Stored:
     return Stored(queue.broker_name, number, parse_unique_id(result.message_id), result.log_pos, queue.queue_id)
 
 
-def check_times(sends: list[Send], outages: list[Outage]) -> None:
-    """Sends end in time, and go past the broker that is down."""
-    assert max(send.seconds for send in sends) <= (TIMEOUT + _TOLERANCE).total_seconds()
+def check_times(sends: list[Send], outages: list[Outage], pulses: Pulses, under_way: int) -> None:
+    """Sends end in time, and go past the broker that is down.
+
+    So many as are under way at once may meet it as it dies, or when it takes connections again. On a busy machine that
+    may be all that begin in a short outage.
+    """
+    assert late(sends, pulses, _TOLERATED_PULSES) == []
+    all_begun = [send for outage in outages for send in begun_in(outage, sends)]
+    assert sum(bool(send.results) for send in all_begun) >= _LEAST_SUCCESS * len(all_begun)
     for outage in outages:
         begun = begun_in(outage, sends)
         brokers = [send.results[0].queue.broker_name for send in begun if send.results]
-        assert len(brokers) >= _LEAST_SUCCESS * len(begun)
-        # The last ones may have met it when it took connections again.
-        assert brokers.count(outage.broker.name) <= len(brokers) / 2
+        assert len(begun) - len(brokers) <= max((1 - _LEAST_SUCCESS) * len(begun), under_way)
+        assert brokers.count(outage.broker.name) <= max(len(brokers) / 2, under_way)
 
 
 def check_successes(sends: list[Send], pulses: Pulses) -> None:
@@ -340,9 +333,14 @@ def check_successes(sends: list[Send], pulses: Pulses) -> None:
     interpreter. So what is measured is how often another thread of the process was let run after the timeout.
     An async send has nobody who waits for it: it may be in the statement of another one, whose timeout is a later one.
     """
+    assert late([send for send in sends if send.results], pulses, _LATE_PULSES) == []
+
+
+def late(sends: list[Send], pulses: Pulses, tolerated: int) -> list[tuple[int, Send]]:
+    """Those that ended after their timeout, by more pulses than that."""
     seconds = TIMEOUT.total_seconds()
-    late = [(pulses.between(send.began + seconds, send.ended), send) for send in sends if send.results]
-    assert [each for each in late if each[0] > _LATE_PULSES] == []
+    found = [(pulses.between(send.began + seconds, send.ended), send) for send in sends]
+    return [each for each in found if each[0] > tolerated]
 
 
 def begun_in(outage: Outage, sends: list[Send]) -> list[Send]:

@@ -4,10 +4,12 @@ What became of a send is seen in the database, and how often it was tried by a S
 """
 
 import os
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -54,6 +56,7 @@ from tests.fixtures.producers import (
     producer_of,
     refuse_appends,
     stored_bodies,
+    wait_connected,
 )
 from tests.fixtures.proxy import Proxy
 from tests.fixtures.threads import Doing
@@ -82,6 +85,7 @@ def to_two(two_brokers: TwoBrokers) -> Iterator[Producer]:
     """A producer for both brokers, which both have the topic `orders` with 4 queues."""
     create_orders(two_brokers)
     with producer_of(two_brokers.dsn) as producer:
+        wait_connected(producer)
         yield producer
 
 
@@ -385,8 +389,7 @@ def test_row_16_a_send_is_tried_three_times_by_turns(
     assert first == third != second
     assert refusal.value.code == code
     [note] = refusal.value.__notes__
-    assert note.startswith("sent 3 times in 0.")
-    assert note.endswith(f", to {first}, {second}, {third}")
+    assert re.fullmatch(rf"sent 3 times in \d+\.\d\d s, to {first}, {second}, {third}", note)
 
 
 def test_row_16_with_one_broker_that_is_tried_three_times(database: Database, producer: Producer) -> None:
@@ -413,6 +416,7 @@ def test_row_16_how_often_is_a_setting(database: Database, times: int) -> None:
 def test_row_16_a_broker_that_cannot_be_reached_is_left_for_the_other(two_brokers: TwoBrokers, proxy: Proxy) -> None:
     create_orders(two_brokers)
     with producer_of(dsn_of_two(proxy.dsn, two_brokers.b.dsn)) as producer:
+        wait_connected(producer)
         for _ in range(8):
             producer.send(Message("orders", "before"))
         attempts = attempts_of(producer)
@@ -421,23 +425,26 @@ def test_row_16_a_broker_that_cannot_be_reached_is_left_for_the_other(two_broker
         sending = [Doing(partial(producer.send, Message("orders", "after"))) for _ in range(8)]
 
         assert {doing.result().queue.broker_name for doing in sending} == {"broker-b"}
-        assert max(doing.seconds for doing in sending) < 3
+        # Of the 30 that it may take to wait for it.
+        assert max(doing.seconds for doing in sending) < 15
     assert "broker-a" in attempts.brokers
     assert Counter(all_bodies(two_brokers)) == {"before": 8, "after": 8}
 
 
 def test_row_16_all_tries_share_one_timeout(two_brokers: TwoBrokers) -> None:
     create_orders(two_brokers)
-    with producer_of(two_brokers.dsn, "1s") as producer:
-        producer.send(Message("orders", "first"))
+    with producer_of(two_brokers.dsn, "2500ms") as producer:
+        wait_connected(producer)
+        producer.send(Message("orders", "first"), timeout=timedelta(seconds=30))
         attempts = attempts_of(producer)
         for broker in (two_brokers.a, two_brokers.b):
-            on_append(broker, "PERFORM pg_sleep(0.7); RAISE EXCEPTION 'slowly refused';")
+            on_append(broker, "PERFORM pg_sleep(1.5); RAISE EXCEPTION 'slowly refused';")
 
         sending = Doing(partial(producer.send, Message("orders", "x")))
 
+        # With a timeout of its own the second would be refused, and so would the third.
         assert isinstance(sending.error(), SendTimeout)
-        assert 0.9 < sending.seconds < 1.8
+        assert 2.2 < sending.seconds < 15
     assert len(attempts.begun) == 2
     assert all_bodies(two_brokers) == ["first"]
 
@@ -571,6 +578,7 @@ def test_row_19_how_often_is_a_setting(database: Database, times: int) -> None:
 def test_row_19_an_async_send_to_a_broker_that_is_down_goes_to_the_other(two_brokers: TwoBrokers, proxy: Proxy) -> None:
     create_orders(two_brokers)
     with producer_of(dsn_of_two(proxy.dsn, two_brokers.b.dsn)) as producer:
+        wait_connected(producer)
         for _ in range(8):
             producer.send(Message("orders", "before"))
         attempts = attempts_of(producer)
@@ -606,7 +614,7 @@ def test_row_20_of_a_oneway_send_that_a_broker_refuses_nothing_surfaces(
 
 def test_row_20_of_a_oneway_send_while_no_broker_answers_nothing_surfaces(database: Database, proxy: Proxy) -> None:
     with producer_of(proxy.dsn, "600ms") as producer:
-        producer.send(Message("orders", "before"))
+        producer.send(Message("orders", "before"), timeout=timedelta(seconds=30))
         proxy.cut()
         producer.send_oneway(Message("orders", "lost"))
 
@@ -615,9 +623,10 @@ def test_row_20_of_a_oneway_send_while_no_broker_answers_nothing_surfaces(databa
 
 def test_row_20_a_oneway_send_is_tried_once(two_brokers: TwoBrokers, proxy: Proxy) -> None:
     create_orders(two_brokers)
-    with producer_of(dsn_of_two(proxy.dsn, two_brokers.b.dsn), "600ms") as producer:
+    with producer_of(dsn_of_two(proxy.dsn, two_brokers.b.dsn), "2s") as producer:
+        wait_connected(producer)
         for _ in range(8):
-            producer.send(Message("orders", "before"))
+            producer.send(Message("orders", "before"), timeout=timedelta(seconds=30))
         attempts = attempts_of(producer)
         proxy.cut()
         for _ in range(8):
@@ -652,6 +661,7 @@ def test_row_20_a_message_that_nobody_may_send_is_refused_at_once(database: Data
 def test_row_21_a_result_that_is_not_ok_is_returned_and_not_tried_again(two_brokers: TwoBrokers) -> None:
     create_orders(two_brokers)
     with producer_of(two_brokers.dsn, durability=Durability.SYNC_MASTER) as producer:
+        wait_connected(producer)
         attempts = attempts_of(producer)
         result = producer.send(Message("orders", "x"))
 
@@ -664,6 +674,7 @@ def test_row_21_it_is_sent_to_another_broker_as_well_where_the_producer_is_told_
     create_orders(two_brokers)
     options: dict[str, Any] = {"retry_another_broker_when_not_store_ok": True, "retry_times_when_send_failed": 1}
     with producer_of(two_brokers.dsn, durability=Durability.SYNC_MASTER, **options) as producer:
+        wait_connected(producer)
         attempts = attempts_of(producer)
         result = producer.send(Message("orders", "x"))
 
@@ -678,6 +689,7 @@ def test_row_21_what_is_stored_is_a_result_even_where_the_other_broker_refuses(t
     refuse_appends(two_brokers.b)
     options: dict[str, Any] = {"retry_another_broker_when_not_store_ok": True}
     with producer_of(two_brokers.dsn, durability=Durability.SYNC_MASTER, **options) as producer:
+        wait_connected(producer)
         results = [producer.send(Message("orders", str(n))) for n in range(8)]
 
     assert {(result.status, result.queue.broker_name) for result in results} == {

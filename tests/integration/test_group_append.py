@@ -1,120 +1,35 @@
 """Group append: who leads, who is taken along, and what becomes of each when time runs out."""
 
 import _thread
+import os
+import random
+import signal
+import sys
+import threading
 import time
-from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 from itertools import chain
 from queue import SimpleQueue
 
 import pytest
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection
 
-from mqdb.broker import send
 from mqdb.errors import BrokerUnavailable, IllegalState, MessageIllegal, MqdbError, SendGivenUp
-from mqdb.message import Message
-from mqdb.store.commit_log import Record
-from mqdb.unique_id import UniqueIdGenerator
 from mqdb_client import group_append
 from mqdb_client.append_unit import OutcomeUnknown, Unit
 from mqdb_client.group_append import GroupAppend
 from mqdb_client.held_connection import HeldConnection
-from tests.fixtures.log import create_topic
-from tests.fixtures.postgres import Database
+from mqdb_client.waking import Waking
+from tests.fixtures.appends import STALL, Given, Log, stored
 from tests.fixtures.processes import wait_until
-from tests.fixtures.producers import is_blocked
 from tests.fixtures.threads import Doing
-
-STALL = "LOCK TABLE mqdb.commit_log IN SHARE MODE"
-_ids = UniqueIdGenerator()
-
-
-class Given(Unit):
-    """A unit of records that are there already, or of none that can be made."""
-
-    def __init__(self, records: Sequence[Record] | Exception, seconds: float) -> None:
-        super().__init__("orders", time.monotonic() + seconds, timeout_seconds=3.0)
-        self._given = records
-
-    def records(self) -> Sequence[Record]:
-        if isinstance(self._given, Exception):
-            raise self._given
-        return self._given
-
-
-class Log:
-    """A locked log, and senders in front of it. Each sends messages named after it."""
-
-    def __init__(self, database: Database, engine: Engine) -> None:
-        self.database = database
-        self.connection = database.connect()
-        [self.queue_key] = create_topic(self.connection, "orders", 1)
-        self.locker = database.connect(autocommit=False)
-        self.locker.execute(STALL)
-        self.held = HeldConnection(engine.connect)
-        self.held.open()
-        self.held.wait_connected(time.monotonic() + 10)
-        self.appends = GroupAppend(self.held)
-
-    def records(self, name: str, count: int = 1, size: int = 0) -> list[Record]:
-        body = name.encode() + b"." * size
-        message = Message("orders", body)
-        return [send.record(message, self.queue_key, _ids.next(), datetime.now(UTC), "test") for _ in range(count)]
-
-    def unit(self, name: str, seconds: float = 30, count: int = 1, size: int = 0) -> Given:
-        return Given(self.records(name, count, size), seconds)
-
-    def sender(
-        self, name: str, seconds: float = 30, count: int = 1, size: int = 0
-    ) -> Doing[Sequence[int] | OutcomeUnknown]:
-        """Begins to send; returns when it is under way or waits."""
-        return self.begin(self.unit(name, seconds, count, size))
-
-    def begin(self, unit: Unit) -> Doing[Sequence[int] | OutcomeUnknown]:
-        is_first, waiting = not self.appends._is_busy, len(self.appends._waiting)
-
-        def append() -> Sequence[int] | OutcomeUnknown:
-            try:
-                self.appends.append(unit)
-            except OutcomeUnknown as unknown:
-                return unknown
-            return unit.positions
-
-        doing = Doing(append)
-        wait_until(lambda: self.is_under_way() if is_first else len(self.appends._waiting) > waiting)
-        return doing
-
-    def is_under_way(self) -> bool:
-        """Whether the server was asked for a statement: it waits for the lock."""
-        link = self.held._link
-        return link is not None and is_blocked(self.database, link.driver.info.backend_pid)
-
-    def unlock(self) -> None:
-        self.locker.rollback()
-
-    def statements(self) -> list[list[str]]:
-        """The first letters of the bodies that were stored together, in their order."""
-        rows = self.connection.execute(
-            """SELECT array_agg(left(convert_from(body, 'UTF8'), 1) ORDER BY log_pos) FROM mqdb.commit_log
-               GROUP BY xid::text ORDER BY min(log_pos)"""
-        )
-        return [row[0] for row in rows]
-
-
-def stored(sender: "Doing[Sequence[int] | OutcomeUnknown]") -> list[int]:
-    positions = sender.result()
-    assert not isinstance(positions, OutcomeUnknown)
-    return list(positions)
 
 
 @pytest.fixture
-def log(database: Database, engine: Engine) -> Iterator[Log]:
-    log = Log(database, engine)
-    yield log
-    log.unlock()
-    log.appends.close()
-    log.held.close()
+def log(locked_log: Log) -> Log:
+    return locked_log
 
 
 def test_those_who_gather_are_stored_together_in_their_order(log: Log) -> None:
@@ -127,10 +42,11 @@ def test_those_who_gather_are_stored_together_in_their_order(log: Log) -> None:
     assert positions == sorted(positions)
 
 
+@pytest.mark.usefixtures("cancelled_early")
 def test_one_that_is_given_up_does_not_take_others_with_it(log: Log) -> None:
-    first = log.sender("a", seconds=0.5)
-    second = log.sender("b", seconds=1.5)
-    third = log.sender("c")
+    first = log.sender("a", seconds=4)
+    second = log.sender("b", seconds=5)
+    third = log.sender("c", seconds=60)
 
     assert isinstance(first.error(), SendGivenUp)
     # The second leads now, with the third in its statement.
@@ -141,16 +57,29 @@ def test_one_that_is_given_up_does_not_take_others_with_it(log: Log) -> None:
     assert log.statements() == [["c"]]
 
 
-def test_with_hardly_any_time_left_nobody_begins_a_statement_for_others(log: Log) -> None:
-    first = log.sender("a", seconds=1.0)
-    second = log.sender("b", seconds=1.05)
-    third = log.sender("c")
+@pytest.mark.usefixtures("cancelled_early")
+def test_with_hardly_any_time_left_nobody_begins_a_statement_for_others(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_append, "_SHARE_TO_LEAD", 1.0)  # of the 3 s of a `Given`
+    leaders: list[Unit] = []
+    lead = log.appends._lead
+
+    def noted(batch: list[Unit], leader: Unit) -> None:
+        leaders.append(leader)
+        lead(batch, leader)
+
+    monkeypatch.setattr(log.appends, "_lead", noted)
+    # When the first is given up, after 2 s, the second has another second.
+    units = [log.unit("a", seconds=8), log.unit("b", seconds=3), log.unit("c", seconds=60)]
+    first, second, third = (log.begin(unit) for unit in units)
 
     assert isinstance(first.error(), SendGivenUp)
     assert isinstance(second.error(), SendGivenUp)
     log.unlock()
     third.result()
     assert log.statements() == [["c"]]
+    assert leaders == [units[0], units[2]]
 
 
 def test_who_waits_in_vain_has_stored_nothing(log: Log) -> None:
@@ -165,28 +94,29 @@ def test_who_waits_in_vain_has_stored_nothing(log: Log) -> None:
 
 
 def test_who_is_under_way_with_another_does_not_know_the_outcome(log: Log) -> None:
-    first = log.sender("a", seconds=0.5)
-    second = log.sender("b")
-    third = log.sender("c", seconds=1.0)
+    ended = threading.Event()
+    free = log.occupy()
+    log.appends.hand_in(log.unit("a"), ended.set)
+    other = log.sender("b", seconds=2)
+    free()
 
-    assert isinstance(first.error(), SendGivenUp)
-    assert isinstance(third.outcome(), OutcomeUnknown)
+    assert isinstance(other.outcome(), OutcomeUnknown)
     log.unlock()
-    second.result()
+    assert ended.wait(30)
 
-    assert log.statements() == [["b", "c"]]
+    assert log.statements() == [["a", "b"]]
 
 
 def test_ctrl_c_in_the_thread_that_leads_leaves_the_others_with_an_answer(log: Log) -> None:
-    first = log.sender("a", seconds=0.5)
-    third: list[Doing[Sequence[int] | OutcomeUnknown]] = []
+    """The main thread leads, with another in its statement: that one has come while it waited for the connection."""
+    free = log.occupy()
+    other: list[Doing[Sequence[int] | OutcomeUnknown]] = []
 
     def interrupt() -> None:
-        wait_until(lambda: len(log.appends._waiting) == 1)
-        third.append(log.sender("c"))
-        first.error()
-        # Now the main thread leads, with the third in its statement.
-        wait_until(lambda: log.held._current is not None and not log.appends._waiting)
+        wait_until(lambda: log.appends._is_busy)
+        other.append(log.sender("c"))
+        free()
+        wait_until(log.is_under_way)
         _thread.interrupt_main()
 
     interrupter = Doing(interrupt)
@@ -194,10 +124,112 @@ def test_ctrl_c_in_the_thread_that_leads_leaves_the_others_with_an_answer(log: L
         log.appends.append(log.unit("b"))
     interrupter.result()
 
-    assert isinstance(third[0].outcome(), OutcomeUnknown)
+    assert isinstance(other[0].outcome(), OutcomeUnknown)
+    assert other[0].seconds < 20, "it was told so at its deadline only"
     log.unlock()
     log.appends.append(log.unit("d"))
     assert log.statements() == [["d"]]
+
+
+def test_ctrl_c_in_a_thread_that_is_taken_along_leaves_the_others_to_be_woken(log: Log) -> None:
+    first = log.sender("a")
+    others: list[Doing[Sequence[int] | OutcomeUnknown]] = []
+
+    def interrupt() -> None:
+        wait_until(lambda: len(log.appends._waiting) == 1)
+        others.extend(log.sender(name) for name in "cd")
+        # A real signal: it has to end the wait for a lock.
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    interrupter = Doing(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        log.appends.append(log.unit("b"))
+    interrupter.result()
+    log.unlock()
+
+    for sender in (first, *others):
+        assert len(stored(sender)) == 1
+    assert log.statements() == [["a"], ["c", "d"]]
+
+
+def test_one_that_leaves_before_it_is_woken_wakes_the_next(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its time is up in the moment in which it has a result, and those behind it have one, too."""
+    monkeypatch.setattr(group_append, "_LONGEST_WAKING_SECONDS", 60.0)  # the own thread would wake it
+    units = [log.unit("a"), log.unit("b", seconds=3), *(log.unit(name) for name in "cde")]
+    senders = [log.begin(unit) for unit in units]
+    waking = log.appends._waking
+    begin, leave = waking.begin, waking.leave
+    left: list[object] = []
+
+    def noted(sleeper: threading.Lock) -> None:
+        left.append(sleeper)
+        leave(sleeper)
+
+    monkeypatch.setattr(waking, "begin", lambda: begin() if len(waking._line) < 4 else None)
+    monkeypatch.setattr(waking, "leave", noted)
+    began = time.monotonic()
+    log.unlock()
+
+    positions = [stored(sender) for sender in senders]
+
+    assert time.monotonic() - began < 20  # the others have 30 s
+    assert positions == sorted(positions)
+    assert left == [units[1].turn]
+
+
+def test_where_one_who_was_woken_does_not_wake_the_next_the_own_thread_does(log: Log) -> None:
+    """As where Ctrl-C comes in that very moment."""
+    first = log.sender("a")
+    log.appends._waking._is_under_way = True
+    senders = [log.sender(name) for name in "bcd"]
+    log.unlock()
+
+    for sender in (first, *senders):
+        assert len(stored(sender)) == 1
+    log.appends.append(log.unit("e"))
+    assert log.statements() == [["a"], ["b", "c", "d"], ["e"]]
+
+
+SEED = int(os.environ.get("MQDB_GROUP_APPEND_SEED", "0")) or random.randrange(1_000_000)
+
+
+def test_whoever_gives_up_meanwhile_each_has_an_answer_in_time_and_it_is_true(log: Log) -> None:
+    """MQDB_GROUP_APPEND_SEED plays the times of an earlier run again; each run prints its seed."""
+    sys.stdout.write(f"seed {SEED}\n")
+    chance = random.Random(SEED)
+    outcomes: dict[str, str] = {}
+
+    def work(number: int, times: list[float]) -> None:
+        for n, seconds in enumerate(times):
+            unit = log.unit(f"{number}.{n}", seconds)
+            try:
+                log.appends.append(unit)
+                outcome = "stored"
+            except SendGivenUp:
+                outcome = "given up"
+            except OutcomeUnknown:
+                outcome = "unknown"
+            assert time.monotonic() < unit.deadline + 10
+            outcomes[f"{number}.{n}"] = outcome
+
+    times = [[chance.choice([0.05, 0.3, 1.0, 60.0]) for _ in range(30)] for _ in range(12)]
+    threads = [Doing(partial(work, number, each)) for number, each in enumerate(times)]
+    while len(outcomes) < len(times) * len(times[0]):
+        # The pauses are what is random: how long the log is free, and how long it is locked.
+        log.unlock()
+        time.sleep(chance.uniform(0.0, 0.1))
+        if chance.random() < 0.3:
+            log.locker.execute(STALL)
+            time.sleep(chance.uniform(0.0, 0.6))
+    for thread in threads:
+        thread.result()
+
+    rows = log.connection.execute("SELECT convert_from(body, 'UTF8') FROM mqdb.commit_log").fetchall()
+    counts = Counter(row[0] for row in rows)
+    sys.stdout.write(f"{dict(Counter(outcomes.values()))}\n")
+    for body, outcome in outcomes.items():
+        assert counts[body] in {"stored": {1}, "given up": {0}, "unknown": {0, 1}}[outcome], (body, outcome)
+    assert Counter(outcomes.values())["stored"] > 100
 
 
 def test_a_statement_carries_no_more_than_its_share(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,7 +262,7 @@ def test_one_whose_records_cannot_be_made_fails_alone(log: Log) -> None:
     assert third.error() is fault
     for sender in (first, second, fourth):
         assert len(stored(sender)) == 1
-    assert log.statements() == [["a"], ["b"], ["d"]]
+    assert log.statements() == [["a"], ["b", "d"]]
 
 
 def test_after_the_end_nothing_is_taken(log: Log) -> None:
@@ -287,10 +319,11 @@ def test_what_is_handed_in_where_nobody_is_at_work_needs_no_other_thread(log: Lo
     assert list(chain.from_iterable(log.statements())) == ["a", "b", "c"]
 
 
+@pytest.mark.usefixtures("cancelled_early")
 def test_what_is_handed_in_is_given_up_at_its_deadline(log: Log) -> None:
     done: SimpleQueue[Unit] = SimpleQueue()
-    for name, seconds in (("a", 0.5), ("b", 0.6)):
-        unit = log.unit(name, seconds)
+    # The second has hardly any time left when the first one's statement is cancelled, after 1 s.
+    for unit in (log.unit("a", seconds=4), log.unit("b", seconds=1.05)):
         log.appends.hand_in(unit, partial(done.put, unit))
 
     assert all(isinstance(done.get(timeout=10).error, SendGivenUp) for _ in "ab")
@@ -308,15 +341,51 @@ def test_what_is_handed_in_does_not_wait_for_a_connection_longer_than_its_deadli
     held = HeldConnection(refuse)
     held.open()
     wait_until(lambda: held.is_lost)
-    appends = GroupAppend(held)
-    leader, other = Given([], seconds=2.0), Given([], seconds=0.1)
+    appends = GroupAppend(held, Waking())
+    appends.open()
+    leader, other = Given([], seconds=60), Given([], seconds=0.1)
     appends.hand_in(leader, lambda: done.put("leader"))
     appends.hand_in(other, lambda: done.put("other"))
+    wait_until(lambda: time.monotonic() > other.deadline)
+    appends.end_late()
 
-    assert [done.get(timeout=10), done.get(timeout=10)] == ["other", "leader"]
+    assert done.get(timeout=10) == "other"
     assert isinstance(other.error, BrokerUnavailable)
-    appends.close()
+    assert done.empty()
     held.close()
+    assert done.get(timeout=10) == "leader"
+    appends.close()
+
+
+def test_what_is_handed_in_ends_at_its_deadline_while_the_statement_of_another_hangs(log: Log) -> None:
+    done: SimpleQueue[str] = SimpleQueue()
+    first = log.sender("1")
+    leader, taken = log.unit("2", seconds=20), log.unit("3", seconds=3)
+    log.appends.hand_in(leader, lambda: done.put("2"))
+    log.appends.hand_in(taken, lambda: done.put("3"))
+    log.unlock()
+    assert len(stored(first)) == 1
+    assert {done.get(timeout=10), done.get(timeout=10)} == {"2", "3"}
+
+    log.locker.execute(STALL)
+    leader, taken, waiting = (log.unit(name) for name in "456")
+    free = log.occupy()
+    log.appends.hand_in(leader, lambda: done.put("4"))
+    log.appends.hand_in(taken, lambda: done.put("5"))
+    free()
+    wait_until(log.is_under_way)
+    log.appends.hand_in(waiting, lambda: done.put("6"))
+    taken.deadline = waiting.deadline = time.monotonic()
+    log.appends.end_late()
+
+    assert {done.get(timeout=10), done.get(timeout=10)} == {"5", "6"}
+    assert isinstance(taken.error, OutcomeUnknown)
+    assert isinstance(waiting.error, SendGivenUp)
+    log.unlock()
+    assert done.get(timeout=10) == "4"
+    log.appends.append(log.unit("7"))
+    assert done.empty()
+    assert log.statements()[-2:] == [["4", "5"], ["7"]]
 
 
 def test_what_is_handed_in_is_not_stored_after_its_deadline(log: Log) -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -34,6 +35,7 @@ from tests.fixtures.consumers import Inbox, Member
 from tests.fixtures.log import Connection, create_topic, dispatch_all, scalar
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
+from tests.fixtures.producers import producer_of
 
 
 @dataclass
@@ -103,7 +105,7 @@ def producer(log: Connection, database: Database) -> Iterator[Producer]:
     create_topic(log, "orders", 4)
     create_topic(log, "invoices", 4)
     log.execute("CREATE TABLE account (id integer)")
-    with Producer("senders", database.dsn) as producer:
+    with producer_of(database.dsn) as producer:
         yield producer
 
 
@@ -260,7 +262,7 @@ def test_others_send_and_consume_while_the_transaction_is_open(
     producer: Producer, caller: Caller, member: Member
 ) -> None:
     inbox = Inbox()
-    member(inbox)
+    member(inbox, consume_thread_nums=1)  # of several threads one may overtake the other
     queue = MessageQueue("orders", "broker-a", 0)
 
     producer.send(Message("orders", "held"), queue=queue, connection=caller.connection)
@@ -448,6 +450,19 @@ def test_a_queue_of_another_broker_or_topic_is_refused(producer: Producer, calle
 
 
 # -- topics -----------------------------------------------------------------------------------
+
+
+def test_a_timeout_is_refused(log: Connection, producer: Producer, caller: Caller) -> None:
+    """How long the statement may take is for the caller's transaction to say."""
+    second = timedelta(seconds=1)
+    with pytest.raises(ParameterInvalid, match=r"timeout.*statement_timeout"):
+        producer.send(Message("orders", "x"), connection=caller.connection, timeout=second)
+    with pytest.raises(ParameterInvalid, match=r"timeout.*statement_timeout"):
+        producer.send_batch([Message("orders", "x")], connection=caller.connection, timeout=second)
+    producer.send(Message("orders", "y"), connection=caller.connection)
+    caller.commit()
+
+    assert texts(log) == ["y"]
 
 
 def test_a_topic_that_is_missing_leaves_the_transaction_usable(

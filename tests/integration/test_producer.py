@@ -35,15 +35,13 @@ from tests.fixtures.log import append as append_by_hand
 from tests.fixtures.log import create_topic, dispatch_all
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
-from tests.fixtures.producers import is_blocked, link_of, pid_of
+from tests.fixtures.producers import is_blocked, link_of, pid_of, producer_of, stall
 from tests.fixtures.threads import Doing, at_once
-
-STALL = "LOCK TABLE mqdb.commit_log IN SHARE MODE"
 
 
 @pytest.fixture
 def producer(database: Database) -> Iterator[Producer]:
-    with Producer("senders", database.dsn) as producer:
+    with producer_of(database.dsn) as producer:
         yield producer
 
 
@@ -375,9 +373,7 @@ def sends(producer: Producer, *messages: Message) -> list[Callable[[], SendResul
 
 def gathered(database: Database, producer: Producer, *work: Callable[[], Any]) -> list[Any]:
     """What each returns or raises, all while the log is locked: the first leads alone, the others gather behind it."""
-    locker = database.connect(autocommit=False)
-    locker.execute(STALL)
-    pid = pid_of(producer)
+    locker, pid = stall(database), pid_of(producer)
     doings = [Doing(work[0])]
     wait_until(lambda: is_blocked(database, pid))
     doings += map(Doing, work[1:])
@@ -441,7 +437,8 @@ def test_a_poisoned_message_fails_alone(database: Database, producer: Producer) 
 
 def test_a_topic_that_is_gone_fails_its_own_messages_alone(database: Database) -> None:
     connection = database.connect()
-    with Producer("strict", settings=load_settings(dsn=database.dsn, auto_create_topic_enable=False)) as producer:
+    strict = load_settings(dsn=database.dsn, auto_create_topic_enable=False, send_message_timeout="30s")
+    with Producer("strict", settings=strict) as producer:
         for topic in ("kept", "gone"):
             create_topic(connection, topic, 2)
             producer.send(Message(topic, "so that the topic is known"))
@@ -519,12 +516,10 @@ def test_a_bad_group_name_is_refused(group: str) -> None:
 
 
 def test_shutdown_waits_for_the_sends_under_way(database: Database) -> None:
-    locker = database.connect(autocommit=False)
-    with Producer("senders", database.dsn) as producer:
+    with producer_of(database.dsn) as producer:
         producer.send(Message("orders", "so that the topic is known"))
         appends = link_of(producer).appends
-        pid = pid_of(producer)
-        locker.execute(STALL)
+        locker, pid = stall(database), pid_of(producer)
         first, *others = sends(producer, *[Message("orders", "x")] * 4)
         sending = [Doing(first)]
         wait_until(lambda: is_blocked(database, pid))

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,6 +24,7 @@ from mqdb.errors import (
     BrokerUnavailable,
     MqdbError,
     ResponseCode,
+    SendGivenUp,
     StorageRefused,
 )
 from mqdb.settings import load_settings
@@ -49,8 +51,11 @@ from tests.fixtures.threads import Doing
 ON_A = MessageQueue("orders", "broker-a", 2)
 THREE = [Message("orders", body) for body in ("one", "two", "three")]
 
-#: Well below a send timeout, and more than a busy machine needs.
-AT_ONCE = 1.5
+#: Well below the timeout of a producer here, and more than a busy machine needs.
+AT_ONCE = 8.0
+
+#: Timeouts of two sends in a row that wait in vain: by the end of the first one it is known why.
+LONG_AND_SHORT = (2, 0.5)
 
 
 def as_superuser(database: Database, statement: str, **names: str) -> None:
@@ -146,12 +151,14 @@ def read_only(database: Database, producer: Producer) -> Iterator[None]:
 def test_what_the_database_refuses_is_an_error_with_its_code_stores_nothing_and_passes(
     database: Database, fault: Any, error: type[MqdbError], code: int, words: str, work: str
 ) -> None:
-    with producer_of(database.dsn, "700ms") as producer:
+    # The others are refused at once, this one hopes for a connection until its time is over.
+    timeout = timedelta(seconds=2) if fault is too_many_connections else None
+    with producer_of(database.dsn) as producer:
         producer.send(Message("orders", "before"))
         send = {
-            "send": lambda: producer.send(Message("orders", "three")),
-            "send_batch": lambda: producer.send_batch(THREE),
-            "send_async": lambda: producer.send_async(Message("orders", "three")).result(10),
+            "send": lambda: producer.send(Message("orders", "three"), timeout=timeout),
+            "send_batch": lambda: producer.send_batch(THREE, timeout=timeout),
+            "send_async": lambda: producer.send_async(Message("orders", "three"), timeout=timeout).result(30),
         }[work]
 
         with fault(database, producer):
@@ -182,13 +189,13 @@ def make_url(dsn: str, account: str) -> str:
 def test_a_password_that_is_changed_is_refused_in_time_and_accepted_when_it_is_right_again(
     database: Database, login: str
 ) -> None:
-    with producer_of(login, "700ms") as producer:
+    with producer_of(login) as producer:
         producer.send(Message("orders", "before"))
         as_superuser(database, "ALTER ROLE {name} PASSWORD 'other'", name="sender")
         database.connect(user="postgres").execute("SELECT pg_terminate_backend(%s, 5000)", [pid_of(producer)])
 
-        for _ in range(2):
-            sending = Doing(partial(producer.send_batch, THREE))
+        for seconds in LONG_AND_SHORT:
+            sending = Doing(partial(producer.send_batch, THREE, timeout=timedelta(seconds=seconds)))
             error = sending.error()
             assert isinstance(error, AuthenticationFailed)
             assert error.code == ResponseCode.USER_NOT_EXIST
@@ -225,15 +232,15 @@ class Pooler(Proxy):
 
 def test_an_exhausted_pooler_is_an_error_in_time_and_sends_recover_when_it_has_room(database: Database) -> None:
     with Pooler(database.dsn) as pooler:
-        settings = load_settings(dsn=database.dsn, pool_dsn=pooler.dsn, send_message_timeout="700ms")
+        settings = load_settings(dsn=database.dsn, pool_dsn=pooler.dsn, send_message_timeout="30s")
         with Producer("senders", settings=settings) as producer:
             producer.send(Message("orders", "before"))
             pooler.cut()
             pooler.is_exhausted = True
             pooler.restore()
 
-            for _ in range(2):
-                sending = Doing(partial(producer.send_batch, THREE))
+            for seconds in LONG_AND_SHORT:
+                sending = Doing(partial(producer.send_batch, THREE, timeout=timedelta(seconds=seconds)))
                 error = sending.error()
                 assert isinstance(error, BrokerUnavailable)
                 assert error.code == ResponseCode.CONNECT_BROKER_FAILED
@@ -280,6 +287,7 @@ def test_all_brokers_down_at_the_start_are_all_named(two_brokers: TwoBrokers, pr
     assert str(urlsplit(proxy.dsn).password) not in str(raised.value)
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_broker_with_too_many_connections_at_the_start_joins_in_later(orders: TwoBrokers) -> None:
     allow_connections(orders.a, 0)
     with producer_of(orders.dsn) as producer:
@@ -289,9 +297,11 @@ def test_a_broker_with_too_many_connections_at_the_start_joins_in_later(orders: 
         wait_until(lambda: sent_at_once(producer, 8) == {"broker-a", "broker-b"})
 
 
+@pytest.mark.usefixtures("patient")
 def test_the_first_send_to_a_topic_goes_past_a_broker_that_does_not_tell_its_queues(orders: TwoBrokers) -> None:
-    as_superuser(orders.a, "ALTER DATABASE {name} SET statement_timeout = 200", name=name_of(orders.a))
     with producer_of(orders.dsn) as producer:
+        # For the connection on which the first send will ask.
+        as_superuser(orders.a, "ALTER DATABASE {name} SET statement_timeout = 1000", name=name_of(orders.a))
         locker = orders.a.connect(autocommit=False)
         locker.execute("LOCK TABLE mqdb.topic")
 
@@ -300,12 +310,14 @@ def test_the_first_send_to_a_topic_goes_past_a_broker_that_does_not_tell_its_que
         wait_until(lambda: sent_at_once(producer, 8) == {"broker-a", "broker-b"})
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_topic_that_only_a_silent_broker_may_have_is_no_topic_that_is_missing(
     two_brokers: TwoBrokers, proxy: Proxy
 ) -> None:
     create_topic(two_brokers.a.connect(), "orders", 4)
     proxy.cut()
-    settings = load_settings(dsn=dsn_of_two(proxy.dsn, two_brokers.b.dsn), auto_create_topic_enable=False)
+    dsn = dsn_of_two(proxy.dsn, two_brokers.b.dsn)
+    settings = load_settings(dsn=dsn, auto_create_topic_enable=False, send_message_timeout="30s")
     with Producer("senders", settings=settings) as producer:
         with pytest.raises(BrokerUnavailable):
             producer.send(Message("orders", "x"))
@@ -314,12 +326,14 @@ def test_a_topic_that_only_a_silent_broker_may_have_is_no_topic_that_is_missing(
         recovers(partial(producer.send, Message("orders", "y")))
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_queue_of_a_broker_that_was_never_there_is_no_queue_that_is_missing(orders: TwoBrokers, proxy: Proxy) -> None:
     proxy.cut()
     with producer_of(dsn_of_two(proxy.dsn, orders.b.dsn)) as producer, pytest.raises(BrokerUnavailable):
         producer.send(Message("orders", "x"), queue=ON_A)
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_broker_that_cannot_be_asked_again_keeps_its_queues(orders: TwoBrokers, proxy: Proxy) -> None:
     """Else sharding keys would mean other queues for the moment in which it comes back."""
     with producer_of(dsn_of_two(proxy.dsn, orders.b.dsn)) as producer:
@@ -334,6 +348,7 @@ def test_a_broker_that_cannot_be_asked_again_keeps_its_queues(orders: TwoBrokers
         assert producer.fetch_publish_queues("orders") == queues
 
 
+@pytest.mark.usefixtures("patient")
 def test_one_who_waits_for_a_broker_keeps_nobody_from_turning_to_the_other(orders: TwoBrokers, proxy: Proxy) -> None:
     with producer_of(dsn_of_two(proxy.dsn, orders.b.dsn), "20s") as producer:
         sent_at_once(producer, 8)
@@ -347,6 +362,7 @@ def test_one_who_waits_for_a_broker_keeps_nobody_from_turning_to_the_other(order
         assert patient.result().queue == ON_A
 
 
+@pytest.mark.usefixtures("patient")
 def test_an_open_outcome_keeps_nobody_from_asking_for_another_topic(orders: TwoBrokers, proxy: Proxy) -> None:
     with producer_of(dsn_of_two(proxy.dsn, orders.b.dsn), "20s") as producer:
         sent_at_once(producer, 8)
@@ -372,6 +388,7 @@ def lost_send(brokers: TwoBrokers, way_to_a: Proxy, producer: Producer) -> Doing
     return doing
 
 
+@pytest.mark.usefixtures("patient")
 def test_async_sends_with_an_open_outcome_keep_nobody_from_turning_to_the_other(
     orders: TwoBrokers, proxy: Proxy
 ) -> None:
@@ -402,11 +419,14 @@ def test_a_broker_that_says_nothing_at_the_start_costs_the_first_sends_a_moment(
 ) -> None:
     proxy.freeze()
     with producer_of(dsn_of_two(proxy.dsn, orders.b.dsn)) as producer:
+        # The way to the other one is there, so that they wait for the silent one only.
+        link_of(producer, "broker-b").ask(lambda _: None, time.monotonic() + 30, SendGivenUp("orders", 30))
         began = time.monotonic()
         sendings = [Doing(partial(producer.send, Message("orders", "x"))) for _ in range(16)]
 
         assert {doing.result().queue.broker_name for doing in sendings} == {"broker-b"}
-        assert time.monotonic() - began < AT_ONCE
+        # To connect to a host that says nothing ends after 5 s.
+        assert time.monotonic() - began < 4
         proxy.cut()
 
 
@@ -428,6 +448,7 @@ class PanickingProxy(Proxy):
         return super()._pass(source, target)
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_server_that_panics_has_perhaps_stored_the_message_and_no_other_gets_it(orders: TwoBrokers) -> None:
     """A PANIC may follow the commit, and has the SQLSTATE of a full disk, after which another broker is tried."""
     with PanickingProxy(orders.a.dsn) as proxy, producer_of(dsn_of_two(proxy.dsn, orders.b.dsn)) as producer:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -33,15 +34,12 @@ from mqdb.store import locks
 from mqdb_client import Message, Producer, SendResult
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
-from tests.fixtures.producers import link_of
+from tests.fixtures.producers import is_blocked, link_of, pid_of, producer_of, stall, stored_bodies, terminate
 from tests.fixtures.proxy import Proxy
 from tests.fixtures.threads import Doing
 
-STALL = "LOCK TABLE mqdb.commit_log IN SHARE MODE"
-
-
-def producer_of(dsn: str, timeout: str = "3s") -> Producer:
-    return Producer("senders", settings=load_settings(dsn=dsn, send_message_timeout=timeout))
+#: Well below the timeout of a producer here, and well above that of a send that is to be over.
+IN_TIME = 6.0
 
 
 @pytest.fixture
@@ -50,31 +48,6 @@ def producer(database: Database) -> Iterator[Producer]:
     with producer_of(database.dsn) as producer:
         producer.send(Message("orders", "first"))
         yield producer
-
-
-def stored_bodies(database: Database) -> list[str]:
-    statement = "SELECT convert_from(body, 'UTF8') FROM mqdb.commit_log ORDER BY log_pos"
-    return [row[0] for row in database.connect().execute(statement)]
-
-
-def pid_of(producer: Producer) -> int:
-    """Of the backend that appends; waits for it."""
-    held = link_of(producer).connection
-    wait_until(lambda: held._link is not None)
-    assert held._link is not None
-    return held._link.driver.info.backend_pid
-
-
-def terminate(database: Database, pid: int) -> None:
-    """Returns when the backend is gone."""
-    connection = database.connect()
-    connection.execute("SELECT pg_terminate_backend(%s)", [pid])
-    wait_until(lambda: connection.execute("SELECT 1 FROM pg_stat_activity WHERE pid = %s", [pid]).fetchone() is None)
-
-
-def is_blocked(database: Database, pid: int) -> bool:
-    row = database.connect().execute("SELECT wait_event_type FROM pg_stat_activity WHERE pid = %s", [pid]).fetchone()
-    return row == ("Lock",)
 
 
 # -- where to connect -------------------------------------------------------------------------
@@ -175,9 +148,7 @@ def test_a_connection_lost_between_two_sends_is_not_noticed(database: Database, 
 def test_a_connection_lost_during_a_send_is_replaced_and_the_message_stored_once(
     database: Database, producer: Producer
 ) -> None:
-    locker = database.connect(autocommit=False)
-    locker.execute(STALL)
-    pid = pid_of(producer)
+    locker, pid = stall(database), pid_of(producer)
     sending = Doing(lambda: producer.send(Message("orders", "second")))
     wait_until(lambda: is_blocked(database, pid))
 
@@ -192,9 +163,7 @@ def test_a_connection_lost_during_a_send_is_replaced_and_the_message_stored_once
 def test_with_a_chosen_queue_a_connection_lost_during_a_send_is_an_error_that_knows_the_outcome(
     database: Database, producer: Producer
 ) -> None:
-    locker = database.connect(autocommit=False)
-    locker.execute(STALL)
-    pid = pid_of(producer)
+    locker, pid = stall(database), pid_of(producer)
     sending = Doing(lambda: producer.send(Message("orders", "second"), sharding_key="k"))
     wait_until(lambda: is_blocked(database, pid))
 
@@ -243,16 +212,17 @@ def test_connections_killed_under_load_lose_no_acknowledged_message(database: Da
 
 
 def test_a_send_in_an_outage_ends_in_time_and_later_ones_recover(database: Database, proxy: Proxy) -> None:
-    with producer_of(proxy.dsn, timeout="500ms") as producer:
+    with producer_of(proxy.dsn) as producer:
         producer.send(Message("orders", "before"))
         proxy.cut()
-        sendings = [Doing(lambda: producer.send(Message("orders", "lost"))) for _ in range(3)]
+        second = timedelta(seconds=1)
+        sendings = [Doing(lambda: producer.send(Message("orders", "lost"), timeout=second)) for _ in range(3)]
         for sending in sendings:
             assert isinstance(sending.outcome(), BrokerUnavailable)
-            assert sending.seconds < 1.5
+            assert sending.seconds < IN_TIME
         proxy.restore()
 
-        wait_until(lambda: isinstance(Doing(lambda: producer.send(Message("orders", "after"))).outcome(), SendResult))
+        producer.send(Message("orders", "after"))
 
     assert stored_bodies(database) == ["before", "after"]
 
@@ -273,62 +243,61 @@ def test_a_send_survives_an_outage_that_is_shorter_than_its_timeout(database: Da
 # -- a server that does not answer ------------------------------------------------------------
 
 
-def test_a_send_is_given_up_at_its_timeout_and_stores_nothing(database: Database) -> None:
-    locker = database.connect(autocommit=False)
-    with producer_of(database.dsn, timeout="600ms") as producer:
-        producer.send(Message("orders", "first"))
-        locker.execute(STALL)
+@pytest.mark.usefixtures("cancelled_early")
+def test_a_send_is_given_up_at_its_timeout_and_stores_nothing(database: Database, producer: Producer) -> None:
+    locker = stall(database)
 
-        sending = Doing(lambda: producer.send(Message("orders", "late")))
+    sending = Doing(partial(producer.send, Message("orders", "late"), timeout=timedelta(seconds=4)))
 
-        assert isinstance(sending.outcome(), SendGivenUp)
-        assert 0.5 < sending.seconds < 2
-        locker.rollback()
-        producer.send(Message("orders", "second"))
+    assert isinstance(sending.outcome(), SendGivenUp)
+    assert 0.9 < sending.seconds < IN_TIME
+    locker.rollback()
+    producer.send(Message("orders", "second"))
     assert stored_bodies(database) == ["first", "second"]
 
 
-def test_the_outcome_is_open_when_the_server_does_not_say_that_it_has_stopped(database: Database) -> None:
-    with producer_of(database.dsn, timeout="600ms") as producer:
-        producer.send(Message("orders", "first"))
-        pid = pid_of(producer)
-        os.kill(pid, signal.SIGSTOP)
-        try:
-            sending = Doing(lambda: producer.send(Message("orders", "perhaps")))
-            error = sending.outcome()
-            # On a connection of its own, and beside the hung one.
-            producer.send(Message("orders", "second"))
-        finally:
-            os.kill(pid, signal.SIGCONT)
+def test_the_outcome_is_open_when_the_server_does_not_say_that_it_has_stopped(
+    database: Database, producer: Producer
+) -> None:
+    pid = pid_of(producer)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        sending = Doing(partial(producer.send, Message("orders", "perhaps"), timeout=timedelta(seconds=1)))
+        error = sending.outcome()
+        # On a connection of its own, and beside the hung one.
+        producer.send(Message("orders", "second"))
+    finally:
+        os.kill(pid, signal.SIGCONT)
 
     assert isinstance(error, SendOutcomeUnknown)
     assert "may be stored in broker-a, or not" in str(error)
-    assert 0.5 < sending.seconds < 2
+    assert 0.9 < sending.seconds < IN_TIME
     assert {"first", "second"} <= set(stored_bodies(database))
 
 
 def test_a_silent_network_is_an_open_outcome_as_well(database: Database, proxy: Proxy) -> None:
-    with producer_of(proxy.dsn, timeout="600ms") as producer:
+    with producer_of(proxy.dsn) as producer:
         producer.send(Message("orders", "first"))
         proxy.freeze()
-        sending = Doing(lambda: producer.send(Message("orders", "perhaps")))
+        sending = Doing(partial(producer.send, Message("orders", "perhaps"), timeout=timedelta(seconds=1)))
         assert isinstance(sending.outcome(), SendOutcomeUnknown)
-        assert sending.seconds < 2
+        assert sending.seconds < IN_TIME
         proxy.cut()
         proxy.restore()
 
-        wait_until(lambda: isinstance(Doing(lambda: producer.send(Message("orders", "second"))).outcome(), SendResult))
+        producer.send(Message("orders", "second"))
 
 
 def test_a_statement_timeout_of_the_database_is_passed_on(database: Database) -> None:
     connection = database.connect()
-    connection.execute(
-        "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET statement_timeout = 200', current_database()); END $$"
-    )
-    locker = database.connect(autocommit=False)
-    with producer_of(database.dsn) as producer:
+    with producer_of(database.dsn, retry_times_when_send_failed=0) as producer:
         producer.send(Message("orders", "first"))
-        locker.execute(STALL)
+        locker = stall(database)
+        connection.execute(
+            "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET statement_timeout = 1000', current_database()); END $$"
+        )
+        terminate(database, pid_of(producer))  # the next connection has it
+
         with pytest.raises(StorageRefused, match="57014"):
             producer.send(Message("orders", "late"))
         locker.rollback()
@@ -337,7 +306,9 @@ def test_a_statement_timeout_of_the_database_is_passed_on(database: Database) ->
     assert stored_bodies(database) == ["first", "second"]
 
 
-def test_a_queue_offset_that_does_not_come_in_time_is_an_error(database: Database) -> None:
+def test_a_queue_offset_that_does_not_come_in_time_is_an_error(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Somebody dispatches, it seems: the lock of the leader is held, and so is the lease.
     leader = database.connect()
     leader.execute("SELECT pg_advisory_lock(%s, %s)", [locks.LOCK_CLASS, locks.LEADER])
@@ -346,18 +317,17 @@ def test_a_queue_offset_that_does_not_come_in_time_is_an_error(database: Databas
         "VALUES ('services', 'test', 1, pg_backend_pid(), 'infinity')"
     )
     with producer_of(database.dsn, timeout="300ms") as producer:
-        result = producer.send(Message("orders", "x"))
+        result = producer.send(Message("orders", "x"), timeout=timedelta(seconds=30))
 
         with pytest.raises(DispatchTimeout, match=r"0\.3 s"):
             _ = result.queue_offset
         leader.execute("SELECT pg_advisory_unlock_all()")
+        monkeypatch.setattr(producer, "_timeout_seconds", 30.0)
         assert result.queue_offset == 0
 
 
 def test_ctrl_c_in_a_sending_thread_strands_nobody(database: Database, producer: Producer) -> None:
-    locker = database.connect(autocommit=False)
-    locker.execute(STALL)
-    pid = pid_of(producer)
+    locker, pid = stall(database), pid_of(producer)
     appends = link_of(producer).appends
     late: list[Doing[SendResult]] = []
 

@@ -1,24 +1,31 @@
 """Ctrl-C, the end of a producer and the end of one sender's time, each while others are under way."""
 
 import itertools
+import random
+import signal
+import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
+import psycopg
 import pytest
 
 from mqdb.errors import IllegalState, SendGivenUp, SendOutcomeUnknown
-from mqdb_client import Message, Producer, SendResult
+from mqdb_client import Message, Producer, SendResult, group_append, held_connection
 from mqdb_client.group_append import GroupAppend
 from mqdb_client.producer_hooks import SendMessageContext
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 from tests.fixtures.producers import is_blocked, link_of, pid_of, producer_of, stall, stored_bodies
-from tests.fixtures.threads import Doing
+from tests.fixtures.threads import Doing, refuse_threads
+
+#: For `before_storing`.
+WAIT = "PERFORM pg_advisory_xact_lock(17);"
 
 
 @pytest.fixture
@@ -38,12 +45,27 @@ def waiting(producer: Producer) -> int:
     return len(link_of(producer).appends._waiting)
 
 
-def stalled(database: Database, producer: Producer, body: str, seconds: float) -> tuple[Any, Doing[SendResult]]:
+def stalled(database: Database, producer: Producer, body: str) -> tuple[Any, Doing[SendResult]]:
     """A send that waits for a lock, so that others gather behind it; and the lock."""
     locker, pid = stall(database), pid_of(producer)
-    doing = sending(producer, body, seconds)
+    doing = sending(producer, body)
     wait_until(lambda: is_blocked(database, pid))
     return locker, doing
+
+
+def before_storing(database: Database, body: str, statements: str) -> psycopg.Connection[Any]:
+    """From now on the database executes these statements of PL/pgSQL before it stores that body.
+
+    WAIT among them waits until the connection that this returns rolls back.
+    """
+    database.connect().execute(
+        f"""CREATE FUNCTION fault() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {statements} RETURN NEW; END $$;
+            CREATE TRIGGER fault BEFORE INSERT ON mqdb.commit_log FOR EACH ROW WHEN (NEW.body = '{body}')
+            EXECUTE FUNCTION fault()""".encode()
+    )
+    holder = database.connect(autocommit=False)
+    holder.execute("SELECT pg_advisory_xact_lock(17)")
+    return holder
 
 
 # -- Ctrl-C -----------------------------------------------------------------------------------
@@ -52,17 +74,17 @@ def stalled(database: Database, producer: Producer, body: str, seconds: float) -
 def test_ctrl_c_right_after_the_answer_stores_nothing_twice(
     database: Database, producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    locker, first = stalled(database, producer, "ends soon", seconds=1)
+    link = link_of(producer)
+    has_turn = threading.Event()
     others: list[Doing[SendResult]] = []
 
     def gather() -> None:
-        wait_until(lambda: waiting(producer) == 1)
-        others.extend(sending(producer, f"other {number}") for number in range(3))
-        wait_until(lambda: waiting(producer) == 4)
-        # The main thread leads when the first one has given up, and takes the others along.
-        assert isinstance(first.error(), SendGivenUp)
-        wait_until(lambda: not waiting(producer))
-        locker.rollback()
+        # The main thread leads, and takes those along who come while it waits for the connection.
+        with link.connection._turn:
+            has_turn.set()
+            wait_until(lambda: link.appends._is_busy)
+            others.extend(sending(producer, f"other {number}") for number in range(3))
+            wait_until(lambda: waiting(producer) == 3)
 
     succeed = GroupAppend._succeed
 
@@ -73,6 +95,7 @@ def test_ctrl_c_right_after_the_answer_stores_nothing_twice(
 
     monkeypatch.setattr(GroupAppend, "_succeed", interrupted)
     gathering = Doing(gather)
+    has_turn.wait()
     with pytest.raises(KeyboardInterrupt):
         producer.send(Message("orders", "interrupted"))
     gathering.result()
@@ -103,6 +126,38 @@ def test_ctrl_c_in_a_send_that_nobody_waits_for_does_not_hold_up_the_end(databas
     Doing(producer.shutdown).result()
 
     assert stored_bodies(database) == ["second"]
+
+
+def interrupted(main: int, seconds: float, work: Callable[[], object]) -> None:
+    """Do it again and again until Ctrl-C has come in the midst of it."""
+    interrupter = threading.Timer(seconds, signal.pthread_kill, [main, signal.SIGINT])
+    with suppress(KeyboardInterrupt):
+        interrupter.start()
+        # Not until it is raised: in a callback of a weak reference Python ignores it.
+        while not interrupter.finished.is_set():
+            work()
+    interrupter.join()
+
+
+def test_ctrl_c_again_and_again_in_a_loop_of_async_sends_leaves_no_permit_behind(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The moments are random, and each run prints its seed."""
+    seed = random.randrange(1_000_000)
+    sys.stdout.write(f"seed {seed}\n")
+    chance = random.Random(seed)
+    main = threading.main_thread().ident
+    assert main is not None
+    hook = sys.unraisablehook
+    monkeypatch.setattr(sys, "unraisablehook", lambda what: what.exc_type is KeyboardInterrupt or hook(what))
+    for number in range(5):
+        producer = producer_of(database.dsn, "20s", group=f"group-{number}", back_pressure_for_async_send_num=50)
+        producer.start()
+        producer.send(Message("orders", "first"))
+        for _ in range(20):
+            interrupted(main, chance.uniform(0.0, 0.003), partial(producer.send_async, Message("orders", "x")))
+
+        Doing(producer.shutdown).result()
 
 
 # -- the end of a producer --------------------------------------------------------------------
@@ -141,21 +196,35 @@ def test_a_first_async_send_at_the_moment_of_the_end_leaves_no_thread(database: 
     assert set(threading.enumerate()) == threads
 
 
-def test_where_no_thread_can_be_started_the_other_sends_go_on(
+def test_where_no_thread_can_be_started_the_producer_leaves_nothing_behind_and_can_be_started_later(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = set(threading.enumerate())
+    producer = producer_of(database.dsn)
+    with monkeypatch.context() as patch:
+        refuse_threads(patch, "mqdb-group-append")
+        with pytest.raises(RuntimeError, match="new thread"):
+            producer.start()
+    assert set(threading.enumerate()) == threads
+
+    with producer:
+        producer.send(Message("orders", "later"))
+    assert stored_bodies(database) == ["later"]
+
+
+def test_where_no_thread_can_be_started_for_async_sends_the_others_go_on(
     database: Database, producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start = threading.Thread.start
-
-    def refuse(thread: threading.Thread) -> None:
-        if thread.name == "mqdb-group-append":
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    with pytest.raises(RuntimeError, match="new thread"):
-        producer.send_async(Message("orders", "x")).result(10)
+    threads = set(threading.enumerate())
+    with monkeypatch.context() as patch:
+        refuse_threads(patch, "judging-1")
+        with pytest.raises(RuntimeError, match="new thread"):
+            producer.send_async(Message("orders", "x"))
+    assert set(threading.enumerate()) == threads
 
     assert isinstance(sending(producer, "second").result(), SendResult)
+    producer.send_async(Message("orders", "third")).result(20)
+    assert stored_bodies(database) == ["first", "second", "third"]
 
 
 # -- the end of one sender's time -------------------------------------------------------------
@@ -164,49 +233,50 @@ def test_where_no_thread_can_be_started_the_other_sends_go_on(
 def test_one_whose_time_ends_in_the_statement_of_another_can_ask_what_became_of_it(
     database: Database, producer: Producer
 ) -> None:
-    locker, first = stalled(database, producer, "first of all", seconds=1)
+    holder = before_storing(database, "leader", WAIT)
+    locker, first = stalled(database, producer, "first of all")
     leader = sending(producer, "leader")
     wait_until(lambda: waiting(producer) == 1)
-    short = sending(producer, "short", seconds=2)
+    short = sending(producer, "short", seconds=3)
     wait_until(lambda: waiting(producer) == 2)
-    assert isinstance(first.error(), SendGivenUp)
+    locker.rollback()
+    first.result()
 
     error = short.error()
 
     assert isinstance(error, SendOutcomeUnknown)
     # It ends the statement: what is not stored by then never will be.
     assert producer.outcome(error.message_ids[0]) is None
-    locker.rollback()
+    holder.rollback()
     leader.result()
-    assert stored_bodies(database) == ["first", "leader"]
+    assert stored_bodies(database) == ["first", "first of all", "leader"]
 
 
 def test_one_whose_time_ends_while_a_refused_statement_is_repeated_in_parts_is_known_not_to_be_stored(
     database: Database, producer: Producer
 ) -> None:
-    database.connect().execute(
-        """CREATE FUNCTION fault() RETURNS trigger LANGUAGE plpgsql AS $$
-           BEGIN PERFORM pg_sleep(1); RAISE EXCEPTION 'poison' USING ERRCODE = '22P05'; END $$;
-           CREATE TRIGGER fault BEFORE INSERT ON mqdb.commit_log FOR EACH ROW WHEN (NEW.body = 'poison')
-           EXECUTE FUNCTION fault()"""
-    )
-    locker, first = stalled(database, producer, "first of all", seconds=20)
+    database.connect().execute("CREATE SEQUENCE tries")  # no rollback takes a number of it back
+    refuse = "RAISE EXCEPTION 'poison' USING ERRCODE = '22P05';"
+    holder = before_storing(database, "poison", f"IF nextval('tries') > 1 THEN {WAIT} END IF; {refuse}")
+    locker, first = stalled(database, producer, "first of all")
     poison = sending(producer, "poison")
     wait_until(lambda: waiting(producer) == 1)
     others = [sending(producer, f"other {number}") for number in range(2)]
     wait_until(lambda: waiting(producer) == 3)
-    short = sending(producer, "short", seconds=1.5)
+    short = sending(producer, "short", seconds=3)
     wait_until(lambda: waiting(producer) == 4)
     locker.rollback()
 
-    # The statement of all four is refused after 1 s, its first half after another one: 'short' is in the second.
+    # The statement of all four is refused at once, its first half waits: 'short' is in the second.
     assert isinstance(short.error(), SendGivenUp)
+    holder.rollback()
     poison.error()
     for doing in (first, *others):
         doing.result()
     assert sorted(stored_bodies(database)) == ["first", "first of all", "other 0", "other 1"]
 
 
+@pytest.mark.usefixtures("cancelled_early")
 def test_an_async_send_with_hardly_any_time_left_begins_no_statement_for_others(
     database: Database, producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,12 +288,14 @@ def test_an_async_send_with_hardly_any_time_left_begins_no_statement_for_others(
         return connect()
 
     monkeypatch.setattr(held, "_connect", counted)
+    # So that whole seconds lie between "hardly any" and enough.
+    monkeypatch.setattr(group_append, "_SHARE_TO_LEAD", 0.75)
     locker = stall(database)
-    # The first one's statement is cancelled when 0.2 s are left; the second has less than a twentieth of its time then.
-    futures = [producer.send_async(Message("orders", "late"), timeout=timedelta(seconds=2))]
+    # The first one's statement is cancelled after 2 s: the second has a third of its time left then, the other most.
+    futures = [producer.send_async(Message("orders", "late"), timeout=timedelta(seconds=8))]
     wait_until(lambda: is_blocked(database, pid))
-    futures.append(producer.send_async(Message("orders", "late"), timeout=timedelta(seconds=1.86)))
-    other = sending(producer, "other")
+    futures.append(producer.send_async(Message("orders", "late"), timeout=timedelta(seconds=3)))
+    other = sending(producer, "other", seconds=60)
     wait_until(lambda: waiting(producer) == 2)
 
     for future in futures:
@@ -235,18 +307,16 @@ def test_an_async_send_with_hardly_any_time_left_begins_no_statement_for_others(
     assert stored_bodies(database) == ["first", "other"]
 
 
-def test_what_is_remembered_of_an_open_outcome_does_not_keep_the_message(database: Database) -> None:
-    with producer_of(database.dsn, "600ms") as producer, suppress(SendGivenUp):
-        producer.send(Message("orders", "first"))
-        locker, first = stalled(database, producer, "first of all", seconds=0.4)
-        leader = sending(producer, "leader", seconds=20)
-        wait_until(lambda: waiting(producer) == 1)
-        error = sending(producer, "short", seconds=0.6).error()
-        first.error()
-        locker.rollback()
-        leader.result()
+def test_what_is_remembered_of_an_open_outcome_does_not_keep_the_message(
+    database: Database, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The server is not asked to cancel, so it cannot say that it has stopped.
+    monkeypatch.setattr(held_connection, "_SHARE_FOR_CANCELLING", 0.0)
+    stall(database)
 
-        assert isinstance(error, SendOutcomeUnknown)
-        assert producer._running is not None
-        remembered = producer._running.sending.unknown._sends.values()
-        assert [send.outcome.__traceback__ for send in remembered] == [None]
+    error = sending(producer, "open", seconds=1).error()
+
+    assert isinstance(error, SendOutcomeUnknown)
+    assert producer._running is not None
+    remembered = producer._running.sending.unknown._sends.values()
+    assert [send.outcome.__traceback__ for send in remembered] == [None]

@@ -31,13 +31,13 @@ from tests.fixtures.consumers import SUCCESS, Member
 from tests.fixtures.log import Connection, append, create_topic, dispatch
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
-from tests.fixtures.producers import TwoBrokers, dsn_of_two, refuse_appends
+from tests.fixtures.producers import TwoBrokers, dsn_of_two, pid_of, producer_of, refuse_appends, wait_connected
 from tests.fixtures.proxy import Proxy
 from tests.fixtures.threads import Doing, at_once
 
 REPLIES = reply_topic("DefaultCluster")
 LONG = timedelta(seconds=30)
-SHORT = timedelta(milliseconds=300)
+SHORT = timedelta(seconds=1.5)  # the request has to be sent in it
 QUEUE_KEY = "SELECT queue_key FROM mqdb.queue JOIN mqdb.topic USING (topic_id) WHERE topic = %s"
 DROPPED = "dropped a reply that nobody waits for"
 
@@ -67,7 +67,7 @@ def requester(log: Connection, start: Start) -> Producer:
 
 @pytest.fixture
 def replier(database: Database) -> Iterator[Producer]:
-    with Producer("repliers", database.dsn, instance_name="replier") as producer:
+    with producer_of(database.dsn, group="repliers", instance_name="replier") as producer:
         yield producer
 
 
@@ -89,14 +89,9 @@ def client_id_of(requester: Producer) -> str:
     return requester._running.cluster.instances[0].client_id
 
 
-def rows(database: Database, statement: str, *values: object) -> list[tuple[Any, ...]]:
-    return database.connect().execute(statement.encode(), values).fetchall()
-
-
 def stored_requests(database: Database) -> list[ReceivedMessage]:
     """The requests in the log, in their order, dispatched or not."""
-    found = rows(
-        database,
+    found = database.rows(
         """SELECT log_pos, msg_id, tags, properties, body FROM mqdb.commit_log
            WHERE properties ? 'CLUSTER' ORDER BY log_pos""",
     )
@@ -128,7 +123,7 @@ def wait_idle(requester: Producer) -> None:
 def end_connections(database: Database, requester: Producer) -> None:
     """Ends all sessions of a requester."""
     statement = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name LIKE %s"
-    [(count,)] = rows(database, statement, f"%{client_id_of(requester)}%")
+    [(count,)] = database.rows(statement, f"%{client_id_of(requester)}%")
     assert count > 0
 
 
@@ -207,7 +202,7 @@ def test_the_reply_topic_is_made_where_topics_are_not_made_automatically(
 
     assert future.result(10).body == b"pong"
     config = "SELECT read_queue_nums, write_queue_nums, perm FROM mqdb.topic WHERE topic = %s"
-    assert rows(database, config, REPLIES) == [(1, 1, 6)]
+    assert database.rows(config, REPLIES) == [(1, 1, 6)]
 
 
 def test_requesters_that_begin_at_once_share_one_reply_topic(
@@ -289,7 +284,7 @@ def test_without_a_reply_a_request_ends_at_its_timeout(requester: Producer) -> N
     with pytest.raises(RequestTimeout, match="orders"):
         requester.request(Message("orders", "ping"), SHORT)
 
-    assert SHORT.total_seconds() <= time.monotonic() - begin < 5
+    assert SHORT.total_seconds() <= time.monotonic() - begin < 20
 
 
 def test_without_a_reply_an_async_request_ends_at_its_timeout(requester: Producer) -> None:
@@ -372,8 +367,15 @@ def test_a_request_is_not_sent_while_no_broker_can_bring_the_reply_and_a_later_o
 
 
 def test_a_first_request_waits_for_a_broker_that_is_away_for_a_moment(
-    database: Database, log: Connection, proxy: Proxy, replier: Producer, start: Start, caplog: pytest.LogCaptureFixture
+    database: Database,
+    log: Connection,
+    proxy: Proxy,
+    replier: Producer,
+    start: Start,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(reply_reader, "_PATIENCE_SECONDS", 60.0)
     create_topic(log, "orders", 1)
     requester = start("asker", proxy.dsn)
     proxy.cut()
@@ -415,11 +417,13 @@ def test_a_shutdown_ends_the_requests_that_wait(database: Database, requester: P
 
 
 def test_a_shutdown_ends_a_request_whose_broker_does_not_answer(
-    proxy: Proxy, start: Start, caplog: pytest.LogCaptureFixture
+    proxy: Proxy, start: Start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(reply_reader, "_PATIENCE_SECONDS", 60.0)
     requester = start("asker", proxy.dsn)
+    pid_of(requester)  # it has taken the connection that the start has left, on which the reader would wait for long
     proxy.freeze()
-    asking = Doing(lambda: requester.request(Message("orders", "ping"), timedelta(seconds=10)))
+    asking = Doing(lambda: requester.request(Message("orders", "ping"), LONG))
     wait_until(lambda: "replies cannot be read" in caplog.text)
 
     closing = Doing(requester.shutdown)
@@ -428,7 +432,7 @@ def test_a_shutdown_ends_a_request_whose_broker_does_not_answer(
     proxy.restore()
     closing.result()
     assert isinstance(error, IllegalState)
-    assert asking.seconds < 3
+    assert asking.seconds < 15
 
 
 # -- dispatch -----------------------------------------------------------------------------------
@@ -457,7 +461,7 @@ def test_where_a_leader_lives_a_requester_leaves_dispatch_to_it(
     # It has asked several times by now.
     begin = time.monotonic()
     wait_until(lambda: time.monotonic() - begin > 0.6)
-    assert rows(database, "SELECT count(*) FROM mqdb.consume_queue") == [(0,)]
+    assert database.rows("SELECT count(*) FROM mqdb.consume_queue") == [(0,)]
 
     dispatch_by_hand(leader)
 
@@ -480,14 +484,14 @@ def test_a_reply_whose_arrival_nobody_hears_is_found(
 
 
 def test_many_replies_at_once_do_not_wait_for_polls(database: Database, requester: Producer, replier: Producer) -> None:
-    futures = [requester.request_async(Message("orders", f"{number}"), LONG) for number in range(200)]
-    request_of(database, 199)
+    futures = [requester.request_async(Message("orders", f"{number}"), LONG) for number in range(600)]
+    request_of(database, 599)
 
     replier.send_batch([create_reply_message(request, "pong") for request in stored_requests(database)])
 
     begin = time.monotonic()
-    assert {future.result(10).body for future in futures} == {b"pong"}
-    assert time.monotonic() - begin < 3
+    assert {future.result(30).body for future in futures} == {b"pong"}
+    assert time.monotonic() - begin < 10  # 18 s with a poll for each pull
 
 
 # -- where it reads -----------------------------------------------------------------------------
@@ -528,6 +532,9 @@ def test_replies_to_an_earlier_process_of_the_same_name_are_not_read(
     future.result(10)
     client_id = client_id_of(requester)
     requester.shutdown()
+    # The server ends its session, and with it the hold on its name, a moment later.
+    listening = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s"
+    wait_until(lambda: database.rows(listening, f"mqdb {client_id} listener") == [(0,)])
     successor = start()
     assert client_id_of(successor) == client_id
 
@@ -563,7 +570,7 @@ def test_a_reply_behind_what_retention_has_taken_is_found(
     future = requester.request_async(Message("orders", "first"), LONG)
     replier.send(create_reply_message(request_of(database), "pong"))
     future.result(10)
-    [(key,)] = rows(database, QUEUE_KEY, REPLIES)
+    [(key,)] = database.rows(QUEUE_KEY, REPLIES)
     wait_idle(requester)
     append(log, key, 10, tag="somebody else")
     dispatch_by_hand(log)
@@ -612,6 +619,7 @@ def test_a_reply_that_came_while_the_broker_was_out_of_reach_is_found(
     caplog.set_level(logging.INFO, "mqdb_client")
     create_topic(log, "orders", 1)
     requester = start("asker", proxy.dsn)
+    wait_connected(requester)
     future = requester.request_async(Message("orders", "ping"), LONG)
     request = request_of(database)
     proxy.cut()
@@ -630,10 +638,11 @@ def test_a_reply_that_came_while_the_broker_was_out_of_reach_is_found(
 def test_a_reply_may_come_through_another_broker(two_brokers: TwoBrokers, log: Connection, start: Start) -> None:
     create_topic(log, "orders", 1)
     requester = start("asker", two_brokers.dsn)
+    wait_connected(requester)
     future = requester.request_async(Message("orders", "ping"), LONG)
     request = request_of(two_brokers.a)
 
-    with Producer("repliers-b", f"broker-b={two_brokers.b.dsn}") as replier:
+    with producer_of(f"broker-b={two_brokers.b.dsn}", group="repliers-b") as replier:
         replier.send(create_reply_message(request, "pong"))
 
     reply = future.result(10)
@@ -646,11 +655,12 @@ def test_a_broker_that_is_lost_does_not_stop_replies_from_others(
 ) -> None:
     create_topic(two_brokers.b.connect(), "orders", 1)
     requester = start("asker", dsn_of_two(proxy.dsn, two_brokers.b.dsn))
+    wait_connected(requester)
     future = requester.request_async(Message("orders", "ping"), LONG)
 
     getattr(proxy, fault)()
 
-    with Producer("repliers-b", f"broker-b={two_brokers.b.dsn}", instance_name="replier") as replier:
+    with producer_of(f"broker-b={two_brokers.b.dsn}", group="repliers-b", instance_name="replier") as replier:
         for number in range(3):
             replier.send(create_reply_message(request_of(two_brokers.b, number), "pong"))
             assert future.result(10).body == b"pong"
@@ -658,6 +668,7 @@ def test_a_broker_that_is_lost_does_not_stop_replies_from_others(
     proxy.restore()
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_broker_that_comes_back_late_is_read_from_before_its_return(
     two_brokers: TwoBrokers, proxy_b: Proxy, log: Connection, start: Start
 ) -> None:
@@ -669,7 +680,7 @@ def test_a_broker_that_comes_back_late_is_read_from_before_its_return(
     connection = two_brokers.b.connect()
     [key] = create_topic(connection, REPLIES, 1)
     append(connection, key, 5, tag="somebody else")
-    with Producer("repliers-b", f"broker-b={two_brokers.b.dsn}", instance_name="replier") as replier:
+    with producer_of(f"broker-b={two_brokers.b.dsn}", group="repliers-b", instance_name="replier") as replier:
         replier.send(create_reply_message(request, "pong"))
     append(connection, key, LOOK_BACK - 1, tag="somebody else")
     dispatch_by_hand(connection)

@@ -64,7 +64,7 @@ def producer(orders: Database) -> Iterator[Producer]:
 
 
 def placed(database: Database, body: str = "x") -> list[tuple[Any, ...]]:
-    return database.connect().execute(PLACED, [body]).fetchall()
+    return database.rows(PLACED, body)
 
 
 # -- where it is stored -----------------------------------------------------------------------

@@ -8,14 +8,21 @@ from typing import NoReturn
 import pytest
 
 from mqdb.errors import BrokerUnavailable
+from mqdb_client import held_connection
 from mqdb_client.held_connection import IMPATIENT_SECONDS, HeldConnection, NotRun
-from tests.fixtures.threads import Doing
+from tests.fixtures.processes import wait_until
+from tests.fixtures.threads import Doing, refuse_threads
 
 
 @pytest.fixture
-def silent() -> Iterator[HeldConnection]:
+def answered() -> threading.Event:
+    """Set when the server of `silent` is to refuse the attempt after all."""
+    return threading.Event()
+
+
+@pytest.fixture
+def silent(answered: threading.Event) -> Iterator[HeldConnection]:
     """One whose server says nothing to the attempt to connect."""
-    answered = threading.Event()
 
     def connect() -> NoReturn:
         answered.wait()
@@ -39,10 +46,13 @@ def run(held: HeldConnection, seconds: float, is_patient: bool) -> float:
     return time.monotonic() - began
 
 
-def test_one_who_is_not_patient_waits_a_moment_and_the_next_not_at_all(silent: HeldConnection) -> None:
-    assert IMPATIENT_SECONDS <= run(silent, 20, is_patient=False) < 5
+def test_one_who_is_not_patient_waits_a_moment_and_the_next_not_at_all(
+    silent: HeldConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert IMPATIENT_SECONDS <= run(silent, 60, is_patient=False) < 20
     assert silent.is_lost
-    assert run(silent, 20, is_patient=False) < IMPATIENT_SECONDS
+    monkeypatch.setattr(held_connection, "IMPATIENT_SECONDS", 60.0)
+    assert run(silent, 60, is_patient=False) < 20
 
 
 def test_those_who_are_not_patient_do_not_wait_one_after_the_other(silent: HeldConnection) -> None:
@@ -54,11 +64,23 @@ def test_those_who_are_not_patient_do_not_wait_one_after_the_other(silent: HeldC
     assert time.monotonic() - began < 20 * IMPATIENT_SECONDS
 
 
-def test_a_patient_one_who_waits_does_not_hold_up_one_who_is_not(silent: HeldConnection) -> None:
-    patient = Doing(lambda: run(silent, 3, is_patient=True))
+def test_a_patient_one_who_waits_does_not_hold_up_one_who_is_not(
+    silent: HeldConnection, answered: threading.Event
+) -> None:
+    patient = Doing(lambda: run(silent, 60, is_patient=True))
+    wait_until(lambda: silent._changed._waiters)  # type: ignore[attr-defined]
 
-    assert run(silent, 20, is_patient=False) < 2
-    assert patient.result() >= 3
+    assert run(silent, 60, is_patient=False) < 20
+    assert silent._changed._waiters  # type: ignore[attr-defined]
+    answered.set()
+    silent.close()
+    patient.result()
+
+
+def test_a_patient_one_waits_for_as_long_as_it_may(silent: HeldConnection) -> None:
+    run(silent, 60, is_patient=False)
+
+    assert run(silent, 1, is_patient=True) >= 1
 
 
 def test_the_end_does_not_wait_for_those_who_wait_for_a_connection() -> None:
@@ -71,3 +93,21 @@ def test_the_end_does_not_wait_for_those_who_wait_for_a_connection() -> None:
     held.close()
 
     assert waiting.result() < 5
+
+
+def test_where_no_thread_can_be_started_it_can_be_opened_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = threading.Event()
+
+    def connect() -> NoReturn:
+        asked.set()
+        raise BrokerUnavailable("here", "nobody is there")
+
+    held = HeldConnection(connect, "here")
+    with monkeypatch.context() as patch:
+        refuse_threads(patch, "mqdb-connection-keeper")
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            held.open()
+    held.open()
+
+    assert asked.wait(10)
+    held.close()

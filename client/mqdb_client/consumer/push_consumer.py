@@ -86,7 +86,7 @@ class PushConsumer:
         rebalance_interval: timedelta = timedelta(seconds=20),
         hand_over_grace: timedelta = timedelta(seconds=30),
     ) -> None:
-        """PushConsumerConfig says what the options mean. Raises NameInvalid, ParameterInvalid, NotSupported."""
+        """PushConsumerConfig says what the options mean. Raises NameInvalid, ParameterInvalid, SettingInvalid."""
         self._config = PushConsumerConfig(
             group=group,
             consume_from_where=consume_from_where,

@@ -89,7 +89,7 @@ class LitePullConsumer:
         rebalance_interval: timedelta = timedelta(seconds=20),
         hand_over_grace: timedelta = timedelta(seconds=30),
     ) -> None:
-        """LitePullConsumerConfig says what the options mean. Raises NameInvalid, ParameterInvalid."""
+        """LitePullConsumerConfig says what the options mean. Raises NameInvalid, ParameterInvalid, SettingInvalid."""
         self._config = LitePullConsumerConfig(
             group=group,
             consume_from_where=consume_from_where,

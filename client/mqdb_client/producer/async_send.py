@@ -3,8 +3,7 @@
     caller ── permits ── begin ──▶ group append ──▶ completion thread ──▶ Future, callback
                            ▲                              │ it has failed
                            │                              ▼
-                           └── another try ◀── a few threads that judge; where the outcome is unknown, other ones,
-                                               for they wait until the broker can say it
+                           └── another try ◀── threads that judge ◀── where the outcome is unknown: settling
 
 Permits bound the messages and bytes under way, so that a producer that is faster than its broker waits instead of
 filling the memory. RocketMQ: DefaultMQProducerImpl.sendDefaultImpl (ASYNC), BackpressureForAsyncSend.
@@ -13,26 +12,33 @@ filling the memory. RocketMQ: DefaultMQProducerImpl.sendDefaultImpl (ASYNC), Bac
 import logging
 import threading
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from enum import Enum, auto
 from functools import partial
 from itertools import count
-from queue import SimpleQueue
-from typing import Final
+from queue import Empty, SimpleQueue
+from typing import Final, TypeAlias
 
 from mqdb.errors import IllegalState, MqdbError, SendGivenUp
 from mqdb.message import SendResult
 from mqdb_client.append_unit import OutcomeUnknown
 from mqdb_client.producer.delivery import Delivery
 from mqdb_client.producer.sending import Attempt, Sending
+from mqdb_client.producer.settling import OpenSend, Settling
 from mqdb_client.producer_hooks import SendMode
 
 logger = logging.getLogger(__name__)
 
 _numbers = count(1)
 
-# They only work while something is wrong. Those that settle wait for the broker.
+# They only work while something is wrong.
 _JUDGING_THREADS: Final = 2
-_SETTLING_THREADS: Final = 4
+
+# How late one learns at most that its time is up.
+_LATENESS_SECONDS: Final = 0.05
 
 
 class Permits:
@@ -43,33 +49,47 @@ class Permits:
         self._messages = 0
         self._bytes = 0
         self._is_closed = False
-        self._changed = threading.Condition()
+        # Entered by itself: Ctrl-C may come while a Condition is, whose __enter__ is Python, and would leave it locked.
+        self._guard = threading.RLock()
+        self._changed = threading.Condition(self._guard)
 
-    def acquire(self, body_bytes: int, deadline: float) -> bool:
+    def acquire(self, handed: "_Handed", deadline: float) -> bool:
         """Wait for room for one message; False at the deadline, which is of time.monotonic.
 
         A message larger than all that is allowed goes alone. Raises IllegalState after `close`.
         """
-        with self._changed:
-            while self._messages and not self._has_room(body_bytes) and not self._is_closed:
+        with self._guard:
+            while self._messages and not self._has_room(handed.body_bytes) and not self._is_closed:
                 if not self._changed.wait(max(0.0, deadline - time.monotonic())) and time.monotonic() >= deadline:
                     return False
             if self._is_closed:
                 raise IllegalState("the producer", "shut down")
+            body_bytes = handed.body_bytes
+            # With no call between them, after which Ctrl-C could come.
             self._messages += 1
             self._bytes += body_bytes
+            handed.is_under_way = True
             return True
 
-    def release(self, body_bytes: int) -> None:
-        """One message is not under way any more."""
-        with self._changed:
-            self._messages -= 1
-            self._bytes -= body_bytes
+    def release(self, handed: "_Handed") -> None:
+        """One message is not under way any more, if it ever was."""
+        body_bytes = handed.body_bytes
+        with self._guard:
+            if handed.is_under_way:
+                # With no call between them either.
+                handed.is_under_way = False
+                self._messages -= 1
+                self._bytes -= body_bytes
             self._changed.notify_all()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is under way."""
+        return not self._messages
 
     def close(self) -> None:
         """Let nobody in any more, and wait until nothing is under way."""
-        with self._changed:
+        with self._guard:
             self._is_closed = True
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._messages == 0)
@@ -82,17 +102,30 @@ class Permits:
 class _Handed:
     """A delivery that nobody waits for, and what will tell of its end; None where nobody asks."""
 
-    __slots__ = ("delivery", "end", "future")
+    __slots__ = ("delivery", "end", "future", "is_under_way")
 
     def __init__(self, delivery: Delivery, future: "Future[SendResult] | None") -> None:
         self.delivery = delivery
         self.future = future
+        #: Whether it has a permit.
+        self.is_under_way = False
         #: Taken by the one who ends it: a Ctrl-C in the caller may come at the same time as the answer.
         self.end = threading.Lock()
 
     @property
     def body_bytes(self) -> int:
         return len(self.delivery.messages[0].body)
+
+
+_Ended: TypeAlias = tuple[_Handed, Attempt]
+_Failed: TypeAlias = tuple[_Handed, Attempt, MqdbError | OutcomeUnknown]
+
+
+class _Signal(Enum):
+    """For the completion thread."""
+
+    AWAKE = auto()  #: something is under way again
+    END = auto()
 
 
 class AsyncSend:
@@ -102,11 +135,22 @@ class AsyncSend:
         self._sending = sending
         self._permits = permits
         self._threads_name = f"mqdb-async-send-{next(_numbers)}-"
-        self._ended: SimpleQueue[tuple[_Handed, Attempt] | None] = SimpleQueue()
-        self._judging = ThreadPoolExecutor(_JUDGING_THREADS, thread_name_prefix=f"{self._threads_name}again")
-        self._settling = ThreadPoolExecutor(_SETTLING_THREADS, thread_name_prefix=f"{self._threads_name}settle")
-        self._thread = threading.Thread(target=self._complete, name=f"{self._threads_name}completion", daemon=True)
-        self._thread.start()
+        self._ended: SimpleQueue[_Ended | _Signal] = SimpleQueue()
+        #: The completion thread waits for AWAKE, and looks at no deadlines meanwhile.
+        self._is_asleep = False
+        self._look_at = 0.0
+        #: What has failed and is not judged yet, and for each of them, or of those that were, a True; False: the end.
+        self._failed: deque[_Failed] = deque()
+        self._to_judge: SimpleQueue[bool] = SimpleQueue()
+        self._settling = Settling(f"{self._threads_name}settle-")
+        self._threads = [self._thread(self._complete, "completion")]
+        self._threads += [self._thread(self._judge_all, f"judging-{number}") for number in range(_JUDGING_THREADS)]
+        try:
+            for thread in self._threads:
+                thread.start()
+        except BaseException:
+            self._end_threads()
+            raise
 
     def submit(self, delivery: Delivery) -> "Future[SendResult]":
         """Send one message; the future has its result, or the error. It cannot be cancelled.
@@ -130,22 +174,35 @@ class AsyncSend:
     def close(self) -> None:
         """Wait for the end of all that is under way: until its deadline at most."""
         self._permits.close()
-        self._ended.put(None)
-        self._thread.join()
-        self._judging.shutdown()
-        self._settling.shutdown()
+        self._settling.close()
+        self._end_threads()
+
+    def _thread(self, work: Callable[[], None], name: str) -> threading.Thread:
+        return threading.Thread(target=work, name=f"{self._threads_name}{name}", daemon=True)
+
+    def _end_threads(self) -> None:
+        self._ended.put(_Signal.END)
+        for _ in range(_JUDGING_THREADS):
+            self._to_judge.put(False)
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join()
 
     def _begin(self, handed: _Handed) -> None:
         delivery = handed.delivery
-        if not self._permits.acquire(handed.body_bytes, delivery.deadline):
-            error = SendGivenUp(delivery.topic, delivery.timeout_seconds)
-            error.add_note("too many messages are under way; see back_pressure_for_async_send_num and _size")
-            raise error
         try:
-            self._try(handed)
+            if has_room := self._permits.acquire(handed, delivery.deadline):
+                if self._is_asleep:
+                    self._is_asleep = False
+                    self._ended.put(_Signal.AWAKE)
+                self._try(handed)
         except BaseException as error:  # Ctrl-C
             self._end(handed, error)
             raise
+        if not has_room:
+            given_up = SendGivenUp(delivery.topic, delivery.timeout_seconds)
+            given_up.add_note("too many messages are under way; see back_pressure_for_async_send_num and _size")
+            raise given_up
 
     def _try(self, handed: _Handed) -> None:
         delivery = handed.delivery
@@ -156,25 +213,75 @@ class AsyncSend:
             self._end(handed, error)
 
     def _complete(self) -> None:
-        while (ended := self._ended.get()) is not None:
+        while (ended := self._next_ended()) is not None:
             handed, attempt = ended
             try:
-                if attempt.error is None:
-                    self._finish(handed, attempt)
-                else:
-                    must_wait = (
-                        isinstance(attempt.error, OutcomeUnknown) and handed.delivery.mode is not SendMode.ONEWAY
-                    )
-                    threads = self._settling if must_wait else self._judging
-                    threads.submit(self._judge, handed, attempt, attempt.error)
+                self._conclude(handed, attempt)
             except BaseException as error:  # a callback that calls sys.exit would else end the sends of all others
                 logger.exception("an async send has ended in an unforeseen way")
                 self._end(handed, error)
+            del ended, handed, attempt  # not to keep the message until the next one comes
+
+    def _next_ended(self) -> _Ended | None:
+        """The next that has ended; None: nothing will. Meanwhile those end whose time is up, whatever they wait for."""
+        while True:
+            if time.monotonic() >= self._look_at:
+                self._end_late()
+                self._look_at = time.monotonic() + _LATENESS_SECONDS
+            try:
+                ended = self._ended.get(timeout=max(0.0, self._look_at - time.monotonic()))
+            except Empty:
+                self._is_asleep = self._permits.is_idle
+                # Whoever begins now has seen that, or is seen here.
+                ended = self._ended.get() if self._is_asleep and self._permits.is_idle else _Signal.AWAKE
+                self._is_asleep = False
+            if ended is _Signal.END:
+                return None
+            if not isinstance(ended, _Signal):
+                return ended
+
+    def _end_late(self) -> None:
+        self._sending.end_late()
+        self._settling.end_late()
+        now = time.monotonic()
+        # Both threads that judge may wait, by other deadlines.
+        for failed in [failed for failed in self._failed.copy() if failed[0].delivery.deadline <= now]:
+            with suppress(ValueError):  # it is being judged
+                self._failed.remove(failed)
+                self._judge_safely(failed)
+
+    def _conclude(self, handed: _Handed, attempt: Attempt) -> None:
+        error = attempt.error
+        if error is None:
+            self._finish(handed, attempt)
+        elif not isinstance(error, MqdbError | OutcomeUnknown):
+            self._end(handed, error)
+        else:
+            judge = partial(self._have_judged, (handed, attempt, error))
+            if isinstance(error, OutcomeUnknown) and handed.delivery.mode is not SendMode.ONEWAY:
+                self._settling.add(OpenSend(attempt, error, judge))
+            else:
+                judge()
 
     def _finish(self, handed: _Handed, attempt: Attempt) -> None:
         results = self._sending.finish(handed.delivery, attempt)
         assert results is not None  # only sync sends go to another broker as well
         self._end(handed, results[0])
+
+    def _have_judged(self, failed: _Failed) -> None:
+        self._failed.append(failed)
+        self._to_judge.put(True)
+
+    def _judge_all(self) -> None:
+        while self._to_judge.get():
+            with suppress(IndexError):  # its time was over before its turn
+                self._judge_safely(self._failed.popleft())
+
+    def _judge_safely(self, failed: _Failed) -> None:
+        try:
+            self._judge(*failed)
+        except BaseException:  # a callback that calls sys.exit would else end the sends of all others
+            logger.exception("an async send has ended in an unforeseen way")
 
     def _judge(self, handed: _Handed, attempt: Attempt, error: MqdbError | OutcomeUnknown) -> None:
         try:
@@ -186,10 +293,10 @@ class AsyncSend:
             self._end(handed, verdict)
 
     def _end(self, handed: _Handed, outcome: SendResult | BaseException) -> None:
+        # First, so that a callback that sends again finds room; and again where Ctrl-C has come in the first time.
+        self._permits.release(handed)
         if not handed.end.acquire(blocking=False):
             return
-        # First, so that a callback that sends again finds room.
-        self._permits.release(handed.body_bytes)
         if isinstance(outcome, SendResult):
             if handed.future is not None:
                 handed.future.set_result(outcome)

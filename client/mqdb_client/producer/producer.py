@@ -38,6 +38,7 @@ from mqdb_client.producer.unknown import settle
 from mqdb_client.producer_hooks import CheckForbiddenHook, Hooks, SendMessageHook, SendMode
 from mqdb_client.queue_selector import MessageQueueSelector, check_sharding_key
 from mqdb_client.recalling import handle_of, recall
+from mqdb_client.waking import Waking
 
 T = TypeVar("T")
 
@@ -132,7 +133,10 @@ class Producer:
                 client_id = cluster.instances[0].client_id
                 registration = Registration(client_id, ClientKind.PRODUCER, self.group, mqdb.__version__)
                 cluster.register(registration._replace(checks_transactions=self._checks_transactions))
-                links = {each.broker_name: BrokerLink(each, self._config.durability) for each in cluster.instances}
+                waking = Waking()
+                links = {
+                    each.broker_name: BrokerLink(each, self._config.durability, waking) for each in cluster.instances
+                }
                 running = self._running_of(cluster, links)
                 undo.callback(running.close)
                 for link in links.values():
@@ -154,18 +158,22 @@ class Producer:
         return RunningProducer(config, cluster, links, routes, sending, joined_sending, self._clock)
 
     def shutdown(self) -> None:
-        """Let the sends under way end, leave the group and disconnect. Again: nothing happens.
+        """Let the sends under way end, leave the group and disconnect.
 
-        Raises IllegalState in the callback of an async send, for which it would wait.
+        Again, and while it is under way, in a callback for instance: nothing happens. Raises IllegalState in the
+        callback of an async send, for which it would wait. Not for a signal handler, which may have interrupted a
+        send: set a flag there, or raise an exception.
         """
-        if self._running is not None and self._running.is_own_thread():
+        running = self._running
+        if running is not None and running.is_own_thread():
             raise IllegalState(self._name, "waiting for this callback; call shutdown() in another thread")
         with self._life:
             running, self._running = self._running, None
             self._state = ProducerState.SHUT_DOWN
             undo = self._undo.pop_all()
-            if running is None or not running.cluster.is_forked:
-                undo.close()
+        # Without the lock, for which a callback would wait while this waits for it.
+        if running is None or not running.cluster.is_forked:
+            undo.close()
 
     def __enter__(self) -> Self:
         self.start()
@@ -211,7 +219,8 @@ class Producer:
         broker: never early, and once.
 
         With `connection`, a Connection or Session of SQLAlchemy or a psycopg.Connection, it becomes a part of the
-        transaction there, on the broker that this connection leads to: stored when the caller commits.
+        transaction there, on the broker that this connection leads to: stored when the caller commits. It takes no
+        timeout then.
 
         Raises what `check_message` raises, RouteNotFound, TopicNotFound, TopicNotWritable, QueueNotFound,
         StorageRefused, BrokerUnavailable: nothing is stored. SendGivenUp: the timeout is over, nothing is stored.
@@ -221,6 +230,7 @@ class Producer:
         target = _target(message, sharding_key, queue, selector, selector_argument)
         check_sendable(message, self._config.max_message_size)
         if connection is not None:
+            _check_untimed(timeout)
             return running.joined_sending.send(connection, (message,), target)[0]
         return running.sending.send(self._delivery((message,), target, SendMode.SYNC, timeout))[0]
 
@@ -244,6 +254,7 @@ class Producer:
         running = self._work()
         messages = list(messages)
         if connection is not None:
+            _check_untimed(timeout)
             for message in messages:
                 check_sendable(message, self._config.max_message_size)
                 check_unscheduled(message)
@@ -269,8 +280,9 @@ class Producer:
     ) -> "Future[SendResult]":
         """Send one message without waiting for it; the future has the result, or the error that `send` would raise.
 
-        `callback` is called with the future when it is done, in a thread that completes the sends of this producer
-        one after the other: be quick there, and do not wait for another send. With asyncio: `asyncio.wrap_future`.
+        `callback` is called with the future when it is done, in one of the few threads that complete the sends of this
+        producer (in this one where it is done already): be quick there, and do not wait for another send. With
+        asyncio: `asyncio.wrap_future`.
         It is tried again only when the broker could not be reached, up to `retry_times_when_send_async_failed` times,
         with a chosen queue on the same broker.
 
@@ -451,7 +463,13 @@ def _send_with(send: Callable[..., T], sharding_key: str | None, message: Messag
     return send(message, sharding_key, timeout=timeout)
 
 
+def _check_untimed(timeout: timedelta | None) -> None:
+    if timeout is not None:
+        reason = "does not apply to a send in your transaction; set statement_timeout there"
+        raise ParameterInvalid("timeout", timeout, reason)
+
+
 def _seconds(timeout: timedelta) -> float:
     if timeout <= timedelta(0):
         raise ParameterInvalid("timeout", timeout, "must be more than 0")
-    return timeout.total_seconds()
+    return min(timeout.total_seconds(), threading.TIMEOUT_MAX / 2)  # what a thread can wait

@@ -129,6 +129,11 @@ class Sending:
             if not is_stored and delivery.results is not None:
                 return delivery.results
 
+    def end_late(self) -> None:
+        """End what was handed in and whose time is up, on all brokers."""
+        for link in self._links:
+            link.appends.end_late()
+
     def begin(self, delivery: Delivery) -> Attempt:
         """The next try of a delivery.
 
@@ -195,7 +200,9 @@ class Sending:
         if delivery.mode is SendMode.ONEWAY:
             raise open_end
         try:
-            found = settle(link, unknown, unique_ids, delivery.deadline, open_end)
+            found = unknown.found
+            if found is None:
+                found = settle(link, unknown, unique_ids, delivery.deadline, open_end)
         except MqdbError as error:
             self.unknown.remember(link, unknown, unique_ids)
             if error is not open_end:

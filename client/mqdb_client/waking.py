@@ -1,0 +1,58 @@
+"""Waking: threads that have got what they waited for are woken one after the other, each by the one before it.
+
+    one that has results    add ── begin ──▶ the first, who is awake ── pass_on ──▶ the second ── pass_on ──▶ the third
+
+Woken all at once they fight for the interpreter: each is woken, waits for the interpreter's lock, and is woken again on
+whatever core is idle. On two cores that costs more than all that 64 threads do to send a message each.
+"""
+
+import contextlib
+import threading
+from collections import deque
+
+
+class Waking:
+    """A line of sleepers: each waits for a lock of its own to be released. Any thread may call it.
+
+    It takes no lock of its own. What two threads do at the same moment may set off two of them at a time, which goes on
+    until the line is empty; never none.
+    """
+
+    def __init__(self) -> None:
+        self._line: deque[threading.Lock] = deque()
+        self._last: deque[threading.Lock] = deque()
+        #: One has been woken who has not woken the next yet.
+        self._is_under_way = False
+
+    def add(self, sleeper: threading.Lock) -> None:
+        """Have it woken in its turn; `begin` has to follow."""
+        self._line.append(sleeper)
+
+    def add_last(self, sleeper: threading.Lock) -> None:
+        """Have it woken when nobody else is left in the line; `begin` has to follow."""
+        self._last.append(sleeper)
+
+    def begin(self) -> None:
+        """Wake the first, unless one is awake who will."""
+        if (self._line or self._last) and not self._is_under_way:
+            self._is_under_way = True
+            self.pass_on()
+
+    def pass_on(self) -> None:
+        """Wake the next: the first thing for each one who was woken."""
+        for line in (self._line, self._last):
+            try:
+                sleeper = line.popleft()
+            except IndexError:
+                continue
+            sleeper.release()
+            return
+        self._is_under_way = False
+        self.begin()  # one was added in this moment
+
+    def leave(self, sleeper: threading.Lock) -> None:
+        """For one who was added, and does not wait any longer; in place of `pass_on`."""
+        for line in (self._line, self._last):
+            with contextlib.suppress(ValueError):  # it is woken in this moment, or in the other one
+                line.remove(sleeper)
+        self.pass_on()
