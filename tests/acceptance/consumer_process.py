@@ -45,6 +45,7 @@ def main(dsn: str, stuck_body: str = "") -> None:
     reporter.start()
     consumer.run()
     ending.set()
+    reporter.join()
     say("left")
 
 

@@ -2,9 +2,9 @@
 
     python local_offsets_process.py DIRECTORY
 
-For each number on its input it forks a writer, prints the writer's process id, and 0 when it has ended. The writer
-puts the same offset for all queues, one higher each time, and prints it when it is stored. After the first one it
-kills itself before the step of that number, a step being to open or rename a file; with 0 it waits to be killed.
+For each number on its input it forks a writer, which prints its process id; when that has ended, it prints 0. The
+writer puts the same offset for all queues, one higher each time, and prints it when it is stored. After the first one
+it kills itself before the step of that number, a step being to open or rename a file; with 0 it waits to be killed.
 """
 
 import os
@@ -53,8 +53,8 @@ def main(directory: str) -> None:
     for line in sys.stdin:
         writer = os.fork()
         if not writer:
+            say(os.getpid())  # by itself, or an offset could come first
             write(Path(directory), int(line))
-        say(writer)
         os.waitpid(writer, 0)
         say(0)
 

@@ -54,9 +54,11 @@ def main(dsn: str, lock_expiry: float, listener_seconds: float, failures_percent
     consumer.subscribe("orders")
     consumer.register_listener(listener, orderly=True)
     ending = threading.Event()
-    threading.Thread(target=report_assignments, args=(consumer, ending), daemon=True).start()
+    reporter = threading.Thread(target=report_assignments, args=(consumer, ending), daemon=True)
+    reporter.start()
     consumer.run()
     ending.set()
+    reporter.join()
     say("left")
 
 

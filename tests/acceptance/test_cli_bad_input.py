@@ -11,7 +11,7 @@ import pytest
 from mqdb.embedded import EmbeddedPostgres
 from mqdb.embedded.ports import candidates, is_free
 from tests.fixtures.command_line import Outcome, Place, served
-from tests.fixtures.postgres import Database, query, quick_home
+from tests.fixtures.postgres import Database, drop_database, query, quick_home
 
 MEGABYTE = 1024 * 1024
 
@@ -201,7 +201,7 @@ def test_a_database_without_a_schema_is_refused_with_the_way_to_make_one(
         place = Place(tmp_path, postgres.dsn.replace("/mqdb?", "/without_schema?"))
         assert_refused(place.call(*command), "holds no mqdb schema", "mqdb migrate")
     finally:
-        query(postgres.dsn, "drop database without_schema with (force)")
+        drop_database(postgres, "without_schema")
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)

@@ -11,7 +11,7 @@ import pytest
 from mqdb.embedded import EmbeddedPostgres
 from mqdb.embedded.ports import candidates, is_free
 from tests.fixtures.command_line import Outcome, Place, served
-from tests.fixtures.postgres import query
+from tests.fixtures.postgres import drop_database, query
 from tests.fixtures.producers import TwoBrokers
 
 
@@ -21,7 +21,7 @@ def place(two_brokers: TwoBrokers, tmp_path: Path) -> Iterator[Place]:
     with ExitStack() as servers:
         for broker in two_brokers.dsn.split(";"):
             servers.enter_context(served(Place(tmp_path, broker)))
-        yield Place(tmp_path, two_brokers.dsn)
+        yield Place(tmp_path, two_brokers.dsn, is_served=True)
 
 
 @pytest.fixture
@@ -67,6 +67,7 @@ def test_a_topic_is_created_listed_shown_and_deleted_on_all_brokers(place: Place
     assert place.done("topic", "list") == "There is no topic yet.\n"
 
 
+@pytest.mark.usefixtures("patient")
 def test_the_tables_have_a_column_for_the_broker(place: Place) -> None:
     place.done("topic", "create", "orders", "--queues", "1")
     place.done("send", "orders", *map(str, range(4)))
@@ -148,6 +149,7 @@ def test_what_no_broker_has_done_is_said_of_each(lame: Place) -> None:
 # -- messages ---------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("patient")
 def test_messages_are_sent_to_all_brokers_and_a_group_reads_them_all(place: Place) -> None:
     place.done("topic", "create", "orders", "--queues", "2")
 
@@ -211,7 +213,7 @@ def new(postgres: EmbeddedPostgres, tmp_path: Path) -> Iterator[Place]:
         query(postgres.dsn, f"create database {name}")
     yield Place(tmp_path, ";".join(f"{name}={postgres.dsn.replace('/mqdb?', f'/{name}?')}" for name in names))
     for name in names:
-        query(postgres.dsn, f"drop database {name} with (force)")
+        drop_database(postgres, name)
 
 
 def test_migrate_goes_through_the_list_and_names_the_new_brokers(new: Place) -> None:

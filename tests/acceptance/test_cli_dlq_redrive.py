@@ -18,7 +18,7 @@ from tests.fixtures.broker import dispatch_all
 from tests.fixtures.command_line import Outcome, Place, served
 from tests.fixtures.consumers import Inbox, Member
 from tests.fixtures.dead_letters import bury, json_lines, letter_id, redriven, results, stored
-from tests.fixtures.postgres import Database, query
+from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 
 
@@ -166,7 +166,7 @@ def test_ctrl_c_ends_a_redrive_between_two_batches_and_it_goes_on_later(place: P
         bury(broker, str(number))
     dispatch_all(broker)
 
-    with place.running("dlq", "redrive", "billing", "--yes", "--each", "--rate", "20/s") as redrive:
+    with place.running("dlq", "redrive", "billing", "--yes", "--each", "--rate", "1/s") as redrive:
         redrive.line_with("REDRIVEN")
         code, errors = redrive.interrupt()
 
@@ -206,16 +206,15 @@ def test_progress_on_a_terminal_takes_nothing_from_standard_output(
 
 
 def test_a_rate_is_kept(place: Place, broker: Connection) -> None:
-    for number in range(5):
+    for number in range(11):
         bury(broker, str(number))
+    began = broker.scalar(text("SELECT mqdb.now()"))
 
     place.done("dlq", "redrive", "billing", "--yes", "--rate", "10")
 
-    times = "SELECT extract(epoch FROM max(redriven_at) - min(redriven_at))::float FROM mqdb.redrive_result"
-    assert place.dsn is not None
-    seconds = query(place.dsn, times)
-    assert isinstance(seconds, float)
-    assert seconds >= 0.35
+    # From before it began: the first may be late, the last comes when it is due all the same.
+    ended = broker.scalar(text("SELECT max(redriven_at) FROM mqdb.redrive_result"))
+    assert (ended - began).total_seconds() >= 0.99  # of 1.0, by another clock
 
 
 class Shop(Inbox):

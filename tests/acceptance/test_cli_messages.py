@@ -267,6 +267,7 @@ def test_consume_ends_quietly_when_its_reader_is_gone(place: Place, group: tuple
         assert consumer.line() == "0"
         assert consumer.process.stdout is not None
         consumer.process.stdout.close()
+        place.done("send", "orders", "one more", "--quiet")  # it may have printed all others before
 
         assert consumer.process.wait(60) != 0
 

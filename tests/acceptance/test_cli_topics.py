@@ -8,7 +8,7 @@ import pytest
 
 from mqdb.embedded import EmbeddedPostgres
 from tests.fixtures.command_line import Place, served
-from tests.fixtures.postgres import Database, query
+from tests.fixtures.postgres import Database, drop_database, query
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_migrate_makes_the_schema_once_and_says_where_it_stands(postgres: Embedd
         named = Place(tmp_path, f"broker-b={place.dsn}")
         assert "TBW102" in named.done("topic", "list", "--all")
     finally:
-        query(postgres.dsn, "drop database to_migrate with (force)")
+        drop_database(postgres, "to_migrate")
 
 
 def test_migrate_prints_the_sql_without_any_database(tmp_path: Path) -> None:

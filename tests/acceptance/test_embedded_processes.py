@@ -26,6 +26,7 @@ from mqdb.embedded.account import Account, run_as, service_account
 from mqdb.embedded.binaries import binaries_for
 from mqdb.embedded.home import Home
 from mqdb.embedded.leftovers import end_server, postmaster_pid
+from tests.fixtures.busy_machine import within
 from tests.fixtures.postgres import query, quick_home
 from tests.fixtures.processes import is_alive, wait_until
 
@@ -253,14 +254,12 @@ def test_an_attached_process_takes_over_when_the_owner_is_killed(
         busy.pgconn.send_query(b"select count(*) from generate_series(1, 100000000000) as n where n * n = 3")
 
         # When the owner is killed
-        owner.kill()
-        killed = time.monotonic()
+        with within(TAKEOVER_SECONDS):
+            owner.kill()
 
-        # Then the other one owns a new server at the same address, in time, with what was committed
-        wait_until(lambda: not is_alive(before))
-        wait_until(lambda: answers(dsn))
-        took = time.monotonic() - killed
-    assert took < TAKEOVER_SECONDS
+            # Then the other one owns a new server at the same address, in time, with what was committed
+            wait_until(lambda: not is_alive(before), 60)
+            wait_until(lambda: answers(dsn), 60)
     assert heir.report() == {"is_owner": True, "dsn": dsn}
     assert postmaster(user.home) != before
     assert query(dsn, "table kept") == 42
@@ -277,7 +276,8 @@ def test_an_attached_process_takes_over_when_the_owner_ends_in_order(start: Call
 
     assert owner.end() == 0
 
-    assert heir.report(TAKEOVER_SECONDS) == {"is_owner": True, "dsn": dsn}
+    with within(TAKEOVER_SECONDS):
+        assert heir.report(60) == {"is_owner": True, "dsn": dsn}
     assert answers(dsn)
 
 
@@ -311,8 +311,9 @@ def test_of_two_attached_processes_exactly_one_takes_over(start: Callable[[], Sh
     assert not other.has_report()
 
     # And the one that came too late is the next in line.
-    new_owner.kill()
-    assert other.report(TAKEOVER_SECONDS) == {"is_owner": True, "dsn": dsn}
+    with within(TAKEOVER_SECONDS):
+        new_owner.kill()
+        assert other.report(60) == {"is_owner": True, "dsn": dsn}
 
 
 def test_an_owner_replaces_its_killed_postmaster(start: Callable[[], SharingProcess], user: User) -> None:

@@ -35,7 +35,7 @@ RUNS: Final = int(os.environ.get("MQDB_FAULT_RUNS", "1"))
 KILLS: Final = int(os.environ.get("MQDB_FAULT_KILLS", "3"))
 FIRST_SEED: Final = int(os.environ.get("MQDB_FAULT_SEED", "0")) or random.randrange(1, 1_000_000)
 
-#: A run in which less is consumed has tested nothing.
+#: A run goes on until then: with less it has tested nothing.
 LEAST_CONSUMED: Final = 300 * KILLS
 
 _QUEUES: Final = 8
@@ -197,6 +197,7 @@ def test_each_message_is_consumed_once_and_sent_on_once(
         producer = stack.enter_context(Producer("senders", broker.dsn))
         with Load(producer) as load:
             killed = kill_again_and_again(chance, broker, members)
+            wait_until(lambda: consumed(broker) >= LEAST_CONSUMED, _PATIENCE_SECONDS)
         wait_until(lambda: left(broker) == 0, _PATIENCE_SECONDS)
         assert set(members.end()) == {0}
 
@@ -208,7 +209,6 @@ def test_each_message_is_consumed_once_and_sent_on_once(
             f"{sum(times.values()):,} consumed (at least {LEAST_CONSUMED:,}); queues have changed hands {epochs} times"
         )
     assert set(times) == {1}
-    assert times[1] >= LEAST_CONSUMED
     assert load.acknowledged <= {row[0] for row in query(broker.dsn, "SELECT message_id FROM ledger")}
     sent_on = "SELECT text FROM mqdb.message WHERE topic = 'invoices' ORDER BY text"
     assert query(broker.dsn, sent_on) == query(broker.dsn, "SELECT body FROM ledger ORDER BY body")

@@ -47,7 +47,7 @@ def test_row_40_tags_with_one_code_are_not_mixed(served: Connection, member: Mem
     """The broker compares codes: "Aa" and "BB" look the same to it."""
     route = topic(served)
     inbox = Inbox()
-    member(inbox, expression="Aa")
+    member(inbox, expression="Aa", consume_thread_nums=1)
 
     for number in range(10):
         append(served, route, f"{number}", tag=("BB", "Aa")[number % 2])
@@ -114,7 +114,7 @@ def test_row_43_the_sample_of_rocketmq(served: Connection, member: Member) -> No
     sample = "(TAGS is not null and TAGS in ('TagA', 'TagB')) and (a is not null and a between 0 and 3)"
     inbox = Inbox()
 
-    member(inbox, expression=by_sql(sample))
+    member(inbox, expression=by_sql(sample), consume_thread_nums=1)
     inbox.wait_for(4)
 
     assert inbox.bodies == ["0", "1", "3", "last"]
@@ -141,7 +141,8 @@ def test_row_45_an_error_is_not_delivered_and_the_queue_goes_on(served: Connecti
     append(served, route, message("end", a="abc"))
     inbox = Inbox()
 
-    member(inbox, expression=by_sql("a > 3"), persist_consumer_offset_interval=timedelta(milliseconds=20))
+    often = timedelta(milliseconds=20)
+    member(inbox, expression=by_sql("a > 3"), consume_thread_nums=1, persist_consumer_offset_interval=often)
     (key,) = route.queue_keys
     wait_until(lambda: committed_offsets(served, "readers", [key]) == {key: 7})
 

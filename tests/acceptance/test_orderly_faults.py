@@ -19,6 +19,7 @@ from mqdb.broker.offsets import committed_offsets
 from mqdb.store.topics import TopicRoute
 from mqdb_client.consumer.offset_store import Lease
 from tests.fixtures.broker import append, topic
+from tests.fixtures.busy_machine import within
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 
@@ -88,8 +89,10 @@ class OrderlyProcess:
     def end(self, number: signal.Signals) -> None:
         """Send a signal that ends it. All that was said has been read then."""
         self.process.send_signal(number)
+        if number is signal.SIGKILL:  # its calls end here, however late that is noticed
+            self._died_at = time.monotonic()
         self.process.wait(30)
-        self._died_at = time.monotonic()
+        self._died_at = min(self._died_at, time.monotonic())
         self._reader.join()
 
     def close(self) -> None:
@@ -167,6 +170,7 @@ def check_order(calls: Iterable[Call], traffic: Traffic) -> None:
         assert done == traffic.sent
 
 
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_order_holds_whoever_is_killed_and_whoever_joins_or_leaves(
     broker: Connection, engine: Engine, run: Run, seed: int
@@ -198,7 +202,7 @@ def test_order_holds_whoever_is_killed_and_whoever_joins_or_leaves(
 
 
 def test_row_65_the_queues_of_a_killed_member_move_when_its_lock_has_expired(broker: Connection, run: Run) -> None:
-    """Checklist row 65, with a lock of 3 s in the place of 60: it may have been renewed 1 s before."""
+    """Checklist row 65, with a lock of 3 s in the place of 60."""
     lock_expiry = 3.0
     topic(broker, queues=QUEUES)
     owner = run(lock_expiry)
@@ -206,12 +210,13 @@ def test_row_65_the_queues_of_a_killed_member_move_when_its_lock_has_expired(bro
     heir = run(lock_expiry)
     wait_until(lambda: len(owner.assigned) == len(heir.assigned) == QUEUES / 2, 30)
 
-    owner.end(signal.SIGKILL)
-    killed_at = time.monotonic()
-    wait_until(lambda: len(heir.assigned) == QUEUES, 30)
-    seconds = time.monotonic() - killed_at
+    # It may be renewed once more.
+    locked_until = broker.scalar(text("SELECT min(expires_at) FROM mqdb.queue_lock"))
+    with within(lock_expiry + 3):
+        owner.end(signal.SIGKILL)
+        wait_until(lambda: len(heir.assigned) == QUEUES, 50)
 
-    assert lock_expiry * 2 / 3 - 0.5 <= seconds <= lock_expiry + 3
+    assert broker.scalar(text("SELECT mqdb.now()")) >= locked_until
     assert Lease() == Lease(timedelta(seconds=20), timedelta(seconds=30), timedelta(seconds=60))
 
 
@@ -229,8 +234,10 @@ def test_a_member_that_was_stopped_for_long_starts_nothing_that_is_another_s(
         give_up_all(broker)
         heir = run()
         wait_until(lambda: heir.done > 50 and len(heir.assigned) == QUEUES, 30)
+        said = len(stopped.lines)
         stopped.send(signal.SIGCONT)
-        wait_until(lambda: stopped.assigned == [], 30)
+        # None at first, but that passes quickly; two of them later.
+        wait_until(lambda: any(line.startswith("assigned") for line in stopped.lines[said:]), 60)
     wait_until(lambda: sum(committed(broker, route)) == QUEUES * traffic.sent, 60)
     for process in (stopped, heir):
         process.end(signal.SIGTERM)

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Engine
 from mqdb.broker.offsets import committed_offsets
 from mqdb.store.topics import TopicRoute
 from tests.fixtures.broker import append, topic
+from tests.fixtures.busy_machine import within
 from tests.fixtures.consumers import Inbox, Member, duplicates
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
@@ -100,8 +101,9 @@ def test_row_70_the_queues_of_a_killed_member_are_taken_over_at_once(
     send(broker, route, 0, 400)
     wait_until(lambda: len(process.bodies) > 50)
 
-    process.end(signal.SIGKILL)
-    wait_until(lambda: len(survivor.assignment) == 4, TAKEOVER_SECONDS)
+    with within(TAKEOVER_SECONDS):
+        process.end(signal.SIGKILL)
+        wait_until(lambda: len(survivor.assignment) == 4)
     send(broker, route, 400, 400)
     wait_until(lambda: {*process.bodies, *inbox.bodies} >= {f"{number}" for number in range(800)}, 30)
 
@@ -140,7 +142,8 @@ def test_a_second_signal_ends_a_member_whose_listener_hangs(broker: Connection, 
     assert process.process.poll() is None
     assert process.end(signal.SIGTERM) == -signal.SIGTERM
     heir = Inbox()
-    member(heir)
+    member(heir, consume_thread_nums=1)
     heir.wait_for(2)
 
-    assert heir.bodies[0] == "1"
+    # With what was done before it, unless 5 s were over and that was stored.
+    assert heir.bodies[0] in ("1", "stuck")

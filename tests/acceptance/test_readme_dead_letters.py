@@ -13,6 +13,7 @@ import pytest
 
 from tests.fixtures.command_line import Place, served
 from tests.fixtures.postgres import Database
+from tests.fixtures.processes import wait_until
 
 README = Path(__file__).parents[2] / "README.md"
 ID = re.compile(r"[0-9A-F]{32}")
@@ -77,6 +78,7 @@ def test_the_story_of_a_message_that_fails(place: Place, tmp_path: Path, databas
         if words[0] == "python":
             assert consume(place, path, expected) == expected
             if not ids.keys() & {"asked"}:
+                wait_until(lambda: rows_of(database, query))  # it is dispatched a moment later
                 assert rows_of(database, query) == [cells(line) for line in table.splitlines()[2:]]
                 ids["asked"] = ""
             continue

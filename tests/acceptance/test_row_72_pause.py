@@ -4,6 +4,7 @@ import time
 
 from sqlalchemy import Connection
 
+from mqdb_client import PushConsumer
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.consumer_processes import queues_in_hand
 from tests.fixtures.consumers import Gate, Inbox, Member
@@ -24,6 +25,7 @@ def test_row_72_what_is_in_hand_goes_on_and_what_is_sent_waits(broker: Connectio
 
     # when it is suspended, and more is sent
     consumer.suspend()
+    wait_for_pull(consumer)
     for queue_id in range(2):
         append(broker, route, *(f"{queue_id}-{number}" for number in range(50, 60)), queue_id=queue_id)
     dispatch_all(broker)
@@ -39,6 +41,13 @@ def test_row_72_what_is_in_hand_goes_on_and_what_is_sent_waits(broker: Connectio
     consumer.resume()
     gate.wait_for(120)
     assert len(set(gate.bodies)) == 120
+
+
+def wait_for_pull(consumer: PushConsumer) -> None:
+    """Until a pull that has begun before `suspend` is over: it brings whatever it finds."""
+    assert consumer._members is not None
+    pull = consumer._members._members["broker-a"].pull
+    wait_until(lambda: pull._wake._waiters)  # type: ignore[attr-defined]
 
 
 def test_row_72_a_consumer_that_is_suspended_keeps_its_queues_and_takes_no_others(

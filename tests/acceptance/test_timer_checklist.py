@@ -9,10 +9,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import Connection
 
 from mqdb.errors import MessageIllegal, ResponseCode
 from mqdb_client import Message, Producer
 from tests.fixtures.consumers import Inbox, Member
+from tests.fixtures.delay import stop_clock
 from tests.fixtures.log import create_topic
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
@@ -38,13 +40,15 @@ def waiting(database: Database) -> int:
 
 
 def test_row_30_what_waits_survives_a_kill_and_comes_exactly_once(
-    serve: Starter, database: Database, producer: Producer, member: Member
+    serve: Starter, database: Database, broker: Connection, producer: Producer, member: Member
 ) -> None:
     create_topic(database.connect(), "orders", 4)
     inbox = Inbox()
     member(inbox)
     first = serve(dsn=database.dsn, message_delay_level="4s 30s")
     leader_pid(database.dsn)
+    [(moving_clock,)] = rows(database, "SELECT pg_get_functiondef('mqdb.now'::regproc)")
+    stop_clock(broker)  # until the kill
     for n in range(10):
         producer.send(Message("orders", f"level {n}", delay_level=1))
         producer.send(Message("orders", f"timer {n}", delay=4 * SECOND))
@@ -52,9 +56,10 @@ def test_row_30_what_waits_survives_a_kill_and_comes_exactly_once(
     assert waiting(database) == 20
 
     first.kill()
+    database.connect().execute(moving_clock)
     serve(dsn=database.dsn)
 
-    inbox.wait_for(20, 20)
+    inbox.wait_for(20)
     wait_until(lambda: waiting(database) == 0)
     bodies = sorted(received.body.decode() for received in inbox.messages)
     assert bodies == sorted([f"{kind} {n}" for kind in ("level", "timer") for n in range(10)])

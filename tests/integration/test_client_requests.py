@@ -70,11 +70,9 @@ def consumer(instance: ClientInstance) -> Iterator[Consumer]:
     answers.stop()
 
 
-def asked(
-    broker: Connection, client_id: str, kind: str = RequestKind.STATUS, seconds: float = 10, **arguments: Any
-) -> dict[str, Any]:
+def asked(broker: Connection, client_id: str, kind: str = RequestKind.STATUS, **arguments: Any) -> dict[str, Any]:
     request_id = client_requests.ask(broker, client_id, kind, {"group": "readers"} | arguments)
-    return client_requests.wait_for_answer(broker, request_id, timedelta(seconds=seconds))
+    return client_requests.wait_for_answer(broker, request_id, timedelta(seconds=30))
 
 
 def test_a_client_answers(broker: Connection, instance: ClientInstance, consumer: Consumer) -> None:
@@ -185,7 +183,8 @@ def test_a_client_that_has_lost_its_connection_sees_what_it_was_asked_when_it_is
         {"name": f"mqdb {instance.client_id} listener"},
     )
 
-    wait_until(lambda: client_requests.open_requests(broker, instance.client_id, "readers") == [])
+    unanswered = text("SELECT count(*) FROM mqdb.client_request WHERE answered_at IS NULL")
+    wait_until(lambda: broker.scalar(unanswered) == 0)
 
 
 # -- one message now ----------------------------------------------------------------------------
@@ -239,16 +238,11 @@ def test_a_listener_that_hangs_in_it_does_not_keep_the_client_from_other_answers
     broker: Connection, instance: ClientInstance, consumer: Consumer, route: TopicRoute
 ) -> None:
     consumer.is_stuck = True
+    message = {"group": "readers", "topic": "orders", "queue_id": 1, "queue_offset": 0}
+    request_id = client_requests.ask(broker, instance.client_id, RequestKind.CONSUME_DIRECTLY, message)
+    wait_until(lambda: consumer.given)
     with pytest.raises(ClientRequestTimeout):
-        asked(
-            broker,
-            instance.client_id,
-            RequestKind.CONSUME_DIRECTLY,
-            0.3,
-            topic="orders",
-            queue_id=1,
-            queue_offset=0,
-        )
+        client_requests.wait_for_answer(broker, request_id, SHORT)
     consumer.is_stuck = False
 
     assert asked(broker, instance.client_id)["state"] == "running"

@@ -8,6 +8,7 @@ from sqlalchemy import Connection, text
 
 from mqdb.broker.offsets import take_queues
 from mqdb.errors import IllegalState, ParameterInvalid, QueueLost, QueueNotFound, RouteNotFound
+from mqdb.message import ReceivedMessage
 from mqdb_client import LitePullConsumer
 from tests.fixtures.broker import append, bodies, dispatch_all, topic
 from tests.fixtures.lite_pull import Lite, committed, drained, fill, numbers, polled, queue_of
@@ -26,11 +27,13 @@ def test_a_poll_returns_up_to_a_batch_and_messages_of_a_queue_come_in_order(brok
     fill(broker, queues=3, count=100)
     consumer = lite("orders")
 
-    batches = []
-    while batch := consumer.poll(SECOND):
-        batches.append(batch)
+    batches: list[list[ReceivedMessage]] = []
+    while sum(map(len, batches)) < 300:
+        batches.append(consumer.poll(timedelta(seconds=30)))
+        assert batches[-1]
     received = [message for batch in batches for message in batch]
 
+    assert consumer.poll(NOTHING) == []
     assert max(map(len, batches)) == 10
     for queue_id in range(3):
         of_queue = [message.queue_offset for message in received if message.queue == queue_of(queue_id)]
@@ -87,10 +90,14 @@ def test_a_poll_returns_when_another_thread_shuts_the_consumer_down(broker: Conn
     topic(broker)
     consumer = lite("orders", poll_timeout=timedelta(seconds=60))
     waiting = Doing(consumer.poll)
+    assert consumer._running is not None
+    wake = consumer._running.buffer._wake
+    wait_until(lambda: wake._waiters)  # type: ignore[attr-defined]
 
     consumer.shutdown()
 
     assert waiting.result() == []
+    assert waiting.seconds < 30
     assert not consumer.is_running
     with pytest.raises(IllegalState, match="shut down"):
         consumer.poll()

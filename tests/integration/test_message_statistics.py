@@ -39,11 +39,11 @@ def counted(log: Connection, engine: Engine, topics: Sequence[str] = ("orders",)
     return [row for count in counts for row in log.execute(count.statement.encode()).fetchall()]
 
 
-def seconds(rows: Sequence[Row]) -> Counter[int | None]:
-    """How many messages took how many whole seconds; None where that is not known."""
+def hours(rows: Sequence[Row]) -> Counter[int | None]:
+    """How many messages took how many whole hours; None where that is not known."""
     took: Counter[int | None] = Counter()
     for row in rows:
-        took[None if row[3] is None else row[3] // TICKS_PER_SECOND] += row[4]
+        took[None if row[3] is None else row[3] // (3600 * TICKS_PER_SECOND)] += row[4]
     return took
 
 
@@ -79,35 +79,35 @@ def test_messages_and_bytes_are_counted_by_topic_tag_and_hour(log: Connection, e
 
 def test_the_time_is_that_of_the_batch_that_dispatched_the_message(log: Connection, engine: Engine, queue: int) -> None:
     append(log, queue, 3)
-    move_clock(log, timedelta(seconds=5))
+    move_clock(log, timedelta(hours=5))
     assert dispatch(log, max_rows=2).messages == 2
-    move_clock(log, timedelta(seconds=20))
+    move_clock(log, timedelta(hours=20))
     assert dispatch(log, max_rows=2).messages == 1
 
-    assert seconds(counted(log, engine)) == {5: 2, 20: 1}
+    assert hours(counted(log, engine)) == {5: 2, 20: 1}
 
 
 def test_a_straggler_counts_from_its_own_batch(log: Connection, engine: Engine, queue: int, database: Database) -> None:
     late = database.connect(autocommit=False)
     append(late, queue)
     append(log, queue, 2)
-    move_clock(log, timedelta(seconds=5))
+    move_clock(log, timedelta(hours=5))
     dispatch_all(log)
     late.commit()
-    move_clock(log, timedelta(seconds=60))
+    move_clock(log, timedelta(hours=60))
     dispatch_all(log)
 
-    assert seconds(counted(log, engine)) == {5: 2, 60: 1}
+    assert hours(counted(log, engine)) == {5: 2, 60: 1}
 
 
 def test_the_key_index_has_batches_of_its_own(log: Connection, engine: Engine, queue: int) -> None:
     append(log, queue)
-    move_clock(log, timedelta(seconds=5))
+    move_clock(log, timedelta(hours=5))
     dispatch_all(log)
-    move_clock(log, timedelta(seconds=60))
+    move_clock(log, timedelta(hours=60))
     log.execute("SELECT mqdb.index_keys()")
 
-    assert seconds(counted(log, engine)) == {5: 1}
+    assert hours(counted(log, engine)) == {5: 1}
 
 
 def test_without_its_checkpoint_the_time_is_not_known(log: Connection, engine: Engine, queue: int) -> None:
@@ -122,7 +122,7 @@ def test_without_its_checkpoint_the_time_is_not_known(log: Connection, engine: E
     append(log, queue)
     dispatch_all(log)
 
-    assert seconds(counted(log, engine)) == {None: 2, 0: 1}
+    assert hours(counted(log, engine)) == {None: 2, 0: 1}
 
 
 def test_over_a_restore_the_time_is_not_known(log: Connection, engine: Engine, queue: int) -> None:
@@ -133,10 +133,10 @@ def test_over_a_restore_the_time_is_not_known(log: Connection, engine: Engine, q
     log.execute("SELECT set_config('mqdb.identity', '', false)")
     assert dispatch(log).outcome == "ADOPTED"
     append(log, queue, 4)
-    move_clock(log, timedelta(seconds=5))
+    move_clock(log, timedelta(hours=5))
     dispatch_all(log)
 
-    assert seconds(counted(log, engine)) == {None: 5, 5: 4}
+    assert hours(counted(log, engine)) == {None: 5, 5: 4}
 
 
 def test_all_segments_are_counted_with_what_came_late(
@@ -154,7 +154,7 @@ def test_all_segments_are_counted_with_what_came_late(
     rows = counted(log, engine)
 
     assert sum(row[4] for row in rows) == 46
-    assert None not in seconds(rows)
+    assert None not in hours(rows)
 
 
 def test_only_messages_of_the_time_asked_for_are_counted(log: Connection, engine: Engine, queue: int) -> None:

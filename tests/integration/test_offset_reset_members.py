@@ -12,7 +12,9 @@ from mqdb.errors import GroupInUse
 from mqdb.message import ReceivedMessage
 from mqdb.store import groups
 from mqdb.store.topics import TopicRoute
+from mqdb_client import PushConsumer
 from mqdb_client.consumer.message_listener import ConsumeOrderlyStatus
+from mqdb_client.consumer.process_queue import ProcessQueue
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.consumers import Gate, Inbox, Member
 from tests.fixtures.orderly import OrderlyMember
@@ -45,6 +47,13 @@ def are_owned(broker: Connection) -> bool:
     return all(one.owner for one in groups.progress(broker, "readers"))
 
 
+def held_by(consumer: PushConsumer) -> list[ProcessQueue]:
+    """The queues of the topic that a member has, as it knows them now."""
+    assert consumer._members is not None
+    held = [held for one in consumer._members._members.values() for held in one.rebalance.held]
+    return [one for one in held if one.queue.topic == "orders"]
+
+
 def test_a_reset_back_has_running_members_consume_from_there_again(
     broker: Connection, route: TopicRoute, member: Member
 ) -> None:
@@ -69,10 +78,13 @@ def test_a_reset_forward_has_running_members_leave_out_what_lies_between(
 ) -> None:
     """The message that a listener has in hand is finished, for nothing; of the others none is begun."""
     gate = Gate("0b")
-    member(gate, **QUICK)
+    consumer = member(gate, **QUICK)
     wait_until(lambda: "0b" in gate.waiting)
+    before = held_by(consumer)
 
     reset_offsets(broker, "readers", "orders", Boundary.LATEST)
+    # It takes them again first, and drops what it had when it finds that they were set.
+    wait_until(lambda: all(held.is_dropped for held in before))
     wait_until(lambda: are_owned(broker))
     append(broker, route, "0f")
     append(broker, route, "1f", queue_id=1)

@@ -86,16 +86,20 @@ def test_row_66_a_queue_is_pulled_up_to_its_limit_and_again_when_a_quarter_is_do
 
 
 def test_bodies_in_hand_are_limited(broker: Connection, pulling: Pulling) -> None:
-    route = topic(broker)
+    route = topic(broker, queues=2)
     append(broker, route, *("x" * 1_000 for _ in range(200)))
     dispatch_all(broker)
-    queue = queue_of(route, limits=FlowLimits(messages=1_000, body_bytes=50_000, span=2_000))
+    limits = FlowLimits(messages=1_000, body_bytes=50_000, span=2_000)
+    full, other = queue_of(route, 0, limits=limits), queue_of(route, 1)
 
-    service = pulling(queue)
-    wait_until(lambda: len(queue) > 50)
+    service = pulling(full, other)
+    wait_until(lambda: len(full) >= 64)
+    append(broker, route, "x", queue_id=1)
+    dispatch_all(broker)
     service.on_arrival(None)
+    wait_until(lambda: len(other) == 1)
 
-    assert len(queue) == 64
+    assert len(full) == 64
 
 
 def test_messages_are_found_without_any_announcement(broker: Connection, pulling: Pulling) -> None:
@@ -178,7 +182,7 @@ def test_pulls_go_on_after_their_connection_was_lost(
     broker.execute(
         text(
             """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-               WHERE datname = current_database() AND pid <> pg_backend_pid()"""
+               WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"""
         )
     )
     append(broker, route, "1")

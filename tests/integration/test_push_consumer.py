@@ -184,7 +184,7 @@ def test_row_55_what_a_listener_fails_is_sent_back(
     def listener(messages: list[ReceivedMessage]) -> object:
         return failing(messages) if messages[0].body == b"bad" else inbox(messages)
 
-    member(listener, persist_consumer_offset_interval=timedelta(milliseconds=20))
+    member(listener, consume_thread_nums=1, persist_consumer_offset_interval=timedelta(milliseconds=20))
     append(broker, route, "good 1", "bad", "good 2", "good 3")
     inbox.wait_for(3)
     wait_until(lambda: committed_offsets(broker, "readers", route.queue_keys) == {route.queue_keys[0]: 4})
@@ -272,7 +272,7 @@ def test_shutdown_with_a_timeout_leaves_a_hanging_listener_behind(
     assert committed_offsets(broker, "readers", route.queue_keys) == {route.queue_keys[0]: 1}
     assert "left while listeners are running" in caplog.messages
     heir = Inbox()
-    member(heir)
+    member(heir, consume_thread_nums=1)
     heir.wait_for(2)
     assert heir.bodies == ["hangs", "2"]
 

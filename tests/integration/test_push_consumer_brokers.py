@@ -311,7 +311,7 @@ def test_shutdown_drops_the_queues_of_all_brokers_before_it_waits_for_a_listener
     wait_until(lambda: gate.waiting)
 
     leaving = Doing(consumer.shutdown)
-    member(other, brokers={"broker-b": b.dsn})
+    member(other, brokers={"broker-b": b.dsn}, consume_thread_nums=1)
     sent = b.send(on_b, 5)
     other.wait_for(5)
     gate.open()

@@ -11,9 +11,10 @@ import pytest
 import sqlalchemy
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from mqdb_client import Message, Producer
+from mqdb_client import Message
 from tests.fixtures.log import Connection, create_topic, dispatch_all, scalar
 from tests.fixtures.postgres import Database
+from tests.fixtures.producers import producer_of
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -103,7 +104,7 @@ def test_the_transactions_in_python_send(account: Connection, database: Database
     url = sqlalchemy.make_url(database.dsn).set(drivername="postgresql+psycopg")
     engine = sqlalchemy.create_engine(url)
     names = {"text": sqlalchemy.text, "Session": Session, "Account": Account, "psycopg": psycopg, "Message": Message}
-    with Producer("accounting", database.dsn) as producer:
+    with producer_of(database.dsn, group="accounting") as producer:
         exec(example("engine.begin()"), names | {"engine": engine, "producer": producer, "dsn": database.dsn})
     engine.dispose()
 
@@ -126,7 +127,7 @@ def role(account: Connection, database: Database) -> Iterator[Connection]:
 
 
 def test_with_the_rights_of_the_example_a_role_sends_and_reads_no_message(role: Connection, database: Database) -> None:
-    with Producer("accounting", database.dsn) as producer, role.transaction():
+    with producer_of(database.dsn, group="accounting") as producer, role.transaction():
         producer.send(Message("payments", "from python"), connection=role)
         producer.send_batch([Message("payments", "a"), Message("accounts", "b")], connection=role)
         role.execute("SELECT mqdb.send('payments', 'from SQL')")

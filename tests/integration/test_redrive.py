@@ -151,7 +151,7 @@ def test_the_copies_of_a_redrive_are_in_the_order_in_which_the_messages_died(bro
 @pytest.mark.parametrize("retry_queue_nums", [1, 3])
 def test_a_retry_topic_that_is_gone_is_made_again(broker: Connection, retry_queue_nums: int) -> None:
     create_group(broker, "billing", retry_queue_nums)
-    letters = [bury(broker, str(number)) for number in range(30)]
+    letters = [bury(broker, str(number)) for number in range(100)]
 
     redrive_messages(broker, letters, ALL)
 

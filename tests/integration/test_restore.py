@@ -24,7 +24,7 @@ from tests.fixtures.log import (
     scalar,
     small_segments,
 )
-from tests.fixtures.postgres import Database, quick_home
+from tests.fixtures.postgres import Database, drop_database, quick_home
 
 #: More than a new cluster uses up until a restore is complete.
 MANY_XIDS = 20_000
@@ -46,7 +46,7 @@ def target(request: pytest.FixtureRequest, postgres: EmbeddedPostgres) -> Iterat
         database = Database(urlsplit(server.dsn)._replace(path="/restored").geturl())
         yield database
         database.close()
-        connection.execute("DROP DATABASE restored WITH (FORCE)")
+    drop_database(server, "restored")
 
 
 @pytest.fixture

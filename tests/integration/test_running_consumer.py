@@ -82,6 +82,7 @@ def test_row_72_a_suspended_consumer_finishes_what_it_has_and_pulls_no_more(brok
     wait_until(lambda: gate.waiting and len(gate.messages) == 9)
 
     consumer.suspend()
+    wait_until_nothing_is_pulled(consumer)
     append(broker, route, "late")
     dispatch_all(broker)
     gate.open("0")
@@ -91,6 +92,15 @@ def test_row_72_a_suspended_consumer_finishes_what_it_has_and_pulls_no_more(brok
     consumer.resume()
     gate.wait_for(11)
     assert gate.bodies[-1] == "late"
+
+
+def wait_until_nothing_is_pulled(suspended: PushConsumer) -> None:
+    """A pull that is on its way still brings what it finds."""
+    assert suspended._members is not None
+    [pulling] = [member.pull for member in suspended._members._members.values()]
+    # The pull thread sets it where it then looks whether it is suspended.
+    poll_at = pulling._poll_at
+    wait_until(lambda: pulling._poll_at != poll_at)
 
 
 def test_the_pool_can_be_resized(broker: Connection, member: Member) -> None:
@@ -147,14 +157,16 @@ def test_limits_of_a_topic_are_shared_by_its_queues(broker: Connection, member: 
     for queue_id in range(4):
         append(broker, route, *(f"{queue_id} {number}" for number in range(100)), queue_id=queue_id)
     dispatch_all(broker)
-    gate = Gate(*(f"{queue_id} 0" for queue_id in range(4)))
+    gate = Gate(*(f"{queue_id} {number}" for queue_id in range(4) for number in range(100)))
     member(gate, pull_threshold_for_topic=40, pull_batch_size=8, consume_thread_nums=4)
-    wait_until(lambda: len(gate.waiting) == 4)
 
-    in_hand = [
-        each["in_hand"] for each in answer(broker, RequestKind.STATUS)["queues"] if each["queue"].startswith("orders")
-    ]
-    assert all(10 < count <= 10 + 8 for count in in_hand)
+    def in_hand() -> list[int]:
+        queues = answer(broker, RequestKind.STATUS)["queues"]
+        return [each["in_hand"] for each in queues if each["queue"].startswith("orders")]
+
+    # Nothing is consumed, so nothing leaves the hand: a full queue is not pulled again before a quarter of it is done.
+    wait_until(lambda: all(count > 10 for count in in_hand()))
+    assert all(count <= 10 + 8 for count in in_hand())
 
 
 def test_members_follow_the_strategy_that_they_are_given(broker: Connection, member: Member) -> None:

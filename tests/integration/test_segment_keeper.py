@@ -17,6 +17,7 @@ from mqdb.service.service import Context
 from mqdb.store import partitions
 from mqdb.store.partitions import PartitionState
 from tests.fixtures import log as by_hand
+from tests.fixtures.delay import stop_clock
 from tests.fixtures.log import append, create_topic, dispatch_all, drop_partitions, index_all, scalar
 from tests.fixtures.postgres import Database
 from tests.fixtures.services import Rounds
@@ -183,6 +184,7 @@ def test_before_the_reserved_time_nothing_goes(keeper: Keeper, log: by_hand.Conn
 
 
 def test_outside_the_hours_of_delete_when_nothing_goes(keeper: Keeper, log: by_hand.Connection, queue: int) -> None:
+    stop_clock(keeper.connection)  # a full hour may strike
     hour = scalar(log, "SELECT extract(hour FROM mqdb.now() AT TIME ZONE 'UTC')::integer")
     rules = replace(ANY_HOUR, delete_when=((hour + 12) % 24,))
     keeper.configure(replace(CONFIG, retention=rules))
@@ -432,6 +434,7 @@ def test_the_scheduler_drives_it(
 def test_a_full_segment_is_sealed_in_seconds(keeper: Keeper, log: by_hand.Connection) -> None:
     """The proof that nothing is missing reads each record once; an unlucky plan would take hours."""
     queue = create_topic(log, "orders")[0]
+    log.execute("ALTER TABLE mqdb.commit_log_1 SET (autovacuum_enabled = off)")  # its lock is in the way of a seal
     append(log, queue, 262_150, body=b"x")
     dispatch_all(log, 50_000)
     index_all(log, 50_000)

@@ -57,8 +57,10 @@ def test_a_read_waits_until_the_standby_has_replayed_what_was_planned(
 
     with pytest.raises(ReplicaBehind, match="up to offset 5, and ends at 3"):
         read(replicated, readUrl=url, replicaWaitSeconds="0.2")
+    wait_until(lambda: replay.execute(_READERS).fetchone() == (0,))  # that of the read before is gone
     waiting = Doing(lambda: read(replicated, readUrl=url))
-    wait_until(lambda: replay.execute(_READERS).fetchone() != (0,))
+    # It has looked at the standby: so ADBC ends the transaction in which it has.
+    wait_until(lambda: replay.execute(f"{_READERS} AND query = 'COMMIT'").fetchone() == (1,))
     replay.execute("SELECT pg_wal_replay_resume()")
 
     assert bodies(waiting.result()) == ["a", "b", "c", "d", "e"]

@@ -136,9 +136,9 @@ def test_a_driver_that_is_cut_off_in_its_commit_does_not_keep_the_next_one_waiti
     table = {"body": ["a"]}
     writer = batch_writer_for(database, table, topic="orders", writeId="nightly")
     cut_off = database.connect(autocommit=False)
+    cut_off.execute("INSERT INTO mqdb.sink_batch (sink_id, batch_id, messages) VALUES ('batch:nightly', 0, 1)")
     assert "'20s'" in statements.SETTINGS
     cut_off.execute(statements.SETTINGS.replace("'20s'", "'100ms'"))
-    cut_off.execute("INSERT INTO mqdb.sink_batch (sink_id, batch_id, messages) VALUES ('batch:nightly', 0, 1)")
 
     writer.commit([writer.write(batches_of(table))])
 

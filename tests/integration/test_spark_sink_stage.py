@@ -12,6 +12,7 @@ from mqdb.pipeline.sink import Staged
 from mqdb.store import sink as statements
 from tests.fixtures.broker import bodies, topic
 from tests.fixtures.postgres import Database
+from tests.fixtures.processes import wait_until
 from tests.fixtures.spark_sink import (
     QUERY_ID,
     SESSIONS,
@@ -87,7 +88,10 @@ def test_a_task_opens_no_transaction_before_its_first_row(broker: Connection, da
         yield from batches_of({"body": ["a"]})
 
     found: list[int] = []
-    batch_writer_for(database, {"body": ["a"]}, topic="orders").write(rows())
+    writer = batch_writer_for(database, {"body": ["a"]}, topic="orders")
+    # It has looked the topic up, and PostgreSQL ends a session a moment after its client.
+    wait_until(lambda: broker.exec_driver_sql(SESSIONS).one()[0] == 0)
+    writer.write(rows())
 
     assert (found, rows_in(broker, "sink_stage")) == ([0], [1])
 

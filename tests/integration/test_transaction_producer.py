@@ -16,7 +16,7 @@ from tests.fixtures.delay import delivered, records
 from tests.fixtures.log import create_topic
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
-from tests.fixtures.producers import TwoBrokers, refuse_appends
+from tests.fixtures.producers import TwoBrokers, refuse_appends, wait_connected
 from tests.fixtures.transactions import COMMIT, ROLLBACK, SECOND, UNKNOWN, Asked, Checker, StartProducer, halves
 
 ORDER = Message("orders", "half", "paid", "order-17", {"a": "b"})
@@ -234,6 +234,7 @@ def test_the_end_goes_to_the_broker_that_has_the_message(
     for each in (two_brokers.a, two_brokers.b):
         create_topic(each.connect(), "orders")
     producer = transactional_producer(Asked(COMMIT), dsn=two_brokers.dsn)
+    wait_connected(producer)
 
     for _ in range(8):
         producer.send_in_transaction(Message("orders", "half"))
@@ -253,7 +254,12 @@ def test_an_end_that_is_lost_is_asked_for(
     locker = database.connect(autocommit=False)
     locker.execute("LOCK TABLE mqdb.half_message")
 
-    result = producer.send_in_transaction(ORDER)
+    result = producer.send_in_transaction(ORDER, timeout=timedelta(seconds=30))
+    # Where its request to cancel comes late, the END still waits in the server.
+    database.connect().execute(
+        """SELECT pg_terminate_backend(pid, 5000) FROM pg_locks
+           WHERE NOT granted AND relation = 'mqdb.half_message'::regclass"""
+    )
     locker.rollback()
 
     assert result.local_transaction_state is COMMIT

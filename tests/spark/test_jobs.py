@@ -174,12 +174,11 @@ def test_a_segment_that_is_dropped_meanwhile_is_left_out(
 def test_two_processes_do_not_archive_one_broker(
     spark: "SparkSession", database: Database, engine: Engine, tmp_path: Path
 ) -> None:
-    with engine.connect() as other:
-        assert archive.take_lock(other)
+    with engine.connect() as other, archive.sole_archiver(other) as is_sole:
+        assert is_sole
 
         with pytest.raises(ArchiveBusy):
             run_archive(spark, database, tmp_path)
-        other.invalidate()
 
 
 # -- replay ---------------------------------------------------------------------------------------

@@ -178,7 +178,7 @@ def test_no_listener_is_started_when_the_lease_has_ended(orderly: Orderly) -> No
     consume = orderly(listener)
     deliver(consume, queue, 4)
     other = queue_of(1)
-    script.wait_for(2)
+    wait_until(lambda: len(queue) == 2)
     deliver(consume, other, 100)
     wait_until(lambda: len(other) == 0)
 
@@ -295,13 +295,14 @@ def test_what_waits_does_not_keep_it_from_stopping(orderly: Orderly) -> None:
 
 def test_a_listener_that_does_not_return_is_left_behind(orderly: Orderly) -> None:
     leave = threading.Event()
-    script = Script(lambda: SUCCESS if leave.wait(10) else None)
+    script = Script(lambda: SUCCESS if leave.wait(60) else None)
     consume = orderly(script, threads=3)
 
     deliver(consume, queue_of(), 1)
     script.wait_for(1)
 
-    assert consume.stop(0.01) == 1
+    # The other two may need longer to notice.
+    wait_until(lambda: consume.stop(0.01) == 1)
     assert [call.messages[0].queue_offset for call in consume.calls.current()] == [0]
     leave.set()
 

@@ -11,6 +11,7 @@ from mqdb_client import ConsumeConcurrentlyStatus
 from mqdb_client.consumer.direct_consumption import DirectResult, consume_directly, judge
 from mqdb_client.consumer.message_listener import ConsumeOrderlyContext, ConsumeOrderlyStatus
 from mqdb_client.consumer.thread_stacks import name_of, stack_of
+from tests.fixtures.processes import wait_until
 
 
 def message() -> ReceivedMessage:
@@ -88,22 +89,23 @@ def test_a_listener_gets_the_message_and_a_context_if_it_wants_one() -> None:
 
 def test_a_stack_tells_where_a_thread_is() -> None:
     released = threading.Event()
-    is_there = threading.Event()
 
     def wait_here() -> None:
-        is_there.set()
-        released.wait(10)
+        released.wait(60)
 
     thread = threading.Thread(target=wait_here, name="stuck")
     thread.start()
-    is_there.wait(10)
-    assert thread.ident is not None
-    stack, name = stack_of(thread.ident), name_of(thread.ident)
-    released.set()
-    thread.join()
+    ident = thread.ident
+    assert ident is not None
+    try:
+        wait_until(lambda: "released.wait(60)" in (stack_of(ident) or ""))
+        stack, name = stack_of(ident), name_of(ident)
+    finally:
+        released.set()
+        thread.join()
 
     assert "wait_here" in (stack or "")
-    assert "released.wait(10)" in (stack or "")
+    assert "released.wait(60)" in (stack or "")
     assert name == "stuck"
 
 

@@ -1,5 +1,6 @@
 """Whose turn it is: each queue with one thread at a time, and none forgotten."""
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -82,10 +83,13 @@ def test_queues_that_are_put_back_let_the_others_go_first(line: QueueLine) -> No
     assert order == [0, 1, 2, 0, 1, 2]
 
 
-def test_the_shortest_pause_ends_first(line: QueueLine) -> None:
-    for number, seconds in enumerate((0.06, 0.02, 30.0, 0.04)):
-        line.submit(queue_of(number))
-        line.pause(taken(line), seconds)
+def test_the_shortest_pause_ends_first(line: QueueLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.monotonic()
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "monotonic", lambda: now)  # all begin at one moment
+        for number, seconds in enumerate((0.06, 0.02, 30.0, 0.04)):
+            line.submit(queue_of(number))
+            line.pause(taken(line), seconds)
 
     assert [taken(line).process_queue.queue.queue_id for _ in range(3)] == [1, 3, 0]
 
