@@ -79,6 +79,8 @@ class Leadership(LoopService[Standing]):
     ) -> None:
         super().__init__(context)
         self._config = config
+        # Its last words let another process lead at once; without them that one waits as long.
+        self.grace = config.lease
         self._on_elected = on_elected
         self._on_lost = on_lost
         self._term: _Term | None = None

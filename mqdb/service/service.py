@@ -32,8 +32,7 @@ logger = logging.getLogger(__name__)
 
 CountsT = TypeVar("CountsT")
 
-#: How long `stop` lets a round finish by itself, and how long it then waits for the one that it cut off.
-_GRACE_SECONDS: Final = 0.5
+#: How long `stop` waits for a round that it has cut off.
 _CUT_SECONDS: Final = 0.3
 
 _FORBIDDEN_PAUSE: Final = timedelta(milliseconds=100)
@@ -66,6 +65,8 @@ class Service(ABC, Generic[CountsT]):
 
     name: ClassVar[str]
     longest_backoff: ClassVar[timedelta] = timedelta(seconds=5)
+    #: How long `stop` lets a round finish by itself.
+    grace: timedelta = timedelta(milliseconds=500)
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -90,7 +91,7 @@ class Service(ABC, Generic[CountsT]):
             run.stopping.set()
 
     def stop(self) -> None:
-        """No further round, and within a second the end of the one that goes on: by force, if it comes to that.
+        """No further round, and the end of the one that goes on: by force, if that takes longer than `grace`.
 
         What a statement has begun on the server, the server finishes; no round relies on being the only one.
         """
@@ -99,7 +100,7 @@ class Service(ABC, Generic[CountsT]):
             if run is None:
                 return
             run.stopping.set()
-            if not self._has_ended(run, _GRACE_SECONDS):
+            if not self._has_ended(run, self.grace.total_seconds()):
                 run.cut()
                 if not self._has_ended(run, _CUT_SECONDS):
                     logger.warning("a round did not end in time", extra={"service": self.name})

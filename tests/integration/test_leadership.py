@@ -1,6 +1,7 @@
 """One of all processes leads; here each is a thread."""
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
@@ -31,23 +32,27 @@ class Candidate(Leadership):
         self, connect: Callable[[], Connection], rounds: Rounds, clock: Clock, holder: str, config: LeadershipConfig
     ) -> None:
         self.said: list[str] = []
+        #: How long its services take to stop.
+        self.seconds_to_stop = 0.0
         super().__init__(
             Context(connect, on_round=rounds, clock=clock),
             config,
             on_elected=lambda: self.said.append("elected"),
-            on_lost=lambda: self.said.append("lost"),
+            on_lost=self._stop_services,
         )
         self.holder = holder
+
+    def _stop_services(self) -> None:
+        time.sleep(self.seconds_to_stop)
+        self.said.append("lost")
 
 
 Maker: TypeAlias = Callable[..., Candidate]
 
 
 @pytest.fixture
-def candidate(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Maker]:
+def candidate(engine: Engine) -> Iterator[Maker]:
     """Makes candidates; they are stopped after the test."""
-    # One that is cut off in its last round cannot resign.
-    monkeypatch.setattr("mqdb.service.service._GRACE_SECONDS", 10.0)
     made: list[Candidate] = []
 
     def make(holder: str, rounds: Rounds | None = None) -> Candidate:
@@ -106,6 +111,20 @@ def test_a_leader_that_stops_leaves_no_lease(candidate: Maker, database: Databas
 
     only.stop()
 
+    assert lease(database) == ("only", 1, True)
+
+
+def test_a_leader_resigns_also_after_services_that_took_their_time_to_stop(
+    candidate: Maker, database: Database
+) -> None:
+    only = candidate("only")
+    only.seconds_to_stop = 1.0
+    only.start()
+    wait_until(only.is_leader)
+
+    only.stop()
+
+    assert only.said == ["elected", "lost"]
     assert lease(database) == ("only", 1, True)
 
 

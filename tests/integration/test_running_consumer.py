@@ -12,6 +12,8 @@ from mqdb.errors import IllegalState, ParameterInvalid
 from mqdb.message import ReceivedMessage
 from mqdb.rebalance import allocate_averagely_by_circle, allocate_by_config
 from mqdb_client import ConsumeConcurrentlyStatus, PushConsumer
+from mqdb_client.consumer.process_queue import ProcessQueue
+from mqdb_client.consumer.pull_service import PullService
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.consumers import LATER, SUCCESS, Gate, Inbox, Member
 from tests.fixtures.processes import wait_until
@@ -167,6 +169,25 @@ def test_limits_of_a_topic_are_shared_by_its_queues(broker: Connection, member: 
     # Nothing is consumed, so nothing leaves the hand: a full queue is not pulled again before a quarter of it is done.
     wait_until(lambda: all(count > 10 for count in in_hand()))
     assert all(count <= 10 + 8 for count in in_hand())
+
+
+def test_a_queue_is_not_read_before_it_knows_its_share(
+    broker: Connection, member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic(broker, queues=4)
+    limits: list[int] = []
+    add = PullService.add
+
+    def noting(self: PullService, process_queue: ProcessQueue) -> None:
+        if process_queue.queue.topic == "orders":
+            limits.append(process_queue.limits.messages)
+        add(self, process_queue)
+
+    monkeypatch.setattr(PullService, "add", noting)
+
+    member(Inbox(), pull_threshold_for_topic=40)
+
+    assert limits == [10] * 4
 
 
 def test_members_follow_the_strategy_that_they_are_given(broker: Connection, member: Member) -> None:

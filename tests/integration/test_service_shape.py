@@ -163,10 +163,8 @@ def test_stop_takes_less_than_a_second_whatever_the_round_waits_for(
     assert isinstance(rounds.next(), MqdbError)
 
 
-def test_halt_does_not_wait_and_stop_still_does(
-    service: Service, rounds: Rounds, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("mqdb.service.service._GRACE_SECONDS", 20.0)  # who is late is not given up
+def test_halt_does_not_wait_and_stop_still_does(service: Service, rounds: Rounds) -> None:
+    service.grace = timedelta(seconds=20)  # who is late is not given up
     service.start()
     rounds.next()
 

@@ -276,6 +276,7 @@ class RebalanceService:
         self._stop_reading(queues)
 
     def _start_reading(self, queues: Collection[ProcessQueue]) -> None:
+        self._ownership.share_limits()
         for held in queues:
             self._on_gain(held)
         self._note_assignment()
@@ -283,10 +284,10 @@ class RebalanceService:
     def _stop_reading(self, queues: Collection[ProcessQueue]) -> None:
         for held in queues:
             self._on_loss(held)
+        self._ownership.share_limits()
         self._note_assignment()
 
     def _note_assignment(self) -> None:
-        self._ownership.share_limits()
         queues_read = (held.queue for held in self._ownership.active if held.queue.topic != self._retry_topic)
         before, self._assignment = self._assignment, tuple(sorted(queues_read))
         if self._assignment != before:
