@@ -261,6 +261,7 @@ class GroupAppend:
         except BaseException as error:  # Ctrl-C in the thread that leads must not strand the others
             reason = f"{type(error).__name__} in the thread that sent it along"
             asked = [unit for unit in batch if unit.state in (UnitState.LEADING, UnitState.TAKEN)]
+            # Where nobody was, who waits first must not be met like this for ever.
             self._fail(asked or [timekeeper], lambda _: self._unknown(reason), error)
             raise
         finally:

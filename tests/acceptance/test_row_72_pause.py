@@ -9,6 +9,7 @@ from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.consumer_processes import queues_in_hand
 from tests.fixtures.consumers import Gate, Inbox, Member
 from tests.fixtures.processes import wait_until
+from tests.fixtures.threads import is_awaited
 
 QUIET_SECONDS = 1.5
 
@@ -47,7 +48,7 @@ def wait_for_pull(consumer: PushConsumer) -> None:
     """Until a pull that has begun before `suspend` is over: it brings whatever it finds."""
     assert consumer._members is not None
     pull = consumer._members._members["broker-a"].pull
-    wait_until(lambda: pull._wake._waiters)  # type: ignore[attr-defined]
+    wait_until(lambda: is_awaited(pull._wake))
 
 
 def test_row_72_a_consumer_that_is_suspended_keeps_its_queues_and_takes_no_others(

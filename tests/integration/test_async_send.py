@@ -15,7 +15,6 @@ from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from queue import SimpleQueue
-from typing import Any
 from uuid import UUID
 
 import pytest
@@ -35,6 +34,8 @@ from mqdb.errors import (
 )
 from mqdb.settings import load_settings
 from mqdb_client import Message, MessageQueue, Producer, SendResult, SendStatus, group_append
+from mqdb_client.append_unit import OutcomeUnknown
+from mqdb_client.broker_link import BrokerLink
 from mqdb_client.producer import settling
 from mqdb_client.producer.unknown import settle
 from tests.fixtures.log import create_topic
@@ -591,9 +592,14 @@ def test_what_a_lost_connection_leaves_open_is_looked_for_together(
 ) -> None:
     looked_for: list[int] = []
 
-    def counted(link: object, unknown: object, unique_ids: Sequence[UUID], *others: Any) -> dict[UUID, StoredAt]:
+    def counted(
+        link: BrokerLink, unknown: OutcomeUnknown, unique_ids: Sequence[UUID], deadline: float, late: MqdbError
+    ) -> dict[UUID, StoredAt]:
         looked_for.append(len(unique_ids))
-        return settle(link, unknown, unique_ids, *others)  # type: ignore[arg-type]
+        return settle(link, unknown, unique_ids, deadline, late)
+
+    def is_stalled_on_another(lost: int) -> bool:
+        return pid_of(producer) != lost and is_blocked(database, pid_of(producer))
 
     monkeypatch.setattr(settling, "settle", counted)
     locker, pid = stall(database), pid_of(producer)
@@ -604,7 +610,7 @@ def test_what_a_lost_connection_leaves_open_is_looked_for_together(
     for _ in range(2):  # the first one's statement, and then that of those who have gathered
         lost = pid_of(producer)
         terminate(database, lost)
-        wait_until(lambda lost=lost: pid_of(producer) != lost and is_blocked(database, pid_of(producer)))  # type: ignore[misc]
+        wait_until(partial(is_stalled_on_another, lost))
     locker.rollback()
 
     assert len({future.result(SECONDS).log_pos for future in futures}) == 2_500

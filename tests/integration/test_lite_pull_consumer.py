@@ -13,7 +13,7 @@ from mqdb_client import LitePullConsumer
 from tests.fixtures.broker import append, bodies, dispatch_all, topic
 from tests.fixtures.lite_pull import Lite, committed, drained, fill, numbers, polled, queue_of
 from tests.fixtures.processes import wait_until
-from tests.fixtures.threads import Doing
+from tests.fixtures.threads import Doing, is_awaited
 
 SECOND = timedelta(seconds=1)
 NEVER = timedelta(hours=1)
@@ -92,7 +92,7 @@ def test_a_poll_returns_when_another_thread_shuts_the_consumer_down(broker: Conn
     waiting = Doing(consumer.poll)
     assert consumer._running is not None
     wake = consumer._running.buffer._wake
-    wait_until(lambda: wake._waiters)  # type: ignore[attr-defined]
+    wait_until(lambda: is_awaited(wake))
 
     consumer.shutdown()
 

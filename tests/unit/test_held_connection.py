@@ -11,7 +11,7 @@ from mqdb.errors import BrokerUnavailable
 from mqdb_client import held_connection
 from mqdb_client.held_connection import IMPATIENT_SECONDS, HeldConnection, NotRun
 from tests.fixtures.processes import wait_until
-from tests.fixtures.threads import Doing, refuse_threads
+from tests.fixtures.threads import Doing, is_awaited, refuse_threads
 
 
 @pytest.fixture
@@ -68,10 +68,10 @@ def test_a_patient_one_who_waits_does_not_hold_up_one_who_is_not(
     silent: HeldConnection, answered: threading.Event
 ) -> None:
     patient = Doing(lambda: run(silent, 60, is_patient=True))
-    wait_until(lambda: silent._changed._waiters)  # type: ignore[attr-defined]
+    wait_until(lambda: is_awaited(silent._changed))
 
     assert run(silent, 60, is_patient=False) < 20
-    assert silent._changed._waiters  # type: ignore[attr-defined]
+    assert is_awaited(silent._changed)
     answered.set()
     silent.close()
     patient.result()

@@ -1,51 +1,48 @@
 """Permits of async sends: Ctrl-C at any moment leaves none behind, and no lock held."""
 
 import time
+from datetime import UTC, datetime
+from functools import partial
+from itertools import count
 
+from mqdb.unique_id import UniqueIdGenerator
 from mqdb_client import Message
 from mqdb_client.producer.async_send import Permits, _Handed
+from mqdb_client.producer.delivery import ANYWHERE, Delivery
+from mqdb_client.producer_hooks import SendMode
 from tests.fixtures.interrupts import interrupted_at
 
 MODULES = ("mqdb_client.producer.async_send",)
 
 
-class Delivery:
-    """What permits look at."""
-
-    def __init__(self) -> None:
-        self.messages = (Message("orders", "x"),)
+def new_handed() -> _Handed:
+    messages, now = (Message("orders", "x"),), datetime.now(UTC)
+    return _Handed(Delivery(messages, UniqueIdGenerator(), now, ANYWHERE, SendMode.ASYNC, 1.0, 0.0, 1.0), None)
 
 
 def check_all_is_given_back(permits: Permits, handed: _Handed, number: int) -> None:
+    # threading has no public word for who holds an RLock.
     assert not permits._guard._is_owned(), f"Ctrl-C at {number} leaves it locked"  # type: ignore[attr-defined]
     permits.release(handed)
     assert (permits._messages, permits._bytes) == (0, 0), f"Ctrl-C at {number} leaves a permit behind"
 
 
 def test_ctrl_c_at_any_moment_of_an_acquire_leaves_no_permit_behind_and_no_lock_held() -> None:
-    number = 1
-    while True:
-        permits, handed = Permits(10, 1_000), _Handed(Delivery(), None)  # type: ignore[arg-type]
-        was_interrupted = interrupted_at(
-            number,
-            lambda: permits.acquire(handed, time.monotonic() + 1),  # noqa: B023
-            MODULES,
-        )
+    for number in count(1):
+        permits, handed = Permits(10, 1_000), new_handed()
+        was_interrupted = interrupted_at(number, partial(permits.acquire, handed, time.monotonic() + 1), MODULES)
         check_all_is_given_back(permits, handed, number)
         if not was_interrupted:
             break
-        number += 1
     assert number > 3
 
 
 def test_a_release_can_be_repeated_wherever_ctrl_c_came_in_the_first_one() -> None:
-    number = 1
-    while True:
-        permits, handed = Permits(10, 1_000), _Handed(Delivery(), None)  # type: ignore[arg-type]
+    for number in count(1):
+        permits, handed = Permits(10, 1_000), new_handed()
         assert permits.acquire(handed, time.monotonic() + 1)
-        was_interrupted = interrupted_at(number, lambda: permits.release(handed), MODULES)  # noqa: B023
+        was_interrupted = interrupted_at(number, partial(permits.release, handed), MODULES)
         check_all_is_given_back(permits, handed, number)
         if not was_interrupted:
             break
-        number += 1
     assert number > 3
