@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Final
 
 from mqdb.compression import COMPRESSED_FLAG, decompress
-from mqdb.errors import BodyEmpty, BodyInvalid, BodyTooLarge, ParameterInvalid
+from mqdb.errors import BodyEmpty, BodyInvalid, BodyTooLarge, MessageIllegal, ParameterInvalid
 from mqdb.property import KEY_SEPARATOR, Property, check_properties, with_tag_and_keys
 from mqdb.schedule import schedule_of, schedule_properties
 from mqdb.topic import RETRY_PREFIX, check_can_send, check_topic_name
@@ -84,13 +84,15 @@ class Message:
         )
 
 
-def check_message(message: Message, max_body_bytes: int = MAX_BODY_BYTES) -> None:
+def check_message(message: object, max_body_bytes: int = MAX_BODY_BYTES) -> None:
     """Raise unless a user may send this message; returns None if so.
 
-    NameInvalid, TopicNotAllowed: the topic. BodyEmpty, BodyTooLarge, PropertyReserved,
+    MessageIllegal: it is none. NameInvalid, TopicNotAllowed: the topic. BodyEmpty, BodyTooLarge, PropertyReserved,
     PropertyInvalid, PropertiesTooLarge, ScheduleInvalid: the content. ParameterInvalid: the flag.
     Source: Validators.checkMessage.
     """
+    if not isinstance(message, Message):
+        raise MessageIllegal(f"{type(message).__name__} is no message; give a Message(topic, body)")
     check_topic = _check_topic_once if type(message.topic) is str else _check_topic  # what is no text may have no hash
     check_topic(message.topic)
     if not message.body:
@@ -100,7 +102,9 @@ def check_message(message: Message, max_body_bytes: int = MAX_BODY_BYTES) -> Non
     check_properties(message.properties, message.tag, message.keys)
     if message.system_properties:
         schedule_of(message)
-    _check_flag(message.flag)
+    flag: object = message.flag
+    if not isinstance(flag, int) or not -(2**31) <= flag < 2**31:
+        raise ParameterInvalid("flag", flag, "must be a whole number of 32 bits, -2,147,483,648 to 2,147,483,647")
 
 
 def _check_topic(topic: str) -> None:
@@ -141,11 +145,6 @@ def _bytes_of(body: object) -> bytes:
 
 def _words(text: str) -> tuple[str, ...]:
     return tuple(word for word in text.split(KEY_SEPARATOR) if word)
-
-
-def _check_flag(flag: object) -> None:
-    if not isinstance(flag, int) or not -(2**31) <= flag < 2**31:
-        raise ParameterInvalid("flag", flag, "must be a whole number of 32 bits, -2,147,483,648 to 2,147,483,647")
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -98,7 +98,7 @@ class _Series:
 
 def format_unique_id(unique_id: uuid.UUID) -> str:
     """As people see it: 32 upper-case hexadecimal digits."""
-    return unique_id.hex.upper()
+    return f"{unique_id.int:032X}"
 
 
 def parse_unique_id(text: str) -> uuid.UUID:

@@ -43,7 +43,7 @@ class UnitState(Enum):
 
 
 class Unit(ABC):
-    """Records that go together, and what becomes of them: `positions` and `status`, or `error`.
+    """Records that go together, and what becomes of them: it is told that they are stored, or has an `error`.
 
     `deadline` is of time.monotonic, `timeout_seconds` is for an error's sentence. One that is not patient does not
     wait for a connection that is lost. `state` changes under the guard of the group append only.
@@ -54,17 +54,12 @@ class Unit(ABC):
         "done",
         "error",
         "is_patient",
-        "positions",
+        "records",
         "state",
-        "status",
         "timeout_seconds",
         "topic",
         "turn",
     )
-
-    #: Where its records are, in their order, and what their commit has waited for; set when they are stored.
-    positions: Sequence[int]
-    status: SendStatus
 
     def __init__(self, topic: str, deadline: float, timeout_seconds: float, is_patient: bool = True) -> None:
         self.topic = topic
@@ -72,6 +67,8 @@ class Unit(ABC):
         self.timeout_seconds = timeout_seconds
         self.is_patient = is_patient
         self.state = UnitState.LEADING
+        #: Of one topic; none until they are made.
+        self.records: Sequence[Record] = ()
         #: Released when it has ended, for the thread that waits for it.
         self.turn: threading.Lock | None = None
         #: Called when it has ended, for a unit that no thread waits for; None from then on.
@@ -79,14 +76,16 @@ class Unit(ABC):
         self.error: Exception | None = None
 
     @abstractmethod
-    def records(self) -> Sequence[Record]:
-        """Its records, of one topic; made when they are first asked for.
+    def make_records(self) -> None:
+        """Make its `records`, of which there is at least one.
 
         Mostly that is in the thread that leads: one that makes those of many, one after the other, takes a third of
         the time that it costs many threads to make one each. What it raises is the outcome of this unit alone.
         """
 
+    @abstractmethod
     def succeed(self, positions: Sequence[int], status: SendStatus) -> None:
-        """They are stored. Called by the thread that leads, or that finds it out."""
-        self.positions = positions
-        self.status = status
+        """Its records are stored at these positions, in their order; `status` is what their commit has waited for.
+
+        Called by the thread that leads, or that finds it out.
+        """

@@ -9,7 +9,7 @@ from typing import Final
 from uuid import UUID
 
 from mqdb.broker.send import record
-from mqdb.errors import BatchTooLarge, MessageIllegal, NotSupported, ParameterInvalid
+from mqdb.errors import BatchTooLarge, NotSupported, ParameterInvalid
 from mqdb.message import MAX_BODY_BYTES, Message, check_message
 from mqdb.schedule import schedule_of
 from mqdb.store.commit_log import Record
@@ -22,27 +22,20 @@ MAX_BATCH_BYTES: Final = 4 * 1024 * 1024
 def check_batch(messages: Sequence[Message], max_body_bytes: int = MAX_BODY_BYTES) -> None:
     """Raise unless these messages make a batch; `check_batch_size` looks at their size together.
 
-    What `check_sendable` raises for each; ParameterInvalid for messages of several topics, or none at all;
+    What `check_message` raises for each; ParameterInvalid for messages of several topics, or none at all;
     NotSupported for a retry topic, and for messages that are to be delivered later. Source:
     MessageBatch.generateFromList, which looks at the delay level only.
     """
     if not messages:
         raise ParameterInvalid("messages", messages, "a batch needs at least one message")
     for message in messages:
-        check_sendable(message, max_body_bytes)
+        check_message(message, max_body_bytes)
         check_unscheduled(message)
     topic = messages[0].topic
     if stranger := next((message.topic for message in messages if message.topic != topic), None):
         raise ParameterInvalid("messages", stranger, f"all messages of a batch go to one topic, here {topic!r}")
     if topic.startswith(RETRY_PREFIX):
         raise NotSupported("a batch to a retry topic")
-
-
-def check_sendable(message: object, max_body_bytes: int = MAX_BODY_BYTES) -> None:
-    """Raise MessageIllegal unless it is a message at all, and what `check_message` raises."""
-    if not isinstance(message, Message):
-        raise MessageIllegal(f"{type(message).__name__} is no message; give a Message(topic, body)")
-    check_message(message, max_body_bytes)
 
 
 def check_unscheduled(message: Message) -> None:

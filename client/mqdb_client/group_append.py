@@ -279,7 +279,11 @@ class GroupAppend:
 
         Nobody is taken where the wait for the connection has left the timekeeper no time for others.
         """
-        records = list(batch[0].records()) if batch else []
+        records: list[Record] = []
+        if batch:
+            if not batch[0].records:
+                batch[0].make_records()
+            records += batch[0].records
         if not self._waiting or not self._has_time(timekeeper):
             self._asked = backend
             return records
@@ -292,12 +296,14 @@ class GroupAppend:
                 if unit.done is not None and unit.deadline <= now:  # nothing is stored after that
                     self._end_at_deadline(self._waiting.popleft())
                     continue
-                try:
-                    more = unit.records()
-                except Exception as error:  # noqa: BLE001 - its own thread raises it
-                    unit.error = error
-                    self._end([self._waiting.popleft()])
-                    continue
+                if not unit.records:
+                    try:
+                        unit.make_records()
+                    except Exception as error:  # noqa: BLE001 - its own thread raises it
+                        unit.error = error
+                        self._end([self._waiting.popleft()])
+                        continue
+                more = unit.records
                 bytes_left -= sum(map(record_size, more))
                 if records and (bytes_left < 0 or len(records) + len(more) > MAX_GATHERED_MESSAGES):
                     break
@@ -316,7 +322,7 @@ class GroupAppend:
             for unit in part:
                 if unit.state is UnitState.APART:
                     unit.state = UnitState.TAKEN
-        return list(chain.from_iterable(unit.records() for unit in part))
+        return list(chain.from_iterable(unit.records for unit in part))
 
     def _await_woken(self) -> None:
         """Let those who are woken come first: they are done with then, and many are back to be taken along."""
@@ -400,7 +406,7 @@ class GroupAppend:
         stored = []
         with self._guard:
             for unit in units:
-                end = begin + len(unit.records())
+                end = begin + len(unit.records)
                 if unit.state is not UnitState.ABANDONED:
                     unit.succeed(positions[begin:end], status)
                     stored.append(unit)
@@ -487,7 +493,7 @@ def _apart(batch: list[Unit], error: MqdbError) -> list[list[Unit]]:
     """
     of_queue: dict[int, list[Unit]] = {}
     for unit in batch:
-        of_queue.setdefault(unit.records()[0].queue_key, []).append(unit)
+        of_queue.setdefault(unit.records[0].queue_key, []).append(unit)
     if isinstance(error, TopicNotFound):
         return list(of_queue.values()) if len(of_queue) > 1 else []
     is_of_a_row = isinstance(error, StorageRefused) and error.sqlstate.startswith(_FAULTS_OF_A_ROW)

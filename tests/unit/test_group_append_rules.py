@@ -40,7 +40,7 @@ def test_nobody_is_taken_into_the_statement_of_one_whose_time_is_as_good_as_over
     appends = group_append(other)
     batch: list[Unit] = [unit(0.02)]
 
-    assert appends._take_along(batch[0], batch, None) == batch[0].records()
+    assert appends._take_along(batch[0], batch, None) == batch[0].records
     assert appends._take_along(batch[0], [], None) == []
     assert (other.state, list(appends._waiting)) == (UnitState.WAITING, [other])
 

@@ -4,31 +4,48 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
+from mqdb.errors import ParameterInvalid
 from mqdb.message import Message, MessageQueue, SendResult
 from mqdb.unique_id import UniqueIdGenerator, format_unique_id
 from mqdb_client.producer.placement import Placement
 from mqdb_client.producer_hooks import SendMode
-from mqdb_client.queue_selector import MessageQueueSelector
+from mqdb_client.queue_selector import MessageQueueSelector, check_sharding_key
 
 
 class Target(NamedTuple):
-    """Where the caller wants a message to go: to one queue, to the queue that a rule chooses, or wherever."""
+    """Where the caller wants a message to go: to one queue, or to the queue that a rule chooses."""
 
     sharding_key: str | None = None
     queue: MessageQueue | None = None
     selector: MessageQueueSelector | None = None
     argument: object = None
 
-    @property
-    def is_free(self) -> bool:
-        """Whether any queue will do."""
-        return self.sharding_key is None and self.queue is None and self.selector is None
+
+#: The only target that leaves the choice to the producer.
+ANYWHERE: Final = Target()
 
 
-ANYWHERE = Target()
+def target_of(
+    message: object,
+    sharding_key: str | None = None,
+    queue: MessageQueue | None = None,
+    selector: MessageQueueSelector | None = None,
+    argument: object = None,
+) -> Target:
+    """The target by what a caller gives. Raises ParameterInvalid unless at most one of the three chooses the queue."""
+    if sharding_key is None and queue is None and selector is None:
+        return ANYWHERE
+    check_sharding_key(sharding_key)
+    given = {"sharding_key": sharding_key, "queue": queue, "selector": selector}
+    chosen = [name for name, value in given.items() if value is not None]
+    if len(chosen) > 1:
+        raise ParameterInvalid(chosen[1], given[chosen[1]], f"{chosen[0]} chooses the queue already; give one of them")
+    if queue is not None and isinstance(message, Message) and queue.topic != message.topic:
+        raise ParameterInvalid("queue", str(queue), f"the message goes to topic {message.topic!r}")
+    return Target(sharding_key, queue, selector, argument)
 
 
 @dataclass(slots=True, eq=False)

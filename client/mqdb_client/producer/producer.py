@@ -16,11 +16,19 @@ from mqdb.broker.timers import RecallStatus
 from mqdb.clock import Clock, SystemClock
 from mqdb.compression import Compression, compress
 from mqdb.errors import BrokerUnavailable, IllegalState, MqdbError, ParameterInvalid
-from mqdb.message import MAX_BODY_BYTES, Message, MessageQueue, ReceivedMessage, SendResult, SendStatus
+from mqdb.message import (
+    MAX_BODY_BYTES,
+    Message,
+    MessageQueue,
+    ReceivedMessage,
+    SendResult,
+    SendStatus,
+    check_message,
+)
 from mqdb.settings import Settings
 from mqdb.store.clients import ClientKind, Registration
 from mqdb.unique_id import UniqueIdGenerator, parse_unique_id
-from mqdb_client.batch import check_batch, check_sendable, check_unscheduled
+from mqdb_client.batch import check_batch, check_unscheduled
 from mqdb_client.broker_link import BrokerLink
 from mqdb_client.cluster import Cluster
 from mqdb_client.durability import Durability
@@ -28,7 +36,7 @@ from mqdb_client.fault_tolerance import LatencyFaultTable, LatencyFaultTolerance
 from mqdb_client.instance import DEFAULT_INSTANCE_NAME, settings_of
 from mqdb_client.joined_send import CallersConnection
 from mqdb_client.producer.config import ProducerConfig
-from mqdb_client.producer.delivery import ANYWHERE, Delivery, Target
+from mqdb_client.producer.delivery import Delivery, Target, target_of
 from mqdb_client.producer.joined_sending import JoinedSending
 from mqdb_client.producer.publish_queues import Place, PublishRoutes
 from mqdb_client.producer.queue_offsets import find_queue_offset
@@ -36,7 +44,7 @@ from mqdb_client.producer.running_producer import ProducerState, RunningProducer
 from mqdb_client.producer.sending import Sending
 from mqdb_client.producer.unknown import settle
 from mqdb_client.producer_hooks import CheckForbiddenHook, Hooks, SendMessageHook, SendMode
-from mqdb_client.queue_selector import MessageQueueSelector, check_sharding_key
+from mqdb_client.queue_selector import MessageQueueSelector
 from mqdb_client.recalling import handle_of, recall
 from mqdb_client.waking import Waking
 
@@ -192,7 +200,7 @@ class Producer:
         running = self._running
         if running is None:
             raise IllegalState(self._name, self._state)
-        running.cluster.check_process()
+        running.check_process()
         return running
 
     # -- sending ------------------------------------------------------------------------------
@@ -227,8 +235,8 @@ class Producer:
         SendOutcomeUnknown: it is over, and the broker has not said. IllegalState unless started.
         """
         running = self._work()
-        target = _target(message, sharding_key, queue, selector, selector_argument)
-        check_sendable(message, self._config.max_message_size)
+        target = target_of(message, sharding_key, queue, selector, selector_argument)
+        check_message(message, self._config.max_message_size)
         if connection is not None:
             _check_untimed(timeout)
             return running.joined_sending.send(connection, (message,), target)[0]
@@ -256,13 +264,13 @@ class Producer:
         if connection is not None:
             _check_untimed(timeout)
             for message in messages:
-                check_sendable(message, self._config.max_message_size)
+                check_message(message, self._config.max_message_size)
                 check_unscheduled(message)
         else:
             check_batch(messages, self._config.max_message_size)
         if not messages:
             return []
-        target = _target(messages[0], sharding_key, queue)
+        target = target_of(messages[0], sharding_key, queue)
         if connection is not None:
             return running.joined_sending.send(connection, messages, target)
         return running.sending.send(self._delivery(messages, target, SendMode.SYNC, timeout))
@@ -290,8 +298,8 @@ class Producer:
         with the message at once, and SendGivenUp when there is no room until the timeout.
         """
         running = self._work()
-        target = _target(message, sharding_key, queue, selector, selector_argument)
-        check_sendable(message, self._config.max_message_size)
+        target = target_of(message, sharding_key, queue, selector, selector_argument)
+        check_message(message, self._config.max_message_size)
         future = running.async_send.submit(self._delivery((message,), target, SendMode.ASYNC, timeout))
         if callback is not None:
             future.add_done_callback(callback)
@@ -311,8 +319,8 @@ class Producer:
         Waits and raises as `send_async` does.
         """
         running = self._work()
-        target = _target(message, sharding_key, queue, selector, selector_argument)
-        check_sendable(message, self._config.max_message_size)
+        target = target_of(message, sharding_key, queue, selector, selector_argument)
+        check_message(message, self._config.max_message_size)
         running.async_send.submit_oneway(self._delivery((message,), target, SendMode.ONEWAY, None))
 
     def request(self, message: Message, timeout: timedelta, sharding_key: str | None = None) -> ReceivedMessage:
@@ -322,7 +330,7 @@ class Producer:
         down meanwhile. Source: DefaultMQProducerImpl.request.
         """
         running = self._work()
-        check_sendable(message, self._config.max_message_size)
+        check_message(message, self._config.max_message_size)
         send = partial(_send_with, self.send, sharding_key)
         return running.request_reply.request(message, timeout, send)
 
@@ -339,7 +347,7 @@ class Producer:
         `callback` is called with the future, in a thread that completes the requests of this producer: be quick there.
         """
         running = self._work()
-        check_sendable(message, self._config.max_message_size)
+        check_message(message, self._config.max_message_size)
         send = partial(_send_with, self.send_async, sharding_key)
         future = running.request_reply.request_async(message, timeout, send)
         if callback is not None:
@@ -437,26 +445,6 @@ class Producer:
         """What `SendResult.queue_offset` asks for; of a message that waits, in the queue where it waits."""
         self._work()
         return find_queue_offset(place, log_pos, self._timeout_seconds, waits)
-
-
-def _target(
-    message: object,
-    sharding_key: str | None,
-    queue: MessageQueue | None,
-    selector: MessageQueueSelector | None = None,
-    argument: object = None,
-) -> Target:
-    """Raises ParameterInvalid unless at most one of the three chooses the queue."""
-    if sharding_key is None and queue is None and selector is None:
-        return ANYWHERE
-    check_sharding_key(sharding_key)
-    given = {"sharding_key": sharding_key, "queue": queue, "selector": selector}
-    chosen = [name for name, value in given.items() if value is not None]
-    if len(chosen) > 1:
-        raise ParameterInvalid(chosen[1], given[chosen[1]], f"{chosen[0]} chooses the queue already; give one of them")
-    if queue is not None and isinstance(message, Message) and queue.topic != message.topic:
-        raise ParameterInvalid("queue", str(queue), f"the message goes to topic {message.topic!r}")
-    return Target(sharding_key, queue, selector, argument)
 
 
 def _send_with(send: Callable[..., T], sharding_key: str | None, message: Message, timeout: timedelta) -> T:

@@ -30,7 +30,7 @@ from mqdb.store.topics import TopicRoute
 from mqdb.topic import Perm
 from mqdb_client.broker_link import BrokerLink
 from mqdb_client.fault_tolerance import LatencyFaultTolerance
-from mqdb_client.producer.delivery import Delivery
+from mqdb_client.producer.delivery import ANYWHERE, Delivery
 from mqdb_client.queue_chooser import QueueChooser
 from mqdb_client.queue_selector import by_hash, selected
 
@@ -109,7 +109,7 @@ class PublishQueues:
         target = delivery.target
         if delivery.queue is not None:
             return self._place(delivery.queue)
-        if target.is_free:
+        if target is ANYWHERE:
             return self._chooser.choose(self._places, delivery.avoid)
         if target.sharding_key is not None:
             return self._places[by_hash(target.sharding_key, len(self._places))]

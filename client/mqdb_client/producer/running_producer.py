@@ -37,6 +37,8 @@ class RunningProducer:
         clock: Clock,
     ) -> None:
         self.cluster = cluster
+        #: Raises IllegalState in a forked child. Asked for each message, so it is not passed through the cluster.
+        self.check_process = cluster.instances[0].check_process
         self.links = links
         self.routes = routes
         self.sending = sending

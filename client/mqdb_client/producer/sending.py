@@ -35,7 +35,7 @@ from mqdb_client.broker_link import BrokerLink
 from mqdb_client.durability import Durability, status_of
 from mqdb_client.fault_tolerance import LatencyFaultTolerance
 from mqdb_client.producer.config import ProducerConfig
-from mqdb_client.producer.delivery import Delivery
+from mqdb_client.producer.delivery import ANYWHERE, Delivery
 from mqdb_client.producer.publish_queues import Place, PublishRoutes
 from mqdb_client.producer.unknown import UnknownSends, settle
 from mqdb_client.producer_hooks import Hooks, SendMessageContext, SendMode
@@ -59,11 +59,12 @@ FindQueueOffset = Callable[[Place, int, bool], int]
 
 
 class Attempt(Unit):
-    """One try of a delivery: its messages to one queue. It has `results` once they are stored."""
+    """One try of a delivery: its messages to one queue. It has `results` and `status` once they are stored."""
 
-    __slots__ = ("_records", "_sending", "began", "context", "delivery", "place", "results")
+    __slots__ = ("_sending", "began", "context", "delivery", "place", "results", "status")
 
     results: list[SendResult]
+    status: SendStatus
 
     def __init__(self, sending: "Sending", delivery: Delivery, place: Place, is_patient: bool) -> None:
         super().__init__(place.queue.topic, delivery.deadline, delivery.timeout_seconds, is_patient)
@@ -73,16 +74,13 @@ class Attempt(Unit):
         self.began = time.monotonic()
         #: What hooks get, where there are any.
         self.context: SendMessageContext | None = None
-        self._records: list[Record] | None = None
 
-    def records(self) -> list[Record]:
-        if self._records is None:
-            self._records = self._sending.records_of(self.delivery, self.place)
-        return self._records
+    def make_records(self) -> None:
+        self.records = self._sending.records_of(self.delivery, self.place)
 
     def succeed(self, positions: Sequence[int], status: SendStatus) -> None:
-        super().succeed(positions, status)
-        self.results = self._sending.results_of(self)
+        self.results = self._sending.results_of(self.records, self.place, positions, status)
+        self.status = status
 
 
 class Sending:
@@ -100,6 +98,7 @@ class Sending:
     ) -> None:
         self._config = config
         self._links = tuple(links.values())
+        self._is_single = len(self._links) == 1
         self._routes = routes
         self._hooks = hooks
         self._faults = faults
@@ -144,9 +143,9 @@ class Sending:
         place = queues.choose(delivery)
         link = place.link
         delivery.brokers_sent += (link.name,)
-        attempt = Attempt(self, delivery, place, self._is_patient(delivery, link))
+        attempt = Attempt(self, delivery, place, self._is_single or self._is_patient(delivery, link))
         if not self._can_wait_for_records(delivery):
-            attempt.records()
+            attempt.make_records()
         if not self._hooks.is_empty:
             context = SendMessageContext(
                 self._config.group, delivery.messages, delivery.message_ids, place.queue, delivery.mode, self._born_host
@@ -251,37 +250,38 @@ class Sending:
 
     def records_of(self, delivery: Delivery, place: Place) -> list[Record]:
         """The records of a delivery. Raises BatchTooLarge, and what a placement raises."""
-        born_time, born_host, queue_key = delivery.born_time, self._born_host, place.queue_key
-        if len(delivery.messages) == 1:
-            message, config = delivery.messages[0], self._config
-            body, sys_flag = compressed(message.body, config.compression, config.compress_message_body_threshold)
-            records = [send.record(message, queue_key, delivery.unique_ids[0], born_time, born_host, body, sys_flag)]
-        else:
-            records = [
-                send.record(message, queue_key, unique_id, born_time, born_host)
-                for message, unique_id in zip(delivery.messages, delivery.unique_ids, strict=True)
-            ]
+        queue_key, born_time, born_host = place.queue_key, delivery.born_time, self._born_host
+        records = [
+            send.record(message, queue_key, unique_id, born_time, born_host)
+            for message, unique_id in zip(delivery.messages, delivery.unique_ids, strict=True)
+        ]
+        if len(records) > 1:
             check_batch_size(records)
+        elif self._config.compression is not None:
+            body, sys_flag = compressed(
+                records[0].body, self._config.compression, self._config.compress_message_body_threshold
+            )
+            records[0] = records[0]._replace(body=body, sys_flag=sys_flag)
         if (placement := delivery.placement) is not None:
             records = [placement(record, place.queue, place.link) for record in records]
         return records
 
-    def results_of(self, attempt: Attempt) -> list[SendResult]:
-        """The results of a try that has stored the messages."""
-        place, status, find = attempt.place, attempt.status, self._find_queue_offset
-        first = attempt.records()[0]
-        waits = first.wait is not None
+    def results_of(
+        self, records: Sequence[Record], place: Place, positions: Sequence[int], status: SendStatus
+    ) -> list[SendResult]:
+        """The results of records that are stored at these positions."""
+        queue, find, waits = place.queue, self._find_queue_offset, records[0].wait is not None
         results = [
-            SendResult(status, format_unique_id(unique_id), place.queue, log_pos, partial(find, place, log_pos, waits))
-            for unique_id, log_pos in zip(attempt.delivery.unique_ids, attempt.positions, strict=True)
+            SendResult(status, format_unique_id(record.msg_id), queue, log_pos, partial(find, place, log_pos, waits))
+            for record, log_pos in zip(records, positions, strict=True)
         ]
         if waits:  # alone
-            results[0].recall_handle = recall_handle_of(first, place.queue)
+            results[0].recall_handle = recall_handle_of(records[0], queue)
         return results
 
     def _is_patient(self, delivery: Delivery, link: BrokerLink) -> bool:
-        """Whether to wait for a connection that is lost: not while another broker can be tried."""
-        if len(self._links) == 1 or not delivery.target.is_free or delivery.queue is not None:
+        """Whether to wait for a connection that is lost: not while another of several brokers can be tried."""
+        if delivery.target is not ANYWHERE or delivery.queue is not None:
             return True
         others_are_lost = all(other.connection.is_lost for other in self._links if other is not link)
         return others_are_lost or len(delivery.brokers_sent) >= self._times(delivery)
@@ -290,7 +290,7 @@ class Sending:
         return (
             self._config.retry_another_broker_when_not_store_ok
             and delivery.mode is SendMode.SYNC
-            and delivery.target.is_free
+            and delivery.target is ANYWHERE
             and self._has_tries_left(delivery)
         )
 
@@ -300,7 +300,7 @@ class Sending:
     def _times(self, delivery: Delivery) -> int:
         """How often a delivery may be tried. Source: DefaultMQProducerImpl.sendDefaultImpl, sendSelectImpl."""
         match delivery.mode:
-            case SendMode.SYNC if delivery.target.is_free:
+            case SendMode.SYNC if delivery.target is ANYWHERE:
                 return 1 + self._config.retry_times_when_send_failed
             case SendMode.ASYNC:
                 return 1 + self._config.retry_times_when_send_async_failed

@@ -17,19 +17,17 @@ from typing import Any, ClassVar, Final
 
 from mqdb.broker.transactions import EndTransaction, end
 from mqdb.errors import BrokerUnavailable, IllegalState, MqdbError
-from mqdb.message import Message, MessageQueue, SendResult, SendStatus
+from mqdb.message import Message, MessageQueue, SendResult, SendStatus, check_message
 from mqdb.property import Property
 from mqdb.schedule import Half
 from mqdb.settings import Settings
 from mqdb.store.commit_log import Record
 from mqdb.transaction import LocalTransactionState
 from mqdb.unique_id import parse_unique_id
-from mqdb_client.batch import check_sendable
 from mqdb_client.broker_link import BrokerLink
-from mqdb_client.producer.delivery import Target
+from mqdb_client.producer.delivery import target_of
 from mqdb_client.producer.producer import Producer
 from mqdb_client.producer_hooks import SendMode
-from mqdb_client.queue_selector import check_sharding_key
 from mqdb_client.transaction.check_answers import CheckAnswers
 from mqdb_client.transaction.listener import (
     Check,
@@ -145,10 +143,10 @@ class TransactionProducer(Producer):
         Source: DefaultMQProducerImpl.sendMessageInTransaction.
         """
         running = self._work()
-        check_sharding_key(sharding_key)
-        check_sendable(message, self._config.max_message_size)
+        target = target_of(message, sharding_key)
+        check_message(message, self._config.max_message_size)
         half = _half_of(message, self.group)
-        delivery = self._delivery((half,), Target(sharding_key), SendMode.SYNC, timeout)
+        delivery = self._delivery((half,), target, SendMode.SYNC, timeout)
         delivery.placement = _as_half
         (sent,) = running.sending.send(delivery)
         state = self._execute(half, argument, sent)
