@@ -4,6 +4,4 @@ The broker's side: tables, verbs, services and the command line. Programs that s
 import `mqdb_client`. ARCHITECTURE.md follows one message through these modules.
 """
 
-from importlib.metadata import version
-
-__version__ = version("mqdb")
+__version__ = "0.1.0"

@@ -9,7 +9,7 @@ delivery is by its clock, and the levels are those of this moment. It takes othe
 
 from collections.abc import Sequence
 from datetime import datetime
-from functools import lru_cache
+from functools import cache
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -82,7 +82,8 @@ _TYPES: dict[str, TypeEngine[Any]] = {
 }
 
 
-def _append_one() -> str:
+@cache
+def append_one_text() -> str:
     """One record. A queue that is gone makes queue_key NULL, which the table refuses."""
     values: dict[str, Any] = {name: cast(bindparam(name), type_) for name, type_ in _TYPES.items()}
     values["queue_key"] = select(queue.c.queue_key).where(queue.c.queue_key == values["queue_key"]).scalar_subquery()
@@ -93,8 +94,8 @@ def _append_one() -> str:
 _SHARABLE: Final = ("queue_key", "born_time", "born_host", "flag", "sys_flag", "reconsume_times")
 
 
-@lru_cache
-def _append_many(shared: tuple[str, ...] = ()) -> str:
+@cache
+def append_many_text(shared: tuple[str, ...] = ()) -> str:
     """Any number of records, in the order given: as fast as COPY, and it says where each went.
 
     What they share is given once: fewer arrays, and one look at the queue.
@@ -108,7 +109,8 @@ def _append_many(shared: tuple[str, ...] = ()) -> str:
     return text_of(insert(commit_log).from_select(list(_TYPES), rows).returning(commit_log.c.log_pos))
 
 
-def _append_waiting() -> str:
+@cache
+def append_waiting_text() -> str:
     """Any number of records in the order given, of which some wait."""
     types = _TYPES | WAIT_TYPES
     arrays = [cast(bindparam(name), ARRAY(Text() if name == "properties" else type_)) for name, type_ in types.items()]
@@ -117,11 +119,6 @@ def _append_waiting() -> str:
     place, values = placed({name: cast(given.c[name], type_) for name, type_ in types.items()}, now)
     rows = select(*values.values()).select_from(now.join(given, true()).join(place, true()))
     return text_of(insert(commit_log).from_select(list(values), rows).returning(commit_log.c.log_pos))
-
-
-APPEND_ONE = _append_one()
-APPEND_MANY = _append_many()
-APPEND_WAITING = _append_waiting()
 
 
 #: The log as `record_of` reads it.
@@ -158,11 +155,11 @@ def append(connection: "psycopg.Connection[Any]", records: Sequence[Record]) -> 
     Raises psycopg's NotNullViolation when a record's queue does not exist.
     """
     if len(records) == 1 and records[0].wait is None:
-        return [row[0] for row in connection.execute(APPEND_ONE, records[0]._asdict()).fetchall()]
+        return [row[0] for row in connection.execute(append_one_text(), records[0]._asdict()).fetchall()]
     columns: dict[str, Any] = dict(zip(Record._fields, map(list, zip(*records, strict=True)), strict=True))
     waits = columns.pop("wait")
     if waits.count(None) < len(records):
-        return [row[0] for row in connection.execute(APPEND_WAITING, columns | wait_arrays(waits)).fetchall()]
+        return [row[0] for row in connection.execute(append_waiting_text(), columns | wait_arrays(waits)).fetchall()]
     shared = tuple(name for name in _SHARABLE if columns[name].count(columns[name][0]) == len(records))
     columns.update((name, columns[name][0]) for name in shared)
-    return [row[0] for row in connection.execute(_append_many(shared), columns).fetchall()]
+    return [row[0] for row in connection.execute(append_many_text(shared), columns).fetchall()]

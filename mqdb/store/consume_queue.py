@@ -4,8 +4,8 @@ Offsets are dense, so counting entries is subtracting offsets. RocketMQ: Consume
 """
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache
-from typing import Any, Final, TypeAlias
+from functools import cache, lru_cache
+from typing import Any, TypeAlias
 
 import psycopg
 from psycopg.pq import Format
@@ -177,12 +177,20 @@ def _pull(of_entries: ColumnElement[bool] | None = None, of_properties: Where | 
 _REQUEST = {"queue_keys": Integer(), "offsets": BigInteger()}
 _ARRAYS = (*_REQUEST, "tag_codes")
 
-#: Numbered, for a cursor that sends the text as it is: the others parse one of more than 4,096 characters anew each
-#: time, which takes 63 µs, and a selector may be as long as it likes.
-PULL: Final = numbered(_pull())
-PULL_TAGS: Final = numbered(
-    _pull(of_entries=cq.c.tags_code == func.any(cast(bindparam("tag_codes"), ARRAY(BigInteger))))
-)
+
+@cache
+def pull_statement() -> NumberedStatement:
+    """A pull of all that there is.
+
+    Numbered, for a cursor that sends the text as it is: the others parse one of more than 4,096 characters anew each
+    time, which takes 63 µs, and a selector may be as long as it likes.
+    """
+    return numbered(_pull())
+
+
+@cache
+def _pull_tags() -> NumberedStatement:
+    return numbered(_pull(of_entries=cq.c.tags_code == func.any(cast(bindparam("tag_codes"), ARRAY(BigInteger)))))
 
 
 @lru_cache(maxsize=256)
@@ -194,9 +202,9 @@ def statement_of(message_filter: MessageFilter | None) -> NumberedStatement:
     """The statement of a pull with a filter. A selector's literals are parameters like all others."""
     match message_filter:
         case None:
-            return PULL
+            return pull_statement()
         case TagExpression():
-            return PULL_TAGS
+            return _pull_tags()
         case Selector() | RetryFilter():
             return _pull_selected(message_filter)
         case _:

@@ -5,6 +5,7 @@ nobody take the same step twice. RocketMQ: ScheduleMessageService, delayOffset.j
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
@@ -148,7 +149,8 @@ def _is_group_of(record: FromClause) -> ColumnElement[bool]:
     return and_(func.starts_with(real_topic, _constant(RETRY_PREFIX)), subscription_group.c.group_name == name)
 
 
-def _take() -> str:
+@cache
+def take_text() -> str:
     """One statement for the steps and for the copies that they account for."""
     step = _steps("step")
     columns = {
@@ -169,7 +171,8 @@ def _take() -> str:
     return text_of(insert(commit_log).from_select(list(values), rows).add_cte(taken))
 
 
-def _strays() -> str:
+@cache
+def strays_text() -> str:
     entry = _entries()
     record = record_of(entry, cl.c.log_pos, *aim_of(cl))
     target = target_of(record)
@@ -188,14 +191,10 @@ def _strays() -> str:
     )
 
 
-def _held() -> str:
+@cache
+def held_text() -> str:
     entry = _entries()
     return text_of(select(entry.c.level, entry.c.queue_offset))
-
-
-TAKE: Final = _take()
-STRAYS: Final = _strays()
-HELD: Final = _held()
 
 
 def begin(connection: Connection) -> bool:
@@ -208,17 +207,17 @@ def take(connection: Connection, steps: Sequence[Step], window: Window) -> int:
 
     Raises psycopg's UniqueViolation when somebody else has taken one of the steps.
     """
-    return driver(connection).execute(TAKE, _parameters(steps, window)).rowcount
+    return driver(connection).execute(take_text(), _parameters(steps, window)).rowcount
 
 
 def find_strays(connection: Connection, steps: Sequence[Step], window: Window) -> list[Stray]:
     """The messages of the steps that cannot be delivered, in the order of the steps and of each queue."""
-    return [Stray(*row) for row in driver(connection).execute(STRAYS, _parameters(steps, window))]
+    return [Stray(*row) for row in driver(connection).execute(strays_text(), _parameters(steps, window))]
 
 
 def find_gaps(connection: Connection, steps: Sequence[Step], window: Window) -> list[Stray]:
     """The first message of each step that has no entry, where one has none: there is no more to tell of it."""
-    held = set(driver(connection).execute(HELD, _parameters(steps, window)))
+    held = set(driver(connection).execute(held_text(), _parameters(steps, window)))
     gaps = []
     for step in steps:
         offsets = range(step.first_offset, step.past_offset)

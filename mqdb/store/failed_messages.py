@@ -4,6 +4,7 @@ A copy is made inside the database: the client names the record, and body and pr
 """
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
@@ -83,7 +84,8 @@ def _id_of(name: ColumnElement[str]) -> ScalarSelect[int]:
     return select(topic.c.topic_id).where(topic.c.topic == name).scalar_subquery()
 
 
-def _find() -> str:
+@cache
+def find_text() -> str:
     """Uses subscription_group_group_name_key, topic_topic_key, queue_topic_id_queue_id_key and commit_log_pkey."""
     positions = cast(bindparam("positions"), ARRAY(BigInteger))
     wanted = func.unnest(positions).table_valued("log_pos", with_ordinality="ordinal").render_derived("wanted")
@@ -118,7 +120,8 @@ def _find() -> str:
     return text_of(rows.order_by(wanted.c.ordinal))
 
 
-def _copy() -> str:
+@cache
+def copy_text() -> str:
     """In the order given. Uses commit_log_pkey."""
     arrays = (cast(bindparam(name), ARRAY(type_)) for name, type_ in _COPY_TYPES.items())
     given = func.unnest(*arrays).table_valued(*_COPY_TYPES, with_ordinality="ordinal").render_derived("given")
@@ -144,10 +147,6 @@ def _copy() -> str:
     return text_of(insert(commit_log).from_select(list(values), rows))
 
 
-FIND = _find()
-COPY = _copy()
-
-
 def find(connection: Connection, group: str, positions: Sequence[int]) -> Found | None:
     """What a group's messages at these positions are sent back with; None where there is no such group.
 
@@ -159,7 +158,7 @@ def find(connection: Connection, group: str, positions: Sequence[int]) -> Found 
         "dlq_topic": dlq_topic(group),
         "positions": _array(positions),
     }
-    rows = driver(connection).execute(FIND, parameters | _bounds(positions)).fetchall()
+    rows = driver(connection).execute(find_text(), parameters | _bounds(positions)).fetchall()
     return Found._make((*rows[0][:-1], [row[-1] for row in rows])) if rows else None
 
 
@@ -171,7 +170,7 @@ def copy(connection: Connection, copies: Sequence[Copy]) -> None:
     columns: dict[str, Any] = dict(zip(Copy._fields, map(list, zip(*copies, strict=True)), strict=True))
     bounds = _bounds(columns["log_pos"])
     columns |= {name: _array(columns[name]) for name, type_ in _COPY_TYPES.items() if isinstance(type_, Integer)}
-    driver(connection).execute(COPY, columns | bounds)
+    driver(connection).execute(copy_text(), columns | bounds)
 
 
 def retry_queue_nums(connection: Connection, group: str) -> int | None:

@@ -7,7 +7,8 @@ RocketMQ: TransactionalMessageServiceImpl.check, AbstractTransactionalMessageChe
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple
+from functools import cache
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import (
@@ -218,7 +219,8 @@ def _microseconds(time: ColumnElement[Any]) -> ColumnElement[int]:
     return cast(extract("epoch", since) * literal_column("1000000"), BigInteger)
 
 
-def _checks() -> str:
+@cache
+def checks_text() -> str:
     """Uses half_message_check_client, half_message_pkey and commit_log_pkey."""
     positions = cast(bindparam("positions"), ARRAY(BigInteger))
     wanted = func.unnest(positions).table_valued("log_pos").render_derived("wanted")
@@ -234,9 +236,6 @@ def _checks() -> str:
     return text_of(select(*columns).select_from(sources).order_by(half.c.check_at))
 
 
-CHECKS: Final = _checks()
-
-
 def find(connection: Connection, broker_name: str, client_id: str, group: str, limit: int) -> list[Check]:
     """What a client is asked about a group, and has not answered; the oldest question first."""
     asked = select(hm.log_pos).where(hm.check_client == client_id, hm.producer_group == group)
@@ -248,7 +247,7 @@ def find(connection: Connection, broker_name: str, client_id: str, group: str, l
         "lowest_pos": min(positions),
         "past_pos": max(positions) + 1,
     }
-    return [_check(broker_name, row) for row in driver(connection).execute(CHECKS, parameters)]
+    return [_check(broker_name, row) for row in driver(connection).execute(checks_text(), parameters)]
 
 
 def _check(broker_name: str, row: Sequence[Any]) -> Check:

@@ -8,6 +8,7 @@ again, however late, finds that it is too late. RocketMQ: TransactionalMessageBr
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from functools import cache
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -115,7 +116,8 @@ def _wanted() -> FromClause:
 # -- look -------------------------------------------------------------------------------------
 
 
-def _find() -> str:
+@cache
+def find_text() -> str:
     """Uses commit_log_pkey and half_message_pkey."""
     wanted = _wanted()
     record = record_of(
@@ -131,14 +133,11 @@ def _find() -> str:
     return text_of(rows.where(record.c.queue_key == half_queue()).order_by(wanted.c.ordinal))
 
 
-FIND: Final = _find()
-
-
 def find(connection: Connection, positions: Sequence[int]) -> list[HalfRecord]:
     """The half messages at these positions, in their order; what is none there is left out."""
     if not positions:
         return []
-    rows = driver(connection).execute(FIND, {"positions": _array(positions)} | _bounds(positions))
+    rows = driver(connection).execute(find_text(), {"positions": _array(positions)} | _bounds(positions))
     return [HalfRecord._make((*row[:-1], None if row[-1] is None else HalfState(row[-1]))) for row in rows]
 
 
@@ -162,7 +161,8 @@ def state_of(connection: Connection, log_pos: int) -> HalfState:
 # -- change -----------------------------------------------------------------------------------
 
 
-def _end(event: HalfEvent) -> str:
+@cache
+def end_text(event: HalfEvent) -> str:
     """The row of a half message in the state that the event leads to, and a copy of it where that needs one.
 
     One statement: both, or nothing. Without a row to return, the state was one that the event does not lead away from,
@@ -245,9 +245,6 @@ def _copy(event: HalfEvent, half: CTE, ended: CTE) -> CTE:
     return insert(commit_log).from_select(list(values), rows).cte("copied")
 
 
-END: Final = {event: _end(event) for event in (HalfEvent.COMMIT, HalfEvent.ROLLBACK, HalfEvent.GIVE_UP)}
-
-
 class HalfKey(NamedTuple):
     """A half message as its sender knows it."""
 
@@ -265,7 +262,7 @@ def end(connection: Connection, event: HalfEvent, half: HalfKey, *, may_be_immun
     """
     parameters = {"positions": _array([half.log_pos])} | _bounds([half.log_pos])
     parameters |= {"group": half.producer_group, "unique_id": half.msg_id, "may_be_immune": may_be_immune}
-    row = driver(connection).execute(END[event], parameters).fetchone()
+    row = driver(connection).execute(end_text(event), parameters).fetchone()
     return (False, None) if row is None else (True, row[1])
 
 

@@ -10,6 +10,7 @@ The texts suit psycopg on any connection: values go in binary form (%b), which n
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 from psycopg.types.numeric import Int8
@@ -61,8 +62,8 @@ def append(
         target: dict[str, object] = {"topic": topics[0], "turn": Int8(turns[topics[0]]), "queue_id": queue_id}
         values = records[0]._asdict() | target
         if records[0].wait is not None:
-            return Statement(_APPEND_WAITING, values | wait_values(records[0].wait))
-        return Statement(_APPEND_ONE, values)
+            return Statement(_append_waiting_text(), values | wait_values(records[0].wait))
+        return Statement(_append_one_text(), values)
     columns = dict(zip(Record._fields, map(list, zip(*records, strict=True)), strict=True))
     numbers = {name: number for number, name in enumerate(turns, start=1)}
     target = {
@@ -71,17 +72,17 @@ def append(
         "queue_id": queue_id,
         "target": [numbers[name] for name in topics],
     }
-    return Statement(_APPEND_MANY, columns | {name: columns[name][0] for name in _SHARED} | target)
+    return Statement(_append_many_text(), columns | {name: columns[name][0] for name in _SHARED} | target)
 
 
 def find_topics(names: Sequence[str]) -> Statement:
     """The answer is name, perm and write_queue_nums of those that are there."""
-    return Statement(_FIND_TOPICS, {"names": list(names)})
+    return Statement(_find_topics_text(), {"names": list(names)})
 
 
 def find_farthest() -> Statement:
     """The answer is the time of the broker in milliseconds since 1970, and how far ahead a time of delivery may lie."""
-    return Statement(_FIND_FARTHEST, {})
+    return Statement(_find_farthest_text(), {})
 
 
 _TYPES: Final[dict[str, TypeEngine[Any]]] = {name: commit_log.c[name].type for name in Record._fields if name != "wait"}
@@ -119,7 +120,8 @@ def _is_only_target() -> ColumnElement[bool]:
     return and_(topic.c.topic == _value("topic", Text()), _is_target(topic, _value("turn", BigInteger())))
 
 
-def _append_one() -> str:
+@cache
+def _append_one_text() -> str:
     values = [_value(name, type_) for name, type_ in _TYPES.items() if name != "queue_key"]
     row = select(queue.c.queue_key, *values).select_from(topic, queue).where(_is_only_target())
     # RETURNING sees the new row only; Core would name the table of `commit_log.c.queue_key` in FROM again.
@@ -129,7 +131,8 @@ def _append_one() -> str:
     return _text(append_.returning(commit_log.c.log_pos, commit_log.c.queue_key, queue_id.scalar_subquery()))
 
 
-def _append_waiting() -> str:
+@cache
+def _append_waiting_text() -> str:
     types = _TYPES | WAIT_TYPES
     values = {name: _value(name, type_) for name, type_ in types.items() if name != "queue_key"}
     target = (
@@ -145,7 +148,8 @@ def _append_waiting() -> str:
     )
 
 
-def _append_many() -> str:
+@cache
+def _append_many_text() -> str:
     names = _array("topic", Text())
     turns = _array("turn", BigInteger())
     wanted = func.unnest(names, turns).table_valued("topic", "turn", with_ordinality="number").render_derived("wanted")
@@ -170,17 +174,13 @@ def _append_many() -> str:
     return _text(select(stored.c.log_pos, stored.c.queue_key, queue_id))
 
 
-_APPEND_ONE: Final = _append_one()
-_APPEND_MANY: Final = _append_many()
-_APPEND_WAITING: Final = _append_waiting()
-_FIND_TOPICS: Final = _text(
-    select(topic.c.topic, topic.c.perm, topic.c.write_queue_nums).where(
-        topic.c.topic == func.any(_array("names", Text()))
-    )
-)
-_FIND_FARTHEST: Final = _text(
-    select(
-        cast(func.ceil(extract("epoch", func.mqdb.now()) * literal_column("1000")), BigInteger),
-        broker.c.timer_max_delay_ms,
-    )
-)
+@cache
+def _find_topics_text() -> str:
+    columns = topic.c.topic, topic.c.perm, topic.c.write_queue_nums
+    return _text(select(*columns).where(topic.c.topic == func.any(_array("names", Text()))))
+
+
+@cache
+def _find_farthest_text() -> str:
+    now_ms = cast(func.ceil(extract("epoch", func.mqdb.now()) * literal_column("1000")), BigInteger)
+    return _text(select(now_ms, broker.c.timer_max_delay_ms))

@@ -14,6 +14,7 @@ everything stored ends, or later, and no two begin at the same message.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 import psycopg
@@ -85,8 +86,7 @@ def append(
     connection.execute(_INDEXES_ONLY)
     # Int8: else psycopg takes the smallest type for each number, and prepares the text for each anew.
     values: dict[str, Any] = {name: Int8(value) for name, value in commit._asdict().items()}
-    text = _APPEND_MARKED if is_marked else _APPEND
-    connection.execute(text, values | {"group": group, "owner": owner}, prepare=True)
+    connection.execute(_append_text(is_marked=is_marked), values | {"group": group, "owner": owner}, prepare=True)
 
 
 def lock(connection: Connection, group: str, owned: Sequence[OwnedQueue]) -> dict[int, int]:
@@ -189,6 +189,7 @@ def _is_same(own: TableValuedAlias) -> ColumnElement[bool]:
     return and_(consumer_offset.c.queue_key == own.c.queue_key, consumer_offset.c.epoch == own.c.epoch)
 
 
+@cache
 def _append_text(*, is_marked: bool) -> str:
     """A queue that is not owned makes group_id NULL and a missing mark the epoch, which the table refuses.
 
@@ -217,6 +218,3 @@ def _append_text(*, is_marked: bool) -> str:
 # Where listeners work the planner has its way. It would read `consumer_offset` from end to end as long as that is
 # small, and also when a held snapshot has filled it with dead rows.
 _INDEXES_ONLY: Final = "SET LOCAL enable_seqscan = off"
-
-_APPEND: Final = _append_text(is_marked=False)
-_APPEND_MARKED: Final = _append_text(is_marked=True)

@@ -6,7 +6,8 @@ RocketMQ: ScheduleMessageService.
 """
 
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, NamedTuple
+from functools import cache
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     BigInteger,
@@ -113,7 +114,8 @@ def _entries(level: FromClause, *conditions: ColumnElement[bool]) -> list[Column
     ]
 
 
-def _look() -> str:
+@cache
+def look_text() -> str:
     """The head of each level, and how far what is due reaches, at most `limit` messages. Uses consume_queue_offset.
 
     Only what is due is read, and the first one behind it.
@@ -174,15 +176,12 @@ def _newest_segment() -> ColumnElement[int]:
     return newest.order_by(checkpoint.c.seq.desc()).limit(ONE).scalar_subquery()
 
 
-LOOK: Final = _look()
-
-
 def look(connection: Connection, limit: int, first_segment: int) -> tuple[list[Head], int]:
     """All levels, the one that is due longest first, and the segment that dispatch writes to.
 
     At most `limit` messages of a level count as due. Nothing is looked for in segments below `first_segment`.
     """
-    rows = driver(connection).execute(LOOK, {"limit": limit, "first_segment": first_segment}).fetchall()
+    rows = driver(connection).execute(look_text(), {"limit": limit, "first_segment": first_segment}).fetchall()
     return [Head(*row[:-1]) for row in rows], rows[0][-1]
 
 

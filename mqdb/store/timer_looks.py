@@ -5,6 +5,7 @@ opened until then.
 """
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
@@ -111,7 +112,8 @@ def _state() -> FromClause:
     )
 
 
-def _look() -> str:
+@cache
+def look_text() -> str:
     """Uses consume_queue_offset; only what is new is read, at most `limit` entries."""
     state = _state()
     # Core correlates one level deep; the entries stand two below the state.
@@ -165,7 +167,8 @@ DELIVERED: Final = tuple_(parameter("delivered_ms"), parameter("delivered_pos"))
 IN_ORDER: Final = (timer.c.deliver_ms, timer.c.log_pos)
 
 
-def _due() -> str:
+@cache
+def due_text() -> str:
     """The range that is due. Uses timer_due of the slots."""
     rows = (
         select(*IN_ORDER)
@@ -178,7 +181,8 @@ def _due() -> str:
     return text_of(select(func.count(), func.min(rows.c.deliver_ms), func.max(rows.c.deliver_ms), last_pos[ONE]))
 
 
-def _next_due() -> str:
+@cache
+def next_due_text() -> str:
     """The first that waits in some slots, and in slot 0. Uses timer_due.
 
     The bound is for the other slots: a generic plan goes into them as well, and would read all that waits there.
@@ -189,21 +193,16 @@ def _next_due() -> str:
     return text_of(select(func.least(first.scalar_subquery(), behind.scalar_subquery())))
 
 
-LOOK: Final = _look()
-DUE: Final = _due()
-NEXT_DUE: Final = _next_due()
-
-
 def look(connection: Connection, limit: int, first_segment: int) -> Look:
     """Where timers stand. Nothing is looked for in segments below `first_segment`."""
-    row = driver(connection).execute(LOOK, {"limit": limit, "first_segment": first_segment}).fetchone()
+    row = driver(connection).execute(look_text(), {"limit": limit, "first_segment": first_segment}).fetchone()
     assert row is not None
     return Look(*row)
 
 
 def find_due(connection: Connection, at: Look, slots: Sequence[int], limit: int) -> Due | None:
     """What the slots hold that is due; None for nothing."""
-    row = driver(connection).execute(DUE, values_of(at) | {"slots": array(slots), "limit": limit}).fetchone()
+    row = driver(connection).execute(due_text(), values_of(at) | {"slots": array(slots), "limit": limit}).fetchone()
     return Due(*row) if row is not None and row[0] else None
 
 
@@ -215,7 +214,7 @@ def next_due_ms(connection: Connection, slots: Sequence[int], step: Step, horizo
         "delivered_pos": step.delivered_pos,
         "horizon_ms": horizon_ms,
     }
-    row = driver(connection).execute(NEXT_DUE, values).fetchone()
+    row = driver(connection).execute(next_due_text(), values).fetchone()
     assert row is not None
     due_ms: int | None = row[0]
     return due_ms

@@ -10,6 +10,7 @@ RocketMQ: TimerMessageStore, TimerCheckpoint.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
@@ -90,7 +91,8 @@ def _is_recalled(log_pos: ColumnElement[int]) -> ColumnElement[bool]:
     return found.scalar_subquery().is_not(None)
 
 
-def _collect() -> str:
+@cache
+def collect_text() -> str:
     """Entries that are not due go to their slots."""
     deliver_ms = literal_column("entries.deliver_ms", BigInteger)
     entry = _entries(deliver_ms > parameter("now_ms"))
@@ -119,7 +121,8 @@ def _copy(record: FromClause, *order: ColumnElement[Any], sources: FromClause | 
     return insert(commit_log).from_select(list(values), rows)
 
 
-def _deliver_entries() -> str:
+@cache
+def deliver_entries_text() -> str:
     """Entries that are due need not go to the table first."""
     entry = _entries(literal_column("entries.deliver_ms", BigInteger) <= parameter("now_ms"))
     record = record_of(entry, cl.c.log_pos, *(cl.c[name] for name in _COPIED), *aim_of(cl))
@@ -131,13 +134,15 @@ def _range() -> list[ColumnElement[bool]]:
     return [in_slots(), KEY > DELIVERED, tuple_(parameter("last_ms"), parameter("last_pos")) >= KEY]
 
 
-def _deliver_due() -> str:
+@cache
+def deliver_due_text() -> str:
     columns = (*IN_ORDER, *(timer.c[name] for name in _COPIED), *aim_of(timer))
     record = select(*columns).where(*_range()).order_by(*IN_ORDER).offset(ZERO).subquery("r")
     return text_of(_copy(record, record.c.deliver_ms, record.c.log_pos))
 
 
-def _deliver_behind() -> str:
+@cache
+def deliver_behind_text() -> str:
     """Rows of slot 0 go one by one, whether there is a queue for them or not. A row for each topic says which."""
     mine = timer.alias("mine")
     taken = (
@@ -166,7 +171,8 @@ def _deliver_behind() -> str:
     )
 
 
-def _undelivered_entries() -> str:
+@cache
+def undelivered_entries_text() -> str:
     entry = _entries()
     record = record_of(entry, cl.c.log_pos, *aim_of(cl))
     target = target_of(record)
@@ -180,7 +186,8 @@ def _undelivered_entries() -> str:
     )
 
 
-def _undelivered_due() -> str:
+@cache
+def undelivered_due_text() -> str:
     columns = (*IN_ORDER, *aim_of(timer))
     record = select(*columns).where(*_range()).order_by(*IN_ORDER).offset(ZERO).subquery("r")
     target = target_of(record)
@@ -192,27 +199,19 @@ def _undelivered_due() -> str:
     )
 
 
-COLLECT: Final = _collect()
-DELIVER_ENTRIES: Final = _deliver_entries()
-DELIVER_DUE: Final = _deliver_due()
-DELIVER_BEHIND: Final = _deliver_behind()
-UNDELIVERED_ENTRIES: Final = _undelivered_entries()
-UNDELIVERED_DUE: Final = _undelivered_due()
-
-
 def collect(connection: Connection, at: Look) -> int:
     """Put the entries that are not due into the slots that `Look.slots` names; returns how many were not recalled."""
-    return driver(connection).execute(COLLECT, values_of(at)).rowcount
+    return driver(connection).execute(collect_text(), values_of(at)).rowcount
 
 
 def deliver_entries(connection: Connection, at: Look) -> int:
     """Copy the entries that are due to their queues; returns how many."""
-    return driver(connection).execute(DELIVER_ENTRIES, values_of(at)).rowcount
+    return driver(connection).execute(deliver_entries_text(), values_of(at)).rowcount
 
 
 def deliver_due(connection: Connection, at: Look, slots: Sequence[int], due: Due) -> int:
     """Copy what is due of the slots to its queues; returns how many."""
-    return driver(connection).execute(DELIVER_DUE, _range_values(at, slots, due)).rowcount
+    return driver(connection).execute(deliver_due_text(), _range_values(at, slots, due)).rowcount
 
 
 class Released(NamedTuple):
@@ -226,17 +225,21 @@ class Released(NamedTuple):
 
 def deliver_behind(connection: Connection, at: Look, limit: int) -> list[Released]:
     """Copy what is due of slot 0 to its queues, the first to be due first, and forget it."""
-    return [Released(*row) for row in driver(connection).execute(DELIVER_BEHIND, values_of(at) | {"limit": limit})]
+    return [
+        Released(*row) for row in driver(connection).execute(deliver_behind_text(), values_of(at) | {"limit": limit})
+    ]
 
 
 def undelivered_entries(connection: Connection, at: Look) -> list[Undelivered]:
     """The entries that neither `collect` nor `deliver_entries` has taken, in no order."""
-    return [Undelivered(*row) for row in driver(connection).execute(UNDELIVERED_ENTRIES, values_of(at))]
+    return [Undelivered(*row) for row in driver(connection).execute(undelivered_entries_text(), values_of(at))]
 
 
 def undelivered_due(connection: Connection, at: Look, slots: Sequence[int], due: Due) -> list[Undelivered]:
     """What `deliver_due` has not copied."""
-    return [Undelivered(*row) for row in driver(connection).execute(UNDELIVERED_DUE, _range_values(at, slots, due))]
+    return [
+        Undelivered(*row) for row in driver(connection).execute(undelivered_due_text(), _range_values(at, slots, due))
+    ]
 
 
 def _range_values(at: Look, slots: Sequence[int], due: Due) -> Mapping[str, Any]:

@@ -58,11 +58,11 @@ REFERENCE = "offset_commit_group_id_queue_key_fkey"  # its check locks the row a
 
 
 def without(monkeypatch: pytest.MonkeyPatch, broker: Connection, parts: list[str], constraints: list[str]) -> None:
-    append = offset_commits._APPEND_MARKED
+    append = offset_commits._append_text(is_marked=True)
     for part in parts:
         assert part in append
         append = append.replace(part, "")
-    monkeypatch.setattr(offset_commits, "_APPEND_MARKED", append)
+    monkeypatch.setattr(offset_commits, "_append_text", lambda *, is_marked: append)
     for constraint in constraints:
         broker.execute(text(f"ALTER TABLE mqdb.offset_commit DROP CONSTRAINT {constraint}"))
 

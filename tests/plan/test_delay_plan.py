@@ -86,7 +86,7 @@ def partitions(plan: str, parent: str) -> set[int]:
 
 
 def test_a_look_reads_each_level_by_its_offset_and_no_old_segment(connection: Connection) -> None:
-    found = plan(connection, schedule.LOOK, {"limit": 1000, "first_segment": NEEDED})
+    found = plan(connection, schedule.look_text(), {"limit": 1000, "first_segment": NEEDED})
 
     assert partitions(found, "consume_queue") == set(range(NEEDED, SEGMENTS + 1))
     for index, condition in scans(found, "consume_queue"):
@@ -98,7 +98,7 @@ def test_a_look_reads_each_level_by_its_offset_and_no_old_segment(connection: Co
     ]
 
 
-@pytest.mark.parametrize("statement", [delay_steps.TAKE, delay_steps.STRAYS], ids=["take", "find strays"])
+@pytest.mark.parametrize("statement", [delay_steps.take_text(), delay_steps.strays_text()], ids=["take", "find strays"])
 def test_a_step_opens_the_segments_of_its_messages_only(connection: Connection, statement: str) -> None:
     found = plan(connection, statement, STEPS | bounds(connection))
 
@@ -110,7 +110,7 @@ def test_a_step_opens_the_segments_of_its_messages_only(connection: Connection, 
 
 
 def test_a_step_looks_its_targets_up_by_their_keys(connection: Connection) -> None:
-    found = plan(connection, delay_steps.TAKE, STEPS | bounds(connection))
+    found = plan(connection, delay_steps.take_text(), STEPS | bounds(connection))
 
     assert [index for index, _ in scans(found, "topic")] == ["topic_topic_key"]
     assert {index for index, _ in scans(found, "subscription_group")} == {"subscription_group_created_pos"}
@@ -121,7 +121,7 @@ def test_a_step_looks_its_targets_up_by_their_keys(connection: Connection) -> No
 
 
 def test_failed_messages_are_found_by_their_positions(connection: Connection) -> None:
-    found = plan(connection, failed_messages.FIND, GROUP | bounds(connection))
+    found = plan(connection, failed_messages.find_text(), GROUP | bounds(connection))
 
     assert partitions(found, "commit_log") == {NEEDED}
     assert_by_position(found)
@@ -130,7 +130,7 @@ def test_failed_messages_are_found_by_their_positions(connection: Connection) ->
 
 
 def test_failed_messages_are_copied_by_their_positions(connection: Connection) -> None:
-    found = plan(connection, failed_messages.COPY, COPIES | bounds(connection))
+    found = plan(connection, failed_messages.copy_text(), COPIES | bounds(connection))
 
     assert partitions(found, "commit_log") == {NEEDED}
     assert_by_position(found)

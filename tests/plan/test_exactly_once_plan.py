@@ -75,7 +75,7 @@ OWNED = [OwnedQueue(1, 1, 0, 0), OwnedQueue(2, 1, 0, 0)]
 @pytest.mark.parametrize("is_marked", [False, True])
 def test_a_commit_finds_its_owner_by_keys(connection: Connection, is_marked: bool) -> None:
     """Listeners' connections are not those of clients; the commit makes the planner as careful there."""
-    text = offset_commits._APPEND_MARKED if is_marked else offset_commits._APPEND
+    text = offset_commits._append_text(is_marked=is_marked)
 
     found = plan(connection, text)
 

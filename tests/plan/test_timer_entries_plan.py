@@ -41,7 +41,7 @@ def connection(database: Database) -> Iterator[Connection]:
 
 
 def test_a_look_reads_the_queue_by_its_offset_and_no_old_segment(connection: Connection) -> None:
-    found = plan(connection, timer_looks.LOOK, {"limit": 1000, "first_segment": NEEDED})
+    found = plan(connection, timer_looks.look_text(), {"limit": 1000, "first_segment": NEEDED})
 
     assert partitions(found, "consume_queue") == set(range(NEEDED, SEGMENTS + 1))
     for index, condition in scans(found, "consume_queue"):
@@ -53,7 +53,7 @@ def test_a_look_reads_the_queue_by_its_offset_and_no_old_segment(connection: Con
 
 @pytest.mark.parametrize(
     "statement",
-    [timers.COLLECT, timers.DELIVER_ENTRIES, timers.UNDELIVERED_ENTRIES],
+    [timers.collect_text(), timers.deliver_entries_text(), timers.undelivered_entries_text()],
     ids=["collect", "deliver", "undelivered"],
 )
 def test_a_step_opens_the_segments_of_its_entries_only(connection: Connection, statement: str) -> None:
@@ -68,7 +68,7 @@ def test_a_step_opens_the_segments_of_its_entries_only(connection: Connection, s
 
 
 def test_a_step_looks_its_targets_up_by_their_keys(connection: Connection) -> None:
-    found = plan(connection, timers.DELIVER_ENTRIES, ENTRIES | bounds(connection))
+    found = plan(connection, timers.deliver_entries_text(), ENTRIES | bounds(connection))
 
     assert [index for index, _ in scans(found, "topic")] == ["topic_topic_key"]
     assert [index for index, _ in scans(found, "queue ")] == ["queue_topic_id_queue_id_key"]

@@ -45,11 +45,11 @@ AT = {
 FEW_BLOCKS = 150
 
 STATEMENTS = {
-    "look": timer_looks.LOOK,
-    "due": timer_looks.DUE,
-    "next due": timer_looks.NEXT_DUE,
-    "deliver due": timers.DELIVER_DUE,
-    "undelivered due": timers.UNDELIVERED_DUE,
+    "look": timer_looks.look_text(),
+    "due": timer_looks.due_text(),
+    "next due": timer_looks.next_due_text(),
+    "deliver due": timers.deliver_due_text(),
+    "undelivered due": timers.undelivered_due_text(),
 }
 
 WAIT = """
@@ -120,7 +120,7 @@ def test_a_round_goes_into_its_slots_by_the_time_of_delivery(connection: Connect
 
 
 def test_an_idle_look_does_not_open_the_table(connection: Connection) -> None:
-    plan = explain(connection, "look", timer_looks.LOOK)
+    plan = explain(connection, "look", timer_looks.look_text())
 
     relations = {node.get("Relation Name", "") for node in nodes(plan)}
     assert not any(re.fullmatch(r"timer_(\d+|behind)", name) for name in relations)

@@ -110,11 +110,11 @@ def position(connection: Connection) -> dict[str, object]:
     return {"positions": f"{{{start_pos}}}", "lowest_pos": start_pos, "past_pos": start_pos + 1}
 
 
-@pytest.mark.parametrize("what", half_messages.END, ids=str)
+@pytest.mark.parametrize("what", [HalfEvent.COMMIT, HalfEvent.ROLLBACK, HalfEvent.GIVE_UP], ids=str)
 def test_an_end_finds_its_record_by_the_position_and_its_queue_by_the_name(client: Connection, what: HalfEvent) -> None:
     values = {"group": "g", "unique_id": "00000000-0000-0000-0000-000000000000", "may_be_immune": "true"}
 
-    found = plan(client, half_messages.END[what], values | position(client))
+    found = plan(client, half_messages.end_text(what), values | position(client))
 
     assert_by_position(found)
     assert "Conflict Arbiter Indexes: half_message_pkey" in found
@@ -123,7 +123,7 @@ def test_an_end_finds_its_record_by_the_position_and_its_queue_by_the_name(clien
     assert indexes(found, "queue") == {"queue_topic_id_queue_id_key"}
 
 
-@pytest.mark.parametrize("statement", [half_messages.FIND, half_checks.CHECKS], ids=["find", "checks"])
+@pytest.mark.parametrize("statement", [half_messages.find_text(), half_checks.checks_text()], ids=["find", "checks"])
 def test_half_messages_and_their_records_are_found_by_their_positions(client: Connection, statement: str) -> None:
     found = plan(client, statement, position(client))
 

@@ -13,7 +13,7 @@ from mqdb.message import Message
 from mqdb.schedule import DelayLevel, DeliverAfter, Half, Wait
 from mqdb.store import commit_log
 from mqdb.store import cron as crons
-from mqdb.store.commit_log import APPEND_WAITING
+from mqdb.store.commit_log import append_waiting_text
 from mqdb.store.engine import create_engine, driver
 from mqdb.unique_id import UniqueIdGenerator
 from tests.fixtures.log import scalar
@@ -76,7 +76,7 @@ def numbered(statement: str) -> tuple[str, list[str]]:
 
 
 def test_an_append_of_records_that_wait_reads_no_table_from_end_to_end(connection: Connection) -> None:
-    found = scans(connection, *numbered(APPEND_WAITING))
+    found = scans(connection, *numbered(append_waiting_text()))
 
     assert all(name != table for table, names in found.items() for name in names), found
 

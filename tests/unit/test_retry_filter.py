@@ -5,7 +5,7 @@ import pytest
 from mqdb.errors import ParameterInvalid
 from mqdb.selector import Selector, compile_selector
 from mqdb.selector.check import count_parameters
-from mqdb.store.consume_queue import PULL, statement_of
+from mqdb.store.consume_queue import pull_statement, statement_of
 from mqdb.store.retry_filter import MAX_PARAMETERS, RetryFilter, retry_filter
 
 #: Of one statement, for PostgreSQL.
@@ -26,7 +26,7 @@ def test_filters_that_a_pull_cannot_carry_together_are_refused() -> None:
 
 
 def test_the_limit_leaves_room_for_the_pull_itself() -> None:
-    assert MAX_PARAMETERS + len(PULL.names) + len(["RETRY_TOPIC"]) <= MOST
+    assert MAX_PARAMETERS + len(pull_statement().names) + len(["RETRY_TOPIC"]) <= MOST
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_the_limit_leaves_room_for_the_pull_itself() -> None:
 )
 def test_no_filter_has_more_parameters_than_are_counted(expression: str) -> None:
     selector = compile_selector(expression)
-    of_the_others = len(PULL.names) + len(["RETRY_TOPIC"])
+    of_the_others = len(pull_statement().names) + len(["RETRY_TOPIC"])
 
     names = statement_of(RetryFilter((("orders", selector),))).names
 

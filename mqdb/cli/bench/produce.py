@@ -23,7 +23,7 @@ from mqdb.cli.bench.two_brokers import TwoBrokers
 from mqdb.cli.bench.wire import prepared, session
 from mqdb.cli.bench.workers import Crew, Load, Operation, per_connection
 from mqdb.dsn import BrokerDsn
-from mqdb.store.commit_log import APPEND_MANY, APPEND_ONE, Record
+from mqdb.store.commit_log import Record, append_many_text, append_one_text
 
 NAMES: Final = ("append", "batch", "send", "send-batch", "send-async", "send-64", "brokers-2")
 UNIT: Final = "messages/s"
@@ -35,14 +35,14 @@ _THREADS: Final = 64
 def append(broker: BrokerDsn, record: Record) -> Iterator[Operation]:
     """One record by one statement."""
     with session(broker) as connection:
-        yield prepared(connection, APPEND_ONE, record.columns(), 1)
+        yield prepared(connection, append_one_text(), record.columns(), 1)
 
 
 @per_connection
 def append_many(broker: BrokerDsn, records: Sequence[Record]) -> Iterator[Operation]:
     """A batch of records by one statement."""
     with session(broker) as connection:
-        yield prepared(connection, APPEND_MANY, reference.columns_of(records), len(records))
+        yield prepared(connection, append_many_text(), reference.columns_of(records), len(records))
 
 
 def comparisons(
