@@ -55,6 +55,8 @@ CallersConnection: TypeAlias = "sqlalchemy.Connection | Session | scoped_session
 _Row: TypeAlias = Sequence[Any]
 _DriverConnection: TypeAlias = "psycopg.Connection[Any] | psycopg.AsyncConnection[Any]"
 
+_NO_QUEUES: Final[Mapping[str, MessageQueue]] = {}
+
 
 class JoinedSend:
     """Appends on connections of the caller. Any thread may use it, each with a connection of its own.
@@ -76,13 +78,13 @@ class JoinedSend:
         records: Sequence[Record],
         topics: Sequence[str],
         sharding_key: str | None = None,
-        queue: MessageQueue | None = None,
+        queues: Mapping[str, MessageQueue] = _NO_QUEUES,
     ) -> list[SendResult]:
         """Append records, whose `queue_key` does not matter; `topics` has the topic of each. All or none.
 
-        The records of a topic go to one of its queues, in their order: to `queue`, or to the one that `sharding_key`
-        chooses, or to the next in turn. A record that waits goes alone, as `joined_append.append` says. One statement;
-        two more when the connection is new here, one more for a record with a time of delivery.
+        The records of a topic go to one of its queues, in their order: to that of `queues`, or to the one that
+        `sharding_key` chooses, or to the next in turn. A record that waits goes alone, as `joined_append.append` says.
+        One statement; two more when the connection is new here, one more for a record with a time of delivery.
 
         Raises TopicNotFound, TopicNotWritable, QueueNotFound and ScheduleInvalid.
         SchemaMissing, SchemaTooOld, SchemaTooNew.
@@ -91,21 +93,21 @@ class JoinedSend:
         """
         joined = _join(connection)
         broker = self._broker(joined)
-        if queue is not None:
-            _check_queue(queue, broker, topics)
+        for topic, queue in queues.items():
+            _check_queue(queue, broker, topic)
         for record in records:
             _check_wait(joined, broker, record.wait)
         turns = {topic: self._turn(broker.name, topic, sharding_key) for topic in dict.fromkeys(topics)}
-        queue_id = None if queue is None else queue.queue_id
-        rows = joined.run(joined_append.append(records, topics, turns, queue_id), broker.target)
+        queue_ids = {topic: queue.queue_id for topic, queue in queues.items()}
+        rows = joined.run(joined_append.append(records, topics, turns, queue_ids), broker.target)
         if not rows:
-            raise self._refusal(joined, broker, tuple(turns), queue)
+            raise self._refusal(joined, broker, tuple(turns), queues)
         results = []
-        queues: dict[str, MessageQueue] = {}
+        found: dict[str, MessageQueue] = {}
         for record, topic, (log_pos, queue_key, found_id) in zip(records, topics, rows, strict=True):
-            to = queues.get(topic)
+            to = found.get(topic)
             if to is None:
-                to = queues[topic] = MessageQueue(topic, broker.name, found_id)
+                to = found[topic] = MessageQueue(topic, broker.name, found_id)
             find = partial(self._find_queue_offset, to, queue_key, log_pos)
             result = SendResult(SendStatus.SEND_OK, format_unique_id(record.msg_id), to, log_pos, find)
             result.recall_handle = recall_handle_of(record, to)
@@ -138,12 +140,13 @@ class JoinedSend:
         return turn.next(_MANY_TURNS)
 
     def _refusal(
-        self, joined: "_Joined", broker: "_Broker", topics: Sequence[str], queue: MessageQueue | None
+        self, joined: "_Joined", broker: "_Broker", topics: Sequence[str], queues: Mapping[str, MessageQueue]
     ) -> MqdbError:
         """Why nothing was appended."""
         nums = _write_queue_nums(joined, broker, topics)
-        if queue is not None and queue.queue_id >= nums[queue.topic]:
-            return QueueNotFound(queue.topic, queue.queue_id, nums[queue.topic])
+        for queue in queues.values():
+            if queue.queue_id >= nums[queue.topic]:
+                return QueueNotFound(queue.topic, queue.queue_id, nums[queue.topic])
         return TopicNotFound(topics[0])  # created in this moment
 
 
@@ -183,11 +186,11 @@ def _target(driver: _DriverConnection) -> str:
         raise _closed() from error
 
 
-def _check_queue(queue: MessageQueue, broker: _Broker, topics: Sequence[str]) -> None:
+def _check_queue(queue: MessageQueue, broker: _Broker, topic: str) -> None:
     if queue.broker_name != broker.name:
         raise ParameterInvalid("queue", str(queue), f"the connection leads to broker {broker.name!r}")
-    if stranger := next((topic for topic in topics if topic != queue.topic), None):
-        raise ParameterInvalid("queue", str(queue), f"the message goes to topic {stranger!r}")
+    if queue.topic != topic:
+        raise ParameterInvalid("queue", str(queue), f"the message goes to topic {topic!r}")
     if queue.queue_id not in range(2**31):
         raise ParameterInvalid("queue", str(queue), "a queue's number is from 0 to 2,147,483,647")
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple
 
-from psycopg.types.numeric import Int8
+from psycopg.types.numeric import Int4, Int8
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
@@ -48,18 +48,20 @@ class Statement(NamedTuple):
 
 
 def append(
-    records: Sequence[Record], topics: Sequence[str], turns: Mapping[str, int], queue_id: int | None = None
+    records: Sequence[Record], topics: Sequence[str], turns: Mapping[str, int], queue_ids: Mapping[str, int]
 ) -> Statement:
     """Append all records in their order, or none of them.
 
-    `topics` says to which topic each goes; there it goes to queue `queue_id`, or else to the one that has the turn:
-    `turns` has a number for each topic. The answer is log_pos, queue_key and queue_id of each record, or no row at
-    all. Uses topic_topic_key and queue_topic_id_queue_id_key. A record that waits goes alone: queue_key is that of the
-    queue where it waits, and queue_id that of the one that it is for.
+    `topics` says to which topic each goes; there it goes to the queue that `queue_ids` has for the topic, or else to
+    the one that has the turn: `turns` has a number for each topic. The answer is log_pos, queue_key and queue_id of
+    each record, or no row at all. Uses topic_topic_key and queue_topic_id_queue_id_key. A record that waits goes alone:
+    queue_key is that of the queue where it waits, and queue_id that of the one that it is for.
     """
-    # Int8: else psycopg takes the smallest type for each number, and prepares the text for each anew.
+    # Int4, Int8: else psycopg takes the smallest type for each number, and prepares the text for each anew.
+    chosen = {name: Int4(queue_id) for name, queue_id in queue_ids.items()}
     if len(records) == 1:
-        target: dict[str, object] = {"topic": topics[0], "turn": Int8(turns[topics[0]]), "queue_id": queue_id}
+        [name] = topics
+        target: dict[str, object] = {"topic": name, "turn": Int8(turns[name]), "queue_id": chosen.get(name)}
         values = records[0]._asdict() | target
         if records[0].wait is not None:
             return Statement(_append_waiting_text(), values | wait_values(records[0].wait))
@@ -69,7 +71,7 @@ def append(
     target = {
         "topic": list(turns),
         "turn": list(map(Int8, turns.values())),
-        "queue_id": queue_id,
+        "queue_id": list(map(chosen.get, turns)),
         "target": [numbers[name] for name in topics],
     }
     return Statement(_append_many_text(), columns | {name: columns[name][0] for name in _SHARED} | target)
@@ -104,9 +106,9 @@ def _array(name: str, type_: TypeEngine[Any]) -> ColumnElement[Any]:
     return cast(bindparam(name), ARRAY(Text() if isinstance(type_, JSONB) else type_))
 
 
-def _is_target(found: FromClause, turn: ColumnElement[int]) -> ColumnElement[bool]:
+def _is_target(found: FromClause, turn: ColumnElement[int], queue_id: ColumnElement[int]) -> ColumnElement[bool]:
     """Whether the queue of a row is where a message to the topic of `found` goes."""
-    chosen = func.coalesce(_value("queue_id", Integer()), turn % found.c.write_queue_nums)
+    chosen = func.coalesce(queue_id, turn % found.c.write_queue_nums)
     return and_(
         found.c.perm.bitwise_and(literal_column(str(int(Perm.WRITE)))) != literal_column("0"),
         queue.c.topic_id == found.c.topic_id,
@@ -117,7 +119,8 @@ def _is_target(found: FromClause, turn: ColumnElement[int]) -> ColumnElement[boo
 
 def _is_only_target() -> ColumnElement[bool]:
     """Whether rows of topic and queue are where the one message goes."""
-    return and_(topic.c.topic == _value("topic", Text()), _is_target(topic, _value("turn", BigInteger())))
+    is_target = _is_target(topic, _value("turn", BigInteger()), _value("queue_id", Integer()))
+    return and_(topic.c.topic == _value("topic", Text()), is_target)
 
 
 @cache
@@ -151,12 +154,12 @@ def _append_waiting_text() -> str:
 @cache
 def _append_many_text() -> str:
     names = _array("topic", Text())
-    turns = _array("turn", BigInteger())
-    wanted = func.unnest(names, turns).table_valued("topic", "turn", with_ordinality="number").render_derived("wanted")
+    given_targets = func.unnest(names, _array("turn", BigInteger()), _array("queue_id", Integer()))
+    wanted = given_targets.table_valued("topic", "turn", "queue_id", with_ordinality="number").render_derived("wanted")
     # The limit binds it to the index; joined, all topics may be read.
     found = select(topic).where(topic.c.topic == wanted.c.topic).limit(literal_column("1", Integer)).lateral("found")
     columns = (wanted.c.number, queue.c.queue_key, queue.c.queue_id)
-    sources = wanted.join(found, true()).join(queue, _is_target(found, wanted.c.turn))
+    sources = wanted.join(found, true()).join(queue, _is_target(found, wanted.c.turn, wanted.c.queue_id))
     target = select(*columns).select_from(sources).cte("target")
 
     own = {name: type_ for name, type_ in _TYPES.items() if name not in ("queue_key", *_SHARED)}

@@ -39,7 +39,7 @@ def test_topics_and_queues_are_found_by_their_indexes(many_topics: Connection, c
     topics = [f"topic-{number % 5 + 1}" for number in range(count)]
     ids = UniqueIdGenerator()
     records = [record(Message(topic, "x"), 0, ids.next(), datetime.now(UTC), "here") for topic in topics]
-    statement = joined_append.append(records, topics, dict.fromkeys(topics, 1))
+    statement = joined_append.append(records, topics, dict.fromkeys(topics, 1), {})
 
     indexes = scans(generic_plan(many_topics, statement))
 

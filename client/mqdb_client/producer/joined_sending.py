@@ -5,19 +5,22 @@ know beforehand.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
 
 from mqdb.broker.send import record
 from mqdb.clock import Clock
 from mqdb.compression import compressed
-from mqdb.errors import MqdbError
 from mqdb.message import Message, MessageQueue, SendResult
-from mqdb.unique_id import UniqueIdGenerator
+from mqdb.unique_id import UniqueIdGenerator, format_unique_id
 from mqdb_client.joined_send import CallersConnection, JoinedSend
 from mqdb_client.producer.config import ProducerConfig
 from mqdb_client.producer.delivery import Target
 from mqdb_client.producer_hooks import Hooks, SendMessageContext, SendMode
 from mqdb_client.queue_chooser import QueueChooser
 from mqdb_client.queue_selector import by_hash, selected
+
+T = TypeVar("T")
 
 
 class JoinedSending:
@@ -41,52 +44,15 @@ class JoinedSending:
         self._choosers: dict[str, QueueChooser] = {}
 
     def send(self, connection: CallersConnection, messages: Sequence[Message], target: Target) -> list[SendResult]:
-        """One statement for all of them; where hooks want to know the queue, one for each topic.
+        """One statement for all of them; one more for each topic where a hook or a selector wants to know the queue.
 
-        Raises what `JoinedSend.send` raises, what a selector raises, and what a CheckForbiddenHook raises.
+        Hooks see an attempt for each topic, all before anything is appended. Raises what `JoinedSend.send` raises, what
+        a selector raises, and what a CheckForbiddenHook raises: nothing is appended then.
         """
-        if self._hooks.is_empty and target.selector is None:
-            return self._append(connection, messages, target.sharding_key, target.queue)
-        results: dict[int, SendResult] = {}
-        for topic in dict.fromkeys(message.topic for message in messages):
-            numbers = [number for number, message in enumerate(messages) if message.topic == topic]
-            sent = self._send_with_hooks(connection, [messages[number] for number in numbers], target)
-            results.update(zip(numbers, sent, strict=True))
-        return [results[number] for number in range(len(messages))]
-
-    def _send_with_hooks(
-        self, connection: CallersConnection, messages: Sequence[Message], target: Target
-    ) -> list[SendResult]:
-        queue = self._queue(connection, messages[0], target)
-        context = SendMessageContext(self._config.group, messages, (), queue, SendMode.SYNC, self._born_host)
-        self._hooks.begin(context)
-        try:
-            sent = self._append(connection, messages, None, queue)
-        except MqdbError as error:
-            self._hooks.end(context, error=error)
-            raise
-        self._hooks.end(context, sent)
-        return sent
-
-    def _queue(self, connection: CallersConnection, message: Message, target: Target) -> MessageQueue:
-        if target.queue is not None:
-            return target.queue
-        queues = self._joined_send.publish_queues(connection, message.topic)
-        if target.selector is not None:
-            return selected(target.selector, queues, message, target.argument)
-        if target.sharding_key is not None:
-            return queues[by_hash(target.sharding_key, len(queues))]
-        return self._choosers.setdefault(message.topic, QueueChooser()).choose(queues)
-
-    def _append(
-        self,
-        connection: CallersConnection,
-        messages: Sequence[Message],
-        sharding_key: str | None,
-        queue: MessageQueue | None,
-    ) -> list[SendResult]:
+        topics = [message.topic for message in messages]
+        queues = self._queues(connection, messages, target)
         born_time = self._clock.now()
-        unique_ids = self._unique_ids.take(len(messages))
+        unique_ids = self._unique_ids.take(len(messages), born_time)
         # As everywhere, the messages of a batch are not compressed.
         compression = self._config.compression if len(messages) == 1 else None
         threshold = self._config.compress_message_body_threshold
@@ -94,5 +60,62 @@ class JoinedSending:
             record(message, 0, unique_id, born_time, self._born_host, *compressed(message.body, compression, threshold))
             for message, unique_id in zip(messages, unique_ids, strict=True)
         ]
-        topics = [message.topic for message in messages]
-        return self._joined_send.send(connection, records, topics, sharding_key, queue)
+        append = partial(self._joined_send.send, connection, records, topics, target.sharding_key, queues)
+        if self._hooks.is_empty:
+            return append()
+        message_ids = list(map(format_unique_id, unique_ids))
+        contexts = [
+            SendMessageContext(
+                self._config.group,
+                _of(topic, messages, topics),
+                _of(topic, message_ids, topics),
+                queue,
+                SendMode.SYNC,
+                self._born_host,
+            )
+            for topic, queue in queues.items()
+        ]
+        return self._append_with_hooks(append, contexts, topics)
+
+    def _append_with_hooks(
+        self, append: Callable[[], list[SendResult]], contexts: Sequence[SendMessageContext], topics: Sequence[str]
+    ) -> list[SendResult]:
+        begun = []
+        try:
+            for context in contexts:
+                self._hooks.begin(context)
+                begun.append(context)
+            sent = append()
+        except Exception as error:
+            for context in begun:
+                self._hooks.end(context, error=error)
+            raise
+        for context in contexts:
+            self._hooks.end(context, _of(context.queue.topic, sent, topics))
+        return sent
+
+    def _queues(
+        self, connection: CallersConnection, messages: Sequence[Message], target: Target
+    ) -> dict[str, MessageQueue]:
+        """The queue of each topic; none where the statement may choose them."""
+        firsts: dict[str, Message] = {}
+        for message in messages:
+            firsts.setdefault(message.topic, message)
+        if target.queue is not None:
+            return dict.fromkeys(firsts, target.queue)
+        if self._hooks.is_empty and target.selector is None:
+            return {}
+        return {topic: self._choose(connection, first, target) for topic, first in firsts.items()}
+
+    def _choose(self, connection: CallersConnection, message: Message, target: Target) -> MessageQueue:
+        queues = self._joined_send.publish_queues(connection, message.topic)
+        if target.selector is not None:
+            return selected(target.selector, queues, message, target.argument)
+        if target.sharding_key is not None:
+            return queues[by_hash(target.sharding_key, len(queues))]
+        return self._choosers.setdefault(message.topic, QueueChooser()).choose(queues)
+
+
+def _of(topic: str, items: Sequence[T], topics: Sequence[str]) -> list[T]:
+    """The items of one topic."""
+    return [item for item, its_topic in zip(items, topics, strict=True) if its_topic == topic]
