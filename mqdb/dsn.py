@@ -43,9 +43,9 @@ class BrokerDsn(NamedTuple):
         return f"BrokerDsn(name={self.name!r}, dsn={redact(self.dsn)!r})"
 
 
-def is_broker_name(text: str) -> bool:
+def is_broker_name(text: object) -> bool:
     """Letters, digits and `_.@-`, so that a list of DSNs can be read one way only; `room@name` says where it stands."""
-    return re.fullmatch(_BROKER_NAME, text) is not None
+    return isinstance(text, str) and re.fullmatch(_BROKER_NAME, text) is not None
 
 
 def parse_brokers(text: str, default_name: str) -> tuple[BrokerDsn, ...]:

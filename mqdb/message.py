@@ -61,14 +61,14 @@ class Message:
         delay: timedelta | None = None,
         deliver_at: datetime | int | None = None,
     ) -> None:
-        """Raises BodyInvalid, ScheduleInvalid."""
+        """Raises BodyInvalid, ScheduleInvalid, ParameterInvalid for keys that are no words."""
         if delay_level or delay is not None or deliver_at is not None:
             system_properties = {**system_properties, **schedule_properties(delay_level, delay, deliver_at)}
         assign = object.__setattr__
         assign(self, "topic", topic)
         assign(self, "body", _bytes_of(body))
         assign(self, "tag", tag or None)
-        assign(self, "keys", _words(keys) if isinstance(keys, str) else tuple(keys))
+        assign(self, "keys", _words(keys) if isinstance(keys, str) else _sequence(keys))
         assign(self, "properties", dict(properties))
         assign(self, "flag", flag)
         assign(self, "system_properties", system_properties)
@@ -103,7 +103,8 @@ def check_message(message: object, max_body_bytes: int = MAX_BODY_BYTES) -> None
     if message.system_properties:
         schedule_of(message)
     flag: object = message.flag
-    if not isinstance(flag, int) or not -(2**31) <= flag < 2**31:
+    # bool is a kind of int, but not for the driver: one among the flags of others would spoil their statement.
+    if not isinstance(flag, int) or isinstance(flag, bool) or not -(2**31) <= flag < 2**31:
         raise ParameterInvalid("flag", flag, "must be a whole number of 32 bits, -2,147,483,648 to 2,147,483,647")
 
 
@@ -145,6 +146,13 @@ def _bytes_of(body: object) -> bytes:
 
 def _words(text: str) -> tuple[str, ...]:
     return tuple(word for word in text.split(KEY_SEPARATOR) if word)
+
+
+def _sequence(keys: Iterable[str]) -> tuple[str, ...]:
+    try:
+        return tuple(keys)
+    except TypeError:
+        raise ParameterInvalid("keys", keys, "give a sequence of words, or one text with blanks between them") from None
 
 
 @dataclass(frozen=True, slots=True, order=True)

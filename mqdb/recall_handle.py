@@ -38,6 +38,8 @@ def encode_handle(handle: RecallHandle) -> str:
 
 def decode_handle(text: str) -> RecallHandle:
     """The opposite of `encode_handle`. Raises RecallHandleInvalid."""
+    if not isinstance(text, str):
+        raise RecallHandleInvalid(text, f"is {type(text).__name__}, not text")
     try:
         fields = urlsafe_b64decode(text.encode("ascii")).decode()
     except (UnicodeError, binascii.Error) as error:

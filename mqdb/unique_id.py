@@ -101,9 +101,9 @@ def format_unique_id(unique_id: uuid.UUID) -> str:
     return f"{unique_id.int:032X}"
 
 
-def parse_unique_id(text: str) -> uuid.UUID:
+def parse_unique_id(text: object) -> uuid.UUID:
     """The opposite of `format_unique_id`; takes lower case too. Else ParameterInvalid."""
-    if not _UNIQUE_ID.fullmatch(text):
+    if not isinstance(text, str) or not _UNIQUE_ID.fullmatch(text):
         raise ParameterInvalid("message id", text, "must be 32 hexadecimal digits")
     return uuid.UUID(hex=text)
 

@@ -44,6 +44,7 @@ from mqdb.errors import (
 )
 from mqdb.message import SendStatus
 from mqdb.store.commit_log import Record
+from mqdb.store.engine import NO_SQLSTATE
 from mqdb_client.append_unit import OutcomeUnknown, Unit, UnitState
 from mqdb_client.batch import record_size
 from mqdb_client.durability import committed
@@ -66,8 +67,9 @@ _SHARE_TO_LEAD: Final = 0.12
 # or Ctrl-C hit one of them before it has woken the next.
 _LONGEST_WAKING_SECONDS: Final = 0.01
 
-# Classes of SQLSTATE that a single row can cause: data exception, integrity violation, program limit.
-_FAULTS_OF_A_ROW: Final = ("22", "23", "54")
+# Classes of SQLSTATE that a single row can cause: data exception, integrity violation, program limit; or none at all,
+# where the driver has refused a value.
+_FAULTS_OF_A_ROW: Final = ("22", "23", "54", NO_SQLSTATE)
 
 
 class GroupAppend:

@@ -48,6 +48,10 @@ class QueueChooser:
                 return queue
         elif queue.broker_name != avoid and self._fault_tolerance.is_available(queue.broker_name):
             return queue
+        return self.choose_other(queues, avoid)
+
+    def choose_other(self, queues: Sequence[Q], avoid: str | None = None) -> Q:
+        """The same in place of the one whose turn it was, and will not do."""
         brokers = self._brokers(list(dict.fromkeys(each.broker_name for each in queues)), avoid)
         others = [each for each in queues if each.broker_name in brokers]
         return others[self._turn_of_others.next(len(others))]

@@ -137,7 +137,7 @@ class RequestReply:
     # -- how it is done -------------------------------------------------------------------------
 
     def _wait_for_reply(self, message: Message, timeout: timedelta, *, is_async: bool = False) -> WaitingRequest:
-        _check_timeout(timeout)
+        check_timeout(timeout)
         waiting = WaitingRequest(message.topic, timeout, is_async=is_async)
         self._futures.add(waiting)
         return waiting
@@ -208,6 +208,7 @@ class RequestReply:
             self._futures.end(waiting.correlation_id, error)
 
 
-def _check_timeout(timeout: object) -> None:
+def check_timeout(timeout: object) -> None:
+    """Raise ParameterInvalid unless it is one."""
     if not isinstance(timeout, timedelta) or timeout <= timedelta(0):
         raise ParameterInvalid("timeout", timeout, "must be a timedelta of more than 0")

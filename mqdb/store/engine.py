@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import psycopg
 import sqlalchemy
@@ -195,6 +195,10 @@ def translated(target: str) -> Iterator[None]:
         raise translate(error, target) from error
 
 
+#: In place of one: the driver has refused a value, and the server was not asked.
+NO_SQLSTATE: Final = "-----"
+
+
 def translate(error: BaseException, target: str) -> MqdbError:
     """The error of mqdb that says what an error of the driver means."""
     if not isinstance(error, psycopg.Error):
@@ -211,7 +215,7 @@ def translate(error: BaseException, target: str) -> MqdbError:
         return SchemaMissing(target)
     if sqlstate.startswith(("08", "57P", "25P03")) or (not sqlstate and isinstance(error, psycopg.OperationalError)):
         return BrokerUnavailable(target, reason)
-    return StorageRefused(sqlstate or "-----", reason)
+    return StorageRefused(sqlstate or NO_SQLSTATE, reason)
 
 
 def _from_function(sqlstate: str, reason: str) -> MqdbError:

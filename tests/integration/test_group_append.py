@@ -265,6 +265,18 @@ def test_one_whose_records_cannot_be_made_fails_alone(log: Log) -> None:
     assert log.statements() == [["a"], ["b", "d"]]
 
 
+def test_a_value_that_the_driver_refuses_beside_others_spoils_it_for_nobody(log: Log) -> None:
+    """It does not know which type an array of numbers and truth values has."""
+    first = log.sender("a")
+    second = log.sender("b")
+    third = log.begin(Given([log.records("c")[0]._replace(flag=True)], seconds=30))
+    fourth = log.sender("d")
+    log.unlock()
+
+    for sender in (first, second, third, fourth):
+        assert len(stored(sender)) == 1
+
+
 def test_after_the_end_nothing_is_taken(log: Log) -> None:
     log.unlock()
     log.appends.close()

@@ -291,6 +291,18 @@ def test_messages_get_their_offsets_in_the_order_of_the_commits(
     assert (second.queue_offset, first.queue_offset) == (0, 1)
 
 
+def test_a_message_that_is_not_committed_has_no_offset_and_nobody_waits_for_one(
+    producer: Producer, caller: Caller
+) -> None:
+    result = producer.send(Message("orders", "x"), connection=caller.connection)
+
+    with pytest.raises(IllegalState, match="its transaction is open, or was rolled back"):
+        _ = result.queue_offset
+    caller.rollback()
+    with pytest.raises(IllegalState, match="its transaction is open, or was rolled back"):
+        _ = result.queue_offset
+
+
 def test_an_open_send_holds_no_lock_that_another_could_wait_for(
     log: Connection, producer: Producer, database: Database
 ) -> None:

@@ -25,6 +25,7 @@ from mqdb.errors import (
     MqdbError,
     ResponseCode,
     SendGivenUp,
+    SendOutcomeUnknown,
     StorageRefused,
 )
 from mqdb.settings import load_settings
@@ -34,6 +35,7 @@ from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 from tests.fixtures.producers import (
     TwoBrokers,
+    attempts_of,
     dsn_of_two,
     is_blocked,
     link_of,
@@ -253,6 +255,30 @@ def test_an_exhausted_pooler_is_an_error_in_time_and_sends_recover_when_it_has_r
     assert stored_bodies(database) == ["before", "after"]
 
 
+def test_behind_a_pooler_the_outcome_of_a_message_that_is_not_stored_stays_open(database: Database) -> None:
+    """Nobody knows the backend that was asked, so nobody can say that it has ended."""
+    settings = load_settings(dsn=database.dsn, pool_dsn=database.dsn, send_message_timeout="30s")
+    with Producer("senders", settings=settings) as producer:
+        producer.send(Message("orders", "before"))
+        locker = stall(database)
+        sending = Doing(partial(producer.send, Message("orders", "perhaps")))
+        wait_until(lambda: len(blocked_pids(database)) == 1)
+        terminate(database, *blocked_pids(database))
+        error = sending.error()
+        locker.rollback()
+        assert isinstance(error, SendOutcomeUnknown)
+        [message_id] = error.message_ids
+
+        with pytest.raises(SendOutcomeUnknown, match="not stored so far, and may be yet"):
+            producer.outcome(message_id)
+
+    assert stored_bodies(database) == ["before"]
+
+
+def blocked_pids(database: Database) -> list[int]:
+    return [pid for (pid,) in database.connect().execute("SELECT pid FROM pg_locks WHERE NOT granted")]
+
+
 # -- past a broker that is in trouble ----------------------------------------------------------
 
 
@@ -346,6 +372,31 @@ def test_a_broker_that_cannot_be_asked_again_keeps_its_queues(orders: TwoBrokers
         proxy.restore()
         recovers(partial(producer.send, Message("orders", "x"), queue=ON_A))
         assert producer.fetch_publish_queues("orders") == queues
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_broker_that_is_known_to_be_down_is_not_tried_as_long_as_there_is_another(
+    orders: TwoBrokers, proxy: Proxy
+) -> None:
+    with producer_of(dsn_of_two(proxy.dsn, orders.b.dsn), "20s") as producer:
+        sent_at_once(producer, 8)
+        proxy.cut()
+        wait_until(lambda: link_of(producer).connection.is_lost or not sent_at_once(producer, 2))
+        before = len(stored_bodies(orders.b))
+        attempts = attempts_of(producer)
+
+        for number in range(16):
+            producer.send_oneway(Message("orders", f"oneway {number}"))  # it has one try
+        results = [producer.send(Message("orders", "x")) for _ in range(16)]
+
+        assert {result.queue.broker_name for result in results} == {"broker-b"}
+        # Each of its queues gets as many: it is not the one behind those of broker-a that gets them all.
+        assert set(Counter(result.queue for result in results).values()) <= {3, 4, 5}
+        wait_until(lambda: len(stored_bodies(orders.b)) == before + 32)
+        assert set(attempts.brokers) == {"broker-b"}
+        proxy.restore()
+        recovers(partial(producer.send, Message("orders", "x"), queue=ON_A))
+        assert sent_at_once(producer, 16) == {"broker-a", "broker-b"}
 
 
 @pytest.mark.usefixtures("patient")

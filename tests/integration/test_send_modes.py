@@ -232,8 +232,14 @@ def test_a_timeout_of_the_call_wins_over_the_setting(database: Database) -> None
     assert stored_bodies(database) == ["first", "second"]
 
 
-@pytest.mark.parametrize("timeout", [timedelta(0), timedelta(seconds=-1)])
-def test_a_timeout_that_is_none_is_refused(producer: Producer, timeout: timedelta) -> None:
+def test_a_message_is_no_batch(producer: Producer) -> None:
+    given: Any = Message("orders", "x")
+    with pytest.raises(ParameterInvalid, match="is one message; give a list"):
+        producer.send_batch(given)
+
+
+@pytest.mark.parametrize("timeout", [timedelta(0), timedelta(seconds=-1), 3000])
+def test_a_timeout_that_is_none_is_refused(producer: Producer, timeout: Any) -> None:
     with pytest.raises(ParameterInvalid, match="more than 0"):
         producer.send(Message("orders", "x"), timeout=timeout)
     with pytest.raises(ParameterInvalid, match="more than 0"):
@@ -676,8 +682,8 @@ def test_the_outcome_of_a_message_whose_topic_is_gone_is_none(database: Database
     assert producer.outcome(sent.message_id) is None
 
 
-@pytest.mark.parametrize("text", ["", "17", "G" * 32, "0" * 33])
-def test_what_is_no_id_is_refused(producer: Producer, text: str) -> None:
+@pytest.mark.parametrize("text", ["", "17", "G" * 32, "0" * 33, None])
+def test_what_is_no_id_is_refused(producer: Producer, text: Any) -> None:
     with pytest.raises(ParameterInvalid, match="32 hexadecimal digits"):
         producer.outcome(text)
 

@@ -85,6 +85,12 @@ def test_keys_are_words_however_they_are_given(given_keys: Any, keys: tuple[str,
     assert Message("orders", b"x", keys=given_keys).keys == keys
 
 
+def test_keys_that_are_no_words_are_refused() -> None:
+    given: Any = 17
+    with pytest.raises(ParameterInvalid, match=r"^keys = .*17.*: give a sequence of words"):
+        Message("orders", b"x", keys=given)
+
+
 def test_an_empty_tag_is_no_tag() -> None:
     assert Message("orders", b"x", tag="") == Message("orders", b"x")
     assert Message("orders", b"x").tag is None
@@ -178,7 +184,7 @@ def test_a_flag_of_32_bits_may_be_sent(flag: int) -> None:
     check_message(Message("orders", b"x", flag=flag))
 
 
-@pytest.mark.parametrize("flag", [-(2**31) - 1, 2**31, 1.5, "1", None])
+@pytest.mark.parametrize("flag", [-(2**31) - 1, 2**31, 1.5, "1", None, True])
 def test_a_flag_that_is_no_number_of_32_bits_is_refused(flag: Any) -> None:
     with pytest.raises(ParameterInvalid, match=r"^flag = .*32 bits"):
         check_message(Message("orders", b"x", flag=flag))

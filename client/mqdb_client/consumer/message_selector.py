@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from mqdb.errors import ParameterInvalid
 from mqdb.selector import compile_selector
 from mqdb.selector.subscription import MessageFilter
 from mqdb.selector.tags import ALL_TAGS, parse_tag_expression
@@ -15,7 +16,11 @@ class MessageSelector:
 
     @classmethod
     def by_tag(cls, expression: str | None = ALL_TAGS) -> "MessageSelector":
-        """Messages with one of these tags, `TagA || TagB`; all for `*`. Raises TagExpressionInvalid."""
+        """Messages with one of these tags, `TagA || TagB`; all for `*`.
+
+        Raises TagExpressionInvalid, and ParameterInvalid for what is no text.
+        """
+        _check_text(expression)
         return cls(parse_tag_expression(expression))
 
     @classmethod
@@ -30,7 +35,13 @@ class MessageSelector:
         return cls(compile_selector(expression))
 
 
+def _check_text(expression: object) -> None:
+    if not isinstance(expression, str | None):
+        reason = f"is {type(expression).__name__}; give text such as 'TagA || TagB', or MessageSelector.by_sql(...)"
+        raise ParameterInvalid("expression", expression, reason)
+
+
 def filter_of(expression: str | MessageSelector | None) -> MessageFilter:
-    """The filter that an argument of `subscribe` stands for. Raises TagExpressionInvalid."""
+    """The filter that an argument of `subscribe` stands for. Raises TagExpressionInvalid, ParameterInvalid."""
     selector = expression if isinstance(expression, MessageSelector) else MessageSelector.by_tag(expression)
     return selector.message_filter

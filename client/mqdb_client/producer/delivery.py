@@ -39,13 +39,25 @@ def target_of(
     if sharding_key is None and queue is None and selector is None:
         return ANYWHERE
     check_sharding_key(sharding_key)
+    if queue is not None:
+        _check_queue(queue, message)
+    if selector is not None and not callable(selector):
+        raise ParameterInvalid("selector", selector, "give a callable that takes queues, message and argument")
     given = {"sharding_key": sharding_key, "queue": queue, "selector": selector}
     chosen = [name for name, value in given.items() if value is not None]
     if len(chosen) > 1:
         raise ParameterInvalid(chosen[1], given[chosen[1]], f"{chosen[0]} chooses the queue already; give one of them")
-    if queue is not None and isinstance(message, Message) and queue.topic != message.topic:
-        raise ParameterInvalid("queue", str(queue), f"the message goes to topic {message.topic!r}")
     return Target(sharding_key, queue, selector, argument)
+
+
+def _check_queue(queue: object, message: object) -> None:
+    if not isinstance(queue, MessageQueue):
+        raise ParameterInvalid("queue", queue, f"is {type(queue).__name__}; give a MessageQueue")
+    queue_id: object = queue.queue_id
+    if not isinstance(queue_id, int):
+        raise ParameterInvalid("queue", str(queue), f"its number is {type(queue_id).__name__}, not int")
+    if isinstance(message, Message) and queue.topic != message.topic:
+        raise ParameterInvalid("queue", str(queue), f"the message goes to topic {message.topic!r}")
 
 
 @dataclass(slots=True, eq=False)

@@ -12,10 +12,11 @@ from typing import ClassVar, Self, TypeVar
 
 import mqdb
 from mqdb.broker.outcome import StoredAt, find_sent, queue_of
+from mqdb.broker.query import queue_key_of
 from mqdb.broker.timers import RecallStatus
 from mqdb.clock import Clock, SystemClock
 from mqdb.compression import Compression, compress
-from mqdb.errors import BrokerUnavailable, IllegalState, MqdbError, ParameterInvalid
+from mqdb.errors import BrokerUnavailable, IllegalState, MqdbError, ParameterInvalid, SendOutcomeUnknown
 from mqdb.message import (
     MAX_BODY_BYTES,
     Message,
@@ -27,7 +28,9 @@ from mqdb.message import (
 )
 from mqdb.settings import Settings
 from mqdb.store.clients import ClientKind, Registration
+from mqdb.topic import check_topic_name
 from mqdb.unique_id import UniqueIdGenerator, parse_unique_id
+from mqdb_client.append_unit import OutcomeUnknown
 from mqdb_client.batch import check_batch, check_unscheduled
 from mqdb_client.broker_link import BrokerLink
 from mqdb_client.cluster import Cluster
@@ -46,6 +49,7 @@ from mqdb_client.producer.unknown import settle
 from mqdb_client.producer_hooks import CheckForbiddenHook, Hooks, SendMessageHook, SendMode
 from mqdb_client.queue_selector import MessageQueueSelector
 from mqdb_client.recalling import handle_of, recall
+from mqdb_client.request_reply import check_timeout
 from mqdb_client.waking import Waking
 
 T = TypeVar("T")
@@ -235,8 +239,8 @@ class Producer:
         SendOutcomeUnknown: it is over, and the broker has not said. IllegalState unless started.
         """
         running = self._work()
-        target = target_of(message, sharding_key, queue, selector, selector_argument)
         check_message(message, self._config.max_message_size)
+        target = target_of(message, sharding_key, queue, selector, selector_argument)
         if connection is not None:
             _check_untimed(timeout)
             return running.joined_sending.send(connection, (message,), target)[0]
@@ -260,6 +264,8 @@ class Producer:
         Source: MessageBatch.generateFromList.
         """
         running = self._work()
+        if isinstance(messages, Message):
+            raise ParameterInvalid("messages", messages, "is one message; give a list, or call send")
         messages = list(messages)
         if connection is not None:
             _check_untimed(timeout)
@@ -298,8 +304,8 @@ class Producer:
         with the message at once, and SendGivenUp when there is no room until the timeout.
         """
         running = self._work()
-        target = target_of(message, sharding_key, queue, selector, selector_argument)
         check_message(message, self._config.max_message_size)
+        target = target_of(message, sharding_key, queue, selector, selector_argument)
         future = running.async_send.submit(self._delivery((message,), target, SendMode.ASYNC, timeout))
         if callback is not None:
             future.add_done_callback(callback)
@@ -319,8 +325,8 @@ class Producer:
         Waits and raises as `send_async` does.
         """
         running = self._work()
-        target = target_of(message, sharding_key, queue, selector, selector_argument)
         check_message(message, self._config.max_message_size)
+        target = target_of(message, sharding_key, queue, selector, selector_argument)
         running.async_send.submit_oneway(self._delivery((message,), target, SendMode.ONEWAY, None))
 
     def request(self, message: Message, timeout: timedelta, sharding_key: str | None = None) -> ReceivedMessage:
@@ -357,8 +363,9 @@ class Producer:
     def fetch_publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """The queues of a topic that take messages, over all brokers.
 
-        A topic that is not there is created as for a send. Raises what `send` raises before it sends.
+        A topic that is not there is created as for a send. Raises NameInvalid, and what `send` raises before it sends.
         """
+        check_topic_name(topic)
         deadline = time.monotonic() + self._timeout_seconds
         return self._work().routes.find(topic, deadline, self._timeout_seconds).queues
 
@@ -367,7 +374,8 @@ class Producer:
 
         For a SendOutcomeUnknown of this producer that is final. For other ids, while their send is under way, it is
         not. Raises ParameterInvalid for what is no id; BrokerUnavailable when a broker that may have it does not
-        answer within the send timeout.
+        answer within the send timeout; SendOutcomeUnknown while it is not stored and may be yet, which behind a pooler
+        nobody can rule out.
         """
         running = self._work()
         try:
@@ -390,6 +398,10 @@ class Producer:
                     return self._found(link, message_id, found[unique_id], deadline, late)
             except BrokerUnavailable as error:
                 silent = error  # another one may have it
+            except OutcomeUnknown as error:
+                assert unknown is not None
+                reason = f"{error.reason}; it is not stored so far, and may be yet"
+                raise SendOutcomeUnknown(unknown.topic, link.name, (message_id,), reason) from None
         if silent is not None:
             raise silent
         return None
@@ -439,6 +451,11 @@ class Producer:
         link = self._work().links.get(queue.broker_name)
         if link is None:
             raise IllegalState(f"broker {queue.broker_name!r}", "not one of this producer's; its offsets are unknown")
+        late = BrokerUnavailable(link.instance.target, f"no answer within {self._timeout_seconds:g} s")
+        find = partial(queue_key_of, log_pos=log_pos)
+        if link.ask(find, time.monotonic() + self._timeout_seconds, late) is None:
+            reason = "not in the log: its transaction is open, or was rolled back"
+            raise IllegalState(f"the message at {log_pos} of {queue.broker_name}", reason)
         return self._find_queue_offset(Place(queue, link, queue_key), log_pos)
 
     def _find_queue_offset(self, place: Place, log_pos: int, waits: bool = False) -> int:
@@ -458,6 +475,5 @@ def _check_untimed(timeout: timedelta | None) -> None:
 
 
 def _seconds(timeout: timedelta) -> float:
-    if timeout <= timedelta(0):
-        raise ParameterInvalid("timeout", timeout, "must be more than 0")
+    check_timeout(timeout)
     return min(timeout.total_seconds(), threading.TIMEOUT_MAX / 2)  # what a thread can wait

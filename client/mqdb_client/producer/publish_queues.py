@@ -110,7 +110,12 @@ class PublishQueues:
         if delivery.queue is not None:
             return self._place(delivery.queue)
         if target is ANYWHERE:
-            return self._chooser.choose(self._places, delivery.avoid)
+            place = self._chooser.choose(self._places, delivery.avoid)
+            if len(self.parts) > 1 and place.link.connection.is_lost:
+                reachable = [each for each in self._places if not each.link.connection.is_lost]
+                if reachable:  # a try that would fail, or wait, is spared
+                    place = self._chooser.choose_other(reachable, delivery.avoid)
+            return place
         if target.sharding_key is not None:
             return self._places[by_hash(target.sharding_key, len(self._places))]
         if target.queue is not None:

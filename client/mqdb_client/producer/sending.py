@@ -202,8 +202,8 @@ class Sending:
             found = unknown.found
             if found is None:
                 found = settle(link, unknown, unique_ids, delivery.deadline, open_end)
-        except MqdbError as error:
-            self.unknown.remember(link, unknown, unique_ids)
+        except (MqdbError, OutcomeUnknown) as error:
+            self.unknown.remember(delivery.topic, link, unknown, unique_ids)
             if error is not open_end:
                 raise open_end from error
             raise

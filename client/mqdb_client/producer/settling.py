@@ -116,7 +116,7 @@ def _found(asked: _Asked, batch: list[OpenSend]) -> Mapping[UUID, StoredAt] | No
     late = SendGivenUp(last.topic, last.timeout_seconds)
     try:
         return settle(asked.link, unknown, unique_ids, last.deadline, late)
-    except MqdbError:
+    except (MqdbError, OutcomeUnknown):
         return None  # each asks for itself, and has the error for its own sentence
     except Exception:
         logger.exception("sends could not be settled in an unforeseen way")

@@ -32,7 +32,8 @@ def settle(
 ) -> dict[UUID, StoredAt]:
     """What is stored of messages whose outcome is unknown. Final: what is not there will not come any more.
 
-    Raises `late` when the broker does not say so in time; BrokerUnavailable and its kin; StorageRefused.
+    Raises `late` when the broker does not say so in time; BrokerUnavailable and its kin; StorageRefused; `outcome`
+    itself where they are not stored so far, and nobody knows which backend was asked: it may store them yet.
     """
     # All messages of a statement ask for the same backend, and one that is gone stays gone.
     if outcome.backend is not None and outcome.backend not in link.gone:
@@ -41,7 +42,7 @@ def settle(
     find = partial(find_sent, unique_ids=unique_ids, after_pos=outcome.after_pos)
     found = _ask(link, find, deadline, late)
     if not found and outcome.backend is None:
-        raise late  # nobody knows which backend that was, so it may store them yet
+        raise outcome
     return found
 
 
@@ -67,6 +68,7 @@ def _ask(link: BrokerLink, question: Callable[[Connection], T], deadline: float,
 class UnknownSend(NamedTuple):
     """A send whose outcome was unknown when its time was up."""
 
+    topic: str
     link: BrokerLink
     outcome: OutcomeUnknown
 
@@ -78,10 +80,10 @@ class UnknownSends:
         self._guard = threading.Lock()
         self._sends: OrderedDict[UUID, UnknownSend] = OrderedDict()
 
-    def remember(self, link: BrokerLink, outcome: OutcomeUnknown, unique_ids: Sequence[UUID]) -> None:
+    def remember(self, topic: str, link: BrokerLink, outcome: OutcomeUnknown, unique_ids: Sequence[UUID]) -> None:
         """For the time when the user asks."""
         # Without the traceback, which keeps the message itself in memory.
-        send = UnknownSend(link, OutcomeUnknown(outcome.reason, outcome.backend, outcome.after_pos))
+        send = UnknownSend(topic, link, OutcomeUnknown(outcome.reason, outcome.backend, outcome.after_pos))
         with self._guard:
             self._sends.update((unique_id, send) for unique_id in unique_ids)
             while len(self._sends) > MOST_UNKNOWN:

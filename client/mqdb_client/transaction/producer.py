@@ -143,8 +143,8 @@ class TransactionProducer(Producer):
         Source: DefaultMQProducerImpl.sendMessageInTransaction.
         """
         running = self._work()
-        target = target_of(message, sharding_key)
         check_message(message, self._config.max_message_size)
+        target = target_of(message, sharding_key)
         half = _half_of(message, self.group)
         delivery = self._delivery((half,), target, SendMode.SYNC, timeout)
         delivery.placement = _as_half
