@@ -14,6 +14,7 @@ A producer works inside its block, a consumer until it is told to stop:
 from mqdb import errors
 from mqdb.compression import Compression
 from mqdb.group import ConsumeFromWhere, MessageModel
+from mqdb.log_lines import FieldFormatter
 from mqdb.message import Message, MessageQueue, ReceivedMessage, SendResult, SendStatus
 from mqdb.transaction import LocalTransactionState
 from mqdb_client.batch import split_batches
@@ -81,4 +82,5 @@ __all__ = [
     "MessageSelector",
     "TopicMessageQueueChangeListener",
     "errors",
+    "FieldFormatter",
 ]

@@ -1,8 +1,8 @@
-"""The lines that the log of a command has."""
+"""Log lines: the sentence of a record, and its fields."""
 
 import logging
 
-from mqdb.cli.logs import FieldFormatter
+from mqdb.log_lines import FieldFormatter
 
 
 def test_a_line_ends_with_the_fields_of_its_record() -> None:

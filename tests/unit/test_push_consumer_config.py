@@ -1,6 +1,7 @@
 """What a push consumer refuses before it connects anywhere."""
 
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -120,9 +121,31 @@ def test_a_listener_that_cannot_be_called_is_refused(listener: Any) -> None:
         consumer().register_listener(listener)
 
 
+class Asynchronous:
+    async def __call__(self, messages: list[ReceivedMessage]) -> None: ...
+
+
+async def asynchronous(messages: list[ReceivedMessage]) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "listener", [asynchronous, partial(asynchronous), Asynchronous()], ids=["function", "partial", "object"]
+)
+@pytest.mark.parametrize("transactional", [False, True])
+def test_an_asynchronous_listener_is_refused(listener: Any, transactional: bool) -> None:
+    with pytest.raises(ParameterInvalid, match="is asynchronous"):
+        consumer().register_listener(listener, transactional=transactional)
+
+
 def test_a_transactional_listener_takes_a_connection() -> None:
     with pytest.raises(ParameterInvalid, match=r"must take \(messages, connection\)"):
         consumer().register_listener(listener, transactional=True)
+
+
+def test_an_expression_that_is_no_text_is_refused() -> None:
+    given: Any = 5
+    with pytest.raises(ParameterInvalid, match=r"expression = 5.*is int; give text"):
+        consumer().subscribe("orders", given)
 
 
 def test_an_expression_that_does_not_compile_is_refused_with_the_place() -> None:

@@ -83,8 +83,11 @@ _KINDS: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL
 def takes_context(listener: Callable[..., Any], plain: int = 1) -> bool:
     """Whether a listener wants the context behind its `plain` arguments.
 
-    Raises ParameterInvalid for one that can be called neither way.
+    Raises ParameterInvalid for one that can be called neither way, and for an asynchronous one.
     """
+    if any(map(inspect.iscoroutinefunction, (listener, type(listener).__call__))):
+        reason = "is asynchronous; give a function that returns when the messages are consumed"
+        raise ParameterInvalid("listener", listener, reason)
     try:
         parameters = inspect.signature(listener).parameters.values()
     except (TypeError, ValueError):  # some callables written in C do not say
