@@ -32,8 +32,8 @@ def settle(
 ) -> dict[UUID, StoredAt]:
     """What is stored of messages whose outcome is unknown. Final: what is not there will not come any more.
 
-    Raises `late` when the broker does not say so in time; BrokerUnavailable and its kin; StorageRefused; `outcome`
-    itself where they are not stored so far, and nobody knows which backend was asked: it may store them yet.
+    Raises `late` when the broker does not say so in time; BrokerUnavailable and its kin; StorageRefused; OutcomeUnknown
+    where they are not stored so far, and nobody knows which backend was asked: it may store them yet.
     """
     # All messages of a statement ask for the same backend, and one that is gone stays gone.
     if outcome.backend is not None and outcome.backend not in link.gone:
@@ -42,7 +42,8 @@ def settle(
     find = partial(find_sent, unique_ids=unique_ids, after_pos=outcome.after_pos)
     found = _ask(link, find, deadline, late)
     if not found and outcome.backend is None:
-        raise outcome
+        # Not the same again: it is remembered, and would keep the traceback of each question.
+        raise OutcomeUnknown(outcome.reason, None, outcome.after_pos)
     return found
 
 
