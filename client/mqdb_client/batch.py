@@ -88,8 +88,8 @@ def split_batches(
     return _split(given, max_bytes, max_messages)
 
 
-def _check_limit(name: str, value: int) -> None:
-    if value < 1:
+def _check_limit(name: str, value: object) -> None:
+    if not isinstance(value, int) or value < 1:
         raise ParameterInvalid(name, value, "must be 1 or more")
 
 

@@ -3,6 +3,7 @@
 import uuid
 from datetime import UTC, datetime
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -170,7 +171,7 @@ def test_one_message_that_cannot_be_sent_is_found_before_the_first_batch(last: M
         split_batches([Message("orders", b"x"), last], max_messages=1)
 
 
-@pytest.mark.parametrize("limits", [{"max_bytes": 0}, {"max_messages": 0}])
-def test_a_limit_below_one_is_refused(limits: dict[str, int]) -> None:
+@pytest.mark.parametrize("limits", [{"max_bytes": 0}, {"max_messages": 0}, {"max_bytes": "x"}])
+def test_a_limit_that_is_none_is_refused(limits: dict[str, Any]) -> None:
     with pytest.raises(ParameterInvalid, match="1 or more"):
         split_batches([], **limits)

@@ -208,7 +208,8 @@ def _confirm(settings: "Settings", group: str, work: "Sequence[_Work]", to_topic
     count = sum(len(one.chosen.positions) for one in work)
     where = f" on {', '.join(one.broker.name for one in work)}" if has_several(settings) else ""
     target = "" if to_topic is None else f", to all groups of topic {to_topic}"
-    confirm(f"Redrive {count:,} messages of group {group}{where}{target}?", "--yes, or --dry-run")
+    what = "1 message" if count == 1 else f"{count:,} messages"
+    confirm(f"Redrive {what} of group {group}{where}{target}?", "--yes, or --dry-run")
 
 
 # -- what is done, and what is said of it ---------------------------------------------------------
