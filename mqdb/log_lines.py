@@ -9,9 +9,11 @@ _COMMON = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "t
 class FieldFormatter(logging.Formatter):
     """`12:00:01 INFO mqdb.service.leadership: became leader epoch=3`.
 
-    handler = logging.StreamHandler()
-    handler.setFormatter(FieldFormatter())
-    logging.basicConfig(handlers=[handler])
+        handler = logging.StreamHandler()
+        handler.setFormatter(FieldFormatter())
+        logging.basicConfig(handlers=[handler])
+
+    Fields are what the caller of a logger gives as `extra`.
     """
 
     def __init__(self) -> None:

@@ -200,7 +200,8 @@ class SendResult:
     def queue_offset(self) -> int:
         """The offset in the queue, which dispatch gives after the send; asked for once, when first read.
 
-        May wait for dispatch, and raises what `find_queue_offset` raises when that takes too long.
+        May wait for dispatch, and raises what `find_queue_offset` raises when that takes too long; IllegalState for a
+        send in a transaction that is open, or was rolled back.
         """
         if self._queue_offset is None:
             self._queue_offset = self.find_queue_offset()

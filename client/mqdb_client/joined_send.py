@@ -114,15 +114,20 @@ class JoinedSend:
             results.append(result)
         return results
 
-    def publish_queues(self, connection: CallersConnection, topic: str) -> tuple[MessageQueue, ...]:
-        """The queues that a sender may choose from, as the caller's transaction sees them; for a selector.
+    def publish_queues(
+        self, connection: CallersConnection, topics: Sequence[str]
+    ) -> dict[str, tuple[MessageQueue, ...]]:
+        """The queues of each topic that a sender may choose from, as the caller's transaction sees them.
 
         Raises what `send` raises.
         """
         joined = _join(connection)
         broker = self._broker(joined)
-        nums = _write_queue_nums(joined, broker, (topic,))[topic]
-        return tuple(MessageQueue(topic, broker.name, queue_id) for queue_id in range(nums))
+        nums = _write_queue_nums(joined, broker, topics)
+        return {
+            topic: tuple(MessageQueue(topic, broker.name, queue_id) for queue_id in range(nums[topic]))
+            for topic in topics
+        }
 
     def _broker(self, joined: "_Joined") -> "_Broker":
         broker = self._brokers.get(joined.driver)

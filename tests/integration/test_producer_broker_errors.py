@@ -255,13 +255,17 @@ def test_an_exhausted_pooler_is_an_error_in_time_and_sends_recover_when_it_has_r
     assert stored_bodies(database) == ["before", "after"]
 
 
-def test_behind_a_pooler_the_outcome_of_a_message_that_is_not_stored_stays_open(database: Database) -> None:
+@pytest.mark.parametrize("is_async", [False, True])
+def test_behind_a_pooler_the_outcome_of_a_message_that_is_not_stored_stays_open(
+    database: Database, caplog: pytest.LogCaptureFixture, is_async: bool
+) -> None:
     """Nobody knows the backend that was asked, so nobody can say that it has ended."""
     settings = load_settings(dsn=database.dsn, pool_dsn=database.dsn, send_message_timeout="30s")
     with Producer("senders", settings=settings) as producer:
         producer.send(Message("orders", "before"))
         locker = stall(database)
-        sending = Doing(partial(producer.send, Message("orders", "perhaps")))
+        message = Message("orders", "perhaps")
+        sending = Doing(lambda: producer.send_async(message).result() if is_async else producer.send(message))
         wait_until(lambda: len(blocked_pids(database)) == 1)
         terminate(database, *blocked_pids(database))
         error = sending.error()
@@ -273,6 +277,7 @@ def test_behind_a_pooler_the_outcome_of_a_message_that_is_not_stored_stays_open(
             producer.outcome(message_id)
 
     assert stored_bodies(database) == ["before"]
+    assert "unforeseen" not in caplog.text
 
 
 def blocked_pids(database: Database) -> list[int]:

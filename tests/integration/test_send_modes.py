@@ -18,6 +18,7 @@ from mqdb.errors import (
     BatchTooLarge,
     BrokerMisnamed,
     BrokerUnavailable,
+    NameInvalid,
     ParameterInvalid,
     RouteNotFound,
     SendGivenUp,
@@ -230,6 +231,14 @@ def test_a_timeout_of_the_call_wins_over_the_setting(database: Database) -> None
         producer.send(Message("orders", "second"))
 
     assert stored_bodies(database) == ["first", "second"]
+
+
+def test_what_is_no_name_is_refused(database: Database, producer: Producer) -> None:
+    given: Any = 5
+    with pytest.raises(NameInvalid, match="topic name '5': is int"):
+        producer.fetch_publish_queues(given)
+    with pytest.raises(ParameterInvalid, match="instance_name = 5"):
+        producer_of(database.dsn, instance_name=given)
 
 
 def test_a_message_is_no_batch(producer: Producer) -> None:

@@ -3,6 +3,7 @@
 import pickle
 import uuid
 from base64 import urlsafe_b64encode
+from typing import Any
 
 import pytest
 
@@ -40,10 +41,11 @@ def test_a_handle_says_what_was_put_into_it() -> None:
         encoded(TEXT.replace("1700000000123", "soon")),
         encoded(TEXT.replace("orders ", "")),
         encoded(TEXT + "\n"),
+        None,
     ],
-    ids=lambda text: f"{len(text)} characters",
+    ids=lambda text: f"{len(text or '')} characters",
 )
-def test_what_is_no_handle_is_refused(text: str) -> None:
+def test_what_is_no_handle_is_refused(text: Any) -> None:
     with pytest.raises(RecallHandleInvalid) as caught:
         decode_handle(text)
 

@@ -11,6 +11,7 @@ from mqdb_client.queue_selector import select_random
 
 MESSAGE = Message("orders", "x")
 QUEUE = MessageQueue("orders", "broker-a", 1)
+ONE: Any = "1"
 
 
 def test_without_a_wish_any_queue_will_do() -> None:
@@ -28,7 +29,7 @@ def test_one_wish_is_the_target() -> None:
     [
         ({"sharding_key": b"north"}, "sharding_key = .* is bytes, not text"),
         ({"queue": "orders@broker-a:1"}, "queue = .* is str; give a MessageQueue"),
-        ({"queue": MessageQueue("orders", "broker-a", "1")}, "queue = .* its number is str, not int"),  # type: ignore[arg-type]
+        ({"queue": MessageQueue("orders", "broker-a", ONE)}, "queue = .* its number is str, not int"),
         ({"queue": MessageQueue("others", "broker-a", 1)}, "queue = .* goes to topic 'orders'"),
         ({"selector": "random"}, "selector = .* give a callable"),
         ({"sharding_key": "north", "queue": QUEUE}, "queue = .* sharding_key chooses the queue already"),

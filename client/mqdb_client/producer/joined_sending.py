@@ -44,7 +44,7 @@ class JoinedSending:
         self._choosers: dict[str, QueueChooser] = {}
 
     def send(self, connection: CallersConnection, messages: Sequence[Message], target: Target) -> list[SendResult]:
-        """One statement for all of them; one more for each topic where a hook or a selector wants to know the queue.
+        """One statement for all of them; one more where a hook or a selector wants to know the queues.
 
         Hooks see an attempt for each topic, all before anything is appended. Raises what `JoinedSend.send` raises, what
         a selector raises, and what a CheckForbiddenHook raises: nothing is appended then.
@@ -86,7 +86,7 @@ class JoinedSending:
                 self._hooks.begin(context)
                 begun.append(context)
             sent = append()
-        except Exception as error:
+        except Exception as error:  # a hook's own, too; it goes on to the caller
             for context in begun:
                 self._hooks.end(context, error=error)
             raise
@@ -105,10 +105,10 @@ class JoinedSending:
             return dict.fromkeys(firsts, target.queue)
         if self._hooks.is_empty and target.selector is None:
             return {}
-        return {topic: self._choose(connection, first, target) for topic, first in firsts.items()}
+        publish_queues = self._joined_send.publish_queues(connection, list(firsts))
+        return {topic: self._choose(publish_queues[topic], first, target) for topic, first in firsts.items()}
 
-    def _choose(self, connection: CallersConnection, message: Message, target: Target) -> MessageQueue:
-        queues = self._joined_send.publish_queues(connection, message.topic)
+    def _choose(self, queues: Sequence[MessageQueue], message: Message, target: Target) -> MessageQueue:
         if target.selector is not None:
             return selected(target.selector, queues, message, target.argument)
         if target.sharding_key is not None:

@@ -454,7 +454,7 @@ class Producer:
         late = BrokerUnavailable(link.instance.target, f"no answer within {self._timeout_seconds:g} s")
         find = partial(queue_key_of, log_pos=log_pos)
         if link.ask(find, time.monotonic() + self._timeout_seconds, late) is None:
-            reason = "not in the log: its transaction is open, or was rolled back"
+            reason = "not in the log: its transaction is open, or was rolled back, or retention has dropped it"
             raise IllegalState(f"the message at {log_pos} of {queue.broker_name}", reason)
         return self._find_queue_offset(Place(queue, link, queue_key), log_pos)
 
