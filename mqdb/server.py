@@ -99,7 +99,7 @@ class Server:
             raise IllegalState("the server", "started already")
         try:
             if self._settings.broker is None:
-                self._postgres = open_or_attach(self._settings.home, port=self._settings.port)
+                self._postgres = self._open_postgres()
                 self._postgres.watch()
             self._bring_to_head()
             self._scheduler = create_scheduler()
@@ -145,6 +145,16 @@ class Server:
         self.stop()
 
     # -- how it does it -----------------------------------------------------------------------
+
+    def _open_postgres(self) -> SharedPostgres:
+        wanted = self._settings.port
+        postgres = open_or_attach(self._settings.home, port=wanted)
+        if wanted not in (0, postgres.port):
+            logger.warning(
+                "the PostgreSQL of this home runs already, on another port",
+                extra={"port": postgres.port, "wanted_port": wanted},
+            )
+        return postgres
 
     def _broker(self) -> BrokerDsn:
         broker = self._settings.broker

@@ -16,10 +16,10 @@ from psycopg import errors as pg
 from sqlalchemy import ColumnElement, Connection, DateTime, FromClause, cast, func, select, text
 from sqlalchemy.exc import DBAPIError
 
-from mqdb.errors import ParameterInvalid
+from mqdb.errors import GroupNotFound, ParameterInvalid
 from mqdb.property import storable
 from mqdb.selector.tags import parse_tag_expression
-from mqdb.store import dead_letters, message_index
+from mqdb.store import dead_letters, groups, message_index, topics
 from mqdb.store.dead_letters import (
     CONDITION_POSITION,
     CauseOfDeath,
@@ -30,6 +30,7 @@ from mqdb.store.dead_letters import (
     WholeDeadLetter,
 )
 from mqdb.store.engine import driver, target_of, transaction, translated
+from mqdb.topic import dlq_topic
 from mqdb.unique_id import format_unique_id
 
 _READ_ONLY = text("SET TRANSACTION READ ONLY")
@@ -105,31 +106,37 @@ class Redrive(NamedTuple):
 
 
 def count_dead_letters(connection: Connection, wanted: DeadLetterFilter) -> int:
-    """How many there are. Raises ParameterInvalid for the condition."""
+    """How many there are. Raises GroupNotFound, ParameterInvalid for the condition."""
     with _chosen(connection, wanted) as (source, conditions):
         return dead_letters.count(connection, source, *conditions)
 
 
 def causes_of_death(connection: Connection, wanted: DeadLetterFilter) -> list[CauseOfDeath]:
-    """How many there are of each group, topic and exception. Raises ParameterInvalid for the condition."""
+    """How many there are of each group, topic and exception.
+
+    Raises GroupNotFound, ParameterInvalid for the condition.
+    """
     with _chosen(connection, wanted) as (source, conditions):
         return dead_letters.causes(connection, source, *conditions)
 
 
 def list_dead_letters(connection: Connection, wanted: DeadLetterFilter, limit: int | None = None) -> list[DeadLetter]:
-    """The youngest first. Raises ParameterInvalid for the condition."""
+    """The youngest first. Raises GroupNotFound, ParameterInvalid for the condition."""
     return _find(connection, DeadLetter, wanted, limit)
 
 
 def show_dead_letters(connection: Connection, wanted: DeadLetterFilter) -> list[WholeDeadLetter]:
-    """All of them with their bodies in memory, the youngest first. Raises ParameterInvalid for the condition."""
+    """All of them with their bodies in memory, the youngest first.
+
+    Raises GroupNotFound, ParameterInvalid for the condition.
+    """
     return _find(connection, WholeDeadLetter, wanted, None)
 
 
 def read_dead_letters(connection: Connection, wanted: DeadLetterFilter) -> Iterator[WholeDeadLetter]:
     """However many, a few at a time, the oldest first; in a transaction until they are read.
 
-    Raises ParameterInvalid for the condition.
+    Raises GroupNotFound, ParameterInvalid for the condition.
     """
     with _chosen(connection, wanted) as (source, conditions):
         yield from dead_letters.stream(connection, source, *conditions)
@@ -140,7 +147,7 @@ def choose(
 ) -> Chosen:
     """What a redrive takes: `limit` at most, the oldest first; those redriven before only `again`.
 
-    Raises ParameterInvalid for the condition.
+    Raises GroupNotFound, ParameterInvalid for the condition.
     """
     with _chosen(connection, wanted) as (source, conditions):
         found = dead_letters.positions(connection, source, *conditions)
@@ -201,6 +208,8 @@ def _find(connection: Connection, kind: type[Letter], wanted: DeadLetterFilter, 
 def _chosen(connection: Connection, wanted: DeadLetterFilter) -> Iterator[tuple[FromClause, list[ColumnElement[bool]]]]:
     """The letters as a source and conditions, for statements in the read-only transaction that this is."""
     with translated(target_of(connection)):
+        if wanted.group is not None:
+            _check_group(connection, wanted.group)
         source = dead_letters.where(wanted.where)
         conditions = list(_conditions(connection, wanted, source))
         with _blaming(wanted.where), transaction(connection):
@@ -208,6 +217,12 @@ def _chosen(connection: Connection, wanted: DeadLetterFilter) -> Iterator[tuple[
             if wanted.where is not None:
                 dead_letters.check_condition(driver(connection), wanted.where)
             yield source, conditions
+
+
+def _check_group(connection: Connection, group: str) -> None:
+    """Raises GroupNotFound for one that neither exists nor has left dead letters."""
+    if groups.find(connection, group) is None and topics.find(connection, dlq_topic(group)) is None:
+        raise GroupNotFound(group)
 
 
 def _conditions(connection: Connection, wanted: DeadLetterFilter, source: FromClause) -> Iterator[ColumnElement[bool]]:

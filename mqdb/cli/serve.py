@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mqdb.cli.options import log_from, start
+from mqdb.errors import ParameterInvalid
 
 if TYPE_CHECKING:
     from mqdb.settings import Settings
@@ -33,6 +34,8 @@ def serve(
       mqdb serve --dsn postgresql://mqdb@db.example.org/mqdb
     """
     settings = start(context, port=port)
+    if port and settings.broker is not None:
+        raise ParameterInvalid("port", port, "is for the embedded PostgreSQL; --dsn says where another one is")
     from mqdb.server import Server
 
     server = Server(settings)

@@ -16,7 +16,7 @@ from mqdb.compression import Compression, compressed_flag
 from mqdb.embedded.ports import candidates, is_free
 from mqdb.store.engine import create_engine
 from tests.fixtures.command_line import Outcome, Place
-from tests.fixtures.dead_letters import FAILURE, bury, json_lines, letter_id, redriven
+from tests.fixtures.dead_letters import FAILURE, bury, create_group, json_lines, letter_id, redriven
 from tests.fixtures.postgres import Database
 from tests.fixtures.producers import TwoBrokers
 
@@ -150,6 +150,17 @@ def test_a_message_that_is_in_no_dead_letter_queue_is_one_sentence(place: Place)
 # -- export ---------------------------------------------------------------------------------------
 
 
+def test_a_group_that_does_not_exist_is_not_one_without_dead_letters(
+    place: Place, broker: Connection, tmp_path: Path
+) -> None:
+    create_group(broker, "healthy")
+    nothing = "There is no such message in any dead letter queue.\n"
+    for command in (["list"], ["export", "-o", str(tmp_path / "dead.jsonl")], ["redrive", "--yes"]):
+        assert_refused(place.call("dlq", *command, "biling"), "'biling'")
+    assert place.done("dlq", "list", "healthy") == nothing
+    assert not any(tmp_path.glob("dead*"))
+
+
 def test_letters_are_exported_with_their_bodies(place: Place, broker: Connection, tmp_path: Path) -> None:
     packed = compressed_flag(Compression.ZLIB)
     bury(broker, "text")
@@ -216,6 +227,10 @@ def test_letters_of_all_brokers_are_listed_shown_exported_and_redriven(
     summary = place.done("dlq", "redrive", "billing", "--yes").splitlines()
     assert [line.split()[:3] for line in summary[2:]] == [["broker-a", "REDRIVEN", "1"], ["broker-b", "REDRIVEN", "1"]]
     assert len(redriven(first)) == len(redriven(second)) == 1
+    only = bury(second, "in b", "shipping")
+    assert [each["log_pos"] for each in json_lines(place.done("dlq", "list", "shipping", "--json"))] == [only]
+    summary = place.done("dlq", "redrive", "shipping", "--yes").splitlines()
+    assert summary[2].split()[:3] == ["broker-b", "REDRIVEN", "1"]
 
 
 def test_a_body_is_for_one_message_of_all_brokers(

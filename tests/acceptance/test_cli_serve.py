@@ -97,3 +97,31 @@ def test_serve_on_a_database_of_ones_own_shows_no_password(tmp_path: Path, datab
     assert secret not in greeting + errors
     assert "psql 'postgresql://mqdb@127.0.0.1:" in greeting
     assert not os.listdir(tmp_path)
+
+
+def test_another_port_than_the_one_that_the_home_has_is_not_passed_over(home: Path) -> None:
+    place = Place(home)
+    with place.running("serve") as server:
+        wait_started(server)
+        running = attach(home)
+        assert running is not None
+        with place.running("serve", "--port", str(running.port)) as agreeing:
+            wait_started(agreeing)
+            _, said = agreeing.interrupt()
+
+        with place.running("serve", "--port", str(running.port + 1)) as other:
+            wait_started(other)
+            code, warned = other.interrupt()
+
+    assert "another port" not in said
+    assert code == 0
+    assert "the PostgreSQL of this home runs already, on another port" in warned
+    assert f"port={running.port}" in warned
+
+
+def test_a_port_is_refused_where_the_database_is_not_embedded(tmp_path: Path, database: Database) -> None:
+    refused = Place(tmp_path, database.dsn).call("serve", "--port", "5433")
+
+    assert refused.code == 1
+    assert refused.errors.startswith("mqdb: ")
+    assert "port = 5433: is for the embedded PostgreSQL" in refused.errors

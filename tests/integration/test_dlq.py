@@ -20,7 +20,7 @@ from mqdb.broker.dead_letters import (
 )
 from mqdb.broker.send_back import SendBackRequest, send_back
 from mqdb.compression import Compression, compressed_flag
-from mqdb.errors import ParameterInvalid, StorageRefused, TagExpressionInvalid
+from mqdb.errors import GroupNotFound, ParameterInvalid, StorageRefused, TagExpressionInvalid
 from mqdb.failure import FailureProperty
 from mqdb.message import Message, MessageQueue
 from mqdb.property import Property
@@ -211,7 +211,6 @@ MINUTE = timedelta(minutes=1)
     [
         (DeadLetterFilter(), "abcd"),
         (DeadLetterFilter("billing"), "abc"),
-        (DeadLetterFilter("bill"), ""),
         (DeadLetterFilter(topic="orders"), "abd"),
         (DeadLetterFilter(tag="paid"), "ad"),
         (DeadLetterFilter(tag="paid || late"), "acd"),
@@ -237,6 +236,11 @@ def test_letters_are_chosen_by_all_that_is_given(
     broker: Connection, letters: dict[str, int], wanted: DeadLetterFilter, found: str
 ) -> None:
     assert bodies(broker, wanted) == found
+
+
+def test_a_part_of_a_groups_name_is_another_group(broker: Connection, letters: dict[str, int]) -> None:
+    with pytest.raises(GroupNotFound, match="'bill'"):
+        list_dead_letters(broker, DeadLetterFilter("bill"))
 
 
 def test_letters_are_chosen_by_their_ids(broker: Connection, letters: dict[str, int]) -> None:

@@ -26,7 +26,7 @@ from mqdb.cli.dlq.options import (
 from mqdb.cli.dlq.redrive import redrive
 from mqdb.cli.options import Command, Group, start
 from mqdb.cli.rows import Brokers, Json, Row, print_rows
-from mqdb.errors import DeadLetterNotFound, ParameterInvalid
+from mqdb.errors import DeadLetterNotFound, GroupNotFound, ParameterInvalid
 
 if TYPE_CHECKING:
     from mqdb.dsn import BrokerDsn
@@ -103,7 +103,8 @@ def list_(
     if group is None:
         _print_list(ask_each(brokers, causes_on), cause_row, record_json, shown, as_json)
     else:
-        _print_list(ask_each(brokers, letters_on), letter_row, letter_json, shown, as_json)
+        answers = ask_each(brokers, letters_on).without(GroupNotFound)
+        _print_list(answers, letter_row, letter_json, shown, as_json)
 
 
 def _print_list(
@@ -228,7 +229,7 @@ def export(
                     written += 1
                     bars.update(bar, advance=1, note=f"{written:,} messages")
 
-        answers = ask_each(brokers, export_from)
+        answers = ask_each(brokers, export_from).without(GroupNotFound)
         if not answers.results:
             # Inside: what was there before stays.
             answers.check()

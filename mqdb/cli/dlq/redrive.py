@@ -30,7 +30,7 @@ from mqdb.cli.dlq.options import (
 from mqdb.cli.dlq.redriver import Redriver
 from mqdb.cli.options import start
 from mqdb.cli.rows import Brokers, Json, Yes, has_several, of_broker, print_rows
-from mqdb.errors import ParameterInvalid, TopicNotFound, TopicNotWritable
+from mqdb.errors import GroupNotFound, ParameterInvalid, TopicNotFound, TopicNotWritable
 from mqdb.topic import Perm, check_can_send, check_topic_name
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def redrive(
             connection = connections.enter_context(with_dead_letters(one))
             return _Work(one, connection, _choose(connection, wanted, how, limit))
 
-        found = ask_each(chosen_brokers(settings, broker), choose_on)
+        found = ask_each(chosen_brokers(settings, broker), choose_on).without(GroupNotFound)
         work = [one for one in found.results.values() if one.chosen.positions]
         if work and (edit or how.body is not None):
             _check_one_message(work, edit)
