@@ -3,8 +3,10 @@
 import json
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -12,6 +14,7 @@ import sqlalchemy
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from mqdb_client import Message
+from tests.fixtures.consumers import Inbox, Member
 from tests.fixtures.log import Connection, create_topic, dispatch_all, scalar
 from tests.fixtures.postgres import Database
 from tests.fixtures.producers import producer_of
@@ -113,26 +116,58 @@ def test_the_transactions_in_python_send(account: Connection, database: Database
     assert [row[0] for row in messages(account, "accounts")] == ["8 is open", "8 has 42"]
 
 
+@contextmanager
+def role_with(grants: str, database: Database) -> Iterator[Connection]:
+    """A superuser's session, for a role that has the rights of an example, and goes with it."""
+    name = re.findall(r"TO (\w+);", grants)[0]
+    with psycopg.connect(database.dsn, user="postgres", autocommit=True) as superuser:
+        superuser.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'geheim'")
+        superuser.execute(grants.encode())
+        try:
+            yield superuser
+        finally:
+            superuser.execute("RESET ROLE")
+            superuser.execute(f"DROP OWNED BY {name}")
+            superuser.execute(f"DROP ROLE {name}")
+
+
 @pytest.fixture
 def role(account: Connection, database: Database) -> Iterator[Connection]:
     """A session of role `app`, which has the rights of the example."""
-    with psycopg.connect(database.dsn, user="postgres", autocommit=True) as superuser:
-        superuser.execute("CREATE ROLE app")
-        account.execute(example("GRANT").encode())
-        superuser.execute("SET ROLE app")
-        yield superuser
-        superuser.execute("RESET ROLE")
-        superuser.execute("DROP OWNED BY app")
-        superuser.execute("DROP ROLE app")
+    with role_with(example("TO app;"), database) as session:
+        session.execute("SET ROLE app")
+        yield session
 
 
 def test_with_the_rights_of_the_example_a_role_sends_and_reads_no_message(role: Connection, database: Database) -> None:
     with producer_of(database.dsn, group="accounting") as producer, role.transaction():
         producer.send(Message("payments", "from python"), connection=role)
         producer.send_batch([Message("payments", "a"), Message("accounts", "b")], connection=role)
+        producer.send(Message("accounts", "later", delay_level=3), connection=role)
+        role.execute("SELECT mqdb.send('accounts', 'later', delay_level => 3)")
         role.execute("SELECT mqdb.send('payments', 'from SQL')")
 
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         role.execute("SELECT body FROM mqdb.commit_log")
     role.execute("RESET ROLE")
     assert [row[0] for row in messages(role, "payments")] == ["from python", "a", "from SQL"]
+
+
+def test_with_the_rights_of_the_example_a_role_produces_and_consumes(
+    account: Connection, database: Database, member: Member
+) -> None:
+    own = urlsplit(database.dsn)
+    dsn = own._replace(netloc=f"shop:geheim@{own.hostname}:{own.port}").geturl()
+    inbox = Inbox()
+    with role_with(example("TO shop;"), database):
+        with producer_of(dsn, group="shop") as producer:
+            result = producer.send(Message("made-by-shop", "one"))
+            producer.send(Message("payments", "later", delay_level=3))
+            dispatch_all(account)
+            assert result.queue_offset == 0
+            assert producer.outcome(result.message_id) is not None
+        consumer = member(inbox, topic="made-by-shop", brokers={"broker-a": dsn})
+        inbox.wait_for(1)
+        consumer.shutdown()
+
+    assert inbox.bodies == ["one"]

@@ -13,7 +13,7 @@ from mqdb.broker.dead_letters import DeadLetterFilter, Redrive, choose
 from mqdb.cli.dlq.redriver import Redriver
 from mqdb.store.dead_letters import RedriveResult, RedriveStatus
 from tests.fixtures.broker import dispatch_all
-from tests.fixtures.dead_letters import FAILURE, bury, redriven, results, stored
+from tests.fixtures.dead_letters import FAILURE, bury, create_group, redriven, results, stored
 
 _numbers = itertools.count()
 
@@ -101,6 +101,7 @@ def test_a_redrive_moves_what_its_dry_run_lists_each_once_also_when_it_is_stoppe
     asks_again: bool,
 ) -> None:
     group, other = (f"{name}-{next(_numbers)}" for name in ("billing", "other"))
+    create_group(broker, group)
     wanted = replace(wanted, group=group)
     buried = {
         bury(

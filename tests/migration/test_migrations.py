@@ -81,11 +81,13 @@ def empty_database(postgres: EmbeddedPostgres) -> Iterator[Database]:
 
 
 def catalog(connection: Connection, *, without: Collection[str] = ()) -> list[str]:
+    connection.execute("SET search_path = ''")  # names in full
     rows = connection.execute(CATALOG).fetchall()
     return sorted(f"{kind}: {text}" for kind, text in rows if kind not in without)
 
 
 def code(connection: Connection) -> list[str]:
+    connection.execute("SET search_path = ''")
     return sorted(f"{kind}: {text}" for kind, text in connection.execute(CODE))
 
 
@@ -178,6 +180,25 @@ def test_every_object_has_a_comment(database: Database) -> None:
 
 
 # -- upgrade ------------------------------------------------------------------------------------
+
+
+def test_what_the_role_named_like_the_schema_makes_is_not_in_the_schema(empty_database: Database) -> None:
+    migrations.upgrade(empty_database.dsn)
+
+    connection = empty_database.connect()
+    connection.execute("CREATE TABLE message (id integer)")
+    tables_of_its_own = "SELECT schemaname FROM pg_tables WHERE tablename = 'message'"
+    assert connection.execute(tables_of_its_own).fetchall() == [("public",)]
+    assert connection.execute("SELECT to_regclass('alembic_version')").fetchone() == (None,)
+
+
+def test_a_search_path_that_the_role_has_stays(empty_database: Database) -> None:
+    name = urlsplit(empty_database.dsn).path[1:]
+    empty_database.connect().execute(f"ALTER ROLE mqdb IN DATABASE {name} SET search_path = mine, public")
+
+    migrations.upgrade(empty_database.dsn)
+
+    assert empty_database.connect().execute("SHOW search_path").fetchone() == ("mine, public",)
 
 
 def test_a_second_upgrade_changes_nothing(database: Database) -> None:
