@@ -49,6 +49,7 @@ from mqdb_client.append_unit import OutcomeUnknown, Unit, UnitState
 from mqdb_client.batch import record_size
 from mqdb_client.durability import committed
 from mqdb_client.held_connection import HeldConnection, NotRun, Overdue
+from mqdb_client.reentry import refuse_reentry
 from mqdb_client.waking import Waking
 
 logger = logging.getLogger(__name__)
@@ -89,7 +90,7 @@ class GroupAppend:
         self._newest: tuple[Backend | None, int] = (None, 0)
         #: The backend of the statement under way.
         self._asked: Backend | None = None
-        self._guard = threading.Lock()
+        self._guard = threading.RLock()  # see `refuse_reentry`
         self._idle = threading.Condition(self._guard)
         self._is_busy = False
         #: The one whose own thread is at work; None while the thread of this group append is, or nobody.
@@ -114,8 +115,10 @@ class GroupAppend:
         """Append the records of a unit: all are stored, or none.
 
         Raises what `mqdb.broker.send.append` raises; SendGivenUp, or why there is no connection, when its time is
-        over or as good as that, and at once for one that is not patient; OutcomeUnknown.
+        over or as good as that, and at once for one that is not patient; OutcomeUnknown; IllegalState where this
+        thread was interrupted here: by a signal handler that sends, or a finalizer.
         """
+        refuse_reentry(self._guard)
         try:
             with self._guard:
                 self._enter(unit)
@@ -138,8 +141,10 @@ class GroupAppend:
         """Have a unit appended, and `done` called when it has ended.
 
         `done` is called in any thread that comes here, this one included, and has to be quick; it must not come back
-        here. At its deadline it ends by `end_late`, which somebody has to call from time to time.
+        here. At its deadline it ends by `end_late`, which somebody has to call from time to time. Raises IllegalState
+        as `append` does.
         """
+        refuse_reentry(self._guard)
         unit.done = done
         with self._guard:
             self._enter(unit)

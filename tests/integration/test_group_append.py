@@ -265,6 +265,29 @@ def test_one_whose_records_cannot_be_made_fails_alone(log: Log) -> None:
     assert log.statements() == [["a"], ["b", "d"]]
 
 
+def test_a_thread_that_is_interrupted_where_it_must_not_send_is_refused_and_nobody_waits_for_ever(log: Log) -> None:
+    """A signal handler, or a finalizer that the garbage collector calls, may send in the midst of another send."""
+    refused: list[IllegalState] = []
+
+    class Interrupted(Given):
+        def make_records(self) -> None:
+            super().make_records()
+            for send in (log.appends.append, partial(log.appends.hand_in, done=lambda: None)):
+                with pytest.raises(IllegalState, match="in the midst of another send") as refusal:
+                    send(log.unit("x"))
+                refused.append(refusal.value)
+
+    first = log.sender("a")
+    second = log.begin(Interrupted(log.records("b"), seconds=30))
+    third = log.sender("c")
+    log.unlock()
+
+    for sender in (first, second, third):
+        assert len(stored(sender)) == 1
+    assert len(refused) == 2
+    assert log.statements() == [["a"], ["b", "c"]]
+
+
 def test_a_value_that_the_driver_refuses_beside_others_spoils_it_for_nobody(log: Log) -> None:
     """It does not know which type an array of numbers and truth values has."""
     first = log.sender("a")

@@ -12,6 +12,7 @@ from mqdb_client.producer.config import ProducerConfig
 from mqdb_client.producer.joined_sending import JoinedSending
 from mqdb_client.producer.publish_queues import PublishRoutes
 from mqdb_client.producer.sending import Sending
+from mqdb_client.reentry import refuse_reentry
 from mqdb_client.request_reply import RequestReply
 
 
@@ -45,14 +46,17 @@ class RunningProducer:
         self.joined_sending = joined_sending
         self._permits = Permits(config.back_pressure_for_async_send_num, config.back_pressure_for_async_send_size)
         self._clock = clock
-        self._guard = threading.Lock()
+        self._guard = threading.RLock()  # see `refuse_reentry`
         self._is_closed = False
         self._async_send: AsyncSend | None = None
         self._request_reply: RequestReply | None = None
 
     @property
     def async_send(self) -> AsyncSend:
-        """For sends that nobody waits for."""
+        """For sends that nobody waits for; refuses them once it is closed."""
+        if (made := self._async_send) is not None:
+            return made
+        refuse_reentry(self._guard)
         with self._guard:
             self._check_open()
             if self._async_send is None:
@@ -62,6 +66,7 @@ class RunningProducer:
     @property
     def request_reply(self) -> RequestReply:
         """For requests."""
+        refuse_reentry(self._guard)
         with self._guard:
             self._check_open()
             if self._request_reply is None:
