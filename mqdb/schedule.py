@@ -78,8 +78,8 @@ def schedule_of(message: _WithProperties) -> Schedule | None:
 def schedule_properties(delay_level: int, delay: timedelta | None, deliver_at: datetime | int | None) -> dict[str, str]:
     """The properties that ask for one of these; none for level 0. `deliver_at` may be milliseconds since 1970.
 
-    Raises ScheduleInvalid for more than one of the three, for a datetime without a time zone, and for what no datetime
-    can hold.
+    Raises ScheduleInvalid for more than one of the three, for a datetime without a time zone, for what is no time
+    at all, and for what no datetime can hold.
     """
     given = {"delay_level": delay_level or None, "delay": delay, "deliver_at": deliver_at}
     first, *others = [name for name, value in given.items() if value is not None] or [""]
@@ -137,8 +137,12 @@ def _delay_milliseconds(delay: object) -> int:
 
 
 def _time_milliseconds(time: object) -> object:
-    if not isinstance(time, datetime):
+    if isinstance(time, int) and not isinstance(time, bool):
         return time
+    if not isinstance(time, datetime):
+        raise ScheduleInvalid(
+            "deliver_at", f"{time!r} is {type(time).__name__}; give an aware datetime or whole milliseconds since 1970"
+        )
     if time.tzinfo is None or time.utcoffset() is None:
         raise ScheduleInvalid(
             "deliver_at", f"{time.isoformat()} has no time zone; say which, as datetime.now(UTC) does"

@@ -52,9 +52,16 @@ _MADE_AT: Final = "mqdb_made_at"
 
 
 def settings_of(dsn: str | None, settings: Settings | None) -> Settings:
-    """The settings of a client that was given one, the other or none of the two."""
+    """The settings of a client that was given one, the other or none of the two.
+
+    Raises ParameterInvalid, SettingInvalid.
+    """
     if dsn is not None and settings is not None:
         raise ParameterInvalid("dsn", redact(dsn), "give dsn or settings, not both: the settings hold a dsn")
+    given: object = settings
+    if not isinstance(given, Settings | None):
+        reason = f"is {type(given).__name__}; give Settings, as load_settings() returns them"
+        raise ParameterInvalid("settings", given, reason)
     return settings if settings is not None else load_settings(dsn=dsn)
 
 

@@ -115,6 +115,6 @@ def search_offset(connection: Connection, queue_key: int, time: datetime) -> int
         return time_search.offset_of_time(connection, queue_key, time)
 
 
-def _check_time(name: str, time: datetime | None) -> None:
-    if time is None or time.utcoffset() is None:
+def _check_time(name: str, time: object) -> None:
+    if not isinstance(time, datetime) or time.utcoffset() is None:
         raise ParameterInvalid(name, time, "must be a datetime with a time zone")

@@ -1,7 +1,9 @@
 """The lite pull consumer: what polls return, what is committed, seek and pause."""
 
 import time
-from datetime import timedelta
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import Connection, text
@@ -216,6 +218,12 @@ def test_a_commit_of_what_cannot_be_is_refused(broker: Connection, lite: Lite) -
         consumer.commit({queue_of(0): -1})
     with pytest.raises(IllegalState, match=r"orders@broker-a:7 is not assigned"):
         consumer.commit({queue_of(7): 1})
+    for wrong in ([queue_of(0)], queue_of(0), 5):
+        given: Any = wrong
+        with pytest.raises(
+            ParameterInvalid, match=r"offsets = .*; give a dict of MessageQueues and their next offsets"
+        ):
+            consumer.commit(given)
 
 
 def test_a_shutdown_commits_what_was_done_before_the_last_poll(broker: Connection, lite: Lite) -> None:
@@ -301,7 +309,7 @@ def test_seek_keeps_within_what_the_queue_holds(broker: Connection, lite: Lite) 
     broker.execute(text("UPDATE mqdb.queue SET base_offset = 10"))
     consumer = lite("orders")
 
-    for offset in (9, 31, -1, "12"):
+    for offset in (9, 31, -1, "12", 12.0, None):
         with pytest.raises(ParameterInvalid, match=r"from the min offset 10 to the max offset 30 of queue orders@"):
             consumer.seek(queue_of(0), offset)  # type: ignore[arg-type]
     consumer.seek(queue_of(0), 30)
@@ -323,6 +331,37 @@ def test_seek_in_a_queue_that_is_not_assigned_is_refused(broker: Connection, lit
         consumer.seek(queue_of(0, "nothing"), 0)
     with pytest.raises(ParameterInvalid, match="brokers of the settings: broker-a"):
         consumer.seek(queue_of(0, broker_name="broker-z"), 0)
+
+
+@pytest.mark.parametrize("wrong", ["orders", 1, None, ("orders", "broker-a", 0)], ids=["text", "int", "None", "tuple"])
+def test_what_is_no_queue_is_refused_wherever_one_is_asked_for(broker: Connection, lite: Lite, wrong: Any) -> None:
+    fill(broker)
+    consumer = lite("orders")
+
+    uses: list[Callable[[], object]] = [
+        lambda: consumer.seek(wrong, 0),
+        lambda: consumer.seek_to_begin(wrong),
+        lambda: consumer.seek_to_end(wrong),
+        lambda: consumer.committed(wrong),
+        lambda: consumer.offset_for_timestamp(wrong, datetime.now(UTC)),
+        lambda: consumer.pause([queue_of(0), wrong]),
+        lambda: consumer.commit({queue_of(0): 5, wrong: 1}),
+    ]
+    for use in uses:
+        with pytest.raises(ParameterInvalid, match=r"queue = .*; give a MessageQueue"):
+            use()
+    assert consumer.committed(queue_of(0)) in (None, 0)
+    assert polled(consumer, 30) == numbers(0, 30)
+
+
+def test_a_truth_is_no_offset(broker: Connection, lite: Lite) -> None:
+    fill(broker)
+    consumer = lite("orders")
+
+    with pytest.raises(ParameterInvalid, match="offset = True: must be a whole number from the min offset"):
+        consumer.seek(queue_of(0), True)
+    with pytest.raises(ParameterInvalid, match="offset = True: must be a whole number, 0 or more"):
+        consumer.commit({queue_of(0): True})
 
 
 def test_a_seek_back_is_committed_and_outlives_a_restart(broker: Connection, lite: Lite) -> None:

@@ -201,6 +201,14 @@ def test_a_sharding_key_that_is_no_text_is_refused(database: Database, producer:
     assert rows(database, "SELECT 1 FROM mqdb.topic WHERE topic = 'orders'") == []
 
 
+@pytest.mark.parametrize("way", ["send", "send_async", "send_oneway"])
+def test_an_argument_without_a_selector_is_refused(database: Database, producer: Producer, way: str) -> None:
+    with pytest.raises(ParameterInvalid, match="selector_argument = 5: there is no selector that would take it"):
+        getattr(producer, way)(Message("orders", "x"), selector_argument=5)
+
+    assert stored(database) == 0
+
+
 @pytest.mark.parametrize("perm", [0, 4])
 def test_a_topic_without_write_permission_is_refused(database: Database, producer: Producer, perm: int) -> None:
     connection = database.connect()

@@ -1,6 +1,8 @@
 """What a lite pull consumer refuses before it connects anywhere."""
 
+import inspect
 from datetime import UTC, datetime, timedelta
+from types import NoneType
 from typing import Any
 
 import pytest
@@ -65,8 +67,79 @@ def test_a_poll_may_wait_for_nothing_but_not_for_less() -> None:
 def test_a_time_to_start_from_knows_its_zone() -> None:
     consumer(consume_timestamp=datetime(2024, 1, 1, tzinfo=UTC))
 
-    with pytest.raises(ParameterInvalid, match="must be aware"):
-        consumer(consume_timestamp=datetime(2024, 1, 1))  # noqa: DTZ001
+    for wrong in (datetime(2024, 1, 1), "20240101"):  # noqa: DTZ001
+        with pytest.raises(ParameterInvalid, match="must be a datetime with a time zone, such as"):
+            consumer(consume_timestamp=wrong)
+
+
+#: The options that a text, None or a truth is fit for.
+MEANT: dict[str, tuple[type, ...]] = {
+    "auto_commit": (bool,),
+    "consume_timestamp": (NoneType,),
+    "instance_name": (str,),
+}
+
+
+@pytest.mark.parametrize(
+    "name", sorted({*inspect.signature(LitePullConsumer).parameters} - {"group", "dsn", "settings"})
+)
+def test_no_option_takes_what_is_of_another_type(name: str) -> None:
+    for wrong in ("no", None, 1.5, True, object(), b"x"):
+        if not isinstance(wrong, MEANT.get(name, ())):
+            with pytest.raises(ParameterInvalid) as caught:
+                consumer("readers", **{name: wrong})
+            assert (caught.value.name, caught.value.value) == (name, wrong)
+
+
+def test_a_start_and_a_truth_are_not_their_names() -> None:
+    with pytest.raises(ParameterInvalid, match=r"'first': must be ConsumeFromWhere\.LAST_OFFSET, "):
+        consumer(consume_from_where="first")
+    with pytest.raises(ParameterInvalid, match="auto_commit = 'no': must be True or False"):
+        consumer(auto_commit="no")
+
+
+NO_QUEUE: dict[str, tuple[Any, str]] = {
+    "number": (1, "is int; give a MessageQueue"),
+    "text": ("orders", "is str; give a MessageQueue"),
+    "nothing": (None, "is NoneType; give a MessageQueue"),
+    "number as text": (MessageQueue("orders", "broker-a", "0"), "its number is str, not int"),  # type: ignore[arg-type]
+    "truth as number": (MessageQueue("orders", "broker-a", True), "its number is bool, not int"),
+    "broker as list": (MessageQueue("orders", ["broker-a"], 0), "its broker is list, not str"),  # type: ignore[arg-type]
+    "topic as number": (MessageQueue(5, "broker-a", 0), "its topic is int, not str"),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("case", NO_QUEUE)
+def test_what_is_no_queue_is_refused_in_a_list_of_them(case: str) -> None:
+    wrong, words = NO_QUEUE[case]
+    reader = consumer()
+
+    for use in (reader.assign, reader.pause, reader.resume):
+        with pytest.raises(ParameterInvalid, match=words):
+            use([QUEUE, wrong])
+    assert reader.assignment == ()
+
+
+def test_queues_come_in_a_list() -> None:
+    reader = consumer()
+    alone: Any = QUEUE
+
+    for use in (reader.assign, reader.pause, reader.resume):
+        with pytest.raises(ParameterInvalid, match=r"queues = .*orders@broker-a:0.* is one queue; give a list"):
+            use(alone)
+        for wrong in ("orders", 1, None):
+            given: Any = wrong
+            with pytest.raises(ParameterInvalid, match=r"queues = .*; give a list of MessageQueues"):
+                use(given)
+    reader.assign(queue for queue in [QUEUE])
+    assert reader.assignment == (QUEUE,)
+
+
+def test_a_listener_of_topics_can_be_called_with_a_topic_and_queues() -> None:
+    for wrong in ("listener", None, lambda topic: None):
+        given: Any = wrong
+        with pytest.raises(ParameterInvalid, match=r"listener = .* must be a callable that takes \(topic, queues\)"):
+            consumer().register_topic_message_queue_change_listener("orders", given)
 
 
 @pytest.mark.parametrize("group", ["", "a.b", "组", "g" * 121, "DEFAULT_CONSUMER"])

@@ -1,7 +1,10 @@
 """What a push consumer refuses before it connects anywhere."""
 
+import inspect
 from datetime import datetime, timedelta
 from functools import partial
+from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import pytest
@@ -14,7 +17,9 @@ from mqdb.errors import (
     SelectorSyntaxError,
     TagExpressionInvalid,
 )
+from mqdb.group import ConsumeFromWhere, MessageModel
 from mqdb.message import ReceivedMessage
+from mqdb.rebalance import allocate_by_config
 from mqdb_client import ConsumeConcurrentlyStatus, MessageSelector, PushConsumer
 
 DSN = "postgresql://mqdb@127.0.0.1:1/nowhere"
@@ -87,9 +92,107 @@ def test_durations_within_limits(name: str, shortest: timedelta, longest: timede
             consumer("readers", **{name: wrong})
 
 
-def test_a_timestamp_without_a_zone_is_refused() -> None:
-    with pytest.raises(ParameterInvalid, match="must be aware"):
-        consumer("readers", consume_timestamp=datetime(2024, 1, 1))  # noqa: DTZ001 - that is the mistake
+#: The options that a text or None is fit for.
+MEANT: dict[str, tuple[type, ...]] = {
+    "consume_timestamp": (NoneType,),
+    "instance_name": (str,),
+    "local_offset_directory": (str, NoneType),
+}
+
+
+@pytest.mark.parametrize("name", sorted({*inspect.signature(PushConsumer).parameters} - {"group", "dsn", "settings"}))
+def test_no_option_takes_what_is_of_another_type(name: str) -> None:
+    for wrong in ("no", None, 1.5, True, object(), b"x"):
+        if not isinstance(wrong, MEANT.get(name, ())):
+            with pytest.raises(ParameterInvalid) as caught:
+                consumer("readers", **{name: wrong})
+            assert (caught.value.name, caught.value.value) == (name, wrong)
+
+
+WHERE = "ConsumeFromWhere.LAST_OFFSET, ConsumeFromWhere.FIRST_OFFSET or ConsumeFromWhere.TIMESTAMP"
+
+
+@pytest.mark.parametrize("name", ["LAST_OFFSET", "TIMESTAMP", "CONSUME_FROM_FIRST_OFFSET", 3])
+def test_a_start_is_a_member_of_the_enum_and_not_its_name(name: object) -> None:
+    for member in ConsumeFromWhere:
+        consumer(consume_from_where=member)
+
+    with pytest.raises(ParameterInvalid) as caught:
+        consumer(consume_from_where=name)
+    assert str(caught.value) == f"consume_from_where = {name!r}: must be {WHERE}"
+
+
+def test_a_message_model_is_a_member_of_the_enum_and_not_its_name() -> None:
+    for member in MessageModel:
+        consumer(message_model=member)
+
+    with pytest.raises(ParameterInvalid, match=r"'BROADCASTING': must be MessageModel\.CLUSTERING or MessageModel\.B"):
+        consumer(message_model="BROADCASTING")
+
+
+@pytest.mark.parametrize("time", ["20200101", datetime(2024, 1, 1), 0], ids=["text", "naive", "number"])  # noqa: DTZ001
+def test_a_time_to_start_from_knows_its_zone(time: object) -> None:
+    with pytest.raises(ParameterInvalid, match=r"consume_timestamp = .*: must be a datetime with a time zone, such as"):
+        consumer("readers", consume_timestamp=time)
+
+
+def test_the_directory_of_local_offsets_is_a_path_or_a_text() -> None:
+    for path in ("/x", "x/y", Path("/x"), None):
+        consumer(local_offset_directory=path)
+
+    for wrong in ("", "a\0b", 5, b"/x"):
+        with pytest.raises(ParameterInvalid, match=r"local_offset_directory = .* must be the path of a directory"):
+            consumer(local_offset_directory=wrong)
+
+
+def test_a_strategy_can_be_called_with_the_four_arguments() -> None:
+    def with_more(group: str, client_id: str, queues: Any, ids: Any, more: int = 0) -> list[Any]:
+        return []
+
+    strategies: list[Any] = [with_more, allocate_by_config([]), lambda *arguments: [], partial(with_more, more=1)]
+    for strategy in strategies:
+        consumer(allocate_message_queue_strategy=strategy)
+
+    # The last one is not a strategy, it makes one.
+    for wrong in ("averagely", lambda queues, client_ids: queues, allocate_by_config):
+        with pytest.raises(
+            ParameterInvalid, match=r"must be a callable that takes \(group, client_id, queues, client_ids"
+        ):
+            consumer(allocate_message_queue_strategy=wrong)
+
+
+@pytest.mark.parametrize("name", ["orderly", "transactional"])
+def test_how_a_listener_wants_its_messages_is_true_or_false(name: str) -> None:
+    for wrong in ("no", 1, None):
+        options: dict[str, Any] = {name: wrong}
+        with pytest.raises(ParameterInvalid, match=f"{name} = .*: must be True or False"):
+            consumer().register_listener(listener, **options)
+
+
+def test_a_listener_that_is_no_callable_is_refused() -> None:
+    for wrong in ("listener", None, 5):
+        given: Any = wrong
+        with pytest.raises(ParameterInvalid, match=r"is no callable; it must take \(messages\) or"):
+            consumer().register_listener(given)
+
+
+def test_a_version_of_subscriptions_is_a_whole_number() -> None:
+    reader = consumer()
+
+    for wrong in ("2", 1.5, True):
+        given: Any = wrong
+        with pytest.raises(ParameterInvalid, match="subscription_version = "):
+            reader.subscribe("orders", version=given)
+    assert reader._subscriptions == {}
+
+
+def test_a_shutdown_with_a_timeout_that_is_none_does_nothing() -> None:
+    reader = consumer()
+    seconds: Any = 5
+
+    with pytest.raises(ParameterInvalid, match="timeout = 5: must be a timedelta, or None"):
+        reader.shutdown(seconds)
+    reader.subscribe("orders")
 
 
 @pytest.mark.parametrize(
@@ -192,3 +295,10 @@ def test_dsn_and_settings_exclude_each_other() -> None:
 
     with pytest.raises(ParameterInvalid):
         PushConsumer("readers", DSN, load_settings(dsn=DSN))
+
+
+def test_settings_are_settings() -> None:
+    for wrong in ("mqdb.toml", {"dsn": DSN}):
+        given: Any = wrong
+        with pytest.raises(ParameterInvalid, match=r"give Settings, as load_settings\(\) returns them"):
+            PushConsumer("readers", settings=given)

@@ -1,6 +1,6 @@
 """Schedules: when a message is to be delivered, as its sender and its properties say it."""
 
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -84,8 +84,10 @@ def test_a_schedule_stays_with_other_system_properties() -> None:
 
 BAD_SCHEDULES: dict[str, tuple[dict[str, Any], str]] = {
     "naive datetime": ({"deliver_at": datetime(2026, 7, 14)}, "no time zone"),  # noqa: DTZ001
-    "text as time": ({"deliver_at": "noon"}, "'noon' is no whole number"),
-    "float as time": ({"deliver_at": 1.5}, "1.5 is no whole number"),
+    "text as time": ({"deliver_at": "noon"}, "'noon' is str; give an aware datetime or whole milliseconds since 1970"),
+    "float as time": ({"deliver_at": 1.5}, "1.5 is float; give an aware datetime or whole milliseconds"),
+    "date as time": ({"deliver_at": date(2026, 7, 14)}, "is date; give an aware datetime"),
+    "truth as time": ({"deliver_at": True}, "True is bool; give an aware datetime"),
     "time too far": ({"deliver_at": MAX_MILLISECONDS + 1}, "is too far"),
     "seconds as delay": ({"delay": 90}, "90 is int, not a timedelta"),
     "delay too long": ({"delay": timedelta.max}, "is too far"),

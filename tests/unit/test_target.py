@@ -32,6 +32,10 @@ def test_one_wish_is_the_target() -> None:
         ({"queue": MessageQueue("orders", "broker-a", ONE)}, "queue = .* its number is str, not int"),
         ({"queue": MessageQueue("others", "broker-a", 1)}, "queue = .* goes to topic 'orders'"),
         ({"selector": "random"}, "selector = .* give a callable"),
+        ({"argument": 5}, "selector_argument = 5: there is no selector that would take it"),
+        ({"argument": 0}, "selector_argument = 0: there is no selector"),
+        ({"sharding_key": "north", "argument": 5}, "selector_argument = 5: there is no selector"),
+        ({"queue": QUEUE, "argument": 5}, "selector_argument = 5: there is no selector"),
         ({"sharding_key": "north", "queue": QUEUE}, "queue = .* sharding_key chooses the queue already"),
     ],
 )

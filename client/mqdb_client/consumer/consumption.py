@@ -47,6 +47,7 @@ from mqdb_client.consumer.offset_store import BrokerOffsetStore, Lease, OffsetSt
 from mqdb_client.consumer.process_queue import FlowLimits, ProcessQueue
 from mqdb_client.consumer.transactional_offset_store import TransactionalOffsetStore
 from mqdb_client.instance import ClientInstance
+from mqdb_client.options import FLAG
 
 #: Before the start, where nobody says when. Source: DefaultMQPushConsumer.consumeTimestamp.
 LOOK_BACK: Final = timedelta(minutes=30)
@@ -63,6 +64,8 @@ class Consumption:
     transactional: bool = False
 
     def __post_init__(self) -> None:
+        FLAG.check("orderly", self.orderly)
+        FLAG.check("transactional", self.transactional)
         takes_context(self.listener, self._plain_arguments)
 
     @property

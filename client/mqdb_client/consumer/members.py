@@ -67,7 +67,7 @@ class Members:
         if config.message_model is MessageModel.BROADCASTING:
             address = cluster.instances[0].address
             directory = offsets_directory(home, address, config.instance_name, config.group)
-            self._local_offsets = LocalOffsets(config.local_offset_directory or directory)
+            self._local_offsets = LocalOffsets(Path(config.local_offset_directory or directory))
         else:
             filters = self._with_retries(filters)
         self._consumption = consumption

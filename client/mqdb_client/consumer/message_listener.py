@@ -88,6 +88,10 @@ def takes_context(listener: Callable[..., Any], plain: int = 1) -> bool:
     if any(map(inspect.iscoroutinefunction, (listener, type(listener).__call__))):
         reason = "is asynchronous; give a function that returns when the messages are consumed"
         raise ParameterInvalid("listener", listener, reason)
+    arguments = "messages, connection" if plain == 2 else "messages"
+    reason = f"must take ({arguments}) or ({arguments}, context)"
+    if not callable(listener):
+        raise ParameterInvalid("listener", listener, f"is no callable; it {reason}")
     try:
         parameters = inspect.signature(listener).parameters.values()
     except (TypeError, ValueError):  # some callables written in C do not say
@@ -97,8 +101,7 @@ def takes_context(listener: Callable[..., Any], plain: int = 1) -> bool:
     positional = [parameter for parameter in parameters if parameter.kind in _KINDS]
     needed = sum(parameter.default is parameter.empty for parameter in positional)
     if needed > plain + 1 or len(positional) < plain:
-        arguments = "messages, connection" if plain == 2 else "messages"
-        raise ParameterInvalid("listener", listener, f"must take ({arguments}) or ({arguments}, context)")
+        raise ParameterInvalid("listener", listener, reason)
     return needed > plain
 
 

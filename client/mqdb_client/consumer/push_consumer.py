@@ -31,8 +31,10 @@ from mqdb_client.consumer.message_listener import (
 from mqdb_client.consumer.message_selector import MessageSelector, filter_of
 from mqdb_client.consumer.stop_signals import on_stop_signal
 from mqdb_client.instance import DEFAULT_INSTANCE_NAME, settings_of
+from mqdb_client.options import Rule
 
 _SIGNAL_SECONDS: Final = 0.1
+_TIMEOUT: Final = Rule(lambda value: isinstance(value, timedelta | None), "must be a timedelta, or None")
 
 
 class _State(Enum):
@@ -66,7 +68,7 @@ class PushConsumer:
         consume_timestamp: datetime | None = None,
         message_model: MessageModel = MessageModel.CLUSTERING,
         instance_name: str = DEFAULT_INSTANCE_NAME,
-        local_offset_directory: Path | None = None,
+        local_offset_directory: str | Path | None = None,
         allocate_message_queue_strategy: AllocationStrategy[Any] = allocate_averagely,
         subscription_version: int = 0,
         consume_thread_nums: int = 20,
@@ -258,8 +260,10 @@ class PushConsumer:
         """Leave the group: nothing more is started, running listeners return, offsets are committed.
 
         After `timeout` it does not wait for listeners any longer; what they have in hand goes to another member.
-        Before the start, and again: nothing happens. Raises IllegalState in a listener, for which it would wait.
+        Before the start, and again: nothing happens. Raises IllegalState in a listener, for which it would wait;
+        ParameterInvalid for a timeout that is no timedelta, and goes on then.
         """
+        _TIMEOUT.check("timeout", timeout)
         members = self._members
         if members is not None and members.is_listening_thread():
             raise IllegalState(str(self), "waiting for this listener; call shutdown() in another thread")

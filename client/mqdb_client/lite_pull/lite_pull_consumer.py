@@ -29,8 +29,11 @@ from mqdb_client.lite_pull.config import LitePullConsumerConfig, check_poll_time
 from mqdb_client.lite_pull.members import LitePullMembers
 from mqdb_client.lite_pull.topic_queues import QueuePlace, TopicQueues
 from mqdb_client.lite_pull.topic_watch import TopicMessageQueueChangeListener, TopicWatch
+from mqdb_client.options import is_whole, takes
+from mqdb_client.queue_argument import check_queue, queues_of
 
 _ANY: Final = Ends(0, 2**63 - 1)
+_TOPIC_LISTENER: Final = takes("topic", "queues")
 
 
 class _State(Enum):
@@ -173,10 +176,10 @@ class LitePullConsumer:
         """Read these queues and no others, where the group has come to in each; also while it runs.
 
         What is in hand of a queue that was assigned before and is again stays.
-        Raises TagExpressionInvalid; ParameterInvalid for a queue of a broker that the settings do not name;
-        IllegalState after `subscribe`, and after shutdown; FilterDisabled when it runs.
+        Raises TagExpressionInvalid, NameInvalid; ParameterInvalid for what is no queue, and for a queue of a broker
+        that the settings do not name; IllegalState after `subscribe`, and after shutdown; FilterDisabled when it runs.
         """
-        wanted, message_filter = frozenset(queues), filter_of(expression)
+        wanted, message_filter = frozenset(queues_of(queues)), filter_of(expression)
         for queue in wanted:
             check_topic_name(queue.topic)
         with self._lifecycle:
@@ -209,9 +212,10 @@ class LitePullConsumer:
         """Have `listener(topic, queues)` called when the queues of a topic have become others.
 
         They are looked at every `topic_metadata_check_interval`, in a thread of their own. One listener a topic: the
-        last one counts. Raises NameInvalid.
+        last one counts. Raises NameInvalid, ParameterInvalid.
         """
         check_topic_name(topic)
+        _TOPIC_LISTENER.check("listener", listener)
         with self._lifecycle:
             self._topic_listeners[topic] = listener
             if self._running is not None:
@@ -238,12 +242,15 @@ class LitePullConsumer:
         """Return nothing of these queues until `resume`, also not what is in hand.
 
         Queues that are not assigned are left out, and a queue that rebalance moves away and back is not paused.
+        Raises ParameterInvalid for what are no queues, IllegalState when it does not run.
         """
-        self._require_running().buffer.pause(list(queues))
+        given = queues_of(queues)
+        self._require_running().buffer.pause(given)
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
-        """Go on after `pause`."""
-        self._require_running().buffer.resume(list(queues))
+        """Go on after `pause`. Raises what `pause` raises."""
+        given = queues_of(queues)
+        self._require_running().buffer.resume(given)
 
     # -- offsets ----------------------------------------------------------------------------------
 
@@ -285,8 +292,8 @@ class LitePullConsumer:
     def committed(self, queue: MessageQueue) -> int | None:
         """The next offset of the group in any queue, as its broker has it; None where it has none.
 
-        Raises ParameterInvalid for a queue of a broker that the settings do not name, RouteNotFound, QueueNotFound;
-        BrokerUnavailable and its kin; IllegalState when it does not run.
+        Raises ParameterInvalid for what is no queue, and for a queue of a broker that the settings do not name;
+        RouteNotFound, QueueNotFound; BrokerUnavailable and its kin; IllegalState when it does not run.
         """
         instance, queue_key = self._require_running().topics.place(queue)
         with instance.connect() as connection:
@@ -297,14 +304,12 @@ class LitePullConsumer:
 
         An offset may lie before the one that is stored; an automatic commit takes its place when polls are beyond it.
         Raises QueueLost when another member has taken a queue, QueueOwned when the queue was assigned and a member
-        owns it; ParameterInvalid for an offset that is none, IllegalState for a queue that is not assigned;
+        owns it; ParameterInvalid for a queue or an offset that is none, IllegalState for a queue that is not assigned;
         BrokerUnavailable and its kin. What can be committed is committed all the same.
         """
         running = self._require_running()
         if offsets is not None:
-            for offset in offsets.values():
-                if not _is_offset(offset, _ANY):
-                    raise ParameterInvalid("offset", offset, "must be a whole number, 0 or more")
+            _check_offsets(offsets)
             running.members.commit(running.buffer.agree_on(offsets))
             return
         handed = running.buffer.handed
@@ -379,8 +384,18 @@ class LitePullConsumer:
         return f"LitePullConsumer(group={self.group!r})"
 
 
+def _check_offsets(offsets: object) -> None:
+    if not isinstance(offsets, Mapping):
+        reason = f"is {type(offsets).__name__}; give a dict of MessageQueues and their next offsets"
+        raise ParameterInvalid("offsets", offsets, reason)
+    for queue, offset in offsets.items():
+        check_queue(queue)
+        if not _is_offset(offset, _ANY):
+            raise ParameterInvalid("offset", offset, "must be a whole number, 0 or more")
+
+
 def _is_offset(offset: object, ends: Ends) -> bool:
-    return isinstance(offset, int) and ends.min_offset <= offset <= ends.max_offset
+    return is_whole(offset) and ends.min_offset <= offset <= ends.max_offset
 
 
 def _ends(place: QueuePlace, queue: MessageQueue) -> Ends:

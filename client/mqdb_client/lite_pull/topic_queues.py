@@ -7,6 +7,7 @@ from mqdb.message import MessageQueue
 from mqdb.store.topics import TopicRoute
 from mqdb_client.cluster import Cluster
 from mqdb_client.instance import ClientInstance
+from mqdb_client.queue_argument import check_queue
 
 
 class QueuePlace(NamedTuple):
@@ -50,7 +51,12 @@ class TopicQueues:
         )
 
     def place(self, queue: MessageQueue) -> QueuePlace:
-        """Where a queue is. Raises what `check_broker` raises, RouteNotFound, QueueNotFound; BrokerUnavailable."""
+        """Where a queue is.
+
+        Raises ParameterInvalid for what is no queue, what `check_broker` raises, RouteNotFound, QueueNotFound;
+        BrokerUnavailable.
+        """
+        check_queue(queue)
         self.check_broker(queue)
         instance = self._instances[queue.broker_name]
         route = _ask(instance, queue.topic)

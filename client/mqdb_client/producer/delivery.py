@@ -12,6 +12,7 @@ from mqdb.message import Message, MessageQueue, SendResult
 from mqdb.unique_id import UniqueIdGenerator, format_unique_id
 from mqdb_client.producer.placement import Placement
 from mqdb_client.producer_hooks import SendMode
+from mqdb_client.queue_argument import check_queue
 from mqdb_client.queue_selector import MessageQueueSelector, check_sharding_key
 
 
@@ -35,9 +36,15 @@ def target_of(
     selector: MessageQueueSelector | None = None,
     argument: object = None,
 ) -> Target:
-    """The target by what a caller gives. Raises ParameterInvalid unless at most one of the three chooses the queue."""
-    if sharding_key is None and queue is None and selector is None:
+    """The target by what a caller gives.
+
+    Raises ParameterInvalid unless at most one of the three chooses the queue, and for an argument without a selector.
+    """
+    if sharding_key is None and queue is None and selector is None and argument is None:
         return ANYWHERE
+    if argument is not None and selector is None:
+        reason = "there is no selector that would take it; give one, or leave it out"
+        raise ParameterInvalid("selector_argument", argument, reason)
     check_sharding_key(sharding_key)
     if queue is not None:
         _check_queue(queue, message)
@@ -50,12 +57,8 @@ def target_of(
     return Target(sharding_key, queue, selector, argument)
 
 
-def _check_queue(queue: object, message: object) -> None:
-    if not isinstance(queue, MessageQueue):
-        raise ParameterInvalid("queue", queue, f"is {type(queue).__name__}; give a MessageQueue")
-    queue_id: object = queue.queue_id
-    if not isinstance(queue_id, int):
-        raise ParameterInvalid("queue", str(queue), f"its number is {type(queue_id).__name__}, not int")
+def _check_queue(queue: MessageQueue, message: object) -> None:
+    check_queue(queue)
     if isinstance(message, Message) and queue.topic != message.topic:
         raise ParameterInvalid("queue", str(queue), f"the message goes to topic {message.topic!r}")
 

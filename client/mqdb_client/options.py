@@ -1,0 +1,121 @@
+"""Options: the rules for what a client can be told, written beside the options.
+
+    pull_batch_size: Annotated[int, whole(1, 1_024)]
+    auto_commit: Annotated[bool, FLAG]
+
+A configuration is held to them when it is made. Without a rule a wrong type shows up late and elsewhere, or never:
+"no" counts as True, and a text that reads like a member of an enum is none of its members.
+"""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import fields
+from datetime import datetime, timedelta
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeGuard, get_args
+
+from mqdb.dsn import is_broker_name
+from mqdb.errors import ParameterInvalid
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+
+class Rule(NamedTuple):
+    """What a value must be."""
+
+    allows: Callable[[Any], bool]
+    #: What to give instead.
+    reason: str
+
+    def check(self, name: str, value: object) -> None:
+        """Raise ParameterInvalid unless the value is allowed."""
+        if not self.allows(value):
+            raise ParameterInvalid(name, value, self.reason)
+
+
+def check_options(config: "DataclassInstance") -> None:
+    """Hold all options of a configuration to the rules in their annotations. Raises ParameterInvalid for the first."""
+    for option in fields(config):
+        for rule in get_args(option.type)[1:]:
+            if isinstance(rule, Rule):
+                rule.check(option.name, getattr(config, option.name))
+
+
+def is_whole(value: object) -> TypeGuard[int]:
+    """Whether it is a whole number. True and False, which Python counts among them, are none."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def whole(lowest: int, highest: int) -> Rule:
+    """A whole number within these limits."""
+    reason = f"must be a whole number from {lowest:,} to {highest:,}"
+    return Rule(lambda value: is_whole(value) and lowest <= value <= highest, reason)
+
+
+def whole_or_unlimited(lowest: int, highest: int) -> Rule:
+    """The same, or -1."""
+    limited = whole(lowest, highest)
+    return Rule(lambda value: limited.allows(value) or (is_whole(value) and value == -1), f"{limited.reason}, or -1")
+
+
+def duration(lowest: timedelta, highest: timedelta = timedelta.max) -> Rule:
+    """A timedelta within these limits."""
+    limits = f"from {lowest} to {highest}" if highest < timedelta.max else f"of {lowest} at least"
+    reason = f"must be a timedelta {limits}"
+    return Rule(lambda value: isinstance(value, timedelta) and lowest <= value <= highest, reason)
+
+
+def one_of(kind: type[Enum]) -> Rule:
+    """A member of an enum; its name as text is none."""
+    *others, last = (f"{kind.__name__}.{member.name}" for member in kind)
+    return Rule(lambda value: isinstance(value, kind), f"must be {', '.join(others)} or {last}")
+
+
+def takes(*arguments: str, example: str = "") -> Rule:
+    """A callable to which these arguments can be given, by position."""
+    reason = f"must be a callable that takes ({', '.join(arguments)})"
+    return Rule(lambda value: _can_take(value, len(arguments)), f"{reason}, such as {example}" if example else reason)
+
+
+def _can_take(value: object, count: int) -> bool:
+    if not callable(value):
+        return False
+    try:
+        signature = inspect.signature(value)
+    except (TypeError, ValueError):  # some callables written in C do not say
+        return True
+    try:
+        signature.bind(*range(count))
+    except TypeError:
+        return False
+    return True
+
+
+def or_none(rule: Rule) -> Rule:
+    """What the rule allows, or None."""
+    return Rule(lambda value: value is None or rule.allows(value), f"{rule.reason}, or None")
+
+
+FLAG: Final = Rule(lambda value: isinstance(value, bool), "must be True or False")
+
+DURATION: Final = Rule(
+    lambda value: isinstance(value, timedelta) and value > timedelta(0), "must be a timedelta of more than 0"
+)
+
+AWARE_TIME: Final = Rule(
+    lambda value: isinstance(value, datetime) and value.utcoffset() is not None,
+    "must be a datetime with a time zone, such as datetime(2024, 1, 1, tzinfo=UTC)",
+)
+
+#: No system takes the character NUL in a path. An empty text would be the working directory.
+PATH: Final = Rule(
+    lambda value: isinstance(value, Path) or (isinstance(value, str) and value != "" and "\0" not in value),
+    "must be the path of a directory, a text or a Path",
+)
+
+INSTANCE_NAME: Final = Rule(is_broker_name, "use letters, digits, and _ . @ - after the first")
+
+#: Of queues to the members of a group.
+STRATEGY: Final = takes("group", "client_id", "queues", "client_ids", example="allocate_averagely")
