@@ -310,8 +310,10 @@ class TopicExists(MqdbError, code=ResponseCode.TOPIC_EXIST_ALREADY):
         self.topic = topic
 
     def __str__(self) -> str:
+        name = shlex.quote(self.topic)
         return (
-            f"topic {self.topic!r} exists already with other settings; see: mqdb topic show {shlex.quote(self.topic)}"
+            f"topic {self.topic!r} exists already with other settings; see: mqdb topic show {name}; "
+            f"change them with: mqdb topic set {name}"
         )
 
 

@@ -1,16 +1,18 @@
 """Admin: create, change, delete and look at topics. RocketMQ: AdminBrokerProcessor, mqadmin."""
 
+from dataclasses import replace
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
 
-from mqdb.errors import NameInvalid, TopicExists, TopicNotFound
+from mqdb.broker.query import broker_info
+from mqdb.errors import NameInvalid, ParameterInvalid, TopicExists, TopicNotFound
 from mqdb.store import consumer_offsets, queues, topics
 from mqdb.store.consumer_offsets import Progress
 from mqdb.store.engine import target_of, transaction, translated
 from mqdb.store.topics import TopicRoute
-from mqdb.topic import TopicConfig, is_system_topic
+from mqdb.topic import MessageType, TopicConfig, is_system_topic, reply_topic
 
 
 class QueueStats(NamedTuple):
@@ -20,6 +22,14 @@ class QueueStats(NamedTuple):
     min_offset: int
     max_offset: int
     last_store_time: datetime | None
+
+
+class Unread(NamedTuple):
+    """How many messages of a queue that is no longer read a group has not consumed; None where there is no group."""
+
+    queue_id: int
+    group: str | None
+    messages: int
 
 
 def create_topic(connection: Connection, config: TopicConfig) -> TopicRoute:
@@ -36,13 +46,42 @@ def create_topic(connection: Connection, config: TopicConfig) -> TopicRoute:
     return route
 
 
-def update_topic(connection: Connection, config: TopicConfig) -> TopicRoute:
-    """Replace the settings of a topic; queues are added, never taken away. Raises TopicNotFound, NameInvalid."""
-    _check_not_system(config.name)
+def update_topic(
+    connection: Connection,
+    name: str,
+    *,
+    read_queue_nums: int | None = None,
+    write_queue_nums: int | None = None,
+    perm: int | None = None,
+    order: bool | None = None,
+    message_type: MessageType | None = None,
+) -> TopicRoute:
+    """Change those settings of a topic that are given.
+
+    Queues are added, never taken away: fewer only means that producers choose from fewer, or that consumers read
+    fewer. What lies in the others stays, and they come back with their offsets. RocketMQ allows to read fewer than
+    are written; `unread_messages` says what that hides.
+    Raises TopicNotFound; ParameterInvalid for a value out of bounds, and when none is given; NameInvalid for a topic
+    of the broker, which the one that brings replies is too.
+    """
+    given = {
+        "read_queue_nums": read_queue_nums,
+        "write_queue_nums": write_queue_nums,
+        "perm": perm,
+        "order": order,
+        "message_type": message_type,
+    }
+    changes: dict[str, Any] = {setting: value for setting, value in given.items() if value is not None}
+    if not changes:
+        raise ParameterInvalid("topic", name, f"nothing to change is given; it has {', '.join(given)}")
+    _check_not_system(name)
     with translated(target_of(connection)), transaction(connection):
-        _found(connection, config.name)
-        topics.change(connection, config)
-        return _found(connection, config.name)
+        _check_not_for_replies(connection, name)
+        # Under the lock: of two who each change another setting, both have to last.
+        if not topics.lock(connection, name):
+            raise TopicNotFound(name)
+        topics.change(connection, replace(_found(connection, name).config, **changes))
+        return _found(connection, name)
 
 
 def delete_topic(connection: Connection, name: str) -> bool:
@@ -65,6 +104,27 @@ def topic_stats(connection: Connection, name: str) -> list[QueueStats]:
         return [QueueStats._make(row) for row in queues.stats(connection, route.topic_id)]
 
 
+def unread_messages(connection: Connection, name: str) -> list[Unread]:
+    """The messages in queues that read_queue_nums leaves out, for each group that has not consumed all of them.
+
+    By queue and group. Counted is what is dispatched, and groups that keep their offsets here: no broadcasting ones.
+    Raises TopicNotFound.
+    """
+    with translated(target_of(connection)), transaction(connection):
+        config = _found(connection, name).config
+        left_out = [each for each in topic_stats(connection, name) if each.queue_id >= config.read_queue_nums]
+        progress = group_progress(connection, name) if left_out else []
+    next_offsets = {(each.group, each.queue_id): each.next_offset for each in progress}
+    groups: list[str | None] = [*sorted({each.group for each in progress})] or [None]
+    found = [
+        # A group that has no offset there yet would begin at the min offset: it knows the topic.
+        Unread(queue_id, group, max_offset - max(min_offset, next_offsets.get((group or "", queue_id), 0)))
+        for queue_id, min_offset, max_offset, _ in left_out
+        for group in groups
+    ]
+    return [each for each in found if each.messages > 0]
+
+
 def group_progress(connection: Connection, name: str) -> list[Progress]:
     """Where each group stands on each queue of a topic. Raises TopicNotFound. RocketMQ: consumerProgress."""
     with translated(target_of(connection)):
@@ -81,3 +141,9 @@ def _found(connection: Connection, name: str) -> TopicRoute:
 def _check_not_system(name: str) -> None:
     if is_system_topic(name):
         raise NameInvalid("topic", name, "belongs to the broker; nobody may create, change or delete it")
+
+
+def _check_not_for_replies(connection: Connection, name: str) -> None:
+    # Requesters find its queues when they first ask: what came through another one would never reach them.
+    if name == reply_topic(broker_info(connection).cluster_name):
+        raise NameInvalid("topic", name, "brings replies to requesters, which read the queues that it was made with")

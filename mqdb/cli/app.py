@@ -1,5 +1,6 @@
 """All commands in one place, and what becomes of an error: one line, never a traceback for a user's mistake."""
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -28,6 +29,9 @@ from mqdb.cli.transaction import app as transaction
 from mqdb.errors import MqdbError, SelectorSyntaxError
 
 INTERRUPTED = 128 + 2
+
+#: How a disk refuses what is written to it. The error names no file where that was open already, as ours are not.
+_OUTPUT_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 app = typer.Typer(
     cls=Group,
@@ -88,8 +92,14 @@ def run(arguments: Sequence[str]) -> int:
         code = app(args=list(arguments), prog_name="mqdb", standalone_mode=False)
         sys.stdout.flush()
     except BrokenPipeError:
-        # `mqdb topic list | head -1`. Python would complain once more when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # `mqdb topic list | head -1`.
+        _give_up_output()
+        return 1
+    except OSError as exc:
+        if exc.errno not in _OUTPUT_FULL or exc.filename is not None or os.environ.get("MQDB_DEBUG"):
+            raise
+        _give_up_output()
+        print(f"mqdb: cannot write to standard output: {exc.strerror}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -99,6 +109,11 @@ def run(arguments: Sequence[str]) -> int:
         print(f"mqdb: {_told(exc)}", file=sys.stderr)
         return 1
     return code if isinstance(code, int) else 0
+
+
+def _give_up_output() -> None:
+    """Python would complain once more when it flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _told(error: Exception) -> str:

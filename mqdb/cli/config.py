@@ -23,10 +23,17 @@ def config(
       MQDB_FILE_RESERVED_TIME=30d mqdb config
       mqdb config --config staging.toml --json
     """
-    lines = start(context).lines()
+    settings = start(context)
+    lines = settings.lines()
     if as_json:
-        print(json.dumps({line.name: {"value": line.value, "origin": line.origin} for line in lines}, indent=2))
+        values = {line.name: _plain(getattr(settings, line.name), line.value) for line in lines}
+        print(json.dumps({line.name: {"value": values[line.name], "origin": line.origin} for line in lines}, indent=2))
         return
     from mqdb.cli.console import standard_output, table
 
     standard_output().print(table(("setting", "value", "from"), lines))
+
+
+def _plain(value: object, text: str) -> object:
+    """What JSON has a kind of its own for; all else as one would write it."""
+    return value if value is None or isinstance(value, bool | int | float) else text

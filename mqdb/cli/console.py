@@ -1,16 +1,20 @@
 """What commands print: tables for people, lines for programs, progress for those who watch."""
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from rich import box
-from rich.console import Console
-from rich.markup import escape
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.table import Column, Table
+from rich.text import Text
 
 #: Wide enough for any table of ours: what is no terminal gets each row on one line.
 _NO_TERMINAL_WIDTH = 1000
+
+#: Words of a text that are as short as this are not broken in a table.
+_UNBROKEN_CHARACTERS = 10
 
 
 def standard_output() -> Console:
@@ -23,14 +27,81 @@ def standard_error() -> Console:
     return Console(stderr=True, highlight=False, soft_wrap=True)
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()) -> Table:
-    """A table of plain values; the columns named in `right` hold numbers. None is an empty cell."""
-    made = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+def table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    right: Collection[str] = (),
+    whole: Collection[str] = (),
+    words: Collection[str] = (),
+) -> Table:
+    """A table of plain values; None is an empty cell.
+
+    The columns named in `right` hold numbers. Where the terminal is narrow they and those in `whole` do not fold,
+    those in `words` between words only.
+    """
+    made = _FittingTable(whole={*right, *whole}, words=words)
     for column in columns:
         made.add_column(column, justify="right" if column in right else "left", overflow="fold")
     for row in rows:
-        made.add_row(*("" if value is None else escape(cell(value)) for value in row))
+        made.add_row(*(Text("" if value is None else cell(value)) for value in row))
     return made
+
+
+class _FittingTable(Table):
+    """A table that folds no id and no word of a heading, however narrow the terminal.
+
+    Where that leaves no room for a column, each row becomes a block with a line for each value.
+    """
+
+    def __init__(self, *, whole: Collection[str], words: Collection[str]) -> None:
+        super().__init__(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+        self._whole = whole
+        self._words = words
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        # A blank and the place of a line between two columns, a blank behind the last.
+        room = options.max_width - 2 * len(self.columns) + 1
+        sizes = [self._size(column) for column in self.columns]
+        if sum(least for least, _ in sizes) > room:
+            yield from self._blocks()
+            return
+        most = max((wanted for _, wanted in sizes), default=0)
+        while sum(widths := [max(least, min(wanted, most)) for least, wanted in sizes]) > room:
+            most -= 1
+        for column, width in zip(self.columns, widths, strict=True):
+            column.width = width
+        yield from super().__rich_console__(console, options)
+
+    def _size(self, column: Column) -> tuple[int, int]:
+        """How narrow a column can be, and how wide it wants to be."""
+        heading = Text(str(column.header))
+        cells = [each for each in column.cells if isinstance(each, Text)]
+        wanted = max(_longest_line(each) for each in (heading, *cells))
+        if heading.plain in self._whole:
+            return max(_longest_word(heading), *map(_longest_line, cells), 1), wanted
+        words = max(map(_longest_word, cells), default=0)
+        if heading.plain not in self._words:
+            words = min(words, _UNBROKEN_CHARACTERS)
+        return max(_longest_word(heading), words, 1), wanted
+
+    def _blocks(self) -> RenderResult:
+        for number, row in enumerate(zip(*(column.cells for column in self.columns), strict=True)):
+            block = Table.grid(Column(no_wrap=True), Column(overflow="fold"), padding=(0, 2, 0, 0))
+            for column, value in zip(self.columns, row, strict=True):
+                if str(value):
+                    block.add_row(Text(str(column.header), style="bold"), value)
+            if number:
+                yield Text()
+            yield block
+
+
+def _longest_line(text: Text) -> int:
+    return max((line.cell_len for line in text.split()), default=0)
+
+
+def _longest_word(text: Text) -> int:
+    return max(map(cell_len, text.plain.split()), default=0)
 
 
 def cell(value: object) -> str:

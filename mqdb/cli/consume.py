@@ -65,6 +65,7 @@ def consume(
     output: Annotated[
         OutputFormat, typer.Option("--format", "-f", help="The body, or a JSON object with all fields on each line.")
     ] = OutputFormat.TEXT,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
     exits: Annotated[bool, typer.Option("--exit", "-e", help="End when all that is there has been read.")] = False,
     broker: Annotated[
         str | None,
@@ -76,6 +77,11 @@ def consume(
     Without a group it only reads: nothing is committed, nobody else notices,
     and the messages come in about the order in which they were sent. That is
     of one broker; a group reads from all that the DSN lists.
+
+    The JSON object of a message has topic, broker_name, queue_id, queue_offset,
+    log_pos, message_id, tag, keys, properties, born_time, store_time, born_host,
+    reconsume_times, flag and sys_flag, and the bytes as body, or in base64 as
+    body_base64 where they are not UTF-8.
 
     \b
     [bold]Examples[/bold]
@@ -93,7 +99,7 @@ def consume(
         raise ParameterInvalid("from_offset", from_offset, "a group begins at first or last; leave --group out")
     if group is not None and broker is not None:
         raise ParameterInvalid("broker", broker, "a group reads from all brokers; leave --broker or --group out")
-    write = FORMATS[output]
+    write = FORMATS[OutputFormat.JSON if as_json else output]
 
     def show(message: ReceivedMessage) -> None:
         sys.stdout.buffer.write(write(message))

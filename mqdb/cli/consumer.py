@@ -1,14 +1,12 @@
 """`mqdb consumer list | status | consume`: the consumers that run, and what can be asked of them."""
 
-import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mqdb.cli.connection import Answers, ask_each, chosen_brokers, connected_to
 from mqdb.cli.options import Command, Group, start
-from mqdb.cli.rows import Brokers, Json, Row, of_broker, print_rows, seconds, spoken, table_of
-from mqdb.cli.times import shown_time
+from mqdb.cli.rows import Brokers, Json, Row, in_a_line, json_of, of_broker, print_rows, seconds, spoken, table_of
 from mqdb.errors import ClientOffline, ParameterInvalid
 
 if TYPE_CHECKING:
@@ -77,7 +75,7 @@ def list_(
             "client_id": each.client_id,
             "model": each.message_model,
             "queues": each.queues,
-            "since": shown_time(each.registered_at),
+            "since": each.registered_at,
             "silent_seconds": seconds(each.silent_seconds),
             "language": each.language,
             "version": each.version,
@@ -124,7 +122,7 @@ def status(
     for found in answers.results.values():
         for each in found:
             if as_json:
-                print(json.dumps(each))
+                print(json_of(each))
             else:
                 _print_status(each, stack)
     answers.check()
@@ -152,7 +150,7 @@ def _print_status(described: dict[str, Any], with_stacks: bool) -> None:
 
     tables = {name: value for name, value in described.items() if isinstance(value, list)}
     single = {name: value for name, value in described.items() if name not in (*tables, "client_id")}
-    print(f"{described['client_id']}: {', '.join(f'{spoken(name)} {value}' for name, value in single.items())}")
+    print(f"{described['client_id']}: {in_a_line(single)}")
     for name, rows in tables.items():
         shown = [{column: value for column, value in row.items() if column != "stack"} for row in rows]
         print()

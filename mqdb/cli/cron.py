@@ -8,7 +8,7 @@ import typer
 from mqdb.cli.connection import ask_each, chosen_brokers, connected_to
 from mqdb.cli.options import Command, Group, start
 from mqdb.cli.records import parse_property
-from mqdb.cli.rows import Brokers, Json, Row, of_broker, on, print_rows, yes_or_no
+from mqdb.cli.rows import Brokers, Json, Row, of_broker, on, print_rows
 from mqdb.cli.times import shown_time
 from mqdb.errors import CronNotFound, ParameterInvalid
 from mqdb.message import Message
@@ -164,9 +164,9 @@ def _described(cron: "CronSummary") -> Row:
         "timezone": cron.timezone,
         "topic": cron.topic,
         "catch_up": cron.catch_up,
-        "paused": yes_or_no(cron.is_paused),
-        "next": None if cron.is_paused else shown_time(cron.next_at),
-        "last": shown_time(cron.last_fired_at),
+        "paused": cron.is_paused,
+        "next": None if cron.is_paused else cron.next_at,
+        "last": cron.last_fired_at,
         "sent": cron.sent,
         "skipped": cron.skipped,
     }

@@ -8,7 +8,6 @@ from mqdb.cli.confirm import confirm
 from mqdb.cli.connection import ask_each, chosen_brokers, connected_to
 from mqdb.cli.options import Command, Group, start
 from mqdb.cli.rows import Brokers, Json, Row, Yes, of_broker, on, print_rows, seconds
-from mqdb.cli.times import shown_time
 from mqdb.delay_level import DelayLevels
 from mqdb.errors import NothingLost, ParameterInvalid
 
@@ -74,7 +73,7 @@ def _described(standing: "Standing") -> Row:
     return {
         "delay": None if standing.delay is None else DelayLevels((standing.delay,)).text,
         "waiting": standing.waiting,
-        "next_due": shown_time(standing.due_at),
+        "next_due": standing.due_at,
         "late_seconds": None if late is None else seconds(max(late.total_seconds(), 0.0)),
         "lost_offset": None if lost is None else lost.queue_offset,
         "lost_log_pos": None if lost is None else lost.log_pos or None,

@@ -1,6 +1,5 @@
 """`mqdb group list | show | set | delete | offset`, on all brokers that the settings name."""
 
-import json
 import shlex
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,16 +15,15 @@ from mqdb.cli.rows import (
     Row,
     Yes,
     has_several,
+    in_a_line,
+    json_of,
     of_broker,
     of_part,
     on,
     print_rows,
     seconds,
-    spoken,
     table_of,
-    yes_or_no,
 )
-from mqdb.cli.times import shown_time
 from mqdb.errors import GroupNotFound
 
 if TYPE_CHECKING:
@@ -121,7 +119,7 @@ def show(context: typer.Context, name: GroupName, broker: Brokers = None, as_jso
     ]
     if as_json:
         for each in described:
-            print(json.dumps(each))
+            print(json_of(each))
     elif described:
         _print_group(described)
     answers.check()
@@ -136,12 +134,12 @@ _PARTS = {
 
 def _settings(settings: "GroupSettings") -> Row:
     return {
-        "consume": yes_or_no(settings.consume_enable),
-        "broadcast": yes_or_no(settings.consume_broadcast_enable),
+        "consume": settings.consume_enable,
+        "broadcast": settings.consume_broadcast_enable,
         "retry_queues": settings.retry_queue_nums,
         "retry_max_times": settings.retry_max_times,
         "subscription_version": settings.subscription_version,
-        "created": shown_time(settings.created_at),
+        "created": settings.created_at,
     }
 
 
@@ -156,7 +154,7 @@ def _parts(found: "GroupDetails") -> dict[str, list[Row]]:
                 "client_id": each.client_id,
                 "model": each.message_model,
                 "queues": each.queues,
-                "since": shown_time(each.registered_at),
+                "since": each.registered_at,
                 "silent_seconds": seconds(each.silent_seconds),
                 "language": each.language,
                 "version": each.version,
@@ -173,7 +171,7 @@ def _parts(found: "GroupDetails") -> dict[str, list[Row]]:
                 "lag_seconds": seconds(each.lag_seconds),
                 "owner": each.owner,
                 "epoch": each.epoch,
-                "updated": shown_time(each.updated_at),
+                "updated": each.updated_at,
             }
             for each in found.progress
         ],
@@ -187,9 +185,7 @@ def _print_group(described: list[dict[str, Any]]) -> None:
     console = standard_output()
     for each in described:
         values = {name: value for name, value in each.items() if name != "group" and name not in _PARTS}
-        console.print(
-            f"[bold]{each['group']}[/bold]: {', '.join(f'{spoken(name)} {value}' for name, value in values.items())}"
-        )
+        console.print(f"[bold]{each['group']}[/bold]: {in_a_line(values)}")
     for part, nothing in _PARTS.items():
         rows = of_part(described, part)
         console.print()
@@ -239,7 +235,7 @@ def set_(
                 consume_enable=consume,
                 consume_broadcast_enable=broadcast,
             )
-        now = ", ".join(f"{spoken(setting)} {value}" for setting, value in list(_settings(changed).items())[:4])
+        now = in_a_line(dict(list(_settings(changed).items())[:4]))
         print(f"group {name}{on(settings, one)}: {now}")
 
     ask_each(chosen_brokers(settings, broker), set_on).check()

@@ -10,7 +10,6 @@ from mqdb.cli.connection import Answers, ask_each, chosen_brokers, connected_to
 from mqdb.cli.offset_target import parse_target
 from mqdb.cli.options import Command, Group, start
 from mqdb.cli.rows import Brokers, Json, Row, Yes, of_broker, print_rows
-from mqdb.cli.times import shown_time
 from mqdb.errors import GroupNotFound, MqdbError, TopicNotFound
 
 if TYPE_CHECKING:
@@ -160,7 +159,7 @@ def history(
     answers = ask_each(chosen_brokers(settings, broker), history_on)
     rows: list[Row] = [
         {
-            "changed": shown_time(each.changed_at),
+            "changed": each.changed_at,
             **of_broker(settings, broker_name),
             "topic": each.topic,
             "queue": each.queue_id,

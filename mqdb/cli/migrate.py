@@ -7,7 +7,7 @@ import typer
 
 from mqdb.cli.connection import ask_each
 from mqdb.cli.options import start
-from mqdb.errors import ParameterInvalid, SettingInvalid
+from mqdb.errors import BrokerUnavailable, ParameterInvalid, SettingInvalid
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,6 +54,8 @@ def migrate(
     settings = start(context)
     _check_name(broker_name, settings)
     with ExitStack() as resources:
+        if current:
+            _check_is_there(settings)
         brokers = _brokers(settings, resources)
 
         def migrate_one(broker: "BrokerDsn") -> None:
@@ -82,6 +84,15 @@ def _check_name(broker_name: str | None, settings: "Settings") -> None:
         raise SettingInvalid("broker_name", broker_name, "argument", "use letters, digits, and _ . @ - after the first")
     if len(settings.brokers) > 1:
         raise ParameterInvalid("broker_name", broker_name, "is for one broker; in a list each has its name already")
+
+
+def _check_is_there(settings: "Settings") -> None:
+    """Raises BrokerUnavailable for a home without a database: to look for one must not make it."""
+    from mqdb.embedded.home import Home, data_version
+
+    if not settings.brokers and data_version(Home(settings.home)) is None:
+        reason = "there is no database in this home yet; make one with `mqdb serve`, or set MQDB_DSN"
+        raise BrokerUnavailable(str(settings.home), reason)
 
 
 def _brokers(settings: "Settings", resources: ExitStack) -> "Sequence[BrokerDsn]":

@@ -7,7 +7,7 @@ messages have in common. A missing value gives nothing: no tag, no key, no prope
 import csv
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -104,8 +104,13 @@ def from_text(lines: Iterable[bytes], fixed: Fixed) -> Iterator[Outgoing]:
 
 def from_jsonl(
     lines: Iterable[bytes], fixed: Fixed, columns: Columns, nulls: frozenset[str], source: str
-) -> Iterator[Outgoing]:
-    """Each line is a JSON object, which is the body as it stands unless a column is. Raises InputInvalid."""
+) -> Generator[Outgoing, None, list[str]]:
+    """Each line is a JSON object, which is the body as it stands unless a column is. Raises InputInvalid.
+
+    A record may lack a column. Returns those that all of them lack, which are misspelled perhaps.
+    """
+    unseen = columns.names
+    is_empty = True
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -115,7 +120,10 @@ def from_jsonl(
             raise InputInvalid(source, number, f"is not JSON: {exc}") from exc
         if not isinstance(record, dict):
             raise InputInvalid(source, number, f"is not a JSON object but {type(record).__name__}")
+        is_empty = False
+        unseen = [name for name in unseen if name not in record]
         yield _message(record, line, fixed, columns, nulls, number)
+    return [] if is_empty else unseen
 
 
 def from_csv(

@@ -1,10 +1,17 @@
-"""What commands that look at things print: a table for people, a JSON object a line for programs."""
+"""What commands that look at things print: a table for people, a JSON object a line for programs.
+
+Rows hold plain values: a switch is a bool, a time a datetime, what is missing None. Here they become what people
+read, and JSON.
+"""
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import typer
+
+from mqdb.cli.times import shown_time
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -23,6 +30,12 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 #: Values by their names in JSON; a table's columns have the same names with blanks.
 Row: TypeAlias = dict[str, Any]
+
+#: Headings of columns with ids.
+_IDS: Final = frozenset({"message", "message id", "transaction id", "client id"})
+
+#: Columns whose times tables show to the millisecond; all others to the second.
+_TO_MILLISECONDS: Final = frozenset({"due", "last_stored"})
 
 
 def has_several(settings: "Settings") -> bool:
@@ -49,7 +62,7 @@ def print_rows(rows: Sequence[Row], as_json: bool, nothing: str) -> None:
     """Print rows with the same names; for people, `nothing` in place of a table without rows."""
     if as_json:
         for row in rows:
-            print(json.dumps(row))
+            print(json_of(row))
         return
     from mqdb.cli.console import standard_output
 
@@ -57,11 +70,23 @@ def print_rows(rows: Sequence[Row], as_json: bool, nothing: str) -> None:
 
 
 def table_of(rows: Sequence[Row]) -> "Table":
-    """A table of rows with the same names; numbers stand right."""
+    """A table of rows with the same names; numbers stand right. Ids do not fold, as people copy them."""
     from mqdb.cli.console import table
 
-    numbers = [spoken(name) for name, value in rows[0].items() if isinstance(value, int | float)]
-    return table([spoken(name) for name in rows[0]], [tuple(row.values()) for row in rows], right=numbers)
+    numbers = [spoken(name) for name in rows[0] if any(_is_number(row[name]) for row in rows)]
+    times = [spoken(name) for name in rows[0] if any(isinstance(row[name], datetime) for row in rows)]
+    shown = [tuple(_shown(name, value) for name, value in row.items()) for row in rows]
+    return table([spoken(name) for name in rows[0]], shown, right=numbers, whole=_IDS, words=times)
+
+
+def json_of(value: object) -> str:
+    """A value as JSON on one line; times are in ISO 8601, with their zone."""
+    return json.dumps(value, default=datetime.isoformat)
+
+
+def in_a_line(row: Row) -> str:
+    """A row as people read it, where it is the only one."""
+    return ", ".join(f"{spoken(name)} {_shown(name, value)}" for name, value in row.items())
 
 
 def spoken(name: str) -> str:
@@ -74,6 +99,13 @@ def seconds(value: float | None) -> float | None:
     return None if value is None else round(value, 1)
 
 
-def yes_or_no(value: bool) -> str:
-    """A switch, as people read it."""
-    return "yes" if value else "no"
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _shown(name: str, value: object) -> object:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, datetime):
+        return shown_time(value, "milliseconds" if name in _TO_MILLISECONDS else "seconds")
+    return value

@@ -4,7 +4,7 @@ import errno
 import os
 import stat
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -28,7 +28,7 @@ from mqdb.cli.records import (
 )
 from mqdb.cli.schedule import parse_schedule
 from mqdb.cli.sender import Sender
-from mqdb.errors import MqdbError, ParameterInvalid
+from mqdb.errors import MqdbError, ParameterInvalid, shown
 from mqdb.message import check_message
 
 #: Messages that are looked at and sent at a time.
@@ -143,6 +143,7 @@ def send(
         if text and text != ["-"]:
             if file:
                 raise ParameterInvalid("file", str(file[0]), "give texts or files, not both")
+            _check_no_input_options(input_format, columns, nulls)
             messages = [text_message(os.fsencode(each), fixed) for each in text]
             for message in messages:
                 check_message(message.message)
@@ -150,7 +151,7 @@ def send(
             sender.send(messages)
         else:
             sources = [_open(path, input_format, resources) for path in file or (None,)]
-            _check_columns(columns, sources)
+            _check_columns(columns, nulls, sources)
             is_watched = not file and sys.stdin.isatty()
             if is_watched and not quiet:
                 print("mqdb: each line is a message; Ctrl-D ends", file=sys.stderr)
@@ -179,11 +180,27 @@ def _source(name: str, descriptor: int, input_format: InputFormat) -> Source:
     return Source(name, descriptor, input_format, status.st_size if stat.S_ISREG(status.st_mode) else None)
 
 
-def _check_columns(columns: Columns, sources: Sequence[Source]) -> None:
+def _check_no_input_options(input_format: InputFormat | None, columns: Columns, nulls: frozenset[str]) -> None:
+    given = {
+        "format": None if input_format is None else input_format.value,
+        "tag_column": columns.tag,
+        "key_column": next(iter(columns.keys), None),
+        "property_column": next(iter(columns.properties), None),
+        "sharding_column": columns.sharding_key,
+        "body_column": columns.body,
+        "null": next(iter(nulls), None),
+    }
+    for name, value in given.items():
+        if value is not None:
+            raise ParameterInvalid(name, value, "is for files and standard input; each text is a body as it stands")
+
+
+def _check_columns(columns: Columns, nulls: frozenset[str], sources: Sequence[Source]) -> None:
     for source in sources:
-        if columns.names and source.format not in (InputFormat.CSV, InputFormat.JSONL):
+        if (columns.names or nulls) and source.format not in (InputFormat.CSV, InputFormat.JSONL):
             reason = f"{source.name} is read as {source.format}, which has no columns; add --format csv or jsonl"
-            raise ParameterInvalid("column", columns.names[0], reason)
+            name, value = ("column", columns.names[0]) if columns.names else ("null", min(nulls))
+            raise ParameterInvalid(name, value, reason)
 
 
 def _send_sources(
@@ -216,11 +233,17 @@ def _messages(
         case InputFormat.TEXT:
             return from_text(lines, fixed)
         case InputFormat.JSONL:
-            return from_jsonl(lines, fixed, columns, nulls, source.name)
+            return _telling_what_is_missing(from_jsonl(lines, fixed, columns, nulls, source.name), source.name)
         case InputFormat.CSV:
             return from_csv(lines, fixed, columns, nulls, source.name)
         case InputFormat.RAW:
             return iter([text_message(lines.rest(), fixed, 1)])
+
+
+def _telling_what_is_missing(outgoing: Generator[Outgoing, None, list[str]], source: str) -> Iterator[Outgoing]:
+    """The same messages; at the end says what no record had: a misspelling perhaps, perhaps as it should be."""
+    for name in (yield from outgoing):
+        print(f"mqdb: no record of {source} has {shown(name)}", file=sys.stderr)
 
 
 def _checked(outgoing: Iterator[Outgoing], source: str) -> Iterator[Outgoing]:

@@ -8,7 +8,6 @@ import typer
 from mqdb.cli.connection import ask_each, chosen_brokers, connected_to
 from mqdb.cli.options import Command, Group, start
 from mqdb.cli.rows import Brokers, Json, Row, of_broker, on, print_rows
-from mqdb.cli.times import shown_time
 from mqdb.errors import MqdbError, ResponseCode
 
 if TYPE_CHECKING:
@@ -76,14 +75,14 @@ def list_(
     found.sort(key=lambda pair: pair[0].due_at, reverse=last)
     rows: list[Row] = [
         {
-            "due": shown_time(each.due_at, "milliseconds"),
+            "due": each.due_at,
             **of_broker(settings, name),
             "topic": each.topic,
             "queue_id": each.queue_id,
             "message_id": format_unique_id(each.msg_id),
             "tag": each.tags,
             "keys": each.keys,
-            "sent": shown_time(each.store_time),
+            "sent": each.store_time,
         }
         for each, name in found
     ]

@@ -1,8 +1,9 @@
-"""`mqdb topic create | list | show | delete`, on all brokers that the settings name."""
+"""`mqdb topic create | list | show | set | delete`, on all brokers that the settings name."""
 
-import json
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -15,20 +16,19 @@ from mqdb.cli.rows import (
     Row,
     Yes,
     has_several,
+    in_a_line,
+    json_of,
     of_broker,
     of_part,
     on,
     print_rows,
-    spoken,
     table_of,
-    yes_or_no,
 )
-from mqdb.cli.times import shown_time
-from mqdb.errors import TopicNotFound
+from mqdb.errors import ParameterInvalid, ResponseCode, TopicNotFound
 from mqdb.topic import MessageType, Perm, TopicConfig, is_group_topic, is_system_topic
 
 if TYPE_CHECKING:
-    from mqdb.broker.admin import QueueStats
+    from mqdb.broker.admin import QueueStats, Unread
     from mqdb.dsn import BrokerDsn
     from mqdb.settings import Settings
     from mqdb.store.consumer_offsets import Progress
@@ -36,12 +36,20 @@ if TYPE_CHECKING:
 
 app = typer.Typer(cls=Group, rich_markup_mode="rich")
 
+
+class NothingToDelete(TopicNotFound, code=ResponseCode.TOPIC_NOT_EXIST):
+    """The topic is not there; nobody who deletes it wants to create it."""
+
+    def __str__(self) -> str:
+        return f"topic {self.topic!r} does not exist"
+
+
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.", show_default=False)]
 
 
 @app.callback(invoke_without_command=True)
 def topic(context: typer.Context) -> None:
-    """Create, list, show and delete topics.
+    """Create, list, show, change and delete topics.
 
     Where the DSN lists several brokers, on all of them; a broker that cannot
     be reached does not keep the others from theirs.
@@ -50,6 +58,7 @@ def topic(context: typer.Context) -> None:
     [bold]Examples[/bold]
       mqdb topic create orders --queues 16
       mqdb topic show orders
+      mqdb topic set orders --queues 32
       mqdb topic list --broker broker-b
     """
     if context.invoked_subcommand is None:
@@ -176,7 +185,7 @@ def show(context: typer.Context, name: TopicName, broker: Brokers = None, as_jso
     ]
     if as_json:
         for each in described:
-            print(json.dumps(each))
+            print(json_of(each))
     elif described:
         _print_topic(described)
     answers.check()
@@ -189,7 +198,7 @@ def _queues(stats: "Sequence[QueueStats]") -> list[Row]:
             "min_offset": queue.min_offset,
             "max_offset": queue.max_offset,
             "messages": queue.max_offset - queue.min_offset,
-            "last_stored": shown_time(queue.last_store_time, "milliseconds"),
+            "last_stored": queue.last_store_time,
         }
         for queue in stats
     ]
@@ -216,14 +225,107 @@ def _print_topic(described: list[Row]) -> None:
     console = standard_output()
     for each in described:
         values = {name: value for name, value in each.items() if name not in ("topic", "queues", "groups")}
-        console.print(
-            f"[bold]{each['topic']}[/bold]: {', '.join(f'{spoken(name)} {value}' for name, value in values.items())}"
-        )
+        console.print(f"[bold]{each['topic']}[/bold]: {in_a_line(values)}")
     console.print()
     console.print(table_of(of_part(described, "queues")))
     console.print()
     groups = of_part(described, "groups")
     console.print(table_of(groups) if groups else "No group has read it yet.")
+
+
+@app.command("set", cls=Command)
+def set_(
+    context: typer.Context,
+    name: TopicName,
+    queues: Annotated[int | None, typer.Option(metavar="N", help="Queues to write to and to read from.")] = None,
+    read_queues: Annotated[
+        int | None, typer.Option(metavar="N", help="Queues to read from, where it is another number.")
+    ] = None,
+    write_queues: Annotated[
+        int | None, typer.Option(metavar="N", help="Queues to write to, where it is another number.")
+    ] = None,
+    perm: Annotated[int | None, typer.Option(metavar="N", help="Sum of 4 (readable) and 2 (writable).")] = None,
+    order: Annotated[
+        bool | None,
+        typer.Option("--order/--no-order", help="Whether to ask producers to keep to the queue of a sharding key."),
+    ] = None,
+    message_type: Annotated[
+        MessageType | None, typer.Option("--type", help="What the topic is meant for.", case_sensitive=False)
+    ] = None,
+    broker: Brokers = None,
+    as_json: Json = False,
+) -> None:
+    """Change settings of a topic. What is not given stays as it is.
+
+    As with mqadmin updateTopic; consumers that run learn of it within 20
+    seconds, producers within 30. Groups that have read the topic before read
+    queues that are added from their beginning.
+
+    Fewer queues: their messages stay, and more queues later bring them back.
+    To lose sight of none, lower --write-queues first, and --read-queues when
+    [bold]mqdb topic show[/bold] has no lag there. Queues that are no longer read and hold
+    messages which a group has not consumed are named.
+
+    With another number of queues a sharding key may belong to another queue:
+    where its order counts, let consumers finish before they change.
+
+    \b
+    [bold]Examples[/bold]
+      mqdb topic set orders --queues 16
+      mqdb topic set orders --write-queues 4
+      mqdb topic set orders --perm 4 --broker broker-b
+    """
+    from mqdb.broker.admin import unread_messages, update_topic
+
+    settings = start(context)
+    changes: dict[str, Any] = {
+        "read_queue_nums": queues if read_queues is None else read_queues,
+        "write_queue_nums": queues if write_queues is None else write_queues,
+        "perm": perm,
+        "order": order,
+        "message_type": message_type,
+    }
+    if all(value is None for value in changes.values()):
+        raise ParameterInvalid("topic", name, f"nothing to change; add one of {_CHANGES}")
+
+    def set_on(one: "BrokerDsn") -> None:
+        with connected_to(one) as connection:
+            route = update_topic(connection, name, **changes)
+            unread = unread_messages(connection, name)
+        described = _described(settings, one.name, route)
+        if as_json:
+            left_out = [{"queue": each.queue_id, "group": each.group, "messages": each.messages} for each in unread]
+            print(json_of(described | {"unread": left_out}))
+            return
+        now = {setting: value for setting, value in described.items() if setting not in ("topic", "broker")}
+        print(f"topic {name}{on(settings, one)}: {in_a_line(now)}")
+        for note in _notes(route.config, unread):
+            print(f"note{on(settings, one)}: {note}")
+
+    ask_each(chosen_brokers(settings, broker), set_on).without(TopicNotFound).check()
+
+
+_CHANGES = "--queues, --read-queues, --write-queues, --perm, --order, --no-order, --type"
+
+
+def _notes(config: TopicConfig, unread: "Sequence[Unread]") -> Iterator[str]:
+    """What the counts of queues hide from consumers, and how it comes back."""
+    command = f"mqdb topic set {shlex.quote(config.name)} --read-queues"
+    if unread:
+        messages: Counter[str] = Counter()
+        for each in unread:
+            messages[each.group or "any group"] += each.messages
+        whose = ", ".join(f"{group} ({count:,})" for group, count in messages.items())
+        back = max(config.write_queue_nums, *(each.queue_id + 1 for each in unread))
+        yield (
+            f"queues from {config.read_queue_nums} on are no longer read, with messages not consumed by {whose}; "
+            f"to read them again: {command} {back}"
+        )
+    if config.write_queue_nums > config.read_queue_nums:
+        yield (
+            f"messages are written to {config.write_queue_nums} queues and read from {config.read_queue_nums}; "
+            f"to read all: {command} {config.write_queue_nums}"
+        )
 
 
 @app.command(cls=Command)
@@ -242,20 +344,31 @@ def delete(
       mqdb topic delete orders --broker broker-b
     """
     from mqdb.broker.admin import delete_topic
+    from mqdb.broker.route import find_topic
 
     settings = start(context)
-    brokers = chosen_brokers(settings, broker)
+
+    def topic_on(one: "BrokerDsn") -> "BrokerDsn":
+        with connected_to(one) as connection:
+            if find_topic(connection, name) is None:
+                raise NothingToDelete(name)
+        return one
+
+    found = ask_each(chosen_brokers(settings, broker), topic_on).without(NothingToDelete)
+    if not found.results:
+        found.check()
     if not yes:
-        where = f" on {', '.join(one.name for one in brokers)}" if has_several(settings) else ""
+        where = f" on {', '.join(found.results)}" if has_several(settings) else ""
         confirm(f"Delete topic {name} and all its messages{where}?")
 
     def delete_on(one: "BrokerDsn") -> None:
         with connected_to(one) as connection:
             if not delete_topic(connection, name):
-                raise TopicNotFound(name)
+                raise NothingToDelete(name)
         print(f"topic {name} is deleted{on(settings, one)}")
 
-    ask_each(brokers, delete_on).without(TopicNotFound).check()
+    ask_each(list(found.results.values()), delete_on).without(NothingToDelete).check()
+    found.check()
 
 
 def _described(settings: "Settings", broker_name: str, route: "TopicRoute") -> Row:
@@ -267,7 +380,7 @@ def _described(settings: "Settings", broker_name: str, route: "TopicRoute") -> R
         "read_queues": config.read_queue_nums,
         "write_queues": config.write_queue_nums,
         "perm": _shown_perm(config.perm),
-        "order": yes_or_no(config.order),
+        "order": config.order,
         "type": str(config.message_type),
     }
 

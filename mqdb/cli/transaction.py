@@ -9,7 +9,6 @@ from mqdb.cli.confirm import confirm
 from mqdb.cli.connection import ask_each, chosen_brokers, connected_to
 from mqdb.cli.options import Command, Group, start
 from mqdb.cli.rows import Brokers, Json, Row, Yes, of_broker, on, print_rows
-from mqdb.cli.times import shown_time
 from mqdb.errors import HalfMessageNotFound
 
 if TYPE_CHECKING:
@@ -102,11 +101,11 @@ def _described(half: "HalfMessage") -> Row:
         "group": half.producer_group,
         "topic": half.topic,
         "state": half.state.lower().replace("_", "-"),
-        "stored": shown_time(half.stored_at),
+        "stored": half.stored_at,
         "checks": half.check_times,
-        "next_check": shown_time(half.check_at),
+        "next_check": half.check_at,
         "asked": half.check_client,
-        "ended": shown_time(half.ended_at),
+        "ended": half.ended_at,
         "log_pos": half.log_pos,
     }
 

@@ -71,8 +71,17 @@ def create(connection: Connection, config: TopicConfig) -> bool:
     return True
 
 
+def lock(connection: Connection, name: str) -> bool:
+    """Keep others from changing or deleting a topic until the transaction ends; False where there is none.
+
+    Whoever sends or consumes does not wait: neither locks the topic.
+    """
+    mine = select(topic.c.topic_id).where(topic.c.topic == name).with_for_update(key_share=True)
+    return connection.scalar(mine) is not None
+
+
 def change(connection: Connection, config: TopicConfig) -> None:
-    """Set a topic's counts, permission and type. Queues are added where there are more; none is taken away."""
+    """Set a topic's settings. Queues are added where there are more than ever before; none is taken away."""
     row = update(topic).where(topic.c.topic == config.name).values(_columns(config)).returning(topic.c.topic_id)
     _add_queues(connection, connection.scalars(row).one(), config)
 

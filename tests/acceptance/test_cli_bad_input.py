@@ -60,6 +60,14 @@ def stored(place: Place, topic: str = "orders") -> str:
         (["orders", "-f", "/nowhere/orders.txt"], ["'/nowhere/orders.txt'", "No such file or directory"]),
         (["orders", "-f", "/"], ["file = '/'", "Is a directory"]),
         (["orders", "--tag-column", "tag"], ["column = 'tag'", "--format csv or jsonl"]),
+        (["orders", "--null", "NA"], ["null = 'NA'", "--format csv or jsonl"]),
+        (["orders", "x", "--format", "csv"], ["format = 'csv'", "is for files and standard input"]),
+        (["orders", "x", "--tag-column", "c"], ["tag_column = 'c'", "is for files and standard input"]),
+        (["orders", "x", "--key-column", "c"], ["key_column = 'c'", "is for files and standard input"]),
+        (["orders", "x", "--property-column", "c"], ["property_column = 'c'", "is for files and standard input"]),
+        (["orders", "x", "--sharding-column", "c"], ["sharding_column = 'c'", "is for files and standard input"]),
+        (["orders", "x", "--body-column", "c"], ["body_column = 'c'", "is for files and standard input"]),
+        (["orders", "x", "--null", "NA"], ["null = 'NA'", "is for files and standard input"]),
     ],
     ids=" ".join,
 )
@@ -229,6 +237,16 @@ def test_several_brokers_are_refused_where_one_is_worked_on(place: Place, comman
 @pytest.mark.parametrize("command", COMMANDS[:3], ids=" ".join)
 def test_without_a_broker_in_the_home_a_command_says_how_to_start_one(tmp_path: Path, command: tuple[str, ...]) -> None:
     assert_refused(Place(tmp_path).call(*command), str(tmp_path), "mqdb serve")
+
+
+def test_where_the_schema_stands_is_asked_without_making_a_database() -> None:
+    with quick_home() as place:
+        home = place / "home"
+
+        refused = Place(home).call("migrate", "--current")
+
+        assert_refused(refused, str(home), "no database in this home yet", "mqdb serve")
+        assert not home.exists()
 
 
 @pytest.mark.parametrize("command", COMMANDS[3:], ids=" ".join)

@@ -115,12 +115,19 @@ def test_a_topic_of_one_broker_is_shown_and_deleted_there(place: Place) -> None:
     assert place.done("topic", "delete", "orders", "--yes") == "topic orders is deleted on broker-b\n"
 
 
-@pytest.mark.parametrize("command", ["topic show", "topic delete --yes", "consume --group billing"])
-def test_a_topic_that_no_broker_has_is_one_sentence(place: Place, command: str) -> None:
+@pytest.mark.parametrize(
+    ("command", "advice"),
+    [
+        ("topic show", "; create it with: mqdb topic create orders"),
+        ("topic delete --yes", ""),
+        ("consume --group billing", "; create it with: mqdb topic create orders"),
+    ],
+)
+def test_a_topic_that_no_broker_has_is_one_sentence(place: Place, command: str, advice: str) -> None:
     refused = place.call(*command.split(), "orders")
 
     assert (refused.code, refused.text) == (1, "")
-    assert refused.errors == "mqdb: topic 'orders' does not exist; create it with: mqdb topic create orders\n"
+    assert refused.errors == f"mqdb: topic 'orders' does not exist{advice}\n"
 
 
 def test_where_a_broker_is_down_the_others_do_what_they_can(lame: Place) -> None:

@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mqdb.cli.times import shown_time
 from tests.fixtures.command_line import Place, served
 from tests.fixtures.postgres import Database, query
 from tests.fixtures.processes import wait_until
@@ -60,14 +62,14 @@ def test_recurring_sends_are_listed_with_their_next_times(place: Place) -> None:
 
     other, row = listed(place)
 
-    assert said == f"cron tick sends to topic orders, first at {row['next']}\n"
+    assert said == f"cron tick sends to topic orders, first at {shown_time(datetime.fromisoformat(row['next']))}\n"
     assert row | {"next": ""} == {
         "name": "tick",
         "cron": "0 9 * * 1-5",
         "timezone": "Europe/Berlin",
         "topic": "orders",
         "catch_up": "all",
-        "paused": "no",
+        "paused": False,
         "next": "",
         "last": None,
         "sent": 0,
@@ -86,8 +88,8 @@ def test_a_recurring_send_is_paused_resumed_and_removed(place: Place) -> None:
     (resumed,) = listed(place)
     assert place.done("cron", "remove", "tick") == "cron tick is removed\n"
 
-    assert (paused["paused"], paused["next"], resumed["paused"]) == ("yes", None, "no")
-    assert said == f"cron tick fires next at {resumed['next']}\n"
+    assert (paused["paused"], paused["next"], resumed["paused"]) == (True, None, False)
+    assert said == f"cron tick fires next at {shown_time(datetime.fromisoformat(resumed['next']))}\n"
     assert listed(place) == []
 
 

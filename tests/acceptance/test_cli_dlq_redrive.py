@@ -149,6 +149,7 @@ def test_a_redrive_that_cannot_be_obeyed_is_refused_and_moves_nothing(
     refused = place.call("dlq", "redrive", "billing", "--yes", *options, EDITOR="true", VISUAL="")
 
     assert_refused(refused, *parts)
+    assert refused.text == ""
     assert (redriven(broker), results(broker)) == ([], [])
 
 

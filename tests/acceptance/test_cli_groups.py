@@ -66,7 +66,7 @@ def test_a_group_is_shown_with_settings_subscriptions_members_and_queues(place: 
     (shown,) = rows(place.done("group", "show", "billing", "--json"))
     printed = place.done("group", "show", "billing")
 
-    assert (shown["retry_max_times"], shown["consume"]) == (16, "yes")
+    assert (shown["retry_max_times"], shown["consume"]) == (16, True)
     assert [each for each in shown["subscriptions"] if each["topic"] == "orders"] == [
         {"topic": "orders", "type": "TAG", "expression": "*", "version": shown["subscription_version"]}
     ]

@@ -3,6 +3,8 @@
 import json
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.command_line import Place, served
+from tests.fixtures.command_line import SECONDS, Place, served
 from tests.fixtures.postgres import Database
 
 ID = r"[0-9A-F]{32}"
@@ -118,6 +120,16 @@ def test_what_consume_prints_as_json_can_be_sent_again(place: Place) -> None:
     assert [second[name] for name in ("body", "tag", "keys")] == [first[name] for name in ("body", "tag", "keys")]
 
 
+def test_a_field_that_no_json_record_has_is_named(place: Place) -> None:
+    options = ("--format", "jsonl", "--tag-column", "status", "--key-column", "nix")
+
+    sent = place.call("send", "orders", *options, stdin='{"id": 1}\n{"status": "paid"}\n')
+
+    assert (sent.code, sent.errors) == (0, "mqdb: no record of standard input has 'nix'\n")
+    assert [each["tag"] for each in messages(place)] == [None, "paid"]
+    assert place.done("send", "orders", *options, stdin="") == ""
+
+
 def test_messages_of_one_sharding_key_stay_in_order_in_one_queue(place: Place, tmp_path: Path) -> None:
     place.done("topic", "create", "wide", "--queues", "8")
     records = "".join(f"{number % 7},{number}\n" for number in range(700))
@@ -174,6 +186,12 @@ def test_consume_takes_as_many_as_asked_with_the_tags_from_the_offset_on(place: 
     assert place.done("consume", "orders", "-e", "--from-offset", "3") == "b2\nc1\nc2\n"
     assert place.done("consume", "orders", "-e", "-o", "last") == ""
     assert place.done("consume", "orders", "-e", "-o", "5", "-t", "a") == ""
+
+
+def test_json_is_short_for_its_format(place: Place) -> None:
+    place.done("send", "orders", "one")
+
+    assert place.done("consume", "orders", "-e", "--json") == place.done("consume", "orders", "-e", "--format", "json")
 
 
 def test_a_reader_from_the_end_gets_what_comes_later(place: Place) -> None:
@@ -273,6 +291,30 @@ def test_consume_ends_quietly_when_its_reader_is_gone(place: Place, group: tuple
 
         assert consumer.process.stderr is not None
         assert consumer.process.stderr.read() == ""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
+@pytest.mark.parametrize(
+    "arguments",
+    [("topic", "list"), ("consume", "orders", "--exit"), ("consume", "orders", "--group", "billing", "--exit")],
+    ids=" ".join,
+)
+def test_output_that_cannot_be_written_is_one_line(place: Place, arguments: tuple[str, ...], unbuffered: str) -> None:
+    place.done("send", "orders", "one")
+
+    with Path("/dev/full").open("wb") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "mqdb", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env=place.environ({"PYTHONUNBUFFERED": unbuffered}),
+            timeout=SECONDS,
+            check=False,
+        )
+
+    assert ended.stderr.decode() == "mqdb: cannot write to standard output: No space left on device\n"
+    assert ended.returncode == 1
 
 
 def test_ctrl_c_ends_send_quietly_with_all_lines_sent(place: Place) -> None:

@@ -26,7 +26,7 @@ def test_a_topic_is_created_listed_shown_and_deleted(place: Place) -> None:
         "read_queues": 2,
         "write_queues": 2,
         "perm": "RW-",
-        "order": "yes",
+        "order": True,
         "type": "FIFO",
     }
     shown = place.done("topic", "show", "orders")
@@ -67,6 +67,13 @@ def test_a_topic_is_not_deleted_when_nobody_is_there_to_confirm(place: Place) ->
     assert '"orders"' in place.done("topic", "list", "--json")
 
 
+@pytest.mark.parametrize("options", [(), ("--yes",)], ids=" ".join)
+def test_of_a_topic_that_is_not_there_the_deletion_is_not_confirmed(place: Place, options: tuple[str, ...]) -> None:
+    refused = place.call("topic", "delete", "young", *options)
+
+    assert (refused.code, refused.errors) == (1, "mqdb: topic 'young' does not exist\n")
+
+
 def test_migrate_makes_the_schema_once_and_says_where_it_stands(postgres: EmbeddedPostgres, tmp_path: Path) -> None:
     query(postgres.dsn, "create database to_migrate")
     place = Place(tmp_path, postgres.dsn.replace("/mqdb?", "/to_migrate?"))
@@ -99,7 +106,7 @@ def test_config_shows_each_setting_with_its_origin_and_no_password(tmp_path: Pat
     assert shown["dsn"] == {"value": "postgresql://u:***@h/db", "origin": "argument"}
     assert shown["file_reserved_time"] == {"value": "30d", "origin": "environment MQDB_FILE_RESERVED_TIME"}
     assert shown["cluster_name"] == {"value": "of-file", "origin": f"file {tmp_path / 'mqdb.toml'}"}
-    assert shown["port"] == {"value": "0", "origin": "default"}
+    assert shown["port"] == {"value": 0, "origin": "default"}
     table = place.done("config")
     assert "of-file" in table
     assert f"file {tmp_path / 'mqdb.toml'}" in table

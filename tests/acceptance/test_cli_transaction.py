@@ -1,10 +1,12 @@
 """`mqdb transaction`: half messages are listed, and ended by hand."""
 
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection
 
+from mqdb.cli.times import shown_time
 from mqdb.unique_id import format_unique_id
 from mqdb_client import Message
 from tests.fixtures.broker import topic
@@ -31,7 +33,7 @@ def test_half_messages_without_an_end_are_listed(place: Place, broker: Connectio
     (row,) = json_lines(place.done("transaction", "list", "--json"))
     table = place.done("transaction", "list")
 
-    assert row.pop("stored") in table
+    assert str(shown_time(datetime.fromisoformat(row.pop("stored")))) in table
     assert row == {
         "transaction_id": format_unique_id(half.unique_id),
         "group": "billing",

@@ -13,9 +13,8 @@ from mqdb.group import ConsumeFromWhere, MessageModel
 from mqdb.message import MessageQueue
 from mqdb.store.consumer_offsets import OwnedQueue
 from mqdb.store.topics import TopicRoute
-from mqdb.topic import TopicConfig
 from mqdb_client.consumer.local_file_offset_store import LocalFileOffsetStore
-from mqdb_client.consumer.local_offsets import LocalOffsets
+from mqdb_client.consumer.local_offsets import FILE_NAME, LocalOffsets
 from mqdb_client.consumer.process_queue import FlowLimits
 from mqdb_client.consumer.queue_ownership import QueueOwnership
 from tests.fixtures.broker import append, dispatch_all, topic
@@ -108,7 +107,7 @@ def test_a_queue_added_later_is_read_from_its_beginning(
     broker: Connection, route: TopicRoute, consumer: Consumer
 ) -> None:
     taken(consumer(), broker, route, LAST)
-    wider = admin.update_topic(broker, TopicConfig("orders", 3, 3))
+    wider = admin.update_topic(broker, "orders", read_queue_nums=3, write_queue_nums=3)
     send_one_more(broker, wider)
 
     assert next_offsets(taken(consumer(), broker, wider, LAST)) == [3, 3, 0]
@@ -230,8 +229,19 @@ def test_a_queue_that_was_given_back_can_be_taken_again(
 # -- whole consumers --------------------------------------------------------------------------
 
 
-def broadcasting(directory: Path) -> dict[str, object]:
+def broadcasting(directory: Path | str) -> dict[str, object]:
     return {"message_model": MessageModel.BROADCASTING, "local_offset_directory": directory}
+
+
+def test_the_directory_of_the_offsets_may_be_a_text(
+    broker: Connection, route: TopicRoute, member: Member, tmp_path: Path
+) -> None:
+    inbox = Inbox()
+    consumer = member(inbox, **broadcasting(str(tmp_path)))
+    inbox.wait_for(6)
+    consumer.shutdown()
+
+    assert (tmp_path / FILE_NAME).exists()
 
 
 def test_each_of_two_consumers_gets_every_message(

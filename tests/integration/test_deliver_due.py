@@ -15,7 +15,7 @@ from mqdb.delay_level import DEFAULT_DELAY_LEVELS, parse_delay_levels
 from mqdb.failure import Failure
 from mqdb.message import Message, MessageQueue
 from mqdb.store.topics import TopicRoute
-from mqdb.topic import TopicConfig, retry_topic
+from mqdb.topic import retry_topic
 from tests.fixtures.broker import append, bodies, dispatch_all, request, topic
 from tests.fixtures.delay import delay, deliver_all, delivered, move_clock, records, stop_clock
 from tests.fixtures.processes import wait_until
@@ -182,7 +182,7 @@ def test_where_the_topic_has_become_smaller_another_of_its_queues_is_taken(
     broker: Connection, orders: TopicRoute
 ) -> None:
     delay(broker, 1, "a", queue_id=3)
-    admin.update_topic(broker, TopicConfig("orders", 2, 2))
+    admin.update_topic(broker, "orders", read_queue_nums=2, write_queue_nums=2)
     move_clock(broker, 2 * SECOND)
 
     deliver_due(broker)

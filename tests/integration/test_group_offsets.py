@@ -23,7 +23,6 @@ from mqdb.group import ConsumeFromWhere
 from mqdb.store.clients import ClientKind, Registration
 from mqdb.store.group_offsets import ReadQueue
 from mqdb.store.topics import TopicRoute
-from mqdb.topic import TopicConfig
 from tests.fixtures.broker import append, dispatch_all, topic
 
 NOTHING = Refused({}, frozenset())
@@ -194,7 +193,7 @@ def test_a_group_is_at_home_in_a_topic_when_a_member_has_had_a_queue_of_it(broke
     before = topic(broker, "bills")
     commit_without_owner(broker, "readers", at(before, 0))
     take_queues(broker, "readers", a_member, before.queue_keys, LAST)
-    update_topic(broker, TopicConfig("bills", 2, 2))
+    update_topic(broker, "bills", read_queue_nums=2, write_queue_nums=2)
     route = topic(broker, "bills", queues=2)
     append(broker, route, "first", queue_id=1)
     dispatch_all(broker)

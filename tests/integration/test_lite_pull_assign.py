@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import Connection, text
@@ -228,6 +229,10 @@ def test_the_offset_of_a_time_is_that_of_the_first_message_stored_then_or_later(
     assert (found, future) == ([0, 3], 4)
     with pytest.raises(ParameterInvalid, match="time zone"):
         consumer.offset_for_timestamp(queue_of(0), datetime(2020, 1, 1))  # noqa: DTZ001
+    for wrong in ("2020-01-01", 0, None):
+        given: Any = wrong
+        with pytest.raises(ParameterInvalid, match=r"time = .*: must be a datetime with a time zone"):
+            consumer.offset_for_timestamp(queue_of(0), given)
 
 
 def received(consumer: LitePullConsumer, count: int) -> list[ReceivedMessage]:
@@ -262,7 +267,7 @@ def test_a_listener_hears_of_queues_that_are_added(broker: Connection, lite: Lit
     consumer.register_topic_message_queue_change_listener("bills", listener)
     consumer.start()
 
-    update_topic(broker, TopicConfig("orders", 2, 2))
+    update_topic(broker, "orders", read_queue_nums=2, write_queue_nums=2)
     assert told.wait(10)
     told.clear()
     create_topic(broker, TopicConfig("bills", 1, 1))

@@ -16,7 +16,7 @@ from mqdb.group import ConsumeFromWhere
 from mqdb.message import MessageQueue, ReceivedMessage
 from mqdb.store.engine import create_engine
 from mqdb.store.topics import TopicRoute
-from mqdb.topic import Perm, TopicConfig
+from mqdb.topic import Perm
 from mqdb_client import ConsumeConcurrentlyStatus, PushConsumer
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.consumers import Gate, Inbox, Member, duplicates
@@ -119,11 +119,11 @@ def test_each_broker_says_which_of_its_queues_may_be_read(
 ) -> None:
     a.topic(queues=3)
     b.topic(queues=3)
-    update_topic(b.connection, TopicConfig("orders", read_queue_nums=2, write_queue_nums=3))
+    update_topic(b.connection, "orders", read_queue_nums=2, write_queue_nums=3)
     consumer = member(Inbox(), brokers=both, rebalance_interval=SOON)
     assert numbers(consumer) == [("broker-a", 0), ("broker-a", 1), ("broker-a", 2), ("broker-b", 0), ("broker-b", 1)]
 
-    update_topic(a.connection, TopicConfig("orders", 3, 3, Perm.WRITE))
+    update_topic(a.connection, "orders", read_queue_nums=3, write_queue_nums=3, perm=Perm.WRITE)
 
     wait_until(lambda: numbers(consumer) == [("broker-b", 0), ("broker-b", 1)])
 

@@ -15,7 +15,6 @@ from mqdb.broker.offsets import committed_offsets
 from mqdb.selector.subscription import SubscriptionData
 from mqdb.store.clients import ClientKind, Registration
 from mqdb.store.topics import TopicRoute
-from mqdb.topic import TopicConfig
 from mqdb_client import PushConsumer
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.consumers import Gate, Inbox, Member, duplicates
@@ -183,7 +182,7 @@ def test_queues_that_are_added_are_read_from_their_beginning(broker: Connection,
     append(broker, route, "0")
     inbox.wait_for(1)
 
-    wider = update_topic(broker, TopicConfig("orders", 3, 3))
+    wider = update_topic(broker, "orders", read_queue_nums=3, write_queue_nums=3)
     append(broker, wider, "1", queue_id=2)
     inbox.wait_for(2)
 

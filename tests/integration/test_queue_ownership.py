@@ -20,7 +20,6 @@ from mqdb.group import ConsumeFromWhere
 from mqdb.store.clients import ClientKind, Registration
 from mqdb.store.consumer_offsets import OwnedQueue
 from mqdb.store.topics import TopicRoute
-from mqdb.topic import TopicConfig
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.processes import wait_until
 
@@ -76,7 +75,7 @@ def test_a_start_at_a_time_needs_to_know_which(broker: Connection, route: TopicR
 
 def test_a_queue_added_later_is_read_from_its_beginning(broker: Connection, route: TopicRoute) -> None:
     take_queues(broker, "readers", "a", route.queue_keys, LAST)
-    wider = admin.update_topic(broker, TopicConfig("orders", 3, 3))
+    wider = admin.update_topic(broker, "orders", read_queue_nums=3, write_queue_nums=3)
     append(broker, wider, "x", queue_id=2)
     dispatch_all(broker)
 

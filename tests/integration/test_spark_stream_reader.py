@@ -14,7 +14,6 @@ from mqdb.pipeline import engines
 from mqdb.pipeline.errors import DataLoss, StreamUnreadable
 from mqdb.pipeline.source import MqdbStreamReader
 from mqdb.store.topics import TopicRoute
-from mqdb.topic import TopicConfig
 from tests.fixtures import log as by_hand
 from tests.fixtures.broker import topic
 from tests.fixtures.postgres import Database
@@ -125,7 +124,7 @@ def test_new_queues_are_read_from_their_first_message(
 ) -> None:
     stream = start(started, database)
 
-    wider = admin.update_topic(broker, TopicConfig("orders", 3, 3))
+    wider = admin.update_topic(broker, "orders", read_queue_nums=3, write_queue_nums=3)
     send(broker, wider, "new", queue_id=2)
 
     assert bodies(stream.trigger()) == ["new"]
@@ -192,7 +191,7 @@ def test_a_queue_that_retention_has_reached_before_the_stream_knew_it_is_a_loss_
     broker: Connection, database: Database, orders: TopicRoute, started: list[Stream], limit: dict[str, str]
 ) -> None:
     offset = checkpoint(orders, 0, 0)
-    wider = admin.update_topic(broker, TopicConfig("orders", 3, 3))
+    wider = admin.update_topic(broker, "orders", read_queue_nums=3, write_queue_nums=3)
     send(broker, wider, *"abcd", queue_id=2)
 
     retain_from(broker, wider, 3, queue_id=2)

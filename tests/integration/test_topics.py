@@ -39,7 +39,7 @@ def test_reading_and_writing_may_have_different_queues(broker: Connection) -> No
 def test_growing_a_topic_keeps_its_queues(broker: Connection) -> None:
     before = topic(broker, queues=2)
 
-    after = admin.update_topic(broker, TopicConfig("orders", 3, 3, Perm.READ))
+    after = admin.update_topic(broker, "orders", read_queue_nums=3, write_queue_nums=3, perm=Perm.READ)
 
     assert after.queue_keys[:2] == before.queue_keys
     assert (len(after.queue_keys), after.write_queue_keys) == (3, ())

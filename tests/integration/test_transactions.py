@@ -17,7 +17,7 @@ from mqdb.errors import (
     ResponseCode,
     TopicNotFound,
 )
-from mqdb.topic import HALF_TOPIC, TopicConfig
+from mqdb.topic import HALF_TOPIC
 from mqdb.transaction import CHECK_IMMUNITY_TIME, HalfState, LocalTransactionState
 from mqdb.unique_id import format_unique_id
 from tests.fixtures.broker import append, topic
@@ -169,7 +169,7 @@ def test_a_commit_to_a_topic_that_is_gone_leaves_the_half_message_as_it_is(broke
 
 def test_a_commit_to_a_topic_that_has_become_smaller_goes_where_it_is_read(broker: Connection) -> None:
     half = send_half(broker, topic(broker, queues=4), queue_id=3)
-    admin.update_topic(broker, TopicConfig("orders", 2, 2))
+    admin.update_topic(broker, "orders", read_queue_nums=2, write_queue_nums=2)
 
     half.end(broker, COMMIT)
 

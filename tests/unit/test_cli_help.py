@@ -1,5 +1,7 @@
 """The help of the command line."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -70,3 +72,22 @@ def test_a_wrong_command_line_is_one_line_that_says_what_and_where_to_look(
     assert printed.out == ""
     assert printed.err.startswith(sentence)
     assert printed.err.count("\n") == 1
+
+
+def test_ctrl_c_during_the_imports_ends_quietly() -> None:
+    program = """
+import sys
+
+class Interrupted:
+    def find_spec(self, name, path, target=None):
+        if name == "mqdb.cli.app":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupted())
+from mqdb.cli import main
+main()
+"""
+
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, b"", b"")

@@ -32,13 +32,13 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 def cause_row(cause: CauseOfDeath) -> Row:
     """A line of the summary."""
-    return cause._asdict() | {"first_died": shown_time(cause.first_died), "last_died": shown_time(cause.last_died)}
+    return cause._asdict()
 
 
 def letter_row(letter: DeadLetter) -> Row:
     """A line of the list."""
     return {
-        "died": shown_time(letter.store_time),
+        "died": letter.store_time,
         "message": letter.msg_id,
         "topic": _one_line(letter.topic),
         "tag": _one_line(letter.tags),
@@ -46,14 +46,14 @@ def letter_row(letter: DeadLetter) -> Row:
         "attempts": letter.attempts,
         "exception": _one_line(letter.exception),
         "error": _one_line(letter.error),
-        "redriven": shown_time(letter.redriven_at),
+        "redriven": letter.redriven_at,
     }
 
 
 def past_redrive_row(past: PastRedrive) -> Row:
     """A line about what was tried."""
     return {
-        "when": shown_time(past.redriven_at),
+        "when": past.redriven_at,
         "who": past.actor,
         "status": past.status,
         "to": past.target_topic or "its group",

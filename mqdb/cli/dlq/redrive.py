@@ -259,10 +259,10 @@ def _print_summary(settings: "Settings", redriver: Redriver, found: Answers[_Wor
         of_broker(settings, broker) | {"status": status, "messages": count, "why": reason}
         for (broker, status, reason), count in sorted(redriver.tally.items())
     ]
-    if rows or not found.failures:
+    total = sum(len(one.chosen.positions) for one in found.results.values())
+    if rows or not (total or found.failures):
         print_rows(rows, as_json=False, nothing="No message meets the conditions.")
     if left_out := sum(one.chosen.left_out for one in found.results.values()):
         print(f"{left_out:,} more were redriven before; --again takes them, too.")
     if redriver.is_stopped:
-        total = sum(len(one.chosen.positions) for one in found.results.values())
         print(f"mqdb: stopped after {redriver.done:,} of {total:,} messages", file=sys.stderr)

@@ -7,7 +7,6 @@ import typer
 from mqdb.cli.options import start
 from mqdb.cli.rows import Json, Row, print_rows
 from mqdb.cli.spark.running import DEFAULT_CORES, Cores, OneBroker, bar, chosen_broker, spark_session
-from mqdb.cli.times import shown_time
 
 if TYPE_CHECKING:
     from mqdb.broker.archive import SegmentContents
@@ -88,7 +87,7 @@ def archived_row(archived: "ArchivedSegment") -> Row:
         "topics": len(archived.offsets),
         "messages": archived.messages,
         "bytes": archived.bytes,
-        "first_stored": shown_time(archived.first_stored_at),
-        "last_stored": shown_time(archived.last_stored_at),
+        "first_stored": archived.first_stored_at,
+        "last_stored": archived.last_stored_at,
         "path": archived.path,
     }

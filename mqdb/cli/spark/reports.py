@@ -92,8 +92,8 @@ def cause_row(cause: "Cause") -> Row:
         "group": cause.consumer_group,
         **{name: None if text is None else printable(text) for name, text in said.items()},
         "deliveries": deliveries(cause),
-        "first_died": shown_time(cause.first_died),
-        "last_died": shown_time(cause.last_died),
+        "first_died": cause.first_died,
+        "last_died": cause.last_died,
     }
 
 
