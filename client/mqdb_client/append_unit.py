@@ -13,6 +13,7 @@ from uuid import UUID
 from mqdb.broker.outcome import Backend, StoredAt
 from mqdb.message import SendStatus
 from mqdb.store.commit_log import Record
+from mqdb.store.identity import Identity
 
 
 class OutcomeUnknown(Exception):
@@ -46,10 +47,12 @@ class Unit(ABC):
     """Records that go together, and what becomes of them: it is told that they are stored, or has an `error`.
 
     `deadline` is of time.monotonic, `timeout_seconds` is for an error's sentence. One that is not patient does not
-    wait for a connection that is lost. `state` changes under the guard of the group append only.
+    wait for a connection that is lost. `database` is where the queue keys of the records mean something. `state`
+    changes under the guard of the group append only.
     """
 
     __slots__ = (
+        "database",
         "deadline",
         "done",
         "error",
@@ -61,11 +64,19 @@ class Unit(ABC):
         "turn",
     )
 
-    def __init__(self, topic: str, deadline: float, timeout_seconds: float, is_patient: bool = True) -> None:
+    def __init__(
+        self,
+        topic: str,
+        deadline: float,
+        timeout_seconds: float,
+        is_patient: bool = True,
+        database: Identity | None = None,
+    ) -> None:
         self.topic = topic
         self.deadline = deadline
         self.timeout_seconds = timeout_seconds
         self.is_patient = is_patient
+        self.database = database
         self.state = UnitState.LEADING
         #: Of one topic; none until they are made.
         self.records: Sequence[Record] = ()

@@ -10,10 +10,12 @@ from sqlalchemy import Connection
 
 from mqdb.broker.outcome import Backend, backend_of
 from mqdb.errors import MqdbError
+from mqdb.store.identity import Identity
 from mqdb_client.durability import Durability, durable
 from mqdb_client.group_append import GroupAppend
 from mqdb_client.held_connection import HeldConnection, NotRun, Overdue
 from mqdb_client.instance import ClientInstance
+from mqdb_client.new_connection import database_on, in_time
 from mqdb_client.waking import Waking
 
 T = TypeVar("T")
@@ -32,14 +34,16 @@ class BrokerLink:
         """
         self.instance = instance
         self.name = instance.broker_name
-        connect = durable(instance.connect, durability, instance.pool_dsn)
+        #: The database that the last connection has led to.
+        self._database: Identity | None = None
+        connect = durable(self._connect, durability, instance.pool_dsn)
         # Behind a pooler each statement may meet another backend.
         connect = connect if instance.pool_dsn else partial(_introduced, connect)
-        self.connection = HeldConnection(connect, instance.target)
-        self.appends = GroupAppend(self.connection, waking, _backend_on)
+        self.connection = HeldConnection(connect, instance.target, instance.distrust)
+        self.appends = GroupAppend(self.connection, waking, _backend_on, database_on)
         #: Backends of lost connections that are known to have ended; the last few.
         self.gone: deque[Backend] = deque(maxlen=_MOST_GONE)
-        self._questions = HeldConnection(instance.connect, instance.target)
+        self._questions = HeldConnection(instance.connect, instance.target, instance.distrust)
 
     def open(self) -> None:
         """Begin to connect. Raises RuntimeError where a thread cannot be started."""
@@ -67,12 +71,22 @@ class BrokerLink:
         except Overdue as overdue:
             raise late from overdue.__cause__
 
+    def _connect(self) -> Connection:
+        connection = self.instance.connect()
+        database = database_on(connection)
+        if self._database not in (None, database):
+            # It may lead to the old one still, and would go on to tell of the topics there.
+            self._questions.cut()
+        self._database = database
+        return connection
+
 
 def _introduced(connect: Callable[[], Connection]) -> Connection:
     """A connection whose backend is known, for the time when it is lost."""
     connection = connect()
     try:
-        connection.info[_BACKEND] = backend_of(connection)
+        with in_time(connection):
+            connection.info[_BACKEND] = backend_of(connection)
     except BaseException:
         connection.invalidate()
         connection.close()

@@ -7,6 +7,7 @@ attends to it, and does the work itself as long as none does.
 import logging
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Final
 
 from sqlalchemy import Connection
@@ -28,7 +29,7 @@ _BUSY = frozenset({DispatchOutcome.DISPATCHED, DispatchOutcome.ADOPTED})
 class DispatchWatch:
     """Belongs to one thread, which calls `tend` when it is time and says when it heard an arrival."""
 
-    def __init__(self, connect: Callable[[], Connection]) -> None:
+    def __init__(self, connect: Callable[[], AbstractContextManager[Connection]]) -> None:
         self._connect = connect
         self._is_attended = True
         self._ask_at = time.monotonic() + PATIENCE_SECONDS

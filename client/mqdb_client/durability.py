@@ -28,6 +28,7 @@ from sqlalchemy import Connection, and_, case, column, exists, func, not_, selec
 from mqdb.errors import MqdbError, ParameterInvalid
 from mqdb.message import SendStatus
 from mqdb.store.engine import driver, target_of, translated
+from mqdb_client.new_connection import in_time
 
 T = TypeVar("T")
 Connect: TypeAlias = Callable[[], Connection]
@@ -82,7 +83,8 @@ def durable(connect: Connect, durability: Durability, pool_dsn: str | None) -> C
 def _connect(connect: Connect, durability: Durability) -> Connection:
     connection = connect()
     try:
-        apply(connection, durability)
+        with in_time(connection):
+            apply(connection, durability)
     except BaseException:
         connection.invalidate()
         connection.close()

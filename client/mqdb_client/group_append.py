@@ -45,6 +45,7 @@ from mqdb.errors import (
 from mqdb.message import SendStatus
 from mqdb.store.commit_log import Record
 from mqdb.store.engine import NO_SQLSTATE
+from mqdb.store.identity import Identity
 from mqdb_client.append_unit import OutcomeUnknown, Unit, UnitState
 from mqdb_client.batch import record_size
 from mqdb_client.durability import committed
@@ -81,11 +82,16 @@ class GroupAppend:
         held: HeldConnection,
         waking: Waking,
         backend_on: Callable[[Connection], Backend | None] = lambda _connection: None,
+        database_on: Callable[[Connection], Identity | None] = lambda _connection: None,
     ) -> None:
-        """`backend_on` tells the backend of a connection of `held`, for an OutcomeUnknown."""
+        """`backend_on` tells the backend of a connection of `held`, for an OutcomeUnknown; `database_on` its database.
+
+        A unit of another database is refused with TopicNotFound: a queue key is that of another topic there.
+        """
         self._held = held
         self._waking = waking
         self._backend_on = backend_on
+        self._database_on = database_on
         #: A backend that has appended, and the last position that it told.
         self._newest: tuple[Backend | None, int] = (None, 0)
         #: The backend of the statement under way.
@@ -365,6 +371,10 @@ class GroupAppend:
             records = take(units, self._backend_on(connection))
             if not records:
                 return [], SendStatus.SEND_OK
+            database = self._database_on(connection)
+            for unit in units:
+                if unit.database != database:
+                    raise TopicNotFound(unit.topic)
             return committed(connection, lambda connection: append(connection, records, units[0].topic))
 
         try:

@@ -38,6 +38,9 @@ LONGEST_PAUSE_SECONDS: Final = 1.0
 #: One who is not patient does not wait longer for a connection, and not at all where it is known to be lost.
 IMPATIENT_SECONDS: Final = 0.3
 
+#: How long `close` waits at most for an attempt to connect.
+CLOSE_SECONDS: Final = 3.0
+
 # What is left for the server to say that it has stopped.
 _SHARE_FOR_CANCELLING: Final = 0.1
 
@@ -112,9 +115,18 @@ class _Run:
 class HeldConnection:
     """Any thread may call it; while one runs a statement, others wait for their turn. Deadlines: time.monotonic."""
 
-    def __init__(self, connect: Callable[[], Connection], target: str = "the server") -> None:
-        """`target` is where `connect` leads, for an error's sentence."""
+    def __init__(
+        self,
+        connect: Callable[[], Connection],
+        target: str = "the server",
+        lost: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`target` is where `connect` leads, for an error's sentence.
+
+        `lost` is called when a connection is, and before the next one is made.
+        """
         self._connect = connect
+        self._tell_lost = lost
         self._target = target
         # Reentrant, so that whoever has taken it can give it back also where Ctrl-C comes as it is taken.
         self._turn = threading.RLock()
@@ -145,12 +157,18 @@ class HeldConnection:
             self._is_closed = True
             self._changed.notify_all()
         if self._keeper is not None:
-            self._keeper.join()
+            # One that is connecting to a silent server ends later, by itself, and closes what it gets.
+            self._keeper.join(CLOSE_SECONDS)
 
     @property
     def is_lost(self) -> bool:
         """Whether there is no connection, and the last attempt to make one has failed."""
         return self._link is None and self.why_lost is not None
+
+    def cut(self) -> None:
+        """Find the connection lost, for a reason that it does not know itself."""
+        if (link := self._link) is not None:
+            link.cut()
 
     def wait_connected(self, deadline: float) -> None:
         """Wait until there is a connection. Raises NotRun."""
@@ -241,6 +259,9 @@ class HeldConnection:
             self._changed.notify_all()
 
     def _lose(self, link: _Link, reason: BaseException | None) -> None:
+        # One that is idle still has answered, if late.
+        if not _is_idle(link.driver):
+            self._tell_lost()
         # The keeper closes it, so that it does not cancel on it meanwhile.
         with self._guard:
             self._link = None

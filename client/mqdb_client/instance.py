@@ -9,6 +9,7 @@ gives signs of life and remembers the routes. RocketMQ: MQClientInstance, MQClie
 A forked child gets none of it: what it inherits refuses to work, and it starts clients of its own.
 """
 
+import logging
 import math
 import os
 import threading
@@ -29,16 +30,21 @@ from mqdb.broker.query import broker_info
 from mqdb.dsn import BrokerDsn, redact
 from mqdb.errors import BrokerMisnamed, BrokerUnavailable, IllegalState, ParameterInvalid
 from mqdb.settings import Settings, load_settings
+from mqdb.store import identity
 from mqdb.store.clients import ClientKind, Registration
 from mqdb.store.engine import create_engine, target_of, translated
+from mqdb.store.identity import Identity
 from mqdb.store.migrations import check_schema
 from mqdb.unique_id import local_address
 from mqdb_client.callbacks import Callback, CallbackHandle, Callbacks
 from mqdb_client.dispatch_watch import DispatchWatch
 from mqdb_client.duty import Duty
 from mqdb_client.listener import Heard, Listener
+from mqdb_client.new_connection import Scissors, database_on, in_time, note_database
 from mqdb_client.registrations import Registrations
 from mqdb_client.route import Routes
+
+logger = logging.getLogger(__name__)
 
 #: Stands for a name that no other process has. Source: ClientConfig.changeInstanceNameToPID.
 DEFAULT_INSTANCE_NAME: Final = "DEFAULT"
@@ -138,7 +144,11 @@ class ClientInstance:
         #: Whether it has been reached, and found to be the broker that it should be.
         self.is_met = False
         self.is_forked = False
-        self._registrations = Registrations(self.client_id, broker.name, self.connect, lambda: self.is_met)
+        #: Cut what the instance itself waits for.
+        self._scissors: set[Scissors] = set()
+        self._registrations = Registrations(
+            self.client_id, broker.name, self._asking, lambda: self.is_met, self._cut_questions
+        )
         self._arrivals: Callbacks[frozenset[int] | None] = Callbacks("arrival")
         self._group_changes: Callbacks[str | None] = Callbacks("group change")
         self._requests: Callbacks[None] = Callbacks("request")
@@ -153,11 +163,12 @@ class ClientInstance:
         )
         self.target = target_of(self.engine)
         self._suspect_before = 0.0
+        self._database: Identity | None = None
         event.listen(self.engine, "connect", _note_age)
         event.listen(self.engine, "checkout", self._check_age)
         event.listen(self.engine, "checkin", self._close_late)
-        self.routes = Routes(self.connect)
-        self._watch = DispatchWatch(self.connect)
+        self.routes = Routes(self._asking)
+        self._watch = DispatchWatch(self._asking)
         self._presence = Duty("presence", self._announce_again, due=False)
         self._heartbeat = Duty("heartbeat", self._beat_and_refresh, due=False)
         self._dispatch = Duty("dispatch", self._tend_dispatch)
@@ -167,6 +178,7 @@ class ClientInstance:
             heard=self._heard,
             recovered=self._recovered,
             duties=(self._presence, self._heartbeat, self._dispatch),
+            cut_duties=self._cut_questions,
         )
         self._alive.add(self)
 
@@ -221,14 +233,36 @@ class ClientInstance:
             raise IllegalState(f"client {self.client_id}", "closed")
         with translated(self.target):
             connection = self.engine.connect()
-        if not self.is_met:  # what stands behind the pooler, or a broker that was down at the start
+        # What stands behind the pooler, a broker that was down at the start, or what the address leads to by now.
+        if not self.is_met or (self.pool_dsn is None and database_on(connection) is None):
             try:
-                self._check_name(connection)
+                with in_time(connection):
+                    self._check_broker(connection)
             except BaseException:
                 connection.close()
                 raise
             self.is_met = True
         return connection
+
+    @contextmanager
+    def _asking(self) -> Iterator[Connection]:
+        """A connection for a question of the instance itself, which `_cut_questions` ends."""
+        with self.connect() as connection:
+            scissors = Scissors(connection)
+            self._scissors.add(scissors)
+            try:
+                yield connection
+            finally:
+                self._scissors.discard(scissors)
+                scissors.close()
+
+    def _cut_questions(self) -> None:
+        for scissors in self._scissors.copy():
+            scissors.cut()
+
+    def distrust(self) -> None:
+        """A connection was lost. Those that lie idle are as old, and are not used again."""
+        self._suspect_before = time.monotonic()
 
     def _meet(self) -> None:
         with self.connect():
@@ -311,7 +345,7 @@ class ClientInstance:
 
     def _greet(self, connection: Connection) -> None:
         """First words on a LISTEN connection. The presence lock comes before any registration."""
-        self._check_name(connection)
+        self._check_broker(connection)
         try:
             membership.announce(connection, self.client_id)
             self._presence.in_seconds(math.inf)
@@ -321,13 +355,22 @@ class ClientInstance:
             # Held by our lost connection, which the server still believes in. To listen is possible meanwhile.
             self._presence.in_seconds(_PRESENCE_RETRY_SECONDS)
 
-    def _check_name(self, connection: Connection) -> None:
+    def _check_broker(self, connection: Connection) -> None:
+        """Whether a connection leads to the broker that it should, and whether that is the database of before."""
         with translated(self.target):
             check_schema(connection)
+            database = identity.find(connection)
         info = broker_info(connection)
+        if self._database not in (None, database):
+            logger.warning("another database has taken the broker's place", extra={"broker": self.target})
+            self.distrust()
+            self.routes.clear()
+        self._database = database
         if info.broker_name != self.broker_name:
             raise BrokerMisnamed(self.target, self.broker_name, info.broker_name)
         self.cluster_name = info.cluster_name
+        if self.pool_dsn is None:
+            note_database(connection, database)
 
     def _announce_again(self) -> float | None:
         try:
@@ -350,8 +393,7 @@ class ClientInstance:
             self._requests.call(None)
 
     def _recovered(self) -> None:
-        # Connections that are as old as the one that was lost are not used again.
-        self._suspect_before = time.monotonic()
+        self.distrust()
         self.routes.clear()
         self._registrations.renew()
         self._arrivals.call(None)

@@ -1,11 +1,13 @@
 """Routes: which queues a topic has on one broker, remembered for half a minute. RocketMQ: topicRouteTable."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 from sqlalchemy import Connection
 
 from mqdb.broker.route import find_topic
 from mqdb.store.topics import TopicRoute
+from mqdb_client.new_connection import database_on
 
 
 class Routes:
@@ -14,7 +16,7 @@ class Routes:
     A topic that is not there is asked for again each time. A route that has not changed stays the same object.
     """
 
-    def __init__(self, connect: Callable[[], Connection]) -> None:
+    def __init__(self, connect: Callable[[], AbstractContextManager[Connection]]) -> None:
         self._connect = connect
         self._known: dict[str, TopicRoute] = {}
         #: The route of a topic if it is in memory. Asked for each message sent: no call but the look into the dict.
@@ -30,16 +32,19 @@ class Routes:
 
     def ask(self, topic: str, connection: Connection) -> TopicRoute | None:
         """The route as the broker says now, remembered."""
-        route, known = find_topic(connection, topic), self._known.get(topic)
+        route = find_topic(connection, topic)
         if route is None:
             self.forget(topic)
-        elif route != known:
-            self.remember(route)
-        return known if route == known else route
+            return None
+        return self.remember(route, connection)
 
-    def remember(self, route: TopicRoute) -> None:
-        """A route that came with the answer to another request, such as the creation of the topic."""
+    def remember(self, route: TopicRoute, connection: Connection) -> TopicRoute:
+        """A route that came with the answer to another request, such as the creation of the topic; as it is known."""
+        route, known = route._replace(database=database_on(connection)), self._known.get(route.config.name)
+        if route == known:
+            return known
         self._known[route.config.name] = route
+        return route
 
     def forget(self, topic: str) -> None:
         """The route is doubtful: ask the broker when it is needed next."""

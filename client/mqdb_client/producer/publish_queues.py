@@ -26,13 +26,18 @@ from mqdb.errors import (
     TopicNotWritable,
 )
 from mqdb.message import MessageQueue
+from mqdb.store.identity import Identity
 from mqdb.store.topics import TopicRoute
 from mqdb.topic import Perm
 from mqdb_client.broker_link import BrokerLink
 from mqdb_client.fault_tolerance import LatencyFaultTolerance
+from mqdb_client.held_connection import IMPATIENT_SECONDS
 from mqdb_client.producer.delivery import ANYWHERE, Delivery
 from mqdb_client.queue_chooser import QueueChooser
 from mqdb_client.queue_selector import by_hash, selected
+
+# Of the time that is left, for each of several brokers: one that is silent must not use up what another one needs.
+_SHARE_OF_ONE: Final = 0.25
 
 # A broker that has not got the topic may get it, one that was down may come.
 _WITHOUT_TOPIC_SECONDS: Final = 30.0
@@ -48,11 +53,12 @@ class _Part(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A queue, and the way there: its broker, and its key there."""
+    """A queue, and the way there: its broker, and its key in one database there."""
 
     queue: MessageQueue
     link: BrokerLink
     queue_key: int
+    database: Identity | None = None
 
     @property
     def broker_name(self) -> str:
@@ -129,7 +135,7 @@ class PublishQueues:
             if link.name == queue.broker_name and 0 <= queue.queue_id < len(route.queue_keys):
                 if not route.config.perm & Perm.WRITE:
                     raise TopicNotWritable(queue.topic, int(route.config.perm))
-                return Place(queue, link, route.queue_keys[queue.queue_id])
+                return Place(queue, link, route.queue_keys[queue.queue_id], route.database)
         queue_nums = [len(route.queue_keys) for link, route, _ in self.parts if link.name == queue.broker_name]
         if not queue_nums and queue.broker_name in self._trouble:
             raise copy.copy(self._trouble[queue.broker_name])
@@ -172,6 +178,10 @@ class PublishRoutes:
         parts, trouble = self._ask_all(topic, deadline, late, may_create=False)
         if not parts and self._queue_nums is not None and len(trouble) < len(self._links):
             parts, trouble = self._ask_all(topic, deadline, late, may_create=True)
+        is_silent = any(isinstance(error, SendGivenUp) for error in trouble.values())
+        if not parts and is_silent and time.monotonic() < deadline:
+            # No other one has the topic, and perhaps it is only slow.
+            parts, trouble = self._ask_all(topic, deadline, late, may_create=False, is_last=True)
         if not parts:
             raise next(iter(trouble.values()), RouteNotFound(topic))
         expires_at = math.inf
@@ -183,19 +193,26 @@ class PublishRoutes:
         return PublishQueues(topic, parts, chooser, trouble, expires_at)
 
     def _ask_all(
-        self, topic: str, deadline: float, late: SendGivenUp, *, may_create: bool
+        self, topic: str, deadline: float, late: SendGivenUp, *, may_create: bool, is_last: bool = False
     ) -> tuple[list[_Part], dict[str, MqdbError]]:
-        """The brokers that have the topic, and why some could not be asked: those keep the queues that they had."""
+        """The brokers that have the topic, and why some could not be asked: those keep the queues that they had.
+
+        Of several each gets a part of the time that is left, and all together all of it when it is the last time.
+        """
         parts: list[_Part] = []
         trouble: dict[str, MqdbError] = {}
         before = {part.link: part for part in self._known[topic].parts} if topic in self._known else {}
         is_alone = len(self._links) == 1
         work = partial(self._create if may_create else _find, topic)
-        for link in self._links:
+        for asked, link in enumerate(self._links):
+            seconds = (deadline - time.monotonic()) / (len(self._links) - asked)
+            if not is_alone and not is_last:
+                seconds = max(IMPATIENT_SECONDS, (deadline - time.monotonic()) * _SHARE_OF_ONE)
+            until = min(deadline, time.monotonic() + seconds)
             route = link.instance.routes.known(topic)
             try:
                 # With others to turn to, one that is down must not use up the time.
-                route = route or link.ask(partial(work, link), deadline, late, is_patient=is_alone)
+                route = route or link.ask(partial(work, link), until, late, is_patient=is_alone)
             except (BrokerUnavailable, StorageRefused, SendGivenUp) as error:
                 trouble[link.name] = error
                 if link in before:
@@ -210,8 +227,7 @@ class PublishRoutes:
             route = create_topic_automatically(connection, topic, self._queue_nums)
         except TopicNotFound:  # forbidden by the template there
             return None
-        link.instance.routes.remember(route)
-        return route
+        return link.instance.routes.remember(route, connection)
 
 
 def _find(topic: str, link: BrokerLink, connection: Connection) -> TopicRoute | None:

@@ -67,7 +67,8 @@ class Attempt(Unit):
     status: SendStatus
 
     def __init__(self, sending: "Sending", delivery: Delivery, place: Place, is_patient: bool) -> None:
-        super().__init__(place.queue.topic, delivery.deadline, delivery.timeout_seconds, is_patient)
+        topic, database = place.queue.topic, place.database
+        super().__init__(topic, delivery.deadline, delivery.timeout_seconds, is_patient, database)
         self._sending = sending
         self.delivery = delivery
         self.place = place

@@ -1,0 +1,67 @@
+"""A new connection: which database it leads to, and how long it may keep silent before it is used.
+
+What is asked on it first is asked by threads that others wait for, and nobody sets these questions a deadline.
+"""
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Final
+
+from sqlalchemy import Connection
+
+from mqdb.store.engine import driver, target_of, translated
+from mqdb.store.identity import Identity
+
+#: As long as an attempt to connect takes at most (`mqdb.store.engine`).
+FIRST_ANSWERS_SECONDS: Final = 5.0
+
+_DATABASE: Final = "mqdb_database"
+
+
+class Scissors:
+    """Ends all waiting of a connection for its server, from any thread. Raises BrokerUnavailable for a lost one."""
+
+    def __init__(self, connection: Connection) -> None:
+        # A socket object of its own, which stays good when the driver closes.
+        with translated(target_of(connection)):
+            self._socket = socket.socket(fileno=os.dup(driver(connection).fileno()))
+
+    def cut(self) -> None:
+        """What the server may answer is never read."""
+        with suppress(OSError):  # closed meanwhile, by either end
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """The connection goes on."""
+        self._socket.close()
+
+
+@contextmanager
+def in_time(connection: Connection, seconds: float = FIRST_ANSWERS_SECONDS) -> Iterator[None]:
+    """Whoever waits in here for longer finds the connection lost: BrokerUnavailable."""
+    scissors = Scissors(connection)
+    timer = threading.Timer(seconds, scissors.cut)
+    timer.daemon = True
+    try:
+        with suppress(RuntimeError):  # there are no new threads when the interpreter ends
+            timer.start()
+        yield
+    finally:
+        timer.cancel()
+        if timer.is_alive():  # no thread is left behind
+            timer.join()
+        scissors.close()
+
+
+def note_database(connection: Connection, database: Identity) -> None:
+    """Remember where a connection leads to, as long as it lives. Not behind a pooler that shares connections."""
+    connection.info[_DATABASE] = database
+
+
+def database_on(connection: Connection) -> Identity | None:
+    """Where it leads to; None where nobody has noted it."""
+    database: Identity | None = connection.info.get(_DATABASE)
+    return database

@@ -1,0 +1,173 @@
+"""Another database behind the same address: nothing is stored there by the numbers of the old one."""
+
+import time
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+from psycopg import sql
+from sqlalchemy import Connection, Engine, text
+
+from mqdb.embedded import EmbeddedPostgres
+from mqdb.errors import BrokerMisnamed, BrokerUnavailable, MqdbError, TopicNotFound
+from mqdb.store.identity import Identity
+from mqdb_client import Message, SendResult
+from mqdb_client.group_append import GroupAppend
+from mqdb_client.held_connection import HeldConnection
+from mqdb_client.producer_hooks import SendMessageContext, SendMessageHook
+from mqdb_client.waking import Waking
+from tests.fixtures.appends import Given, Log
+from tests.fixtures.log import create_topic
+from tests.fixtures.postgres import Database
+from tests.fixtures.processes import wait_until
+from tests.fixtures.producers import link_of, producer_of
+
+STORED = """
+    SELECT topic, convert_from(body, 'UTF8') FROM mqdb.commit_log
+    JOIN mqdb.queue USING (queue_key) JOIN mqdb.topic USING (topic_id) ORDER BY log_pos
+"""
+
+
+def swap(postgres: EmbeddedPostgres, one: Database, other: Database) -> None:
+    """Each has the other's name from now on, so that whoever connects to one again meets the other."""
+    names = [urlsplit(each.dsn).path[1:] for each in (one, other)]
+    renamed = [(names[0], "swapped"), (names[1], names[0]), ("swapped", names[1])]
+    with psycopg.connect(postgres.dsn, user="postgres", autocommit=True) as connection:
+        allow = sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS {}")
+        for name in names:
+            connection.execute(allow.format(sql.Identifier(name), sql.Literal(False)))
+        connection.execute(
+            "SELECT pg_terminate_backend(pid, 30000) FROM pg_stat_activity WHERE datname = ANY(%s)", [names]
+        )
+        for old, new in renamed:
+            rename = sql.SQL("ALTER DATABASE {} RENAME TO {}")
+            connection.execute(rename.format(sql.Identifier(old), sql.Identifier(new)))
+        for name in names:
+            connection.execute(allow.format(sql.Identifier(name), sql.Literal(True)))
+
+
+@pytest.fixture
+def swap_databases(postgres: EmbeddedPostgres, database: Database, second_database: Database) -> Callable[[], None]:
+    """Puts `second_database` in the place of `database`; both have `orders`, which is `payments` by its keys there."""
+    create_topic(database.connect(), "orders", 4)
+    create_topic(second_database.connect(), "payments", 4)
+    create_topic(second_database.connect(), "orders", 4)
+    return lambda: swap(postgres, database, second_database)
+
+
+class Before(SendMessageHook):
+    """Does something before the first try of a send: its queue is chosen by then."""
+
+    hook_name = "before"
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._work: list[Callable[[], None]] = [work]
+
+    def send_message_before(self, context: SendMessageContext) -> None:
+        if self._work:
+            self._work.pop()()
+
+    def send_message_after(self, context: SendMessageContext) -> None:
+        pass
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_send_goes_to_its_topic_in_the_database_that_has_come(
+    database: Database, swap_databases: Callable[[], None], is_async: bool
+) -> None:
+    with producer_of(database.dsn) as producer:
+        producer.send(Message("orders", "before"))
+        producer.register_send_message_hook(Before(swap_databases))
+
+        message = Message("orders", "after")
+        _ = producer.send_async(message).result(100) if is_async else producer.send(message)
+
+        assert database.rows(STORED) == [("orders", "after")]
+
+
+def test_a_database_of_another_broker_gets_nothing(
+    database: Database, second_database: Database, swap_databases: Callable[[], None]
+) -> None:
+    second_database.connect().execute("UPDATE mqdb.broker SET broker_name = 'broker-b'")
+    with producer_of(database.dsn, timeout="2s") as producer:
+        producer.send(Message("orders", "before"))
+        swap_databases()
+
+        def sent() -> SendResult | MqdbError:
+            try:
+                return producer.send(Message("orders", "after"))
+            except MqdbError as error:
+                return error
+
+        wait_until(lambda: isinstance(sent(), BrokerMisnamed))
+
+        assert database.rows(STORED) == []
+
+
+def test_what_is_asked_beside_the_appends_goes_to_the_new_database_too(
+    database: Database, swap_databases: Callable[[], None]
+) -> None:
+    """A connection that is left to the old one would tell of topics there for ever."""
+    with producer_of(database.dsn) as producer:
+        producer.send(Message("orders", "before"))
+        link = link_of(producer)
+        link._database = Identity(1, 1)  # that of a server which is still there
+        late = BrokerUnavailable("the test", "no answer")
+        pid = text("SELECT pg_backend_pid()")
+
+        def asked() -> int:
+            found: int = link.ask(lambda connection: connection.scalar(pid), time.monotonic() + 30, late)
+            return found
+
+        before = asked()
+        link.connection.cut()
+        producer.send(Message("orders", "after"))
+
+        wait_until(lambda: asked() != before)
+
+
+def test_units_of_another_database_are_refused_and_those_beside_them_are_stored(
+    locked_log: Log, engine: Engine
+) -> None:
+    locked_log.unlock()
+    held = HeldConnection(engine.connect)
+    here, elsewhere = Identity(1, 1), Identity(1, 2)
+    appends = GroupAppend(held, Waking(), database_on=lambda _connection: here)
+    [other_key] = create_topic(locked_log.connection, "payments", 1)
+    held.open()
+    appends.open()
+    right = locked_log.unit("right")
+    wrong = Given([record._replace(queue_key=other_key) for record in locked_log.records("wrong")], 30)
+    right.database, wrong.database = here, elsewhere
+
+    try:
+        # Handed in before anybody leads: both go into one statement.
+        ended = []
+        appends._is_busy = True
+        for unit in (right, wrong):
+            appends.hand_in(unit, lambda unit=unit: ended.append(unit))  # type: ignore[misc]
+        appends._work.put(True)
+        wait_until(lambda: len(ended) == 2)
+    finally:
+        appends.close()
+        held.close()
+
+    assert right.error is None
+    assert isinstance(wrong.error, TopicNotFound)
+    assert locked_log.database.rows(STORED) == [("orders", "right")]
+
+
+def test_a_connection_that_was_cut_comes_back(engine: Engine) -> None:
+    held = HeldConnection(engine.connect)
+    held.open()
+
+    def pid(connection: Connection) -> int:
+        found: int = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
+        return found
+
+    before = held.run(pid, time.monotonic() + 30)
+    held.cut()
+
+    assert held.run(pid, time.monotonic() + 30) != before
+    held.close()
