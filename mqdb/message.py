@@ -99,7 +99,7 @@ def check_message(message: object, max_body_bytes: int = MAX_BODY_BYTES) -> None
         raise BodyEmpty(message.topic)
     if len(message.body) > max_body_bytes:
         raise BodyTooLarge(len(message.body), max_body_bytes)
-    check_properties(message.properties, message.tag, message.keys)
+    check_properties(message.properties, message.tag, message.keys, message.system_properties)
     if message.system_properties:
         schedule_of(message)
     flag: object = message.flag

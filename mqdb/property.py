@@ -85,6 +85,9 @@ class Property(StrEnum):
 RESERVED_PROPERTIES: Final = frozenset(name.value for name in Property)
 
 
+_NO_PROPERTIES: Final[Mapping[str, str]] = {}
+
+
 def with_tag_and_keys(properties: Mapping[str, str], tag: str | None, keys: Sequence[str]) -> dict[str, str]:
     """A user's properties with the tag and the keys as the properties that RocketMQ makes of them."""
     stored = dict(properties)
@@ -95,21 +98,26 @@ def with_tag_and_keys(properties: Mapping[str, str], tag: str | None, keys: Sequ
     return stored
 
 
-def check_properties(properties: Mapping[str, str], tag: str | None, keys: Sequence[str]) -> None:
+def check_properties(
+    properties: Mapping[str, str],
+    tag: str | None,
+    keys: Sequence[str],
+    system_properties: Mapping[str, str] = _NO_PROPERTIES,
+) -> None:
     """Raise unless a user may send this.
 
     PropertyReserved: a name of the broker's among `properties`. PropertyInvalid: a name or value
     that is no text, is blank, or holds a character that cannot be stored; a key with a blank in
     it. PropertiesTooLarge: over 32,767 bytes, counted as RocketMQ encodes them, with the tag, the
-    keys and the unique id that each message gets.
+    keys, the library's own `system_properties` and the unique id that each message gets.
     Source: Message.putUserProperty, MessageExtEncoder.
     """
-    if _are_plain(properties, tag, keys):
+    if not system_properties and _are_plain(properties, tag, keys):
         return
     _check_names_and_values(properties)
     _check_tag(tag)
     _check_keys(keys)
-    _check_characters_and_size(with_tag_and_keys(properties, tag, keys))
+    _check_characters_and_size(with_tag_and_keys(properties, tag, keys) | dict(system_properties))
 
 
 def storable(text: str) -> str:

@@ -19,6 +19,12 @@ from mqdb.topic import RETRY_PREFIX
 MAX_BATCH_BYTES: Final = 4 * 1024 * 1024
 
 
+class MessageBatch(tuple[Message, ...]):
+    """Messages that are sent as a batch; also one alone then is none of the others, which may be compressed."""
+
+    __slots__ = ()
+
+
 def check_batch(messages: Sequence[Message], max_body_bytes: int = MAX_BODY_BYTES) -> None:
     """Raise unless these messages make a batch; `check_batch_size` looks at their size together.
 

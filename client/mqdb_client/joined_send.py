@@ -32,6 +32,7 @@ from mqdb.errors import (
     SchemaMissing,
     TopicNotFound,
     TopicNotWritable,
+    shown,
 )
 from mqdb.message import MessageQueue, SendResult, SendStatus
 from mqdb.schedule import DeliverAfter, DeliverAt, Wait
@@ -88,7 +89,8 @@ class JoinedSend:
 
         Raises TopicNotFound, TopicNotWritable, QueueNotFound and ScheduleInvalid.
         SchemaMissing, SchemaTooOld, SchemaTooNew.
-        ParameterInvalid for what is no connection that can be joined, and for a queue of another broker or topic.
+        ParameterInvalid for what is no connection that can be joined, for text that the client_encoding of this one
+        has not got, and for a queue of another broker or topic.
         IllegalState for a connection that is closed and for a transaction that has failed already.
         """
         joined = _join(connection)
@@ -123,13 +125,14 @@ class JoinedSend:
         """
         joined = _join(connection)
         broker = self._broker(joined)
-        nums = _write_queue_nums(joined, broker, topics)
+        nums = _queue_nums(joined, broker, topics)
         return {
-            topic: tuple(MessageQueue(topic, broker.name, queue_id) for queue_id in range(nums[topic]))
+            topic: tuple(MessageQueue(topic, broker.name, queue_id) for queue_id in range(nums[topic].write))
             for topic in topics
         }
 
     def _broker(self, joined: "_Joined") -> "_Broker":
+        _check_encoding(joined.driver)
         broker = self._brokers.get(joined.driver)
         if broker is None:
             broker = self._brokers[joined.driver] = _meet(joined)
@@ -148,10 +151,10 @@ class JoinedSend:
         self, joined: "_Joined", broker: "_Broker", topics: Sequence[str], queues: Mapping[str, MessageQueue]
     ) -> MqdbError:
         """Why nothing was appended."""
-        nums = _write_queue_nums(joined, broker, topics)
+        nums = _queue_nums(joined, broker, topics)
         for queue in queues.values():
-            if queue.queue_id >= nums[queue.topic]:
-                return QueueNotFound(queue.topic, queue.queue_id, nums[queue.topic])
+            if queue.queue_id >= (count := max(nums[queue.topic])):
+                return QueueNotFound(queue.topic, queue.queue_id, count)
         return TopicNotFound(topics[0])  # created in this moment
 
 
@@ -191,6 +194,18 @@ def _target(driver: _DriverConnection) -> str:
         raise _closed() from error
 
 
+def _check_encoding(driver: _DriverConnection) -> None:
+    """Raise ParameterInvalid for a connection whose texts come as bytes."""
+    if driver.info.encoding == "ascii":
+        raise _encoding_unfit("SQL_ASCII")
+
+
+def _encoding_unfit(encoding: str, text: str = "") -> ParameterInvalid:
+    reason = f"cannot be sent {shown(text)}" if text else "gives texts as bytes"
+    value = f"client_encoding {encoding}"
+    return ParameterInvalid("connection", value, f"{reason}; execute SET client_encoding TO 'UTF8' on it")
+
+
 def _check_queue(queue: MessageQueue, broker: _Broker, topic: str) -> None:
     if queue.broker_name != broker.name:
         raise ParameterInvalid("queue", str(queue), f"the connection leads to broker {broker.name!r}")
@@ -210,10 +225,17 @@ def _check_wait(joined: "_Joined", broker: _Broker, wait: Wait | None) -> None:
         raise ScheduleInvalid("deliver_at", f"the message is to wait {waits:,} ms; the limit is {farthest:,}")
 
 
-def _write_queue_nums(joined: "_Joined", broker: _Broker, topics: Sequence[str]) -> dict[str, int]:
-    """How many queues of each topic take messages. Raises TopicNotFound, TopicNotWritable."""
+class _QueueNums(NamedTuple):
+    """How many queues of a topic are read, and how many take messages that have not chosen theirs."""
+
+    read: int
+    write: int
+
+
+def _queue_nums(joined: "_Joined", broker: _Broker, topics: Sequence[str]) -> dict[str, _QueueNums]:
+    """Those of each topic. Raises TopicNotFound, TopicNotWritable."""
     rows = joined.run(joined_append.find_topics(topics), broker.target)
-    found = {name: (perm, nums) for name, perm, nums in rows}
+    found = {name: (perm, _QueueNums(read, write)) for name, perm, read, write in rows}
     for topic in topics:
         if topic not in found:
             raise TopicNotFound(topic)
@@ -244,6 +266,8 @@ def _translated(target: str) -> Iterator[None]:
         yield
     except DBAPIError as error:
         raise _translation(error.orig or error, target) from error.orig or error
+    except UnicodeEncodeError as error:  # raised by the driver, which has sent nothing
+        raise _encoding_unfit(error.encoding, error.object[error.start : error.end]) from error
     except InvalidRequestError as error:
         raise IllegalState("the connection", f"not usable: {error}") from error
     except (psycopg.Error, PoolTimeout) as error:

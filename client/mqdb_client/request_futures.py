@@ -5,6 +5,7 @@ thread of their own, so that callbacks of users hold up neither replies nor sync
 RocketMQ: RequestFutureHolder, RequestResponseFuture.
 """
 
+import logging
 import threading
 import time
 import uuid
@@ -16,6 +17,8 @@ from typing import Final, TypeAlias
 
 from mqdb.errors import IllegalState, RequestTimeout
 from mqdb.message import ReceivedMessage
+
+logger = logging.getLogger(__name__)
 
 Outcome: TypeAlias = ReceivedMessage | BaseException
 
@@ -157,7 +160,10 @@ class RequestFutures:
     def _complete(self) -> None:
         while ended := self._next_ended():
             request, outcome = ended
-            request.end(outcome)
+            try:
+                request.end(outcome)
+            except BaseException:  # a callback that calls sys.exit would else end the requests of all others
+                logger.exception("the callback of an async request has ended in an unforeseen way")
 
     def _next_ended(self) -> tuple[WaitingRequest, Outcome] | None:
         """Waits for it; None when there will be none any more."""

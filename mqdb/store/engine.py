@@ -42,8 +42,8 @@ from mqdb.errors import (
     TransactionRefused,
 )
 
-#: Give up on a lost host in about 15 s; a connection attempt in 5 s.
-_CONNECT_ARGUMENTS = {
+#: Give up on a lost host in about 15 s; a connection attempt in 5 s. A DSN may say otherwise.
+_CONNECT_DEFAULTS = {
     "connect_timeout": 5,
     "keepalives_idle": 5,
     "keepalives_interval": 3,
@@ -51,8 +51,12 @@ _CONNECT_ARGUMENTS = {
     "tcp_user_timeout": 15_000,
 }
 
-#: A custom plan over hundreds of partitions takes longer to make than to run; dispatch refuses another isolation.
-_SESSION_SETTINGS = "-c plan_cache_mode=force_generic_plan -c jit=off -c default_transaction_isolation=read\\ committed"
+#: A custom plan over hundreds of partitions takes longer to make than to run; dispatch refuses another isolation; the
+#: driver reads no times in another style.
+_SESSION_SETTINGS = (
+    "-c plan_cache_mode=force_generic_plan -c jit=off"
+    " -c default_transaction_isolation=read\\ committed -c DateStyle=ISO"
+)
 
 _DIALECT = PGDialect_psycopg()  # type: ignore[no-untyped-call]
 _NUMBERING_DIALECT = PGDialect_psycopg(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]
@@ -76,21 +80,24 @@ def create_engine(
     A function that needs a transaction opens one with `transaction`. With `prepared=False` the driver prepares no
     statement and makes no session settings: behind a pooler such as PgBouncer (MQDB_POOL_DSN), and where one
     text holds several statements. `indexes_only` is for clients, none of whose statements has to read a whole table.
+    What the DSN says about the way there holds, and so do its `options`, but for what mqdb relies on.
     Raises SettingInvalid for a DSN that is none.
     """
-    arguments: dict[str, Any] = _CONNECT_ARGUMENTS | {"application_name": application_name}
+    given = _parts(dsn)
+    arguments: dict[str, Any] = {name: value for name, value in _CONNECT_DEFAULTS.items() if name not in given}
+    # Before what a role or the environment says: the names and properties of messages are Unicode.
+    arguments |= {"application_name": application_name, "client_encoding": "utf8"}
     if not prepared:
         arguments["prepare_threshold"] = None
     else:
-        arguments |= {
-            "prepare_threshold": 0,
-            "options": _SESSION_SETTINGS + (_INDEXES_ONLY if indexes_only else ""),
-        }
+        ours = _SESSION_SETTINGS + (_INDEXES_ONLY if indexes_only else "")
+        # Of two settings of one name the last one counts.
+        arguments |= {"prepare_threshold": 0, "options": f"{given.get('options', '')} {ours}".strip()}
     engine = sqlalchemy.create_engine(
         "postgresql+psycopg://",
         # The DSN as libpq reads it: with several hosts and target_session_attrs too.
         creator=partial(psycopg.connect, dsn, **arguments),
-        execution_options={"mqdb_target": _target(dsn)},
+        execution_options={"mqdb_target": _target(given)},
         isolation_level="AUTOCOMMIT",
         pool_size=pool_size,
         max_overflow=pool_size,
@@ -108,6 +115,9 @@ def _adapt(_connection: DBAPIConnection, entry: ConnectionPoolEntry) -> None:
     connection = entry.driver_connection
     assert isinstance(connection, psycopg.Connection)
     connection.adapters.register_dumper(list, ListBinaryDumper)
+    # Where no options were sent. PgBouncer gives its client the same style on each of its servers.
+    if not (connection.info.parameter_status("DateStyle") or "ISO").startswith("ISO"):
+        connection.execute("SET DateStyle TO ISO")
 
 
 def _refuse_unusable(_connection: DBAPIConnection, entry: ConnectionPoolEntry, _proxy: PoolProxiedConnection) -> None:
@@ -143,11 +153,14 @@ def target_of(way: Connection | Engine) -> str:
     return target
 
 
-def _target(dsn: str) -> str:
+def _parts(dsn: str) -> dict[str, Any]:
     try:
-        parts = conninfo_to_dict(dsn)
+        return conninfo_to_dict(dsn)
     except psycopg.ProgrammingError as error:
         raise SettingInvalid("dsn", redact(dsn), "argument", f"write {SHAPE}") from error
+
+
+def _target(parts: Mapping[str, Any]) -> str:
     return f"{parts.get('host', 'localhost')}:{parts.get('port', 5432)}/{parts.get('dbname', '')}"
 
 

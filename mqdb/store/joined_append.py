@@ -78,7 +78,7 @@ def append(
 
 
 def find_topics(names: Sequence[str]) -> Statement:
-    """The answer is name, perm and write_queue_nums of those that are there."""
+    """The answer is name, perm, read_queue_nums and write_queue_nums of those that are there."""
     return Statement(_find_topics_text(), {"names": list(names)})
 
 
@@ -113,7 +113,8 @@ def _is_target(found: FromClause, turn: ColumnElement[int], queue_id: ColumnElem
         found.c.perm.bitwise_and(literal_column(str(int(Perm.WRITE)))) != literal_column("0"),
         queue.c.topic_id == found.c.topic_id,
         queue.c.queue_id == chosen,
-        queue.c.queue_id < found.c.write_queue_nums,
+        # As everywhere, one that was chosen may be one that is only read.
+        queue.c.queue_id < func.greatest(found.c.read_queue_nums, found.c.write_queue_nums),
     )
 
 
@@ -179,7 +180,7 @@ def _append_many_text() -> str:
 
 @cache
 def _find_topics_text() -> str:
-    columns = topic.c.topic, topic.c.perm, topic.c.write_queue_nums
+    columns = topic.c.topic, topic.c.perm, topic.c.read_queue_nums, topic.c.write_queue_nums
     return _text(select(*columns).where(topic.c.topic == func.any(_array("names", Text()))))
 
 

@@ -20,6 +20,7 @@ from mqdb.errors import (
     CompressedBodyBroken,
     NameInvalid,
     ParameterInvalid,
+    PropertiesTooLarge,
     PropertyReserved,
     ResponseCode,
     SendTimeout,
@@ -364,6 +365,21 @@ def test_the_repr_of_a_received_message_tells_where_it_is_but_not_the_body() -> 
 
 
 COMPRESSED = {"body": compress(b"secret", Compression.ZLIB), "sys_flag": compressed_flag(Compression.ZLIB)}
+
+
+@pytest.mark.parametrize(
+    ("schedule", "encoded_bytes"),
+    [
+        ({"delay_level": 18}, len("DELAY") + len("18") + 2),
+        ({"deliver_at": 1_900_000_000_000}, len("TIMER_DELIVER_MS") + len("1900000000000") + 2),
+    ],
+)
+def test_what_delays_a_message_counts_among_its_properties(schedule: dict[str, Any], encoded_bytes: int) -> None:
+    largest = 32_722  # of one value whose name has one letter, beside a unique id
+
+    check_message(Message("orders", "x", properties={"a": "v" * (largest - encoded_bytes)}, **schedule))
+    with pytest.raises(PropertiesTooLarge, match="have 32,768 bytes"):
+        check_message(Message("orders", "x", properties={"a": "v" * (largest - encoded_bytes + 1)}, **schedule))
 
 
 def test_a_plain_body_is_the_stored_one() -> None:

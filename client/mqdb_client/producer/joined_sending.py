@@ -5,14 +5,14 @@ know beforehand.
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TypeVar
 
 from mqdb.broker.send import record
 from mqdb.clock import Clock
 from mqdb.compression import compressed
-from mqdb.message import Message, MessageQueue, SendResult
+from mqdb.message import Message, MessageQueue, SendResult, check_message
 from mqdb.unique_id import UniqueIdGenerator, format_unique_id
+from mqdb_client.batch import MessageBatch
 from mqdb_client.joined_send import CallersConnection, JoinedSend
 from mqdb_client.producer.config import ProducerConfig
 from mqdb_client.producer.delivery import Target
@@ -47,20 +47,25 @@ class JoinedSending:
         """One statement for all of them; one more where a hook or a selector wants to know the queues.
 
         Hooks see an attempt for each topic, all before anything is appended. Raises what `JoinedSend.send` raises, what
-        a selector raises, and what a CheckForbiddenHook raises: nothing is appended then.
+        a selector raises, and what a CheckForbiddenHook raises; what `check_message` raises, for what a hook has made
+        of a message: nothing is appended then.
         """
         topics = [message.topic for message in messages]
         queues = self._queues(connection, messages, target)
         born_time = self._clock.now()
         unique_ids = self._unique_ids.take(len(messages), born_time)
         # As everywhere, the messages of a batch are not compressed.
-        compression = self._config.compression if len(messages) == 1 else None
+        compression = None if isinstance(messages, MessageBatch) else self._config.compression
         threshold = self._config.compress_message_body_threshold
-        records = [
-            record(message, 0, unique_id, born_time, self._born_host, *compressed(message.body, compression, threshold))
-            for message, unique_id in zip(messages, unique_ids, strict=True)
-        ]
-        append = partial(self._joined_send.send, connection, records, topics, target.sharding_key, queues)
+
+        def append() -> list[SendResult]:
+            host = self._born_host
+            records = [
+                record(message, 0, unique_id, born_time, host, *compressed(message.body, compression, threshold))
+                for message, unique_id in zip(messages, unique_ids, strict=True)
+            ]
+            return self._joined_send.send(connection, records, topics, target.sharding_key, queues)
+
         if self._hooks.is_empty:
             return append()
         message_ids = list(map(format_unique_id, unique_ids))
@@ -80,11 +85,15 @@ class JoinedSending:
     def _append_with_hooks(
         self, append: Callable[[], list[SendResult]], contexts: Sequence[SendMessageContext], topics: Sequence[str]
     ) -> list[SendResult]:
+        """A hook may add properties, so the messages are checked again, and encoded after it."""
         begun = []
         try:
             for context in contexts:
                 self._hooks.begin(context)
                 begun.append(context)
+            for context in contexts:
+                for message in context.messages:
+                    check_message(message, self._config.max_message_size)
             sent = append()
         except Exception as error:  # a hook's own, too; it goes on to the caller
             for context in begun:

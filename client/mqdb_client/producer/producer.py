@@ -1,7 +1,10 @@
 """The producer: sends messages, and returns when the broker has stored them. RocketMQ: DefaultMQProducer."""
 
+import atexit
+import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -31,7 +34,7 @@ from mqdb.store.clients import ClientKind, Registration
 from mqdb.topic import check_topic_name
 from mqdb.unique_id import UniqueIdGenerator, parse_unique_id
 from mqdb_client.append_unit import OutcomeUnknown
-from mqdb_client.batch import check_batch, check_unscheduled
+from mqdb_client.batch import MessageBatch, check_batch, check_unscheduled
 from mqdb_client.broker_link import BrokerLink
 from mqdb_client.cluster import Cluster
 from mqdb_client.durability import Durability
@@ -112,7 +115,7 @@ class Producer:
         )
         self._settings = settings_of(dsn, settings)
         self._clock = clock or SystemClock()
-        self._timeout_seconds = self._settings.send_message_timeout.total_seconds()
+        self._timeout_seconds = _seconds(self._settings.send_message_timeout)
         self._unique_ids = UniqueIdGenerator(self._clock)
         self._hooks = Hooks()
         self._life = threading.Lock()
@@ -140,6 +143,9 @@ class Producer:
             if self._config.compression is not None:
                 compress(b"", self._config.compression)  # a missing library shows now, not at the first large body
             with ExitStack() as undo:
+                at_exit = partial(_shut_down_at_exit, weakref.ref(self))
+                atexit.register(at_exit)
+                undo.callback(atexit.unregister, at_exit)
                 cluster = Cluster(self._settings, self._config.instance_name)
                 undo.callback(cluster.release)
                 client_id = cluster.instances[0].client_id
@@ -172,10 +178,13 @@ class Producer:
     def shutdown(self) -> None:
         """Let the sends under way end, leave the group and disconnect.
 
+        A program that ends does that before it ends, for each producer that is still running.
         Again, and while it is under way, in a callback for instance: nothing happens. Raises IllegalState in the
         callback of an async send, for which it would wait. Not for a signal handler, which may have interrupted a
         send: set a flag there, or raise an exception.
         """
+        if sys.is_finalizing():  # a __del__ that comes too late: the threads that it would wait for are gone
+            return
         running = self._running
         if running is not None and running.is_own_thread():
             raise IllegalState(self._name, "waiting for this callback; call shutdown() in another thread")
@@ -278,8 +287,8 @@ class Producer:
             return []
         target = target_of(messages[0], sharding_key, queue)
         if connection is not None:
-            return running.joined_sending.send(connection, messages, target)
-        return running.sending.send(self._delivery(messages, target, SendMode.SYNC, timeout))
+            return running.joined_sending.send(connection, MessageBatch(messages), target)
+        return running.sending.send(self._delivery(MessageBatch(messages), target, SendMode.SYNC, timeout))
 
     def send_async(
         self,
@@ -462,6 +471,13 @@ class Producer:
         """What `SendResult.queue_offset` asks for; of a message that waits, in the queue where it waits."""
         self._work()
         return find_queue_offset(place, log_pos, self._timeout_seconds, waits)
+
+
+def _shut_down_at_exit(reference: "weakref.ref[Producer]") -> None:
+    producer = reference()
+    # In a forked child even its lock may be held, by a thread that is not there.
+    if producer is not None and producer._running is not None and not producer._running.cluster.is_forked:
+        producer.shutdown()
 
 
 def _send_with(send: Callable[..., T], sharding_key: str | None, message: Message, timeout: timedelta) -> T:

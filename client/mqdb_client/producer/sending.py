@@ -1,6 +1,6 @@
 """Sending: what happens to a delivery until it is stored or given up.
 
-    begin      choose a queue, make the records, call the hooks
+    begin      choose a queue, call the hooks, make the records
     append     by the group append of the queue's broker
     finish     the results                                         ── or ──
     judge      what a failure means: try again, and where; or raise
@@ -26,11 +26,11 @@ from mqdb.errors import (
     SendOutcomeUnknown,
     TopicNotFound,
 )
-from mqdb.message import SendResult, SendStatus
+from mqdb.message import SendResult, SendStatus, check_message
 from mqdb.store.commit_log import Record
 from mqdb.unique_id import format_unique_id
 from mqdb_client.append_unit import OutcomeUnknown, Unit
-from mqdb_client.batch import check_batch_size
+from mqdb_client.batch import MessageBatch, check_batch_size
 from mqdb_client.broker_link import BrokerLink
 from mqdb_client.durability import Durability, status_of
 from mqdb_client.fault_tolerance import LatencyFaultTolerance
@@ -138,22 +138,39 @@ class Sending:
         """The next try of a delivery.
 
         Raises what `PublishRoutes.find` and `PublishQueues.choose` raise, BatchTooLarge, and what a
-        CheckForbiddenHook raises.
+        CheckForbiddenHook raises; what `check_message` raises, for what a hook has made of the message.
         """
         queues = self._routes.find(delivery.topic, delivery.deadline, delivery.timeout_seconds)
         place = queues.choose(delivery)
         link = place.link
         delivery.brokers_sent += (link.name,)
         attempt = Attempt(self, delivery, place, self._is_single or self._is_patient(delivery, link))
-        if not self._can_wait_for_records(delivery):
-            attempt.make_records()
         if not self._hooks.is_empty:
-            context = SendMessageContext(
-                self._config.group, delivery.messages, delivery.message_ids, place.queue, delivery.mode, self._born_host
-            )
-            self._hooks.begin(context)
-            attempt.context = context
+            self._begin_with_hooks(attempt)
+        elif not self._can_wait_for_records(delivery):
+            attempt.make_records()
         return attempt
+
+    def _begin_with_hooks(self, attempt: Attempt) -> None:
+        """A hook may add properties. RocketMQ: DefaultMQProducerImpl.sendKernelImpl, which encodes them after it."""
+        delivery = attempt.delivery
+        context = SendMessageContext(
+            self._config.group,
+            delivery.messages,
+            delivery.message_ids,
+            attempt.place.queue,
+            delivery.mode,
+            self._born_host,
+        )
+        self._hooks.begin(context)
+        try:
+            for message in delivery.messages:
+                check_message(message, self._config.max_message_size)
+            attempt.make_records()
+        except BaseException as error:
+            self._hooks.end(context, error=error)
+            raise
+        attempt.context = context
 
     def finish(self, delivery: Delivery, attempt: Attempt) -> list[SendResult] | None:
         """The results of a try that has stored the messages; None when they are to be sent to another broker, too."""
@@ -161,7 +178,7 @@ class Sending:
             self._faults.update(attempt.place.link.name, time.monotonic() - attempt.began, is_isolated=False)
         results = attempt.results
         if attempt.context is not None:
-            self._hooks.end(attempt.context, results)
+            self._hooks.end(attempt.context, () if delivery.mode is SendMode.ONEWAY else results)
         if attempt.status is not SendStatus.SEND_OK and self._wants_another_broker(delivery):
             delivery.results, delivery.avoid = results, attempt.place.link.name
             return None
@@ -239,14 +256,13 @@ class Sending:
     def _can_wait_for_records(self, delivery: Delivery) -> bool:
         """Whether the thread that leads makes the records: not where that may fail, or takes long.
 
-        Nor where the caller goes on, or a hook gets the message first: both may change its properties.
+        Nor where the caller goes on, who may change its properties.
         """
         return (
             delivery.mode is SendMode.SYNC
             and len(delivery.messages) == 1
             and delivery.placement is None
             and self._config.compression is None
-            and self._hooks.is_empty
         )
 
     def records_of(self, delivery: Delivery, place: Place) -> list[Record]:
@@ -256,7 +272,7 @@ class Sending:
             send.record(message, queue_key, unique_id, born_time, born_host)
             for message, unique_id in zip(delivery.messages, delivery.unique_ids, strict=True)
         ]
-        if len(records) > 1:
+        if isinstance(delivery.messages, MessageBatch):
             check_batch_size(records)
         elif self._config.compression is not None:
             body, sys_flag = compressed(

@@ -146,6 +146,7 @@ class TransactionProducer(Producer):
         check_message(message, self._config.max_message_size)
         target = target_of(message, sharding_key)
         half = _half_of(message, self.group)
+        check_message(half, self._config.max_message_size)  # its own properties count, too
         delivery = self._delivery((half,), target, SendMode.SYNC, timeout)
         delivery.placement = _as_half
         (sent,) = running.sending.send(delivery)

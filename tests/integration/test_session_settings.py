@@ -1,0 +1,161 @@
+"""Settings of a role, a database or a DSN: which of them hold in the sessions of mqdb, and that none breaks a send."""
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+import sqlalchemy
+from sqlalchemy import text
+
+from mqdb.broker.query import broker_info
+from mqdb.errors import ParameterInvalid
+from mqdb.store.engine import create_engine, driver
+from mqdb_client import Message, Producer
+from tests.fixtures.joined_sends import url_of
+from tests.fixtures.log import create_topic
+from tests.fixtures.postgres import Database
+from tests.fixtures.producers import producer_of, stored_bodies
+
+TAG = "Größe-日本"
+
+
+def set_for_all(database: Database, setting: str, value: str) -> None:
+    """From the next session on."""
+    [(name,)] = database.rows("SELECT current_database()")
+    database.connect().execute(f"ALTER DATABASE {name} SET {setting} TO '{value}'".encode())
+
+
+def stored_tags(database: Database) -> list[str]:
+    with psycopg.connect(database.dsn, client_encoding="utf8") as connection:
+        return [row[0] for row in connection.execute("SELECT tags FROM mqdb.commit_log ORDER BY log_pos")]
+
+
+every_setting = pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("DateStyle", "German"),
+        ("DateStyle", "SQL, DMY"),
+        ("client_encoding", "latin1"),
+        ("client_encoding", "sql_ascii"),
+    ],
+)
+
+
+@every_setting
+def test_a_producer_sends_whatever_a_database_sets(database: Database, setting: str, value: str) -> None:
+    set_for_all(database, setting, value)
+
+    with producer_of(database.dsn) as producer:
+        sent = producer.send(Message("orders", "x", tag=TAG))
+        found = producer.outcome(sent.message_id)
+
+    assert found is not None
+    assert found.queue == sent.queue
+    assert stored_tags(database) == [TAG]
+
+
+@every_setting
+@pytest.mark.parametrize("prepared", [True, False])
+def test_an_engine_reads_times_and_text_whatever_a_database_sets(
+    database: Database, setting: str, value: str, prepared: bool
+) -> None:
+    set_for_all(database, setting, value)
+    engine = create_engine(database.dsn, prepared=prepared)
+
+    with engine.connect() as connection:
+        assert connection.execute(text(f"SELECT now(), '{TAG}'")).one()[1] == TAG
+        assert broker_info(connection).broker_name == "broker-a"
+    engine.dispose()
+
+
+# -- a connection of the caller's -------------------------------------------------------------
+
+
+@pytest.fixture
+def producer(database: Database) -> Iterator[Producer]:
+    create_topic(database.connect(), "orders", 4)
+    with producer_of(database.dsn) as producer:
+        yield producer
+
+
+def test_text_that_the_callers_encoding_has_not_got_is_refused_and_the_transaction_goes_on(
+    database: Database, producer: Producer
+) -> None:
+    connection = database.connect(autocommit=False, client_encoding="latin1")
+    producer.send(Message("orders", "first", tag="Größe"), connection=connection)
+
+    with pytest.raises(ParameterInvalid, match=r"client_encoding .*1'.*cannot be sent '日本'.*SET client_encoding"):
+        producer.send(Message("orders", "second", tag=TAG), connection=connection)
+    connection.execute("SET client_encoding TO 'UTF8'")
+    producer.send(Message("orders", "third", tag=TAG), connection=connection)
+    connection.commit()
+
+    assert stored_bodies(database) == ["first", "third"]
+    assert stored_tags(database) == ["Größe", TAG]
+
+
+def test_the_same_of_sqlalchemy_and_a_batch(database: Database, producer: Producer) -> None:
+    app = sqlalchemy.create_engine(url_of(database), connect_args={"client_encoding": "latin1"})
+    with app.connect() as connection:
+        connection.execute(text("CREATE TEMP TABLE mine ON COMMIT DROP AS SELECT 17 AS id"))
+
+        with pytest.raises(ParameterInvalid, match="SET client_encoding"):
+            producer.send_batch([Message("orders", "x"), Message("orders", "y", tag=TAG)], connection=connection)
+
+        assert connection.scalar(text("SELECT id FROM mine")) == 17
+        connection.commit()
+    app.dispose()
+    assert stored_bodies(database) == []
+
+
+def test_a_connection_of_the_callers_without_an_encoding_is_refused_and_stays_usable(
+    database: Database, producer: Producer
+) -> None:
+    connection = database.connect(autocommit=False, client_encoding="sql_ascii")
+
+    with pytest.raises(ParameterInvalid, match=r"SQL_ASCII.*SET client_encoding"):
+        producer.send(Message("orders", "x"), connection=connection)
+    connection.execute("SET client_encoding TO 'UTF8'")
+    producer.send(Message("orders", "y"), connection=connection)
+    connection.commit()
+
+    assert stored_bodies(database) == ["y"]
+
+
+# -- what a DSN says --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prepared", [True, False])
+def test_the_options_of_a_dsn_hold(database: Database, prepared: bool) -> None:
+    engine = create_engine(f"{database.dsn}&options=-c%20work_mem%3D7MB%20-c%20lock_timeout%3D9s", prepared=prepared)
+
+    with engine.connect() as connection:
+        assert connection.scalar(text("SHOW work_mem")) == "7MB"
+        assert connection.scalar(text("SHOW lock_timeout")) == "9s"
+    engine.dispose()
+
+
+def test_what_mqdb_relies_on_comes_after_the_options_of_a_dsn(database: Database) -> None:
+    theirs = "plan_cache_mode=auto", "default_transaction_isolation=serializable", "DateStyle=German"
+    options = "%20".join(f"-c%20{each.replace('=', '%3D')}" for each in theirs)
+    engine = create_engine(f"{database.dsn}&options={options}&client_encoding=latin1", indexes_only=True)
+
+    with engine.connect() as connection:
+        assert connection.scalar(text("SHOW plan_cache_mode")) == "force_generic_plan"
+        assert connection.scalar(text("SHOW default_transaction_isolation")) == "read committed"
+        assert str(connection.scalar(text("SHOW DateStyle"))).startswith("ISO")
+        assert connection.scalar(text("SHOW client_encoding")) == "UTF8"
+        assert connection.scalar(text("SHOW enable_seqscan")) == "off"
+    engine.dispose()
+
+
+def test_limits_of_the_way_there_are_those_of_the_dsn_and_mqdbs_where_it_has_none(database: Database) -> None:
+    engine = create_engine(f"{database.dsn}&connect_timeout=7&keepalives_idle=11")
+
+    with engine.connect() as connection:
+        parameters = driver(connection).info.get_parameters()
+    engine.dispose()
+
+    assert parameters["connect_timeout"] == "7"
+    assert parameters["keepalives_idle"] == "11"
+    assert parameters["keepalives_interval"] == "3"
