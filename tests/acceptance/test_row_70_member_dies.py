@@ -74,7 +74,7 @@ def test_row_70_a_member_that_hangs_keeps_its_queues_for_120_seconds(
     inbox, process = Inbox(), run_consumer()
     share(process, member, inbox)
     client_id = client_of(served, process)
-    process.send_signal(signal.SIGSTOP)
+    stop_between_transactions(served, process, client_id)
 
     # when that lasts less than 120 s, then its queues are its own
     be_silent(served, client_id, CLIENT_EXPIRY.total_seconds() - 30)
@@ -95,6 +95,21 @@ def test_row_70_a_member_that_hangs_keeps_its_queues_for_120_seconds(
     send(served, route, 100, 100)
     wait_until(lambda: {*process.bodies, *inbox.bodies} == {f"{number}" for number in range(200)}, 30)
     assert duplicates(inbox) == {}
+
+
+def stop_between_transactions(broker: Connection, process: ConsumerProcess, client_id: str) -> None:
+    """In one it would keep its row from those who are to change it, as long as it is stopped."""
+    states = text("SELECT state FROM pg_stat_activity WHERE starts_with(application_name, :name) AND state <> 'idle'")
+
+    def states_of() -> list[str]:
+        return list(broker.scalars(states, {"name": f"mqdb {client_id}"}))
+
+    while True:
+        process.send_signal(signal.SIGSTOP)
+        wait_until(lambda: "active" not in states_of())  # the server goes on with what it was asked for
+        if not states_of():
+            return
+        process.send_signal(signal.SIGCONT)
 
 
 def be_silent(broker: Connection, client_id: str, seconds: float) -> None:
