@@ -13,9 +13,7 @@ So a statement is done, or cancelled for certain, or its outcome is unknown, and
 import contextlib
 import logging
 import math
-import os
 import select
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -27,6 +25,7 @@ from sqlalchemy import Connection
 from mqdb.errors import BrokerUnavailable, IllegalState, MqdbError, StorageRefused
 from mqdb.store.engine import driver, target_of, translated
 from mqdb_client.backoff import pauses
+from mqdb_client.new_connection import Scissors
 
 logger = logging.getLogger(__name__)
 
@@ -64,14 +63,14 @@ class Overdue(Exception):
 
 
 class _Link:
-    """A connection with a socket object of its own on the same socket, which stays good when the driver closes."""
+    """A connection, and what ends its waiting from another thread."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.driver: psycopg.Connection[Any] = driver(connection)
-        self._socket = socket.socket(fileno=os.dup(self.driver.fileno()))
+        self._scissors = Scissors(connection)
         self._poller = select.poll()
-        self._poller.register(self._socket, select.POLLIN)
+        self._poller.register(self._scissors, select.POLLIN)
 
     def has_news(self) -> bool:
         """Whether the server has said something that is not read yet, or is gone."""
@@ -84,11 +83,10 @@ class _Link:
 
     def cut(self) -> None:
         """End all waiting for the server. What it may answer is never read."""
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+        self._scissors.cut()
 
     def close(self) -> None:
-        self._socket.close()
+        self._scissors.close()
         self.connection.invalidate()
         self.connection.close()
 

@@ -29,6 +29,10 @@ class Scissors:
         with translated(target_of(connection)):
             self._socket = socket.socket(fileno=os.dup(driver(connection).fileno()))
 
+    def fileno(self) -> int:
+        """Of the connection's socket, to be polled."""
+        return self._socket.fileno()
+
     def cut(self) -> None:
         """What the server may answer is never read."""
         with suppress(OSError):  # closed meanwhile, by either end

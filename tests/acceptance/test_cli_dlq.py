@@ -133,9 +133,10 @@ def test_a_letter_is_shown_with_its_whole_story(place: Place, broker: Connection
 
 def test_what_strangers_have_sent_does_not_reach_a_terminal_as_it_is(place: Place, broker: Connection) -> None:
     bell = "\x1b]0;owned\x07"
-    log_pos = bury(broker, bell, tag=f"t{bell}", failure=replace(FAILURE, message=bell, traceback=bell))
+    log_pos = bury(broker, bell, tag=f"t{bell}", failure=replace(FAILURE, exception=bell, message=bell, traceback=bell))
 
-    shown = place.done("dlq", "show", letter_id(broker, log_pos)) + place.done("dlq", "list", "billing")
+    commands = ["show", letter_id(broker, log_pos)], ["list", "billing"], ["list"]
+    shown = "".join(place.done("dlq", *command) for command in commands)
 
     assert "\x1b" not in shown
     assert "\x07" not in shown

@@ -27,7 +27,7 @@ class Adds:
 
     def send_message_before(self, context: SendMessageContext) -> None:
         for message in context.messages:
-            message.properties["trace"] = self._value  # type: ignore[index]
+            message.properties["trace"] = self._value  # type: ignore[index]  # a dict, which no type promises
 
     def send_message_after(self, context: SendMessageContext) -> None:
         pass

@@ -18,6 +18,8 @@ import pytest
 from mqdb.errors import IllegalState, SendGivenUp, SendOutcomeUnknown
 from mqdb_client import Message, Producer, SendResult, group_append, held_connection
 from mqdb_client.group_append import GroupAppend
+from mqdb_client.producer import running_producer
+from mqdb_client.producer.async_send import AsyncSend
 from mqdb_client.producer_hooks import SendMessageContext
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
@@ -34,6 +36,20 @@ def producer(database: Database) -> Iterator[Producer]:
     with producer_of(database.dsn, "20s") as producer:
         producer.send(Message("orders", "first"))
         yield producer
+
+
+def test_a_thread_that_is_interrupted_where_it_begins_to_send_async_is_refused(
+    producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupted(AsyncSend):
+        def __init__(self, *arguments: Any) -> None:
+            with pytest.raises(IllegalState, match="in the midst of another send"):
+                producer.send_oneway(Message("orders", "by the interruption"))
+            super().__init__(*arguments)
+
+    monkeypatch.setattr(running_producer, "AsyncSend", Interrupted)
+
+    assert producer.send_async(Message("orders", "second")).result(30).log_pos > 0
 
 
 def sending(producer: Producer, body: str, seconds: float = 20) -> Doing[SendResult]:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 from urllib.parse import urlsplit
 
 import psycopg
@@ -143,10 +144,10 @@ def test_units_of_another_database_are_refused_and_those_beside_them_are_stored(
 
     try:
         # Handed in before anybody leads: both go into one statement.
-        ended = []
+        ended: list[Given] = []
         appends._is_busy = True
         for unit in (right, wrong):
-            appends.hand_in(unit, lambda unit=unit: ended.append(unit))  # type: ignore[misc]
+            appends.hand_in(unit, partial(ended.append, unit))
         appends._work.put(True)
         wait_until(lambda: len(ended) == 2)
     finally:

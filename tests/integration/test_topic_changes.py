@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -417,8 +418,8 @@ def test_whatever_is_changed_at_once_no_queue_is_doubled_no_setting_lost_and_no_
                 link_of(producer).instance.routes.refresh()
         return sent
 
-    senders = [Doing(lambda name=name: send(name)) for name in ("one", "other")]  # type: ignore[misc]
-    changes = [Doing(lambda setting=setting: change(setting)) for setting in values]  # type: ignore[misc]
+    senders = [Doing(partial(send, name)) for name in ("one", "other")]
+    changes = [Doing(partial(change, setting)) for setting in values]
     for each in changes:
         each.result()
     are_over.set()

@@ -245,7 +245,8 @@ class Producer:
 
         Raises what `check_message` raises, RouteNotFound, TopicNotFound, TopicNotWritable, QueueNotFound,
         StorageRefused, BrokerUnavailable: nothing is stored. SendGivenUp: the timeout is over, nothing is stored.
-        SendOutcomeUnknown: it is over, and the broker has not said. IllegalState unless started.
+        SendOutcomeUnknown: it is over, and the broker has not said. IllegalState unless started, and where a signal
+        handler or a finalizer sends in the midst of another send of its thread.
         """
         running = self._work()
         check_message(message, self._config.max_message_size)

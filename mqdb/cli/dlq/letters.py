@@ -32,7 +32,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 def cause_row(cause: CauseOfDeath) -> Row:
     """A line of the summary."""
-    return cause._asdict()
+    return cause._asdict() | {"topic": _one_line(cause.topic), "exception": _one_line(cause.exception)}
 
 
 def letter_row(letter: DeadLetter) -> Row:
