@@ -4,7 +4,6 @@ A unit is one message, or the messages of one batch: stored as a whole or not at
 beside it.
 """
 
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
@@ -14,6 +13,7 @@ from mqdb.broker.outcome import Backend, StoredAt
 from mqdb.message import SendStatus
 from mqdb.store.commit_log import Record
 from mqdb.store.identity import Identity
+from mqdb_client.sleeping import Sleeper
 
 
 class OutcomeUnknown(Exception):
@@ -58,10 +58,10 @@ class Unit(ABC):
         "error",
         "is_patient",
         "records",
+        "sleeper",
         "state",
         "timeout_seconds",
         "topic",
-        "turn",
     )
 
     def __init__(
@@ -80,8 +80,8 @@ class Unit(ABC):
         self.state = UnitState.LEADING
         #: Of one topic; none until they are made.
         self.records: Sequence[Record] = ()
-        #: Released when it has ended, for the thread that waits for it.
-        self.turn: threading.Lock | None = None
+        #: The thread that waits for it, to be woken when it has ended.
+        self.sleeper: Sleeper | None = None
         #: Called when it has ended, for a unit that no thread waits for; None from then on.
         self.done: Callable[[], None] | None = None
         self.error: Exception | None = None

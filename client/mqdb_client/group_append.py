@@ -51,6 +51,7 @@ from mqdb_client.batch import record_size
 from mqdb_client.durability import committed
 from mqdb_client.held_connection import HeldConnection, NotRun, Overdue
 from mqdb_client.reentry import refuse_reentry
+from mqdb_client.sleeping import LockSleeper, Sleeper
 from mqdb_client.waking import Waking
 
 logger = logging.getLogger(__name__)
@@ -130,8 +131,8 @@ class GroupAppend:
                 self._enter(unit)
             if unit.state is UnitState.LEADING:
                 self._lead([unit], unit)
-            elif unit.turn is not None:
-                self._follow(unit, unit.turn)
+            elif unit.sleeper is not None:
+                self._follow(unit, unit.sleeper)
         finally:
             try:
                 if self._leading is unit:  # also after Ctrl-C on the way there
@@ -187,8 +188,7 @@ class GroupAppend:
             self._tell()
         else:
             if unit.done is None:
-                unit.turn = threading.Lock()
-                unit.turn.acquire()
+                unit.sleeper = self._waking.sleepers.take()
             unit.state = UnitState.WAITING
             self._waiting.append(unit)
             if not self._is_busy:
@@ -197,11 +197,11 @@ class GroupAppend:
 
     # -- waiting ------------------------------------------------------------------------------
 
-    def _follow(self, unit: Unit, turn: threading.Lock) -> None:
+    def _follow(self, unit: Unit, sleeper: Sleeper) -> None:
         """Wait until it has ended, or its time is up."""
         is_woken = False
         try:
-            is_woken = turn.acquire(timeout=max(0.0, unit.deadline - time.monotonic()))
+            is_woken = sleeper.sleep(unit.deadline)
             if not is_woken:
                 with self._guard:  # unless it has ended in this moment
                     self._end_at_deadline(unit)
@@ -215,8 +215,11 @@ class GroupAppend:
         finally:
             if is_woken:
                 self._waking.pass_on()
-            elif unit.state is UnitState.DONE:
-                self._waking.leave(turn)
+                self._waking.sleepers.give_back(sleeper)
+            else:
+                if unit.state is UnitState.DONE:
+                    self._waking.leave(sleeper)
+                self._waking.sleepers.forget(sleeper)
 
     def _end_at_deadline(self, unit: Unit) -> None:
         if unit.state in (UnitState.WAITING, UnitState.APART):
@@ -339,14 +342,13 @@ class GroupAppend:
 
     def _await_woken(self) -> None:
         """Let those who are woken come first: they are done with then, and many are back to be taken along."""
-        turn = threading.Lock()
-        turn.acquire()
-        self._waking.add_last(turn)
+        sleeper = LockSleeper()
+        self._waking.add_last(sleeper)
         self._waking.begin()
-        if turn.acquire(timeout=_LONGEST_WAKING_SECONDS):
+        if sleeper.sleep(time.monotonic() + _LONGEST_WAKING_SECONDS):
             self._waking.pass_on()
         else:
-            self._waking.leave(turn)  # whatever became of the one who should have: it goes on from here
+            self._waking.leave(sleeper)  # whatever became of the one who should have: it goes on from here
 
     def _hand_over(self) -> None:
         self._leading = None
@@ -461,8 +463,8 @@ class GroupAppend:
             if unit.done is not None:
                 self._untold.append(unit.done)
                 unit.done = None
-            elif unit.turn is not None:
-                self._waking.add(unit.turn)
+            elif unit.sleeper is not None:
+                self._waking.add(unit.sleeper)
 
     def _tell(self) -> None:
         # Where that can be, without the guard: those who are woken while it is held would only wait for it.

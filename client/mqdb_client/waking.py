@@ -7,28 +7,30 @@ whatever core is idle. On two cores that costs more than all that 64 threads do 
 """
 
 import contextlib
-import threading
 from collections import deque
+
+from mqdb_client.sleeping import Sleeper, Sleepers
 
 
 class Waking:
-    """A line of sleepers: each waits for a lock of its own to be released. Any thread may call it.
+    """A line of sleepers, to be woken. Any thread may call it.
 
     It takes no lock of its own. What two threads do at the same moment may set off two of them at a time, which goes on
     until the line is empty; never none.
     """
 
     def __init__(self) -> None:
-        self._line: deque[threading.Lock] = deque()
-        self._last: deque[threading.Lock] = deque()
+        self.sleepers = Sleepers()
+        self._line: deque[Sleeper] = deque()
+        self._last: deque[Sleeper] = deque()
         #: One has been woken who has not woken the next yet.
         self._is_under_way = False
 
-    def add(self, sleeper: threading.Lock) -> None:
+    def add(self, sleeper: Sleeper) -> None:
         """Have it woken in its turn; `begin` has to follow."""
         self._line.append(sleeper)
 
-    def add_last(self, sleeper: threading.Lock) -> None:
+    def add_last(self, sleeper: Sleeper) -> None:
         """Have it woken when nobody else is left in the line; `begin` has to follow."""
         self._last.append(sleeper)
 
@@ -45,12 +47,12 @@ class Waking:
                 sleeper = line.popleft()
             except IndexError:
                 continue
-            sleeper.release()
+            sleeper.wake()
             return
         self._is_under_way = False
         self.begin()  # one was added in this moment
 
-    def leave(self, sleeper: threading.Lock) -> None:
+    def leave(self, sleeper: Sleeper) -> None:
         """For one who was added, and does not wait any longer; in place of `pass_on`."""
         for line in (self._line, self._last):
             with contextlib.suppress(ValueError):  # it is woken in this moment, or in the other one

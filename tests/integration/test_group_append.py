@@ -21,6 +21,7 @@ from mqdb_client import group_append
 from mqdb_client.append_unit import OutcomeUnknown, Unit
 from mqdb_client.group_append import GroupAppend
 from mqdb_client.held_connection import HeldConnection
+from mqdb_client.sleeping import Sleeper
 from mqdb_client.waking import Waking
 from tests.fixtures.appends import STALL, Given, Log, stored
 from tests.fixtures.processes import wait_until
@@ -161,7 +162,7 @@ def test_one_that_leaves_before_it_is_woken_wakes_the_next(log: Log, monkeypatch
     begin, leave = waking.begin, waking.leave
     left: list[object] = []
 
-    def noted(sleeper: threading.Lock) -> None:
+    def noted(sleeper: Sleeper) -> None:
         left.append(sleeper)
         leave(sleeper)
 
@@ -174,7 +175,7 @@ def test_one_that_leaves_before_it_is_woken_wakes_the_next(log: Log, monkeypatch
 
     assert time.monotonic() - began < 20  # the others have 30 s
     assert positions == sorted(positions)
-    assert left == [units[1].turn]
+    assert left == [units[1].sleeper]
 
 
 def test_where_one_who_was_woken_does_not_wake_the_next_the_own_thread_does(log: Log) -> None:

@@ -3,63 +3,68 @@
 import random
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 
+import pytest
+
+from mqdb_client.sleeping import Sleeper
 from mqdb_client.waking import Waking
 
 
-def turn() -> threading.Lock:
-    """A lock to wait for."""
-    lock = threading.Lock()
-    lock.acquire()
-    return lock
+@pytest.fixture
+def waking() -> Iterator[Waking]:
+    waking = Waking()
+    waking.sleepers.open()
+    yield waking
+    waking.sleepers.close()
 
 
-class Sleeper:
-    """A thread that waits to be woken, writes its name down, and passes on or leaves."""
+class Sleeping:
+    """A thread that sleeps until it is woken, writes its name down, and passes on or leaves."""
 
-    def __init__(
-        self, waking: Waking, names: list[str], name: str, lock: threading.Lock, seconds: float = 60.0
-    ) -> None:
-        self.lock = lock
+    def __init__(self, waking: Waking, names: list[str], name: str, sleeper: Sleeper, seconds: float = 60.0) -> None:
+        self.sleeper = sleeper
         self._waking, self._names, self._name, self._seconds = waking, names, name, seconds
         self._thread = threading.Thread(target=self._sleep)
         self._thread.start()
 
     def _sleep(self) -> None:
-        if self.lock.acquire(timeout=self._seconds):
+        if self.sleeper.sleep(time.monotonic() + self._seconds):
             self._names.append(self._name)
             self._waking.pass_on()
+            self._waking.sleepers.give_back(self.sleeper)
         else:
             self._names.append(f"{self._name} leaves")
-            self._waking.leave(self.lock)
+            self._waking.leave(self.sleeper)
+            self._waking.sleepers.forget(self.sleeper)
 
     def join(self) -> None:
         self._thread.join(20)
         assert not self._thread.is_alive(), f"nobody wakes {self._name}"
 
 
-def test_each_wakes_the_next_and_who_wants_to_be_the_last_is() -> None:
-    waking, names = Waking(), list[str]()
-    last, *others = [Sleeper(waking, names, name, turn()) for name in "dabc"]
-    waking.add_last(last.lock)
-    for sleeper in others:
-        waking.add(sleeper.lock)
+def test_each_wakes_the_next_and_who_wants_to_be_the_last_is(waking: Waking) -> None:
+    names = list[str]()
+    last, *others = [Sleeping(waking, names, name, waking.sleepers.take()) for name in "dabc"]
+    waking.add_last(last.sleeper)
+    for each in others:
+        waking.add(each.sleeper)
 
     waking.begin()
 
-    for sleeper in (last, *others):
-        sleeper.join()
+    for each in (last, *others):
+        each.join()
     assert names == ["a", "b", "c", "d"]
 
 
-def test_who_leaves_wakes_the_next_whether_its_turn_has_come_or_not() -> None:
-    waking, names = Waking(), list[str]()
-    turns = [turn(), turn()]
-    for each in turns:
+def test_who_leaves_wakes_the_next_whether_its_turn_has_come_or_not(waking: Waking) -> None:
+    names = list[str]()
+    sleepers = [waking.sleepers.take(), waking.sleepers.take()]
+    for each in sleepers:
         waking.add(each)
-    leaving = Sleeper(waking, names, "a", turns[0], seconds=0.0)
-    other = Sleeper(waking, names, "b", turns[1])
+    leaving = Sleeping(waking, names, "a", sleepers[0], seconds=0.0)
+    other = Sleeping(waking, names, "b", sleepers[1])
 
     leaving.join()
     other.join()
@@ -67,13 +72,13 @@ def test_who_leaves_wakes_the_next_whether_its_turn_has_come_or_not() -> None:
     assert names == ["a leaves", "b"]
 
 
-def test_begin_wakes_nobody_while_one_is_awake_who_will() -> None:
-    waking, names = Waking(), list[str]()
-    first, second = turn(), Sleeper(waking, names, "b", turn())
+def test_begin_wakes_nobody_while_one_is_awake_who_will(waking: Waking) -> None:
+    names = list[str]()
+    first, second = waking.sleepers.take(), Sleeping(waking, names, "b", waking.sleepers.take())
     waking.add(first)
     waking.begin()
-    assert first.acquire(timeout=10)
-    waking.add(second.lock)
+    assert first.sleep(time.monotonic() + 10)
+    waking.add(second.sleeper)
     waking.begin()
 
     assert names == []
@@ -81,22 +86,22 @@ def test_begin_wakes_nobody_while_one_is_awake_who_will() -> None:
     second.join()
 
 
-def test_whoever_comes_and_leaves_meanwhile_nobody_is_left_behind() -> None:
+def test_whoever_comes_and_leaves_meanwhile_nobody_is_left_behind(waking: Waking) -> None:
     """The times are random, and each run prints its seed."""
     seed = random.randrange(1_000_000)
     sys.stdout.write(f"seed {seed}\n")
     chance = random.Random(seed)
-    waking, names, sleepers = Waking(), list[str](), list[Sleeper]()
+    names, all_sleeping = list[str](), list[Sleeping]()
 
     def come(count: int, seconds: list[float]) -> Callable[[], None]:
         def work() -> None:
             for n in range(count):
-                lock = turn()
+                sleeper = waking.sleepers.take()
                 if n % 5:
-                    waking.add(lock)
+                    waking.add(sleeper)
                 else:
-                    waking.add_last(lock)
-                sleepers.append(Sleeper(waking, names, str(n), lock, seconds[n]))
+                    waking.add_last(sleeper)
+                all_sleeping.append(Sleeping(waking, names, str(n), sleeper, seconds[n]))
                 waking.begin()
 
         return work
@@ -108,8 +113,8 @@ def test_whoever_comes_and_leaves_meanwhile_nobody_is_left_behind() -> None:
     for thread in threads:
         thread.join()
 
-    for sleeper in sleepers:
-        sleeper.join()
+    for each in all_sleeping:
+        each.join()
     assert len(names) == 400
     assert not waking._line
     assert not waking._last
