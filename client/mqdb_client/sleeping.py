@@ -20,7 +20,7 @@ from typing import Final, Protocol
 #: Beyond so many threads that sleep at a time it is locks, so that descriptors are left for others.
 MOST_EVENTS: Final = 256
 
-HAS_EVENTS: Final = hasattr(os, "eventfd")
+_HAS_EVENTS: Final = hasattr(os, "eventfd")
 
 # What is read from an event: the number of wakes, and above that of alarms.
 _ALARM: Final = 1 << 32
@@ -28,6 +28,14 @@ _WAKES: Final = _ALARM - 1
 
 # One whom the alarm has woken, and who has not run since, is woken again.
 _AGAIN_SECONDS: Final = 0.05
+
+
+def has_events() -> bool:
+    """Whether threads can sleep by events here.
+
+    Not where gevent or eventlet have put locks of their own in place: one that reads an event would stop all others.
+    """
+    return _HAS_EVENTS and threading.Lock.__module__ == "_thread"
 
 
 class Sleeper(Protocol):
@@ -69,6 +77,7 @@ class Sleepers:
         #: For the alarm: True, to look; False, to end.
         self._calls: SimpleQueue[bool] = SimpleQueue()
         self._alarm: threading.Thread | None = None
+        self._may_use_events = has_events()
 
     def open(self) -> None:
         """Start the alarm. Raises RuntimeError where no thread can be started."""
@@ -107,7 +116,7 @@ class Sleepers:
             self._calls.put(True)
 
     def _new(self) -> Sleeper:
-        if HAS_EVENTS and self._alarm is not None and len(self._by_event) < MOST_EVENTS:
+        if self._may_use_events and self._alarm is not None and len(self._by_event) < MOST_EVENTS:
             with contextlib.suppress(OSError):  # there are no more descriptors
                 sleeper = _EventSleeper(self)
                 self._by_event.add(sleeper)

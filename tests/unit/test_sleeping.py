@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from mqdb_client import sleeping
-from mqdb_client.sleeping import HAS_EVENTS, LockSleeper, Sleeper, Sleepers
+from mqdb_client.sleeping import LockSleeper, Sleeper, Sleepers, has_events
 from tests.fixtures.processes import wait_until
 from tests.fixtures.threads import Doing, refuse_threads
 
@@ -23,9 +23,9 @@ LATER = 60.0
 
 @pytest.fixture(params=[True, False], ids=["events", "locks"])
 def sleepers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sleepers]:
-    if request.param and not HAS_EVENTS:
+    if request.param and not has_events():
         pytest.skip("this system has no eventfd")
-    monkeypatch.setattr(sleeping, "HAS_EVENTS", request.param)
+    monkeypatch.setattr(sleeping, "_HAS_EVENTS", request.param)
     sleepers = Sleepers()
     sleepers.open()
     yield sleepers
@@ -137,7 +137,7 @@ def test_ctrl_c_ends_the_sleep(sleepers: Sleepers) -> None:
     interrupting.result()
 
 
-@pytest.mark.skipif(not HAS_EVENTS, reason="this system has no eventfd")
+@pytest.mark.skipif(not has_events(), reason="this system has no eventfd")
 def test_an_alarm_that_comes_late_does_not_end_the_next_sleep() -> None:
     sleepers = Sleepers()
     sleepers.open()
@@ -152,7 +152,7 @@ def test_an_alarm_that_comes_late_does_not_end_the_next_sleep() -> None:
     sleepers.close()
 
 
-@pytest.mark.skipif(not HAS_EVENTS, reason="this system has no eventfd")
+@pytest.mark.skipif(not has_events(), reason="this system has no eventfd")
 def test_beyond_a_number_and_without_descriptors_it_is_locks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sleeping, "MOST_EVENTS", 2)
     sleepers = Sleepers()
@@ -172,7 +172,19 @@ def test_beyond_a_number_and_without_descriptors_it_is_locks(monkeypatch: pytest
     assert kinds == [True, False, False, True, True, True]
 
 
-@pytest.mark.skipif(not HAS_EVENTS, reason="this system has no eventfd")
+def test_where_threads_are_no_threads_it_is_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As gevent's monkey patches leave it."""
+
+    class Lock:
+        pass
+
+    assert has_events() == hasattr(os, "eventfd")
+    monkeypatch.setattr(threading, "Lock", Lock)
+
+    assert not has_events()
+
+
+@pytest.mark.skipif(not has_events(), reason="this system has no eventfd")
 def test_descriptors_are_closed_with_the_last_who_knows_it() -> None:
     sleepers = Sleepers()
     sleepers.open()
