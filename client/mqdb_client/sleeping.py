@@ -14,6 +14,8 @@ import os
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Final, Protocol
 
@@ -41,27 +43,25 @@ def has_events() -> bool:
 class Sleeper(Protocol):
     """What one thread sleeps by, and another one wakes it, once. Deadlines are of time.monotonic."""
 
+    #: Ends the sleep, or the next one. No function of Python, where Ctrl-C would come before it has done it.
+    wake: Callable[[], None]
+
     def sleep(self, deadline: float) -> bool:
         """Wait until it is woken, at once where it has been already; False: its time is up."""
-
-    def wake(self) -> None:
-        """End the sleep, or the next one."""
 
 
 class LockSleeper:
     """Sleeps by a lock."""
 
-    __slots__ = ("_lock",)
+    __slots__ = ("_lock", "wake")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._lock.acquire()
+        self.wake: Callable[[], None] = self._lock.release
 
     def sleep(self, deadline: float) -> bool:
         return self._lock.acquire(timeout=max(0.0, deadline - time.monotonic()))
-
-    def wake(self) -> None:
-        self._lock.release()
 
 
 class Sleepers:
@@ -140,18 +140,29 @@ class Sleepers:
                 is_open = self._calls.get(timeout=None if looks_at == math.inf else looks_at - now)
 
 
+class _Event(int):
+    """The descriptor of an event, which is closed with the last who knows it."""
+
+    __slots__ = ()
+
+    def __del__(self) -> None:
+        os.close(self)
+
+
 class _EventSleeper:
     """Sleeps by an event."""
 
-    __slots__ = ("_descriptor", "_sleepers", "deadline")
+    __slots__ = ("_event", "_sleepers", "deadline", "ring", "wake")
 
     def __init__(self, sleepers: Sleepers) -> None:
         """Raises OSError where there are no more descriptors."""
-        self._descriptor = -1
-        self._descriptor = os.eventfd(0)
+        self._event = event = _Event(os.eventfd(0))
         self._sleepers = sleepers
         #: When the alarm has to ring.
         self.deadline = math.inf
+        self.wake: Callable[[], None] = partial(os.eventfd_write, event, 1)
+        #: Has it look whether its time is up.
+        self.ring: Callable[[], None] = partial(os.eventfd_write, event, _ALARM)
 
     def sleep(self, deadline: float) -> bool:
         self.deadline = deadline
@@ -159,7 +170,7 @@ class _EventSleeper:
         try:
             while True:
                 try:
-                    wakes = os.eventfd_read(self._descriptor) & _WAKES
+                    wakes = os.eventfd_read(self._event) & _WAKES
                 except InterruptedError:  # by a signal whose handler has raised nothing
                     continue
                 # An alarm may have been about the sleep before, and late.
@@ -167,14 +178,3 @@ class _EventSleeper:
                     return wakes > 0
         finally:
             self.deadline = math.inf
-
-    def wake(self) -> None:
-        os.eventfd_write(self._descriptor, 1)
-
-    def ring(self) -> None:
-        """Have it look whether its time is up."""
-        os.eventfd_write(self._descriptor, _ALARM)
-
-    def __del__(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)

@@ -1,13 +1,20 @@
 """Group append and its connection: Ctrl-C at any moment leaves both to those who come next."""
 
+import threading
 import time
+from collections.abc import Sequence
 
 import pytest
 from sqlalchemy import Connection
 
+from mqdb_client.append_unit import OutcomeUnknown, Unit
 from mqdb_client.held_connection import NotRun
-from tests.fixtures.appends import Log
+from tests.fixtures.appends import STALL, Log, stored
 from tests.fixtures.interrupts import interrupted_at
+from tests.fixtures.processes import wait_until
+from tests.fixtures.threads import Doing
+
+Sender = Doing[Sequence[int] | OutcomeUnknown]
 
 MODULES = ("mqdb_client.group_append", "mqdb_client.held_connection", "mqdb_client.waking")
 
@@ -22,6 +29,34 @@ def test_ctrl_c_at_any_moment_of_an_append_leaves_the_way_free_for_the_next(lock
 
     assert number > (1 if module == "mqdb_client.waking" else 10)
     assert locked_log.statements().count(["n"]) == number - 1
+
+
+def test_ctrl_c_at_any_moment_of_one_that_waits_leaves_the_others_to_be_woken(locked_log: Log) -> None:
+    appends = locked_log.appends
+    modules = ("mqdb_client.group_append", "mqdb_client.waking", "mqdb_client.sleeping")
+    number, is_interrupted = 0, True
+    while is_interrupted:
+        number += 1
+        first, unit, is_over = locked_log.sender("a"), locked_log.unit("x"), threading.Event()
+
+        def gather(unit: Unit = unit, is_over: threading.Event = is_over) -> list[Sender]:
+            """Those behind it, once it waits or has been interrupted before."""
+            wait_until(lambda: unit.sleeper is not None or is_over.is_set())
+            others = [locked_log.sender(name) for name in "bc"]
+            locked_log.unlock()
+            return others
+
+        gathering = Doing(gather)
+        is_interrupted = interrupted_at(number, lambda unit=unit: appends.append(unit), modules)  # type: ignore[misc]
+        is_over.set()
+        for sender in (first, *gathering.result()):
+            assert len(stored(sender)) == 1
+            assert sender.seconds < 20, f"interrupted at {number}, it was told so at its deadline only"
+        appends.append(locked_log.unit("next", seconds=10))
+        wait_until(lambda: not appends._is_busy)
+        locked_log.locker.execute(STALL)
+
+    assert number > 10
 
 
 def test_a_signal_handler_in_the_midst_of_a_statement_of_its_thread_is_refused_at_once(locked_log: Log) -> None:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from queue import SimpleQueue
 
 import pytest
 
@@ -192,7 +193,7 @@ def test_descriptors_are_closed_with_the_last_who_knows_it() -> None:
     sleepers.give_back(given_back)
     assert isinstance(taken, sleeping._EventSleeper)
     assert isinstance(given_back, sleeping._EventSleeper)
-    descriptors = [taken._descriptor, given_back._descriptor]
+    descriptors = [int(taken._event), int(given_back._event)]
     del given_back
     sleepers.close()
 
@@ -200,7 +201,10 @@ def test_descriptors_are_closed_with_the_last_who_knows_it() -> None:
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(descriptors[1])
     sleepers.give_back(taken)
+    wake = taken.wake
     del taken
+    wake()
+    del wake
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(descriptors[0])
 
@@ -225,8 +229,7 @@ def test_whoever_is_woken_or_not_each_hears_the_truth(sleepers: Sleepers) -> Non
     """Sleepers go from hand to hand, wakes and deadlines meet. MQDB_SLEEPING_SEED plays a run again; each prints it."""
     sys.stdout.write(f"seed {SEED}\n")
     heard: Counter[bool] = Counter()
-    to_wake: list[Sleeper] = []
-    is_over = threading.Event()
+    to_wake: SimpleQueue[Sleeper | None] = SimpleQueue()
 
     def sleep(chance: random.Random) -> None:
         for _ in range(300):
@@ -234,25 +237,24 @@ def test_whoever_is_woken_or_not_each_hears_the_truth(sleepers: Sleepers) -> Non
             seconds = chance.choice([0.0, 0.0005, 0.002, LATER])
             deadline = at(seconds)
             if seconds == LATER or chance.random() < 0.7:
-                to_wake.append(sleeper)
+                to_wake.put(sleeper)
             is_woken = sleeper.sleep(deadline)
             heard[is_woken] += 1
-            assert is_woken or time.monotonic() >= deadline
+            assert is_woken or (time.monotonic() >= deadline and seconds < LATER)
             if is_woken:
                 sleepers.give_back(sleeper)
             else:
                 sleepers.forget(sleeper)
 
     def wake() -> None:
-        while to_wake or not is_over.is_set():
-            if to_wake:
-                to_wake.pop(0).wake()
+        while (sleeper := to_wake.get()) is not None:
+            sleeper.wake()
 
     waking = Doing(wake)
     threads = [Doing(lambda n=n: sleep(random.Random(SEED + n))) for n in range(8)]  # type: ignore[misc]
     for thread in threads:
         thread.result()
-    is_over.set()
+    to_wake.put(None)
     waking.result()
 
     assert heard[True] > 300
