@@ -11,17 +11,33 @@ from mqdb.cli.bench.memory import cpu_seconds_of, memory_of
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
+#: Says that it runs, starts one below itself when it is told to, says so, and waits for the end.
+PARENT = """
+import subprocess, sys
+print(flush=True); input()
+with subprocess.Popen([sys.executable, "-c", "print(flush=True); input()"], stdin=-1, stdout=-1) as child:
+    child.stdout.readline()
+    print(flush=True); input()
+    child.communicate(b"\\n")
+"""
+
+
 def test_what_runs_below_a_process_counts_as_its_workers() -> None:
-    before = memory_of(os.getpid())
+    # Not below this process: here PostgreSQL runs, whose memory comes and goes.
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdin=-1, stdout=-1) as parent:
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        parent.stdout.readline()
+        before = memory_of(parent.pid)
+        parent.stdin.write(b"\n")
+        parent.stdin.flush()
+        parent.stdout.readline()
+        held = memory_of(parent.pid)
+        parent.communicate(b"\n")
 
-    with subprocess.Popen([sys.executable, "-c", "print(flush=True); input()"], stdin=-1, stdout=-1) as child:
-        assert child.stdout is not None
-        child.stdout.readline()
-        held = memory_of(os.getpid())
-        child.communicate(b"\n")
-
-    assert held["JVM_RSS_MiB"] > 1
-    assert held["Python_PSS_MiB"] > before["Python_PSS_MiB"] + 1
+    assert before["JVM_RSS_MiB"] > 1
+    assert before["Python_PSS_MiB"] == 0
+    assert held["Python_PSS_MiB"] > 1
 
 
 def test_of_a_process_that_is_gone_nothing_is_told() -> None:
