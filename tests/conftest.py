@@ -21,6 +21,7 @@ pytest_plugins = [
     "tests.fixtures.async_sends",
     "tests.fixtures.joined_sends",
     "tests.fixtures.appends",
+    "tests.fixtures.replaced_database",
     "tests.fixtures.retries",
     "tests.fixtures.transactional",
     "tests.fixtures.transactions",

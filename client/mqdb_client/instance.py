@@ -318,7 +318,8 @@ class ClientInstance:
     def on_group_change(self, callback: "Callback[str | None]") -> CallbackHandle:
         """Have `callback` called with the group whose members or free queues have changed; None means any group.
 
-        Runs in the listening thread, so it must be quick. After a reconnect it is called with None.
+        Runs in the listening thread, so it must be quick. After a reconnect it is called with None; also where another
+        database is found behind the address, by the thread that has found it.
         """
         return self._group_changes.add(callback)
 
@@ -361,11 +362,12 @@ class ClientInstance:
             check_schema(connection)
             database = identity.find(connection)
         info = broker_info(connection)
-        if self._database not in (None, database):
+        before, self._database = self._database, database
+        if before not in (None, database):
             logger.warning("another database has taken the broker's place", extra={"broker": self.target})
             self.distrust()
             self.routes.clear()
-        self._database = database
+            self._group_changes.call(None)
         if info.broker_name != self.broker_name:
             raise BrokerMisnamed(self.target, self.broker_name, info.broker_name)
         self.cluster_name = info.cluster_name

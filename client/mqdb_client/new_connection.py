@@ -12,6 +12,7 @@ from typing import Final
 
 from sqlalchemy import Connection
 
+from mqdb.errors import BrokerUnavailable
 from mqdb.store.engine import driver, target_of, translated
 from mqdb.store.identity import Identity
 
@@ -69,3 +70,9 @@ def database_on(connection: Connection) -> Identity | None:
     """Where it leads to; None where nobody has noted it."""
     database: Identity | None = connection.info.get(_DATABASE)
     return database
+
+
+def require_database(connection: Connection, database: Identity | None) -> None:
+    """Raise BrokerUnavailable where it leads to another one, in which the caller's numbers mean something else."""
+    if database_on(connection) != database:
+        raise BrokerUnavailable(target_of(connection), "another database has taken its place")

@@ -24,11 +24,15 @@ from mqdb.retry import Later, decide
 from mqdb.store import failed_messages
 from mqdb.store.engine import target_of, transaction, translated
 from mqdb.store.failed_messages import Copy, Found
+from mqdb.store.identity import Identity
 from mqdb.topic import Perm, dlq_topic, retry_topic
 
 
 class SendBackRequest(NamedTuple):
-    """A message as it was pulled, perhaps from a retry topic. `log_pos` is its position on this broker."""
+    """A message as it was pulled, perhaps from a retry topic. `log_pos` is its position on this broker.
+
+    `database` is where the position means something, for who may meet another one.
+    """
 
     log_pos: int
     queue: MessageQueue
@@ -38,6 +42,7 @@ class SendBackRequest(NamedTuple):
     """0: the broker decides; above 0: this level; below 0: to the DLQ at once."""
     reconsume_times: int | None = None
     """Failures before this one, where the record does not know them: orderly consumers count in memory."""
+    database: Identity | None = None
 
 
 class SentBack(NamedTuple):

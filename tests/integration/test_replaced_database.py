@@ -3,14 +3,10 @@
 import time
 from collections.abc import Callable
 from functools import partial
-from urllib.parse import urlsplit
 
-import psycopg
 import pytest
-from psycopg import sql
 from sqlalchemy import Connection, Engine, text
 
-from mqdb.embedded import EmbeddedPostgres
 from mqdb.errors import BrokerMisnamed, BrokerUnavailable, MqdbError, TopicNotFound
 from mqdb.store.identity import Identity
 from mqdb_client import Message, SendResult
@@ -28,33 +24,6 @@ STORED = """
     SELECT topic, convert_from(body, 'UTF8') FROM mqdb.commit_log
     JOIN mqdb.queue USING (queue_key) JOIN mqdb.topic USING (topic_id) ORDER BY log_pos
 """
-
-
-def swap(postgres: EmbeddedPostgres, one: Database, other: Database) -> None:
-    """Each has the other's name from now on, so that whoever connects to one again meets the other."""
-    names = [urlsplit(each.dsn).path[1:] for each in (one, other)]
-    renamed = [(names[0], "swapped"), (names[1], names[0]), ("swapped", names[1])]
-    with psycopg.connect(postgres.dsn, user="postgres", autocommit=True) as connection:
-        allow = sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS {}")
-        for name in names:
-            connection.execute(allow.format(sql.Identifier(name), sql.Literal(False)))
-        connection.execute(
-            "SELECT pg_terminate_backend(pid, 30000) FROM pg_stat_activity WHERE datname = ANY(%s)", [names]
-        )
-        for old, new in renamed:
-            rename = sql.SQL("ALTER DATABASE {} RENAME TO {}")
-            connection.execute(rename.format(sql.Identifier(old), sql.Identifier(new)))
-        for name in names:
-            connection.execute(allow.format(sql.Identifier(name), sql.Literal(True)))
-
-
-@pytest.fixture
-def swap_databases(postgres: EmbeddedPostgres, database: Database, second_database: Database) -> Callable[[], None]:
-    """Puts `second_database` in the place of `database`; both have `orders`, which is `payments` by its keys there."""
-    create_topic(database.connect(), "orders", 4)
-    create_topic(second_database.connect(), "payments", 4)
-    create_topic(second_database.connect(), "orders", 4)
-    return lambda: swap(postgres, database, second_database)
 
 
 class Before(SendMessageHook):

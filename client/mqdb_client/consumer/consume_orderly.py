@@ -204,8 +204,10 @@ class ConsumeOrderly:
             logger.warning("messages have failed too often, and do not come again in broadcasting", extra=fields)
             return True
         failure = verdict.failure(self._host, self._clock)
+        database = process_queue.database
         requests = [
-            SendBackRequest(m.log_pos, m.queue, m.queue_offset, failure, -1, m.reconsume_times) for m in messages
+            SendBackRequest(m.log_pos, m.queue, m.queue_offset, failure, -1, m.reconsume_times, database)
+            for m in messages
         ]
         try:
             self._send_back(process_queue.queue.broker_name, requests)

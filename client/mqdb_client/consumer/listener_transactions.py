@@ -16,8 +16,10 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from mqdb.broker import exactly_once
 from mqdb.errors import TransactionEnded
+from mqdb.store import identity
 from mqdb.store.engine import create_engine, driver, translated
 from mqdb_client.instance import ClientInstance
+from mqdb_client.new_connection import database_on, in_time, note_database
 
 #: Source: psycopg's Connection.prepare_threshold.
 _PREPARE_THRESHOLD: Final = 5
@@ -35,7 +37,7 @@ class ListenerTransactions:
         event.listen(engine, "connect", self._make_usual)
         event.listen(engine, "commit", _refuse_commit)
         self._engine: Engine = engine.execution_options(isolation_level="READ COMMITTED")
-        # None is said when a connection was lost: those that are as old are not used again.
+        # None is said when a connection was lost, or leads elsewhere: those that are as old are not used again.
         self._losses = instance.on_group_change(lambda group: engine.dispose() if group is None else None)
 
     @contextmanager
@@ -49,11 +51,19 @@ class ListenerTransactions:
         with translated(self._instance.target):
             connection = self._engine.connect()
         try:
+            self._note_database(connection)
             connection.begin()
             exactly_once.begin(connection)
             yield connection
         finally:
             _roll_back(connection, is_reusable=self._engine.pool is pool)
+
+    def _note_database(self, connection: Connection) -> None:
+        """In a transaction of its own: the listener's may choose its isolation level."""
+        if self._instance.pool_dsn is None and database_on(connection) is None:
+            with translated(self._instance.target), in_time(connection):
+                note_database(connection, identity.find(connection))
+                connection.rollback()
 
     def close(self) -> None:
         """Close the connections that are not in use."""

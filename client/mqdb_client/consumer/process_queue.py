@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from mqdb.message import MessageQueue, ReceivedMessage
 from mqdb.store.consumer_offsets import OwnedQueue
+from mqdb.store.identity import Identity
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,8 @@ class ProcessQueue:
         self.queue_key = owned.queue_key
         #: Until when it may be consumed without another sign of life of its owner, in seconds of time.monotonic().
         self.lease_ends = math.inf
+        #: Where the key and the positions of its messages mean something; None where nobody can tell.
+        self.database: Identity | None = None
         #: May be replaced at any time.
         self.limits = limits
         self._lock = threading.Lock()

@@ -3,6 +3,7 @@
 A queue is taken when it is free. It is given back after it was dropped and has settled, its offset committed
 first: so its next owner gets nothing twice. Whoever takes it by force, or takes it from a member that has been
 given up, raises its epoch, and our next commit tells: then it is lost, and what its messages come to is ignored.
+All of them are lost when another database is found behind the address, where their keys are those of other queues.
 RocketMQ: RebalanceImpl.updateProcessQueueTableInRebalance, RemoteBrokerOffsetStore.
 """
 
@@ -17,8 +18,10 @@ from sqlalchemy import Connection
 from mqdb.group import ConsumeFromWhere
 from mqdb.message import MessageQueue
 from mqdb.store.consumer_offsets import OwnedQueue
+from mqdb.store.identity import Identity
 from mqdb_client.consumer.offset_store import OffsetStore
 from mqdb_client.consumer.process_queue import FlowLimits, ProcessQueue
+from mqdb_client.new_connection import database_on
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +67,18 @@ class QueueOwnership:
         """The queues that are read."""
         return [held for held in self._held.values() if not held.is_dropped]
 
+    def lose_elsewhere(self, connection: Connection) -> list[ProcessQueue]:
+        """Lose the queues of another database than this connection's, and return them. First on each connection."""
+        database = database_on(connection)
+        lost = [held for held in self._held.values() if held.database != database]
+        for held in lost:
+            held.drop(is_lost=True)
+            self._forget(held)
+        if lost:
+            fields = {"group": self._group, "count": len(lost)}
+            logger.warning("queues lost: another database has taken the place of theirs", extra=fields)
+        return lost
+
     def take(
         self,
         connection: Connection,
@@ -77,7 +92,8 @@ class QueueOwnership:
             return []
         asked_at = time.monotonic()
         owned = self._store.take(connection, wanted, consume_from_where, force=force)
-        return [self._hold(wanted[queue.queue_key], queue, asked_at) for queue in owned]
+        database = database_on(connection)
+        return [self._hold(wanted[queue.queue_key], queue, asked_at, database) for queue in owned]
 
     def take_again(self, connection: Connection) -> list[ProcessQueue]:
         """Own again what the broker has taken away, because it had given this member up; returns what is lost.
@@ -134,7 +150,7 @@ class QueueOwnership:
             return None
         fields = {"group": self._group, "queue": str(illegal.queue), "queue_offset": illegal.next_offset}
         logger.warning("offset does not exist, going on at another", extra=fields | {"next_offset": next_offset})
-        return self._hold(illegal.queue, corrected, illegal.lease_ends - self._lease_seconds)
+        return self._hold(illegal.queue, corrected, illegal.lease_ends - self._lease_seconds, illegal.database)
 
     def renew(self, connection: Connection) -> list[ProcessQueue]:
         """Renew the lease of all queues; returns those that were lost to another owner. RocketMQ: lockAll."""
@@ -152,8 +168,9 @@ class QueueOwnership:
         for held in self.active:
             held.limits = self._limits.shared_by(counts[held.queue.topic])
 
-    def _hold(self, queue: MessageQueue, owned: OwnedQueue, asked_at: float) -> ProcessQueue:
+    def _hold(self, queue: MessageQueue, owned: OwnedQueue, asked_at: float, database: Identity | None) -> ProcessQueue:
         process_queue = self._make_queue(queue, owned, self._limits)
+        process_queue.database = database
         process_queue.lease_ends = asked_at + self._lease_seconds
         self._held[owned.queue_key] = process_queue
         self._committed[owned.queue_key] = owned

@@ -9,7 +9,8 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -186,11 +187,22 @@ class RebalanceService:
 
     def _abandon(self) -> None:
         try:
-            with self._connect() as connection:
+            with self._connection() as connection:
                 self._ownership.give_back(connection, unsettled=True)
         except MqdbError as error:
             fields = {"group": self._group, "reason": str(error)}
             logger.warning("left without a last commit, messages will come again", extra=fields)
+
+    @contextmanager
+    def _connection(self) -> Iterator[Connection]:
+        """One that leads to the database of all queues that are owned: others are lost."""
+        with self._connect() as connection:
+            lost = self._ownership.lose_elsewhere(connection)
+            if lost:
+                self._wanted_since.clear()
+                self._stop_reading(lost)
+                self._rebalancing.in_seconds(0)
+            yield connection
 
     # -- its duties -----------------------------------------------------------------------------
 
@@ -201,7 +213,7 @@ class RebalanceService:
     def _correct(self) -> None:
         while self._corrections:
             illegal, next_offset = self._corrections[0]
-            with self._connect() as connection:
+            with self._connection() as connection:
                 corrected = self._ownership.correct(connection, illegal, next_offset)
             self._corrections.popleft()
             self._stop_reading([illegal])
@@ -215,13 +227,13 @@ class RebalanceService:
         # A consume service may have dropped them, too.
         dropped = [held for held in self._ownership.held if held.is_dropped]
         self._stop_reading(dropped)
-        with self._connect() as connection:
+        with self._connection() as connection:
             self._ownership.give_back(connection)
 
     def _rebalance(self) -> float:
         if self._is_leaving or self.is_suspended:
             return self._times.rebalance_interval.total_seconds()
-        with self._connect() as connection:
+        with self._connection() as connection:
             self._stop_reading(self._ownership.take_again(connection))
             share = self._shares.find(connection, self.topics)
             self._drop([held for held in self._ownership.active if held.queue_key not in share.queues])
@@ -245,7 +257,7 @@ class RebalanceService:
                 self._start_reading(gained)
 
     def _commit(self) -> float:
-        with self._connect() as connection:
+        with self._connection() as connection:
             lost = self._ownership.commit(connection)
         if lost:
             self._stop_reading(lost)
@@ -255,7 +267,7 @@ class RebalanceService:
     def _renew(self) -> float | None:
         if self._times.renew_interval is None:
             return None
-        with self._connect() as connection:
+        with self._connection() as connection:
             lost = self._ownership.renew(connection)
         if lost:
             self._stop_reading(lost)

@@ -37,6 +37,7 @@ from mqdb_client.consumer.orderly_verdict import where
 from mqdb_client.consumer.process_queue import ProcessQueue
 from mqdb_client.consumer.running_calls import RunningCalls
 from mqdb_client.instance import ClientInstance
+from mqdb_client.new_connection import require_database
 
 logger = logging.getLogger(__name__)
 
@@ -119,6 +120,7 @@ class TransactionalListener:
         with ExitStack() as stack:
             try:
                 connection = stack.enter_context(self._transactions.begin())
+                require_database(connection, process_queue.database)
             except MqdbError as error:
                 return Attempt(End.UNREACHED, error=error)
             observed = self._hooks.begin(process_queue.queue, messages)
@@ -154,6 +156,7 @@ class TransactionalListener:
         fields = where(messages)
         try:
             with self._instance.connect() as connection:
+                require_database(connection, process_queue.database)
                 batch = self._batch(process_queue, messages)
                 exactly_once.send_back(connection, batch, requests, max_reconsume_times)
         except (QueueLost, BrokerUnavailable) as error:

@@ -303,9 +303,10 @@ class LitePullConsumer:
         """Commit all that polls have returned, or the next offsets of some queues; on return it is done.
 
         An offset may lie before the one that is stored; an automatic commit takes its place when polls are beyond it.
-        Raises QueueLost when another member has taken a queue, QueueOwned when the queue was assigned and a member
-        owns it; ParameterInvalid for a queue or an offset that is none, IllegalState for a queue that is not assigned;
-        BrokerUnavailable and its kin. What can be committed is committed all the same.
+        Raises QueueLost when another member has taken a queue, or another database the place of its own, QueueOwned
+        when the queue was assigned and a member owns it; ParameterInvalid for a queue or an offset that is none,
+        IllegalState for a queue that is not assigned; BrokerUnavailable and its kin. What can be committed is committed
+        all the same.
         """
         running = self._require_running()
         if offsets is not None:

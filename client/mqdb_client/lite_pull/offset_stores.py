@@ -50,8 +50,8 @@ class PolledOffsetStore(BrokerOffsetStore):
     def commit_agreed(self, connection: Connection, agreed: Sequence[Agreed]) -> None:
         """Forward or back. Raises QueueLost for one of those that were lost; all others are committed."""
         with self._committing:
-            lost = commit_positions(connection, self._group, [position for _, position in agreed])
-        for queue, position in agreed:
+            lost = commit_positions(connection, self._group, [each.position for each in agreed])
+        for queue, position, _ in agreed:
             if position in lost:
                 raise QueueLost(self._group, str(queue), position.epoch)
 
@@ -124,8 +124,8 @@ class UnownedOffsetStore(PolledOffsetStore):
         All others are committed.
         """
         with self._committing:
-            refused, lost = self._commit(connection, [position for _, position in agreed])
-        for queue, position in agreed:
+            refused, lost = self._commit(connection, [each.position for each in agreed])
+        for queue, position, _ in agreed:
             if position in lost:
                 raise QueueLost(self._group, str(queue), position.epoch)
             if position.queue_key in refused:
