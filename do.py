@@ -23,8 +23,8 @@ STAMP = VENV / "do.stamp"
 PROGRAMS = VENV / ("Scripts" if os.name == "nt" else "bin")
 PYTHON = str(PROGRAMS / "python")
 # Most of their time tests wait: two cores have work for three processes. A file's tests stay together, for the sake of
-# what they share.
-ALL_TESTS = ("--numprocesses=3", "--dist=loadfile")
+# what they share; in which order the files come, tests/conftest.py says.
+ALL_TESTS = ("--numprocesses=3", "--dist=loadfile", "--no-loadscope-reorder")
 CHECKS = (
     (PYTHON, "-m", "ruff", "check"),
     (PYTHON, "-m", "ruff", "format", "--check"),

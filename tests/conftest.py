@@ -1,8 +1,10 @@
 """Fixtures live in tests/fixtures, one family a file; this page only lists them."""
 
 import signal
+from pathlib import Path
 
 import hypothesis
+import pytest
 
 pytest_plugins = [
     "tests.fixtures.postgres",
@@ -35,3 +37,23 @@ hypothesis.settings.load_profile("mqdb")
 # A shell that starts the tests in the background has them ignore Ctrl-C, and what they start inherits that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Several processes take the files of all directories in turn, so that those that wait and those that compute meet.
+
+    One directory after the other, or by the number of tests as xdist has it, the long waits of tests/acceptance come
+    all at one time.
+    """
+    if not hasattr(config, "workerinput"):
+        return
+    files: dict[Path, dict[Path, int]] = {}
+    for item in items:
+        in_directory = files.setdefault(item.path.parent, {})
+        in_directory.setdefault(item.path, len(in_directory))
+
+    def share_before(item: pytest.Item) -> float:
+        in_directory = files[item.path.parent]
+        return in_directory[item.path] / len(in_directory)
+
+    items.sort(key=share_before)
