@@ -10,13 +10,16 @@ gather; when it ends, a thread of the group append's own appends for all of them
     own thread                 ├── append 2, 3 and 4 ──┤          ├── append what has gathered ──┤
 
 Each one that is woken wakes the next: woken all at once, they would fight for the interpreter, and on two cores that
-costs more than all the work on their messages. A thread may also hand its unit in and go on; the own thread appends it.
+costs more than all the work on their messages. Where there are many, the own thread does not wait for the last one:
+those who are back are enough for its next statement. A thread may also hand its unit in and go on; the own thread
+appends it.
 
 What gathers is bounded by the threads that wait, for each brings one unit, and by the limits on what is handed in
 (`async_send`). A unit is one message, or the messages of one batch: stored as a whole or not at all, whatever becomes
 of the units beside it.
 """
 
+import contextlib
 import copy
 import logging
 import threading
@@ -25,7 +28,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from itertools import chain
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Final, TypeVar
 
 from sqlalchemy import Connection
@@ -69,6 +72,10 @@ _SHARE_TO_LEAD: Final = 0.12
 # How long the own thread waits at most for those who are to be woken before it: user's code may keep the interpreter,
 # or Ctrl-C hit one of them before it has woken the next.
 _LONGEST_WAKING_SECONDS: Final = 0.01
+
+# With so many who wait or are to be woken, enough are back for the next statement. With fewer it would be a small one,
+# whose round trip and flush cost more than to wait for the others.
+_MANY: Final = 40
 
 # Classes of SQLSTATE that a single row can cause: data exception, integrity violation, program limit; or none at all,
 # where the driver has refused a value.
@@ -241,19 +248,29 @@ class GroupAppend:
     # -- leading ------------------------------------------------------------------------------
 
     def _lead_for_others(self) -> None:
-        while self._work.get():
+        while self._has_work():
             try:
                 self._lead_next()
             except Exception:
                 # Its units have been told; those that come later need this thread.
                 logger.exception("an append failed in an unforeseen way")
 
+    def _has_work(self) -> bool:
+        """Wait for work; False: there will be none. Meanwhile those are woken whom nobody wakes: see `_await_woken`."""
+        while True:
+            left = self._waking.left
+            with contextlib.suppress(Empty):
+                return self._work.get(timeout=_LONGEST_WAKING_SECONDS if left else None)
+            if self._waking.left == left:
+                self._waking.pass_on()
+
     def _lead_next(self) -> None:
         try:
             first = self._first_with_time()
             if first is not None:
                 self._lead([], first)
-            self._await_woken()
+            if self._waking.left + len(self._waiting) < _MANY:
+                self._await_woken()
         finally:
             with self._guard:
                 self._hand_over()

@@ -26,6 +26,11 @@ class Waking:
         #: One has been woken who has not woken the next yet.
         self._is_under_way = False
 
+    @property
+    def left(self) -> int:
+        """How many are to be woken yet."""
+        return len(self._line) + len(self._last)
+
     def add(self, sleeper: Sleeper) -> None:
         """Have it woken in its turn; `begin` has to follow."""
         self._line.append(sleeper)

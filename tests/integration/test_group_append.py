@@ -178,8 +178,12 @@ def test_one_that_leaves_before_it_is_woken_wakes_the_next(log: Log, monkeypatch
     assert left == [units[1].sleeper]
 
 
-def test_where_one_who_was_woken_does_not_wake_the_next_the_own_thread_does(log: Log) -> None:
+@pytest.mark.parametrize("many", [group_append._MANY, 0])
+def test_where_one_who_was_woken_does_not_wake_the_next_the_own_thread_does(
+    log: Log, monkeypatch: pytest.MonkeyPatch, many: int
+) -> None:
     """As where Ctrl-C comes in that very moment."""
+    monkeypatch.setattr(group_append, "_MANY", many)
     first = log.sender("a")
     log.appends._waking._is_under_way = True
     senders = [log.sender(name) for name in "bcd"]
@@ -187,6 +191,7 @@ def test_where_one_who_was_woken_does_not_wake_the_next_the_own_thread_does(log:
 
     for sender in (first, *senders):
         assert len(stored(sender)) == 1
+        assert sender.seconds < 20, "it was told so at its deadline only"
     log.appends.append(log.unit("e"))
     assert log.statements() == [["a"], ["b", "c", "d"], ["e"]]
 
