@@ -74,7 +74,7 @@ _SHARE_TO_LEAD: Final = 0.12
 _LONGEST_WAKING_SECONDS: Final = 0.01
 
 # With so many who wait or are to be woken, enough are back for the next statement. With fewer it would be a small one,
-# whose round trip and flush cost more than to wait for the others.
+# whose round trip and flush cost more than to wait for the others; so would those of two brokers.
 _MANY: Final = 40
 
 # Classes of SQLSTATE that a single row can cause: data exception, integrity violation, program limit; or none at all,
@@ -98,6 +98,7 @@ class GroupAppend:
         """
         self._held = held
         self._waking = waking
+        waking.join()
         self._backend_on = backend_on
         self._database_on = database_on
         #: A backend that has appended, and the last position that it told.
@@ -269,7 +270,7 @@ class GroupAppend:
             first = self._first_with_time()
             if first is not None:
                 self._lead([], first)
-            if self._waking.left + len(self._waiting) < _MANY:
+            if self._waking.is_shared or self._waking.left + len(self._waiting) < _MANY:
                 self._await_woken()
         finally:
             with self._guard:

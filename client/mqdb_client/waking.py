@@ -25,6 +25,16 @@ class Waking:
         self._last: deque[Sleeper] = deque()
         #: One has been woken who has not woken the next yet.
         self._is_under_way = False
+        self._users = 0
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several have their threads woken by it."""
+        return self._users > 1
+
+    def join(self) -> None:
+        """One more has its threads woken by it."""
+        self._users += 1
 
     @property
     def left(self) -> int:
