@@ -1,4 +1,4 @@
-"""Fixtures live in tests/fixtures, one family a file; this page only lists them."""
+"""Fixtures live in tests/fixtures, one family a file; this page lists them, and says in which order files come."""
 
 import signal
 from pathlib import Path

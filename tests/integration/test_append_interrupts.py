@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 from sqlalchemy import Connection
@@ -47,7 +48,7 @@ def test_ctrl_c_at_any_moment_of_one_that_waits_leaves_the_others_to_be_woken(lo
             return others
 
         gathering = Doing(gather)
-        is_interrupted = interrupted_at(number, lambda unit=unit: appends.append(unit), modules)  # type: ignore[misc]
+        is_interrupted = interrupted_at(number, partial(appends.append, unit), modules)
         is_over.set()
         for sender in (first, *gathering.result()):
             assert len(stored(sender)) == 1

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from queue import SimpleQueue
 
 import pytest
@@ -66,7 +67,7 @@ def test_at_its_deadline_the_sleep_ends_and_not_before(sleepers: Sleepers) -> No
         assert sleepers.take().sleep(deadline) is False
         return time.monotonic()
 
-    ends = [Doing(lambda deadline=deadline: sleep(deadline)) for deadline in deadlines]  # type: ignore[misc]
+    ends = [Doing(partial(sleep, deadline)) for deadline in deadlines]
 
     for deadline, end in zip(deadlines, ends, strict=True):
         assert end.result() >= deadline
@@ -251,7 +252,7 @@ def test_whoever_is_woken_or_not_each_hears_the_truth(sleepers: Sleepers) -> Non
             sleeper.wake()
 
     waking = Doing(wake)
-    threads = [Doing(lambda n=n: sleep(random.Random(SEED + n))) for n in range(8)]  # type: ignore[misc]
+    threads = [Doing(partial(sleep, random.Random(SEED + n))) for n in range(8)]
     for thread in threads:
         thread.result()
     to_wake.put(None)
