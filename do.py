@@ -1,12 +1,15 @@
 """Set up and run mqdb from a checkout. Needs Python 3.11 or newer and nothing else.
 
     python3 do.py demo [...]    the demo, with the arguments of `mqdb demo`
-    python3 do.py test [...]    every check, then every test, three at a time; or pytest with your arguments
+    python3 do.py test [...]    every check, then the tests, three at a time; or pytest with your arguments
+    python3 do.py test --all    the long tests too: fault runs with ten seeds, 10,000 cases of each fuzz
     python3 do.py check         ruff, mypy and the import contracts
     python3 do.py run ...       any other command of mqdb: run topic list
+    python3 do.py lock          the lock files anew, for what pyproject.toml asks for; needs uv
 
-The first call makes .venv beside this file and installs into it the versions that requirements.lock
-names, by uv if it is on PATH and can, else by pip. A stamp in .venv lets later calls start at once.
+The first call makes .venv beside this file and installs into it the files whose versions and hashes
+requirements.lock names, or for tests requirements-test.lock, by uv if it is on PATH and can, else by pip.
+A stamp in .venv lets later calls start at once.
 """
 
 import hashlib
@@ -22,9 +25,19 @@ VENV = ROOT / ".venv"
 STAMP = VENV / "do.stamp"
 PROGRAMS = VENV / ("Scripts" if os.name == "nt" else "bin")
 PYTHON = str(PROGRAMS / "python")
+#: The lock files, and the extras that each is for.
+LOCKS = {
+    "requirements.lock": (),
+    "requirements-test.lock": ("spark", "compression", "test"),
+    "requirements-contrib.lock": ("contrib",),
+}
+BUILD_BACKEND = "hatchling>=1.27"
 # Most of their time tests wait: two cores have work for three processes. A file's tests stay together, for the sake of
 # what they share; in which order the files come, tests/conftest.py says.
 ALL_TESTS = ("--numprocesses=3", "--dist=loadfile", "--no-loadscope-reorder")
+# What `--all` adds: the tests marked `long`, and more cases of those that make their own.
+EVERYTHING = (*ALL_TESTS, "-m", "", "--timeout=3600")
+MORE_CASES = {"MQDB_FUZZ_CASES": "10000", "MQDB_FAULT_RUNS": "10"}
 CHECKS = (
     (PYTHON, "-m", "ruff", "check"),
     (PYTHON, "-m", "ruff", "format", "--check"),
@@ -37,8 +50,11 @@ def main(command: str = "", *arguments: str) -> None:
     # Nothing in this file may be newer than Python 3.6, or an old Python could not even say this.
     if sys.version_info < (3, 11):  # noqa: UP036
         sys.exit("do.py: mqdb needs Python 3.11 or newer, this is {}.{}".format(*sys.version_info))
-    if command not in ("demo", "test", "check", "run"):
+    if command not in ("demo", "test", "check", "run", "lock"):
         sys.exit(__doc__)
+    if command == "lock":
+        lock()
+        return
     if command in ("demo", "run"):
         install()
         become(PYTHON, "-m", "mqdb", *(["demo"] if command == "demo" else []), *arguments)
@@ -49,14 +65,17 @@ def main(command: str = "", *arguments: str) -> None:
             sys.exit("do.py: failed: " + what)
     if command == "test":
         os.chdir(str(ROOT))
+        if arguments == ("--all",):
+            os.environ.update({name: os.environ.get(name, value) for name, value in MORE_CASES.items()})
+            arguments = EVERYTHING
         become(PYTHON, "-m", "pytest", *(arguments or ALL_TESTS))
 
 
 def install(*extras: str) -> None:
-    """Bring .venv to what pyproject.toml, requirements.lock and this Python ask for, unless it is there."""
+    """Bring .venv to what pyproject.toml, the lock and this Python ask for, unless it is there."""
     # Of another Python, or moved here from elsewhere, it cannot be repaired: its programs point to what is gone.
     place = digest(f"{sys.version} {ROOT}".encode())
-    content = digest((ROOT / "pyproject.toml").read_bytes() + (ROOT / "requirements.lock").read_bytes())
+    content = digest(b"".join((ROOT / name).read_bytes() for name in ("pyproject.toml", *LOCKS)))
     stamp = STAMP.read_text().split("\n") if STAMP.exists() else [place, "", ""]
     usable = stamp[0] == place and runs_this_python()
     if usable and stamp[1] == content and set(extras) <= set(stamp[3:]):
@@ -64,8 +83,8 @@ def install(*extras: str) -> None:
     if not usable:
         shutil.rmtree(str(VENV), ignore_errors=True)
     wanted = sorted({*stamp[2:], *extras} - {""})
-    target = f".[{','.join(wanted)}]" if wanted else "."
-    if not (install_by_uv(target) or install_by_pip(target)):
+    locked = "requirements-test.lock" if wanted else "requirements.lock"
+    if not (install_by_uv(locked) or install_by_pip(locked)):
         sys.exit("do.py: failed: the installation; the lines above say why")
     STAMP.write_text("\n".join([place, content, "", *wanted]))
 
@@ -74,7 +93,31 @@ def digest(text: bytes) -> str:
     return hashlib.sha256(text).hexdigest()
 
 
-def install_by_uv(target: str) -> bool:
+def lock() -> None:
+    """Write the lock files. Versions that are locked and still fit stay: remove a file to have the newest."""
+    uv = shutil.which("uv")
+    if not uv:
+        sys.exit("do.py: uv is not on PATH, and only it makes a lock for all platforms")
+    before = {name: (ROOT / name).read_text() if (ROOT / name).exists() else "" for name in LOCKS}
+    for name, extras in LOCKS.items():
+        command = [uv, "--quiet", "pip", "compile", "pyproject.toml", "-", "--universal", "--python-version", "3.11"]
+        command += ["--generate-hashes", "--no-annotate", "--no-header", "--output-file", name]
+        # The others hold all that the first one does, in the same versions.
+        command += ["--constraint", "requirements.lock"] if extras else []
+        for extra in extras:
+            command += ["--extra", extra]
+        print("do.py: " + name, flush=True)
+        # Without build isolation the project needs its build backend, which its dependencies do not name.
+        done = subprocess.run(command, cwd=str(ROOT), input=BUILD_BACKEND.encode())
+        if done.returncode != 0:
+            sys.exit("do.py: failed: " + name)
+        text = (ROOT / name).read_text()
+        (ROOT / name).write_text(text if text.startswith("#") else "# Made by `python3 do.py lock`.\n" + text)
+        if before[name] != (ROOT / name).read_text():
+            print("do.py: changed " + name, flush=True)
+
+
+def install_by_uv(locked: str) -> bool:
     uv = shutil.which("uv")
     if not uv:
         return False
@@ -83,21 +126,27 @@ def install_by_uv(target: str) -> bool:
     if not os.access(os.environ.get("UV_CACHE_DIR", os.path.expanduser("~")), os.W_OK):
         command += ["--no-cache"]
     made = runs_this_python() or step("creating .venv by uv", *command, "venv", "--python", sys.executable, str(VENV))
-    return made and step(
-        f"installing {target} into .venv by uv, once",
-        *command, "pip", "install", "--python", PYTHON, "-c", "requirements.lock", "-e", target,
-    )  # fmt: skip
+    return made and install_with(
+        f"{locked} into .venv by uv", *command, "pip", "install", "--python", PYTHON, locked=locked
+    )
 
 
-def install_by_pip(target: str) -> bool:
+def install_by_pip(locked: str) -> bool:
     if not (importlib.util.find_spec("venv") and importlib.util.find_spec("ensurepip")):
         sys.exit("do.py: this Python cannot make virtual environments; on Debian: apt-get install python3-venv")
     # Also over an existing .venv: one that uv made has no pip.
-    return step("creating .venv", sys.executable, "-m", "venv", str(VENV)) and step(
-        f"installing {target} into .venv by pip, once",
-        PYTHON, "-m", "pip", "--quiet", "--disable-pip-version-check",
-        "install", "-c", "requirements.lock", "-e", target,
-    )  # fmt: skip
+    return step("creating .venv", sys.executable, "-m", "venv", str(VENV)) and install_with(
+        f"{locked} into .venv by pip",
+        *(PYTHON, "-m", "pip", "--quiet", "--disable-pip-version-check", "install"),
+        locked=locked,
+    )
+
+
+def install_with(what: str, *install: str, locked: str) -> bool:
+    """Install what is locked, and then the project: with hashes required, pip refuses what has none."""
+    return step(f"installing {what}, once", *install, "--require-hashes", "-r", locked) and step(
+        "installing mqdb", *install, "--no-deps", "--no-build-isolation", "-e", "."
+    )
 
 
 def runs_this_python() -> bool:

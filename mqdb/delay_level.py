@@ -24,7 +24,10 @@ _UNITS: Final = {
     "s": timedelta(seconds=1),
 }
 
-_DELAY: Final = re.compile(r"([0-9]+)([smhd])")
+#: Each is a queue, and a round of the delay deliverer asks for all of them. RocketMQ has 18 unless told otherwise.
+MAX_LEVELS: Final = 100
+
+_DELAY: Final = re.compile(r"0*([0-9]+)([smhd])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,10 @@ def parse_delay_levels(text: str) -> DelayLevels:
 
     The delays need not ascend. Source: ScheduleMessageService.parseDelayLevel.
     """
-    return DelayLevels(tuple(_parsed(text, word) for word in text.split() or [""]))
+    words = text.split() or [""]
+    if len(words) > MAX_LEVELS:
+        raise DelayLevelsInvalid(text, words[MAX_LEVELS], f"is one of {len(words):,} levels, the limit is {MAX_LEVELS}")
+    return DelayLevels(tuple(_parsed(text, word) for word in words))
 
 
 def _parsed(text: str, word: str) -> timedelta:

@@ -1,17 +1,23 @@
 """DSNs: which databases are brokers, and how to speak of them without telling a password.
 
 One PostgreSQL URI is one broker. A cluster is a list, `broker-a=postgresql://...;broker-b=postgresql://...`.
-Nothing here connects. A password may hold any character that is percent-encoded, and `redact` leaves
-none of it, not even from a text that is no DSN at all.
+Nothing here connects. A password may hold any character that is percent-encoded. `redact` shows only a text that
+libpq and this page read as the same DSN; it shows nothing of any other text, for a password may stand anywhere in it.
 """
 
 import re
-from typing import NamedTuple
+from difflib import get_close_matches
+from functools import cache
+from typing import Final, NamedTuple
+from urllib.parse import unquote
 
-from psycopg import ProgrammingError
+from psycopg import ProgrammingError, pq
 from psycopg.conninfo import conninfo_to_dict
 
 SHAPE = "postgresql://user:password@host:port/database"
+
+#: In place of a secret, and in place of a whole text that is no DSN.
+HIDDEN: Final = "***"
 
 _BROKER_NAME = r"[A-Za-z0-9][A-Za-z0-9_.@-]*"
 _SCHEME = r"postgres(?:ql)?(?:\+psycopg)?://"
@@ -19,18 +25,15 @@ _SCHEME = r"postgres(?:ql)?(?:\+psycopg)?://"
 _NEXT_BROKER = re.compile(rf";\s*(?={_BROKER_NAME}={_SCHEME})")
 _NAMED = re.compile(rf"(?P<name>{_BROKER_NAME})=(?={_SCHEME})")
 _URI = re.compile(
-    rf"""{_SCHEME}
+    rf"""(?P<scheme>{_SCHEME})
     (?:(?P<user>[^:/?\#@\s]*)(?::(?P<password>[^/?\#@\s]*))?@)?
     (?P<hosts>[^/?\#@;\s]*)
     (?:/(?P<database>[^/?\#;\s]*))?
     (?:\?(?P<options>[^?\#\s]*))?""",
     re.VERBOSE,
 )
-# Greedy: a password that nobody encoded may hold @ and / itself, and so may a user name.
-_PASSWORD_OF_USER = re.compile(r"(://[^:]*:).*@", re.DOTALL)
-# The @host was forgotten: what stands where the port should be is the password.
-_PASSWORD_AS_PORT = re.compile(r"(://[^:/?@\[]*:)(?!\d{0,5}(?:[/?,]|$))[^/?]*")
-_PASSWORD_OPTION = re.compile(r"(password\s*=\s*)('[^']*'|[^\s&;]*)", re.IGNORECASE)
+_LIKE_A_DSN = re.compile(r"postgres(?:ql)?(?:\+psycopg)?:|password|:[^/]*@", re.IGNORECASE)
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 
 
 class BrokerDsn(NamedTuple):
@@ -51,9 +54,9 @@ def is_broker_name(text: object) -> bool:
 def parse_brokers(text: str, default_name: str) -> tuple[BrokerDsn, ...]:
     """The brokers in the order of the list; a lone URI without a name is `default_name`.
 
-    Raises ValueError with a reason that holds no password.
+    Raises ValueError with a reason that quotes nothing but names of brokers.
     """
-    parts = [part.strip() for part in _NEXT_BROKER.split(text.strip().rstrip(";"))]
+    parts = _parts(text)
     brokers = tuple(_broker(part, default_name if len(parts) == 1 else None) for part in parts)
     names = [broker.name for broker in brokers]
     for name in names:
@@ -63,13 +66,90 @@ def parse_brokers(text: str, default_name: str) -> tuple[BrokerDsn, ...]:
 
 
 def redact(text: str) -> str:
-    """The text with *** in place of every password. Hides too much of a broken DSN rather than too little."""
-    return ";".join(_redact_one(part) for part in _NEXT_BROKER.split(text))
+    """The DSN, or the list of them, with *** in place of every secret; a text that is no DSN becomes ***."""
+    try:
+        parse_brokers(text, "")
+    except ValueError:
+        return HIDDEN
+    return ";".join(_redacted(part) for part in _parts(text))
 
 
-def _redact_one(text: str) -> str:
-    masked = _PASSWORD_OF_USER.sub(r"\1***@", text) if "@" in text else _PASSWORD_AS_PORT.sub(r"\1***", text)
-    return _PASSWORD_OPTION.sub(r"\1***", masked)
+def hide_dsn(text: str) -> str:
+    """A text that should be something else, such as a directory, or *** if it looks like a DSN in the wrong place."""
+    return HIDDEN if _LIKE_A_DSN.search(unquote(text)) else text
+
+
+def without_secrets(dsn: str) -> str:
+    """The URI of one broker without its secrets: libpq then looks for the password elsewhere."""
+    match = _URI.fullmatch(dsn)
+    if match is None:
+        raise ValueError(f"write {SHAPE}")
+    options = [option for option in (match["options"] or "").split("&") if option and not _is_secret(option)]
+    return (
+        match["scheme"]
+        + (f"{match['user']}@" if match["user"] else "")
+        + match["hosts"]
+        + (f"/{match['database']}" if match["database"] is not None else "")
+        + (f"?{'&'.join(options)}" if options else "")
+    )
+
+
+def is_secret(option: str) -> bool:
+    """Whether one of libpq's options is secret."""
+    return option in _options() and (_options()[option] or option.startswith("scram_"))
+
+
+@cache
+def _options() -> dict[str, bool]:
+    """libpq's options; true for those that a program should mask when it asks for them."""
+    return {option.keyword.decode(): option.dispchar == b"*" for option in pq.Conninfo.get_defaults()}
+
+
+def _is_secret(option: str) -> bool:
+    """Of `name=value` as it stands in a URI, where the name may be percent-encoded too."""
+    return is_secret(unquote(option.partition("=")[0]))
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in _NEXT_BROKER.split(text.strip().rstrip(";"))]
+
+
+def _redacted(part: str) -> str:
+    """Of a part that `parse_brokers` takes."""
+    named = _NAMED.match(part)
+    begin = named.end() if named else 0
+    match = _URI.fullmatch(part, begin)
+    assert match is not None
+    database, options = match["database"] or "", match["options"] or ""
+    if _is_doubtful(match):
+        return part[:begin] + HIDDEN
+    text = part[:begin] + match["scheme"]
+    if match["user"] is not None:
+        # An encoded colon: the password was taken for a part of the user name.
+        user = re.split("%3a", match["user"], maxsplit=1, flags=re.IGNORECASE)
+        text += user[0] + (f":{HIDDEN}" if len(user) > 1 or match["password"] is not None else "") + "@"
+    text += match["hosts"] if "@" not in unquote(match["hosts"])[1:] else HIDDEN
+    text += f"/{database}" if match["database"] is not None else ""
+    shown = [_redacted_option(option) for option in options.split("&")]
+    return text + (f"?{'&'.join(shown)}" if match["options"] is not None else "")
+
+
+def _is_doubtful(match: re.Match[str]) -> bool:
+    """Whether a password may stand elsewhere than libpq thinks, for its colon, slash or @ was not percent-encoded.
+
+    `user:5432/rest@host` is a host with its port and a database, `user:/rest` a host, and `user:@rest` no password.
+    """
+    database, options = match["database"] or "", match["options"] or ""
+    no_port = any(host.endswith(":") for host in match["hosts"].split(","))
+    return (
+        no_port or match["password"] == "" or "@" in database + options or ":" in database or "://" in unquote(database)
+    )
+
+
+def _redacted_option(option: str) -> str:
+    name, equals, value = option.partition("=")
+    hidden = _is_secret(option) or "@" in unquote(value)[1:]
+    return f"{unquote(name)}={HIDDEN}" if hidden else name + equals + value
 
 
 def _broker(part: str, default_name: str | None) -> BrokerDsn:
@@ -78,23 +158,39 @@ def _broker(part: str, default_name: str | None) -> BrokerDsn:
     name = named["name"] if named else default_name
     if name is None:
         raise ValueError("in a list every broker has a name: broker-a=postgresql://...;broker-b=postgresql://...")
-    _check(uri)
     # What SQLAlchemy and libpq both read.
-    return BrokerDsn(name, re.sub(_SCHEME, "postgresql://", uri, count=1))
+    dsn = re.sub(_SCHEME, "postgresql://", uri, count=1)
+    _check(uri, dsn)
+    return BrokerDsn(name, dsn)
 
 
-def _check(uri: str) -> None:
+def _check(uri: str, dsn: str) -> None:
     match = _URI.fullmatch(uri)
-    if not match:
+    if not match or _UNPRINTABLE.search(uri):
         raise ValueError(f"write {SHAPE}, with @ : / ? # % and blanks inside a part as %40 %3A %2F %3F %23 %25 %20")
     if re.search(r"%(?![0-9A-Fa-f]{2})", uri):
         raise ValueError("% must be followed by two hexadecimal digits; write %25 for the character itself")
     for host in match["hosts"].split(","):
         port = re.sub(r"\[[^\]]*\]", "", host).partition(":")[2]
-        if port and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        if port and not (port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) < 65536):
             raise ValueError("a port is a number from 1 to 65535")
     try:
-        # The rest is for libpq to judge. It quotes what it dislikes, so it never sees the password.
-        conninfo_to_dict(re.sub(_SCHEME, "postgresql://", redact(uri), count=1))
-    except ProgrammingError as exc:
-        raise ValueError(str(exc).strip()) from None
+        conninfo_to_dict(dsn)
+    except ProgrammingError:
+        # libpq quotes what it dislikes, which may be a part of the password.
+        raise ValueError(_fault(match["options"])) from None
+    except UnicodeError:
+        raise ValueError("what is percent-encoded must be UTF-8") from None
+
+
+def _fault(options: str | None) -> str:
+    """Why libpq refuses a URI that looks like one, said without a word of it."""
+    for number, option in enumerate(options.split("&") if options else (), start=1):
+        name, equals, value = option.partition("=")
+        if not equals or "=" in value:
+            return f"option {number} after the ? is not name=value; write & and = inside a value as %26 and %3D"
+        if unquote(name) not in _options():
+            near = get_close_matches(unquote(name), _options(), n=1)
+            remedy = f"; did you mean {near[0]}?" if near else ""
+            return f"option {number} after the ? is none that libpq knows{remedy}"
+    return f"libpq cannot read it; write {SHAPE}"

@@ -33,6 +33,7 @@
     ├── NotSupported              announced, not built yet
     ├── CompressionUnavailable    a library that is not installed
     ├── CompressedBodyBroken      a stored body that cannot be decompressed
+    ├── PropertiesBroken          stored properties that cannot be read
     ├── IllegalState              a client used before start or after shutdown
     ├── QueueLost                 the queue has another owner: the commit is refused
     ├── QueueOwned                the queue has an owner: the commit of one who has none is refused
@@ -56,8 +57,10 @@
     │   └── SendOutcomeUnknown    the message may be stored, or not
     ├── RequestTimeout            no reply has come
     ├── ReplyImpossible           the message asks for no reply
+    ├── ShutdownTimedOut          a consumer has left its group while listeners were running
     ├── DispatchTimeout           stored, but without a queue offset yet
     ├── BrokerUnavailable
+    │   ├── DatabaseMissing       the server is there, and has no database of that name
     │   ├── AuthenticationFailed
     │   └── BrokerMisnamed
     ├── StorageRefused            PostgreSQL refused a statement for a reason of its own
@@ -65,6 +68,7 @@
     │   ├── SchemaMissing
     │   ├── SchemaTooOld
     │   ├── SchemaTooNew
+    │   ├── SchemaUnreleased
     │   └── EncodingNotSupported
     ├── SettingInvalid
     └── EmbeddedError
@@ -78,16 +82,17 @@
 An error carries its data as attributes and builds its sentence from them: the value, the limit, the
 remedy. `code` is RocketMQ's (ResponseCode, ClientErrorCode). Each error pickles. An error of the
 database itself is translated in `mqdb.store.engine`, the driver's own stays in `__cause__`.
-A sentence shows at most some 200 characters of a value; the attribute holds all of it.
+A sentence shows at most some 200 characters of a value and 1,000 of a reason; the attribute holds all of it.
 """
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import IntEnum
+from functools import wraps
 from pathlib import Path
 from reprlib import Repr
-from typing import ClassVar
+from typing import Any, ClassVar, Final
 from unicodedata import east_asian_width
 
 
@@ -124,26 +129,92 @@ class ResponseCode(IntEnum):
     CREATE_REPLY_MESSAGE = 10007
 
 
+#: Characters of a sentence. A name of legal length is never cut; a megabyte pasted by mistake is.
+_MOST_OF_A_VALUE: Final = 190
+_MOST_OF_A_TEXT: Final = {"reason": 1_000, "log_tail": 3_000}
+_MOST: Final = 4_000
+
+
 class MqdbError(Exception):
     """Base of all errors of mqdb."""
 
     code: ClassVar[ResponseCode] = ResponseCode.SYSTEM_ERROR
+    #: Attributes that a sentence needs as they are.
+    needs_whole: ClassVar[frozenset[str]] = frozenset()
 
     def __init_subclass__(cls, code: ResponseCode | None = None) -> None:
         super().__init_subclass__()
         if code is not None:
             cls.code = code
+        if "__str__" in vars(cls):
+            setattr(cls, "__str__", _of_short_values(cls.__str__))  # noqa: B010 - mypy knows it as a method
 
 
-def _shortener() -> Repr:
-    shortener = Repr()
-    # A name of legal length is never cut; a megabyte pasted by mistake is.
-    shortener.maxstring = shortener.maxother = 200
-    return shortener
+def _of_short_values(sentence: Callable[[Any], str]) -> Callable[[Any], str]:
+    """The same sentence, built from the attributes as people can read them."""
+
+    @wraps(sentence)
+    def short_sentence(error: MqdbError) -> str:
+        readable = type(error).__new__(type(error))
+        readable.args = error.args
+        for name, value in vars(error).items():
+            setattr(readable, name, value if name in error.needs_whole else _short(name, value))
+        said = sentence(readable)
+        return cut(said, _MOST)
+
+    return short_sentence
+
+
+def _short(name: str, value: object) -> object:
+    match value:
+        case str():
+            return cut(value, _MOST_OF_A_TEXT.get(name, _MOST_OF_A_VALUE))
+        case int() if value.bit_length() > _Huge.BITS:
+            return _Huge(value)
+        case tuple() | list():
+            return type(value)(_short(name, each) for each in value)
+        case dict():
+            return {_short(name, each): _short("reason", inner) for each, inner in value.items()}
+        case _:
+            return value
+
+
+def cut(text: str, most: int) -> str:
+    """A text that is no longer than this; what is missing is missing in the middle."""
+    return text if len(text) <= most else f"{text[: most // 2 - 3]}...{text[-(most // 2 - 3) :]}"
+
+
+class _Huge(int):
+    """A number with more digits than anybody reads; Python does not even print one with more than 4,300."""
+
+    BITS: ClassVar[int] = 128
+
+    def __repr__(self) -> str:
+        return f"a number of {self.bit_length():,} bits"
+
+    __str__ = __repr__
+
+    def __format__(self, _spec: str) -> str:
+        return repr(self)
+
+    def __add__(self, other: int) -> "_Huge":
+        return _Huge(int(self) + other)
+
+    def __sub__(self, other: int) -> "_Huge":
+        return _Huge(int(self) - other)
+
+
+class _Shortener(Repr):
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = 200
+
+    def repr_int(self, number: int, _level: int) -> str:
+        return repr(_Huge(number)) if number.bit_length() > _Huge.BITS else repr(number)
 
 
 #: A value as a sentence shows it: its repr, cut in the middle if it is long.
-shown = _shortener().repr
+shown = _Shortener().repr
 
 
 # -- messages, names and arguments ------------------------------------------------------------
@@ -216,7 +287,7 @@ class PropertiesTooLarge(MessageIllegal):
 
 
 class PropertyReserved(MessageIllegal):
-    """The name belongs to the broker. Source: MessageConst.STRING_HASH_SET."""
+    """The name belongs to the broker. Source: MessageConst.STRING_HASH_SET, and what mqdb tells of a failure."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -381,6 +452,9 @@ class TagExpressionInvalid(MqdbError, code=ResponseCode.SUBSCRIPTION_PARSE_FAILE
 
 class SelectorSyntaxError(MqdbError, code=ResponseCode.SUBSCRIPTION_PARSE_FAILED):
     """A text that is no SQL92 expression. `position` counts from 0. Source: SelectorParser, ComparisonExpression."""
+
+    # Only the line around the position is shown.
+    needs_whole = frozenset({"expression"})
 
     def __init__(self, expression: str, position: int, reason: str, expected: tuple[str, ...]) -> None:
         super().__init__(expression, position, reason, expected)
@@ -559,6 +633,17 @@ class CompressedBodyBroken(MqdbError):
 
     def __str__(self) -> str:
         return f"the body cannot be decompressed as {self.compression}: {self.reason}"
+
+
+class PropertiesBroken(MqdbError):
+    """The log holds properties that cannot be read; no producer writes such. Asking again gives the same answer."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"the properties of the message cannot be read: {self.reason}"
 
 
 # -- clients and the broker -------------------------------------------------------------------
@@ -803,13 +888,16 @@ class SendTimeout(MqdbError, code=ResponseCode.ACCESS_BROKER_TIMEOUT):
 class SendGivenUp(SendTimeout):
     """The send was given up at its timeout, and is known to have stored nothing."""
 
-    def __init__(self, topic: str, timeout_seconds: float) -> None:
-        super().__init__(topic, timeout_seconds)
+    def __init__(self, topic: str, timeout_seconds: float, reason: str = "") -> None:
+        super().__init__(topic, timeout_seconds, reason)
         self.topic = topic
         self.timeout_seconds = timeout_seconds
+        #: What was in the way last, where that is known.
+        self.reason = reason
 
     def __str__(self) -> str:
-        return f"gave up after {self.timeout_seconds:g} s to send to topic {self.topic!r}; nothing was stored"
+        sentence = f"gave up after {self.timeout_seconds:g} s to send to topic {self.topic!r}; nothing was stored"
+        return f"{sentence}: {self.reason}" if self.reason else sentence
 
 
 class SendOutcomeUnknown(SendTimeout):
@@ -859,6 +947,22 @@ class ReplyImpossible(MqdbError, code=ResponseCode.CREATE_REPLY_MESSAGE):
         return f"cannot reply: {self.reason}"
 
 
+class ShutdownTimedOut(MqdbError):
+    """A consumer has left its group while listeners were still running. Their messages come again."""
+
+    def __init__(self, group: str, listeners: int, timeout_seconds: float) -> None:
+        super().__init__(group, listeners, timeout_seconds)
+        self.group = group
+        self.listeners = listeners
+        self.timeout_seconds = timeout_seconds
+
+    def __str__(self) -> str:
+        return (
+            f"left group {self.group!r} after {self.timeout_seconds:g} s while {self.listeners} of its listeners were "
+            "running; their messages come again"
+        )
+
+
 class DispatchTimeout(MqdbError, code=ResponseCode.ACCESS_BROKER_TIMEOUT):
     """The message is stored, but dispatch has not given it a queue offset in time."""
 
@@ -885,6 +989,10 @@ class BrokerUnavailable(MqdbError, code=ResponseCode.CONNECT_BROKER_FAILED):
 
     def __str__(self) -> str:
         return f"no broker at {self.target}: {self.reason}"
+
+
+class DatabaseMissing(BrokerUnavailable, code=ResponseCode.BROKER_NOT_EXIST):
+    """The server answers, but the database was not created yet, or was dropped."""
 
 
 class AuthenticationFailed(BrokerUnavailable, code=ResponseCode.USER_NOT_EXIST):
@@ -950,6 +1058,22 @@ class SchemaTooNew(SchemaMismatch):
 
     def __str__(self) -> str:
         return f"the schema is at {self.found}, this mqdb knows {self.known} at most; run: pip install --upgrade mqdb"
+
+
+class SchemaUnreleased(SchemaMismatch):
+    """A version of mqdb that was never released has made the schema. There is no way from there to this one."""
+
+    def __init__(self, found: str, needed: str, target: str) -> None:
+        super().__init__(found, needed, target)
+        self.found = found
+        self.needed = needed
+        self.target = target
+
+    def __str__(self) -> str:
+        return (
+            f"the schema at {self.target} was made by an unreleased version ({self.found}, this mqdb needs "
+            f"{self.needed}); make it anew: DROP SCHEMA mqdb CASCADE, then mqdb migrate"
+        )
 
 
 class EncodingNotSupported(SchemaMismatch):

@@ -5,36 +5,17 @@ RocketMQ keeps none of this: there, whoever reads a dead letter queue has to sea
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from traceback import TracebackException
 from typing import Final
 
 from mqdb.errors import shown
-from mqdb.property import storable
+from mqdb.property import FailureProperty, storable
 
 #: Of the message of an exception, and of each other text but the traceback, in UTF-8. The beginning is kept.
 MAX_TEXT_BYTES: Final = 1_024
 
 #: Of a traceback, in UTF-8. The end is kept: there it says what was raised, and where.
 MAX_TRACEBACK_BYTES: Final = 8_192
-
-
-class FailureProperty(StrEnum):
-    """Properties of a message that was sent back. The first six tell of the latest failure."""
-
-    EXCEPTION = "MQDB_FAILURE_EXCEPTION"
-    MESSAGE = "MQDB_FAILURE_MESSAGE"
-    TRACEBACK = "MQDB_FAILURE_TRACEBACK"
-    #: The client id of the consumer.
-    HOST = "MQDB_FAILURE_HOST"
-    #: Deliveries so far, from 1.
-    ATTEMPT = "MQDB_FAILURE_ATTEMPT"
-    #: ISO 8601 in UTC, by the consumer's clock.
-    TIME = "MQDB_FAILURE_TIME"
-
-    #: Where the message was when it failed first; its topic is the property RETRY_TOPIC.
-    ORIGIN_QUEUE_ID = "MQDB_ORIGIN_QUEUE_ID"
-    ORIGIN_QUEUE_OFFSET = "MQDB_ORIGIN_QUEUE_OFFSET"
 
 
 @dataclass(frozen=True, slots=True)

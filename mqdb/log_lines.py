@@ -2,6 +2,8 @@
 
 import logging
 
+from mqdb.printable import printable
+
 #: What every record has, so that the rest is what the caller gave as `extra`.
 _COMMON = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -13,11 +15,16 @@ class FieldFormatter(logging.Formatter):
         handler.setFormatter(FieldFormatter())
         logging.basicConfig(handlers=[handler])
 
-    Fields are what the caller of a logger gives as `extra`.
+    Fields are what the caller of a logger gives as `extra`. A control character, of a message perhaps, comes as its
+    number.
     """
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s", datefmt="%H:%M:%S")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, and those of a traceback."""
+        return printable(super().format(record))
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         """The sentence and its fields; a traceback comes on the lines after it."""

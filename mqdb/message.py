@@ -4,7 +4,6 @@
 `MessageQueue`. RocketMQ: Message, MessageExt, MessageQueue, SendResult, Validators.
 """
 
-import json
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,14 +13,17 @@ from functools import lru_cache
 from typing import Final
 
 from mqdb.compression import COMPRESSED_FLAG, decompress
-from mqdb.errors import BodyEmpty, BodyInvalid, BodyTooLarge, MessageIllegal, ParameterInvalid
-from mqdb.property import KEY_SEPARATOR, Property, check_properties, with_tag_and_keys
+from mqdb.errors import BodyEmpty, BodyInvalid, BodyTooLarge, MessageIllegal, ParameterInvalid, shown
+from mqdb.property import KEY_SEPARATOR, Property, check_properties, read_properties, with_tag_and_keys
 from mqdb.schedule import schedule_of, schedule_properties
 from mqdb.topic import RETRY_PREFIX, check_can_send, check_topic_name
 from mqdb.unique_id import format_unique_id
 
 #: 4 MiB; a body of exactly this size passes. The limit of a broker may be another one.
 MAX_BODY_BYTES: Final = 4_194_304
+
+#: As many as all properties of a message together; SQL writes the number.
+MAX_SHARDING_KEY_BYTES: Final = 32_767
 
 _NO_PROPERTIES: Final[Mapping[str, str]] = {}
 
@@ -61,7 +63,7 @@ class Message:
         delay: timedelta | None = None,
         deliver_at: datetime | int | None = None,
     ) -> None:
-        """Raises BodyInvalid, ScheduleInvalid, ParameterInvalid for keys that are no words."""
+        """Raises BodyInvalid, ScheduleInvalid, ParameterInvalid for keys or properties that are none."""
         if delay_level or delay is not None or deliver_at is not None:
             system_properties = {**system_properties, **schedule_properties(delay_level, delay, deliver_at)}
         assign = object.__setattr__
@@ -69,7 +71,7 @@ class Message:
         assign(self, "body", _bytes_of(body))
         assign(self, "tag", tag or None)
         assign(self, "keys", _words(keys) if isinstance(keys, str) else _sequence(keys))
-        assign(self, "properties", dict(properties))
+        assign(self, "properties", _dict(properties))
         assign(self, "flag", flag)
         assign(self, "system_properties", system_properties)
 
@@ -164,7 +166,8 @@ class MessageQueue:
     queue_id: int
 
     def __str__(self) -> str:
-        return f"{self.topic}@{self.broker_name}:{self.queue_id}"
+        # As `shown`: a number of more than 4,300 digits cannot be printed, not even in a refusal.
+        return f"{self.topic}@{self.broker_name}:{shown(self.queue_id)}"
 
 
 class SendStatus(StrEnum):
@@ -312,7 +315,7 @@ class ReceivedMessage:
 
     @property
     def properties(self) -> dict[str, str]:
-        """All properties, those of the broker included."""
+        """All properties, those of the broker included. Raises PropertiesBroken."""
         if not isinstance(self._properties, dict):
             self._properties = _parsed(self._properties)
         return self._properties
@@ -340,8 +343,13 @@ _POSTGRESQL_EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
 _JSONB_VERSION: Final = b"\x01"
 
 
+def _dict(properties: Mapping[str, str]) -> dict[str, str]:
+    if type(properties) is not dict and not isinstance(properties, Mapping):
+        raise ParameterInvalid("properties", properties, f"is {type(properties).__name__}, not a dict of texts by name")
+    return dict(properties)
+
+
 def _parsed(properties: str | bytes) -> dict[str, str]:
     if isinstance(properties, bytes):
         properties = properties.removeprefix(_JSONB_VERSION)
-    parsed: dict[str, str] = json.loads(properties)
-    return parsed
+    return read_properties(properties)

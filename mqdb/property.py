@@ -4,12 +4,13 @@ All properties of a message are one map from text to text, the tag and the keys 
 RocketMQ user sees them. RocketMQ: MessageConst, MessageDecoder.messageProperties2String.
 """
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Final
 
-from mqdb.errors import PropertiesTooLarge, PropertyInvalid, PropertyReserved, shown
+from mqdb.errors import PropertiesBroken, PropertiesTooLarge, PropertyInvalid, PropertyReserved, shown
 
 #: Sum over all properties, the broker's own included, of the encoded length.
 MAX_PROPERTIES_BYTES: Final = 32_767
@@ -82,7 +83,26 @@ class Property(StrEnum):
     CRC32 = "__CRC32#"
 
 
-RESERVED_PROPERTIES: Final = frozenset(name.value for name in Property)
+class FailureProperty(StrEnum):
+    """Properties of a message that was sent back. The first six tell of the latest failure."""
+
+    EXCEPTION = "MQDB_FAILURE_EXCEPTION"
+    MESSAGE = "MQDB_FAILURE_MESSAGE"
+    TRACEBACK = "MQDB_FAILURE_TRACEBACK"
+    #: The client id of the consumer.
+    HOST = "MQDB_FAILURE_HOST"
+    #: Deliveries so far, from 1.
+    ATTEMPT = "MQDB_FAILURE_ATTEMPT"
+    #: ISO 8601 in UTC, by the consumer's clock.
+    TIME = "MQDB_FAILURE_TIME"
+
+    #: Where the message was when it failed first; its topic is the property RETRY_TOPIC.
+    ORIGIN_QUEUE_ID = "MQDB_ORIGIN_QUEUE_ID"
+    ORIGIN_QUEUE_OFFSET = "MQDB_ORIGIN_QUEUE_OFFSET"
+
+
+#: Only the broker sets these: what it did not set itself, it would overwrite at a retry and remove at a redrive.
+RESERVED_PROPERTIES: Final = frozenset(name.value for kind in (Property, FailureProperty) for name in kind)
 
 
 _NO_PROPERTIES: Final[Mapping[str, str]] = {}
@@ -209,3 +229,15 @@ def _forbidden_characters(stored: Mapping[str, str]) -> Iterator[PropertyInvalid
 
 def _type(value: object) -> str:
     return type(value).__name__
+
+
+def read_properties(stored: str | bytes) -> dict[str, str]:
+    """The properties of a stored message. A value that is no text, which no producer writes, counts as its JSON text.
+
+    Raises PropertiesBroken for JSON that Python does not read: nested thousands deep, numbers of thousands of digits.
+    """
+    try:
+        found: dict[str, object] = json.loads(stored)
+        return {name: value if type(value) is str else json.dumps(value) for name, value in found.items()}
+    except (RecursionError, ValueError) as error:
+        raise PropertiesBroken(str(error)) from error

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol, TypeAlias
 
-from mqdb.errors import ScheduleInvalid
+from mqdb.errors import ScheduleInvalid, shown
 from mqdb.property import Property
 
 
@@ -122,16 +122,16 @@ def _number(name: str, text: str, most: int) -> int:
 
 def _whole(name: str, number: object, most: int) -> int:
     if not isinstance(number, int) or isinstance(number, bool):
-        raise ScheduleInvalid(name, f"{number!r} is no whole number")
+        raise ScheduleInvalid(name, f"{shown(number)} is no whole number")
     if abs(number) > most:
-        raise ScheduleInvalid(name, f"{number:,} is too far; the limit is {most:,}")
+        raise ScheduleInvalid(name, f"{shown(number)} is too far; the limit is {most:,}")
     return number
 
 
 def _delay_milliseconds(delay: object) -> int:
     """Rounded up, as nothing is delivered early."""
     if not isinstance(delay, timedelta):
-        raise ScheduleInvalid("delay", f"{delay!r} is {type(delay).__name__}, not a timedelta")
+        raise ScheduleInvalid("delay", f"{shown(delay)} is {type(delay).__name__}, not a timedelta")
     milliseconds, rest = divmod(delay, _MILLISECOND)
     return milliseconds + bool(rest)
 
@@ -141,7 +141,8 @@ def _time_milliseconds(time: object) -> object:
         return time
     if not isinstance(time, datetime):
         raise ScheduleInvalid(
-            "deliver_at", f"{time!r} is {type(time).__name__}; give an aware datetime or whole milliseconds since 1970"
+            "deliver_at",
+            f"{shown(time)} is {type(time).__name__}; give an aware datetime or whole milliseconds since 1970",
         )
     if time.tzinfo is None or time.utcoffset() is None:
         raise ScheduleInvalid(

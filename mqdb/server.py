@@ -6,7 +6,7 @@
      └── services            run while this one does
 
 When the database goes away and comes back, leadership is lost and won again, and with it the services stop and
-start; nothing else has to know.
+start; nothing else has to know. One that was made anew is migrated before, as at the start.
 """
 
 import logging
@@ -15,7 +15,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Final, Self
@@ -30,7 +30,7 @@ from mqdb.broker.timers import set_timer_max_delay
 from mqdb.broker.transaction_checks import CheckRules
 from mqdb.broker.transactions import set_reject_transaction_message
 from mqdb.dsn import BrokerDsn, redact
-from mqdb.embedded import SharedPostgres, open_or_attach
+from mqdb.embedded import Home, SharedPostgres, attach, mark_starting, open_or_attach
 from mqdb.errors import BrokerMisnamed, IllegalState, SchemaMissing, SchemaTooOld
 from mqdb.service.client_reaper import ClientReaper
 from mqdb.service.cron_sender import CronSender
@@ -60,15 +60,19 @@ _SIGNAL_SECONDS: Final = 0.1
 class Server:
     """One broker process. Start it, stop it, or let it `run` until somebody interrupts it."""
 
-    def __init__(self, settings: Settings) -> None:
-        """Touches nothing yet."""
+    def __init__(self, settings: Settings, *, outlives_owner: bool = False) -> None:
+        """Touches nothing yet.
+
+        With `outlives_owner` an embedded PostgreSQL stays when this process is killed, for clients and the next owner.
+        """
         self._settings = settings
+        self._outlives_owner = outlives_owner
         self._guard = threading.Lock()
         self._postgres: SharedPostgres | None = None
         self._engine: Engine | None = None
         self._engine_dsn = ""
         self._scheduler: BackgroundScheduler | None = None
-        self._leadership = Leadership(Context(self._connect), on_elected=self._lead, on_lost=self._follow)
+        self._leadership = Leadership(Context(self._connect_to_lead), on_elected=self._lead, on_lost=self._follow)
         self._services: list[Service[Any]] = []
 
     # -- what it is ---------------------------------------------------------------------------
@@ -98,10 +102,11 @@ class Server:
         if self._scheduler is not None:
             raise IllegalState("the server", "started already")
         try:
-            if self._settings.broker is None:
-                self._postgres = self._open_postgres()
-                self._postgres.watch()
-            self._bring_to_head()
+            with self._marked():
+                if self._settings.broker is None:
+                    self._postgres = self._open_postgres()
+                    self._postgres.watch()
+                self._bring_to_head()
             self._scheduler = create_scheduler()
             self._scheduler.start()
             self._services = self._make_services(self._scheduler)
@@ -126,7 +131,7 @@ class Server:
             postgres.close()
 
     def run(self, on_started: Callable[[], None] = lambda: None) -> None:
-        """Serve until SIGINT or SIGTERM. For the main thread; `on_started` is called when clients may come."""
+        """Serve until SIGINT, SIGTERM or SIGHUP. For the main thread; `on_started` is called when clients may come."""
         with _interruption() as interrupted, self:
             on_started()
             # Not wait(): the handler may run in the middle of it, while it holds the lock that set() takes. And no
@@ -146,9 +151,16 @@ class Server:
 
     # -- how it does it -----------------------------------------------------------------------
 
+    def _marked(self) -> AbstractContextManager[None]:
+        """Clients wait meanwhile, unless a PostgreSQL answers already: of another process, or of a killed one."""
+        home = self._settings.home
+        if self._settings.broker is not None or attach(home) is not None:
+            return nullcontext()
+        return mark_starting(Home(home))
+
     def _open_postgres(self) -> SharedPostgres:
         wanted = self._settings.port
-        postgres = open_or_attach(self._settings.home, port=wanted)
+        postgres = open_or_attach(self._settings.home, port=wanted, outlives_owner=self._outlives_owner)
         if wanted not in (0, postgres.port):
             logger.warning(
                 "the PostgreSQL of this home runs already, on another port",
@@ -177,38 +189,53 @@ class Server:
         with translated(redact(dsn)):
             return engine.connect()
 
+    def _connect_to_lead(self) -> Connection:
+        """A connection for leadership, which asks for one at the start and after each failure.
+
+        By then the database may be another one: dropped and made anew, or restored.
+        """
+        self._bring_to_head()
+        return self._connect()
+
     def _bring_to_head(self) -> None:
         """The schema as this mqdb speaks it, the broker under the name that the settings know, and as they say."""
         broker = self._broker()
         with self._connect() as connection, translated(redact(broker.dsn)):
             try:
-                migrations.check_schema(connection)
-            except (SchemaMissing, SchemaTooOld) as error:
-                if not self._settings.auto_migrate_enable and self._settings.broker is not None:
-                    raise
-                if isinstance(error, SchemaMissing):
-                    migrations.upgrade(broker.dsn, broker_name=broker.name, cluster_name=self._settings.cluster_name)
-                else:
-                    migrations.upgrade(broker.dsn)
-                logger.info("brought the schema to head", extra={"revision": migrations.head()})
-            found = broker_info(connection)
-            if found.broker_name != broker.name:
-                raise BrokerMisnamed(redact(broker.dsn), broker.name, found.broker_name)
-            self._settings.check_cluster_name(found.cluster_name)
-            levels = self._settings.delay_levels
-            if levels is not None and set_delay_levels(connection, levels):
-                # What waits already may come earlier by it.
-                logger.warning("changed the delay levels", extra={"levels": self._settings.message_delay_level})
-            filters = FilterSettings(self._settings.enable_property_filter, self._settings.filter_support_retry)
-            if set_filter_settings(connection, filters):
-                # Who has subscribed goes on until it starts anew.
-                logger.warning("changed the filter settings", extra=filters._asdict())
-            max_delay = self._settings.timer_max_delay
-            if set_timer_max_delay(connection, max_delay):
-                logger.warning("changed how far ahead a time of delivery may lie", extra={"limit": str(max_delay)})
-            is_rejected = self._settings.reject_transaction_message
-            if set_reject_transaction_message(connection, is_rejected=is_rejected):
-                logger.warning("changed what becomes of half messages", extra={"rejected": is_rejected})
+                self._bring_to_head_on(connection, broker)
+            finally:
+                # In the pool it would outlive the database.
+                connection.invalidate()
+
+    def _bring_to_head_on(self, connection: Connection, broker: BrokerDsn) -> None:
+        try:
+            migrations.check_schema(connection)
+        except (SchemaMissing, SchemaTooOld) as error:
+            if not self._settings.auto_migrate_enable and self._settings.broker is not None:
+                raise
+            if isinstance(error, SchemaMissing):
+                migrations.upgrade(broker.dsn, broker_name=broker.name, cluster_name=self._settings.cluster_name)
+            else:
+                migrations.upgrade(broker.dsn)
+            logger.info("brought the schema to head", extra={"revision": migrations.head()})
+        found = broker_info(connection)
+        if found.broker_name != broker.name:
+            raise BrokerMisnamed(redact(broker.dsn), broker.name, found.broker_name)
+        self._settings.check_cluster_name(found.cluster_name)
+        levels = self._settings.delay_levels
+        if levels is not None and set_delay_levels(connection, levels):
+            # What waits already may come earlier by it.
+            logger.warning("changed the delay levels", extra={"levels": self._settings.message_delay_level})
+        filters = FilterSettings(self._settings.enable_property_filter, self._settings.filter_support_retry)
+        if set_filter_settings(connection, filters):
+            # Who has subscribed goes on until it starts anew.
+            logger.warning("changed the filter settings", extra=filters._asdict())
+        max_delay = self._settings.timer_max_delay
+        if set_timer_max_delay(connection, max_delay):
+            logger.warning("changed how far ahead a time of delivery may lie", extra={"limit": str(max_delay)})
+        is_rejected = self._settings.reject_transaction_message
+        if set_reject_transaction_message(connection, is_rejected=is_rejected):
+            logger.warning("changed what becomes of half messages", extra={"rejected": is_rejected})
 
     def _make_services(self, scheduler: BackgroundScheduler) -> list[Service[Any]]:
         context = Context(self._connect, may_act=self._leadership.is_leader)
@@ -273,13 +300,16 @@ def _disk_of(home: Path) -> Callable[[], float]:
 
 @contextmanager
 def _interruption() -> Iterator[threading.Event]:
-    """An event that SIGINT and SIGTERM set."""
+    """An event that SIGINT and SIGTERM set, and SIGHUP unless the process was started to ignore it, as by nohup."""
     interrupted = threading.Event()
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         interrupted.set()
 
-    previous = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    previous = {number: signal.signal(number, interrupt) for number in numbers}
     try:
         yield interrupted
     finally:

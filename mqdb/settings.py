@@ -10,10 +10,11 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, NoReturn
+from typing import Annotated, Any, NamedTuple, NoReturn, cast
 
 from platformdirs import user_data_path
 from pydantic import (
@@ -33,15 +34,16 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from mqdb.delay_level import DelayLevels, parse_delay_levels
-from mqdb.dsn import BrokerDsn, is_broker_name, parse_brokers, redact
+from mqdb.delay_level import MAX_DELAY, DelayLevels, parse_delay_levels
+from mqdb.dsn import BrokerDsn, hide_dsn, is_broker_name, parse_brokers, redact
 from mqdb.errors import DelayLevelsInvalid, NameInvalid, SettingInvalid, shown
-from mqdb.topic import check_topic_name, reply_topic
+from mqdb.topic import MAX_TOPIC_LENGTH, check_topic_name, reply_topic
 
 FILE_NAME = "mqdb.toml"
 ENV_PREFIX = "MQDB_"
 DEFAULT = "default"
 
+_DSNS = ("dsn", "pool_dsn")
 _UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
@@ -54,19 +56,31 @@ def default_home() -> Path:
 def _duration(value: object) -> object:
     if isinstance(value, timedelta):
         return value
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)", value.strip()) if isinstance(value, str) else None
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d)", value.strip()) if isinstance(value, str) else None
     if match is None:
         raise ValueError("write a number and its unit, such as 72h, 3d, 45s or 500ms")
     try:
         return timedelta(**{_UNITS[match[2]]: float(match[1])})
     except OverflowError:
-        raise ValueError("is too long") from None
+        return timedelta.max
 
 
-def _positive(value: timedelta) -> timedelta:
-    if value <= timedelta(0):
-        raise ValueError("must be more than 0")
-    return value
+@dataclass(frozen=True)
+class DurationRange:
+    """The bounds of a duration, both included: the services work with every duration between them."""
+
+    least: timedelta
+    most: timedelta = MAX_DELAY
+
+    def __call__(self, value: timedelta) -> timedelta:
+        if not self.least <= value <= self.most:
+            raise ValueError(f"must be from {_shown_duration(self.least)} to {_shown_duration(self.most)}")
+        return value
+
+
+def _from(least: str) -> tuple[BeforeValidator, AfterValidator]:
+    """How a duration of at least so much is read."""
+    return BeforeValidator(_duration), AfterValidator(DurationRange(cast(timedelta, _duration(least))))
 
 
 def _hours(value: object) -> object:
@@ -80,10 +94,22 @@ def _hours(value: object) -> object:
 
 
 def _absolute(value: Path) -> Path:
-    return value.expanduser().absolute()
+    if re.match(r"postgres(ql)?(\+psycopg)?:", str(value)):
+        raise ValueError("is the address of a database and no directory; set it as dsn")
+    return _expanded(value).absolute()
 
 
-Duration = Annotated[timedelta, BeforeValidator(_duration), AfterValidator(_positive)]
+def _expanded(path: str | Path) -> Path:
+    """Raises ValueError for a path that can be none."""
+    try:
+        expanded = Path(path).expanduser()
+    except RuntimeError:
+        raise ValueError("begins with ~ and the name of no user here") from None
+    if "\0" in str(expanded):
+        raise ValueError("holds U+0000")
+    return expanded
+
+
 Hours = Annotated[tuple[Annotated[int, Field(ge=0, le=23)], ...], NoDecode, BeforeValidator(_hours)]
 Percent = Annotated[int, Field(ge=1, le=100)]
 Directory = Annotated[Path, AfterValidator(_absolute)]
@@ -116,9 +142,9 @@ class Settings(BaseSettings):
     auto_migrate_enable: bool = True
     """Let `mqdb serve` bring the schema of `dsn` to head; the embedded database is always brought there."""
     auto_create_topic_enable: bool = True
-    default_topic_queue_nums: int = Field(default=4, ge=1)
-    send_message_timeout: Duration = timedelta(seconds=3)
-    file_reserved_time: Duration = timedelta(hours=72)
+    default_topic_queue_nums: int = Field(default=4, ge=1, le=1_024)
+    send_message_timeout: Annotated[timedelta, *_from("1ms")] = timedelta(seconds=3)
+    file_reserved_time: Annotated[timedelta, *_from("1s")] = timedelta(hours=72)
     """How long a message is kept, consumed or not."""
     delete_when: Hours = (4,)
     """Hours of the day, local time, at which messages older than `file_reserved_time` are dropped."""
@@ -134,15 +160,15 @@ class Settings(BaseSettings):
     """Judge a retry by the SQL92 filter of its topic again; `mqdb serve` sets it for its broker."""
     message_delay_level: str | None = None
     """How long delay level 1, 2, ... take, with the units s, m, h and d; `mqdb serve` sets it for its broker."""
-    transaction_timeout: Duration = timedelta(seconds=6)
+    transaction_timeout: Annotated[timedelta, *_from("100ms")] = timedelta(seconds=6)
     """How old a half message is when its producer is asked about it for the first time."""
-    transaction_check_interval: Duration = timedelta(seconds=30)
+    transaction_check_interval: Annotated[timedelta, *_from("100ms")] = timedelta(seconds=30)
     """How long a producer has to answer before one is asked again."""
-    transaction_check_max: int = Field(default=15, ge=1)
+    transaction_check_max: int = Field(default=15, ge=1, le=1_000_000)
     """After so many checks without an end a half message goes to TRANS_CHECK_MAX_TIME_TOPIC."""
     reject_transaction_message: bool = False
     """Refuse half messages; `mqdb serve` sets it for its broker."""
-    timer_max_delay: Duration | None = None
+    timer_max_delay: Annotated[timedelta, *_from("1s")] | None = None
     """How far ahead a time of delivery may lie, unset as far as one likes; `mqdb serve` sets it for its broker."""
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
 
@@ -186,10 +212,13 @@ class Settings(BaseSettings):
 
     def lines(self) -> list[SettingLine]:
         """Every setting in the order of this page."""
-        names = type(self).model_fields
-        return [SettingLine(name, _shown(getattr(self, name)), self.origin(name)) for name in names]
+        return [SettingLine(name, self.shown(name), self.origin(name)) for name in type(self).model_fields]
 
-    @field_validator("dsn", "pool_dsn")
+    def shown(self, name: str) -> str:
+        """The value of a setting as one would write it, without passwords."""
+        return _shown(name, getattr(self, name))
+
+    @field_validator(*_DSNS)
     @classmethod
     def _is_dsn(cls, value: str | None) -> str | None:
         if value is not None:
@@ -208,6 +237,8 @@ class Settings(BaseSettings):
     def _is_name(cls, value: str) -> str:
         if not is_broker_name(value):
             raise ValueError("use letters, digits, and _ . @ - after the first")
+        if len(value) > MAX_TOPIC_LENGTH:
+            raise ValueError(f"has {len(value):,} characters, the limit is {MAX_TOPIC_LENGTH}")
         return value
 
     @field_validator("cluster_name")
@@ -225,7 +256,7 @@ class Settings(BaseSettings):
         try:
             return None if value is None else parse_delay_levels(value).text
         except DelayLevelsInvalid as error:
-            raise ValueError(f"{shown(error.word)} {error.reason}") from error
+            raise ValueError(f"{shown(hide_dsn(error.word))} {error.reason}") from error
 
     @field_validator("disk_clean_forcibly_percent")
     @classmethod
@@ -236,7 +267,7 @@ class Settings(BaseSettings):
         return value
 
     def __repr_args__(self) -> list[tuple[str | None, Any]]:
-        return [(name, redact(value) if isinstance(value, str) else value) for name, value in self]
+        return [(name, _safe(name, value)) for name, value in self]
 
     @classmethod
     def settings_customise_sources(
@@ -258,8 +289,7 @@ def load_settings(*, config: str | Path | None = None, **arguments: Any) -> Sett
     """
     argument = _Layer("argument", {name: value for name, value in arguments.items() if value is not None})
     environment = _Layer("environment", EnvSettingsSource(Settings, env_ignore_empty=True)())
-    home = argument.values.get("home") or environment.values.get("home") or default_home()
-    file = _file(config, Path(home).expanduser())
+    file = _file(config, _home_of(argument, environment))
     _refuse_unknown(argument)
     _refuse_unknown(file)
 
@@ -286,15 +316,30 @@ class _Layer(NamedTuple):
         return f"environment {ENV_PREFIX}{name.upper()}" if self.source == "environment" else self.source
 
 
+def _home_of(*layers: _Layer) -> Path:
+    """The home directory, as long as no file says otherwise."""
+    for layer in layers:
+        if home := layer.values.get("home"):
+            try:
+                return _expanded(home)
+            except (TypeError, ValueError) as error:
+                raise SettingInvalid("home", _safe("home", home), layer.origin("home"), str(error)) from None
+    return default_home()
+
+
 def _file(config: str | Path | None, home: Path) -> _Layer:
     """What the TOML file holds; nothing where none was named and the home has none."""
     source = "argument" if config else f"environment {ENV_PREFIX}CONFIG"
     named = config or os.environ.get(ENV_PREFIX + "CONFIG")
-    path = Path(named).expanduser().absolute() if named else home.absolute() / FILE_NAME
+    path = Path(named) if named else home / FILE_NAME
 
     def refuse(reason: str) -> NoReturn:
-        raise SettingInvalid("config", str(path), source if named else "the home directory", reason) from None
+        raise SettingInvalid("config", hide_dsn(str(path)), source if named else "the home directory", reason) from None
 
+    try:
+        path = _expanded(path).absolute()
+    except ValueError as exc:
+        refuse(str(exc))
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
@@ -303,12 +348,15 @@ def _file(config: str | Path | None, home: Path) -> _Layer:
         return _Layer(DEFAULT, {})
     except OSError as exc:
         refuse(f"cannot be read: {exc.strerror}")
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         refuse(f"is not TOML: {exc}")
     if "home" in content:
         if not named:
             refuse("sets home, but was found there; set MQDB_HOME, or name the file with --config")
-        content["home"] = path.parent / Path(str(content["home"])).expanduser()
+        try:
+            content["home"] = path.parent / _expanded(str(content["home"]))
+        except ValueError as exc:
+            raise SettingInvalid("home", hide_dsn(str(content["home"])), f"file {path}", str(exc)) from None
     return _Layer(f"file {path}", content)
 
 
@@ -318,7 +366,7 @@ def _refuse_unknown(layer: _Layer) -> None:
         if name not in known:
             near = get_close_matches(name, known, n=1)
             remedy = f"did you mean {near[0]}?" if near else f"the settings are {', '.join(known)}"
-            raise SettingInvalid(name, _safe(value), layer.origin(name), f"there is no such setting; {remedy}")
+            raise SettingInvalid(name, _safe(name, value), layer.origin(name), f"there is no such setting; {remedy}")
 
 
 def _first_fault(exc: ValidationError, origins: Mapping[str, str]) -> SettingInvalid:
@@ -326,7 +374,7 @@ def _first_fault(exc: ValidationError, origins: Mapping[str, str]) -> SettingInv
     name = str(fault["loc"][0])
     reason = fault["msg"].removeprefix("Value error, ")
     value = fault["input"] if len(fault["loc"]) == 1 else str(fault["input"])
-    return SettingInvalid(name, _safe(value), origins.get(name, DEFAULT), reason[0].lower() + reason[1:])
+    return SettingInvalid(name, _safe(name, value), origins.get(name, DEFAULT), reason[0].lower() + reason[1:])
 
 
 def _refuse_two_names(settings: Settings) -> None:
@@ -337,11 +385,15 @@ def _refuse_two_names(settings: Settings) -> None:
         raise SettingInvalid("broker_name", settings.broker_name, origin, f"dsn calls the broker {brokers[0].name!r}")
 
 
-def _safe(value: object) -> object:
-    return value if isinstance(value, int | float | Path) else redact(str(value))
+def _safe(name: str, value: object) -> object:
+    """A value of any type without passwords. What is written for an unknown setting may be meant for `dsn`."""
+    if value is None or isinstance(value, bool | int | float | timedelta):
+        return value
+    text = value if isinstance(value, str) else str(value) if isinstance(value, Path) else shown(value)
+    return hide_dsn(text) if name in Settings.model_fields and name not in _DSNS else redact(text)
 
 
-def _shown(value: object) -> str:
+def _shown(name: str, value: object) -> str:
     match value:
         case None:
             return ""
@@ -352,7 +404,7 @@ def _shown(value: object) -> str:
         case tuple():
             return ";".join(f"{hour:02}" for hour in value)
         case _:
-            return redact(str(value))
+            return str(_safe(name, value))
 
 
 def _shown_duration(value: timedelta) -> str:

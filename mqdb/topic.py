@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import IntFlag, StrEnum
 from typing import Final
 
-from mqdb.errors import NameInvalid, ParameterInvalid, TopicNotAllowed
+from mqdb.errors import NameInvalid, ParameterInvalid, TopicNotAllowed, shown
 
 #: Just long enough for `%RETRY%` in front of the longest group name.
 MAX_TOPIC_LENGTH: Final = 127
@@ -105,7 +105,7 @@ def check_name(kind: str, name: object, max_length: int) -> None:
     Topics and groups share the characters and differ in length. Source: TopicValidator.
     """
     if not isinstance(name, str):
-        raise NameInvalid(kind, repr(name), f"is {type(name).__name__}, not text; {_allowed(max_length)}")
+        raise NameInvalid(kind, shown(name), f"is {type(name).__name__}, not text; {_allowed(max_length)}")
     if len(name) <= max_length and _NAME.fullmatch(name):
         return
     raise NameInvalid(kind, name, f"{_name_fault(name)}; {_allowed(max_length)}")

@@ -13,6 +13,7 @@ pytest_plugins = [
     "tests.fixtures.services",
     "tests.fixtures.serve",
     "tests.fixtures.proxy",
+    "tests.fixtures.pgbouncer",
     "tests.fixtures.standby",
     "tests.fixtures.consumers",
     "tests.fixtures.consumer_processes",

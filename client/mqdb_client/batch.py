@@ -72,6 +72,15 @@ _ANY_ID: Final = UUID(int=0)
 _ANY_TIME: Final = datetime(2000, 1, 1, tzinfo=UTC)
 
 
+def list_of_messages(messages: Iterable[Message]) -> list[Message]:
+    """The messages of a batch. Raises ParameterInvalid for one message, and for what is none at all."""
+    if isinstance(messages, Message):
+        raise ParameterInvalid("messages", messages, "is one message; give a list, or call send")
+    if not isinstance(messages, Iterable):
+        raise ParameterInvalid("messages", messages, f"is {type(messages).__name__}, not a list of messages")
+    return list(messages)
+
+
 def split_batches(
     messages: Iterable[Message], max_bytes: int = MAX_BATCH_BYTES, max_messages: int | None = None
 ) -> Iterator[list[Message]]:
@@ -88,7 +97,7 @@ def split_batches(
     _check_limit("max_bytes", max_bytes)
     if max_messages is not None:
         _check_limit("max_messages", max_messages)
-    given = list(messages)
+    given = list_of_messages(messages)
     if given:
         check_batch(given, max_bytes)
     return _split(given, max_bytes, max_messages)

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 from sqlalchemy import Connection
 
 from mqdb.broker.outcome import Backend, backend_of
-from mqdb.errors import MqdbError
+from mqdb.errors import MqdbError, SendGivenUp
 from mqdb.store.identity import Identity
 from mqdb_client.durability import Durability, durable
 from mqdb_client.group_append import GroupAppend
@@ -67,9 +67,19 @@ class BrokerLink:
         except NotRun as not_run:
             if not_run.error is not None:
                 raise copy.copy(not_run.error) from not_run.error.__cause__
-            raise late from None
+            raise self._with_reason(late, deadline) from None
         except Overdue as overdue:
-            raise late from overdue.__cause__
+            raise self._with_reason(late, deadline) from overdue.__cause__
+
+    def trouble_since(self, moment: float) -> MqdbError | None:
+        """Why there was no connection the last time, if that was not before `moment`."""
+        return self.connection.trouble_since(moment) or self._questions.trouble_since(moment)
+
+    def _with_reason(self, late: MqdbError, deadline: float) -> MqdbError:
+        if not isinstance(late, SendGivenUp):
+            return late
+        trouble = self.trouble_since(deadline - late.timeout_seconds)
+        return SendGivenUp(late.topic, late.timeout_seconds, str(trouble or ""))
 
     def _connect(self) -> Connection:
         connection = self.instance.connect()

@@ -5,6 +5,7 @@ attends to it, and does the work itself as long as none does.
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -19,6 +20,9 @@ logger = logging.getLogger(__name__)
 #: Without an arrival for so long, somebody has to ask whether the dispatcher lives.
 PATIENCE_SECONDS: Final = 0.2
 
+#: Without a leader for so long, nobody is about to follow one that has ended: that is promised within 5 s.
+ALONE_SECONDS: Final = 10.0
+
 _BUSY_SECONDS: Final = 0.002
 # `mqdb serve` goes to 10 ms. There may be many processes like this one, so each does half of that.
 _IDLE_SECONDS: Final = 0.02
@@ -29,35 +33,45 @@ _BUSY = frozenset({DispatchOutcome.DISPATCHED, DispatchOutcome.ADOPTED})
 class DispatchWatch:
     """Belongs to one thread, which calls `tend` when it is time and says when it heard an arrival."""
 
-    def __init__(self, connect: Callable[[], AbstractContextManager[Connection]]) -> None:
+    def __init__(
+        self, connect: Callable[[], AbstractContextManager[Connection]], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._connect = connect
+        self._clock = clock
         self._is_attended = True
-        self._ask_at = time.monotonic() + PATIENCE_SECONDS
+        self._alone_since = math.inf
+        self._is_told = False
+        self._ask_at = self._clock() + PATIENCE_SECONDS
         self._pause = _BUSY_SECONDS
 
     def arrival_heard(self) -> None:
         """Somebody dispatches. When it is us, that proves nothing."""
         if self._is_attended:
-            self._ask_at = time.monotonic() + PATIENCE_SECONDS
+            self._ask_at = self._clock() + PATIENCE_SECONDS
 
     def tend(self) -> float:
         """Ask, or dispatch one batch, whatever it is time for; returns the seconds until the next call."""
-        now = time.monotonic()
+        now = self._clock()
         if now < self._ask_at and self._is_attended:
             return self._ask_at - now
         with self._connect() as connection:
             if now >= self._ask_at:
                 self._ask_at = now + PATIENCE_SECONDS
-                self._learn(is_attended(connection))
+                self._learn(is_attended(connection), now)
             if self._is_attended:
                 return PATIENCE_SECONDS
             outcome = dispatch(connection).outcome
         self._pause = _BUSY_SECONDS if outcome in _BUSY else min(self._pause * 2, _IDLE_SECONDS)
         return self._pause
 
-    def _learn(self, attended: bool) -> None:
-        if attended and not self._is_attended:
-            logger.info("a broker process attends to dispatch again")
-        elif self._is_attended and not attended:
+    def _learn(self, attended: bool, now: float) -> None:
+        if attended:
+            if self._is_told:
+                logger.info("a broker process attends to dispatch again")
+            self._is_told = False
+        elif self._is_attended:
+            self._alone_since = now
+        elif not self._is_told and now - self._alone_since >= ALONE_SECONDS:
             logger.warning("no `mqdb serve` is alive: this process dispatches; nothing drops old messages")
+            self._is_told = True
         self._is_attended = attended

@@ -512,7 +512,10 @@ class GroupAppend:
                 self._waiting.appendleft(unit)
 
     def _not_stored(self, unit: Unit, why: MqdbError | None) -> MqdbError:
-        return copy.copy(why) if why is not None else SendGivenUp(unit.topic, unit.timeout_seconds)
+        if why is not None:
+            return copy.copy(why)
+        trouble = self._held.trouble_since(unit.deadline - unit.timeout_seconds)
+        return SendGivenUp(unit.topic, unit.timeout_seconds, str(trouble or ""))
 
     def _unknown(self, reason: str) -> OutcomeUnknown:
         backend = self._asked

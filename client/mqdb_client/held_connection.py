@@ -135,6 +135,7 @@ class HeldConnection:
         self._lost: list[_Link] = []
         #: Why there is no connection; None while there is one, or where it was given up on purpose.
         self.why_lost: MqdbError | None = None
+        self._trouble: tuple[float, MqdbError | None] = (-math.inf, None)
         # Two threads use these without a lock, so each writes its own before it reads the other's.
         self._current: _Run | None = None
         self._wakes_at = math.inf
@@ -162,6 +163,11 @@ class HeldConnection:
     def is_lost(self) -> bool:
         """Whether there is no connection, and the last attempt to make one has failed."""
         return self._link is None and self.why_lost is not None
+
+    def trouble_since(self, moment: float) -> MqdbError | None:
+        """Why there was no connection the last time, if that was not before `moment`; there may be one again."""
+        at, error = self._trouble
+        return error if at >= moment else None
 
     def cut(self) -> None:
         """Find the connection lost, for a reason that it does not know itself."""
@@ -317,6 +323,7 @@ class HeldConnection:
         except MqdbError as error:
             with self._guard:
                 self.why_lost = error
+                self._trouble = (time.monotonic(), error)
             return False
         except Exception:
             # Nobody else would try again.

@@ -26,6 +26,7 @@ from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from mqdb.broker import membership
+from mqdb.broker.client_requests import MAX_REQUESTS
 from mqdb.broker.query import broker_info
 from mqdb.dsn import BrokerDsn, redact
 from mqdb.errors import BrokerMisnamed, BrokerUnavailable, IllegalState, ParameterInvalid
@@ -153,6 +154,8 @@ class ClientInstance:
         self._group_changes: Callbacks[str | None] = Callbacks("group change")
         self._requests: Callbacks[None] = Callbacks("request")
         self._waiting_for_arrivals: set[object] = set()
+        #: One for each request that is being answered, by whichever consumer.
+        self.request_slots = threading.BoundedSemaphore(MAX_REQUESTS)
         # No limit of its own: each thread of the process that talks to the broker needs one.
         self.engine: Engine = create_engine(
             pool_dsn or broker.dsn,

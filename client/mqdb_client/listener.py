@@ -56,6 +56,10 @@ class Heard(NamedTuple):
     clients: frozenset[str] = frozenset()
 
 
+#: A queue key is an integer of 32 bits. Anybody may notify, and Python reads no text of 5,000 digits as a number.
+_MAX_KEY_DIGITS: Final = 10
+
+
 def understand(payloads: Iterable[str]) -> Heard:
     """Read payloads: `a:` and queue keys, `a:*`, `m:` and a group, `c:` and a client id.
 
@@ -73,7 +77,7 @@ def understand(payloads: Iterable[str]) -> Heard:
             clients.add(text)
         elif kind == "a":
             is_any = is_any or text == "*"
-            keys.update(int(key) for key in text.split(",") if key.isdecimal())
+            keys.update(int(key) for key in text.split(",") if key.isdecimal() and len(key) <= _MAX_KEY_DIGITS)
     return Heard(is_any or bool(keys), None if is_any else frozenset(keys), frozenset(groups), frozenset(clients))
 
 

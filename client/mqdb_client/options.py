@@ -73,6 +73,12 @@ def one_of(kind: type[Enum]) -> Rule:
     return Rule(lambda value: isinstance(value, kind), f"must be {', '.join(others)} or {last}")
 
 
+CLOCK: Final = Rule(
+    lambda value: all(callable(getattr(value, name, None)) for name in ("now", "monotonic")),
+    "must be a Clock, with now() and monotonic()",
+)
+
+
 def takes(*arguments: str, example: str = "") -> Rule:
     """A callable to which these arguments can be given, by position."""
     reason = f"must be a callable that takes ({', '.join(arguments)})"
@@ -103,6 +109,9 @@ FLAG: Final = Rule(lambda value: isinstance(value, bool), "must be True or False
 DURATION: Final = Rule(
     lambda value: isinstance(value, timedelta) and value > timedelta(0), "must be a timedelta of more than 0"
 )
+
+#: How long a shutdown waits for listeners. A thread cannot be waited for much longer than a year.
+SHUTDOWN_TIMEOUT: Final = duration(timedelta(0), timedelta(days=365))
 
 AWARE_TIME: Final = Rule(
     lambda value: isinstance(value, datetime) and value.utcoffset() is not None,

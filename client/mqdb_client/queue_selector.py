@@ -9,7 +9,7 @@ from itertools import count
 from typing import Any, Protocol
 
 from mqdb.errors import ParameterInvalid
-from mqdb.message import Message, MessageQueue
+from mqdb.message import MAX_SHARDING_KEY_BYTES, Message, MessageQueue
 from mqdb.selector.tags import java_string_hash
 
 
@@ -56,9 +56,15 @@ def selected(
 
 
 def check_sharding_key(sharding_key: object) -> None:
-    """Raises ParameterInvalid unless it is text or None. An empty text is a key like any other."""
+    """Raises ParameterInvalid unless it is None or text of at most MAX_SHARDING_KEY_BYTES in UTF-8.
+
+    An empty text is a key like any other.
+    """
     if not isinstance(sharding_key, str | None):
         raise ParameterInvalid("sharding_key", sharding_key, f"is {type(sharding_key).__name__}, not text; use str()")
+    # A lone surrogate counts as well: it has a hash, as in Java.
+    if sharding_key and (size := len(sharding_key.encode("utf-8", "surrogatepass"))) > MAX_SHARDING_KEY_BYTES:
+        raise ParameterInvalid("sharding_key", sharding_key, f"has {size} bytes, the limit is {MAX_SHARDING_KEY_BYTES}")
 
 
 def by_hash(sharding_key: str, queue_nums: int) -> int:

@@ -6,7 +6,7 @@ RocketMQ: GET_CONSUMER_RUNNING_INFO, CONSUME_MESSAGE_DIRECTLY, AdminBrokerProces
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Final
@@ -20,6 +20,9 @@ from mqdb.store.engine import target_of, transaction, translated
 
 #: Source: AdminBrokerProcessor.callConsumer.
 ANSWER_TIMEOUT: Final = timedelta(seconds=10)
+
+#: How many a client answers at a time. More wait as rows: each may keep a thread for as long as a listener runs.
+MAX_REQUESTS: Final = 16
 
 #: Whoever asks removes requests that are older.
 KEPT: Final = timedelta(days=1)
@@ -70,10 +73,12 @@ def wait_for_answer(connection: Connection, request_id: int, timeout: timedelta 
     return result
 
 
-def open_requests(connection: Connection, client_id: str, group: str) -> list[ClientRequest]:
-    """What a client has been asked about its consumer of a group, and has not answered; the oldest first."""
+def open_requests(
+    connection: Connection, client_id: str, group: str, besides: Collection[int] = (), limit: int = MAX_REQUESTS
+) -> list[ClientRequest]:
+    """The oldest requests about a client's consumer of a group that wait, `besides` those that are being answered."""
     with translated(target_of(connection)):
-        return client_requests.open_of(connection, client_id, group, ANSWER_TIMEOUT)
+        return client_requests.open_of(connection, client_id, group, ANSWER_TIMEOUT, besides, limit)
 
 
 def answer(connection: Connection, request_id: int, result: Mapping[str, Any]) -> bool:

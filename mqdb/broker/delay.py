@@ -26,13 +26,14 @@ from mqdb.broker.route import find_or_create_retry_topic
 from mqdb.delay_level import DelayLevels
 from mqdb.errors import MessageMissing, NameInvalid, TopicNotFound
 from mqdb.store import delay_levels, delay_steps, schedule
+from mqdb.store.commit_log import UNMEASURED_RECORDS
 from mqdb.store.delay_steps import Step, Stray, Window
 from mqdb.store.engine import target_of, transaction, translated
 from mqdb.store.schedule import Head
 from mqdb.topic import RETRY_PREFIX
 
-#: Messages in one transaction.
-MAX_MESSAGES: Final = 1_000
+#: Messages in one transaction, which copies at most `MAX_COPIED_BYTES`.
+MAX_MESSAGES: Final = 10_000
 
 #: Of each level, for people who look at the last minutes.
 STEPS_KEPT: Final = 1_000
@@ -47,10 +48,14 @@ class DelayRound(NamedTuple):
     """Until the next one is due, 0 when there may be more by now; None while nothing waits."""
     skipped: Mapping[str, int]
     """How many were for a topic that is gone, or a group; they can be read in SCHEDULE_TOPIC_XXXX still."""
+    unreadable: tuple[int, ...]
+    """Positions of messages that say no queue they are for; they are passed by."""
     missing: tuple[MessageMissing, ...]
     """Messages that the log has lost: their levels stand still."""
     first_segment: int
     """Nothing that is left lies in a segment below: for the next round."""
+    took: timedelta
+    """How long the server took to deliver."""
 
 
 class _Attempt(NamedTuple):
@@ -58,6 +63,7 @@ class _Attempt(NamedTuple):
 
     steps: Sequence[Step]
     copied: int
+    took: timedelta
     strays: Sequence[Stray]
     made: frozenset[str]
     """Retry topics that were made again by now, as far as that can be done."""
@@ -65,12 +71,18 @@ class _Attempt(NamedTuple):
     @property
     def skipped(self) -> Counter[str]:
         """How many records are for which topic that is gone."""
-        return Counter(stray.real_topic or "" for stray in self.strays if stray.has_record)
+        return Counter(stray.real_topic or "" for stray in self.strays if stray.is_readable)
+
+    @property
+    def unreadable(self) -> tuple[int, ...]:
+        """Positions of the records that say no queue."""
+        return tuple(stray.log_pos for stray in self.strays if stray.has_record and not stray.is_readable)
 
     @property
     def retry_topics(self) -> set[str]:
         """Those of them that are to be made again, for groups that are there."""
-        return {stray.real_topic for stray in self.strays if stray.real_topic and stray.has_group} - self.made
+        strays = (stray for stray in self.strays if stray.is_readable and stray.has_group)
+        return {stray.real_topic for stray in strays if stray.real_topic} - self.made
 
     @property
     def lost(self) -> dict[int, Stray]:
@@ -104,6 +116,10 @@ def deliver_due(connection: Connection, max_messages: int = MAX_MESSAGES, first_
     with translated(target_of(connection)):
         heads, newest_segment = schedule.look(connection, max_messages, first_segment)
         intact = [head for head in heads if head.queue_offset in (None, head.next_offset)]
+        wanted = _messages(steps := _steps(intact, max_messages))
+        if wanted > UNMEASURED_RECORDS:
+            fitting = delay_steps.count_fitting(connection, steps, _window(intact))
+            max_messages = fitting if fitting < wanted else max_messages
         attempt, lost = _take(connection, intact, max_messages)
     # Offsets have no gaps.
     missing = [MessageMissing(head.queue_key, head.next_offset, 0) for head in heads if head not in intact]
@@ -112,8 +128,10 @@ def deliver_due(connection: Connection, max_messages: int = MAX_MESSAGES, first_
         attempt.copied if attempt else 0,
         _next_due_in(intact, attempt, max_messages),
         attempt.skipped if attempt else {},
+        attempt.unreadable if attempt else (),
         tuple(missing),
         _first_segment(heads, newest_segment),
+        attempt.took if attempt else timedelta(0),
     )
 
 
@@ -190,11 +208,12 @@ def _try(connection: Connection, steps: Sequence[Step], window: Window, made: fr
         with transaction(connection):
             if not delay_steps.begin(connection):
                 return None
-            copied = delay_steps.take(connection, steps, window)
+            taken = delay_steps.take(connection, steps, window)
+            copied = taken.cursor.rowcount
             strays = delay_steps.find_strays(connection, steps, window) if copied < _messages(steps) else []
             if copied + len(strays) < _messages(steps):
                 strays += delay_steps.find_gaps(connection, steps, window)
-            attempt = _Attempt(steps, copied, strays, made)
+            attempt = _Attempt(steps, copied, taken.took, strays, made)
             if not attempt.may_stand:
                 raise psycopg.Rollback
             for step in steps:

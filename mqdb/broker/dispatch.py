@@ -4,11 +4,10 @@ from enum import StrEnum
 from typing import NamedTuple
 
 import psycopg
-from sqlalchemy import Connection, and_, exists, func, select
+from sqlalchemy import Connection, select
 
-from mqdb.store import locks
+from mqdb.store import leader
 from mqdb.store.engine import driver, target_of, translate, translated
-from mqdb.store.tables import leader
 
 #: Messages in one batch: about 0.2 s of work, and never more than a segment holds.
 MAX_ROWS = 50_000
@@ -20,7 +19,7 @@ class DispatchOutcome(StrEnum):
     DISPATCHED = "DISPATCHED"
     IDLE = "IDLE"
     LOCKED = "LOCKED"  #: another session is at it
-    ADOPTED = "ADOPTED"  #: the database was restored here, and all of it has been compared
+    ADOPTED = "ADOPTED"  #: the database was restored here, and a segment of it has been compared
 
 
 class DispatchResult(NamedTuple):
@@ -48,12 +47,10 @@ def dispatch(connection: Connection, max_rows: int = MAX_ROWS) -> DispatchResult
 
 
 def is_attended(connection: Connection) -> bool:
-    """Whether a leader runs the services: it holds the leader lock and its lease has not run out.
+    """Whether a leader runs the services: its backend is there, and its promise has not run out.
 
-    Where none does, clients that wait for messages dispatch themselves. The lock tells of a dead leader at once,
-    the lease of a hung one. Needs AUTOCOMMIT: the lock is only tried, for the length of the statement.
+    Where none does, clients that wait for messages dispatch themselves. The backend tells of a dead leader at once,
+    the promise of a hung one.
     """
-    is_free = func.pg_try_advisory_xact_lock_shared(locks.LOCK_CLASS, locks.LEADER)
-    has_lease = exists().where(leader.c.expires_at > func.mqdb.now())
     with translated(target_of(connection)):
-        return bool(connection.scalar(select(and_(has_lease, ~is_free))))
+        return bool(connection.scalar(select(leader.is_attended())))

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from psycopg import errors as pg
 from psycopg.pq import TransactionStatus
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from mqdb.broker import send_back as sending_back
 from mqdb.broker.send_back import SendBackRequest, SentBack
@@ -113,7 +113,7 @@ def send_back(
 
 def take_queues(connection: Connection, group: str, take: Callable[[], list[OwnedQueue]]) -> list[OwnedQueue]:
     """Own what `take` takes on this connection, from where transactions have come."""
-    with translated(target_of(connection)), _read_committed(connection):
+    with translated(target_of(connection)), transaction(connection):
         owned = take()
         return offset_commits.fold(connection, group, owned)
 
@@ -125,7 +125,7 @@ def commit_offsets(connection: Connection, group: str, owned: Sequence[OwnedQueu
     """
     if not owned:
         return []
-    with translated(target_of(connection)), _read_committed(connection):
+    with translated(target_of(connection)), transaction(connection):
         stored = offset_commits.lock(connection, group, owned)
         offset_commits.fold(connection, group, [queue for queue in owned if queue.queue_key in stored], stored)
     return [queue for queue in owned if queue.queue_key not in stored]
@@ -136,16 +136,8 @@ def correct_offset(connection: Connection, group: str, queue_key: int, correct: 
 
     False when it could not, because the queue was lost.
     """
-    with translated(target_of(connection)), _read_committed(connection):
+    with translated(target_of(connection)), transaction(connection):
         is_corrected = correct()
         if is_corrected:
             offset_commits.forget(connection, group, queue_key)
         return is_corrected
-
-
-@contextmanager
-def _read_committed(connection: Connection) -> Iterator[None]:
-    """A transaction whose statements see what was committed before each of them, also where the default is another."""
-    with transaction(connection):
-        connection.execute(text("SET TRANSACTION ISOLATION LEVEL READ COMMITTED"))
-        yield

@@ -26,9 +26,9 @@ from uuid import UUID
 from sqlalchemy import Boolean, Connection, DateTime, and_, case, column, func, literal, select, table
 
 from mqdb.errors import StorageRefused
-from mqdb.property import Property
 from mqdb.store import message_index
 from mqdb.store.engine import target_of, transaction, translated
+from mqdb.store.real_queue import aim_of
 from mqdb.store.tables import commit_log, queue, topic
 from mqdb.topic import TIMER_TOPIC, is_system_topic
 
@@ -132,13 +132,12 @@ def find_sent(connection: Connection, unique_ids: Sequence[UUID], after_pos: int
 def queue_of(connection: Connection, stored: StoredAt) -> TopicQueue | None:
     """The queue that a record is for, also while it waits elsewhere; None where its topic has been deleted."""
     named = select(topic.c.topic, queue.c.queue_id).join(queue, queue.c.topic_id == topic.c.topic_id)
-    aims = (commit_log.c.properties[name].astext for name in (Property.REAL_TOPIC.value, Property.REAL_QID.value))
-    real = select(*aims, commit_log.c.tags_code)
+    real = select(*aim_of(commit_log), commit_log.c.tags_code)
     with translated(target_of(connection)):
         row = connection.execute(named.where(queue.c.queue_key == stored.queue_key)).one_or_none()
         if row is None or not is_system_topic(row.topic):
             return TopicQueue(*row) if row is not None else None
         aim = connection.execute(real.where(commit_log.c.log_pos == stored.log_pos)).one_or_none()
-    if aim is None or aim[0] is None:
+    if aim is None or aim[0] is None or aim[1] is None:
         return TopicQueue(*row)
-    return TopicQueue(aim[0], int(aim[1]), aim[2] if row.topic == TIMER_TOPIC else None)
+    return TopicQueue(aim[0], aim[1], aim[2] if row.topic == TIMER_TOPIC else None)

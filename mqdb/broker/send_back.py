@@ -17,9 +17,9 @@ from sqlalchemy import Connection
 
 from mqdb.broker.route import find_or_create_dlq_topic, find_or_create_retry_topic
 from mqdb.errors import GroupNotFound, MessageGone, TopicNotFound, TopicNotWritable
-from mqdb.failure import Failure, FailureProperty
+from mqdb.failure import Failure
 from mqdb.message import MessageQueue
-from mqdb.property import Property
+from mqdb.property import FailureProperty, Property
 from mqdb.retry import Later, decide
 from mqdb.store import failed_messages
 from mqdb.store.engine import target_of, transaction, translated

@@ -31,15 +31,16 @@ from mqdb.broker.query import broker_info
 from mqdb.errors import RecallHandleInvalid
 from mqdb.recall_handle import decode_handle
 from mqdb.store import timer_looks, timer_settings, timer_slots, timer_steps, timers, waiting_timers
-from mqdb.store.engine import target_of, transaction, translated
+from mqdb.store.commit_log import UNMEASURED_RECORDS
+from mqdb.store.engine import Timed, target_of, transaction, translated
 from mqdb.store.timer_looks import LAST_POS, Due, Look
 from mqdb.store.timer_steps import Step
 from mqdb.store.timers import Undelivered
 from mqdb.store.waiting_timers import WaitingTimer
 from mqdb.unique_id import format_unique_id
 
-#: Messages of each kind in one transaction.
-MAX_MESSAGES: Final = 1_000
+#: Messages of each kind in one transaction, of which each kind has at most `MAX_COPIED_BYTES`.
+MAX_MESSAGES: Final = 10_000
 
 #: For people who look at the last minutes.
 STEPS_KEPT: Final = 1_000
@@ -63,10 +64,14 @@ class TimerRound(NamedTuple):
     """How long the first of the delivered ones had been due."""
     skipped: Mapping[str, int]
     """How many were for a topic that is gone."""
+    unreadable: tuple[int, ...]
+    """Positions of messages that say no queue they are for; they are passed by."""
     missing: int
     """How many the log has lost."""
     first_segment: int
     """Nothing that is left to collect lies in a segment below: for the next round."""
+    took: timedelta
+    """How long the server took to collect and to deliver."""
 
 
 class RecallStatus(StrEnum):
@@ -82,14 +87,16 @@ class RecallStatus(StrEnum):
 class _Delivery:
     """One round as it goes on."""
 
-    def __init__(self, at: Look, limit: int) -> None:
+    def __init__(self, at: Look, limit: int, has_more: bool) -> None:
         self.at = at
         self.limit = limit
         self.delivered = 0
         self.collected = 0
-        self.has_more = at.entries == limit
+        self.has_more = has_more
         self.skipped: Counter[str] = Counter()
+        self.unreadable: list[int] = []
         self.missing = 0
+        self.took = timedelta(0)
         self.first_ms = [] if at.first_due_ms is None else [at.first_due_ms]
 
     @property
@@ -104,9 +111,9 @@ class _Delivery:
             return
         assert at.past_offset is not None
         if at.slots:
-            self.collected = timers.collect(connection, at)
+            self.collected = self._copied(timers.collect(connection, at))
         if at.first_due_ms is not None:
-            self.delivered += timers.deliver_entries(connection, at)
+            self.delivered += self._copied(timers.deliver_entries(connection, at))
         self.missing += at.past_offset - at.next_offset - at.entries
         taken = self.collected + self.delivered
         if taken < at.entries:
@@ -114,12 +121,15 @@ class _Delivery:
 
     def take_behind(self, connection: Connection) -> None:
         """What is due in slot 0."""
-        released = timers.deliver_behind(connection, self.at, self.limit)
+        released, took = timers.deliver_behind(connection, self.at, self.limit)
+        self.took += took
         for each in released:
             if each.has_queue:
                 self.delivered += each.messages
-            else:
+            elif each.is_readable:
                 self.skipped[each.real_topic or ""] += each.messages
+            else:
+                self.unreadable.append(each.first_pos)
             self.first_ms.append(each.first_ms)
         self.has_more |= sum(each.messages for each in released) == self.limit
 
@@ -128,20 +138,26 @@ class _Delivery:
         due = timer_looks.find_due(connection, self.at, slots, self.limit) if slots else None
         if due is None:
             return None
-        delivered = timers.deliver_due(connection, self.at, slots, due)
+        delivered = self._copied(timers.deliver_due(connection, self.at, slots, due))
         if delivered < due.messages:
             self._account(timers.undelivered_due(connection, self.at, slots, due), due.messages - delivered)
         self.delivered += delivered
         self.first_ms.append(due.first_ms)
-        self.has_more |= due.messages == self.limit
+        self.has_more |= due.is_full
         return due
+
+    def _copied(self, copied: Timed) -> int:
+        self.took += copied.took
+        return copied.cursor.rowcount
 
     def _account(self, undelivered: Sequence[Undelivered], expected: int) -> None:
         if len(undelivered) != expected:
             # A topic came or went between the two statements: not to be judged by either.
             raise psycopg.Rollback
         self.missing += sum(not each.has_record and not each.is_recalled for each in undelivered)
-        self.skipped.update(each.real_topic or "" for each in undelivered if each.has_record and not each.is_recalled)
+        strays = [each for each in undelivered if each.has_record and not each.is_recalled]
+        self.skipped.update(each.real_topic or "" for each in strays if each.is_readable)
+        self.unreadable += [each.log_pos for each in strays if not each.is_readable]
 
 
 def set_timer_max_delay(connection: Connection, max_delay: timedelta | None) -> bool:
@@ -163,13 +179,16 @@ def deliver_due(connection: Connection, max_messages: int = MAX_MESSAGES, first_
     """
     with translated(target_of(connection)):
         at = timer_looks.look(connection, max_messages, first_segment)
-        delivery = _Delivery(at, max_messages)
+        has_more = at.entries == max_messages
+        if at.entries > UNMEASURED_RECORDS and (fitting := timers.count_fitting(connection, at)) < at.entries:
+            at, has_more = timer_looks.look(connection, fitting, first_segment), True
+        delivery = _Delivery(at, max_messages, has_more)
         step: Step | None = None
         if at.entries or delivery.opens_table:
             timer_slots.add_missing(connection, at.slots or ())
             step = _take(connection, delivery)
     if step is None:
-        delivery = _Delivery(at._replace(entries=0, first_due_ms=None), max_messages)
+        delivery = _Delivery(at._replace(entries=0, first_due_ms=None), max_messages, has_more=False)
     late_ms = at.now_ms - min(delivery.first_ms, default=at.now_ms)
     return TimerRound(
         delivery.delivered,
@@ -177,8 +196,10 @@ def deliver_due(connection: Connection, max_messages: int = MAX_MESSAGES, first_
         timedelta(0) if delivery.has_more else max((step or at).next_due_ms - at.now_ms, 0) * _MILLISECOND,
         late_ms * _MILLISECOND,
         delivery.skipped,
+        tuple(delivery.unreadable),
         delivery.missing,
         at.newest_segment if at.first_segment is None else at.first_segment,
+        delivery.took,
     )
 
 
@@ -248,7 +269,7 @@ def _step(connection: Connection, delivery: _Delivery, due: Due | None) -> Step:
     step = Step(at.seq + 1, at.past_offset or at.next_offset, at.delivered_ms, at.delivered_pos, at.next_due_ms)
     if not delivery.opens_table:
         return step._replace(next_due_ms=min(at.next_due_ms, at.next_waiting_ms or at.next_due_ms))
-    if due is not None and due.messages == delivery.limit:
+    if due is not None and due.is_full:
         # There may be more up to now.
         return step._replace(delivered_ms=due.last_ms, delivered_pos=due.last_pos, next_due_ms=due.last_ms)
     if at.now_ms > at.delivered_ms:

@@ -63,6 +63,8 @@ class Collected(NamedTuple):
     seen: int
     prepared: int
     """How many of them had no end."""
+    unreadable: Sequence[int] = ()
+    """Positions of those that say no group, or no queue they are for: nobody can be asked about them."""
 
 
 class Checked(NamedTuple):
@@ -99,16 +101,19 @@ def collect(connection: Connection, rules: CheckRules, limit: int) -> Collected 
         if not past:
             return Collected(0, 0)
         offsets = {entry.log_pos: entry.queue_offset for entry in entries}
-        new = [_new(half, offsets[half.log_pos], rules) for half in ripe if half.state is None]
+        open_ends = [half for half in ripe if half.state is None]
+        new = [_new(half, offsets[half.log_pos], rules) for half in open_ends if half.is_readable]
         prepared = half_checks.prepare(connection, new)
         half_checks.add_step(connection, seq + 1, entries[past - 1].queue_offset + 1, prepared)
         if not (seq + 1) % STEPS_KEPT:
             half_checks.prune_steps(connection, seq + 1 - STEPS_KEPT)
-    return Collected(past, prepared)
+    return Collected(past, prepared, [half.log_pos for half in open_ends if not half.is_readable])
 
 
 def _is_ripe(half: HalfRecord, rules: CheckRules) -> bool:
-    return half.state is not None or half.now - half.stored_at >= rules.transaction_timeout
+    # One from the future was stored before somebody put the clock right. It must not hold up those behind it.
+    is_old = not timedelta(0) <= half.now - half.stored_at < rules.transaction_timeout
+    return half.state is not None or is_old
 
 
 def _index(entries: Sequence[half_checks.Entry], log_pos: int) -> int:
@@ -116,8 +121,10 @@ def _index(entries: Sequence[half_checks.Entry], log_pos: int) -> int:
 
 
 def _new(half: HalfRecord, queue_offset: int, rules: CheckRules) -> NewHalf:
-    check_at = half.stored_at + min(first_check_age(half.immunity, rules.transaction_timeout), rules.reserved)
-    return NewHalf(half.log_pos, queue_offset, half.msg_id, half.producer_group, half.topic, half.stored_at, check_at)
+    stored_at = min(half.stored_at, half.now)
+    age = min(first_check_age(half.immunity, rules.transaction_timeout), rules.reserved)
+    names = half.producer_group, half.topic
+    return NewHalf(half.log_pos, queue_offset, half.msg_id, *names, stored_at, stored_at + age, age)
 
 
 def check(connection: Connection, rules: CheckRules, turns: Turns, limit: int) -> Checked:
@@ -129,6 +136,7 @@ def check(connection: Connection, rules: CheckRules, turns: Turns, limit: int) -
         if not half_checks.begin(connection):
             return Checked()
         half_checks.take_from_the_dead(connection)
+        half_checks.take_from_ahead(connection, rules.check_interval)
         due = half_checks.take_due(connection, limit)
         if not due:
             return Checked()

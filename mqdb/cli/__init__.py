@@ -1,17 +1,32 @@
 """The command line: `mqdb ...` and `python -m mqdb ...`. The only part of mqdb that may import mqdb_client."""
 
+import signal
+import sys
+from types import FrameType
+from typing import Final, NoReturn
+
+_STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
 
 def main() -> None:
     """The console entry. Ends the process."""
-    import signal
-    import sys
-
     try:
         # Not at the top: worker processes of the benchmark import this package and need none of it.
         from mqdb.cli.app import run
     except KeyboardInterrupt:
         # The imports take a third of a second, and a Ctrl-C in them is no error either.
         sys.exit(128 + signal.SIGINT)
-    # Not the end at once: consumers leave their group, the demo removes its directory.
-    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(128 + signal.SIGTERM))
+    for number in _STOP_SIGNALS:
+        # A job in the background of a shell ignores Ctrl-C, and goes on doing so.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _stop)
     sys.exit(run(sys.argv[1:]))
+
+
+def _stop(number: int, _frame: FrameType | None) -> NoReturn:
+    """End in order: consumers leave their group, the demo removes its directory. A second signal ends at once."""
+    for each in _STOP_SIGNALS:
+        signal.signal(each, signal.SIG_DFL)
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    sys.exit(128 + number)

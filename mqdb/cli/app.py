@@ -23,15 +23,19 @@ from mqdb.cli.selector import app as selector
 from mqdb.cli.send import send
 from mqdb.cli.serve import serve
 from mqdb.cli.spark import app as spark
+from mqdb.cli.terminal import shielded
 from mqdb.cli.timer import app as timer
 from mqdb.cli.topic import app as topic
 from mqdb.cli.transaction import app as transaction
-from mqdb.errors import MqdbError, SelectorSyntaxError
+from mqdb.errors import MqdbError, ParameterInvalid, SelectorSyntaxError, cut
 
 INTERRUPTED = 128 + 2
 
 #: How a disk refuses what is written to it. The error names no file where that was open already, as ours are not.
 _OUTPUT_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+#: Characters of a complaint about the command line, which repeats what was given.
+_MOST = 1_000
 
 app = typer.Typer(
     cls=Group,
@@ -89,8 +93,10 @@ bench.register(app)
 def run(arguments: Sequence[str]) -> int:
     """Run one command; returns the exit code. MQDB_DEBUG=1 shows where an error came from."""
     try:
-        code = app(args=list(arguments), prog_name="mqdb", standalone_mode=False)
-        sys.stdout.flush()
+        _check_encoding(arguments)
+        with shielded():
+            code = app(args=list(arguments), prog_name="mqdb", standalone_mode=False)
+            sys.stdout.flush()
     except BrokenPipeError:
         # `mqdb topic list | head -1`.
         _give_up_output()
@@ -106,9 +112,19 @@ def run(arguments: Sequence[str]) -> int:
     except (MqdbError, typer.TyperException, typer.Abort) as exc:
         if os.environ.get("MQDB_DEBUG"):
             raise
-        print(f"mqdb: {_told(exc)}", file=sys.stderr)
+        with shielded():
+            print(f"mqdb: {_told(exc)}", file=sys.stderr)
         return 1
     return code if isinstance(code, int) else 0
+
+
+def _check_encoding(arguments: Sequence[str]) -> None:
+    """Raises ParameterInvalid for an argument that is not UTF-8, which neither PostgreSQL nor JSON could hold."""
+    for number, argument in enumerate(arguments, start=1):
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            raise ParameterInvalid(f"argument {number}", os.fsencode(argument), "is not UTF-8") from None
 
 
 def _give_up_output() -> None:
@@ -127,7 +143,7 @@ def sentence(error: Exception) -> str:
         return "aborted"
     if not isinstance(error, typer.TyperException):
         return _one_line(str(error))
-    message = _one_line(error.format_message()).rstrip(".")
+    message = cut(_one_line(error.format_message()).rstrip("."), _MOST)
     context = getattr(error, "ctx", None)
     return f"{message[0].lower()}{message[1:]}; see: {context.command_path} --help" if context else message
 

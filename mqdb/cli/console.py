@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 from rich import box
 from rich.cells import cell_len
@@ -10,6 +11,8 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Column, Table
 from rich.text import Text
 
+from mqdb.printable import printable
+
 #: Wide enough for any table of ours: what is no terminal gets each row on one line.
 _NO_TERMINAL_WIDTH = 1000
 
@@ -17,14 +20,21 @@ _NO_TERMINAL_WIDTH = 1000
 _UNBROKEN_CHARACTERS = 10
 
 
+class _Console(Console):
+    """Shows control characters of what it prints as numbers; a `Text` is taken as it is."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(printable(text), **options)
+
+
 def standard_output() -> Console:
     """The console for results. Colours nothing but what is marked."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else _NO_TERMINAL_WIDTH)
+    return _Console(highlight=False, width=None if sys.stdout.isatty() else _NO_TERMINAL_WIDTH)
 
 
 def standard_error() -> Console:
     """The console for what is not the result: notes and progress."""
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    return _Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def table(
@@ -44,7 +54,7 @@ def table(
     for column in columns:
         made.add_column(column, justify="right" if column in right else "left", overflow="fold")
     for row in rows:
-        made.add_row(*(Text("" if value is None else cell(value)) for value in row))
+        made.add_row(*(Text("" if value is None else printable(cell(value))) for value in row))
     return made
 
 

@@ -1,6 +1,8 @@
 """`mqdb consume`: print the messages of a topic, as a member of a group or for oneself."""
 
+import errno
 import logging
+import os
 import signal
 import sys
 import threading
@@ -13,9 +15,11 @@ import typer
 
 from mqdb.cli.connection import ask_each, chosen_brokers, connected_to
 from mqdb.cli.formats import FORMATS, OutputFormat
+from mqdb.cli.offset_target import parse_offset
 from mqdb.cli.options import start
 from mqdb.errors import MqdbError, ParameterInvalid, TopicNotFound
 from mqdb.message import ReceivedMessage
+from mqdb.printable import printable
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -101,13 +105,38 @@ def consume(
         raise ParameterInvalid("broker", broker, "a group reads from all brokers; leave --broker or --group out")
     write = FORMATS[OutputFormat.JSON if as_json else output]
 
-    def show(message: ReceivedMessage) -> None:
-        sys.stdout.buffer.write(write(message))
+    is_terminal = sys.stdout.isatty()
+
+    def bytes_of(message: ReceivedMessage) -> bytes:
+        shown = write(message)
+        return printable(shown.decode(errors="backslashreplace")).encode() if is_terminal else shown
 
     if group is None:
+
+        def show(message: ReceivedMessage) -> None:
+            sys.stdout.buffer.write(bytes_of(message))
+
         _read(_chosen_broker(settings, broker, topic), topic, where, message_filter, count, exits, show)
     else:
-        _consume(settings, topic, group, from_offset, message_filter, count, exits, show)
+
+        def show_at_once(message: ReceivedMessage) -> None:
+            _write_unbuffered(bytes_of(message))
+
+        _consume(settings, topic, group, from_offset, message_filter, count, exits, show_at_once)
+
+
+def _write_unbuffered(output: bytes) -> None:
+    """Write past the buffer of standard output.
+
+    A thread that hangs in a write to the buffer holds its lock, and Python aborts when it cannot flush at the end.
+    """
+    raw = getattr(sys.stdout.buffer, "raw", sys.stdout.buffer)
+    rest = memoryview(output)
+    while rest:
+        written = raw.write(rest)
+        if written is None:  # standard output does not block
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        rest = rest[written:]
 
 
 def _filter_of(tag: str | None, sql: str | None) -> "MessageFilter":
@@ -126,8 +155,8 @@ def _filter_of(tag: str | None, sql: str | None) -> "MessageFilter":
 def _parse_offset(text: str) -> str | int:
     if text in ("first", "last"):
         return text
-    if text.isascii() and text.isdigit():
-        return int(text)
+    if (offset := parse_offset(text)) is not None:
+        return offset
     raise ParameterInvalid("from_offset", text, "write first, last or the number of an offset")
 
 
@@ -224,9 +253,8 @@ class _Printer:
 
     def _print(self, message: ReceivedMessage) -> bool:
         try:
-            self._show(message)
             # Consumed means that the reader of our output has it.
-            sys.stdout.flush()
+            self._show(message)
         except (OSError, MqdbError) as exc:
             # Nobody reads any more, or the body cannot be decompressed: neither is mended by trying again.
             self.failure = exc

@@ -1,11 +1,11 @@
 """What `mqdb consume` prints of a message."""
 
 import base64
-import json
 from enum import StrEnum
 from typing import Any
 
 from mqdb.message import ReceivedMessage
+from mqdb.printable import json_text
 
 
 class OutputFormat(StrEnum):
@@ -43,7 +43,7 @@ def as_json(message: ReceivedMessage) -> bytes:
         described["body"] = message.body.decode()
     except UnicodeDecodeError:
         described["body_base64"] = base64.b64encode(message.body).decode()
-    return json.dumps(described, ensure_ascii=False).encode() + b"\n"
+    return json_text(described).encode() + b"\n"
 
 
 FORMATS = {OutputFormat.TEXT: as_text, OutputFormat.JSON: as_json}

@@ -40,7 +40,6 @@ def migrate(
       mqdb migrate
       mqdb migrate --current
       mqdb migrate --sql > mqdb.sql
-      mqdb migrate --sql --since 0001 > upgrade.sql
       mqdb migrate --dsn postgresql://mqdb@b/mqdb --broker-name broker-b
       mqdb migrate --dsn 'a=postgresql://mqdb@a/mqdb;b=postgresql://mqdb@b/mqdb'
     """
@@ -88,8 +87,11 @@ def _check_name(broker_name: str | None, settings: "Settings") -> None:
 
 def _check_is_there(settings: "Settings") -> None:
     """Raises BrokerUnavailable for a home without a database: to look for one must not make it."""
-    from mqdb.embedded.home import Home, data_version
+    from mqdb.embedded import Home, wait_while_starting
+    from mqdb.embedded.home import data_version
 
+    if not settings.brokers:
+        wait_while_starting(Home(settings.home))
     if not settings.brokers and data_version(Home(settings.home)) is None:
         reason = "there is no database in this home yet; make one with `mqdb serve`, or set MQDB_DSN"
         raise BrokerUnavailable(str(settings.home), reason)
@@ -99,8 +101,12 @@ def _brokers(settings: "Settings", resources: ExitStack) -> "Sequence[BrokerDsn]
     if settings.brokers:
         return settings.brokers
     from mqdb.dsn import BrokerDsn
-    from mqdb.embedded import open_or_attach
+    from mqdb.embedded import Home, attach, open_or_attach, wait_while_starting
 
+    wait_while_starting(Home(settings.home))
+    running = attach(settings.home)
+    if running is not None:  # perhaps without an owner: it is the next broker's to adopt
+        return (BrokerDsn(settings.broker_name, running.dsn),)
     postgres = resources.enter_context(open_or_attach(settings.home, port=settings.port))
     return [BrokerDsn(settings.broker_name, postgres.dsn)]
 

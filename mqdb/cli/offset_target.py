@@ -13,6 +13,16 @@ if TYPE_CHECKING:
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+#: Of an offset, which is a bigint.
+_MAX_OFFSET = 2**63 - 1
+
+
+def parse_offset(text: str) -> int | None:
+    """The number of an offset; None for any other text."""
+    offset = int(text) if re.fullmatch("[0-9]{1,19}", text) else None
+    return offset if offset is not None and offset <= _MAX_OFFSET else None
+
+
 def parse_target(text: str) -> "ResetTarget":
     """An end, an offset, or a time: ISO 8601, how long ago, or milliseconds since 1970 behind an @. ParameterInvalid.
 
@@ -22,9 +32,9 @@ def parse_target(text: str) -> "ResetTarget":
 
     if text.lower() in [*Boundary]:
         return Boundary(text.lower())
-    if re.fullmatch(r"\d+", text, re.ASCII):
-        return int(text)
-    if match := re.fullmatch(r"@(-?\d+)", text, re.ASCII):
+    if (offset := parse_offset(text)) is not None:
+        return offset
+    if match := re.fullmatch(r"@(-?\d{1,19})", text, re.ASCII):
         milliseconds = int(match[1])
         if milliseconds < 0:
             return Boundary.LATEST

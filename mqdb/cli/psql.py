@@ -1,10 +1,12 @@
 """The command that opens a broker's database in psql: one that works as it stands, and shows no password."""
 
+import re
 import shlex
 import shutil
+import subprocess
 from pathlib import Path
-from urllib.parse import urlsplit
 
+from mqdb.dsn import without_secrets
 from mqdb.embedded import find_postgres
 from mqdb.settings import Settings
 
@@ -13,23 +15,29 @@ def psql_command(dsn: str, home: Path | None = None, program: str = "psql") -> s
     """A line for a shell. With `home` the password is read from the file that lies there, else psql asks for it
     or finds it itself (.pgpass).
     """
-    command = f"{shlex.quote(program)} {shlex.quote(without_password(dsn))}"
-    return command if home is None else f'PGPASSWORD="$(cat {shlex.quote(str(home / "password"))})" {command}'
-
-
-def without_password(dsn: str) -> str:
-    """The same URI, for which libpq looks elsewhere for the password."""
-    parts = urlsplit(dsn)
-    credentials, at, hosts = parts.netloc.rpartition("@")
-    options = [option for option in parts.query.split("&") if not option.startswith("password=")]
-    return parts._replace(netloc=credentials.partition(":")[0] + at + hosts, query="&".join(options)).geturl()
+    if home is None:
+        return f"{shlex.quote(program)} {shlex.quote(without_secrets(dsn))}"
+    # In the environment: a psql before version 16 does not know it, and refuses a URI that holds it.
+    secrets = f'PGPASSWORD="$(cat {shlex.quote(str(home / "password"))})" PGREQUIREAUTH=scram-sha-256'
+    plain = without_secrets(dsn).replace("&require_auth=scram-sha-256", "")
+    return f"{secrets} {shlex.quote(program)} {shlex.quote(plain)}"
 
 
 def psql_of(settings: Settings, dsn: str) -> str:
     """The command for the broker of these settings, whose database is at `dsn`."""
     if settings.broker is not None:
         return psql_command(dsn)
-    return psql_command(dsn, settings.home, "psql" if shutil.which("psql") else _bundled())
+    return psql_command(dsn, settings.home, "psql" if _understands_embedded() else _bundled())
+
+
+def _understands_embedded() -> bool:
+    """Whether this machine's psql knows PGREQUIREAUTH. Without it a stranger on the port could ask for the password."""
+    program = shutil.which("psql")
+    if program is None:
+        return False
+    answer = subprocess.run([program, "--version"], capture_output=True, text=True, errors="replace", check=False)
+    version = re.search(r"\d+", answer.stdout)
+    return version is not None and int(version[0]) >= 16
 
 
 def _bundled() -> str:

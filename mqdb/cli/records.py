@@ -116,8 +116,8 @@ def from_jsonl(
             continue
         try:
             record = json.loads(line)
-        except ValueError as exc:
-            raise InputInvalid(source, number, f"is not JSON: {exc}") from exc
+        except (ValueError, RecursionError) as exc:
+            raise InputInvalid(source, number, f"is not JSON: {exc}") from None
         if not isinstance(record, dict):
             raise InputInvalid(source, number, f"is not a JSON object but {type(record).__name__}")
         is_empty = False

@@ -25,7 +25,8 @@ def serve(
     the rest. Without a DSN it also runs the PostgreSQL, in the home directory.
     Several of these processes may serve one database: one of them leads,
     another takes over when it is gone. Each serves one database; a cluster
-    of several has one for each.
+    of several has one for each. When it is killed, its PostgreSQL stays until
+    the next mqdb serve in the home, which adopts it.
 
     \b
     [bold]Examples[/bold]
@@ -38,7 +39,7 @@ def serve(
         raise ParameterInvalid("port", port, "is for the embedded PostgreSQL; --dsn says where another one is")
     from mqdb.server import Server
 
-    server = Server(settings)
+    server = Server(settings, outlives_owner=True)
 
     def on_started() -> None:
         print("\n".join(greeting(settings, server.dsn)), flush=True)

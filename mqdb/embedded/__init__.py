@@ -1,17 +1,20 @@
 """Embedded PostgreSQL: a server of mqdb's own, for machines where nobody runs one. Linux and macOS.
 
 The programs come from a wheel or from the machine (`find_postgres`), never from a download. `EmbeddedPostgres` owns a
-server in a home directory and dies with its process; `open_or_attach` lets several processes share one home, and
-lets an attached one take over when the owner is gone; `attach` finds a server that somebody else runs.
+server in a home directory, which ends with its process or waits for the next owner; `open_or_attach` lets several
+processes share one home, and lets an attached one take over when the owner is gone; `attach` finds a server that
+somebody else runs.
 """
 
 from mqdb.embedded.binaries import PostgresBinaries, find_postgres
-from mqdb.embedded.home import RunningPostgres, temporary_home
+from mqdb.embedded.home import Home, RunningPostgres, temporary_home
 from mqdb.embedded.sharing import SharedPostgres, Supervision, attach, open_or_attach
+from mqdb.embedded.starting import mark_starting, wait_while_starting
 from mqdb.embedded.supervisor import EmbeddedPostgres
 
 __all__ = [
     "EmbeddedPostgres",
+    "Home",
     "RunningPostgres",
     "PostgresBinaries",
     "find_postgres",
@@ -19,5 +22,7 @@ __all__ = [
     "attach",
     "open_or_attach",
     "SharedPostgres",
+    "mark_starting",
+    "wait_while_starting",
     "Supervision",
 ]

@@ -1,7 +1,11 @@
 """The database cluster in a data directory: how it is made, and how it is reached.
 
-Two database users with one password: `postgres`, the superuser that only the supervisor needs, and `mqdb`, the owner
-of database `mqdb`, who has no more rights than an administrator would give it on a server of their own.
+Two database users, each with a password of its own: `postgres`, the superuser that only the supervisor needs, and
+`mqdb`, the owner of database `mqdb`, who has no more rights than an administrator would give it on a server of their
+own.
+
+While the server is down, any user of the machine can listen on its port. So every connection insists on SCRAM, in
+which the server proves that it knows the password, and which does not tell it.
 """
 
 import logging
@@ -26,6 +30,8 @@ logger = logging.getLogger(__name__)
 DATABASE = "mqdb"
 USER = "mqdb"
 _SUPERUSER = "postgres"
+#: libpq knows it from version 16 on; the one in psycopg's wheels is newer.
+REQUIRE_AUTH = "require_auth=scram-sha-256"
 
 _FIRST_POLL_SECONDS = 0.02
 # Each poll during a recovery is a line in the log.
@@ -35,8 +41,18 @@ _STRANGER_SECONDS = 1.0
 
 
 def dsn(port: int, password: str) -> str:
-    """The address for clients. Without TLS, whatever PGSSLMODE says: the wheels come without it."""
-    return f"postgresql://{USER}:{password}@{HOST}:{port}/{DATABASE}?sslmode=disable"
+    """The address for clients."""
+    return _uri(USER, password, port, DATABASE)
+
+
+def superuser_dsn(port: int, password: str) -> str:
+    """The address for the supervisor."""
+    return _uri(_SUPERUSER, password, port, "postgres")
+
+
+def _uri(user: str, password: str, port: int, database: str) -> str:
+    # Without TLS, whatever PGSSLMODE says: the wheels come without it.
+    return f"postgresql://{user}:{password}@{HOST}:{port}/{database}?sslmode=disable&{REQUIRE_AUTH}"
 
 
 def initialize(
@@ -76,6 +92,11 @@ def _run_initdb(
     logger.info("created a database cluster", extra={"seconds": round(time.monotonic() - started, 2)})
 
 
+def connect_superuser(port: int, password: str) -> psycopg.Connection:
+    """Connection of the superuser, in autocommit. Raises psycopg.OperationalError."""
+    return psycopg.connect(superuser_dsn(port, password), gssencmode="disable", connect_timeout=10, autocommit=True)
+
+
 def connect_when_ready(process: ServerProcess, port: int, password: str, home: Home) -> psycopg.Connection:
     """Connection of the superuser, as soon as the server takes one.
 
@@ -86,17 +107,7 @@ def connect_when_ready(process: ServerProcess, port: int, password: str, home: H
     pause = _FIRST_POLL_SECONDS
     while True:
         try:
-            return psycopg.connect(
-                host=HOST,
-                port=port,
-                user=_SUPERUSER,
-                password=password,
-                dbname="postgres",
-                sslmode="disable",
-                gssencmode="disable",
-                connect_timeout=10,
-                autocommit=True,
-            )
+            return connect_superuser(port, password)
         except psycopg.OperationalError as exc:
             # libpq passes on no SQLSTATE for a refused connection, only the text, which is English (lc_messages).
             refused = "password authentication failed" in str(exc)
@@ -104,7 +115,8 @@ def connect_when_ready(process: ServerProcess, port: int, password: str, home: H
             if process.exited.wait(_STRANGER_SECONDS if refused else 0):
                 raise PostgresFailed(f"ended with exit code {process.returncode}", "") from exc
             if refused:
-                raise DataDirectoryUnusable(home.path, f"{home.password_file.name} does not fit its database") from exc
+                file_name = home.superuser_password_file.name
+                raise DataDirectoryUnusable(home.path, f"{file_name} does not fit its database") from exc
             if "the database system is" in str(exc):  # starting up, in recovery mode, not yet accepting connections
                 deadline = time.monotonic() + _READY_SECONDS
             elif time.monotonic() > deadline:

@@ -1,11 +1,16 @@
 """The home of an embedded PostgreSQL: what lies where, who owns it, and how others find the server.
 
-    <home>/data/         the cluster, mode 0700, owned by the account that runs PostgreSQL
-    <home>/runtime/      a copy of the programs, only where root needs one
-    <home>/password      of the database users, mode 0600
-    <home>/postgres.log  what the server printed
-    <home>/mqdb.lock     held by the process that owns the server; the kernel frees it when that process ends
-    <home>/run.json      how to reach the server of the latest run, mode 0600
+    <home>/data/               the cluster, mode 0700, owned by the account that runs PostgreSQL
+    <home>/runtime/            a copy of the programs, only where root needs one
+    <home>/password            of the clients' database user
+    <home>/superuser-password  of the supervisor's database user
+    <home>/postgres.log        what the server printed
+    <home>/mqdb.lock           held by the process that owns the server; the kernel frees it when that process ends
+    <home>/starting.lock       held by a broker until clients may come
+    <home>/run.json            how to reach the server of the latest run
+
+All files have mode 0600. Root's home has mode 0711, so that PostgreSQL's account can pass through it, and a file that
+can be read can be locked.
 
 run.json outlives the server: the next owner takes the port from it, so that the address in a client's hand stays
 valid. Whoever reads it has to ask the server itself whether it lives (`attach` does).
@@ -15,6 +20,7 @@ import json
 import os
 import secrets
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -48,8 +54,10 @@ class Home:
         self.data = self.path / "data"
         self.runtime = self.path / "runtime"
         self.password_file = self.path / "password"
+        self.superuser_password_file = self.path / "superuser-password"
         self.log_file = self.path / "postgres.log"
         self.lock_file = self.path / "mqdb.lock"
+        self.starting_file = self.path / "starting.lock"
         self.run_file = self.path / "run.json"
 
 
@@ -64,7 +72,10 @@ def refusing(path: Path) -> Iterator[None]:
 
 
 def create(home: Home, account: Account | None) -> None:
-    """Makes the home and what is missing above it. Directories that exist keep their owner and mode."""
+    """Makes the home and what is missing above it. Directories that exist keep their owner and mode.
+
+    Raises DataDirectoryUnusable for a home in which every user may write, and so replace our files.
+    """
     with refusing(home.path):
         missing = [path for path in [home.path, *home.path.parents] if not path.exists()]
         for path in reversed(missing):
@@ -73,6 +84,9 @@ def create(home: Home, account: Account | None) -> None:
             path.chmod(0o711 if account else 0o700)
         if not home.path.is_dir():
             raise NotADirectoryError(20, "is not a directory")
+    mode = stat.S_IMODE(home.path.stat().st_mode)
+    if mode & stat.S_IWOTH:
+        raise DataDirectoryUnusable(home.path, f"every user of this machine may write in it (mode {mode:04o})")
 
 
 def check_reachable(home: Home, account: Account | None) -> None:
@@ -102,7 +116,7 @@ def data_version(home: Home) -> int | None:
 def lock(home: Home) -> BaseFileLock:
     """Takes the lock or raises DataDirectoryBusy at once."""
     # Not thread-local: the thread that takes a directory over is not the one that gives it back.
-    directory_lock = FileLock(home.lock_file, thread_local=False)
+    directory_lock = FileLock(home.lock_file, mode=0o600, thread_local=False)
     with refusing(home.path):
         try:
             directory_lock.acquire(blocking=False)
@@ -112,11 +126,20 @@ def lock(home: Home) -> BaseFileLock:
 
 
 def password(home: Home, *, is_new: bool) -> str:
-    """The password of the database users, written down once, when the cluster is made."""
+    """The password of the clients' database user, written down once, when the cluster is made."""
+    return _password(home, home.password_file, is_new=is_new)
+
+
+def superuser_password(home: Home, *, is_new: bool) -> str:
+    """The password of the superuser, which no client needs, written down with the other one."""
+    return _password(home, home.superuser_password_file, is_new=is_new)
+
+
+def _password(home: Home, file: Path, *, is_new: bool) -> str:
     with refusing(home.path):
         if is_new:
-            _write_private(home.password_file, secrets.token_urlsafe(24))
-        return home.password_file.read_text()
+            _write_private(file, secrets.token_urlsafe(24))
+        return file.read_text()
 
 
 def write_run_file(home: Home, running: RunningPostgres) -> None:

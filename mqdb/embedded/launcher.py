@@ -2,6 +2,8 @@
 
     python -I -S launcher.py OWNER_PID WATCH_FD UID GID PROGRAM [ARGUMENT...]
 
+An OWNER_PID of 0 is for a server that outlives its owner.
+
 A script of its own rather than `preexec_fn`: that runs Python between fork and exec, which can deadlock as soon as
 there are other threads, and `mqdb serve` takes a directory over while its services run. It drops to the account
 itself, because the account may not be able to execute the Python of a root that lives in /root.
@@ -29,7 +31,7 @@ def main(owner_pid: int, watch_fd: int, uid: int, gid: int, command: list[str]) 
     if watch_fd >= 0:
         _start_watcher(watch_fd, os.getpid())
         os.close(watch_fd)
-    else:
+    elif owner_pid:
         _end_with_owner(owner_pid)
     os.execv(command[0], command)
 

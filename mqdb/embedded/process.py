@@ -1,4 +1,4 @@
-"""One run of the server program: spawned, watched, and bound to the life of its owner.
+"""One run of the server program: spawned, watched, and bound to the life of its owner unless it is to outlive that.
 
 Linux sends the parent-death signal when the *thread* that spawned the child ends, not the process. So the thread
 that spawns does nothing else afterwards than wait for the child, and lives exactly as long. It notices the child's
@@ -10,16 +10,20 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 
 from mqdb.embedded.account import Account, postgres_environment
-from mqdb.embedded.leftovers import FAST_SHUTDOWN_SECONDS
+from mqdb.embedded.leftovers import FAST_SHUTDOWN_SECONDS, end_server, serves
 
 _LAUNCHER = Path(__file__).with_name("launcher.py")
 _IMMEDIATE_SHUTDOWN_SECONDS = 5.0
+
+#: Between looks at an adopted server. Other systems need a process for each look.
+_LOOK_SECONDS = 0.1 if sys.platform == "linux" else 1.0
 
 
 class ServerProcess:
@@ -32,6 +36,7 @@ class ServerProcess:
         account: Account | None,
         cwd: Path,
         output: int,
+        outlives_owner: bool = False,
         with_pipe: bool = sys.platform != "linux",
     ) -> None:
         """Starts it; `output` is the file descriptor that takes what it prints.
@@ -39,14 +44,15 @@ class ServerProcess:
         `with_pipe` chooses the watcher of other systems; a fork of the owner would hold its pipe open, too.
         """
         self.exited = threading.Event()
+        with_pipe = with_pipe and not outlives_owner
         watch, self._owner_end = os.pipe() if with_pipe else (-1, -1)
         identity = (account.uid, account.gid) if account else (-1, -1)
         launcher = [sys.executable, "-I", "-S", str(_LAUNCHER)]
-        numbers = [str(number) for number in (os.getpid(), watch, *identity)]
+        numbers = [str(number) for number in (0 if outlives_owner else os.getpid(), watch, *identity)]
         spawned: Future[subprocess.Popen[bytes]] = Future()
         threading.Thread(
             target=self._spawn_and_wait,
-            args=([*launcher, *numbers, *command], cwd, output, watch, spawned),
+            args=([*launcher, *numbers, *command], cwd, output, watch, outlives_owner, spawned),
             name="mqdb-postgres",
             daemon=True,
         ).start()
@@ -58,7 +64,13 @@ class ServerProcess:
         self.pid = self._process.pid
 
     def _spawn_and_wait(
-        self, command: list[str], cwd: Path, output: int, watch: int, spawned: "Future[subprocess.Popen[bytes]]"
+        self,
+        command: list[str],
+        cwd: Path,
+        output: int,
+        watch: int,
+        outlives_owner: bool,
+        spawned: "Future[subprocess.Popen[bytes]]",
     ) -> None:
         try:
             process = subprocess.Popen(
@@ -70,7 +82,9 @@ class ServerProcess:
                 stderr=output,
                 pass_fds=() if watch < 0 else (watch,),
                 # Ctrl-C is for the owner, who then stops the server in its own time.
-                process_group=0,
+                process_group=None if outlives_owner else 0,
+                # Nor may the end of the owner's terminal end it.
+                start_new_session=outlives_owner,
             )
         except OSError as exc:
             spawned.set_exception(exc)
@@ -101,3 +115,27 @@ class ServerProcess:
                 self._process.send_signal(how)
             if self.exited.wait(seconds):
                 return
+
+
+class AdoptedServer:
+    """A running server that another process has started and left. `exited` is set when it has ended."""
+
+    #: Only its parent learns how it has ended.
+    returncode = None
+
+    def __init__(self, pid: int, data: Path) -> None:
+        self.pid = pid
+        self.exited = threading.Event()
+        self._data = data
+        threading.Thread(target=self._watch, name="mqdb-postgres", daemon=True).start()
+
+    def _watch(self) -> None:
+        # Nobody tells the end of a process that is no child; and it may stay as a zombie, which `serves` sees through.
+        while serves(self.pid, self._data):
+            time.sleep(_LOOK_SECONDS)
+        self.exited.set()
+
+    def stop(self) -> None:
+        """As that of a ServerProcess."""
+        end_server(self._data)
+        self.exited.wait()

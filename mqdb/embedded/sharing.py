@@ -1,8 +1,8 @@
 """One server for all processes that work in the same home: the first owns it, the others attach.
 
 An attached process keeps trying the directory's lock, which costs two system calls. Once it holds the lock, the owner
-is gone, and the process becomes the owner: it waits for the old server to end and starts a new one on the same port,
-so that every address in a client's hand stays valid.
+is gone, and the process becomes the owner. It adopts a server that has outlived its owner; else it waits for the old
+one to end and starts a new one on the same port, so that every address in a client's hand stays valid.
 """
 
 import logging
@@ -134,6 +134,7 @@ def open_or_attach(
     settings: Mapping[str, str] = NO_SETTINGS,
     binaries: PostgresBinaries | None = None,
     durable: bool = True,
+    outlives_owner: bool = False,
     patience_seconds: float = 60.0,
 ) -> SharedPostgres:
     """Starts the server of this home, or attaches to the one that runs there.
@@ -141,7 +142,13 @@ def open_or_attach(
     Waits while another process is still starting it; raises DataDirectoryBusy when that takes too long, for instance
     because the owner hangs.
     """
-    server = EmbeddedPostgres(home, port=port, settings=settings, binaries=binaries, durable=durable)
+
+    def owned(port: int) -> EmbeddedPostgres:
+        return EmbeddedPostgres(
+            home, port=port, settings=settings, binaries=binaries, durable=durable, outlives_owner=outlives_owner
+        )
+
+    server = owned(port)
     deadline = time.monotonic() + patience_seconds
     while True:
         try:
@@ -151,8 +158,7 @@ def open_or_attach(
             running = attach(home)
             if running is not None:
                 # Later, at a takeover, the port of the server that was attached to counts, not a wish.
-                successor = EmbeddedPostgres(home, settings=settings, binaries=binaries, durable=durable)
-                return SharedPostgres(successor, running)
+                return SharedPostgres(owned(0), running)
             if time.monotonic() > deadline:
                 raise
         time.sleep(_ATTACH_POLL_SECONDS)

@@ -1,7 +1,8 @@
 """Owner of an embedded PostgreSQL: makes the cluster, starts the server, keeps it alive, stops it.
 
 Only the holder of the directory's lock gets this far, and the kernel frees that lock when its process ends,
-however it ends. A server therefore belongs to one process, and dies with it.
+however it ends. A server therefore belongs to one process. It ends with that process, also when that is killed; or
+it outlives one that is killed, and the next owner adopts it.
 """
 
 import logging
@@ -22,8 +23,8 @@ from mqdb.embedded import home as homes
 from mqdb.embedded.account import Account, owner_of, service_account
 from mqdb.embedded.binaries import PostgresBinaries, binaries_for, find_postgres
 from mqdb.embedded.home import Home, RunningPostgres
-from mqdb.embedded.leftovers import end_server
-from mqdb.embedded.process import ServerProcess
+from mqdb.embedded.leftovers import end_server, postmaster_pid, serves
+from mqdb.embedded.process import AdoptedServer, ServerProcess
 from mqdb.embedded.tuning import as_arguments, server_settings
 from mqdb.errors import (
     IllegalState,
@@ -56,10 +57,12 @@ class EmbeddedPostgres:
         settings: Mapping[str, str] = NO_SETTINGS,
         binaries: PostgresBinaries | None = None,
         durable: bool = True,
+        outlives_owner: bool = False,
     ) -> None:
         """`port` 0 stands for that of the previous run, else any free one; `settings` override the tuning.
 
         Without `durable`, a crash of the machine (not of the server) may destroy the data: for tests and demos.
+        With `outlives_owner` the server stays when this process is killed, and one that has stayed is adopted.
         """
         if not 0 <= port <= 65_535:
             raise ParameterInvalid("port", port, "must be 0 (any free port) to 65,535")
@@ -68,13 +71,15 @@ class EmbeddedPostgres:
         self._settings = settings
         self._wished_binaries = binaries
         self._durable = durable
+        self._outlives_owner = outlives_owner
         self._guard = threading.RLock()
         self._lock: BaseFileLock | None = None
         self._account: Account | None = None
         self._binaries: PostgresBinaries | None = None
         self._password = ""
+        self._superuser_password = ""
         self._port = 0
-        self._process: ServerProcess | None = None
+        self._process: ServerProcess | AdoptedServer | None = None
 
     # -- what it is ---------------------------------------------------------------------------
 
@@ -87,6 +92,12 @@ class EmbeddedPostgres:
         """Address of the database for clients, with the password."""
         self._started()
         return cluster.dsn(self._port, self._password)
+
+    @property
+    def superuser_dsn(self) -> str:
+        """Address of the server for its superuser, with the password, which clients do not have."""
+        self._started()
+        return cluster.superuser_dsn(self._port, self._superuser_password)
 
     @property
     def port(self) -> int:
@@ -108,7 +119,7 @@ class EmbeddedPostgres:
     def is_running(self) -> bool:
         return self._process is not None and not self._process.exited.is_set()
 
-    def _started(self) -> ServerProcess:
+    def _started(self) -> ServerProcess | AdoptedServer:
         """The latest server, which may have died since."""
         if self._process is None:
             raise IllegalState("the embedded PostgreSQL", "not started")
@@ -132,7 +143,9 @@ class EmbeddedPostgres:
             self._lock = homes.lock(self._home)
             try:
                 self._prepare(account)
-                self._start_on_a_port()
+                if not self._adopt():
+                    end_server(self._home.data)
+                    self._start_on_a_port()
             except BaseException:
                 self.stop()
                 raise
@@ -187,10 +200,40 @@ class EmbeddedPostgres:
         with homes.refusing(self._home.path):
             self._binaries = binaries_for(self._account, found, self._home.runtime)
         self._password = homes.password(self._home, is_new=is_new)
+        self._superuser_password = homes.superuser_password(self._home, is_new=is_new)
         if is_new:
-            cluster.initialize(self._home, self._binaries, self._account, self._password, durable=self._durable)
-        else:
-            end_server(self._home.data)
+            cluster.initialize(
+                self._home, self._binaries, self._account, self._superuser_password, durable=self._durable
+            )
+
+    def _adopt(self) -> bool:
+        """Take over the server that a killed owner has left, if it answers and runs as this one would."""
+        running, pid = homes.read_run_file(self._home), postmaster_pid(self._home.data)
+        if not self._outlives_owner or running is None or pid is None or not serves(pid, self._home.data):
+            return False
+        if self._wished_port not in (0, running.port) or not self._runs_so(running.port):
+            return False
+        try:
+            with cluster.connect_superuser(running.port, self._superuser_password):
+                pass
+        except psycopg.Error as exc:
+            logger.info("the server of an owner that is gone does not answer", extra={"pid": pid, "reason": str(exc)})
+            return False
+        self._process = AdoptedServer(pid, self._home.data)
+        self._note_running(running.port)
+        logger.warning("adopted the PostgreSQL of an owner that is gone", extra={"pid": pid, "port": running.port})
+        return True
+
+    def _runs_so(self, port: int) -> bool:
+        """Whether the running server was started with these settings."""
+        with homes.refusing(self._home.data):
+            # Source: CreateOptsFile in postmaster.c.
+            given = (self._home.data / "postmaster.opts").read_text()
+        return given.partition(" ")[2].rstrip("\n") == " ".join(f'"{part}"' for part in self._arguments(port))
+
+    def _arguments(self, port: int) -> list[str]:
+        settings = server_settings(port, self._settings, durable=self._durable)
+        return ["-D", str(self._home.data), *as_arguments(settings)]
 
     def _start_on_a_port(self) -> None:
         previous = homes.read_run_file(self._home)
@@ -216,26 +259,33 @@ class EmbeddedPostgres:
                     raise
                 time.sleep(_RETRY_SECONDS)
                 end_server(self._home.data)
-        self._port = port
-        running = RunningPostgres(self.dsn, port, os.getpid(), self.pid)
-        homes.write_run_file(self._home, running)
+        self._note_running(port)
         seconds = round(time.monotonic() - started, 3)
         logger.info("started PostgreSQL", extra={"pid": self.pid, "port": port, "seconds": seconds})
 
+    def _note_running(self, port: int) -> None:
+        self._port = port
+        homes.write_run_file(self._home, RunningPostgres(self.dsn, port, os.getpid(), self.pid))
+
     def _start_process(self, port: int) -> None:
         assert self._binaries is not None
-        settings = server_settings(port, self._settings, durable=self._durable)
-        command = [str(self._binaries.program("postgres")), "-D", str(self._home.data), *as_arguments(settings)]
+        command = [str(self._binaries.program("postgres")), *self._arguments(port)]
         output = homes.open_log(self._home)
         try:
             log_start = os.fstat(output).st_size
-            process = ServerProcess(command, account=self._account, cwd=self._home.path, output=output)
+            process = ServerProcess(
+                command,
+                account=self._account,
+                cwd=self._home.path,
+                output=output,
+                outlives_owner=self._outlives_owner,
+            )
         except OSError as exc:
             raise PostgresFailed(f"could not be started: {exc}", "") from exc
         finally:
             os.close(output)
         try:
-            with cluster.connect_when_ready(process, port, self._password, self._home) as connection:
+            with cluster.connect_when_ready(process, port, self._superuser_password, self._home) as connection:
                 cluster.create_database(connection, self._password)
         except PostgresFailed as exc:
             process.stop()

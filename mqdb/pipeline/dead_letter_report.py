@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from mqdb.dsn import redact
 from mqdb.errors import GroupNotFound
-from mqdb.failure import FailureProperty
 from mqdb.pipeline.failure_text import folded, folded_exception
-from mqdb.property import Property
+from mqdb.property import FailureProperty, Property
 from mqdb.store import groups as stored_groups
 from mqdb.store import segments, topics
 from mqdb.store.engine import create_engine, translated

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 #: A statement has one core, gives all of its rows, and keeps the hash of a slice's entries in memory.
 _SETTINGS: Final = (
     "-c default_transaction_isolation=read\\ committed -c default_transaction_read_only=on "
-    "-c max_parallel_workers_per_gather=0 -c jit=off -c work_mem=32MB -c cursor_tuple_fraction=1"
+    "-c max_parallel_workers_per_gather=0 -c jit=off -c work_mem=32MB -c cursor_tuple_fraction=1 "
+    "-c search_path=pg_catalog"
 )
 
 _CONNECTING: Final = {
@@ -204,7 +205,8 @@ def _key(reading: Reading) -> tuple[int, str, str]:
 def session_uri(url: str) -> str:
     """The URI with the settings of a reading session; `options` of the user's stay, and win."""
     parts = urlsplit(url)
-    given = dict(parse_qsl(parts.query, keep_blank_values=True))
+    # As libpq reads it, to which + is no blank.
+    given = dict(parse_qsl(parts.query.replace("+", "%2B"), keep_blank_values=True))
     settings = f"{_SETTINGS} {given.pop('options', '')}".strip()
     query = urlencode({**_CONNECTING, **given, "options": settings}, quote_via=quote)
     return urlunsplit(parts._replace(query=query))

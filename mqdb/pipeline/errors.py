@@ -17,7 +17,8 @@
     ├── JobFailed                 a job that Spark gave up, with what it says
     ├── ExtraMissing              a library of mqdb[spark] that is not installed
     ├── JavaNotFound
-    └── JarNotFound               no JDBC driver of PostgreSQL
+    ├── JarNotFound               no JDBC driver of PostgreSQL
+    └── JarMismatch               a fetched JDBC driver that is not the one whose checksum is known
 
 Each of them pickles: workers raise them, and the driver shows them.
 """
@@ -259,3 +260,17 @@ class JarNotFound(MqdbError, code=ResponseCode.SERVICE_NOT_AVAILABLE):
             f"no JDBC driver of PostgreSQL in {', '.join(self.places)}; give jar=PATH, set MQDB_PG_JAR, "
             "install libpostgresql-jdbc-java, or set spark.jars.packages=org.postgresql:postgresql:42.7.7"
         )
+
+
+class JarMismatch(MqdbError, code=ResponseCode.SERVICE_NOT_AVAILABLE):
+    """The JDBC driver that was fetched is another file than the one that mqdb was tested with. It is not used."""
+
+    def __init__(self, path: str, expected: str, found: str) -> None:
+        super().__init__(path, expected, found)
+        self.path = path
+        self.expected = expected
+        self.found = found
+
+    def __str__(self) -> str:
+        remedy = "it is not used; remove it, or give jar=PATH"
+        return f"{self.path} has SHA-256 {self.found}, and not {self.expected}: {remedy}"

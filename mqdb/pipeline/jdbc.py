@@ -50,7 +50,8 @@ _TASKS_PER_TABLE: Final = 32
 _ALWAYS_PREPARE: Final = "-1"
 
 _SETTINGS: Final = (
-    "-c default_transaction_read_only=on -c jit=off -c max_parallel_workers_per_gather=0 -c work_mem=32MB"
+    "-c default_transaction_read_only=on -c jit=off -c max_parallel_workers_per_gather=0 -c work_mem=32MB "
+    "-c search_path=pg_catalog"
 )
 #: The planner, without statistics yet, might look each record of a segment up by itself.
 _SLICE_SETTINGS: Final = f"{_SETTINGS} -c enable_nestloop=off"

@@ -4,13 +4,14 @@ The first that there is: the jar that the caller names, what the session was sta
 Debian's libpostgresql-jdbc-java puts it, and last the Maven repository that Spark is set up for.
 """
 
+import hashlib
 import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from mqdb.pipeline.errors import JarNotFound
+from mqdb.pipeline.errors import JarMismatch, JarNotFound
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,6 +20,8 @@ DRIVER: Final = "org.postgresql.Driver"
 ENVIRONMENT: Final = "MQDB_PG_JAR"
 SYSTEM_JAR: Final = Path("/usr/share/java/postgresql.jar")
 MAVEN: Final = "org.postgresql:postgresql:42.7.7"
+#: SHA-256 of that jar. One that somebody names or has installed is their own choice, and is not compared.
+MAVEN_CHECKSUM: Final = "157963d60ae66d607e09466e8c0cdf8087e9cb20d0159899ffca96bca2528460"
 
 
 def find_jar(
@@ -37,15 +40,21 @@ def find_jar(
 
 
 def ensure_driver(spark: "SparkSession", jar: str | Path | None = None) -> None:
-    """Let the session have the driver. Raises JarNotFound, which names all the places."""
+    """Let the session have the driver. Raises JarNotFound, which names all the places, and JarMismatch."""
     if jar is None and _has_driver(spark):
         return
     found = find_jar(jar)
-    if found is not None:
-        # A path may hold a quote.
-        _add(spark, str(found.resolve()).replace("\\", "\\\\").replace("'", "\\'"))
-    else:
-        _add_from_maven(spark)
+    if found is None:
+        found = _fetch(spark)
+        check_fetched(found)
+    _add(spark, found)
+
+
+def check_fetched(jar: Path) -> None:
+    """Raise JarMismatch unless it is the jar that was asked for."""
+    digest = hashlib.sha256(jar.read_bytes()).hexdigest()
+    if digest != MAVEN_CHECKSUM:
+        raise JarMismatch(str(jar), MAVEN_CHECKSUM, digest)
 
 
 def _has_driver(spark: "SparkSession") -> bool:
@@ -58,19 +67,25 @@ def _has_driver(spark: "SparkSession") -> bool:
     return True
 
 
-def _add_from_maven(spark: "SparkSession") -> None:
+def _fetch(spark: "SparkSession") -> Path:
+    """The jar from Maven, in Spark's cache. `ADD JAR 'ivy://...'` does the same, and gives no chance to look at it."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
+    java: Any = spark.sparkContext
     try:
-        _add(spark, f"ivy://{MAVEN}?transitive=false")
+        coordinates = java._jvm.java.net.URI.create(f"ivy://{MAVEN}?transitive=false")
+        resolved = java._jvm.org.apache.spark.util.DependencyUtils.resolveMavenDependencies(coordinates)
+        return Path(resolved.head())
     except (PySparkException, Py4JError) as error:
         raise JarNotFound(["the session", f"${ENVIRONMENT}", str(SYSTEM_JAR), f"Maven ({MAVEN})"]) from error
 
 
-def _add(spark: "SparkSession", source: str) -> None:
+def _add(spark: "SparkSession", jar: Path) -> None:
     from py4j.protocol import Py4JError
 
+    # A path may hold a quote.
+    source = str(jar.resolve()).replace("\\", "\\\\").replace("'", "\\'")
     spark.sql(f"ADD JAR '{source}'")
     # Spark's own threads do not look where this puts it, and for them an error of the driver is an unknown reason.
     with suppress(Py4JError):

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict
 
-from mqdb.dsn import parse_brokers, redact
+from mqdb.dsn import is_secret, parse_brokers, redact
 from mqdb.pipeline.errors import OptionInvalid
 
 #: Source: the connection parameters of pgjdbc's manual.
@@ -61,6 +61,8 @@ def jdbc_target(dsn: str) -> JdbcTarget:
     # .pgpass and PGPASSFILE are read by the driver itself.
     for ours in ("passfile", *_WITHOUT_MEANING):
         given.pop(ours, None)
+    if _is_embedded(given):
+        del given["require_auth"]
     database = quote(given.pop("dbname", "") or given.get("user", ""), safe="")
     properties = {} if given.pop("keepalives", "1") == "0" else {"tcpKeepAlive": "true"}
     url = f"jdbc:postgresql://{_hosts(dsn, given)}/{database}"
@@ -83,6 +85,14 @@ def _parameters(dsn: str) -> dict[str, str]:
         if default.val is not None and default.envvar is not None and default.val != default.compiled
     }
     return from_environment | {name: str(value) for name, value in conninfo_to_dict(brokers[0].dsn).items()}
+
+
+def _is_embedded(given: Mapping[str, str]) -> bool:
+    """Whether it is the DSN of an embedded server, which insists on SCRAM; the driver has no word for that.
+
+    The planner has reached the same port by libpq just before, so the server is no stranger then.
+    """
+    return given.get("host") == "127.0.0.1" and given.get("require_auth") == "scram-sha-256"
 
 
 def _hosts(dsn: str, given: dict[str, str]) -> str:
@@ -113,6 +123,5 @@ def _property(dsn: str, name: str, value: str) -> dict[str, str]:
         return {"targetServerType": _SERVER_TYPE[value]}
     if name == "load_balance_hosts":
         return {"loadBalanceHosts": "true" if value == "random" else "false"}
-    raise OptionInvalid(
-        "url", redact(dsn), f"{name}={value} means nothing to JDBC: leave it out, or use format('mqdb')"
-    )
+    shown = name if is_secret(name) else f"{name}={value}"
+    raise OptionInvalid("url", redact(dsn), f"{shown} means nothing to JDBC: leave it out, or use format('mqdb')")

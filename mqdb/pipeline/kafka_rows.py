@@ -3,11 +3,12 @@
 A message's keys are the key, its properties the headers, and the time at which the broker stored it the timestamp.
 """
 
-import json
 from collections.abc import Callable
 from typing import Final
 
 import pyarrow as pa
+
+from mqdb.property import read_properties
 
 #: timestampType of a record that the broker has stamped. Source: Kafka's TimestampType.LOG_APPEND_TIME.
 LOG_APPEND_TIME: Final = 1
@@ -33,7 +34,7 @@ def _headers(batch: pa.RecordBatch) -> pa.Array:
     """In the order of their names: jsonb keeps none of its own that would mean anything."""
     rows = []
     for text in batch.column("properties").to_pylist():
-        properties = json.loads(text)
+        properties = read_properties(text)
         rows.append([{"key": name, "value": properties[name].encode()} for name in sorted(properties)])
     return pa.array(rows, _HEADERS)
 

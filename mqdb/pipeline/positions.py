@@ -4,6 +4,7 @@ The texts are those of Spark's Kafka source: earliest, latest, {"orders": {"0": 
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -76,7 +77,7 @@ def _by_queue(name: str, text: str, parse: Callable[[str, object], Place | None]
     for topic, queues in _json(name, text, example).items():
         for queue_id, value in queues.items() if isinstance(queues, dict) else [("", None)]:
             place = parse(name, value)
-            if not queue_id.isdecimal() or place is None:
+            if not re.fullmatch("[0-9]{1,9}", queue_id) or place is None:
                 raise OptionInvalid(name, text, f"write a value for each queue of each topic, as {example}")
             places[Queue(topic, int(queue_id))] = place
     return places
@@ -85,7 +86,7 @@ def _by_queue(name: str, text: str, parse: Callable[[str, object], Place | None]
 def _json(name: str, text: str, example: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise OptionInvalid(name, text, f"is no JSON ({error}); write it as {example}") from None
     if not isinstance(value, dict) or not value:
         raise OptionInvalid(name, text, f"write it as {example}")
@@ -93,7 +94,7 @@ def _json(name: str, text: str, example: str) -> dict[str, Any]:
 
 
 def _offset(_name: str, value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= FIRST else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and FIRST <= value < 2**63 else None
 
 
 def _time_of_queue(name: str, value: object) -> datetime | None:

@@ -254,6 +254,7 @@ class Writing:
         with translated(self.options.target), psycopg.connect(self.options.url, **_CONNECT_ARGUMENTS) as connection:
             # Who has waited for another commit of the batch has to see it then, whatever the database's default is.
             connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+            connection.execute("SET search_path TO pg_catalog")
             yield connection
 
     def _sweep(self, connection: Connection, forgotten_sink: str | None) -> None:

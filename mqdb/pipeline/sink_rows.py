@@ -220,7 +220,7 @@ def _object(text: str | None) -> dict[str, str] | None:
         return None
     try:
         properties = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise PropertyInvalid("properties", f"they are no JSON: {error}") from None
     if not isinstance(properties, dict):
         raise PropertyInvalid("properties", f"they are a JSON {type(properties).__name__}, not an object")

@@ -27,6 +27,7 @@ _SETTINGS: Final = " ".join(
         "work_mem=64MB",
         "max_parallel_workers_per_gather=0",
         "jit=off",
+        "search_path=pg_catalog",
         "timezone=UTC",
         "default_transaction_read_only=on",
     )

@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 
 from sqlalchemy import ColumnElement
 
-from mqdb.errors import SelectorSyntaxError
+from mqdb.errors import ParameterInvalid, SelectorSyntaxError
 from mqdb.selector.check import check
 from mqdb.selector.clause import clause
-from mqdb.selector.subscription import ExpressionType
+from mqdb.selector.subscription import MAX_EXPRESSION_LENGTH, ExpressionType, find_excess
 from mqdb.selector.syntax import Node, Property, Refusal, walk
 
 
@@ -50,15 +50,23 @@ class Selector:
         return compile_selector, (self.expression,)
 
 
-# A process has as many expressions as topics that it filters; RocketMQ keeps 100.
-@lru_cache(maxsize=100)
 def compile_selector(expression: str) -> Selector:
     """Read an SQL92 expression.
 
     Raises SelectorSyntaxError for what RocketMQ refuses, for text after a complete expression, which it would
-    ignore, and for what PostgreSQL cannot hold: U+0000, half a surrogate pair, more than MAX_NESTING levels or
-    MAX_VALUES values.
+    ignore, for what PostgreSQL cannot hold (U+0000, half a surrogate pair), and for what would take long to plan: more
+    than MAX_EXPRESSION_LENGTH characters, MAX_NESTING levels or MAX_PARTS names, values and operators.
     """
+    if not isinstance(expression, str):
+        raise ParameterInvalid("expression", expression, f"is {type(expression).__name__}, not text")
+    if reason := find_excess(expression):
+        raise SelectorSyntaxError(expression, MAX_EXPRESSION_LENGTH, reason, ())
+    return _compiled(expression)
+
+
+# A process has as many expressions as topics that it filters; RocketMQ keeps 100.
+@lru_cache(maxsize=100)
+def _compiled(expression: str) -> Selector:
     # Lark takes 50 ms to load: nothing for who filters by tags.
     from mqdb.selector.parser import parse
 

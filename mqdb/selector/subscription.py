@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
 
+#: Characters of an expression, looked at before anything else is.
+MAX_EXPRESSION_LENGTH: Final = 65_536
+
 _UNSTORABLE: Final = re.compile("[\0\ud800-\udfff]")
 
 
@@ -49,6 +52,13 @@ class SubscriptionData(NamedTuple):
 def stored_form(filters: Mapping[str, MessageFilter]) -> list[SubscriptionData]:
     """Filters by topic, as they are stored."""
     return [SubscriptionData(topic, each.expression_type, each.canonical_text) for topic, each in filters.items()]
+
+
+def find_excess(text: str) -> str | None:
+    """Why an expression is too long to be looked at; None if it is not."""
+    if len(text) <= MAX_EXPRESSION_LENGTH:
+        return None
+    return f"the expression has {len(text):,} characters, the limit is {MAX_EXPRESSION_LENGTH:,}"
 
 
 def find_unstorable(text: str) -> re.Match[str] | None:

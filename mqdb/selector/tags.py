@@ -11,7 +11,7 @@ from typing import ClassVar, Final
 
 from mqdb.errors import TagExpressionInvalid
 from mqdb.property import BLANKS
-from mqdb.selector.subscription import ExpressionType, find_unstorable
+from mqdb.selector.subscription import ExpressionType, find_excess, find_unstorable
 
 ALL_TAGS: Final = "*"
 SEPARATOR: Final = "||"
@@ -51,6 +51,8 @@ def parse_tag_expression(text: str | None) -> TagExpression:
     """
     if not text or text == ALL_TAGS:
         return TagExpression(ALL_TAGS, frozenset(), (), matches_all=True)
+    if reason := find_excess(text):
+        raise TagExpressionInvalid(text, reason)
     if found := find_unstorable(text):
         raise TagExpressionInvalid(text, f"PostgreSQL cannot hold the character U+{ord(found[0]):04X}")
     parts = text.split(SEPARATOR)

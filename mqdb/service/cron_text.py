@@ -115,7 +115,7 @@ class _Field:
     def _value(self, text: str) -> int:
         if text.lower() in self.names:
             return self.names.index(text.lower()) + self.low
-        if not text.isdigit() or not self.low <= int(text) <= self.high:
+        if not re.fullmatch("[0-9]{1,9}", text) or not self.low <= int(text) <= self.high:
             or_names = f" or {self.names[0]} to {self.names[-1]}" if self.names else ""
             raise ValueError(f"{self.name} {text!r}: must be from {self.low} to {self.high}{or_names}")
         return int(text)

@@ -11,7 +11,7 @@ from datetime import timedelta
 from sqlalchemy import Connection, func, select
 
 from mqdb.broker.delay import MAX_MESSAGES, DelayRound, deliver_due
-from mqdb.service.service import Context, LoopService
+from mqdb.service.service import Context, LoopService, tell_unreadable
 
 logger = logging.getLogger(__name__)
 
@@ -20,8 +20,8 @@ logger = logging.getLogger(__name__)
 class DelayDelivererConfig:
     """How the delay deliverer works."""
 
-    first_messages: int = 100
-    """In a round at first; with full rounds that are short they become more, with long ones less."""
+    first_messages: int = 1_000
+    """In a round at first; with full rounds that are short for the server they become more, with long ones less."""
     max_messages: int = MAX_MESSAGES
     long_round: timedelta = timedelta(milliseconds=250)
     """Where bodies are large, a round of fewer messages keeps the other levels from waiting."""
@@ -45,20 +45,20 @@ class DelayDeliverer(LoopService[DelayRound]):
 
     def prepare(self, connection: Connection) -> None:
         # A plan that is made while segments are empty would read them from end to end when they have filled.
-        for name in ("enable_seqscan", "enable_bitmapscan"):
-            connection.execute(select(func.set_config(name, "off", False)))
+        names = "enable_seqscan", "enable_bitmapscan"
+        connection.execute(select(*(func.set_config(name, "off", False) for name in names)))
         self._first_segment = 0
 
     def run_once(self, connection: Connection) -> DelayRound:
         """Deliver what is due now, or as much of it as one round may take."""
-        begin = self._context.clock.monotonic()
         counts = deliver_due(connection, self._messages, self._first_segment)
         self._first_segment = counts.first_segment
-        self._adapt(counts, timedelta(seconds=self._context.clock.monotonic() - begin))
+        self._adapt(counts)
         for topic, count in counts.skipped.items():
             logger.warning(
                 "skipped delayed messages, their topic or group is gone", extra={"topic": topic, "count": count}
             )
+        tell_unreadable("delayed messages", counts.unreadable)
         self._tell_missing(counts)
         return counts
 
@@ -70,8 +70,8 @@ class DelayDeliverer(LoopService[DelayRound]):
             return timedelta(0)
         return min(max(counts.next_due_in, config.shortest_pause), config.longest_pause)
 
-    def _adapt(self, counts: DelayRound, took: timedelta) -> None:
-        if counts.messages and took > self._config.long_round:
+    def _adapt(self, counts: DelayRound) -> None:
+        if counts.messages and counts.took > self._config.long_round:
             self._messages = max(self._messages // 2, 1)
         elif counts.messages == self._messages:
             self._messages = min(self._messages * 2, self._config.max_messages)

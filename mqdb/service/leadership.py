@@ -1,12 +1,12 @@
 """Leadership: of all processes that could run the services of a broker, one does.
 
-                 lock is free                     connection or lease lost, or stopped
+           nobody leads                          connection or lease lost, or stopped
     follower ─────────────────────────▶ leader ─────────────────────────────────────────▶ follower
 
-Every process asks for the leader lock ten times a second. Whoever holds it leads, until its connection ends: the
-lock is freed by the death of the process, of the server, or of the line between them. A process that hangs keeps
-its connection. Against that the leader renews a lease, and when it has run out, the next one who asks for the lock
-ends the connection that holds it.
+Every process looks ten times a second whether the backend of the leader is there. It ends with the process, the server,
+or the line between them, and the first candidate that sees it leads. A process that hangs keeps its backend. Against
+that the leader renews a promise. A candidate that has seen the same promise for the time of a lease, by its own
+monotonic clock, ends that backend and leads: a server's clock that is set ends no leader and keeps none.
 
 A leader that was hung and wakes up must not act on what it remembers. Its services ask `is_leader` before each
 round, and that looks at a clock, not at the database: a lease that was not renewed in time is over. What slips
@@ -68,6 +68,7 @@ class Leadership(LoopService[Standing]):
 
     name = "leadership"
     longest_backoff = timedelta(milliseconds=500)
+    tells_of_database = True
 
     def __init__(
         self,
@@ -84,6 +85,8 @@ class Leadership(LoopService[Standing]):
         self._on_elected = on_elected
         self._on_lost = on_lost
         self._term: _Term | None = None
+        self._incumbent: leader.Incumbent | None = None
+        self._seen_at = 0.0
         self.holder = f"{socket.gethostname()}:{os.getpid()}"
 
     def is_leader(self) -> bool:
@@ -113,15 +116,25 @@ class Leadership(LoopService[Standing]):
     def _challenge(self, connection: Connection) -> Standing:
         config = self._config
         now = self._context.clock.monotonic()
-        epoch = leader.elect(connection, config.service_set, self.holder, config.lease)
-        if epoch is None:
-            if leader.end_hung_leader(connection, config.service_set):
+        incumbent = leader.find(connection, config.service_set)
+        if incumbent is not None and incumbent.is_connected:
+            if not self._is_silent(incumbent, now):
+                return Standing.FOLLOWER
+            if leader.end_backend(connection, config.service_set, incumbent):
                 logger.warning("ended the connection of a leader that hangs")
+        epoch = leader.elect(connection, config.service_set, self.holder, config.lease, incumbent)
+        if epoch is None:
             return Standing.FOLLOWER
         self._term = _Term(epoch, config, now)
         logger.info("elected leader", extra={"holder": self.holder, "epoch": epoch})
         self._on_elected()
         return Standing.LEADER
+
+    def _is_silent(self, incumbent: leader.Incumbent, now: float) -> bool:
+        """Whether the leader has not renewed its promise for the time of a lease, by this process's clock."""
+        if self._incumbent != incumbent:
+            self._incumbent, self._seen_at = incumbent, now
+        return now - self._seen_at > self._config.lease.total_seconds()
 
     def prepare(self, connection: Connection) -> None:
         # A disk that takes seconds to flush must not cost the lease. After a crash all connections are gone anyway.

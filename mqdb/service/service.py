@@ -13,7 +13,7 @@ a stopped one may be started again.
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -21,10 +21,10 @@ from typing import ClassVar, Final, Generic, TypeVar
 
 from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.background import BackgroundScheduler
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, column, func, select, table
 
 from mqdb.clock import Clock, SystemClock
-from mqdb.errors import BrokerUnavailable
+from mqdb.errors import BrokerUnavailable, DatabaseMissing, SchemaMismatch
 from mqdb.service.run import Run
 from mqdb.store.engine import target_of, translated
 
@@ -65,6 +65,8 @@ class Service(ABC, Generic[CountsT]):
 
     name: ClassVar[str]
     longest_backoff: ClassVar[timedelta] = timedelta(seconds=5)
+    #: Whether the log hears from this service that the database is missing.
+    tells_of_database: ClassVar[bool] = False
     #: How long `stop` lets a round finish by itself.
     grace: timedelta = timedelta(milliseconds=500)
 
@@ -150,7 +152,11 @@ class Service(ABC, Generic[CountsT]):
     def _open(self, run: Run) -> Connection:
         connection = run.connection = self._context.connect()
         with translated(target_of(connection)):
-            connection.execute(select(func.set_config("application_name", f"mqdb {self.name}", False)))
+            # PostgreSQL 17 and newer have this one as well; older ones take no start of a session that names it.
+            no_timeout = select(func.set_config(column("name"), "0", False)).select_from(table("pg_settings"))
+            no_timeout = no_timeout.where(column("name") == "transaction_timeout")
+            name = func.set_config("application_name", f"mqdb {self.name}", False)
+            connection.execute(select(name, no_timeout.scalar_subquery()))
             self.prepare(connection)
         return connection
 
@@ -158,9 +164,13 @@ class Service(ABC, Generic[CountsT]):
         run.failures += 1
         if not run.stopping.is_set() and run.last_error is not type(error):
             run.last_error = type(error)
-            # A database that is away says all there is to say in its sentence.
-            trace = None if isinstance(error, BrokerUnavailable) else error
-            logger.warning("a round failed", exc_info=trace, extra={"service": self.name, "reason": str(error)})
+            # A database that is away, or without the schema, says all there is to say in its sentence.
+            trace = None if isinstance(error, BrokerUnavailable | SchemaMismatch) else error
+            # Leadership fails with all other services, and stops them: one line is enough.
+            level = (
+                logging.DEBUG if isinstance(error, DatabaseMissing) and not self.tells_of_database else logging.WARNING
+            )
+            logger.log(level, "a round failed", exc_info=trace, extra={"service": self.name, "reason": str(error)})
         backoff: timedelta = _FIRST_BACKOFF * 2 ** min(run.failures - 1, 16)
         return min(backoff, self.longest_backoff)
 
@@ -224,6 +234,13 @@ class PeriodicService(Service[CountsT]):
         if has_ended:
             run.in_round.release()
         return has_ended
+
+
+def tell_unreadable(what: str, positions: Sequence[int]) -> None:
+    """Log that a round has passed by records which nobody can read: no producer writes such."""
+    if positions:
+        fields = {"count": len(positions), "first_log_pos": positions[0]}
+        logger.warning("passed by %s that no producer can have sent", what, extra=fields)
 
 
 def create_scheduler() -> BackgroundScheduler:

@@ -11,7 +11,7 @@ from datetime import timedelta
 from sqlalchemy import Connection, func, select
 
 from mqdb.broker.timers import MAX_MESSAGES, TimerRound, deliver_due
-from mqdb.service.service import Context, LoopService
+from mqdb.service.service import Context, LoopService, tell_unreadable
 
 logger = logging.getLogger(__name__)
 
@@ -20,8 +20,8 @@ logger = logging.getLogger(__name__)
 class TimerDelivererConfig:
     """How the timer deliverer works."""
 
-    first_messages: int = 100
-    """In a round at first; with full rounds that are short they become more, with long ones less."""
+    first_messages: int = 1_000
+    """In a round at first; with full rounds that are short for the server they become more, with long ones less."""
     max_messages: int = MAX_MESSAGES
     long_round: timedelta = timedelta(milliseconds=250)
     longest_pause: timedelta = timedelta(milliseconds=100)
@@ -46,16 +46,15 @@ class TimerDeliverer(LoopService[TimerRound]):
 
     def prepare(self, connection: Connection) -> None:
         # A plan that is made while segments and slots are empty would read them from end to end when they have filled.
-        for name in ("enable_seqscan", "enable_bitmapscan"):
-            connection.execute(select(func.set_config(name, "off", False)))
+        names = "enable_seqscan", "enable_bitmapscan"
+        connection.execute(select(*(func.set_config(name, "off", False) for name in names)))
         self._first_segment = 0
 
     def run_once(self, connection: Connection) -> TimerRound:
         """Deliver what is due now, or as much of it as one round may take."""
-        begin = self._context.clock.monotonic()
         counts = deliver_due(connection, self._messages, self._first_segment)
         self._first_segment = counts.first_segment
-        self._adapt(counts, timedelta(seconds=self._context.clock.monotonic() - begin))
+        self._adapt(counts)
         self._tell(counts)
         return counts
 
@@ -65,9 +64,9 @@ class TimerDeliverer(LoopService[TimerRound]):
             return timedelta(0) if counts.messages or counts.collected else self._config.shortest_pause
         return min(max(counts.next_due_in, self._config.shortest_pause), self._config.longest_pause)
 
-    def _adapt(self, counts: TimerRound, took: timedelta) -> None:
+    def _adapt(self, counts: TimerRound) -> None:
         worked = max(counts.messages, counts.collected)
-        if worked and took > self._config.long_round:
+        if worked and counts.took > self._config.long_round:
             self._messages = max(self._messages // 2, 1)
         elif worked >= self._messages:
             self._messages = min(self._messages * 2, self._config.max_messages)
@@ -78,6 +77,7 @@ class TimerDeliverer(LoopService[TimerRound]):
             logger.debug("delivered timers", extra={"messages": counts.messages, "late_ms": milliseconds})
         for topic, count in counts.skipped.items():
             logger.warning("skipped timers, their topic is gone", extra={"topic": topic, "count": count})
+        tell_unreadable("timers", counts.unreadable)
         if counts.missing:
             logger.error("the log has lost timers that were not collected", extra={"count": counts.missing})
         self._tell_lateness(counts)

@@ -12,7 +12,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from sqlalchemy import Connection, func, select
 
 from mqdb.broker.transaction_checks import Checked, CheckRules, Turns, check, collect, prune
-from mqdb.service.service import Context, PeriodicService
+from mqdb.service.service import Context, PeriodicService, tell_unreadable
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +90,7 @@ class TransactionChecker(PeriodicService[CheckerCounts]):
             collected = collect(connection, self._config.rules, limit)
             if collected is None:
                 return
+            tell_unreadable("half messages", collected.unreadable)
             counts.seen += collected.seen
             counts.prepared += collected.prepared
             if collected.seen < limit:

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, delete, exists, func, insert, select
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.dialects.postgresql import insert as upsert
 
-from mqdb.store.locks import ARCHIVE, LOCK_CLASS
+from mqdb.store import locks
 from mqdb.store.segments import SegmentState
 from mqdb.store.tables import archive_run, archived_segment, segment
 
@@ -45,12 +45,12 @@ class ArchivedSegment(NamedTuple):
 
 def take_lock(connection: Connection) -> bool:
     """Take the lock of who archives for this session; False while another session has it."""
-    return bool(connection.scalar(select(func.pg_try_advisory_lock(LOCK_CLASS, ARCHIVE))))
+    return locks.take_archive(connection)
 
 
 def give_lock_back(connection: Connection) -> None:
     """Give the lock of who archives back, before the session ends."""
-    connection.execute(select(func.pg_advisory_unlock(LOCK_CLASS, ARCHIVE)))
+    connection.execute(select(func.pg_advisory_unlock(locks.LOCK_CLASS, locks.ARCHIVE)))
 
 
 def first_missing(connection: Connection) -> int:

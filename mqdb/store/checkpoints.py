@@ -18,7 +18,7 @@ class Checkpoint(NamedTuple):
 
 def newest(connection: Connection) -> dict[str, Checkpoint]:
     """The newest checkpoint of each service. Uses checkpoint_pkey."""
-    services = select(func.unnest(["dispatch", "index"]).label("service")).subquery("services")
+    services = select(func.unnest(["dispatch", "index", "lane"]).label("service")).subquery("services")
     last = (
         select(checkpoint.c.service, checkpoint.c.seq, checkpoint.c.segment, checkpoint.c.done_pos)
         .where(checkpoint.c.service == services.c.service)

@@ -3,11 +3,12 @@
 A row is written by whoever asks; NOTIFY tells the client, which looks for what it has not answered yet.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Interval, delete, func, insert, literal, select, update
+from sqlalchemy import BigInteger, Connection, Interval, all_, delete, func, insert, literal, select, update
+from sqlalchemy.dialects.postgresql import ARRAY
 
 from mqdb.store.clients import CHANNEL
 from mqdb.store.tables import client_request
@@ -37,18 +38,21 @@ def find(connection: Connection, request_id: int) -> ClientRequest | None:
     return None if row is None else ClientRequest(*row)
 
 
-def open_of(connection: Connection, client_id: str, group: str, patience: timedelta) -> list[ClientRequest]:
-    """What a client was asked about its consumer of that group, and somebody still waits for: `patience` at most.
+def open_of(
+    connection: Connection, client_id: str, group: str, patience: timedelta, besides: Collection[int], limit: int
+) -> list[ClientRequest]:
+    """The oldest requests about a client's consumer of that group, `besides` some, for which somebody still waits.
 
-    Uses client_request_open.
+    Nobody waits for longer than `patience`. Uses client_request_open.
     """
     rows = _requests().where(
         client_request.c.client_id == client_id,
         client_request.c.answered_at.is_(None),
         client_request.c.created_at > func.mqdb.now() - literal(patience, Interval()),
         client_request.c.arguments["group"].astext == group,
+        client_request.c.request_id != all_(literal(list(besides), ARRAY(BigInteger))),
     )
-    return [ClientRequest(*row) for row in connection.execute(rows.order_by(client_request.c.request_id))]
+    return [ClientRequest(*row) for row in connection.execute(rows.order_by(client_request.c.request_id).limit(limit))]
 
 
 def answer(connection: Connection, request_id: int, given: Mapping[str, Any]) -> bool:

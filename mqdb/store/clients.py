@@ -10,21 +10,15 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from sqlalchemy import (
-    BigInteger,
     Connection,
-    Integer,
     Interval,
-    Select,
     and_,
-    cast,
-    column,
     delete,
     exists,
     func,
     literal,
     or_,
     select,
-    table,
     update,
 )
 from sqlalchemy.dialects.postgresql import insert
@@ -119,7 +113,7 @@ def live_models(connection: Connection, group: str, but: str) -> dict[str, Messa
             client.c.group_name == group,
             client.c.kind == ClientKind.CONSUMER,
             client.c.client_id != but,
-            locks.presence_key(client.c.client_id).in_(_held_keys()),
+            locks.presence_key(client.c.client_id).in_(locks.held_keys()),
         )
     )
     return {row.client_id: MessageModel(row.message_model) for row in rows}
@@ -127,7 +121,7 @@ def live_models(connection: Connection, group: str, but: str) -> dict[str, Messa
 
 def is_live(connection: Connection, client_id: str) -> bool:
     """Whether a client of that id is registered, and its connection is open."""
-    its_rows = client.c.client_id == client_id, locks.presence_key(client.c.client_id).in_(_held_keys())
+    its_rows = client.c.client_id == client_id, locks.presence_key(client.c.client_id).in_(locks.held_keys())
     return bool(connection.scalar(select(exists().where(*its_rows))))
 
 
@@ -140,7 +134,7 @@ def live_checkers(connection: Connection, groups: Sequence[str]) -> dict[str, li
         client.c.group_name.in_(groups),
         client.c.kind == ClientKind.PRODUCER,
         client.c.checks_transactions,
-        locks.presence_key(client.c.client_id).in_(_held_keys()),
+        locks.presence_key(client.c.client_id).in_(locks.held_keys()),
     )
     found: dict[str, list[str]] = {}
     for group, client_id in connection.execute(asked.order_by(client.c.group_name, client.c.client_id)):
@@ -157,7 +151,7 @@ def count_consumers(connection: Connection) -> int:
 def reap(connection: Connection, expiry: timedelta) -> list[str]:
     """Remove clients that are silent for longer than `expiry` or whose presence lock is gone; returns their groups."""
     is_silent = client.c.heartbeat_at < func.mqdb.now() - literal(expiry, Interval())
-    is_gone = locks.presence_key(client.c.client_id).not_in(_held_keys())
+    is_gone = locks.presence_key(client.c.client_id).not_in(locks.held_keys())
     dead = connection.execute(
         delete(client).where(or_(is_silent, is_gone)).returning(client.c.client_id, client.c.group_name, client.c.kind)
     ).all()
@@ -174,20 +168,3 @@ def reap(connection: Connection, expiry: timedelta) -> list[str]:
 def notify_group(connection: Connection, group: str) -> None:
     """Tell all clients that the members of a group or their queues have changed, when the transaction commits."""
     connection.execute(select(func.pg_notify(CHANNEL, f"m:{group}")))
-
-
-_pg_locks = table(
-    "pg_locks",
-    *(column(name) for name in ("locktype", "database", "classid", "objid", "objsubid", "granted")),
-    schema="pg_catalog",
-)
-_pg_database = table("pg_database", column("oid"), column("datname"), schema="pg_catalog")
-
-
-def _held_keys() -> Select[tuple[int]]:
-    """The one-number advisory locks held in this database. PostgreSQL: pg_locks splits the number in two."""
-    here = select(_pg_database.c.oid).where(_pg_database.c.datname == func.current_database()).scalar_subquery()
-    high, low = (cast(half, BigInteger) for half in (_pg_locks.c.classid, _pg_locks.c.objid))
-    return select(high.bitwise_lshift(literal(32, Integer)).bitwise_or(low)).where(
-        _pg_locks.c.locktype == "advisory", _pg_locks.c.objsubid == 1, _pg_locks.c.granted, _pg_locks.c.database == here
-    )

@@ -149,6 +149,24 @@ def record_of(wanted: FromClause, *columns: ColumnElement[Any]) -> LateralFromCl
     )
 
 
+#: Of records that one transaction copies inside the database, but for a single one.
+MAX_COPIED_BYTES: Final = 16 * 2**20
+
+#: So few records are copied unmeasured.
+UNMEASURED_RECORDS: Final = 16
+
+
+def copied_bytes(record: FromClause) -> ColumnElement[int]:
+    """How much a copy of a record, or of a row of `timer`, takes, about; 0 for none. Reads no body."""
+    size = func.octet_length(record.c.body) + func.pg_column_size(record.c.properties)
+    return cast(func.coalesce(size, literal_column("0")), BigInteger)
+
+
+def fits(size: ColumnElement[int], *order: ColumnElement[Any]) -> ColumnElement[bool]:
+    """Whether those before a record in an order leave room for it in one transaction; always so for the first."""
+    return func.sum(size).over(order_by=order) - size < literal_column(str(MAX_COPIED_BYTES))
+
+
 def append(connection: "psycopg.Connection[Any]", records: Sequence[Record]) -> list[int]:
     """The positions of the records, in their order. One statement: all are stored, or none.
 

@@ -31,7 +31,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from mqdb.selector import Selector
 from mqdb.selector.subscription import MessageFilter
 from mqdb.selector.tags import TagExpression
-from mqdb.store.engine import NumberedStatement, driver, numbered
+from mqdb.store.engine import NumberedStatement, numbered, raw_cursor
 from mqdb.store.retry_filter import RetryFilter
 from mqdb.store.tables import checkpoint, commit_log, consume_queue, queue
 
@@ -228,7 +228,7 @@ def explain(connection: Connection, parameters: Mapping[str, Any], message_filte
     statement = statement_of(message_filter)
     text = b"EXPLAIN (ANALYZE, BUFFERS) " + statement.text
     values = _values(statement, parameters, message_filter)
-    cursor = psycopg.RawCursor(driver(connection))
+    cursor = raw_cursor(connection)
     return [line for (line,) in cursor.execute(text, values, prepare=False)]
 
 
@@ -249,7 +249,7 @@ def _cursor(connection: Connection) -> "psycopg.RawCursor[tuple[Any, ...]]":
     """The cursor for pulls on a connection, made once: it takes 25 µs to make, a sixth of a pull of 32."""
     cursor: psycopg.RawCursor[tuple[Any, ...]] | None = connection.info.get(_CURSOR)
     if cursor is None:
-        cursor = connection.info[_CURSOR] = psycopg.RawCursor(driver(connection))
+        cursor = connection.info[_CURSOR] = raw_cursor(connection)
         cursor.format = Format.BINARY
         for type_name in ("uuid", "jsonb"):
             cursor.adapters.register_loader(type_name, ByteaBinaryLoader)

@@ -33,10 +33,10 @@ from sqlalchemy.sql import FromClause
 from sqlalchemy.types import TypeEngine
 
 from mqdb.store import locks
-from mqdb.store.commit_log import KEPT, cl, record_of
+from mqdb.store.commit_log import KEPT, cl, copied_bytes, fits, record_of
 from mqdb.store.consume_queue import ZERO
-from mqdb.store.engine import driver, text_of
-from mqdb.store.real_queue import aim_of, target_of
+from mqdb.store.engine import Timed, driver, run_timed, text_of
+from mqdb.store.real_queue import aim_of, is_readable, target_of
 from mqdb.store.tables import commit_log, consume_queue, delay_offset, subscription_group
 from mqdb.topic import RETRY_PREFIX
 
@@ -75,6 +75,8 @@ class Stray(NamedTuple):
     log_pos: int
     has_record: bool
     real_topic: str | None
+    is_readable: bool
+    """It says a queue that messages may be sent to."""
     has_group: bool
     """It is a retry of a group that is there still, and lacks no more than the topic."""
 
@@ -172,6 +174,15 @@ def take_text() -> str:
 
 
 @cache
+def fitting_text() -> str:
+    entry = _entries()
+    record = record_of(entry, cl.c.body, cl.c.properties)
+    is_fitting = fits(copied_bytes(record), entry.c.ordinal, entry.c.queue_offset).label("is_fitting")
+    measured = select(is_fitting).select_from(entry.outerjoin(record, true())).subquery("measured")
+    return text_of(select(func.count()).select_from(measured).where(measured.c.is_fitting))
+
+
+@cache
 def strays_text() -> str:
     entry = _entries()
     record = record_of(entry, cl.c.log_pos, *aim_of(cl))
@@ -180,6 +191,7 @@ def strays_text() -> str:
         *(entry.c[name] for name in ("level", "queue_key", "queue_offset", "log_pos")),
         record.c.log_pos.is_not(None),
         record.c.real_topic,
+        func.coalesce(is_readable(record), literal_column("false")),
         exists().where(_is_group_of(record), subscription_group.c.created_pos < entry.c.log_pos),
     )
     sources = entry.outerjoin(record, true()).outerjoin(target, true())
@@ -199,15 +211,22 @@ def held_text() -> str:
 
 def begin(connection: Connection) -> bool:
     """Be the one who takes steps, until the end of the transaction, which is durable; False while another is."""
-    return locks.take_durably(connection, locks.DELAY)
+    return locks.take_durably(connection, "delay")
 
 
-def take(connection: Connection, steps: Sequence[Step], window: Window) -> int:
-    """Take the steps: copy their messages to the queues that they are for; returns how many have one.
+def count_fitting(connection: Connection, steps: Sequence[Step], window: Window) -> int:
+    """How many messages of the steps, in their order, one transaction may copy."""
+    row = driver(connection).execute(fitting_text(), _parameters(steps, window)).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def take(connection: Connection, steps: Sequence[Step], window: Window) -> Timed:
+    """Take the steps: copy their messages to the queues that they are for; its rows are those that have one.
 
     Raises psycopg's UniqueViolation when somebody else has taken one of the steps.
     """
-    return driver(connection).execute(take_text(), _parameters(steps, window)).rowcount
+    return run_timed(connection, take_text(), _parameters(steps, window))
 
 
 def find_strays(connection: Connection, steps: Sequence[Step], window: Window) -> list[Stray]:
@@ -222,7 +241,12 @@ def find_gaps(connection: Connection, steps: Sequence[Step], window: Window) -> 
     for step in steps:
         offsets = range(step.first_offset, step.past_offset)
         if (gap := next((offset for offset in offsets if (step.level, offset) not in held), None)) is not None:
-            gaps.append(Stray(step.level, step.queue_key, gap, 0, has_record=False, real_topic=None, has_group=False))
+            gaps.append(
+                Stray(
+                    step.level, step.queue_key, gap, 0,
+                    has_record=False, real_topic=None, is_readable=False, has_group=False,
+                )
+            )  # fmt: skip
     return gaps
 
 

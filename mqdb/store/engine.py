@@ -8,8 +8,9 @@ execution, which is more than the statement itself takes.
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import psycopg
 import sqlalchemy
@@ -29,6 +30,7 @@ from mqdb.dsn import SHAPE, redact
 from mqdb.errors import (
     AuthenticationFailed,
     BrokerUnavailable,
+    DatabaseMissing,
     MessageIllegal,
     MqdbError,
     NotSupported,
@@ -52,10 +54,17 @@ _CONNECT_DEFAULTS = {
 }
 
 #: A custom plan over hundreds of partitions takes longer to make than to run; dispatch refuses another isolation; the
-#: driver reads no times in another style.
+#: driver reads no times in another style. Names of mqdb are written in full: with this search_path, no function in
+#: another schema is called in place of PostgreSQL's own.
 _SESSION_SETTINGS = (
     "-c plan_cache_mode=force_generic_plan -c jit=off"
-    " -c default_transaction_isolation=read\\ committed -c DateStyle=ISO"
+    " -c default_transaction_isolation=read\\ committed -c DateStyle=ISO -c search_path=pg_catalog"
+)
+
+#: Time-outs that somebody has given the role or the database would end statements that mqdb bounds by rows, and each
+#: next try again. Those that a DSN names hold.
+_NO_TIMEOUTS = (
+    "-c statement_timeout=0 -c lock_timeout=0 -c idle_in_transaction_session_timeout=0 -c idle_session_timeout=0"
 )
 
 _DIALECT = PGDialect_psycopg()  # type: ignore[no-untyped-call]
@@ -79,7 +88,8 @@ def create_engine(
 
     A function that needs a transaction opens one with `transaction`. With `prepared=False` the driver prepares no
     statement and makes no session settings: behind a pooler such as PgBouncer (MQDB_POOL_DSN), and where one
-    text holds several statements. `indexes_only` is for clients, none of whose statements has to read a whole table.
+    text holds several statements. Transactions are READ COMMITTED all the same, those of single statements too.
+    `indexes_only` is for clients, none of whose statements has to read a whole table.
     What the DSN says about the way there holds, and so do its `options`, but for what mqdb relies on.
     Raises SettingInvalid for a DSN that is none.
     """
@@ -92,7 +102,7 @@ def create_engine(
     else:
         ours = _SESSION_SETTINGS + (_INDEXES_ONLY if indexes_only else "")
         # Of two settings of one name the last one counts.
-        arguments |= {"prepare_threshold": 0, "options": f"{given.get('options', '')} {ours}".strip()}
+        arguments |= {"prepare_threshold": 0, "options": f"{_NO_TIMEOUTS} {given.get('options', '')} {ours}"}
     engine = sqlalchemy.create_engine(
         "postgresql+psycopg://",
         # The DSN as libpq reads it: with several hosts and target_session_attrs too.
@@ -106,6 +116,8 @@ def create_engine(
         skip_autocommit_rollback=True,
     )
     event.listen(engine, "connect", _adapt)
+    if not prepared:
+        event.listen(engine, "connect", _read_committed)
     event.listen(engine, "checkout", _refuse_unusable)
     return engine
 
@@ -118,6 +130,31 @@ def _adapt(_connection: DBAPIConnection, entry: ConnectionPoolEntry) -> None:
     # Where no options were sent. PgBouncer gives its client the same style on each of its servers.
     if not (connection.info.parameter_status("DateStyle") or "ISO").startswith("ISO"):
         connection.execute("SET DateStyle TO ISO")
+
+
+def _read_committed(_connection: DBAPIConnection, entry: ConnectionPoolEntry) -> None:
+    """Have each transaction begin with its isolation level, as a pooler takes no options and keeps no settings."""
+    connection = entry.driver_connection
+    assert isinstance(connection, psycopg.Connection)
+    connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+    default = connection.execute("SHOW default_transaction_isolation").fetchone()
+    if default != ("read committed",):
+        connection.cursor_factory = _TransactionalCursor
+
+
+class _TransactionalCursor(psycopg.Cursor[Any]):
+    """A cursor that runs each statement of its own in a transaction: three round trips in place of one."""
+
+    def execute(self, *arguments: Any, **options: Any) -> Self:
+        connection = self.connection
+        if connection.autocommit and connection.info.transaction_status is TransactionStatus.IDLE:
+            with connection.transaction():
+                return super().execute(*arguments, **options)
+        return super().execute(*arguments, **options)
+
+
+class _TransactionalRawCursor(_TransactionalCursor, psycopg.RawCursor[Any]):
+    pass
 
 
 def _refuse_unusable(_connection: DBAPIConnection, entry: ConnectionPoolEntry, _proxy: PoolProxiedConnection) -> None:
@@ -133,6 +170,12 @@ def driver(connection: Connection) -> "psycopg.Connection[tuple[Any, ...]]":
     below = connection.connection.driver_connection
     assert isinstance(below, psycopg.Connection)
     return below
+
+
+def raw_cursor(connection: Connection) -> "psycopg.RawCursor[tuple[Any, ...]]":
+    """A cursor for a `NumberedStatement`."""
+    below = driver(connection)
+    return (_TransactionalRawCursor if below.cursor_factory is _TransactionalCursor else psycopg.RawCursor)(below)
 
 
 def is_idle(connection: Connection) -> bool:
@@ -156,12 +199,34 @@ def target_of(way: Connection | Engine) -> str:
 def _parts(dsn: str) -> dict[str, Any]:
     try:
         return conninfo_to_dict(dsn)
-    except psycopg.ProgrammingError as error:
-        raise SettingInvalid("dsn", redact(dsn), "argument", f"write {SHAPE}") from error
+    except (psycopg.ProgrammingError, UnicodeError):
+        # Not chained: libpq quotes what it dislikes, which may be a part of the password.
+        raise SettingInvalid("dsn", redact(dsn), "argument", f"write {SHAPE}") from None
 
 
 def _target(parts: Mapping[str, Any]) -> str:
     return f"{parts.get('host', 'localhost')}:{parts.get('port', 5432)}/{parts.get('dbname', '')}"
+
+
+class Timed(NamedTuple):
+    """The cursor of a statement that was run, and how long the server took for it, without the way there and back."""
+
+    cursor: "psycopg.Cursor[tuple[Any, ...]]"
+    took: timedelta
+
+
+def run_timed(connection: Connection, text: str, values: Mapping[str, Any]) -> Timed:
+    """Run a statement and have the server look at its clock before and after; one round trip."""
+    below = driver(connection)
+    with below.pipeline():
+        begun = below.execute(_CLOCK)
+        cursor = below.execute(text, values)
+        ended = below.execute(_CLOCK)
+    [(at_first,)], [(at_last,)] = begun.fetchall(), ended.fetchall()
+    return Timed(cursor, at_last - at_first)
+
+
+_CLOCK: Final = "SELECT clock_timestamp()"
 
 
 def text_of(statement: ClauseElement) -> str:
@@ -189,11 +254,6 @@ def numbered(statement: ClauseElement) -> NumberedStatement:
     return NumberedStatement(compiled.string.encode(), tuple(compiled.positiontup), literals)
 
 
-def dsn_of(engine: Engine) -> str:
-    """The DSN of an engine as libpq reads it, password included."""
-    return engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
-
-
 @contextmanager
 def translated(target: str) -> Iterator[None]:
     """Turns errors of the driver into those of `mqdb.errors`, the driver's own in `__cause__`.
@@ -207,6 +267,9 @@ def translated(target: str) -> Iterator[None]:
     except psycopg.Error as error:
         raise translate(error, target) from error
 
+
+#: libpq tells no SQLSTATE of a connection that was refused, only the sentence.
+_MISSING_DATABASE: Final = re.compile(r'FATAL:  database ".*" does not exist')
 
 #: In place of one: the driver has refused a value, and the server was not asked.
 NO_SQLSTATE: Final = "-----"
@@ -226,6 +289,8 @@ def translate(error: BaseException, target: str) -> MqdbError:
         return AuthenticationFailed(target, reason)
     if isinstance(error, pg.InvalidSchemaName | pg.UndefinedTable | pg.UndefinedFunction) and "mqdb." in reason:
         return SchemaMissing(target)
+    if isinstance(error, pg.InvalidCatalogName) or (not sqlstate and _MISSING_DATABASE.search(reason)):
+        return DatabaseMissing(target, reason)
     if sqlstate.startswith(("08", "57P", "25P03")) or (not sqlstate and isinstance(error, psycopg.OperationalError)):
         return BrokerUnavailable(target, reason)
     return StorageRefused(sqlstate or NO_SQLSTATE, reason)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, ColumnElement, Integer, ScalarSelect, cast, func, select
+from sqlalchemy import BigInteger, ColumnElement, Integer, ScalarSelect, and_, cast, func, select
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.sql.selectable import TableValuedAlias
 from sqlalchemy.types import TypeEngine
@@ -27,6 +27,15 @@ def group_id(group: str | ColumnElement[str]) -> ScalarSelect[int]:
 def array_of(queue_keys: Sequence[int]) -> ColumnElement[Any]:
     """Keys of queues, for `= ANY`."""
     return cast(list(queue_keys), ARRAY(Integer))
+
+
+def is_ahead(time: ColumnElement[Any], length: ColumnElement[Any]) -> ColumnElement[bool]:
+    """Whether a time that somebody set `length` ahead has not passed.
+
+    One that lies further ahead than its length was set before the clock was put back, and is not believed.
+    """
+    now = func.mqdb.now()
+    return and_(time > now, time <= now + length)
 
 
 def given(types: Mapping[str, TypeEngine[Any]], rows: Iterable[Sequence[object]]) -> TableValuedAlias:

@@ -28,7 +28,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.types import TypeEngine
 
-from mqdb.store.fragments import array_of, given, group_id
+from mqdb.store.fragments import array_of, given, group_id, is_ahead
 from mqdb.store.offset_commits import effective_offset
 from mqdb.store.tables import client, consumer_offset, offset_commit, queue, queue_lock, subscription_group
 
@@ -144,7 +144,7 @@ def _is_taken(group: str) -> ColumnElement[bool]:
     is_owned = exists().where(
         client.c.client_id == _stored.owner, client.c.group_name == group, client.c.kind == "CONSUMER"
     )
-    is_locked = exists().where(_is_lock_of_row(), queue_lock.c.expires_at > func.mqdb.now())
+    is_locked = exists().where(_is_lock_of_row(), is_ahead(queue_lock.c.expires_at, queue_lock.c.expiry))
     return or_(is_owned, is_locked)
 
 

@@ -33,13 +33,13 @@ from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.dialects.postgresql import UUID as PgUUID
 
 from mqdb.message import MessageQueue, ReceivedMessage
-from mqdb.property import Property
-from mqdb.store import clients, half_messages, locks
+from mqdb.store import clients, half_messages
 from mqdb.store.commit_log import cl, record_of
 from mqdb.store.consume_queue import ONE
 from mqdb.store.engine import driver, text_of
 from mqdb.store.fragments import given
 from mqdb.store.half_messages import half_queue
+from mqdb.store.real_queue import aim_of, is_readable
 from mqdb.store.tables import checkpoint, consume_queue, half_message, half_step, queue
 from mqdb.transaction import CHECK_TIMES
 
@@ -72,6 +72,8 @@ class NewHalf(NamedTuple):
     topic: str
     stored_at: datetime
     check_at: datetime
+    check_wait: timedelta
+    """How far `check_at` lies ahead."""
 
 
 class DueHalf(NamedTuple):
@@ -96,7 +98,7 @@ class Check(NamedTuple):
 
 def begin(connection: Connection) -> bool:
     """Be the one who checks until the end of the transaction; False while another session is."""
-    return bool(connection.scalar(select(func.pg_try_advisory_xact_lock(locks.LOCK_CLASS, locks.TRANSACTION))))
+    return bool(connection.scalar(select(func.mqdb.try_lock("transaction"))))
 
 
 # -- looking through --------------------------------------------------------------------------
@@ -166,8 +168,19 @@ def take_from_the_dead(connection: Connection) -> int:
     freed = (
         update(half_message)
         .where(hm.producer_group == gone.c.producer_group, hm.check_client == gone.c.check_client)
-        .values(check_client=None, check_at=func.mqdb.now())
+        .values(check_client=None, **_from_now(timedelta(0)))
     )
+    return connection.execute(freed).rowcount
+
+
+def take_from_ahead(connection: Connection, longest: timedelta) -> int:
+    """Have what was to wait by a clock that was ahead, and was put right, be due at once; returns how much that was.
+
+    Looks only at what waits for longer than that: mostly what is immune. Uses half_message_check_at.
+    """
+    now = select(func.mqdb.now()).scalar_subquery()
+    is_far = hm.check_at > now + literal(longest, Interval()), hm.check_at > now + hm.check_wait
+    freed = update(half_message).where(half_messages.PREPARED, *is_far).values(_from_now(timedelta(0)))
     return connection.execute(freed).rowcount
 
 
@@ -191,17 +204,22 @@ def ask(connection: Connection, client_of: Sequence[tuple[int, str]], interval: 
     """
     asked = given({"log_pos": BigInteger(), "check_client": Text()}, client_of)
     changed = update(half_message).where(hm.log_pos == asked.c.log_pos)
-    next_time = func.mqdb.now() + literal(interval, Interval())
-    values = {"check_client": asked.c.check_client, "check_times": hm.check_times + 1, "check_at": next_time}
-    connection.execute(changed.values(values))
+    values = {"check_client": asked.c.check_client, "check_times": hm.check_times + 1}
+    connection.execute(changed.values(values | _from_now(interval)))
     for client_id in sorted({client_id for _, client_id in client_of}):
         connection.execute(select(func.pg_notify(clients.CHANNEL, f"c:{client_id}")))
 
 
 def postpone(connection: Connection, positions: Sequence[int], interval: timedelta) -> None:
     """There is nobody to ask: look again after the interval. This is no check, and does not count as one."""
-    later = {"check_client": None, "check_at": func.mqdb.now() + literal(interval, Interval())}
-    connection.execute(update(half_message).where(hm.log_pos.in_(positions)).values(later))
+    later = update(half_message).where(hm.log_pos.in_(positions))
+    connection.execute(later.values(check_client=None, **_from_now(interval)))
+
+
+def _from_now(wait: timedelta) -> dict[str, ColumnElement[Any]]:
+    """When something is due that waits so long."""
+    length = literal(wait, Interval())
+    return {"check_at": func.mqdb.now() + length, "check_wait": length}
 
 
 def forget_question(connection: Connection, log_pos: int, client_id: str) -> None:
@@ -226,14 +244,18 @@ def checks_text() -> str:
     wanted = func.unnest(positions).table_valued("log_pos").render_derived("wanted")
     half = select(half_message).where(hm.log_pos == wanted.c.log_pos).limit(ONE).lateral("half")
     names = ("msg_id", "tags", "keys", "properties", "body", "born_host", "flag", "sys_flag", "born_time", "store_time")
-    record = record_of(wanted, *(cl.c[name] for name in names))
-    columns = [half.c[name] for name in ("log_pos", "check_times", "queue_offset")] + [
-        cast(record.c.msg_id, PgUUID()),
-        *(record.c[name] for name in names[1:8]),
-        *(_microseconds(record.c[name]).label(name) for name in names[8:]),
-    ]
+    record = record_of(wanted, *(cl.c[name] for name in names), *aim_of(cl))
+    columns = (
+        [record.c.real_topic, record.c.real_queue_id]
+        + [half.c[name] for name in ("log_pos", "check_times", "queue_offset")]
+        + [
+            cast(record.c.msg_id, PgUUID()),
+            *(record.c[name] for name in names[1:8]),
+            *(_microseconds(record.c[name]).label(name) for name in names[8:]),
+        ]
+    )
     sources = wanted.join(half, true()).join(record, true())
-    return text_of(select(*columns).select_from(sources).order_by(half.c.check_at))
+    return text_of(select(*columns).select_from(sources).where(is_readable(record)).order_by(half.c.check_at))
 
 
 def find(connection: Connection, broker_name: str, client_id: str, group: str, limit: int) -> list[Check]:
@@ -252,6 +274,8 @@ def find(connection: Connection, broker_name: str, client_id: str, group: str, l
 
 def _check(broker_name: str, row: Sequence[Any]) -> Check:
     (
+        real_topic,
+        real_queue_id,
         log_pos,
         check_times,
         queue_offset,
@@ -268,7 +292,7 @@ def _check(broker_name: str, row: Sequence[Any]) -> Check:
     ) = row
     properties = {**properties, CHECK_TIMES: str(check_times)}
     # As its consumers will see it. Source: AbstractTransactionalMessageCheckListener.sendCheckMessage.
-    where = MessageQueue(properties[Property.REAL_TOPIC], broker_name, int(properties[Property.REAL_QID]))
+    where = MessageQueue(real_topic, broker_name, real_queue_id)
     message = ReceivedMessage(
         where, queue_offset, log_pos, msg_id, tags, keys, properties, body, born, stored, born_host, 0, flag, sys_flag,
         min_offset=0, max_offset=0,

@@ -7,7 +7,7 @@ again, however late, finds that it is too late. RocketMQ: TransactionalMessageBr
 """
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cache
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -20,6 +20,7 @@ from sqlalchemy import (
     Integer,
     ScalarSelect,
     Text,
+    and_,
     bindparam,
     case,
     cast,
@@ -42,6 +43,7 @@ from mqdb.store import message_index
 from mqdb.store.commit_log import KEPT, cl, record_of
 from mqdb.store.consume_queue import ZERO
 from mqdb.store.engine import driver, text_of
+from mqdb.store.real_queue import BROKERS_OWN, aim_of, is_readable, real_queue_id
 from mqdb.store.tables import broker, commit_log, half_message, queue, segment, topic
 from mqdb.topic import HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC
 from mqdb.transaction import (
@@ -68,6 +70,8 @@ class HalfRecord(NamedTuple):
     now: datetime
     immunity: str | None
     """The text of CHECK_IMMUNITY_TIME_IN_SECONDS."""
+    is_readable: bool
+    """It says its group, and a queue that messages may be sent to."""
     state: HalfState | None
     """Of its row; None where it has none."""
 
@@ -98,7 +102,7 @@ def _queue_of(topic_name: ColumnElement[str], queue_id: ColumnElement[int]) -> S
     # A sub-select in a sub-select, for the indexes; joined, the few queues that there are at first may be read all.
     its_queue = select(queue.c.queue_key).where(
         queue.c.topic_id == of_topic(topic.c.topic_id),
-        queue.c.queue_id == func.greatest(queue_id, ZERO) % of_topic(topic.c.read_queue_nums),
+        queue.c.queue_id == queue_id % of_topic(topic.c.read_queue_nums),
     )
     return its_queue.correlate_except(queue).scalar_subquery()
 
@@ -123,13 +127,17 @@ def find_text() -> str:
     record = record_of(
         wanted,
         *(cl.c[name] for name in ("log_pos", "queue_key", "msg_id", "store_time")),
-        _property(Property.PGROUP).label("producer_group"),
-        _property(Property.REAL_TOPIC).label("topic"),
+        func.coalesce(_property(Property.PGROUP), _constant("")).label("producer_group"),
+        func.coalesce(_property(Property.REAL_TOPIC), _constant("")).label("topic"),
         _property(CHECK_IMMUNITY_TIME).label("immunity"),
+        *aim_of(cl),
     )
+    can_be_read = and_(record.c.producer_group != _constant(""), is_readable(record))
     state = select(hm.state).where(hm.log_pos == wanted.c.log_pos).scalar_subquery()
     columns = (record.c[name] for name in ("log_pos", "msg_id", "producer_group", "topic", "store_time"))
-    rows = select(*columns, func.mqdb.now(), record.c.immunity, state).select_from(wanted.join(record, true()))
+    rows = select(*columns, func.mqdb.now(), record.c.immunity, can_be_read, state).select_from(
+        wanted.join(record, true())
+    )
     return text_of(rows.where(record.c.queue_key == half_queue()).order_by(wanted.c.ordinal))
 
 
@@ -181,7 +189,7 @@ def end_text(event: HalfEvent) -> str:
         cl.c.properties,
         _property(Property.PGROUP).label("producer_group"),
         _property(Property.REAL_TOPIC).label("topic"),
-        cast(_property(Property.REAL_QID), Integer).label("queue_id"),
+        real_queue_id(cl.c.properties).label("queue_id"),
     )
     is_meant = (
         record.c.queue_key == half_queue(),
@@ -234,7 +242,7 @@ def _copy(event: HalfEvent, half: CTE, ended: CTE) -> CTE:
         "properties": case((ended.c.check_times > ZERO, half.c.properties.concat(asked)), else_=half.c.properties),
         "tags_code": func.mqdb.tag_code(half.c.tags),
         "queue_key": (
-            _queue_of(half.c.topic, half.c.queue_id)
+            _queue_of(case((half.c.topic.not_in(BROKERS_OWN), half.c.topic)), half.c.queue_id)
             if is_commit
             else _queue_of(_constant(TRANS_CHECK_MAX_TIME_TOPIC), ZERO)
         ),
@@ -274,7 +282,8 @@ def resume(connection: Connection, log_pos: int) -> bool:
     """
     event = HalfEvent.RESUME
     now = func.mqdb.now()
-    values = {"state": target_of(event), "check_times": 0, "stored_at": now, "check_at": now, "ended_at": None}
+    at_once = {"check_at": now, "check_wait": timedelta(0)}
+    values = {"state": target_of(event), "check_times": 0, "stored_at": now, "ended_at": None} | at_once
     discarded = hm.log_pos == log_pos, hm.state == source_of(event)
     return connection.execute(update(half_message).where(*discarded).values(values)).rowcount == 1
 

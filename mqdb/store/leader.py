@@ -1,44 +1,72 @@
-"""The leader lease: who runs the services, and until when it has promised to be alive.
+"""The leader: who runs the services, which backend it has, and until when it has promised to be alive.
 
-The advisory lock (LOCK_CLASS, LEADER) elects: PostgreSQL frees it the moment the leader's connection ends. The
-lease stands behind it for a leader that hangs with its connection open: when it has run out, a challenger ends
-the backend that holds the lock. The lease never elects by itself, so there is no moment with two holders.
+One row for each set of services. A candidate may take the row if its backend is gone, if the leader has resigned, or if
+the leader has not renewed its promise for the time of a lease, counted by the candidate's own monotonic clock: the
+server's may be set. Who takes it raises the epoch, so of two candidates one succeeds. There is no lock that somebody
+without rights on the table could hold.
 """
 
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
-from sqlalchemy import Boolean, ColumnElement, Connection, case, column, func, literal, select, table, update
+from sqlalchemy import (
+    Boolean,
+    ColumnElement,
+    Connection,
+    Interval,
+    column,
+    exists,
+    func,
+    literal,
+    or_,
+    select,
+    table,
+    update,
+)
 from sqlalchemy.dialects.postgresql import insert
 
-from mqdb.store.locks import LEADER, LOCK_CLASS
+from mqdb.store.fragments import is_ahead
 from mqdb.store.tables import leader
 
-_pg_locks = table("pg_locks", *map(column, ("locktype", "database", "classid", "objid", "objsubid", "granted", "pid")))
-_pg_database = table("pg_database", column("oid"), column("datname"))
+_activity = table("pg_stat_activity", *map(column, ("pid", "backend_start")), schema="pg_catalog")
+
+#: The pid of no backend: of a leader that has resigned.
+_NOBODY = 0
 
 
-def elect(connection: Connection, service_set: str, holder: str, lease: timedelta) -> int | None:
-    """Try to become the leader; the new epoch, None while another session holds the lock.
+class Incumbent(NamedTuple):
+    """The row of a leader. Each renewal changes `expires_at`, each election the epoch."""
 
-    Lock and lease are one statement. A process that is stopped between two would hold the lock without a lease
-    that could run out, and nobody would ever end it.
-    """
-    lock = select(func.pg_try_advisory_lock(LOCK_CLASS, LEADER).label("is_mine")).cte("lock")
-    mine = select(literal(service_set), literal(holder), literal(1), func.pg_backend_pid(), _until(lease)).where(
-        lock.c.is_mine
-    )
-    row = insert(leader).from_select(["service_set", "holder", "epoch", "backend_pid", "expires_at"], mine)
-    elected = row.on_conflict_do_update(
-        index_elements=[leader.c.service_set],
-        set_={
-            "holder": row.excluded.holder,
-            "epoch": leader.c.epoch + 1,
-            "backend_pid": row.excluded.backend_pid,
-            "expires_at": row.excluded.expires_at,
-        },
-    ).returning(leader.c.epoch)
-    epoch: int | None = connection.scalar(elected)
-    return epoch
+    epoch: int
+    expires_at: datetime
+    is_connected: bool
+    """Whether its backend is there."""
+
+
+def find(connection: Connection, service_set: str) -> Incumbent | None:
+    """The present leader, or the last one; None where there was none."""
+    columns = leader.c.epoch, leader.c.expires_at, _is_connected()
+    row = connection.execute(select(*columns).where(leader.c.service_set == service_set)).first()
+    return None if row is None else Incumbent(*row)
+
+
+def elect(
+    connection: Connection, service_set: str, holder: str, lease: timedelta, follows: Incumbent | None
+) -> int | None:
+    """Become the leader after `follows`; the new epoch, None if somebody else has done so since."""
+    values = {
+        "holder": holder,
+        "backend_pid": func.pg_backend_pid(),
+        "backend_start": _backend_start(),
+        "expires_at": _until(lease),
+        "lease": literal(lease, Interval()),
+    }
+    if follows is None:
+        first = insert(leader).values(service_set=service_set, epoch=1, **values)
+        return connection.execute(first.on_conflict_do_nothing().returning(leader.c.epoch)).scalar()
+    unchanged = leader.c.service_set == service_set, leader.c.epoch == follows.epoch
+    row = update(leader).where(*unchanged, leader.c.expires_at == follows.expires_at)
+    return connection.execute(row.values(epoch=leader.c.epoch + 1, **values).returning(leader.c.epoch)).scalar()
 
 
 def renew(connection: Connection, service_set: str, epoch: int, lease: timedelta) -> bool:
@@ -48,8 +76,9 @@ def renew(connection: Connection, service_set: str, epoch: int, lease: timedelta
 
 
 def resign(connection: Connection, service_set: str, epoch: int) -> None:
-    """Let the lease run out now, so that everybody sees that nobody leads."""
-    connection.execute(update(leader).where(_is_mine(service_set, epoch)).values(expires_at=func.mqdb.now()))
+    """Let everybody see that nobody leads."""
+    resigned = {"expires_at": func.mqdb.now(), "backend_pid": _NOBODY}
+    connection.execute(update(leader).where(_is_mine(service_set, epoch)).values(resigned))
 
 
 def is_held(connection: Connection, service_set: str, epoch: int) -> bool:
@@ -57,27 +86,31 @@ def is_held(connection: Connection, service_set: str, epoch: int) -> bool:
     return connection.execute(select(leader.c.epoch).where(_is_mine(service_set, epoch))).first() is not None
 
 
-def end_hung_leader(connection: Connection, service_set: str) -> bool:
-    """End the backend of a leader whose lease has run out while it holds the lock; whether there was one."""
-    # In the list of columns: among the conditions PostgreSQL is free to call it first, for every lock there is.
-    terminate = (
-        select(func.pg_terminate_backend(_pg_locks.c.pid, type_=Boolean))
-        .join(_pg_database, _pg_database.c.oid == _pg_locks.c.database)
-        .where(
-            _pg_database.c.datname == func.current_database(),
-            _pg_locks.c.locktype == "advisory",
-            _pg_locks.c.classid == LOCK_CLASS,
-            _pg_locks.c.objid == LEADER,
-            _pg_locks.c.objsubid == 2,  # a pair of numbers
-            _pg_locks.c.granted,
-            _pg_locks.c.pid == leader.c.backend_pid,
-        )
-        .correlate(leader)
-        .scalar_subquery()
-    )
-    # CASE: ten looks a second at all locks of the server would be dear, and one is needed only now.
-    ended = case((leader.c.expires_at < func.mqdb.now(), terminate), else_=False)
-    return bool(connection.scalar(select(ended).where(leader.c.service_set == service_set)))
+def is_attended() -> ColumnElement[bool]:
+    """Whether a leader of any services is connected, and its promise holds."""
+    return exists().where(is_ahead(leader.c.expires_at, leader.c.lease), _is_connected())
+
+
+def end_backend(connection: Connection, service_set: str, silent: Incumbent) -> bool:
+    """End the backend of a leader that has not renewed its promise; whether there was one.
+
+    A backend of that number that has begun at another time is somebody else's.
+    """
+    its_backend = _activity.c.pid == leader.c.backend_pid, _activity.c.backend_start == leader.c.backend_start
+    terminate = select(func.pg_terminate_backend(_activity.c.pid, type_=Boolean)).where(*its_backend)
+    unchanged = leader.c.epoch == silent.epoch, leader.c.expires_at == silent.expires_at
+    ended = select(terminate.correlate(leader).scalar_subquery())
+    return bool(connection.scalar(ended.where(leader.c.service_set == service_set, *unchanged)))
+
+
+def _is_connected() -> ColumnElement[bool]:
+    # Of sessions of other roles PostgreSQL tells the pid alone.
+    is_same = or_(_activity.c.backend_start == leader.c.backend_start, _activity.c.backend_start.is_(None))
+    return exists().where(_activity.c.pid == leader.c.backend_pid, is_same)
+
+
+def _backend_start() -> ColumnElement[datetime]:
+    return select(_activity.c.backend_start).where(_activity.c.pid == func.pg_backend_pid()).scalar_subquery()
 
 
 def _is_mine(service_set: str, epoch: int) -> ColumnElement[bool]:
@@ -90,4 +123,4 @@ def _is_mine(service_set: str, epoch: int) -> ColumnElement[bool]:
 
 
 def _until(lease: timedelta) -> ColumnElement[datetime]:
-    return func.mqdb.now() + literal(lease)
+    return func.mqdb.now() + literal(lease, Interval())

@@ -1,37 +1,52 @@
-"""The advisory locks of mqdb, all in one place, so that no two mean the same thing.
+"""The locks of mqdb, all in one place, so that no two mean the same thing.
 
-Locks of services are pairs (LOCK_CLASS, number); SQL writes the class as 1836147810. Dispatch and the key
-index take theirs in `mqdb.begin_batch`, as (LOCK_CLASS, hashtext(service)), for one transaction each.
-A redrive takes its own in `mqdb.dlq_redrive`, as (LOCK_CLASS, hashtext('redrive')).
-The presence of a client is a lock of a session on one 64-bit number, `presence_key` of its client id.
+Batches of services exclude each other by a lock on an empty table (`mqdb.try_lock`), which a role without rights on it
+cannot take. Advisory locks need no rights. So those that are left count only if a role of the broker holds them:
+the archive's, a pair (LOCK_CLASS, ARCHIVE), and the presence of a client, a lock of its session on one 64-bit number,
+`presence_key` of its client id.
 """
 
 from typing import Final
 
-from sqlalchemy import ColumnElement, Connection, bindparam, case, func, select
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Integer,
+    and_,
+    bindparam,
+    case,
+    cast,
+    column,
+    exists,
+    func,
+    literal,
+    select,
+    table,
+)
+from sqlalchemy.sql import Select
 
 LOCK_CLASS: Final = int.from_bytes(b"mqdb")
-
-#: Held by a transaction that migrates.
-MIGRATION: Final = 0
-
-#: Held by the session of the leader of the services.
-LEADER: Final = 1
-
-#: Held by a transaction that delivers delayed messages.
-DELAY: Final = 2
-
-#: Held by a transaction that delivers timers, or takes one back: SQL writes 3.
-TIMER: Final = 3
-
-#: Held by a transaction that looks after half messages.
-TRANSACTION: Final = 4
 
 #: Held by the session that archives segments.
 ARCHIVE: Final = 5
 
+_pg_locks = table(
+    "pg_locks",
+    *map(column, ("locktype", "database", "classid", "objid", "objsubid", "granted", "pid")),
+    schema="pg_catalog",
+)
+_pg_database = table("pg_database", column("oid"), column("datname"), schema="pg_catalog")
+_activity = table("pg_stat_activity", column("pid"), column("usesysid"), schema="pg_catalog")
 
-def take_durably(connection: Connection, number: int) -> bool:
+_here = select(_pg_database.c.oid).where(_pg_database.c.datname == func.current_database()).scalar_subquery()
+
+#: How pg_locks tells a pair of numbers from one number.
+_ONE_NUMBER: Final = 1
+_PAIR: Final = 2
+
+
+def take_durably(connection: Connection, service: str) -> bool:
     """Take a service's lock until the end of the transaction; False while another session has it.
 
     The transaction then commits durably, whatever the session has chosen: a step that is lost would be taken twice.
@@ -39,10 +54,38 @@ def take_durably(connection: Connection, number: int) -> bool:
     name = "synchronous_commit"
     is_lax = func.current_setting(name).in_(["off", "local", "remote_write"])
     durable = case((is_lax, func.set_config(name, "on", True)))
-    is_mine = func.pg_try_advisory_xact_lock(LOCK_CLASS, number)
-    return bool(connection.execute(select(is_mine, durable)).scalar_one())
+    return bool(connection.execute(select(func.mqdb.try_lock(service), durable)).scalar_one())
+
+
+def take_archive(connection: Connection) -> bool:
+    """Take the lock of the archive for this session; False while another session of the broker has it.
+
+    Somebody else who holds it is nobody's reason to wait: then this session works without it.
+    """
+    is_mine = func.pg_try_advisory_lock(LOCK_CLASS, ARCHIVE)
+    if connection.scalar(select(is_mine)):
+        return True
+    pair = _pg_locks.c.objsubid == _PAIR, _pg_locks.c.classid == LOCK_CLASS, _pg_locks.c.objid == ARCHIVE
+    return not connection.scalar(select(exists().where(_is_granted(), *pair, _is_of_the_broker(_pg_locks.c.pid))))
 
 
 def presence_key(client_id: ColumnElement[str] | str) -> ColumnElement[int]:
     """The number that stands for a client; two clients share one with a chance of 1 in 2^64."""
     return func.hashtextextended(func.concat("mqdb.client:", client_id), bindparam("presence_seed", 0))
+
+
+def held_keys() -> Select[tuple[int]]:
+    """The one-number advisory locks that roles of the broker hold in this database."""
+    high, low = (cast(half, BigInteger) for half in (_pg_locks.c.classid, _pg_locks.c.objid))
+    key = high.bitwise_lshift(literal(32, Integer)).bitwise_or(low)
+    return select(key).where(_is_granted(), _pg_locks.c.objsubid == _ONE_NUMBER, _is_of_the_broker(_pg_locks.c.pid))
+
+
+def _is_granted() -> ColumnElement[bool]:
+    return and_(_pg_locks.c.locktype == "advisory", _pg_locks.c.granted, _pg_locks.c.database == _here)
+
+
+def _is_of_the_broker(pid: ColumnElement[int]) -> ColumnElement[bool]:
+    """Whether the role of a backend may register clients. Every role sees the role of every backend."""
+    may_register = func.has_table_privilege(_activity.c.usesysid, "mqdb.client", "INSERT")
+    return exists().where(_activity.c.pid == pid, may_register)

@@ -36,14 +36,14 @@ _ids = cast(bindparam("unique_ids"), ARRAY(PgUUID()))
 _after_pos = cast(bindparam("after_pos"), BigInteger)
 
 #: Off for this statement, as in `mqdb.index_keys`: its plan may be made while partitions are empty, and is kept.
-PLANNER_SETTINGS: Final = ("enable_seqscan", "enable_bitmapscan", "enable_sort")
+PLANNER_SETTINGS: Final = ("enable_seqscan", "enable_bitmapscan", "enable_sort", "jit")
 
 
 def find_unique_ids() -> CompoundSelect[tuple[UUID, int, int]]:
     """msg_id, log_pos and queue_key of all records with one of the ids, in no order. Only such records count that lie
     above `after_pos`, a bound that saves reading what lies below.
 
-    Uses message_index_key and commit_log_pkey for what is indexed, and for the rest the rules of begin_batch_v1.sql:
+    Uses message_index_key and commit_log_pkey for what is indexed, and for the rest the rules of begin_batch.sql:
     the newest checkpoint of the index says that all records up to done_pos which were visible in `cur` are indexed,
     whether its round goes on or not. So what is not indexed lies above done_pos (commit_log_pkey), or is a straggler
     that cur did not see (commit_log_xid): of a younger transaction, or of one that was in progress then. In progress
@@ -143,7 +143,8 @@ _BIND_TO_INDEXES: Final = select(*(func.set_config(name, "off", True) for name i
 
 
 def find(connection: Connection, unique_ids: Sequence[UUID], after_pos: int) -> list[tuple[UUID, int, int]]:
-    """Rows as `find_unique_ids` describes them. Needs a transaction: it changes settings of the planner for it."""
+    """Rows as `find_unique_ids` describes them, each once. Needs a transaction: it changes planner settings for it."""
     connection.execute(_BIND_TO_INDEXES)
     rows = connection.execute(_FIND_UNIQUE_IDS, {"unique_ids": list(unique_ids), "after_pos": after_pos})
-    return [(row.msg_id, row.log_pos, row.queue_key) for row in rows]
+    # While the index takes the stragglers of a round batch by batch, those that it has count as not indexed, too.
+    return list(dict.fromkeys((row.msg_id, row.log_pos, row.queue_key) for row in rows))

@@ -19,6 +19,7 @@ from sqlalchemy import (
     Integer,
     Select,
     Text,
+    and_,
     cast,
     func,
     literal,
@@ -72,8 +73,11 @@ class Wanted(NamedTuple):
 def batches(connection: Connection) -> dict[int, list[Batch]]:
     """The batches of dispatch that are still known, by the segment that they wrote to."""
     is_dispatch = checkpoint.c.service == "dispatch"
-    # Only a migration and mqdb.adopt() write such a checkpoint: between equal snapshots dispatch has nothing to do.
-    is_begin = cast(checkpoint.c.prev, Text) == cast(checkpoint.c.cur, Text)
+    # Only a migration and mqdb.adopt() write such a checkpoint: between equal snapshots dispatch has nothing to do but
+    # stragglers.
+    is_begin = and_(
+        cast(checkpoint.c.prev, Text) == cast(checkpoint.c.cur, Text), checkpoint.c.stragglers_cur.is_(None)
+    )
     begin = select(func.coalesce(func.max(checkpoint.c.seq), -1)).where(is_dispatch, is_begin).scalar_subquery()
     xid = cast(literal_column("checkpoint.xmin"), Text)
     known = select(checkpoint.c.segment, xid, checkpoint.c.written_at).where(is_dispatch, checkpoint.c.seq > begin)

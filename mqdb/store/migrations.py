@@ -1,24 +1,40 @@
 """The schema and its versions: upgrade, where a database stands, the SQL for those who apply it by hand.
 
-Alembic takes longer to load than the rest of a client's store, and only who upgrades needs it: every client asks which
+Alembic takes longer to load than the rest of a client's store, and only an upgrade needs it: every client asks which
 revision is the newest, and the names of the scripts tell.
+
+A revision that is not released yet may still change. Its id ends in a fingerprint of all texts that make the schema, so
+that a database which was made from other texts is refused and not misread.
 """
 
+import hashlib
 import io
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from sqlalchemy import Connection, TableClause, column, func, select, table, update
+from sqlalchemy import Connection, Engine, TableClause, column, func, select, table, text, update
+from sqlalchemy.exc import DBAPIError
 
 import mqdb
 from mqdb.dsn import redact
-from mqdb.errors import EncodingNotSupported, ParameterInvalid, SchemaMissing, SchemaTooNew, SchemaTooOld
-from mqdb.store import locks, tables
+from mqdb.errors import (
+    EncodingNotSupported,
+    ParameterInvalid,
+    SchemaMissing,
+    SchemaTooNew,
+    SchemaTooOld,
+    SchemaUnreleased,
+)
+from mqdb.store import tables
 from mqdb.store.engine import create_engine, target_of, translated
 
 if TYPE_CHECKING:
     from alembic.config import Config
+
+#: The number of the revision that has no frozen texts yet: None when all are released.
+_UNRELEASED: Final = "0100"
 
 
 def upgrade(
@@ -26,27 +42,50 @@ def upgrade(
 ) -> None:
     """Bring the schema of a database to a revision, in one transaction; names are given to the broker on the way.
 
-    Two callers at once: the second waits for the first and finds nothing to do. Raises SchemaTooNew,
+    Two callers at once: the second waits for the first and finds nothing to do. Raises SchemaTooNew, SchemaUnreleased,
     EncodingNotSupported.
     """
-    from alembic import command
-
     engine = create_engine(dsn, prepared=False).execution_options(isolation_level="READ COMMITTED")
+    names = {"broker_name": broker_name, "cluster_name": cluster_name}
     with translated(redact(dsn)):
         try:
-            with engine.begin() as connection:
-                connection.execute(select(func.pg_advisory_xact_lock(locks.LOCK_CLASS, locks.MIGRATION)))
-                config = _config()
-                config.attributes["connection"] = connection
-                _refuse_newer(current(connection))
-                _refuse_encoding(connection)
-                command.upgrade(config, revision)
-                names = {"broker_name": broker_name, "cluster_name": cluster_name}
-                given = {column: name for column, name in names.items() if name is not None}
-                if given:
-                    connection.execute(update(tables.broker).values(given))
+            try:
+                _upgrade(engine, revision, names)
+            except DBAPIError as error:
+                if getattr(error.orig, "sqlstate", None) not in _SCHEMA_MADE_BY_ANOTHER:
+                    raise
+                _upgrade(engine, revision, names)
         finally:
             engine.dispose()
+
+
+#: Of CREATE SCHEMA, when another session has made it since this one looked: duplicate_schema, unique_violation.
+_SCHEMA_MADE_BY_ANOTHER: Final = ("42P06", "23505")
+
+
+def _upgrade(engine: Engine, revision: str, names: Mapping[str, str | None]) -> None:
+    from alembic import command
+
+    with engine.begin() as connection:
+        _lock(connection)
+        config = _config()
+        config.attributes["connection"] = connection
+        _refuse_unknown(current(connection), target_of(connection))
+        _refuse_encoding(connection)
+        command.upgrade(config, revision)
+        given = {column: name for column, name in names.items() if name is not None}
+        if given:
+            connection.execute(update(tables.broker).values(given))
+
+
+def _lock(connection: Connection) -> None:
+    """Let no other session migrate before this transaction ends.
+
+    A lock on a table, which needs rights on it. Before the first migration there is none; two of them cannot make the
+    same schema.
+    """
+    if connection.scalar(select(func.to_regclass("mqdb.alembic_version"))) is not None:
+        connection.execute(text("LOCK TABLE mqdb.alembic_version IN SHARE ROW EXCLUSIVE MODE"))
 
 
 def upgrade_sql(since: str | None = None) -> str:
@@ -63,9 +102,9 @@ def upgrade_sql(since: str | None = None) -> str:
     return output.getvalue()
 
 
-def function_sql(name: str) -> str:
-    """The text of one stored function, which its migration executes."""
-    return (_scripts() / "functions" / f"{name}.sql").read_text(encoding="utf-8")
+def sql_text(name: str) -> str:
+    """The text of `mqdb/sql/<name>.sql`: functions or a view, as they are today."""
+    return (_SQL / f"{name}.sql").read_text(encoding="utf-8")
 
 
 def current(connection: Connection) -> str | None:
@@ -85,7 +124,7 @@ def head() -> str:
 
 
 def check_schema(connection: Connection) -> None:
-    """Raises SchemaMissing, SchemaTooOld or SchemaTooNew unless the database is at `head()`."""
+    """Raises SchemaMissing, SchemaTooOld, SchemaTooNew or SchemaUnreleased unless the database is at `head()`."""
     check_revision(current(connection), target_of(connection))
 
 
@@ -94,13 +133,16 @@ def check_revision(found: str | None, target: str) -> None:
     if found is None:
         raise SchemaMissing(target)
     if found != head():
-        _refuse_newer(found)
+        _refuse_unknown(found, target)
         raise SchemaTooOld(found, head())
 
 
-def _refuse_newer(found: str | None) -> None:
-    if found is not None and found not in _known():
-        raise SchemaTooNew(found, head())
+def _refuse_unknown(found: str | None, target: str) -> None:
+    if found is None or found in _known():
+        return
+    if found[:4] <= head()[:4]:
+        raise SchemaUnreleased(found, head(), target)
+    raise SchemaTooNew(found, head())
 
 
 def _refuse_encoding(connection: Connection) -> None:
@@ -109,9 +151,21 @@ def _refuse_encoding(connection: Connection) -> None:
         raise EncodingNotSupported(target_of(connection), encoding)
 
 
-def _known() -> set[str]:
+@cache
+def _known() -> frozenset[str]:
     """The revisions, which follow each other as their numbers do."""
-    return {script.name.partition("_")[0] for script in (_scripts() / "versions").glob("[0-9]*_*.py")}
+    numbers = {script.name.partition("_")[0] for script in _versions()}
+    return frozenset(f"{number}.{_fingerprint()}" if number == _UNRELEASED else number for number in numbers)
+
+
+def _fingerprint() -> str:
+    """Eight hex digits that differ when any text differs that the schema is made from."""
+    texts = [path.name + path.read_text(encoding="utf-8") for path in (*_versions(), *sorted(_SQL.glob("*.sql")))]
+    return hashlib.sha256("".join(texts).encode()).hexdigest()[:8]
+
+
+def _versions() -> list[Path]:
+    return sorted((_scripts() / "versions").glob("[0-9]*_*.py"))
 
 
 def _config(output: io.StringIO | None = None) -> "Config":
@@ -120,6 +174,9 @@ def _config(output: io.StringIO | None = None) -> "Config":
     config = Config(output_buffer=output) if output is not None else Config()
     config.set_main_option("script_location", str(_scripts()).replace("%", "%%"))
     return config
+
+
+_SQL: Final = Path(mqdb.__file__).parent / "sql"
 
 
 def _scripts() -> Path:

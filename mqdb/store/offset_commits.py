@@ -216,5 +216,5 @@ def _append_text(*, is_marked: bool) -> str:
 
 
 # Where listeners work the planner has its way. It would read `consumer_offset` from end to end as long as that is
-# small, and also when a held snapshot has filled it with dead rows.
-_INDEXES_ONLY: Final = "SET LOCAL enable_seqscan = off"
+# small, and also when a held snapshot has filled it with dead rows. Costs say nothing then, so nothing is compiled.
+_INDEXES_ONLY: Final = "SELECT set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true)"

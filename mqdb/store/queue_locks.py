@@ -10,10 +10,9 @@ back; a renewal holds locks only. RocketMQ: RebalanceLockManager.
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import (
-    ColumnElement,
     Connection,
     Interval,
     and_,
@@ -27,7 +26,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import insert
 
 from mqdb.store.consumer_offsets import OwnedQueue
-from mqdb.store.fragments import OWNED_QUEUE, array_of, given, group_id
+from mqdb.store.fragments import OWNED_QUEUE, array_of, given, group_id, is_ahead
 from mqdb.store.tables import consumer_offset, queue_lock
 
 _lock: Final = queue_lock.c
@@ -39,7 +38,7 @@ def free(connection: Connection, group: str, client_id: str, queue_keys: Sequenc
     Left out is also what somebody else is taking or giving back right now, and what the group has no offset on.
     """
     stored = consumer_offset.c
-    is_foreign = and_(_lock.owner != client_id, _lock.expires_at > func.mqdb.now())
+    is_foreign = and_(_lock.owner != client_id, is_ahead(_lock.expires_at, _lock.expiry))
     # Most of what is waited for is out by this, without a row lock on it.
     is_locked = exists().where(_lock.group_id == stored.group_id, _lock.queue_key == stored.queue_key, is_foreign)
     held = connection.scalars(
@@ -62,10 +61,11 @@ def free(connection: Connection, group: str, client_id: str, queue_keys: Sequenc
 def put(connection: Connection, group: str, client_id: str, owned: Sequence[OwnedQueue], expiry: timedelta) -> None:
     """Lock queues that were `free` and have been taken, in the transaction that did both."""
     own = given(OWNED_QUEUE, owned)
-    rows = select(group_id(group), own.c.queue_key, literal(client_id), own.c.epoch, _expiry(expiry))
-    inserting = insert(queue_lock).from_select(["group_id", "queue_key", "owner", "epoch", "expires_at"], rows)
-    new = inserting.excluded
-    values = {"owner": new.owner, "epoch": new.epoch, "expires_at": new.expires_at}
+    length = literal(expiry, Interval())
+    rows = select(group_id(group), own.c.queue_key, literal(client_id), own.c.epoch, func.mqdb.now() + length, length)
+    names = ["group_id", "queue_key", "owner", "epoch", "expires_at", "expiry"]
+    inserting = insert(queue_lock).from_select(names, rows)
+    values = {name: inserting.excluded[name] for name in names[2:]}
     connection.execute(inserting.on_conflict_do_update(constraint="queue_lock_pkey", set_=values))
 
 
@@ -84,7 +84,7 @@ def renew(
     renewed = (
         update(queue_lock)
         .where(_lock.group_id == group_id(group), _lock.queue_key.in_(mine))
-        .values(expires_at=_expiry(expiry))
+        .values(expires_at=func.mqdb.now() + literal(expiry, Interval()), expiry=expiry)
     )
     return set(connection.scalars(renewed.returning(_lock.queue_key)))
 
@@ -105,7 +105,3 @@ def remove(connection: Connection, group: str, client_id: str, owned: Sequence[O
 def remove_all(connection: Connection, group: str, client_id: str) -> None:
     """Unlock whatever a member of a group has locked."""
     connection.execute(delete(queue_lock).where(_lock.group_id == group_id(group), _lock.owner == client_id))
-
-
-def _expiry(expiry: timedelta) -> ColumnElement[Any]:
-    return func.mqdb.now() + literal(expiry, Interval())

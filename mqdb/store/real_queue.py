@@ -1,30 +1,36 @@
 """The real queue: where a message that waits in a system topic is to go, as it says itself.
 
-RocketMQ: REAL_TOPIC, REAL_QID.
+Anybody who may insert into the log can store a record there that says no queue, or one of the broker's own topics. Such
+a record is unreadable: it has no target, and the services pass by it. RocketMQ: REAL_TOPIC, REAL_QID.
 """
 
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Integer, Text, cast, func, literal_column, select
+from sqlalchemy import BigInteger, ColumnElement, Text, and_, cast, func, literal_column, select
 from sqlalchemy.sql import FromClause
 from sqlalchemy.sql.selectable import LateralFromClause
 
 from mqdb.property import Property
-from mqdb.store.consume_queue import ONE, ZERO
+from mqdb.store.consume_queue import ONE
 from mqdb.store.tables import queue, topic
-from mqdb.topic import HALF_TOPIC
+from mqdb.topic import NOT_ALLOWED_SEND
 
 
 def aim_of(record: FromClause) -> tuple[ColumnElement[Any], ...]:
-    """The columns real_topic and real_queue_id of a record that has `properties`."""
-    return (
-        _property(record, Property.REAL_TOPIC).label("real_topic"),
-        cast(_property(record, Property.REAL_QID), Integer).label("real_queue_id"),
-    )
+    """The columns real_topic and real_queue_id of a record that has `properties`; NULL where it does not say them."""
+    real_topic = cast(record.c.properties.op("->>")(_constant(Property.REAL_TOPIC)), Text)
+    return real_topic.label("real_topic"), real_queue_id(record.c.properties).label("real_queue_id")
 
 
-def _property(record: FromClause, name: Property) -> ColumnElement[str]:
-    return cast(record.c.properties.op("->>")(_constant(name)), Text)
+def real_queue_id(properties: ColumnElement[Any]) -> ColumnElement[int]:
+    """The number that REAL_QID holds; NULL unless it is one of up to 18 digits."""
+    return func.mqdb.property_number(properties, _constant(Property.REAL_QID), type_=BigInteger)
+
+
+def is_readable(record: FromClause) -> ColumnElement[bool]:
+    """Whether a record with the two columns says a queue that messages may be sent to."""
+    says_queue = and_(record.c.real_topic.is_not(None), record.c.real_queue_id.is_not(None))
+    return and_(says_queue, record.c.real_topic.not_in(BROKERS_OWN))
 
 
 def target_of(record: FromClause) -> LateralFromClause:
@@ -37,8 +43,8 @@ def target_of(record: FromClause) -> LateralFromClause:
         .join(topic, topic.c.topic_id == queue.c.topic_id)
         .where(
             topic.c.topic == record.c.real_topic,
-            topic.c.topic != _constant(HALF_TOPIC),
-            queue.c.queue_id == func.greatest(record.c.real_queue_id, ZERO) % topic.c.read_queue_nums,
+            topic.c.topic.not_in(BROKERS_OWN),
+            queue.c.queue_id == record.c.real_queue_id % topic.c.read_queue_nums,
         )
         .limit(ONE)
         .lateral("target")
@@ -47,3 +53,7 @@ def target_of(record: FromClause) -> LateralFromClause:
 
 def _constant(value: str) -> ColumnElement[str]:
     return literal_column(f"'{value}'::text", Text)
+
+
+#: Topics that only the broker writes to: a copy there would wait again, for ever, or be taken for a half message.
+BROKERS_OWN: Final = tuple(_constant(name) for name in sorted(NOT_ALLOWED_SEND))

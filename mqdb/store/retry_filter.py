@@ -5,20 +5,17 @@ RocketMQ: ExpressionForRetryMessageFilter, BrokerConfig.filterSupportRetry.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from sqlalchemy import ColumnElement, case, not_, or_, true
 
 from mqdb.errors import ParameterInvalid
 from mqdb.property import Property
 from mqdb.selector import Selector
-from mqdb.selector.check import count_parameters
+from mqdb.selector.check import MAX_PARTS, count_parts
 from mqdb.selector.subscription import ExpressionType, MessageFilter
 from mqdb.selector.tags import ALL_TAGS, parse_tag_expression
 from mqdb.store.filter_settings import filter_support_retry
-
-#: Parameters of one statement. PostgreSQL takes 65,535; the others are the pull's own.
-MAX_PARAMETERS: Final = 65_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +52,17 @@ class RetryFilter:
 def retry_filter(filters: Mapping[str, MessageFilter]) -> MessageFilter:
     """The filter on the retry topic of a group with these filters: everything, but for SQL92.
 
-    Raises ParameterInvalid where the filters together hold more than a pull can carry.
+    Raises ParameterInvalid if the filters together have more than MAX_PARTS names, values and operators.
     """
     selectors = tuple((topic, each) for topic, each in sorted(filters.items()) if isinstance(each, Selector))
     if not selectors:
         return parse_tag_expression(ALL_TAGS)
-    count = sum(count_parameters(selector.tree) for _, selector in selectors)
-    if count > MAX_PARAMETERS:
+    count = sum(count_parts(selector.tree) for _, selector in selectors)
+    if count > MAX_PARTS:
         topics = ", ".join(topic for topic, _ in selectors)
         reason = (
-            f"their SQL92 filters judge retries together, and hold {count:,} values; {MAX_PARAMETERS:,} is the limit"
+            "their SQL92 filters judge retries together, "
+            f"and have {count:,} names, values and operators; {MAX_PARTS:,} is the limit"
         )
         raise ParameterInvalid("subscriptions", topics, reason)
     return RetryFilter(selectors)

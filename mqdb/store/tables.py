@@ -83,7 +83,14 @@ leader = Table(
     Column("holder", Text, nullable=False),
     Column("epoch", BigInteger, nullable=False),
     Column("backend_pid", Integer, nullable=False),
+    Column("backend_start", _timestamp),
     Column("expires_at", _timestamp, nullable=False),
+    Column("lease", Interval, nullable=False),
+)
+
+#: Empty: for the locks of services, see `mqdb.store.locks`.
+service_locks = tuple(
+    Table(f"lock_{service}", metadata) for service in ("dispatch", "index", "delay", "timer", "transaction", "redrive")
 )
 
 # -- topics -----------------------------------------------------------------------------------
@@ -187,7 +194,26 @@ checkpoint = Table(
     Column("segment", Integer, nullable=False),
     Column("messages", Integer, nullable=False),
     Column("written_at", _timestamp, nullable=False, server_default=_now),
+    Column("stragglers_cur", PgSnapshot),
+    Column("stragglers_tail", BigInteger),
+    Column("straggler_xid", Xid8),
+    Column("straggler_pos", BigInteger),
     PrimaryKeyConstraint("service", "seq"),
+)
+
+large_append = Table(
+    "large_append",
+    metadata,
+    Column("xid", Xid8, primary_key=True, server_default=text("pg_current_xact_id()")),
+    Column("queue_keys", ARRAY(Integer), nullable=False),
+)
+
+dispatch_lane = Table(
+    "dispatch_lane",
+    metadata,
+    Column("xid", Xid8, primary_key=True),
+    Column("scanned_pos", BigInteger),
+    Column("queue_keys", ARRAY(Integer), nullable=False),
 )
 
 # -- consumers and clients --------------------------------------------------------------------
@@ -259,6 +285,7 @@ queue_lock = Table(
     Column("owner", Text, nullable=False),
     Column("epoch", BigInteger, nullable=False),
     Column("expires_at", _timestamp, nullable=False),
+    Column("expiry", Interval, nullable=False),
 )
 
 offset_commit = Table(
@@ -438,6 +465,7 @@ half_message = Table(
     Column("check_times", Integer, nullable=False, server_default=text("0")),
     Column("stored_at", _timestamp, nullable=False),
     Column("check_at", _timestamp),
+    Column("check_wait", Interval, nullable=False, server_default=text("'0'")),
     Column("check_client", Text),
     Column("ended_at", _timestamp),
     Column("copy_pos", BigInteger),

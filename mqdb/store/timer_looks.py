@@ -20,13 +20,16 @@ from sqlalchemy import (
     extract,
     func,
     literal_column,
+    or_,
     select,
     true,
     tuple_,
+    type_coerce,
 )
 from sqlalchemy.dialects.postgresql import ARRAY, aggregate_order_by
 from sqlalchemy.sql import FromClause
 
+from mqdb.store.commit_log import copied_bytes, fits
 from mqdb.store.consume_queue import ONE, ZERO
 from mqdb.store.engine import driver, text_of
 from mqdb.store.tables import checkpoint, consume_queue, queue, segment, timer, timer_step, topic
@@ -68,12 +71,14 @@ class Look(NamedTuple):
 
 
 class Due(NamedTuple):
-    """What of the table is due, up to the limit: how much, the first and the last of it."""
+    """What of the table is due, up to the limits of a transaction: how much, the first and the last of it."""
 
     messages: int
     first_ms: int
     last_ms: int
     last_pos: int
+    is_full: bool
+    """Whether a limit was met, so that there may be more."""
 
 
 def _constant(value: str) -> ColumnElement[str]:
@@ -170,15 +175,21 @@ IN_ORDER: Final = (timer.c.deliver_ms, timer.c.log_pos)
 @cache
 def due_text() -> str:
     """The range that is due. Uses timer_due of the slots."""
-    rows = (
-        select(*IN_ORDER)
+    found = (
+        select(*IN_ORDER, copied_bytes(timer).label("size"))
         .where(in_slots(), KEY > DELIVERED, timer.c.deliver_ms <= parameter("now_ms"))
         .order_by(*IN_ORDER)
         .limit(parameter("limit"))
-        .subquery("due")
+        .subquery("found")
     )
-    last_pos = func.array_agg(aggregate_order_by(rows.c.log_pos, rows.c.deliver_ms.desc(), rows.c.log_pos.desc()))
-    return text_of(select(func.count(), func.min(rows.c.deliver_ms), func.max(rows.c.deliver_ms), last_pos[ONE]))
+    order = found.c.deliver_ms, found.c.log_pos
+    rows = select(*order, fits(found.c.size, *order).label("is_fitting")).subquery("due")
+    fitting = rows.c.is_fitting
+    positions = func.array_agg(aggregate_order_by(rows.c.log_pos, rows.c.deliver_ms.desc(), rows.c.log_pos.desc()))
+    last_pos = type_coerce(positions.filter(fitting), ARRAY(BigInteger))[ONE]
+    last_ms = func.max(rows.c.deliver_ms).filter(fitting)
+    is_full = or_(func.count() == parameter("limit"), ~func.bool_and(fitting))
+    return text_of(select(func.count().filter(fitting), func.min(rows.c.deliver_ms), last_ms, last_pos, is_full))
 
 
 @cache

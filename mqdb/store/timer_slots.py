@@ -74,6 +74,8 @@ def _number(value: int) -> ColumnElement[int]:
 def add_missing(connection: Connection, slots: Collection[int]) -> int:
     """Make those of the slots that are not there, each in a transaction of its own; returns how many."""
     wanted = set(slots) - {BEHIND}
+    if not wanted:
+        return 0
     missing = wanted - set(connection.scalars(select(timer_slot.c.slot).where(timer_slot.c.slot.in_(wanted))))
     for slot in sorted(missing):
         connection.execute(select(func.mqdb.add_timer_slot(slot, *bounds_of(slot))))

@@ -33,7 +33,7 @@ def begin(connection: Connection) -> bool:
 
     False while another is, or somebody recalls.
     """
-    return locks.take_durably(connection, locks.TIMER)
+    return locks.take_durably(connection, "timer")
 
 
 def append(connection: Connection, step: Step, collected: int, messages: int) -> None:

@@ -10,6 +10,7 @@ RocketMQ: TimerMessageStore, TimerCheckpoint.
 """
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from functools import cache
 from typing import Any, Final, NamedTuple
 
@@ -33,10 +34,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql import FromClause
 
-from mqdb.store.commit_log import KEPT, cl, record_of
+from mqdb.store.commit_log import KEPT, cl, copied_bytes, fits, record_of
 from mqdb.store.consume_queue import ONE, ZERO
-from mqdb.store.engine import driver, text_of
-from mqdb.store.real_queue import aim_of, target_of
+from mqdb.store.engine import Timed, driver, run_timed, text_of
+from mqdb.store.real_queue import aim_of, is_readable, target_of
 from mqdb.store.tables import commit_log, consume_queue, timer, timer_recall
 from mqdb.store.timer_looks import (
     BEHIND_SLOT,
@@ -64,6 +65,8 @@ class Undelivered(NamedTuple):
     has_record: bool
     is_recalled: bool
     real_topic: str | None
+    is_readable: bool
+    """It says a queue that messages may be sent to."""
 
 
 def _entries(*conditions: ColumnElement[bool]) -> FromClause:
@@ -83,6 +86,10 @@ def _entries(*conditions: ColumnElement[bool]) -> FromClause:
         .subquery("entries")
     )
     return select(entries).where(*conditions).subquery("entry")
+
+
+def _is_readable(record: FromClause) -> ColumnElement[bool]:
+    return func.coalesce(is_readable(record), literal_column("false"))
 
 
 def _is_recalled(log_pos: ColumnElement[int]) -> ColumnElement[bool]:
@@ -145,13 +152,16 @@ def deliver_due_text() -> str:
 def deliver_behind_text() -> str:
     """Rows of slot 0 go one by one, whether there is a queue for them or not. A row for each topic says which."""
     mine = timer.alias("mine")
-    taken = (
-        select(mine.c.deliver_ms, mine.c.log_pos)
+    found = (
+        select(mine.c.deliver_ms, mine.c.log_pos, copied_bytes(mine).label("size"))
         .where(mine.c.slot == BEHIND_SLOT, mine.c.deliver_ms <= parameter("now_ms"))
         .order_by(mine.c.deliver_ms, mine.c.log_pos)
         .limit(parameter("limit"))
-        .subquery("taken")
+        .subquery("found")
     )
+    order = found.c.deliver_ms, found.c.log_pos
+    rows = select(*order, fits(found.c.size, *order).label("is_fitting")).subquery("rows")
+    taken = select(rows.c.deliver_ms, rows.c.log_pos).where(rows.c.is_fitting).subquery("taken")
     gone = (
         delete(timer)
         .where(
@@ -162,13 +172,29 @@ def deliver_behind_text() -> str:
     )
     copied = _copy(gone, gone.c.deliver_ms, gone.c.log_pos).cte("copied")
     target = target_of(gone)
-    has_queue = target.c.queue_key.is_not(None)
+    has_queue, can_be_read = target.c.queue_key.is_not(None), _is_readable(gone)
     return text_of(
-        select(gone.c.real_topic, has_queue, func.count(), func.min(gone.c.deliver_ms))
+        select(
+            gone.c.real_topic,
+            has_queue,
+            can_be_read,
+            func.count(),
+            func.min(gone.c.deliver_ms),
+            func.min(gone.c.log_pos),
+        )
         .select_from(gone.outerjoin(target, true()))
-        .group_by(gone.c.real_topic, has_queue)
+        .group_by(gone.c.real_topic, has_queue, can_be_read)
         .add_cte(copied)
     )
+
+
+@cache
+def fitting_text() -> str:
+    entry = _entries()
+    record = record_of(entry, cl.c.body, cl.c.properties)
+    is_fitting = fits(copied_bytes(record), entry.c.queue_offset).label("is_fitting")
+    measured = select(is_fitting).select_from(entry.outerjoin(record, true())).subquery("measured")
+    return text_of(select(func.count()).select_from(measured).where(measured.c.is_fitting))
 
 
 @cache
@@ -180,7 +206,7 @@ def undelivered_entries_text() -> str:
     is_recalled = _is_recalled(entry.c.log_pos)
     is_stray = and_(entry.c.deliver_ms <= parameter("now_ms"), target.c.queue_key.is_(None))
     return text_of(
-        select(entry.c.log_pos, record.c.log_pos.is_not(None), is_recalled, record.c.real_topic)
+        select(entry.c.log_pos, record.c.log_pos.is_not(None), is_recalled, record.c.real_topic, _is_readable(record))
         .select_from(sources)
         .where(or_(is_recalled, is_stray, record.c.log_pos.is_(None)))
     )
@@ -193,25 +219,32 @@ def undelivered_due_text() -> str:
     target = target_of(record)
     is_recalled = _is_recalled(record.c.log_pos)
     return text_of(
-        select(record.c.log_pos, true(), is_recalled, record.c.real_topic)
+        select(record.c.log_pos, true(), is_recalled, record.c.real_topic, _is_readable(record))
         .select_from(record.outerjoin(target, true()))
         .where(or_(is_recalled, target.c.queue_key.is_(None)))
     )
 
 
-def collect(connection: Connection, at: Look) -> int:
-    """Put the entries that are not due into the slots that `Look.slots` names; returns how many were not recalled."""
-    return driver(connection).execute(collect_text(), values_of(at)).rowcount
+def count_fitting(connection: Connection, at: Look) -> int:
+    """How many of the entries one transaction may copy."""
+    row = driver(connection).execute(fitting_text(), values_of(at)).fetchone()
+    assert row is not None
+    return int(row[0])
 
 
-def deliver_entries(connection: Connection, at: Look) -> int:
-    """Copy the entries that are due to their queues; returns how many."""
-    return driver(connection).execute(deliver_entries_text(), values_of(at)).rowcount
+def collect(connection: Connection, at: Look) -> Timed:
+    """Put the entries that are not due into the slots that `Look.slots` names; its rows are those not recalled."""
+    return run_timed(connection, collect_text(), values_of(at))
 
 
-def deliver_due(connection: Connection, at: Look, slots: Sequence[int], due: Due) -> int:
-    """Copy what is due of the slots to its queues; returns how many."""
-    return driver(connection).execute(deliver_due_text(), _range_values(at, slots, due)).rowcount
+def deliver_entries(connection: Connection, at: Look) -> Timed:
+    """Copy the entries that are due to their queues."""
+    return run_timed(connection, deliver_entries_text(), values_of(at))
+
+
+def deliver_due(connection: Connection, at: Look, slots: Sequence[int], due: Due) -> Timed:
+    """Copy what is due of the slots to its queues."""
+    return run_timed(connection, deliver_due_text(), _range_values(at, slots, due))
 
 
 class Released(NamedTuple):
@@ -219,15 +252,19 @@ class Released(NamedTuple):
 
     real_topic: str | None
     has_queue: bool
+    is_readable: bool
     messages: int
     first_ms: int
+    first_pos: int
 
 
-def deliver_behind(connection: Connection, at: Look, limit: int) -> list[Released]:
-    """Copy what is due of slot 0 to its queues, the first to be due first, and forget it."""
-    return [
-        Released(*row) for row in driver(connection).execute(deliver_behind_text(), values_of(at) | {"limit": limit})
-    ]
+def deliver_behind(connection: Connection, at: Look, limit: int) -> tuple[list[Released], timedelta]:
+    """Copy what is due of slot 0 to its queues, the first to be due first, and forget it.
+
+    Returns what that was, and how long the server took for it.
+    """
+    released = run_timed(connection, deliver_behind_text(), values_of(at) | {"limit": limit})
+    return [Released(*row) for row in released.cursor], released.took
 
 
 def undelivered_entries(connection: Connection, at: Look) -> list[Undelivered]:

@@ -1,6 +1,6 @@
 """A member of group `readers` on topic `orders`; run as a script by test_push_consumer_processes.
 
-    python consumer_process.py DSN [BODY]
+    python consumer_process.py DSN [BODY [SHUTDOWN_SECONDS]]
 
 Prints `assigned` and the queue numbers whenever they change, `got` and the body of each message that is done,
 `waiting` when it gets BODY, which it never finishes, and `left` at the end.
@@ -9,6 +9,7 @@ Prints `assigned` and the queue numbers whenever they change, `got` and the body
 import os
 import sys
 import threading
+from datetime import timedelta
 
 from mqdb.message import ReceivedMessage
 from mqdb_client import ConsumeConcurrentlyStatus, ConsumeFromWhere, PushConsumer
@@ -27,7 +28,7 @@ def report_assignments(consumer: PushConsumer, ending: threading.Event) -> None:
             say("assigned", *(queue.queue_id for queue in known))
 
 
-def main(dsn: str, stuck_body: str = "") -> None:
+def main(dsn: str, stuck_body: str = "", shutdown_seconds: str = "25") -> None:
     def listener(messages: list[ReceivedMessage]) -> ConsumeConcurrentlyStatus:
         for message in messages:
             body = message.body.decode()
@@ -37,7 +38,8 @@ def main(dsn: str, stuck_body: str = "") -> None:
             say("got", body)
         return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
 
-    consumer = PushConsumer("readers", dsn, consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+    timeout = timedelta(seconds=float(shutdown_seconds))
+    consumer = PushConsumer("readers", dsn, consume_from_where=ConsumeFromWhere.FIRST_OFFSET, shutdown_timeout=timeout)
     consumer.subscribe("orders")
     consumer.register_listener(listener)
     ending = threading.Event()

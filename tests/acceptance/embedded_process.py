@@ -1,6 +1,6 @@
 """A process that owns or shares an embedded PostgreSQL; run as a script by test_embedded_processes.
 
-    python embedded_process.py HOME
+    python embedded_process.py HOME [outlives]
 
 Prints a line of JSON when it is ready and whenever its part changes; ends when its standard input does.
 """
@@ -27,9 +27,9 @@ def report_changes(shared: SharedPostgres, closing: threading.Event) -> None:
             report(shared)
 
 
-def main(home: Path) -> None:
+def main(home: Path, *words: str) -> None:
     try:
-        shared = open_or_attach(home)
+        shared = open_or_attach(home, outlives_owner="outlives" in words)
     except EmbeddedError as exc:
         sys.exit(str(exc))
     with shared:
@@ -44,4 +44,4 @@ def main(home: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

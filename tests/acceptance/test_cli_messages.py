@@ -278,6 +278,53 @@ def test_a_group_is_left_in_order_when_consume_is_terminated(place: Place) -> No
     assert (progress["next_offset"], progress["owner"]) == (1, None)
 
 
+#: More than a pipe holds: consume hangs in the write.
+WIDE = "x" * 200_000
+
+SHORT_SHUTDOWN = """
+import functools, sys
+from datetime import timedelta
+import mqdb_client
+mqdb_client.PushConsumer = functools.partial(mqdb_client.PushConsumer, shutdown_timeout=timedelta(seconds=1))
+from mqdb.cli import main
+main()
+"""
+
+
+def test_consume_whose_reader_hangs_gives_up_in_time(place: Place) -> None:
+    place.done("send", "orders", stdin=WIDE)
+    command = [sys.executable, "-c", SHORT_SHUTDOWN, "consume", "orders", "--group", "billing"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=place.environ({})
+    ) as consumer:
+        assert consumer.stdout is not None
+        assert consumer.stderr is not None
+        assert consumer.stdout.read(1) == "x"
+
+        consumer.terminate()
+
+        assert consumer.wait(SECONDS) == 1
+        first, last = consumer.stderr.read().splitlines()
+    assert "shutdown waits for 1 running listeners, " in first
+    assert last == (
+        "mqdb: left group 'billing' after 1 s while 1 of its listeners were running; their messages come again"
+    )
+    assert place.done("consume", "orders", "--group", "billing", "--exit") == f"{WIDE}\n"
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_ends_consume_at_once_without_a_traceback(place: Place, how: signal.Signals) -> None:
+    place.done("send", "orders", stdin=WIDE)
+    with place.running("consume", "orders", "--group", "billing") as consumer:
+        assert consumer.process.stdout is not None
+        assert consumer.process.stderr is not None
+        assert consumer.process.stdout.read(1) == "x"
+        consumer.process.send_signal(how)
+        assert "shutdown waits for 1 running listeners" in consumer.process.stderr.readline()
+
+        assert consumer.end(how) == (-how, "")
+
+
 @pytest.mark.parametrize("group", [(), ("--group", "billing")], ids=["reader", "group"])
 def test_consume_ends_quietly_when_its_reader_is_gone(place: Place, group: tuple[str, ...]) -> None:
     place.done("send", "orders", stdin="".join(f"{number}\n" for number in range(2_000)))

@@ -10,8 +10,14 @@ import psutil
 import pytest
 
 from mqdb.embedded import attach
+from mqdb.embedded.home import Home
+from mqdb.embedded.leftovers import postmaster_pid
+from mqdb.embedded.starting import is_starting
+from mqdb.settings import load_settings
+from mqdb_client import Message, Producer
+from tests.fixtures.busy_machine import within
 from tests.fixtures.command_line import Place, Running
-from tests.fixtures.postgres import Database, query, quick_home
+from tests.fixtures.postgres import OWNER_PASSWORD, Database, query, quick_home
 from tests.fixtures.processes import is_alive, wait_until
 
 
@@ -86,7 +92,7 @@ def test_migrate_without_a_broker_starts_the_embedded_database_and_ends_it(home:
 
 
 def test_serve_on_a_database_of_ones_own_shows_no_password(tmp_path: Path, database: Database) -> None:
-    secret = database.dsn.partition("@")[0].rpartition(":")[2]
+    encoded = database.dsn.partition("@")[0].rpartition(":")[2]
     with Place(tmp_path, database.dsn).running("serve") as server:
         greeting = "\n".join(wait_started(server))
         query(database.dsn, "select 1")
@@ -94,8 +100,17 @@ def test_serve_on_a_database_of_ones_own_shows_no_password(tmp_path: Path, datab
         code, errors = server.interrupt()
 
     assert code == 0
-    assert secret not in greeting + errors
-    assert "psql 'postgresql://mqdb@127.0.0.1:" in greeting
+    assert encoded not in greeting + errors
+    assert OWNER_PASSWORD not in greeting + errors
+    [psql] = [line.strip() for line in greeting.splitlines() if "postgresql://" in line and "psql" in line]
+    answer = subprocess.run(
+        ["/bin/sh", "-c", f"{psql.removeprefix('psql').strip()} -At -c 'SELECT broker_name FROM mqdb.broker'"],
+        env={**os.environ, "PGPASSWORD": OWNER_PASSWORD},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert answer.stdout == "broker-a\n"
     assert not os.listdir(tmp_path)
 
 
@@ -125,3 +140,77 @@ def test_a_port_is_refused_where_the_database_is_not_embedded(tmp_path: Path, da
     assert refused.code == 1
     assert refused.errors.startswith("mqdb: ")
     assert "port = 5433: is for the embedded PostgreSQL" in refused.errors
+
+
+def test_commands_wait_for_a_broker_that_is_starting(home: Path) -> None:
+    place = Place(home)
+    with place.running("serve") as server:
+        wait_until(lambda: is_starting(Home(home)))
+
+        created = place.run("topic", "create", "orders", "--queues", "1")
+
+        assert created.code == 0, created
+        assert "a broker is starting in this home, waiting for it" in created.errors
+        wait_started(server)
+
+
+def test_clients_go_on_while_serve_is_killed_and_the_next_one_adopts_the_database(home: Path) -> None:
+    place = Place(home)
+    with place.running("serve") as first:
+        wait_started(first)
+        place.run("topic", "create", "orders", "--queues", "1")
+        postmaster = postmaster_pid(Home(home).data)
+        assert postmaster is not None
+        with Producer("senders", settings=load_settings(home=home)) as producer:
+            producer.send(Message("orders", "before"))
+
+            first.process.kill()
+            first.process.wait()
+
+            with within(5):
+                producer.send(Message("orders", "after"))
+    assert place.run("consume", "orders", "--exit").text == "before\nafter\n"
+    assert place.run("migrate", "--current").code == 0
+
+    with place.running("serve", "-v") as second:
+        wait_started(second)
+        assert postmaster_pid(Home(home).data) == postmaster
+        code, _ = second.end(signal.SIGTERM)
+
+    assert code == 0
+    assert not is_alive(postmaster)
+    assert attach(home) is None
+
+
+@pytest.fixture
+def terminal() -> Iterator[None]:
+    """As under a shell: a process that nohup has started ignores SIGHUP, and so does all that it starts."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("terminal")
+def test_the_end_of_its_terminal_ends_serve_in_order(home: Path) -> None:
+    with Place(home).running("serve") as server:
+        wait_started(server)
+
+        code, _ = server.end(signal.SIGHUP)
+
+    assert code == 0
+    assert attach(home) is None
+
+
+def test_a_role_of_any_name_needs_nothing_but_its_database(tmp_path: Path, empty_database: Database) -> None:
+    place = Place(tmp_path, empty_database.dsn)
+    with place.running("serve") as server:
+        wait_started(server)
+
+        assert place.done("topic", "create", "orders", "--queues", "1")
+        place.run("send", "orders", "one", "two")
+
+        assert place.run("consume", "orders", "--group", "billing", "--exit").text == "one\ntwo\n"
+        wait_until(lambda: query(empty_database.dsn, "SELECT count(*) FROM mqdb.message WHERE topic = 'orders'") == 2)
+        code, errors = server.interrupt()
+
+    assert (code, "ERROR" in errors) == (0, False), errors

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mqdb.embedded import EmbeddedPostgres
 from tests.fixtures.command_line import Place, served
-from tests.fixtures.postgres import Database, drop_database, query
+from tests.fixtures.postgres import Database
 
 
 @pytest.fixture
@@ -74,18 +73,15 @@ def test_of_a_topic_that_is_not_there_the_deletion_is_not_confirmed(place: Place
     assert (refused.code, refused.errors) == (1, "mqdb: topic 'young' does not exist\n")
 
 
-def test_migrate_makes_the_schema_once_and_says_where_it_stands(postgres: EmbeddedPostgres, tmp_path: Path) -> None:
-    query(postgres.dsn, "create database to_migrate")
-    place = Place(tmp_path, postgres.dsn.replace("/mqdb?", "/to_migrate?"))
-    try:
-        assert place.done("migrate", "--current").startswith("no schema mqdb; this mqdb speaks ")
-        assert place.done("migrate", "--broker-name", "broker-b").startswith("the schema went from nothing to ")
-        assert place.done("migrate", "--current").endswith(", the newest\n")
-        assert place.done("migrate").startswith("the schema is at ")
-        named = Place(tmp_path, f"broker-b={place.dsn}")
-        assert "TBW102" in named.done("topic", "list", "--all")
-    finally:
-        drop_database(postgres, "to_migrate")
+def test_migrate_makes_the_schema_once_and_says_where_it_stands(empty_database: Database, tmp_path: Path) -> None:
+    place = Place(tmp_path, empty_database.dsn)
+
+    assert place.done("migrate", "--current").startswith("no schema mqdb; this mqdb speaks ")
+    assert place.done("migrate", "--broker-name", "broker-b").startswith("the schema went from nothing to ")
+    assert place.done("migrate", "--current").endswith(", the newest\n")
+    assert place.done("migrate").startswith("the schema is at ")
+    named = Place(tmp_path, f"broker-b={place.dsn}")
+    assert "TBW102" in named.done("topic", "list", "--all")
 
 
 def test_migrate_prints_the_sql_without_any_database(tmp_path: Path) -> None:

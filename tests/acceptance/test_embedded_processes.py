@@ -48,10 +48,10 @@ class User:
 class SharingProcess:
     """A running embedded_process.py."""
 
-    def __init__(self, user: User) -> None:
+    def __init__(self, user: User, *words: str) -> None:
         self.home = user.home
         self.process = subprocess.Popen(
-            [user.python, user.environ["SCRIPT"], str(user.home)],
+            [user.python, user.environ["SCRIPT"], str(user.home), *words],
             user=user.account.uid if user.account else None,
             group=user.account.gid if user.account else None,
             extra_groups=[] if user.account else None,
@@ -162,11 +162,11 @@ def python_for(account: Account) -> str:
 
 
 @pytest.fixture
-def start(user: User) -> Iterator[Callable[[], SharingProcess]]:
+def start(user: User) -> Iterator[Callable[..., SharingProcess]]:
     started: list[SharingProcess] = []
 
-    def start_one() -> SharingProcess:
-        started.append(SharingProcess(user))
+    def start_one(*words: str) -> SharingProcess:
+        started.append(SharingProcess(user, *words))
         return started[-1]
 
     yield start_one
@@ -329,3 +329,70 @@ def test_an_owner_replaces_its_killed_postmaster(start: Callable[[], SharingProc
     assert query(dsn, "table kept") == 42
     assert postmaster(user.home) != before
     assert owner.end() == 0
+
+
+# -- a server that outlives its owner -------------------------------------------------------------
+
+
+def test_a_server_that_outlives_its_killed_owner_is_adopted_and_ends_with_the_next_one_that_is_told_to(
+    start: Callable[..., SharingProcess], user: User
+) -> None:
+    owner = start("outlives")
+    dsn = owner.report()["dsn"]
+    before = postmaster(user.home)
+    with closing(psycopg.connect(dsn, autocommit=True)) as session:
+        owner.kill()
+        heir = start("outlives")
+        assert heir.report() == {"is_owner": True, "dsn": dsn}
+
+        assert session.execute("select 1").fetchone() == (1,)
+    assert postmaster(user.home) == before
+    running = attach(user.home)
+    assert running is not None
+    assert running.pid == heir.process.pid
+    assert heir.end() == 0
+    assert not is_alive(before)
+
+
+def test_an_attached_process_adopts_without_an_interruption(start: Callable[..., SharingProcess], user: User) -> None:
+    owner, heirs = start("outlives"), list[SharingProcess]()
+    dsn = owner.report()["dsn"]
+    heirs.append(start("outlives"))
+    heirs[0].report()
+    with closing(psycopg.connect(dsn, autocommit=True)) as session:
+        with within(TAKEOVER_SECONDS):
+            owner.kill()
+            assert heirs[0].report(60) == {"is_owner": True, "dsn": dsn}
+
+        assert session.execute("select 1").fetchone() == (1,)
+
+
+def test_an_adopted_server_that_dies_is_replaced(start: Callable[..., SharingProcess], user: User) -> None:
+    owner = start("outlives")
+    dsn = owner.report()["dsn"]
+    owner.kill()
+    start("outlives").report()
+    before = postmaster(user.home)
+
+    os.kill(before, signal.SIGKILL)
+
+    wait_until(lambda: not is_alive(before))
+    wait_until(lambda: answers(dsn))
+    assert postmaster(user.home) != before
+
+
+def test_a_server_that_has_stayed_is_replaced_where_the_next_owner_wants_it_otherwise(
+    start: Callable[..., SharingProcess], user: User
+) -> None:
+    owner = start("outlives")
+    dsn = owner.report()["dsn"]
+    owner.kill()
+    before = postmaster(user.home)
+
+    heir = start()  # whose server is to end with it
+
+    assert heir.report() == {"is_owner": True, "dsn": dsn}
+    after = postmaster(user.home)
+    assert after != before
+    heir.kill()
+    wait_until(lambda: not is_alive(after))

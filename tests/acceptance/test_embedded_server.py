@@ -4,11 +4,13 @@ import os
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
+from typing import Self
 
 import psutil
 import psycopg
@@ -22,6 +24,7 @@ from mqdb.embedded.leftovers import postmaster_pid
 from mqdb.embedded.process import ServerProcess
 from mqdb.embedded.tuning import as_arguments, server_settings
 from mqdb.errors import (
+    BrokerUnavailable,
     DataDirectoryBusy,
     DataDirectoryUnusable,
     IllegalState,
@@ -31,6 +34,7 @@ from mqdb.errors import (
     PostgresNotFound,
     PostgresVersionMismatch,
 )
+from mqdb_client import Producer
 from tests.fixtures.busy_machine import within
 from tests.fixtures.postgres import query, quick_home
 from tests.fixtures.processes import is_alive, wait_until
@@ -87,6 +91,87 @@ def test_clients_are_no_superusers_and_need_the_password(server: EmbeddedPostgre
 
     with pytest.raises(psycopg.OperationalError, match="no password supplied"):
         psycopg.connect(f"host=127.0.0.1 port={server.port} user=mqdb dbname=mqdb passfile=/dev/null")
+
+
+def test_what_clients_know_does_not_make_a_superuser(server: EmbeddedPostgres) -> None:
+    assert query(server.superuser_dsn, "select rolsuper from pg_roles where rolname = current_user") is True
+    running = attach(server.home)
+    assert running is not None
+
+    with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
+        psycopg.connect(running.dsn, user="postgres", dbname="postgres")
+
+
+def test_nobody_else_can_read_or_lock_a_file_of_the_home(server: EmbeddedPostgres) -> None:
+    modes = {path.name: path.stat().st_mode & 0o777 for path in server.home.iterdir()}
+
+    assert modes == {
+        "data": 0o700,
+        "mqdb.lock": 0o600,
+        "password": 0o600,
+        "postgres.log": 0o600,
+        "run.json": 0o600,
+        "superuser-password": 0o600,
+    }
+
+
+# What a server may ask for. Source: PostgreSQL, "Message Formats", Authentication*.
+CLEARTEXT, MD5, NOTHING = 3, 5, 0
+
+
+@pytest.mark.parametrize("wanted", [CLEARTEXT, MD5, NOTHING], ids=["clear text", "md5", "no password"])
+def test_a_stranger_on_the_port_is_told_no_password(home: Path, wanted: int) -> None:
+    """Any user of the machine can listen there while the server is down."""
+    with EmbeddedPostgres(home, durable=False) as server:
+        port, ways = server.port, [server.dsn, server.superuser_dsn]
+
+    with Stranger(port, wanted) as stranger:
+        for dsn in ways:
+            with pytest.raises(psycopg.OperationalError, match=r'requirement "scram-sha-256" failed'):
+                psycopg.connect(dsn)
+        assert attach(home) is None
+        with pytest.raises(BrokerUnavailable, match="scram-sha-256"):
+            Producer("senders", ways[0]).start()
+        # The next start finds the port taken, and takes another one.
+        with EmbeddedPostgres(home, durable=False) as server:
+            assert server.port != port
+
+    assert stranger.visits >= 4
+    assert stranger.heard == b""
+
+
+class Stranger:
+    """A server that takes whoever comes for a client, and asks them for a password in its own way."""
+
+    def __init__(self, port: int, wanted: int) -> None:
+        salt = b"salt" if wanted == MD5 else b""
+        self._question = b"R" + struct.pack("!II", 8 + len(salt), wanted) + salt
+        self._listener = socket.create_server(("127.0.0.1", port))
+        self._thread = threading.Thread(target=self._serve)
+        self.visits = 0
+        #: What they answered.
+        self.heard = b""
+
+    def _serve(self) -> None:
+        with suppress(OSError):  # closed
+            while True:
+                visitor, _ = self._listener.accept()
+                with visitor:
+                    self.visits += 1
+                    visitor.settimeout(10)
+                    with suppress(ConnectionError):
+                        visitor.recv(10_000)
+                        visitor.sendall(self._question)
+                        self.heard += visitor.recv(10_000)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join()
 
 
 def test_password_appears_neither_in_the_log_nor_on_a_command_line(home: Path) -> None:
@@ -364,9 +449,9 @@ def test_programs_that_the_account_cannot_run_and_that_are_no_wheel_are_refused(
 def test_a_password_file_of_another_cluster_is_named(home: Path) -> None:
     with EmbeddedPostgres(home, durable=False):
         pass
-    Home(home).password_file.write_text("guessed")
+    Home(home).superuser_password_file.write_text("guessed")
 
-    with pytest.raises(DataDirectoryUnusable, match="password does not fit"):
+    with pytest.raises(DataDirectoryUnusable, match="superuser-password does not fit"):
         EmbeddedPostgres(home).start()
 
 

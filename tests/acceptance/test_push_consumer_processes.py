@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 from sqlalchemy import Connection, Engine
@@ -29,16 +30,19 @@ class ConsumerProcess:
 
     def __init__(self, dsn: str, *arguments: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, str(SCRIPT), dsn, *arguments], stdout=subprocess.PIPE, text=True
+            [sys.executable, str(SCRIPT), dsn, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         self.lines: list[str] = []
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
+        self.errors: list[str] = []
+        self._readers = [
+            threading.Thread(target=self._read, args=(self.process.stdout, self.lines)),
+            threading.Thread(target=self._read, args=(self.process.stderr, self.errors)),
+        ]
+        for reader in self._readers:
+            reader.start()
 
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.lines.append(line.strip())
+    def _read(self, pipe: IO[str], lines: list[str]) -> None:
+        lines.extend(line.strip() for line in pipe)
 
     @property
     def assigned(self) -> list[int]:
@@ -51,20 +55,30 @@ class ConsumerProcess:
     def bodies(self) -> list[str]:
         return [line.removeprefix("got ") for line in self.lines if line.startswith("got ")]
 
+    @property
+    def said_of_shutdown(self) -> list[str]:
+        return [line for line in self.errors if line.startswith("shutdown")]
+
     def end(self, number: signal.Signals) -> int:
         """Send a signal; the exit code. All that was said has been read then."""
         self.process.send_signal(number)
+        return self.wait()
+
+    def wait(self) -> int:
+        """The exit code, when it has ended. All that was said has been read then."""
         code = self.process.wait(30)
-        self._reader.join()
+        for reader in self._readers:
+            reader.join()
         return code
 
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        self._reader.join()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+        self.wait()
+        for pipe in (self.process.stdout, self.process.stderr):
+            assert pipe is not None
+            pipe.close()
 
 
 Run = Callable[..., ConsumerProcess]
@@ -131,19 +145,46 @@ def test_a_member_that_is_told_to_stop_leaves_nothing_undone(
     assert sorted(map(int, process.bodies + heir.bodies)) == list(range(200))
 
 
-def test_a_second_signal_ends_a_member_whose_listener_hangs(broker: Connection, member: Member, run: Run) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_ends_a_member_whose_listener_hangs(
+    broker: Connection, member: Member, run: Run, number: signal.Signals
+) -> None:
     route = topic(broker)
     process = run("stuck")
     append(broker, route, "1", "stuck", "2")
     wait_until(lambda: "waiting" in process.lines and len(process.bodies) == 2, 30)
 
-    process.process.send_signal(signal.SIGTERM)
+    process.process.send_signal(number)
     wait_until(lambda: process.lines[-1] == "assigned")
+    wait_until(lambda: process.said_of_shutdown)
     assert process.process.poll() is None
-    assert process.end(signal.SIGTERM) == -signal.SIGTERM
+    assert process.end(number) == -number
+    [line] = process.said_of_shutdown
+    assert "Traceback" not in "".join(process.errors)
+    assert line.startswith("shutdown waits for 1 running listeners, 2")
+    assert line.endswith("a second SIGINT or SIGTERM leaves them at once")
     heir = Inbox()
     member(heir, consume_thread_nums=1)
     heir.wait_for(2)
 
     # With what was done before it, unless 5 s were over and that was stored.
     assert heir.bodies[0] in ("1", "stuck")
+
+
+def test_a_member_whose_listener_hangs_gives_up_in_time_and_ends(broker: Connection, member: Member, run: Run) -> None:
+    route = topic(broker)
+    process = run("stuck", "1")
+    append(broker, route, "1", "stuck", "2")
+    wait_until(lambda: "waiting" in process.lines and len(process.bodies) == 2, 30)
+
+    assert process.end(signal.SIGTERM) == 1
+
+    assert process.said_of_shutdown[0].startswith("shutdown waits for 1 running listeners, ")
+    assert process.errors[-1] == (
+        "mqdb.errors.ShutdownTimedOut: left group 'readers' after 1 s while 1 of its listeners were running; "
+        "their messages come again"
+    )
+    heir = Inbox()
+    member(heir, consume_thread_nums=1)
+    heir.wait_for(2)
+    assert heir.bodies == ["stuck", "2"]

@@ -20,8 +20,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     venv.create(folder / "venv", with_pip=True)
     programs = folder / "venv" / "bin"
     [wheel] = folder.glob("mqdb-*.whl")
-    constraint = str(ROOT / "requirements.lock")
-    run(str(programs / "python"), "-m", "pip", "install", "--quiet", "--constraint", constraint, str(wheel))
+    install = [str(programs / "python"), "-m", "pip", "install", "--quiet"]
+    run(*install, "--require-hashes", "--requirement", str(ROOT / "requirements.lock"))
+    run(*install, "--no-deps", str(wheel))
     return programs
 
 

@@ -7,17 +7,20 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import Engine
 
 import mqdb
 from mqdb.broker import membership
 from mqdb.dsn import BrokerDsn
 from mqdb.errors import BrokerMisnamed, IllegalState
 from mqdb.selector.subscription import SubscriptionData
+from mqdb.server import Server
 from mqdb.settings import load_settings
-from mqdb.store import locks
 from mqdb.store.clients import ClientKind, Registration
 from mqdb.store.engine import create_engine, driver
+from mqdb_client import dispatch_watch
 from mqdb_client.instance import ClientInstance
+from tests.fixtures.leaders import pretend_to_lead
 from tests.fixtures.log import append, create_topic
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
@@ -375,8 +378,9 @@ def test_a_presence_lock_that_the_lost_connection_still_holds_is_taken_later(
 
 
 def test_where_nobody_dispatches_a_process_with_consumers_does(
-    database: Database, instance: ClientInstance, caplog: pytest.LogCaptureFixture
+    database: Database, instance: ClientInstance, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(dispatch_watch, "ALONE_SECONDS", 1.0)
     connection = database.connect()
     [key] = create_topic(connection, "orders", 1)
     heard = Heard()
@@ -391,19 +395,19 @@ def test_where_nobody_dispatches_a_process_with_consumers_does(
         wait_until(lambda count=count: one(database, "SELECT count(*) FROM mqdb.consume_queue") == count)  # type: ignore[misc]
         append(connection, key, 2)
     wait_until(lambda: frozenset({key}) in heard.values)
-    told = [record.getMessage() for record in caplog.records]
-    assert len([line for line in told if line.startswith("no `mqdb serve` is alive")]) == 1
+
+    def told() -> int:
+        return len([line for line in caplog.messages if line.startswith("no `mqdb serve` is alive")])
+
+    wait_until(told)
+    assert told() == 1
 
 
 def test_where_a_leader_lives_nobody_else_dispatches(database: Database, instance: ClientInstance) -> None:
     connection = database.connect()
     [key] = create_topic(connection, "orders", 1)
     leader = database.connect()
-    leader.execute("SELECT pg_advisory_lock(%s, %s)", [locks.LOCK_CLASS, locks.LEADER])
-    leader.execute(
-        "INSERT INTO mqdb.leader (service_set, holder, epoch, backend_pid, expires_at) "
-        "VALUES ('services', 'test', 1, pg_backend_pid(), 'infinity')"
-    )
+    pretend_to_lead(leader)
     instance.register(consumer_of(instance))
     append(connection, key, 1)
     # It has asked at least twice by now.
@@ -448,3 +452,25 @@ def test_what_the_broker_refuses_is_told_and_tried_again(
     wait_until(lambda: "the broker refuses a client, which is tried again" in caplog.messages)
     connection.execute("UPDATE mqdb.subscription_group SET consume_enable = true")
     wait_until(lambda: clients(database) == [("CONSUMER", "off"), ("CONSUMER", "on")])
+
+
+def test_a_leader_that_is_followed_in_time_is_not_taken_for_the_last_one(
+    database: Database, engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """While leadership passes on nobody leads for a moment, or for seconds after a hang."""
+    now = 0.0
+    watch = dispatch_watch.DispatchWatch(engine.connect, clock=lambda: now)
+    told = "no `mqdb serve` is alive"
+
+    for now in (1.0, 2.0, 10.9):  # noqa: B007 - the clock
+        watch.tend()
+    assert told not in caplog.text
+    with Server(load_settings(dsn=database.dsn)) as server:
+        wait_until(lambda: server.is_leader)
+        now = 11.5
+        watch.tend()
+    assert told not in caplog.text
+
+    for now in (12.0, 13.0, 22.5, 23.0):  # noqa: B007 - the clock
+        watch.tend()
+    assert caplog.text.count(told) == 1

@@ -1,5 +1,6 @@
 """Requests to running clients: asked through the database, answered by a thread of the client."""
 
+import json
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -10,7 +11,7 @@ from sqlalchemy import Connection, Engine, text
 
 import mqdb
 from mqdb.broker import client_requests
-from mqdb.broker.client_requests import RequestKind
+from mqdb.broker.client_requests import MAX_REQUESTS, RequestKind
 from mqdb.broker.messages import find_copies, read_copy
 from mqdb.dsn import BrokerDsn
 from mqdb.errors import ClientOffline, ClientRequestFailed, ClientRequestTimeout, ParameterInvalid
@@ -247,6 +248,73 @@ def test_a_listener_that_hangs_in_it_does_not_keep_the_client_from_other_answers
 
     assert asked(broker, instance.client_id)["state"] == "running"
     assert len(consumer.given) == 1
+
+
+def test_a_client_answers_so_many_at_a_time_and_the_others_wait_as_rows(
+    broker: Connection, instance: ClientInstance, consumer: Consumer, route: TopicRoute, database: Database
+) -> None:
+    """Not a thread and a connection for each row that somebody writes."""
+    consumer.is_stuck = True
+    arguments = {"group": "readers", "topic": "orders", "queue_id": 1, "queue_offset": 0}
+    flood = text(
+        "INSERT INTO mqdb.client_request (client_id, kind, arguments)"
+        " SELECT :client_id, 'CONSUME_DIRECTLY', :arguments FROM generate_series(1, 500)"
+    )
+    broker.execute(flood, {"client_id": instance.client_id, "arguments": json.dumps(arguments)})
+    client_requests.ask(broker, instance.client_id, RequestKind.STATUS, {"group": "readers"})
+    wait_until(lambda: len(consumer.given) == MAX_REQUESTS)
+
+    (connections,) = database.rows(
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name = left(%s, 63)", f"mqdb {instance.client_id}"
+    )[0]
+    answering = [thread for thread in threading.enumerate() if "readers-request-" in thread.name]
+
+    assert len(answering) == len(consumer.given) == MAX_REQUESTS
+    assert connections <= 2
+    consumer.is_stuck = False
+    consumer.released.set()
+    unanswered = text("SELECT count(*) FROM mqdb.client_request WHERE answered_at IS NULL")
+    wait_until(lambda: broker.scalar(unanswered) == 0)
+
+
+def test_consumers_of_one_client_share_the_slots(
+    broker: Connection, instance: ClientInstance, consumer: Consumer, route: TopicRoute
+) -> None:
+    """The second is told by nobody that the first has given one back."""
+    consumer.is_stuck = True
+    message = {"group": "readers", "topic": "orders", "queue_id": 1, "queue_offset": 0}
+    for _ in range(MAX_REQUESTS):
+        client_requests.ask(broker, instance.client_id, RequestKind.CONSUME_DIRECTLY, message)
+    wait_until(lambda: len(consumer.given) == MAX_REQUESTS)
+    others = RequestAnswers(instance, "others", Consumer())
+    others.start()
+    request_id = client_requests.ask(broker, instance.client_id, RequestKind.STATUS, {"group": "others"})
+    with pytest.raises(ClientRequestTimeout):
+        client_requests.wait_for_answer(broker, request_id, SHORT)
+
+    request_id = client_requests.ask(broker, instance.client_id, RequestKind.STATUS, {"group": "others"})
+    consumer.released.set()
+
+    assert client_requests.wait_for_answer(broker, request_id)["state"] == "running"
+    others.stop()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{}, {"log_pos": "x"}, {"log_pos": 10**30}, {"topic": 5, "queue_id": [], "queue_offset": {}}],
+    ids=repr,
+)
+def test_arguments_that_make_no_sense_are_refused(
+    broker: Connection,
+    instance: ClientInstance,
+    consumer: Consumer,
+    arguments: dict[str, Any],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with pytest.raises(ClientRequestFailed):
+        asked(broker, instance.client_id, RequestKind.CONSUME_DIRECTLY, **arguments)
+
+    assert "failed at a request" not in caplog.text
 
 
 def test_the_copies_of_a_message_are_found_by_its_id(broker: Connection, route: TopicRoute) -> None:

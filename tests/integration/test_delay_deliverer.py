@@ -1,6 +1,5 @@
 """The service that delivers delayed messages: on time, without haste, and through trouble."""
 
-import itertools
 import logging
 from collections.abc import Iterator
 from datetime import timedelta
@@ -9,13 +8,12 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 
 from mqdb.broker.delay import DelayRound
-from mqdb.clock import SystemClock
 from mqdb.errors import MessageMissing
 from mqdb.service.delay_deliverer import DelayDeliverer, DelayDelivererConfig
 from mqdb.service.dispatcher import Dispatcher
 from mqdb.service.service import Context
 from tests.fixtures.broker import topic
-from tests.fixtures.delay import delay, delivered, records
+from tests.fixtures.delay import delay, delivered, records, slow_appends
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 from tests.fixtures.services import Rounds
@@ -33,7 +31,8 @@ def deliverer(engine: Engine, rounds: Rounds) -> Iterator[DelayDeliverer]:
 
 
 def counts(next_due_in: timedelta | None) -> DelayRound:
-    return DelayRound(messages=0, next_due_in=next_due_in, skipped={}, missing=(), first_segment=1)
+    nothing: dict[str, int] = {}
+    return DelayRound(0, next_due_in, nothing, unreadable=(), missing=(), first_segment=1, took=0 * MS)
 
 
 @pytest.mark.usefixtures("deliverer")
@@ -94,27 +93,16 @@ def test_after_a_stop_it_catches_up_round_after_round(broker: Connection, engine
     assert [service.pause_after(each) for each in found] == [0 * MS] * 9 + [100 * MS]
 
 
-class SlowClock(SystemClock):
-    """Each look at it takes a while."""
-
-    def __init__(self, step: timedelta) -> None:
-        self._seconds = itertools.count(step=step.total_seconds())
-
-    def monotonic(self) -> float:
-        return next(self._seconds)
-
-
-@pytest.mark.parametrize(
-    ("took", "messages"), [(250 * MS, [4, 8, 10, 10, 8]), (251 * MS, [4, 2, 1, 1, 1])], ids=["short", "long"]
-)
-def test_rounds_become_larger_while_they_are_short(
-    broker: Connection, engine: Engine, took: timedelta, messages: list[int]
+@pytest.mark.parametrize(("long", "messages"), [(60_000 * MS, [4, 8, 10, 10, 8]), (10 * MS, [4, 2, 1, 1, 1])])
+def test_rounds_become_larger_while_they_are_short_for_the_server(
+    broker: Connection, engine: Engine, long: timedelta, messages: list[int]
 ) -> None:
     topic(broker, "orders")
     delay(broker, 1, *map(str, range(40)))
     broker.execute(text("SET mqdb.clock_offset = '1 hour'"))
-    config = DelayDelivererConfig(first_messages=4, max_messages=10)
-    service = DelayDeliverer(Context(engine.connect, clock=SlowClock(took)), config)
+    slow_appends(broker, 20 * MS)
+    config = DelayDelivererConfig(first_messages=4, max_messages=10, long_round=long)
+    service = DelayDeliverer(Context(engine.connect), config)
 
     assert [service.run_once(broker).messages for _ in messages] == messages
 

@@ -21,12 +21,12 @@ from mqdb.broker.dead_letters import (
 from mqdb.broker.send_back import SendBackRequest, send_back
 from mqdb.compression import Compression, compressed_flag
 from mqdb.errors import GroupNotFound, ParameterInvalid, StorageRefused, TagExpressionInvalid
-from mqdb.failure import FailureProperty
 from mqdb.message import Message, MessageQueue
-from mqdb.property import Property
-from mqdb.store.engine import driver
+from mqdb.property import FailureProperty, Property
+from mqdb.store.engine import create_engine, driver
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.dead_letters import FAILED_AT, FAILURE, ORIGIN, bury, create_group, letter_id
+from tests.fixtures.postgres import Database
 
 
 def row_at(connection: Connection, log_pos: int) -> dict[str, object]:
@@ -314,11 +314,16 @@ def test_no_condition_reaches_beyond_what_else_is_asked(
     assert [letter.log_pos for letter in letters_found] == [letters["d"]]
 
 
-def test_a_condition_is_asked_with_the_rights_of_the_caller(broker: Connection, letters: dict[str, int]) -> None:
-    driver(broker).execute("SET ROLE pg_monitor")
+@pytest.mark.usefixtures("letters")
+def test_a_condition_is_asked_with_the_rights_of_the_caller(database: Database) -> None:
+    engine = create_engine(database.superuser_dsn)
+    with engine.connect() as stranger:
+        driver(stranger).execute("SET ROLE pg_monitor")
 
-    with pytest.raises(StorageRefused, match="permission denied") as refused:
-        list_dead_letters(broker, DeadLetterFilter(where="attempts > 3"))
+        with pytest.raises(StorageRefused, match="permission denied") as refused:
+            list_dead_letters(stranger, DeadLetterFilter(where="attempts > 3"))
+        stranger.invalidate()
+    engine.dispose()
 
     assert refused.value.sqlstate == "42501"
 

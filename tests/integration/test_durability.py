@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import pytest
-from psycopg.conninfo import make_conninfo
 from sqlalchemy import Connection, Engine, text
 
 from mqdb.broker import send
@@ -22,7 +21,7 @@ from mqdb_client import Producer, durability
 from mqdb_client.durability import CommitWait, Durability, apply, committed, durable, status_of
 from mqdb_client.held_connection import HeldConnection
 from tests.fixtures.log import create_topic
-from tests.fixtures.postgres import Database
+from tests.fixtures.postgres import Database, superuser_dsn
 from tests.fixtures.processes import wait_until
 from tests.fixtures.standby import Standby
 from tests.fixtures.threads import Doing
@@ -310,7 +309,7 @@ def test_whether_there_is_a_standby_is_not_asked_for_each_send(sender: Callable[
 
 
 def test_a_user_without_monitoring_rights_learns_that_a_standby_is_there(standby: Standby) -> None:
-    engine = create_engine(make_conninfo(standby.primary.dsn, user="postgres"))
+    engine = create_engine(superuser_dsn(standby.primary, "mqdb"))
     with engine.connect() as connection:
         connection.execute(text("CREATE ROLE layman"))
         connection.execute(text("SET ROLE layman"))
@@ -438,10 +437,10 @@ def test_a_producer_says_that_there_is_no_standby(standby: Standby, replicated: 
 )
 def test_a_producer_commits_with_its_durability(database: Database, chosen: Durability, level: str) -> None:
     connection = database.connect()
-    connection.execute("CREATE TABLE witness (level text)")
+    connection.execute("CREATE TABLE public.witness (level text)")
     connection.execute(
         "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$"
-        "BEGIN INSERT INTO witness VALUES (current_setting('synchronous_commit')); RETURN NULL; END $$"
+        "BEGIN INSERT INTO public.witness VALUES (current_setting('synchronous_commit')); RETURN NULL; END $$"
     )
     connection.execute("CREATE TRIGGER note AFTER INSERT ON mqdb.commit_log EXECUTE FUNCTION note()")
 

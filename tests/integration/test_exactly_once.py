@@ -161,12 +161,12 @@ def test_what_is_consumed_is_not_committed_again(
 def test_a_constraint_that_is_checked_at_the_commit_is_the_listeners(
     broker: Connection, engine: Engine, owned: OwnedQueue
 ) -> None:
-    broker.execute(text("CREATE TABLE ledger (id integer UNIQUE DEFERRABLE INITIALLY DEFERRED)"))
+    broker.execute(text("CREATE TABLE public.ledger (id integer UNIQUE DEFERRABLE INITIALLY DEFERRED)"))
     batch = OffsetCommit(owned.queue_key, owned.epoch, 0, 1, 0)
     with engine.connect().execution_options(isolation_level="READ COMMITTED") as connection:
         connection.begin()
         exactly_once.begin(connection)
-        connection.execute(text("INSERT INTO ledger VALUES (1), (1)"))
+        connection.execute(text("INSERT INTO public.ledger VALUES (1), (1)"))
         with pytest.raises(StorageRefused) as raised:
             exactly_once.commit(connection, ConsumedBatch(GROUP, "a", MessageQueue("orders", "a", 0), batch))
 

@@ -78,20 +78,16 @@ def test_a_nested_transaction_ends_with_the_outer_one(log: Connection, producer:
 
 
 def test_a_block_that_begins_the_transaction_commits_it(
-    log: Connection, producer: Producer, app: sqlalchemy.Engine
+    log: Connection, producer: Producer, app: sqlalchemy.Engine, database: Database
 ) -> None:
     with app.begin() as connection:
         producer.send(Message("orders", "engine"), connection=connection)
     with Session(app) as session, session.begin():
         producer.send(Message("orders", "session"), connection=session)
-    with psycopg.connect(url_of_psycopg(app)) as psycopg_connection:
+    with psycopg.connect(database.dsn) as psycopg_connection:
         producer.send(Message("orders", "psycopg"), connection=psycopg_connection)
 
     assert texts(log) == ["engine", "session", "psycopg"]
-
-
-def url_of_psycopg(app: sqlalchemy.Engine) -> str:
-    return app.url.set(drivername="postgresql").render_as_string(hide_password=False)
 
 
 def test_nothing_is_begun_committed_or_rolled_back_on_the_way(

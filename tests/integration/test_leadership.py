@@ -9,11 +9,13 @@ from typing import TypeAlias
 import pytest
 from sqlalchemy import Connection, Engine
 
+from mqdb.broker.dispatch import is_attended
 from mqdb.clock import Clock, ManualClock, SystemClock
 from mqdb.errors import BrokerUnavailable, IllegalState
 from mqdb.service.leadership import Leadership, LeadershipConfig, Standing
 from mqdb.service.service import Context
 from mqdb.store import leader
+from mqdb.store.engine import driver
 from tests.fixtures.log import scalar
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
@@ -155,48 +157,87 @@ def test_a_leader_whose_lease_is_in_other_hands_steps_down(candidate: Maker, dat
 
 
 def test_the_connection_of_a_leader_that_hangs_is_ended(
-    candidate: Maker, engine: Engine, database: Database, caplog: pytest.LogCaptureFixture
+    engine: Engine, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The lease has run out, and the lock is still held."""
+    """It has not renewed its promise for the time of a lease by the clock of the second, whatever the server's says."""
     caplog.set_level(logging.WARNING, "mqdb.service.leadership")
-    second = candidate("second")
+    clock = ManualClock(datetime(2024, 1, 1, tzinfo=UTC))
+    second = Candidate(engine.connect, Rounds(), clock, "second", PATIENT)
     with engine.connect() as hung, engine.connect() as connection:
-        assert leader.elect(hung, "all", "hung", timedelta(0)) == 1
+        assert leader.elect(hung, "all", "hung", timedelta(days=1), None) == 1
         pid, looking = backend(database), database.connect()
-
+        assert second.run_once(connection) is Standing.FOLLOWER
+        clock.advance(LEASE)
         assert second.run_once(connection) is Standing.FOLLOWER
 
-        # It ends a moment later; a round before that would end it once more.
-        wait_until(lambda: not looking.execute("SELECT FROM pg_stat_activity WHERE pid = %s", [pid]).fetchall())
+        clock.advance(timedelta(seconds=1))
         assert second.run_once(connection) is Standing.LEADER
+
+        wait_until(lambda: not looking.execute("SELECT FROM pg_stat_activity WHERE pid = %s", [pid]).fetchall())
         assert lease(database) == ("second", 2, False)
         hung.invalidate()
     assert [record.getMessage() for record in caplog.records] == ["ended the connection of a leader that hangs"]
 
 
-def test_a_leader_with_a_lease_is_left_alone(engine: Engine) -> None:
-    with engine.connect() as alive, engine.connect() as challenger:
-        assert leader.elect(alive, "all", "alive", LEASE) == 1
+@pytest.mark.parametrize("jump", ["-1 hour", "20 s", "1 hour"])
+def test_a_leader_that_renews_is_left_alone_however_the_servers_clock_jumps(
+    engine: Engine, database: Database, jump: str
+) -> None:
+    clock = ManualClock(datetime(2024, 1, 1, tzinfo=UTC))
+    second = Candidate(engine.connect, Rounds(), clock, "second", LeadershipConfig())
+    with engine.connect() as alive, engine.connect() as connection:
+        assert leader.elect(alive, "all", "alive", timedelta(seconds=3), None) == 1
+        for offset in ("0", jump, jump, "0", "0"):
+            for session in (alive, connection):
+                driver(session).execute(f"SET mqdb.clock_offset = '{offset}'")
+            assert leader.renew(alive, "all", 1, timedelta(seconds=3))
+            clock.advance(timedelta(seconds=2))
 
-        assert leader.elect(challenger, "all", "challenger", LEASE) is None
-        assert not leader.end_hung_leader(challenger, "all")
-        assert leader.renew(alive, "all", 1, LEASE)
+            assert second.run_once(connection) is Standing.FOLLOWER
+        assert leader.is_held(alive, "all", 1)
 
 
-def test_only_the_session_that_holds_the_lock_is_ended(engine: Engine, database: Database) -> None:
-    """A lease of a process that died names a backend whose number may belong to anybody by now."""
+def test_of_two_candidates_that_follow_the_same_leader_one_succeeds(engine: Engine) -> None:
+    with engine.connect() as first, engine.connect() as second:
+        assert leader.elect(first, "all", "former", LEASE, None) == 1
+        leader.resign(first, "all", 1)
+        former = leader.find(first, "all")
+        assert former is not None
+        assert not former.is_connected
+
+        assert leader.elect(first, "all", "first", LEASE, former) == 2
+        assert leader.elect(second, "all", "second", LEASE, former) is None
+        assert leader.elect(second, "all", "second", LEASE, None) is None
+
+
+def test_a_backend_that_has_only_the_number_of_the_leaders_is_left_alone(engine: Engine, database: Database) -> None:
+    """A leader that died has left a number that belongs to somebody else by now: nobody leads."""
     bystander = database.connect()
     with engine.connect() as former, engine.connect() as challenger:
-        leader.elect(former, "all", "former", timedelta(0))
+        leader.elect(former, "all", "former", LEASE, None)
         bystander.execute("UPDATE mqdb.leader SET backend_pid = pg_backend_pid()")
+        incumbent = leader.find(challenger, "all")
 
-        assert not leader.end_hung_leader(challenger, "all")
+        assert incumbent is not None
+        assert not incumbent.is_connected
+        assert not leader.end_backend(challenger, "all", incumbent)
         assert scalar(bystander, "SELECT 1") == 1
+
+
+def test_a_promise_that_lies_too_far_ahead_is_not_believed(engine: Engine, database: Database) -> None:
+    """The clock was an hour ahead when it was made; the leader hangs since."""
+    with engine.connect() as hung, engine.connect() as connection:
+        driver(hung).execute("SET mqdb.clock_offset = '1 hour'")
+        leader.elect(hung, "all", "hung", LEASE, None)
+
+        assert not is_attended(connection)
+        driver(connection).execute("SET mqdb.clock_offset = '1 hour'")
+        assert is_attended(connection)
 
 
 def test_a_lease_cannot_be_renewed_from_another_session(engine: Engine) -> None:
     with engine.connect() as first, engine.connect() as second:
-        epoch = leader.elect(first, "all", "first", LEASE)
+        epoch = leader.elect(first, "all", "first", LEASE, None)
         assert epoch is not None
 
         assert not leader.renew(second, "all", epoch, LEASE)

@@ -78,7 +78,8 @@ def test_messages_and_bytes_are_counted_by_topic_tag_and_hour(log: Connection, e
 
 
 def test_the_time_is_that_of_the_batch_that_dispatched_the_message(log: Connection, engine: Engine, queue: int) -> None:
-    append(log, queue, 3)
+    for _ in range(3):
+        append(log, queue)
     move_clock(log, timedelta(hours=5))
     assert dispatch(log, max_rows=2).messages == 2
     move_clock(log, timedelta(hours=20))

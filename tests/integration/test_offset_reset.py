@@ -240,7 +240,8 @@ def test_commits_of_exactly_once_consumers_and_locks_of_orderly_ones_are_gone(
     )
     broker.execute(
         text(
-            """INSERT INTO mqdb.queue_lock SELECT group_id, queue_key, 'm', epoch, mqdb.now() + interval '1 min'
+            """INSERT INTO mqdb.queue_lock
+               SELECT group_id, queue_key, 'm', epoch, mqdb.now() + interval '1 min', interval '1 min'
                FROM mqdb.consumer_offset"""
         )
     )

@@ -13,7 +13,6 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -31,7 +30,7 @@ from mqdb.errors import (
 from mqdb.settings import load_settings
 from mqdb_client import Message, MessageQueue, Producer, SendResult
 from tests.fixtures.log import create_topic
-from tests.fixtures.postgres import Database
+from tests.fixtures.postgres import OWNER, Database, password_of, with_parts
 from tests.fixtures.processes import wait_until
 from tests.fixtures.producers import (
     TwoBrokers,
@@ -62,13 +61,9 @@ LONG_AND_SHORT = (2, 0.5)
 
 def as_superuser(database: Database, statement: str, **names: str) -> None:
     options = "-c default_transaction_read_only=off"
-    with psycopg.connect(database.dsn, user="postgres", autocommit=True, options=options) as connection:
+    with psycopg.connect(database.superuser_dsn, autocommit=True, options=options) as connection:
         composed = sql.SQL(statement).format(**{name: sql.Identifier(text) for name, text in names.items()})
         connection.execute(composed)
-
-
-def name_of(database: Database) -> str:
-    return urlsplit(database.dsn).path[1:]
 
 
 def recovers(send: Callable[[], object]) -> None:
@@ -80,7 +75,7 @@ def recovers(send: Callable[[], object]) -> None:
 
 
 def allow_connections(database: Database, limit: int) -> None:
-    as_superuser(database, f"ALTER DATABASE {{name}} CONNECTION LIMIT {limit}", name=name_of(database))
+    as_superuser(database, f"ALTER DATABASE {{name}} CONNECTION LIMIT {limit}", name=database.name)
 
 
 @contextmanager
@@ -89,7 +84,7 @@ def too_many_connections(database: Database, producer: Producer) -> Iterator[Non
     pid = pid_of(producer)
     # For users who are no superusers; those that are there stay.
     allow_connections(database, 1)
-    database.connect(user="postgres").execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
+    database.connect_as_superuser().execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
     yield
     allow_connections(database, -1)
 
@@ -132,10 +127,10 @@ def dropped_partition(database: Database, _producer: Producer) -> Iterator[None]
 def read_only(database: Database, producer: Producer) -> Iterator[None]:
     """As after a failover that has left the client with the standby."""
     setting = "ALTER DATABASE {name} SET default_transaction_read_only = on"
-    as_superuser(database, setting, name=name_of(database))
+    as_superuser(database, setting, name=database.name)
     terminate(database, pid_of(producer))
     yield
-    as_superuser(database, "ALTER DATABASE {name} RESET default_transaction_read_only", name=name_of(database))
+    as_superuser(database, "ALTER DATABASE {name} RESET default_transaction_read_only", name=database.name)
     terminate(database, pid_of(producer))
 
 
@@ -178,14 +173,9 @@ def test_what_the_database_refuses_is_an_error_with_its_code_stores_nothing_and_
 @pytest.fixture
 def login(database: Database) -> Iterator[str]:
     """The DSN of a user of the test's own, whose password may change."""
-    as_superuser(database, "CREATE ROLE {name} LOGIN PASSWORD 'right' IN ROLE mqdb", name="sender")
-    yield make_url(database.dsn, "sender:right")
+    as_superuser(database, "CREATE ROLE {name} LOGIN PASSWORD 'right' IN ROLE {owner}", name="sender", owner=OWNER)
+    yield with_parts(database.dsn, user="sender", password="right")
     as_superuser(database, "DROP ROLE {name}", name="sender")
-
-
-def make_url(dsn: str, account: str) -> str:
-    parts = urlsplit(dsn)
-    return parts._replace(netloc=f"{account}@{parts.hostname}:{parts.port}").geturl()
 
 
 def test_a_password_that_is_changed_is_refused_in_time_and_accepted_when_it_is_right_again(
@@ -194,7 +184,7 @@ def test_a_password_that_is_changed_is_refused_in_time_and_accepted_when_it_is_r
     with producer_of(login) as producer:
         producer.send(Message("orders", "before"))
         as_superuser(database, "ALTER ROLE {name} PASSWORD 'other'", name="sender")
-        database.connect(user="postgres").execute("SELECT pg_terminate_backend(%s, 5000)", [pid_of(producer)])
+        database.connect_as_superuser().execute("SELECT pg_terminate_backend(%s, 5000)", [pid_of(producer)])
 
         for seconds in LONG_AND_SHORT:
             sending = Doing(partial(producer.send_batch, THREE, timeout=timedelta(seconds=seconds)))
@@ -315,7 +305,7 @@ def test_all_brokers_down_at_the_start_are_all_named(two_brokers: TwoBrokers, pr
         producer_of(dsn_of_two(proxy.dsn, proxy_b.dsn)).start()
 
     assert raised.value.code == ResponseCode.CONNECT_BROKER_FAILED
-    assert str(urlsplit(proxy.dsn).password) not in str(raised.value)
+    assert password_of(proxy.dsn) not in str(raised.value)
 
 
 @pytest.mark.usefixtures("patient")
@@ -332,7 +322,7 @@ def test_a_broker_with_too_many_connections_at_the_start_joins_in_later(orders: 
 def test_the_first_send_to_a_topic_goes_past_a_broker_that_does_not_tell_its_queues(orders: TwoBrokers) -> None:
     with producer_of(orders.dsn) as producer:
         # For the connection on which the first send will ask.
-        as_superuser(orders.a, "ALTER DATABASE {name} SET statement_timeout = 1000", name=name_of(orders.a))
+        as_superuser(orders.a, "ALTER DATABASE {name} SET statement_timeout = 1000", name=orders.a.name)
         locker = orders.a.connect(autocommit=False)
         locker.execute("LOCK TABLE mqdb.topic")
 

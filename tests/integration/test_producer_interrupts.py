@@ -271,9 +271,9 @@ def test_one_whose_time_ends_in_the_statement_of_another_can_ask_what_became_of_
 def test_one_whose_time_ends_while_a_refused_statement_is_repeated_in_parts_is_known_not_to_be_stored(
     database: Database, producer: Producer
 ) -> None:
-    database.connect().execute("CREATE SEQUENCE tries")  # no rollback takes a number of it back
+    database.connect().execute("CREATE SEQUENCE public.tries")  # no rollback takes a number of it back
     refuse = "RAISE EXCEPTION 'poison' USING ERRCODE = '22P05';"
-    holder = before_storing(database, "poison", f"IF nextval('tries') > 1 THEN {WAIT} END IF; {refuse}")
+    holder = before_storing(database, "poison", f"IF nextval('public.tries') > 1 THEN {WAIT} END IF; {refuse}")
     locker, first = stalled(database, producer, "first of all")
     poison = sending(producer, "poison")
     wait_until(lambda: waiting(producer) == 1)

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -16,7 +15,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from mqdb_client import Message
 from tests.fixtures.consumers import Inbox, Member
 from tests.fixtures.log import Connection, create_topic, dispatch_all, scalar
-from tests.fixtures.postgres import Database
+from tests.fixtures.postgres import Database, with_parts
 from tests.fixtures.producers import producer_of
 
 README = Path(__file__).parents[2] / "README.md"
@@ -120,7 +119,7 @@ def test_the_transactions_in_python_send(account: Connection, database: Database
 def role_with(grants: str, database: Database) -> Iterator[Connection]:
     """A superuser's session, for a role that has the rights of an example, and goes with it."""
     name = re.findall(r"TO (\w+);", grants)[0]
-    with psycopg.connect(database.dsn, user="postgres", autocommit=True) as superuser:
+    with psycopg.connect(database.superuser_dsn, autocommit=True) as superuser:
         superuser.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'geheim'")
         superuser.execute(grants.encode())
         try:
@@ -156,8 +155,7 @@ def test_with_the_rights_of_the_example_a_role_sends_and_reads_no_message(role: 
 def test_with_the_rights_of_the_example_a_role_produces_and_consumes(
     account: Connection, database: Database, member: Member
 ) -> None:
-    own = urlsplit(database.dsn)
-    dsn = own._replace(netloc=f"shop:geheim@{own.hostname}:{own.port}").geturl()
+    dsn = with_parts(database.dsn, user="shop", password="geheim")
     inbox = Inbox()
     with role_with(example("TO shop;"), database):
         with producer_of(dsn, group="shop") as producer:

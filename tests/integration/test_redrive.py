@@ -30,7 +30,7 @@ from mqdb.topic import Perm, TopicConfig, retry_topic
 from tests.fixtures.broker import dispatch_all, topic
 from tests.fixtures.dead_letters import FAILURE, ORIGIN, bury, create_group, letter_id, redriven, results, stored
 from tests.fixtures.log import small_segments
-from tests.fixtures.postgres import Database
+from tests.fixtures.postgres import OWNER, Database
 from tests.fixtures.processes import wait_until
 from tests.fixtures.threads import Doing
 
@@ -365,7 +365,7 @@ def test_copies_and_results_are_there_together_or_not_at_all(broker: Connection)
 
 def test_of_two_who_redrive_the_same_at_once_one_finds_it_done(broker: Connection, engine: Engine) -> None:
     letters = [bury(broker, str(number)) for number in range(10)]
-    waits = text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+    waits = text("SELECT count(*) FROM pg_locks WHERE relation = 'mqdb.lock_redrive'::regclass AND NOT granted")
 
     with engine.connect() as second:
         with transaction(broker):
@@ -403,7 +403,7 @@ def test_whoever_knows_sql_redrives_what_a_query_finds(database: Database, broke
 
     assert rows == [("REDRIVEN", letter_id(broker, log_pos), log_pos) for log_pos in (letters[0], letters[2])]
     (past,) = past_redrives(broker, letters[0])
-    assert (past.condition, past.actor) == (statement, "mqdb")
+    assert (past.condition, past.actor) == (statement, OWNER)
 
 
 def test_nothing_chosen_is_nothing_done(database: Database, broker: Connection) -> None:

@@ -23,11 +23,11 @@ from mqdb.errors import (
 from mqdb.message import Message, MessageQueue, ReceivedMessage
 from mqdb.selector.tags import tag_code
 from mqdb.settings import load_settings
-from mqdb.store import locks
 from mqdb.topic import reply_topic
 from mqdb_client import Producer, create_reply_message, reply_reader
 from mqdb_client.reply_reader import LOOK_BACK, SCAN_LIMIT
 from tests.fixtures.consumers import SUCCESS, Member
+from tests.fixtures.leaders import pretend_to_lead
 from tests.fixtures.log import Connection, append, create_topic, dispatch
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
@@ -451,11 +451,7 @@ def test_where_a_leader_lives_a_requester_leaves_dispatch_to_it(
     database: Database, requester: Producer, replier: Producer
 ) -> None:
     leader = database.connect()
-    leader.execute("SELECT pg_advisory_lock(%s, %s)", [locks.LOCK_CLASS, locks.LEADER])
-    leader.execute(
-        "INSERT INTO mqdb.leader (service_set, holder, epoch, backend_pid, expires_at) "
-        "VALUES ('services', 'test', 1, pg_backend_pid(), 'infinity')"
-    )
+    pretend_to_lead(leader)
     future = requester.request_async(Message("orders", "ping"), LONG)
     replier.send(create_reply_message(request_of(database), "pong"))
     # It has asked several times by now.

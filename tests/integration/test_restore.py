@@ -2,9 +2,7 @@
 
 import subprocess
 from collections.abc import Iterator
-from urllib.parse import urlsplit
 
-import psycopg
 import pytest
 from psycopg import errors as pg
 
@@ -14,6 +12,7 @@ from tests.fixtures.log import (
     Connection,
     append,
     checkpoint,
+    close_segments,
     create_topic,
     dispatch,
     dispatch_all,
@@ -24,7 +23,7 @@ from tests.fixtures.log import (
     scalar,
     small_segments,
 )
-from tests.fixtures.postgres import Database, drop_database, quick_home
+from tests.fixtures.postgres import Database, libpq_15, new_database, owner_dsn, server_with_owner
 
 #: More than a new cluster uses up until a restore is complete.
 MANY_XIDS = 20_000
@@ -33,7 +32,7 @@ MANY_XIDS = 20_000
 @pytest.fixture(scope="module")
 def fresh_server() -> Iterator[EmbeddedPostgres]:
     """A second cluster, whose xids begin again at the low end."""
-    with quick_home() as home, EmbeddedPostgres(home, durable=False) as server:
+    with server_with_owner() as server:
         yield server
 
 
@@ -41,12 +40,8 @@ def fresh_server() -> Iterator[EmbeddedPostgres]:
 def target(request: pytest.FixtureRequest, postgres: EmbeddedPostgres) -> Iterator[Database]:
     """An empty database to restore into."""
     server = postgres if request.param == "another database" else request.getfixturevalue("fresh_server")
-    with psycopg.connect(server.dsn, autocommit=True) as connection:
-        connection.execute("CREATE DATABASE restored")
-        database = Database(urlsplit(server.dsn)._replace(path="/restored").geturl())
+    with new_database(server) as database:
         yield database
-        database.close()
-    drop_database(server, "restored")
 
 
 @pytest.fixture
@@ -66,8 +61,8 @@ def current_xid(connection: Connection) -> int:
 
 def copy(source: Connection, target: Database, postgres: EmbeddedPostgres) -> Connection:
     """Dumps and restores as an administrator would; returns a connection to the copy."""
-    dump = run(postgres, "pg_dump", "--format=custom", f"--dbname={dsn_of(source, postgres)}")
-    run(postgres, "pg_restore", "--exit-on-error", f"--dbname={target.dsn}", given=dump)
+    dump = run(postgres, "pg_dump", "--format=custom", f"--dbname={libpq_15(dsn_of(source, postgres))}")
+    run(postgres, "pg_restore", "--exit-on-error", f"--dbname={libpq_15(target.dsn)}", given=dump)
     return target.connect()
 
 
@@ -84,7 +79,17 @@ def run(postgres: EmbeddedPostgres, program: str, *arguments: str, given: bytes 
 
 
 def dsn_of(connection: Connection, postgres: EmbeddedPostgres) -> str:
-    return urlsplit(postgres.dsn)._replace(path=f"/{connection.info.dbname}").geturl()
+    return owner_dsn(postgres, connection.info.dbname)
+
+
+def adopt_all(connection: Connection) -> int:
+    """Calls until all is compared; returns how many messages were dispatched."""
+    messages = 0
+    while (batch := dispatch(connection)).more:
+        assert batch.outcome == "ADOPTED"
+        messages += batch.messages
+    assert batch.outcome == "ADOPTED"
+    return messages + batch.messages
 
 
 def index_entries(connection: Connection) -> tuple[int, int]:
@@ -125,7 +130,7 @@ def test_nothing_is_lost_or_doubled(
     # then
     waiting = scalar(copied, "SELECT count(*) FROM mqdb.commit_log") - len(before[first] + before[second])
     assert index_keys(copied).outcome == "FOREIGN"
-    assert dispatch(copied) == ("ADOPTED", waiting, False)
+    assert adopt_all(copied) == waiting
     assert dispatch(copied).outcome == "IDLE"
     assert index_keys(copied).outcome == "IDLE"
 
@@ -150,7 +155,7 @@ def test_sends_go_on_and_old_xids_are_never_mistaken_for_new_ones(
     dispatch_all(source)
     append(source, queue, 5)
     copied = copy(source, target, postgres)
-    assert dispatch(copied).messages == 5
+    assert adopt_all(copied) == 5
     expected = positions(copied, queue)
 
     # in steps past all the old xids, while the old records are still in unsealed segments
@@ -251,3 +256,97 @@ def test_adoption_waits_for_those_who_write(source: Connection, target: Database
 
     writer.execute("COMMIT")
     assert dispatch(copied) == ("ADOPTED", 2, False)
+
+
+@pytest.fixture
+def segments_to_adopt(
+    source: Connection, database: Database, target: Database, postgres: EmbeddedPostgres
+) -> tuple[Connection, int, list[int]]:
+    """A restored database, a queue of it, and the order of its messages: 3 of 4 segments have some to dispatch."""
+    small_segments(source, 4, ahead=4)
+    (queue,) = create_topic(source, "orders")
+    late = database.connect()
+    late.execute("BEGIN")
+    held = append(late, queue, 2, keys="k")
+    early = append(source, queue, 5)
+    dispatch_all(source)
+    index_all(source)
+    late.execute("COMMIT")
+    rest = append(source, queue, 7, keys="k")
+    copied = copy(source, target, postgres)
+    return copied, queue, [*early, *held, *rest]
+
+
+def test_each_call_adopts_one_segment(segments_to_adopt: tuple[Connection, int, list[int]]) -> None:
+    copied, queue, order = segments_to_adopt
+
+    assert dispatch(copied) == ("ADOPTED", 2, True)
+    assert [checkpoint(copied, service).floor_pos for service in ("dispatch", "index")] == [4, 4]
+    assert positions(copied, queue) == order[:7]
+    assert index_keys(copied).outcome == "FOREIGN"
+    assert dispatch(copied) == ("ADOPTED", 1, True)
+    assert dispatch(copied) == ("ADOPTED", 4, True)
+    assert dispatch(copied) == ("ADOPTED", 2, False)
+
+    assert dispatch(copied).outcome == "IDLE"
+    assert index_keys(copied).outcome == "IDLE"
+    assert positions(copied, queue) == order
+    assert index_entries(copied) == (len(order) + 9,) * 2
+
+
+def test_an_adoption_that_dies_goes_on_where_its_last_call_was(
+    segments_to_adopt: tuple[Connection, int, list[int]], target: Database
+) -> None:
+    """Messages are sent meanwhile, and a segment that is compared is sealed."""
+    copied, queue, order = segments_to_adopt
+    dispatch(copied)
+    with target.connect() as dying:
+        dying.execute("BEGIN")
+        assert dispatch(dying).messages == 1
+        dying.execute("ROLLBACK")
+    order += append(copied, queue, 6)
+    close_segments(copied)
+    assert scalar(copied, "SELECT mqdb.seal_segment(1)")
+    assert not scalar(copied, "SELECT mqdb.seal_segment(2)")
+
+    assert adopt_all(copied) == 13
+    order += append(copied, queue)
+    dispatch_all(copied)
+    index_all(copied)
+
+    assert positions(copied, queue) == order
+    assert index_entries(copied) == (len(order) + 9,) * 2
+    assert scalar(copied, "SELECT bool_and(mqdb.seal_segment(segment)) FROM mqdb.segment WHERE state = 'closed'")
+
+
+def test_a_lane_that_was_open_is_adopted_with_the_rest(
+    source: Connection, database: Database, target: Database, postgres: EmbeddedPostgres
+) -> None:
+    small_segments(source, 8, ahead=12)
+    large, small = create_topic(source, "orders", 2)
+    writer = database.connect()
+    writer.execute("BEGIN")
+    append(writer, large, 40)
+    writer.execute("INSERT INTO mqdb.large_append (queue_keys) VALUES (%s)", [[large]])
+    append(source, small)
+    dispatch_all(source)
+    writer.execute("COMMIT")
+    append(source, large, 3)
+    append(source, small, 3)
+    while not scalar(source, "SELECT count(*) FROM mqdb.checkpoint WHERE service = 'lane'"):
+        dispatch(source, 5)
+    dispatch(source, 5)
+    assert 0 < len(positions(source, large)) < 40
+
+    copied = copy(source, target, postgres)
+    adopt_all(copied)
+    index_all(copied)
+
+    stored = "SELECT array_agg(log_pos ORDER BY log_pos) FROM mqdb.commit_log WHERE queue_key = %s"
+    assert positions(copied, large) == scalar(copied, stored, [large])
+    assert scalar(copied, "SELECT count(*) FROM mqdb.dispatch_lane") == 0
+    # Its xid may be that of another transaction one day, whose queues are others.
+    assert scalar(copied, "SELECT count(*) FROM mqdb.large_append") == 0
+    sent = append(copied, large)
+    dispatch_all(copied)
+    assert positions(copied, large)[-1:] == sent

@@ -78,7 +78,7 @@ def test_a_segment_is_not_sealed_while_something_is_left_to_do(log: Connection, 
 
 
 def test_an_open_segment_is_not_sealed(log: Connection) -> None:
-    with pytest.raises(pg.NoDataFound):
+    with pytest.raises(pg.InvalidParameterValue, match="segment 1 is not there, or not closed"):
         log.execute("SELECT mqdb.seal_segment(1)")
 
 

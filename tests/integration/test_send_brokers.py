@@ -3,7 +3,6 @@
 from collections import Counter
 from datetime import timedelta
 from functools import partial
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -19,7 +18,7 @@ from mqdb.errors import (
 from mqdb.settings import load_settings
 from mqdb_client import Message, Producer
 from tests.fixtures.log import create_topic
-from tests.fixtures.postgres import Database
+from tests.fixtures.postgres import Database, with_parts
 from tests.fixtures.processes import wait_until
 from tests.fixtures.producers import (
     TwoBrokers,
@@ -151,14 +150,9 @@ def test_all_brokers_down_at_the_start_is_an_error(two_brokers: TwoBrokers, prox
         producer_of(dsn_of_two(proxy.dsn, proxy_b.dsn)).start()
 
 
-def with_wrong_password(dsn: str) -> str:
-    parts = urlsplit(dsn)
-    return parts._replace(netloc=f"{parts.username}:wrong@{parts.hostname}:{parts.port}").geturl()
-
-
 def test_a_mistake_about_one_broker_is_an_error_at_the_start(two_brokers: TwoBrokers) -> None:
     with pytest.raises(AuthenticationFailed):
-        producer_of(dsn_of_two(two_brokers.a.dsn, with_wrong_password(two_brokers.b.dsn))).start()
+        producer_of(dsn_of_two(two_brokers.a.dsn, with_parts(two_brokers.b.dsn, password="wrong"))).start()
     with pytest.raises(BrokerMisnamed, match="'broker-b', not 'broker-a'"):
         producer_of(dsn_of_two(two_brokers.b.dsn, two_brokers.a.dsn)).start()
 

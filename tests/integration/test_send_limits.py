@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from mqdb.compression import Compression
+from mqdb.delay_level import MAX_DELAY
 from mqdb.errors import PropertiesTooLarge, QueueNotFound
 from mqdb.settings import Settings
 from mqdb_client import LocalTransactionState, Message, MessageQueue, Producer, TransactionProducer
@@ -55,7 +56,7 @@ def test_a_joined_send_takes_the_same_chosen_queues_as_a_plain_one(database: Dat
 
 
 def test_a_send_timeout_without_end_is_one_that_a_thread_can_wait(database: Database) -> None:
-    settings = Settings(dsn=database.dsn, send_message_timeout=timedelta.max)
+    settings = Settings(dsn=database.dsn, send_message_timeout=MAX_DELAY)
     with Producer("senders", settings=settings) as producer:
         sent = producer.send(Message("orders", "x"))
         assert producer.send_async(Message("orders", "y")).result(SECONDS).queue.topic == "orders"

@@ -1,32 +1,22 @@
 """A broker process, here in the process of the test. Those that are killed are in tests/acceptance."""
 
-from collections.abc import Iterator
+import logging
 from datetime import timedelta
 from pathlib import Path
-from urllib.parse import urlsplit
 
-import psycopg
 import pytest
+from sqlalchemy import Connection
 
 from mqdb.dsn import redact
-from mqdb.embedded import EmbeddedPostgres
+from mqdb.embedded import EmbeddedPostgres, Home
+from mqdb.embedded.starting import is_starting
 from mqdb.errors import BrokerMisnamed, BrokerUnavailable, IllegalState, SchemaMissing, SchemaTooNew, SettingInvalid
 from mqdb.server import Server, keeper_config
 from mqdb.settings import load_settings
+from mqdb.store import migrations
 from tests.fixtures.log import scalar
-from tests.fixtures.postgres import Database, drop_database
+from tests.fixtures.postgres import Database, create_database, drop_database, quick_home, with_parts
 from tests.fixtures.processes import wait_until
-
-
-@pytest.fixture
-def empty_database(postgres: EmbeddedPostgres) -> Iterator[Database]:
-    """A database without a schema."""
-    with psycopg.connect(postgres.dsn, autocommit=True) as connection:
-        connection.execute("CREATE DATABASE nothing_yet")
-        database = Database(urlsplit(postgres.dsn)._replace(path="/nothing_yet").geturl())
-        yield database
-        database.close()
-    drop_database(postgres, "nothing_yet")
 
 
 def sessions(database: Database) -> int:
@@ -110,8 +100,7 @@ def test_a_broker_of_another_name_is_refused(database: Database) -> None:
 
 
 def test_a_database_that_is_down_is_named_without_its_password(database: Database) -> None:
-    dsn = urlsplit(database.dsn)
-    nobody = dsn._replace(netloc=f"{dsn.username}:secret@127.0.0.1:1").geturl()
+    nobody = with_parts(database.dsn, password="secret", port=1)
 
     with pytest.raises(BrokerUnavailable) as error:
         Server(load_settings(dsn=nobody)).start()
@@ -158,3 +147,66 @@ def test_the_disk_of_a_server_elsewhere_does_not_count(tmp_path: Path) -> None:
     settings = load_settings(home=tmp_path, dsn="postgresql://127.0.0.1/mqdb")
 
     assert keeper_config(settings).disk_used_percent is None
+
+
+def test_a_database_that_is_dropped_is_named_once_and_one_that_is_made_anew_is_led(
+    empty_database: Database, postgres: EmbeddedPostgres, caplog: pytest.LogCaptureFixture
+) -> None:
+    tries: list[None] = []
+
+    class Counting(Server):
+        def _connect_to_lead(self) -> Connection:
+            tries.append(None)
+            return super()._connect_to_lead()
+
+    with Counting(load_settings(dsn=empty_database.dsn)) as server:
+        wait_until(lambda: server.is_leader)
+        drop_database(postgres, empty_database.name)
+        tries.clear()
+        wait_until(lambda: len(tries) > 5)
+        assert not server.is_leader
+
+        create_database(postgres, empty_database.name)
+        wait_until(lambda: server.is_leader)
+        topic_of_all = "SELECT count(*) FROM mqdb.topic"
+        assert empty_database.rows(topic_of_all) != [(0,)]
+
+    sentence = f'database "{empty_database.name}" does not exist'
+    missing = [r for r in caplog.records if sentence in getattr(r, "reason", "")]
+    assert len([record for record in missing if record.levelno >= logging.WARNING]) == 1
+    assert [record for record in caplog.records if record.exc_info] == []
+
+
+def test_a_database_made_anew_is_left_alone_where_migrations_are_off(
+    empty_database: Database, postgres: EmbeddedPostgres, caplog: pytest.LogCaptureFixture
+) -> None:
+    migrations.upgrade(empty_database.dsn)
+    with Server(load_settings(dsn=empty_database.dsn, auto_migrate_enable=False)) as server:
+        wait_until(lambda: server.is_leader)
+        drop_database(postgres, empty_database.name)
+        create_database(postgres, empty_database.name)
+        wait_until(lambda: "create it with: mqdb migrate" in " ".join(getattr(r, "reason", "") for r in caplog.records))
+        assert not server.is_leader
+
+        migrations.upgrade(empty_database.dsn)
+        wait_until(lambda: server.is_leader)
+
+    assert [record for record in caplog.records if record.exc_info] == []
+
+
+def test_clients_do_not_wait_for_a_second_server_in_a_home() -> None:
+    with quick_home() as home:
+        settings = load_settings(home=home)
+        was_starting: list[bool] = []
+
+        class Watched(Server):
+            def _bring_to_head(self) -> None:
+                was_starting.append(is_starting(Home(home)))
+                super()._bring_to_head()
+
+        with Watched(settings) as first:
+            wait_until(lambda: first.is_leader)
+            assert was_starting[0]
+            was_starting.clear()
+            with Watched(settings):
+                assert was_starting[0] is False

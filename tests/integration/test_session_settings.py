@@ -19,12 +19,6 @@ from tests.fixtures.producers import producer_of, stored_bodies
 TAG = "Größe-日本"
 
 
-def set_for_all(database: Database, setting: str, value: str) -> None:
-    """From the next session on."""
-    [(name,)] = database.rows("SELECT current_database()")
-    database.connect().execute(f"ALTER DATABASE {name} SET {setting} TO '{value}'".encode())
-
-
 def stored_tags(database: Database) -> list[str]:
     with psycopg.connect(database.dsn, client_encoding="utf8") as connection:
         return [row[0] for row in connection.execute("SELECT tags FROM mqdb.commit_log ORDER BY log_pos")]
@@ -43,7 +37,7 @@ every_setting = pytest.mark.parametrize(
 
 @every_setting
 def test_a_producer_sends_whatever_a_database_sets(database: Database, setting: str, value: str) -> None:
-    set_for_all(database, setting, value)
+    database.set_default(setting, value)
 
     with producer_of(database.dsn) as producer:
         sent = producer.send(Message("orders", "x", tag=TAG))
@@ -59,7 +53,7 @@ def test_a_producer_sends_whatever_a_database_sets(database: Database, setting: 
 def test_an_engine_reads_times_and_text_whatever_a_database_sets(
     database: Database, setting: str, value: str, prepared: bool
 ) -> None:
-    set_for_all(database, setting, value)
+    database.set_default(setting, value)
     engine = create_engine(database.dsn, prepared=prepared)
 
     with engine.connect() as connection:

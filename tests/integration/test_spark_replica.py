@@ -11,7 +11,7 @@ from mqdb.pipeline import engines
 from mqdb.pipeline.errors import ReplicaBehind
 from mqdb.store.engine import create_engine
 from tests.fixtures.broker import topic
-from tests.fixtures.postgres import Database
+from tests.fixtures.postgres import Database, superuser_dsn
 from tests.fixtures.processes import wait_until
 from tests.fixtures.spark_source import bodies, read, send
 from tests.fixtures.standby import Standby
@@ -29,7 +29,8 @@ def replay(standby: Standby) -> Iterator[psycopg.Connection[tuple[object, ...]]]
     """A superuser's connection to the standby; afterwards it replays again."""
     with closing(standby.connect()) as connection:
         host = connection.info.host
-    with closing(psycopg.connect(standby.primary.dsn, host=host, port=5432, user="postgres", autocommit=True)) as admin:
+    way = superuser_dsn(standby.primary, "mqdb")
+    with closing(psycopg.connect(way, host=host, port=5432, autocommit=True)) as admin:
         yield admin
         admin.execute("SELECT pg_wal_replay_resume()")
 

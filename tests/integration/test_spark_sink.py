@@ -110,10 +110,7 @@ def test_two_drivers_that_commit_a_batch_at_once_append_it_once(
 ) -> None:
     """The second waits for the first at the ledger, and finds the batch there, whatever isolation is the default."""
     route = topic(broker)
-    broker.exec_driver_sql(
-        f"ALTER DATABASE {broker.exec_driver_sql('SELECT current_database()').scalar_one()} "
-        f"SET default_transaction_isolation = '{isolation}'"
-    )
+    database.set_default("default_transaction_isolation", isolation)
     table = {"body": ["a", "b"]}
     writer = batch_writer_for(database, table, topic="orders", writeId="nightly")
     staged = writer.write(batches_of(table))

@@ -282,7 +282,7 @@ def test_reserved_properties_are_those_of_the_client(session: Connection) -> Non
 
 
 @pytest.mark.parametrize("clock_offset", ["1 hour", "-2 days"])
-def test_the_clock_can_be_moved(session: Connection, clock_offset: str) -> None:
+def test_the_clock_can_be_moved_in_a_database_for_tests(session: Connection, clock_offset: str) -> None:
     session.execute(f"SET mqdb.clock_offset = '{clock_offset}'")
     session.execute("SELECT mqdb.send('orders', 'x')")
 

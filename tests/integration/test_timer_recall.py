@@ -189,10 +189,10 @@ def test_a_recall_waits_for_the_batch_that_delivers_the_message(
     deliver_all(broker)
     move_clock(broker, 2 * HOUR)
     delivering = database.connect(autocommit=False)
-    delivering.execute("SELECT pg_advisory_xact_lock(1836147810, 3)")
+    delivering.execute("LOCK TABLE mqdb.lock_timer IN SHARE UPDATE EXCLUSIVE MODE")
     with engine.connect() as other:
         recalling = Doing(lambda: take_back(other, unique_id))
-        waiting = "SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND objid = 3"
+        waiting = "SELECT FROM pg_locks WHERE relation = 'mqdb.lock_timer'::regclass AND NOT granted"
         wait_until(lambda: bool(column(broker, f"SELECT 1 WHERE EXISTS ({waiting})")))
         step = timer_steps.newest(broker)._asdict() | {"pos": 2**63 - 1}
         delivering.execute(

@@ -1,6 +1,5 @@
 """The services of timers: on time, without haste, and slots that go when they are delivered."""
 
-import itertools
 import logging
 from collections.abc import Iterator
 from datetime import timedelta
@@ -10,14 +9,13 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from sqlalchemy import Connection, Engine, text
 
 from mqdb.broker.timers import TimerRound, set_timer_max_delay
-from mqdb.clock import SystemClock
 from mqdb.service.dispatcher import Dispatcher
 from mqdb.service.service import Context
 from mqdb.service.timer_deliverer import TimerDeliverer, TimerDelivererConfig
 from mqdb.service.timer_keeper import TimerKeeper, TimerKeeperCounts
 from mqdb.store import timer_settings
 from tests.fixtures.broker import topic
-from tests.fixtures.delay import delivered, move_clock, records
+from tests.fixtures.delay import delivered, move_clock, records, slow_appends
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 from tests.fixtures.services import Rounds
@@ -38,7 +36,8 @@ def deliverer(engine: Engine, rounds: Rounds) -> Iterator[TimerDeliverer]:
 
 
 def counts(next_due_in: timedelta, messages: int = 0, late: timedelta = 0 * MS) -> TimerRound:
-    return TimerRound(messages, 0, next_due_in, late, skipped={}, missing=0, first_segment=1)
+    nothing: dict[str, int] = {}
+    return TimerRound(messages, 0, next_due_in, late, nothing, unreadable=(), missing=0, first_segment=1, took=0 * MS)
 
 
 @pytest.mark.usefixtures("deliverer")
@@ -78,28 +77,17 @@ def test_the_pause_ends_when_the_next_message_is_due(engine: Engine, found: Time
     assert TimerDeliverer(Context(engine.connect)).pause_after(found) == pause
 
 
-class SlowClock(SystemClock):
-    """Each look at it takes a while."""
-
-    def __init__(self, step: timedelta) -> None:
-        self._seconds = itertools.count(step=step.total_seconds())
-
-    def monotonic(self) -> float:
-        return next(self._seconds)
-
-
-@pytest.mark.parametrize(
-    ("took", "messages"), [(250 * MS, [4, 8, 10, 10, 8]), (251 * MS, [4, 2, 1, 1, 1])], ids=["short", "long"]
-)
-def test_rounds_become_larger_while_they_are_short(
-    broker: Connection, engine: Engine, took: timedelta, messages: list[int]
+@pytest.mark.parametrize(("long", "messages"), [(60_000 * MS, [4, 8, 10, 10, 8]), (10 * MS, [4, 2, 1, 1, 1])])
+def test_rounds_become_larger_while_they_are_short_for_the_server(
+    broker: Connection, engine: Engine, long: timedelta, messages: list[int]
 ) -> None:
     topic(broker)
     timer(broker, HOUR, *map(str, range(40)))
     deliver_all(broker)
     move_clock(broker, 2 * HOUR)
-    config = TimerDelivererConfig(first_messages=4, max_messages=10)
-    service = TimerDeliverer(Context(engine.connect, clock=SlowClock(took)), config)
+    slow_appends(broker, 20 * MS)
+    config = TimerDelivererConfig(first_messages=4, max_messages=10, long_round=long)
+    service = TimerDeliverer(Context(engine.connect), config)
 
     assert [service.run_once(broker).messages for _ in messages] == messages
 

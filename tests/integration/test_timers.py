@@ -7,7 +7,6 @@ from sqlalchemy import Connection, text
 
 from mqdb.broker import admin
 from mqdb.broker.timers import deliver_due
-from mqdb.store import locks
 from tests.fixtures.broker import dispatch_all, topic
 from tests.fixtures.delay import delivered, move_clock, records
 from tests.fixtures.postgres import Database
@@ -213,7 +212,7 @@ def test_while_another_session_delivers_nothing_is_done(broker: Connection, data
     topic(broker)
     timer(broker, -MINUTE, "a")
     other = database.connect(autocommit=False)
-    other.execute("SELECT pg_advisory_xact_lock(%s, %s)", [locks.LOCK_CLASS, locks.TIMER])
+    other.execute("LOCK TABLE mqdb.lock_timer IN SHARE UPDATE EXCLUSIVE MODE")
 
     found = deliver_due(broker)
     assert (found.messages, found.late, delivered(broker)) == (0, timedelta(0), [])

@@ -91,6 +91,26 @@ def test_it_is_asked_about_again_30_s_later(broker: Connection, sender: ClientIn
     assert [half["check_times"] for half in halves(broker)] == [2]
 
 
+def test_what_was_asked_or_postponed_while_the_clock_was_ahead_is_asked_when_it_is_put_right(
+    database: Database, broker: Connection
+) -> None:
+    stop_clock(broker)
+    checker = Checker(broker)
+    route = topic(broker)
+    send_half(broker, route, "immune", properties={CHECK_IMMUNITY_TIME: "7200"})
+    send_half(broker, route, "half")
+    assert checker.after(HOUR).postponed == 1
+
+    sender = client(database)
+    assert checker.after(-HOUR + 7 * SECOND).asked == 1
+    assert asked(broker, sender) == ["half"]
+    checker.after(HOUR)
+    assert checker.after(-HOUR + 31 * SECOND).asked == 1
+    assert checker.after(29 * SECOND).asked == 0
+    assert asked(broker, sender) == ["half"]
+    sender.close()
+
+
 @pytest.mark.usefixtures("sender")
 def test_what_has_ended_is_not_asked_about(broker: Connection) -> None:
     route = topic(broker)

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.orm import Session
 
 from mqdb.broker.offsets import committed_offsets
-from mqdb.failure import FailureProperty
+from mqdb.property import FailureProperty
 from mqdb.store.engine import driver
 from mqdb.topic import dlq_topic
 from mqdb_client import (

@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from mqdb.broker.offsets import committed_offsets
+from mqdb.errors import ShutdownTimedOut
 from mqdb.message import MessageQueue
 from mqdb.store.engine import driver
 from mqdb_client.consumer.consume_hooks import ConsumeMessageContext, ConsumeReturnType
@@ -155,7 +156,8 @@ def test_who_does_not_wait_for_a_listener_leaves_its_messages_to_others(
     consumer = transactional_member(ledger)
     assert held.is_held.wait(20)
 
-    consumer.shutdown(timedelta(seconds=0.1))
+    with pytest.raises(ShutdownTimedOut):
+        consumer.shutdown(timedelta(seconds=0.1))
     transactional_member(ledger)
     ledger.wait_for(10)
     held.let_go()

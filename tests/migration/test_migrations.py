@@ -3,14 +3,16 @@
 import subprocess
 import sys
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
-from urllib.parse import urlsplit
 
+import psycopg
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from psycopg import sql
 from sqlalchemy.dialects.postgresql.base import ischema_names
 
 from mqdb.embedded import EmbeddedPostgres
@@ -19,7 +21,16 @@ from mqdb.errors import EncodingNotSupported, SchemaMissing, SchemaTooNew, Schem
 from mqdb.store import migrations, tables
 from mqdb.store.engine import create_engine
 from tests.fixtures.log import Connection, append, create_topic
-from tests.fixtures.postgres import Database, drop_database, query
+from tests.fixtures.postgres import (
+    Database,
+    create_database,
+    drop_database,
+    libpq_15,
+    new_database,
+    owner_dsn,
+    superuser_dsn,
+    with_parts,
+)
 
 #: What the tables are made of, as kind and text.
 CATALOG = """
@@ -73,11 +84,8 @@ UNION ALL SELECT 'row', version_num FROM mqdb.alembic_version
 @pytest.fixture
 def empty_database(postgres: EmbeddedPostgres) -> Iterator[Database]:
     """A database without anything in it."""
-    query(postgres.dsn, "create database empty template template0")
-    database = Database(urlsplit(postgres.dsn)._replace(path="/empty").geturl())
-    yield database
-    database.close()
-    drop_database(postgres, "empty")
+    with new_database(postgres, "template0") as database:
+        yield database
 
 
 def catalog(connection: Connection, *, without: Collection[str] = ()) -> list[str]:
@@ -97,8 +105,7 @@ def code(connection: Connection) -> list[str]:
 def test_alembic_finds_no_difference_to_the_tables(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ischema_names, "xid8", tables.Xid8)
     monkeypatch.setitem(ischema_names, "pg_snapshot", tables.PgSnapshot)
-    # The user's name is that of the schema, which would make it the default one, a schema without a name.
-    engine = create_engine(f"{database.dsn}&options=-csearch_path%3Dpublic", prepared=False)
+    engine = create_engine(database.dsn, prepared=False)
     rows = database.connect().execute("SELECT relname FROM pg_class WHERE relispartition AND relkind = 'r'")
     partitions = {row[0] for row in rows}
 
@@ -182,23 +189,34 @@ def test_every_object_has_a_comment(database: Database) -> None:
 # -- upgrade ------------------------------------------------------------------------------------
 
 
-def test_what_the_role_named_like_the_schema_makes_is_not_in_the_schema(empty_database: Database) -> None:
-    migrations.upgrade(empty_database.dsn)
+@pytest.fixture
+def database_of_mqdb(postgres: EmbeddedPostgres) -> Iterator[Database]:
+    """An empty database whose owner has the name of the schema."""
+    with psycopg.connect(superuser_dsn(postgres), autocommit=True) as superuser:
+        superuser.execute("CREATE ROLE mqdb LOGIN PASSWORD 'geheim'")
+        with new_database(postgres) as database:
+            superuser.execute(sql.SQL("ALTER DATABASE {} OWNER TO mqdb").format(sql.Identifier(database.name)))
+            yield replace(database, dsn=with_parts(database.dsn, user="mqdb", password="geheim"))
+        superuser.execute("DROP ROLE mqdb")
 
-    connection = empty_database.connect()
+
+def test_what_the_role_named_like_the_schema_makes_is_not_in_the_schema(database_of_mqdb: Database) -> None:
+    migrations.upgrade(database_of_mqdb.dsn)
+
+    connection = database_of_mqdb.connect()
     connection.execute("CREATE TABLE message (id integer)")
     tables_of_its_own = "SELECT schemaname FROM pg_tables WHERE tablename = 'message'"
     assert connection.execute(tables_of_its_own).fetchall() == [("public",)]
     assert connection.execute("SELECT to_regclass('alembic_version')").fetchone() == (None,)
 
 
-def test_a_search_path_that_the_role_has_stays(empty_database: Database) -> None:
-    name = urlsplit(empty_database.dsn).path[1:]
-    empty_database.connect().execute(f"ALTER ROLE mqdb IN DATABASE {name} SET search_path = mine, public")
+def test_a_search_path_that_the_role_has_stays(database_of_mqdb: Database) -> None:
+    setting = sql.SQL("ALTER ROLE mqdb IN DATABASE {} SET search_path = mine, public")
+    database_of_mqdb.connect().execute(setting.format(sql.Identifier(database_of_mqdb.name)))
 
-    migrations.upgrade(empty_database.dsn)
+    migrations.upgrade(database_of_mqdb.dsn)
 
-    assert empty_database.connect().execute("SHOW search_path").fetchone() == ("mine, public",)
+    assert database_of_mqdb.connect().execute("SHOW search_path").fetchone() == ("mine, public",)
 
 
 def test_a_second_upgrade_changes_nothing(database: Database) -> None:
@@ -228,7 +246,7 @@ def test_the_sql_for_administrators_makes_the_same_database(
     if means == "psql":
         psql = postgres.binaries.program("psql")
         done = subprocess.run(
-            [psql, "--no-psqlrc", "--set=ON_ERROR_STOP=1", "--quiet", f"--dbname={empty_database.dsn}"],
+            [psql, "--no-psqlrc", "--set=ON_ERROR_STOP=1", "--quiet", f"--dbname={libpq_15(empty_database.dsn)}"],
             input=script.encode(),
             capture_output=True,
             env=postgres_environment(),
@@ -239,6 +257,8 @@ def test_the_sql_for_administrators_makes_the_same_database(
         empty_database.connect().execute(script.encode())
 
     by_hand, by_mqdb = empty_database.connect(), database.connect()
+    # The template has a clock for tests.
+    by_mqdb.execute(migrations.sql_text("now").replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION").encode())
     assert catalog(by_hand) == catalog(by_mqdb)
     assert code(by_hand) == code(by_mqdb)
 
@@ -320,15 +340,13 @@ def test_a_newer_schema_is_not_touched_by_an_upgrade(database: Database) -> None
         migrations.upgrade(database.dsn)
 
 
-def test_a_database_that_cannot_hold_every_text_is_refused(empty_database: Database) -> None:
-    name = "mqdb_latin1"
-    here = empty_database.connect()
-    here.execute(f"CREATE DATABASE {name} ENCODING LATIN1 LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0".encode())
-    latin1 = urlsplit(empty_database.dsn)._replace(path=f"/{name}").geturl()
+def test_a_database_that_cannot_hold_every_text_is_refused(postgres: EmbeddedPostgres) -> None:
+    latin1 = sql.SQL("ENCODING LATIN1 LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
+    create_database(postgres, "latin1", latin1)
     try:
         with pytest.raises(EncodingNotSupported, match="UTF8") as refused:
-            migrations.upgrade(latin1)
+            migrations.upgrade(owner_dsn(postgres, "latin1"))
     finally:
-        here.execute(f"DROP DATABASE {name}".encode())
+        drop_database(postgres, "latin1")
 
     assert refused.value.encoding == "LATIN1"

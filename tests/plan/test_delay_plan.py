@@ -98,7 +98,11 @@ def test_a_look_reads_each_level_by_its_offset_and_no_old_segment(connection: Co
     ]
 
 
-@pytest.mark.parametrize("statement", [delay_steps.take_text(), delay_steps.strays_text()], ids=["take", "find strays"])
+@pytest.mark.parametrize(
+    "statement",
+    [delay_steps.fitting_text(), delay_steps.take_text(), delay_steps.strays_text()],
+    ids=["count what fits", "take", "find strays"],
+)
 def test_a_step_opens_the_segments_of_its_messages_only(connection: Connection, statement: str) -> None:
     found = plan(connection, statement, STEPS | bounds(connection))
 

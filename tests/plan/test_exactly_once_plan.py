@@ -82,7 +82,7 @@ def test_a_commit_finds_its_owner_by_keys(connection: Connection, is_marked: boo
     assert "Seq Scan" not in found
     assert re.search(r"Index Scan using consumer_offset_pkey", found)
     assert re.search(r"Index Scan using subscription_group_group_name_key", found)
-    assert "enable_seqscan = off" in offset_commits._INDEXES_ONLY
+    assert "set_config('enable_seqscan', 'off', true)" in offset_commits._INDEXES_ONLY
 
 
 def test_rows_are_locked_by_their_keys(connection: Connection) -> None:

@@ -18,6 +18,7 @@ from tests.fixtures.postgres import Database
 
 SEGMENTS = 30
 RECORDS = 1000
+DISPATCH_RECORDS = "mqdb.dispatch_records(mqdb.batch,integer[],boolean,integer)"
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,8 @@ class Function:
                    WHERE attrelid = 'mqdb.batch'::regclass AND attnum > 0"""
             ).fetchall()
         )
-        types["max_rows"] = "integer"
+        types |= {"max_rows": "integer", "most_looked_at": "bigint", "lane_keys": "integer[]", "in_lane": "boolean"}
+        types |= {"last_segment": "integer"}
         self.parameters = [name for name in types if re.search(rf"\b{name}\b", statement)]
         for number, name in enumerate(self.parameters, start=1):
             statement = re.sub(rf"\b{name}\b", f"${number}", statement)
@@ -71,7 +73,9 @@ class Function:
             "SELECT to_jsonb(b) FROM mqdb.begin_batch(%s) b", [service], prepare=False
         ).fetchone()
         assert row is not None
-        batch = {f"batch.{name}": value for name, value in row[0].items()} | {"max_rows": max_rows}
+        batch = {f"batch.{name}": value for name, value in row[0].items()}
+        batch |= {"max_rows": max_rows, "most_looked_at": 20 * max_rows, "lane_keys": [], "in_lane": False}
+        batch |= {"last_segment": batch["batch.last_segment"]}
         assert batch["batch.outcome"] == "BATCH"
         values = ", ".join(literal(batch[name]) for name in self.parameters)
         plan = scalar(
@@ -85,13 +89,16 @@ class Function:
 def partition_scans(connection: Connection, plan: dict[str, Any], tables: str) -> list[Scan]:
     """The nodes of a plan that read a partition of one of the tables."""
     parents = dict(
-        connection.execute("SELECT inhrelid::regclass::text, inhparent::regclass::text FROM pg_inherits").fetchall()
+        connection.execute(
+            """SELECT child.relname, parent.relname FROM pg_inherits
+               JOIN pg_class child ON child.oid = inhrelid JOIN pg_class parent ON parent.oid = inhparent"""
+        ).fetchall()
     )
     return [
         Scan(
             node["Node Type"],
             node["Relation Name"],
-            unqualified(parents.get(node.get("Index Name", ""), node.get("Index Name", ""))),
+            parents.get(node.get("Index Name", ""), node.get("Index Name", "")),
             node.get("Index Cond", ""),
             node["Actual Loops"],
         )
@@ -106,10 +113,6 @@ def literal(value: object) -> str:
     if isinstance(value, list):
         return "'{" + ",".join(map(str, value)) + "}'"
     return f"'{value}'"
-
-
-def unqualified(name: str) -> str:
-    return name.rpartition(".")[2]
 
 
 def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -182,12 +185,12 @@ STATES = [with_hardly_any_records, with_hardly_any_records_but_statistics, with_
 
 
 @pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
-@pytest.mark.parametrize("signature", ["mqdb.dispatch(integer)", "mqdb.index_keys(integer)"])
+@pytest.mark.parametrize("signature", [DISPATCH_RECORDS, "mqdb.index_keys(integer)"])
 def test_stragglers_are_found_by_xid_and_the_walk_goes_by_position(
     log: Connection, writer: Connection, database: Database, state: Any, signature: str
 ) -> None:
     state(log, writer)
-    statement = Function(database.connect(), signature, "WITH visible")
+    statement = Function(database.connect(), signature, "WITH straggler")
 
     service = "dispatch" if "dispatch" in signature else "index"
     scans = [scan for scan in statement.scans(service) if scan.table.startswith("commit_log")]
@@ -210,7 +213,7 @@ def test_the_last_offset_is_read_once_for_each_queue_from_the_end_of_an_index(
     log: Connection, writer: Connection, database: Database, state: Any
 ) -> None:
     state(log, writer)
-    statement = Function(database.connect(), "mqdb.dispatch(integer)", "WITH visible")
+    statement = Function(database.connect(), DISPATCH_RECORDS, "WITH straggler")
 
     scans = [scan for scan in statement.scans("dispatch") if scan.table.startswith("consume_queue")]
 
@@ -225,7 +228,7 @@ def test_the_last_offsets_of_a_finished_segment_are_read_from_the_end_of_an_inde
     log: Connection, writer: Connection, database: Database
 ) -> None:
     with_many_records(log, writer)
-    statement = Function(database.connect(), "mqdb.dispatch(integer)", "UPDATE mqdb.queue")
+    statement = Function(database.connect(), "mqdb.leave_segment(integer)", "UPDATE mqdb.queue")
 
     scans = [scan for scan in statement.scans("dispatch") if scan.table.startswith("consume_queue")]
 

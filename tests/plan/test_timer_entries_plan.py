@@ -67,6 +67,13 @@ def test_a_step_opens_the_segments_of_its_entries_only(connection: Connection, s
     assert {index for index, _ in scans(found, "timer_recall")} == {"timer_recall_pkey"}
 
 
+def test_the_count_of_what_fits_opens_the_segments_of_its_entries_only(connection: Connection) -> None:
+    found = plan(connection, timers.fitting_text(), ENTRIES | bounds(connection))
+
+    assert partitions(found, "consume_queue") == partitions(found, "commit_log") == {NEEDED}
+    assert_by_position(found)
+
+
 def test_a_step_looks_its_targets_up_by_their_keys(connection: Connection) -> None:
     found = plan(connection, timers.deliver_entries_text(), ENTRIES | bounds(connection))
 

@@ -135,6 +135,7 @@ def test_half_messages_and_their_records_are_found_by_their_positions(client: Co
 OF_THE_CHECKER: dict[str, tuple[Callable[[Connection], object], str]] = {
     "take due": (lambda connection: half_checks.take_due(connection, 1_000), "check_at"),
     "dead producers": (half_checks.take_from_the_dead, "check_client"),
+    "from ahead": (lambda connection: half_checks.take_from_ahead(connection, timedelta(seconds=1)), "check_at"),
     "a client's": (lambda connection: half_checks.find(connection, "broker-a", "client", "g", 100), "check_client"),
     "ask": (lambda connection: half_checks.ask(connection, [(2_000, "client")], timedelta(seconds=1)), "pkey"),
     "postpone": (lambda connection: half_checks.postpone(connection, [2_000], timedelta(seconds=1)), "pkey"),

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 from pyspark.errors import PySparkException
@@ -15,7 +14,7 @@ from mqdb.message import Message
 from mqdb.pipeline.schema import KAFKA_COLUMNS, MESSAGE_COLUMNS
 from mqdb.store.topics import TopicRoute
 from tests.fixtures.broker import append, dispatch_all, topic
-from tests.fixtures.postgres import Database
+from tests.fixtures.postgres import Database, password_of
 
 
 @pytest.fixture
@@ -107,8 +106,7 @@ def test_what_is_wrong_is_said_before_any_job_starts(
 def test_neither_plans_nor_errors_nor_checkpoints_show_the_password(
     spark: SparkSession, database: Database, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    password = urlsplit(database.dsn).password
-    assert password
+    password = password_of(database.dsn)
     frame = load(spark, database, readUrl=database.dsn)
     frame.explain("formatted")
     frame.explain(extended=True)

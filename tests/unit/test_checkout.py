@@ -6,6 +6,10 @@ import re
 import tomllib
 from pathlib import Path
 
+import pytest
+
+import do
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -15,21 +19,54 @@ def normal_name(requirement: str) -> str:
     return re.sub(r"[-_.]+", "-", name[0]).lower()
 
 
-def locked_lines() -> list[str]:
-    lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
-    return [line for line in lines if not line.startswith("#")]
+LOCKS = ["requirements.lock", "requirements-contrib.lock", "requirements-test.lock"]
 
 
-def test_the_lock_pins_versions_and_names_no_address() -> None:
-    for line in locked_lines():
-        assert re.fullmatch(r"[a-z0-9-]+==[^ /:@]+( ; [^/:@]+)?", line), line
+def pins(name: str) -> dict[str, str]:
+    """The lines of a lock file with a version, by the names of their packages."""
+    text = (ROOT / name).read_text(encoding="utf-8").replace(" \\\n", "\n")
+    lines = [line for line in text.splitlines() if not line.startswith(("#", "    --hash="))]
+    return {normal_name(line): line for line in lines}
 
 
-def test_the_lock_covers_every_requirement_of_the_project() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    asked = [*project["dependencies"], *(one for extra in project["optional-dependencies"].values() for one in extra)]
+def requirements() -> dict[str, list[str]]:
+    """What the project asks for, by extra; "" for what it always needs."""
+    configuration = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    project = configuration["project"]
+    always = [*project["dependencies"], *configuration["build-system"]["requires"]]
+    return {"": always, **project["optional-dependencies"]}
 
-    assert {normal_name(one) for one in asked} <= {normal_name(line) for line in locked_lines()}
+
+def test_the_locks_are_all_there_and_do_py_knows_them() -> None:
+    assert sorted(path.name for path in ROOT.glob("*.lock")) == sorted(LOCKS) == sorted(do.LOCKS)
+    assert requirements()[""][-1] == do.BUILD_BACKEND
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_a_lock_pins_versions_and_hashes_and_names_no_address(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    pinned, hashed = r"[a-z0-9-]+==[^ /:@]+( ; [^/:@\\]+)?", r"( \\\n    --hash=sha256:[0-9a-f]{64})+"
+
+    assert re.fullmatch(rf"(#[^/:@]*\n)*({pinned}{hashed}\n)+", text)
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_a_lock_covers_what_its_extras_require(name: str) -> None:
+    wanted = [one for extra in ("", *do.LOCKS[name]) for one in requirements()[extra]]
+
+    assert {normal_name(one) for one in wanted} <= pins(name).keys()
+
+
+def test_every_extra_is_locked() -> None:
+    assert {extra for extras in do.LOCKS.values() for extra in extras} == requirements().keys() - {""}
+
+
+def test_the_locks_agree() -> None:
+    version = re.compile(r"==[^ ]+")
+    versions = [{name: version.findall(line) for name, line in pins(each).items()} for each in LOCKS]
+
+    for other in versions[1:]:
+        assert {name: other.get(name) for name in versions[0]} == versions[0]
 
 
 def test_a_python_too_old_for_mqdb_can_read_do_py_and_say_so() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mqdb.cli.dlq.letters import describe, letter_json, letter_row, printable, result_line
+from mqdb.cli.dlq.letters import describe, letter_json, letter_row, result_line
 from mqdb.store.dead_letters import DeadLetter, RedriveResult, RedriveStatus, WholeDeadLetter
 
 TIME = datetime(2026, 7, 14, 9, 30, tzinfo=UTC)
@@ -101,10 +101,6 @@ def test_a_list_as_json_has_no_body_and_the_whole_has_it() -> None:
     assert json.loads(letter_json(letter(), "broker-b")) | {"body": "an order", "encoding": "text"} == json.loads(
         letter_json(letter(), "broker-b")
     )
-
-
-def test_tab_and_line_feed_may_be_printed() -> None:
-    assert printable("a\tb\nc\rd\x7f") == "a\tb\nc\\x0dd\\x7f"
 
 
 def test_a_result_of_a_message_that_is_gone_names_its_position() -> None:

@@ -45,16 +45,26 @@ def test_ports_are_published_on_the_loopback_address_only(compose: Compose) -> N
 
 def test_the_dsn_leads_to_the_postgresql_beside_it(compose: Compose) -> None:
     environment = compose["services"]["mqdb"]["environment"]
-    postgres = compose["services"]["postgres"]["environment"]
+    script = compose["configs"]["owner.sql"]["content"]
 
     broker = load_settings(dsn=environment["MQDB_DSN"]).broker
 
     assert broker is not None
-    assert broker.dsn == f"postgresql://{postgres['POSTGRES_USER']}@postgres:5432/{postgres['POSTGRES_DB']}"
+    assert broker.dsn == "postgresql://mqdb@postgres:5432/mqdb"
+    assert "CREATE ROLE mqdb LOGIN" in script
+    assert "CREATE DATABASE mqdb OWNER mqdb" in script
+
+
+def test_the_owner_is_made_by_the_image_before_anybody_can_connect(compose: Compose) -> None:
+    postgres = compose["services"]["postgres"]
+
+    assert "POSTGRES_USER" not in postgres["environment"]  # so the superuser is postgres, as the script has it
+    assert postgres["configs"] == [{"source": "owner.sql", "target": "/docker-entrypoint-initdb.d/owner.sql"}]
+    # `docker compose` would take a $ for one of its own variables.
+    assert "$" not in compose["configs"]["owner.sql"]["content"]
 
 
 def test_the_password_comes_from_the_environment(compose: Compose) -> None:
-    environments = [service["environment"] for service in compose["services"].values()]
-    passwords = [value for values in environments for name, value in values.items() if name.endswith("PASSWORD")]
+    postgres, mqdb = (compose["services"][name]["environment"] for name in ("postgres", "mqdb"))
 
-    assert passwords == ["${MQDB_PASSWORD:-mqdb}"] * 2
+    assert postgres["MQDB_PASSWORD"] == mqdb["PGPASSWORD"] == "${MQDB_PASSWORD:-mqdb}"

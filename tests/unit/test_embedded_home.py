@@ -62,6 +62,33 @@ def test_a_lost_password_file_is_named(tmp_path: Path) -> None:
     assert str(tmp_path / "password") in str(caught.value)
 
 
+def test_the_superuser_has_a_password_of_its_own(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+
+    assert homes.superuser_password(home, is_new=True) != homes.password(home, is_new=True)
+    assert mode(home.superuser_password_file) == 0o600
+
+
+def test_nobody_else_can_open_the_lock_and_so_hold_it(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    previous = os.umask(0)
+    try:
+        homes.lock(home).release()
+    finally:
+        os.umask(previous)
+
+    assert mode(home.lock_file) == 0o600
+
+
+def test_a_home_in_which_everybody_may_write_is_refused(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+
+    with pytest.raises(DataDirectoryUnusable, match=r"every user of this machine may write in it \(mode 1777\)"):
+        homes.create(Home(shared), None)
+
+
 def test_the_lock_is_held_by_one_at_a_time(tmp_path: Path) -> None:
     home = Home(tmp_path)
     lock = homes.lock(home)

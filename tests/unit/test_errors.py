@@ -116,6 +116,23 @@ def test_a_huge_value_does_not_flood_the_sentence_but_stays_in_the_error() -> No
     assert len(error.name) == 1_000_000
 
 
+@pytest.mark.parametrize("error", with_data)
+def test_no_value_makes_a_sentence_longer_than_a_screen(error: type[MqdbError]) -> None:
+    """Nor one that Python does not print: an integer of more than 4,300 digits."""
+    huge: dict[Any, object] = {
+        str: "x\n" * 50_000, int: 10**5_000, object: "y" * 100_000, list[str]: ["z" * 100_000] * 100,
+        tuple[str, ...]: ("z" * 100_000,) * 100, Path: Path("/srv") / ("p" * 200),
+        dict[str, tuple[str, str]]: {"t" * 100_000: ("TAG", "e" * 100_000)},
+    }  # fmt: skip
+    values = {name: huge.get(hint, 1.5) for name, hint in parameters(error).items()}
+    values |= {"position": 7} if "position" in values else {}
+
+    sentence = str(error(**values))
+
+    assert len(sentence) <= 4_000
+    assert {name: getattr(error(**values), name) for name in values} == values
+
+
 def test_a_value_of_legal_length_is_shown_whole() -> None:
     assert "n" * 127 in str(NameInvalid("topic", "n" * 127, "is taken"))
 

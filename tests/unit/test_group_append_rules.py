@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from mqdb.broker import send
-from mqdb.errors import SendGivenUp
+from mqdb.errors import BrokerUnavailable, MqdbError, SendGivenUp
 from mqdb.message import Message
 from mqdb.unique_id import UniqueIdGenerator
 from mqdb_client import group_append as module
@@ -22,6 +22,12 @@ class Lost:
     """A connection that is lost."""
 
     why_lost = None
+
+    def __init__(self, *trouble: MqdbError) -> None:
+        self._trouble = trouble
+
+    def trouble_since(self, _moment: float) -> MqdbError | None:
+        return next(iter(self._trouble), None)
 
 
 def group_append(*waiting: Unit) -> GroupAppend:
@@ -55,6 +61,19 @@ def test_whose_time_is_as_good_as_over_is_given_up_and_the_next_one_leads() -> N
     assert appends._first_with_time() is other
     assert [type(each.error) for each in late] == [SendGivenUp] * 3
     assert list(appends._waiting) == [other, later]
+
+
+def test_one_that_is_given_up_says_what_was_in_its_way_last() -> None:
+    """The connection may be back by then, too late for this one."""
+    lost = Lost(BrokerUnavailable("here", "FATAL:  sorry, too many clients already"))
+    appends = GroupAppend(cast(Any, lost), Waking())
+    late = unit(0.02)
+    appends._waiting.append(late)
+
+    assert appends._first_with_time() is None
+
+    assert isinstance(late.error, SendGivenUp)
+    assert str(late.error).endswith("nothing was stored: no broker at here: FATAL:  sorry, too many clients already")
 
 
 def test_who_has_waited_all_in_vain_waits_in_the_same_order_again() -> None:

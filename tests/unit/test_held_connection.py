@@ -111,3 +111,16 @@ def test_where_no_thread_can_be_started_it_can_be_opened_later(monkeypatch: pyte
 
     assert asked.wait(10)
     held.close()
+
+
+def test_why_there_was_no_connection_is_known_for_a_while_also_when_there_is_one(
+    silent: HeldConnection, answered: threading.Event
+) -> None:
+    began = time.monotonic()
+    assert silent.trouble_since(began) is None
+
+    answered.set()
+    wait_until(lambda: silent.why_lost is not None)
+
+    assert "no answer after all" in str(silent.trouble_since(began))
+    assert silent.trouble_since(time.monotonic() + 60) is None

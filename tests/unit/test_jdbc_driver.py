@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from mqdb.pipeline.errors import JarNotFound
-from mqdb.pipeline.jdbc_driver import find_jar
+from mqdb.pipeline.errors import JarMismatch, JarNotFound
+from mqdb.pipeline.jdbc_driver import MAVEN_CHECKSUM, check_fetched, find_jar
 
 
 @pytest.fixture
@@ -36,3 +36,14 @@ def test_a_jar_that_is_named_and_not_there_is_an_error_that_names_it(jars: list[
         find_jar(missing, {"MQDB_PG_JAR": str(jars[1])}, jars[2])
     with pytest.raises(JarNotFound, match=r"MQDB_PG_JAR=.*missing\.jar"):
         find_jar(None, {"MQDB_PG_JAR": str(missing)}, jars[2])
+
+
+def test_a_fetched_jar_that_is_another_one_is_refused(tmp_path: Path) -> None:
+    jar = tmp_path / "postgresql.jar"
+    jar.write_bytes(b"something else")
+
+    with pytest.raises(JarMismatch) as refused:
+        check_fetched(jar)
+
+    assert refused.value.expected == MAVEN_CHECKSUM
+    assert str(jar) in str(refused.value)

@@ -76,6 +76,7 @@ def test_the_environment_fills_in_what_the_dsn_leaves_out(monkeypatch: pytest.Mo
         ("postgresql://u@a:1,b:2,c:3/db?port=1,2", "3 hosts and 2 ports"),
         ("postgresql://u@h/db?sslcrl=/crl.pem", "sslcrl=/crl.pem means nothing to JDBC"),
         ("postgresql://u@h/db?service=prod", "service=prod means nothing to JDBC"),
+        ("postgresql://u@h/db?require_auth=scram-sha-256", "require_auth=scram-sha-256 means nothing to JDBC"),
         ("a=postgresql://u:geheim@h/db;b=postgresql://u:geheim@h2/db", "names several brokers"),
         ("mysql://u:geheim@h/db", "write postgresql://"),
     ],
@@ -86,3 +87,10 @@ def test_what_jdbc_cannot_do_is_an_error_that_tells_no_password(dsn: str, reason
 
     assert reason in str(caught.value)
     assert "geheim" not in str(caught.value)
+
+
+def test_an_embedded_server_can_be_read() -> None:
+    target = jdbc_target("postgresql://mqdb:secret@127.0.0.1:20001/mqdb?sslmode=disable&require_auth=scram-sha-256")
+
+    assert target.url == "jdbc:postgresql://127.0.0.1:20001/mqdb"
+    assert target.properties["sslmode"] == "disable"

@@ -256,6 +256,14 @@ def test_two_consumers_never_share_a_file(opened: Opened, directory: Path) -> No
         LocalOffsets(directory).open()
 
 
+def test_nobody_else_can_read_or_lock_the_file(opened: Opened, directory: Path) -> None:
+    opened()
+
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (directory, directory / "offsets.lock")}
+
+    assert modes == {directory.name: 0o700, "offsets.lock": 0o600}
+
+
 def test_a_file_that_was_closed_can_be_opened_by_another_consumer(opened: Opened, directory: Path) -> None:
     offsets = opened()
     offsets.close()

@@ -20,6 +20,7 @@ from mqdb.errors import (
     CompressedBodyBroken,
     NameInvalid,
     ParameterInvalid,
+    PropertiesBroken,
     PropertiesTooLarge,
     PropertyReserved,
     ResponseCode,
@@ -36,6 +37,7 @@ from mqdb.message import (
     check_message,
     stored_properties,
 )
+from mqdb.property import read_properties
 
 QUEUE = MessageQueue("orders", "broker-a", 2)
 ID = uuid.UUID("0a000001-1f90-00c0-ffee-001122334455")
@@ -318,7 +320,7 @@ def test_properties_are_not_parsed_until_they_are_read() -> None:
     message = received(properties="{ no JSON")
 
     assert message.tag == "TagA"
-    with pytest.raises(json.JSONDecodeError):
+    with pytest.raises(PropertiesBroken):
         _ = message.properties
 
 
@@ -412,3 +414,20 @@ def test_a_compressed_body_survives_the_way_to_another_process(is_read: bool) ->
         _ = message.body
 
     assert pickle.loads(pickle.dumps(message)).body == b"secret"
+
+
+# -- properties that no producer writes ---------------------------------------------------------
+
+
+def test_a_property_that_is_no_text_is_read_as_its_json() -> None:
+    assert read_properties('{"a": 1, "b": {"c": null}, "d": "e"}') == {"a": "1", "b": '{"c": null}', "d": "e"}
+
+
+_DEEP = '{"a":' * 100_000 + "1" + "}" * 100_000
+_LONG = '{"a": ' + "9" * 5_000 + "}"
+
+
+@pytest.mark.parametrize("text", [_DEEP, _LONG], ids=["deep", "long"])
+def test_properties_that_python_does_not_read_are_an_error_of_mqdb(text: str) -> None:
+    with pytest.raises(PropertiesBroken, match="cannot be read"):
+        read_properties(text)

@@ -190,8 +190,11 @@ def test_a_shutdown_with_a_timeout_that_is_none_does_nothing() -> None:
     reader = consumer()
     seconds: Any = 5
 
-    with pytest.raises(ParameterInvalid, match="timeout = 5: must be a timedelta, or None"):
+    with pytest.raises(ParameterInvalid, match="timeout = 5: must be a timedelta from 0:00:00 to 365 days"):
         reader.shutdown(seconds)
+    for out_of_range in (timedelta(microseconds=-1), timedelta.max):
+        with pytest.raises(ParameterInvalid, match="timeout = datetime"):
+            reader.shutdown(out_of_range)
     reader.subscribe("orders")
 
 

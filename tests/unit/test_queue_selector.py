@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mqdb.errors import ParameterInvalid
 from mqdb.message import Message, MessageQueue
-from mqdb_client.queue_selector import RoundRobin, by_hash, select_by_hash, select_random, selected
+from mqdb_client.queue_selector import RoundRobin, by_hash, check_sharding_key, select_by_hash, select_random, selected
 
 QUEUES = [MessageQueue("orders", name, number) for name in ("broker-a", "broker-b") for number in range(4)]
 MESSAGE = Message("orders", "x")
@@ -116,3 +116,10 @@ def test_in_turn_each_queue_gets_as_many() -> None:
 
 def test_turns_begin_anywhere() -> None:
     assert len({RoundRobin().next(1_000) for _ in range(20)}) > 1
+
+
+def test_a_sharding_key_has_a_limit_in_bytes() -> None:
+    check_sharding_key("\u00e9" * 16_383 + "x")
+
+    with pytest.raises(ParameterInvalid, match="has 32768 bytes, the limit is 32767"):
+        check_sharding_key("\u00e9" * 16_384)

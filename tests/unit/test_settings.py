@@ -1,7 +1,9 @@
 """Settings: who wins, where a value came from, and what is said about a bad one."""
 
+import json
 import os
 import pickle
+import random
 from datetime import timedelta
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 
 from mqdb.errors import SettingInvalid
 from mqdb.settings import Settings, default_home, load_settings
+from tests.fixtures.fuzz import fuzz_cases, fuzz_random
 
 SECRET = "geheim"
 
@@ -182,8 +185,8 @@ def test_an_unknown_argument_is_refused() -> None:
         ("default_topic_queue_nums", "0", "greater than or equal to 1"),
         ("auto_create_topic_enable", "perhaps", "valid boolean"),
         ("file_reserved_time", "72", "a number and its unit"),
-        ("file_reserved_time", "0h", "more than 0"),
-        ("file_reserved_time", "99999999999d", "too long"),
+        ("file_reserved_time", "0h", "from 1s to 36500d"),
+        ("file_reserved_time", "99999999999d", "from 1s to 36500d"),
         ("send_message_timeout", "-3s", "a number and its unit"),
         ("delete_when", "24", "from 00 to 23"),
         ("delete_when", ";", "from 00 to 23"),
@@ -205,7 +208,7 @@ def test_a_bad_value_is_refused_with_its_name_source_and_limit(
         load_settings()
 
     assert refusal.value.name == name
-    assert refusal.value.value == value
+    assert refusal.value.value == ("***" if name == "dsn" else value)
     assert refusal.value.source == f"environment MQDB_{name.upper()}"
     assert reason in str(refusal.value)
 
@@ -228,7 +231,7 @@ def test_hours_given_as_numbers_are_checked_too(hour: tuple[int, ...]) -> None:
     ],
 )
 def test_a_duration_is_a_number_and_its_unit(text: str, duration: timedelta) -> None:
-    assert load_settings(file_reserved_time=text).file_reserved_time == duration
+    assert load_settings(send_message_timeout=text).send_message_timeout == duration
 
 
 def test_delete_when_takes_several_hours_as_rocketmq_writes_them() -> None:
@@ -273,6 +276,87 @@ def test_no_refusal_tells_a_password() -> None:
         load_settings(dsn=f"postgresql://u:{SECRET}@h:port/db")
 
     assert SECRET not in f"{refusal.value} {refusal.value!r} {refusal.value.__cause__} {refusal.value.args}"
+
+
+# -- any text -----------------------------------------------------------------------------------
+
+
+def test_any_text_is_a_setting_or_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By each way in; what is taken can be shown, and taken again."""
+    chance = fuzz_random()
+    longest = 0
+    for _ in range(fuzz_cases()):
+        name, text = chance.choice([*Settings.model_fields, "prot", "DSN", "x y"]), any_value(chance)
+        with monkeypatch.context() as environment:
+            try:
+                match chance.randrange(3):
+                    case 0:
+                        settings = load_settings(**{name: text})
+                    case 1:
+                        environment.setenv(f"MQDB_{name.upper()}", text.replace("\0", ""))
+                        settings = load_settings()
+                    case _:
+                        written = chance.choice([json.dumps(text), text])
+                        write(home / "mqdb.toml", f"{json.dumps(name)} = {written}\n")
+                        settings = load_settings()
+                assert len(settings.lines()) == len(Settings.model_fields)
+                shown = {
+                    line.name: line.value for line in settings.lines() if line.value and line.name not in HIDDEN_ONES
+                }
+                assert load_settings(**shown).model_dump(exclude=HIDDEN_ONES) == settings.model_dump(
+                    exclude=HIDDEN_ONES
+                )
+            except SettingInvalid as refusal:
+                longest = max(longest, len(str(refusal)))
+        write(home / "mqdb.toml", "")
+    assert 0 < longest < 4_200
+
+
+#: What may be shown as ***.
+HIDDEN_ONES = {"dsn", "pool_dsn", "home"}
+
+
+def any_value(chance: random.Random) -> str:
+    """Of the texts that settings have, some of them spoilt."""
+    texts = [
+        "72h",
+        "500ms",
+        "0s",
+        "1e9d",
+        "9" * 400 + "d",
+        "-1",
+        "1",
+        "65535",
+        "9" * 5_000,
+        "true",
+        "maybe",
+        "04;13",
+        ";",
+        "1s 5s",
+        "1s " * 500,
+        "0" * 5_000 + "1s",
+        "broker-a",
+        "a" * 200,
+        "postgresql://u:p@h/db",
+        "u:p@h",
+        "~nosuchuser",
+        "/srv/mqdb",
+        "\u0663",
+        "é",
+        "[1]",
+        "{}",
+        "[" * 5_000,
+        "'",
+        '"',
+        "",
+        " ",
+        "\n",
+        "nan",
+        "inf",
+        "2026-07-14",
+    ]
+    text = chance.choice(texts)
+    return text if chance.random() < 0.7 else text + chance.choice(["\0", "x", " ", "%", "\x1b"])
 
 
 # -- the home directory -------------------------------------------------------------------------

@@ -88,3 +88,8 @@ def test_what_the_client_accepts_the_broker_has_passed(tags: set[str]) -> None:
 
     assert expression.tags == tags
     assert all(expression.matches(tag) and tag_code(tag) in expression.codes for tag in tags)
+
+
+def test_an_expression_that_is_too_long_is_refused() -> None:
+    with pytest.raises(TagExpressionInvalid, match="has 65,537 characters, the limit is 65,536"):
+        parse_tag_expression("x" * 65_537)

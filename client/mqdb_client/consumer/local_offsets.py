@@ -62,7 +62,8 @@ class LocalOffsets:
         self._copy = directory / f"{FILE_NAME}.bak"
         self._partial = directory / f"{FILE_NAME}.tmp"
         # Not thread-local: the thread that closes is not always the one that has opened.
-        self._file_lock = FileLock(directory / "offsets.lock", thread_local=False)
+        # A user who can read a file can lock it.
+        self._file_lock = FileLock(directory / "offsets.lock", mode=0o600, thread_local=False)
         self._writing = threading.Lock()
         self._offsets: Offsets = {}
         self._is_whole = False
@@ -184,7 +185,8 @@ def _entry(entry: object) -> tuple[MessageQueue, LocalOffset]:
 def _make_directory(directory: Path) -> None:
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     for path in reversed(missing):
-        path.mkdir(exist_ok=True)
+        # The home above may have to let PostgreSQL's account through; the consumer's own is for nobody else.
+        path.mkdir(mode=0o700 if path == directory else 0o777, exist_ok=True)
         _sync_directory(path.parent)
 
 

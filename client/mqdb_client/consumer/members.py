@@ -8,7 +8,6 @@ Membership, queue ownership and offsets are rows in each broker's own database, 
 with the group's other members there: a broker that is down, or slow, changes nothing on the others.
 """
 
-import logging
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -17,6 +16,7 @@ from typing import Any
 
 import mqdb
 from mqdb.broker.send_back import SendBackRequest, send_back
+from mqdb.errors import ShutdownTimedOut
 from mqdb.group import MessageModel
 from mqdb.message import MessageQueue, ReceivedMessage
 from mqdb.selector.subscription import MessageFilter, stored_form
@@ -33,10 +33,9 @@ from mqdb_client.consumer.member import Member
 from mqdb_client.consumer.process_queue import ProcessQueue
 from mqdb_client.consumer.request_answers import RequestAnswers
 from mqdb_client.consumer.share import TopicPresence
+from mqdb_client.consumer.shutdown_report import shutdown_report
 from mqdb_client.consumer.thread_stacks import name_of, stack_of
 from mqdb_client.new_connection import require_database
-
-logger = logging.getLogger(__name__)
 
 
 class Members:
@@ -146,23 +145,24 @@ class Members:
         for member in self._members.values():
             member.resume()
 
-    def leave(self, seconds: float | None) -> None:
-        """Leave the group when all running listeners have returned, or after `seconds`."""
-        deadline = None if seconds is None else time.monotonic() + seconds
-        for answers in self._answers:
-            answers.stop()
-        for member in self._members.values():
-            member.begin_to_leave()
-        for member in self._members.values():
-            member.leave(_seconds_until(deadline))
-        running = self.consume.stop(_seconds_until(deadline))
-        if running:
-            logger.warning(
-                "left while listeners are running", extra={"group": self._registration.group, "count": running}
-            )
-        if self._local_offsets is not None:
-            self._local_offsets.close()
-        self._cluster.release()
+    def leave(self, seconds: float) -> None:
+        """Leave the group when all listeners have returned, or after `seconds`; then raises ShutdownTimedOut."""
+        group = self._registration.group
+        with shutdown_report(group, seconds, lambda: len(self.consume.calls.current())):
+            deadline = time.monotonic() + seconds
+            for answers in self._answers:
+                answers.stop()
+            for member in self._members.values():
+                member.begin_to_leave()
+            for member in self._members.values():
+                member.leave(max(deadline - time.monotonic(), 0.0))
+            running = self.consume.stop(max(deadline - time.monotonic(), 0.0))
+            if self._local_offsets is not None:
+                self._local_offsets.close()
+            self._cluster.release()
+        # Of the threads that are left, others have nothing to do any more, and are about to end.
+        if running and (listeners := len(self.consume.calls.current())):
+            raise ShutdownTimedOut(group, listeners, seconds)
 
     # -- what people ask ------------------------------------------------------------------------
 
@@ -205,7 +205,3 @@ class Members:
 
     def _on_progress(self, process_queue: ProcessQueue) -> None:
         self._members[process_queue.queue.broker_name].on_progress(process_queue)
-
-
-def _seconds_until(deadline: float | None) -> float | None:
-    return None if deadline is None else max(deadline - time.monotonic(), 0.0)

@@ -9,7 +9,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Self
 
-from mqdb.errors import IllegalState, NotSupported
+from mqdb.errors import IllegalState, NotSupported, ShutdownTimedOut
 from mqdb.group import ConsumeFromWhere, MessageModel
 from mqdb.message import MessageQueue
 from mqdb.rebalance import AllocationStrategy, allocate_averagely
@@ -31,10 +31,10 @@ from mqdb_client.consumer.message_listener import (
 from mqdb_client.consumer.message_selector import MessageSelector, filter_of
 from mqdb_client.consumer.stop_signals import on_stop_signal
 from mqdb_client.instance import DEFAULT_INSTANCE_NAME, settings_of
-from mqdb_client.options import Rule
+from mqdb_client.options import SHUTDOWN_TIMEOUT, or_none
 
 _SIGNAL_SECONDS: Final = 0.1
-_TIMEOUT: Final = Rule(lambda value: isinstance(value, timedelta | None), "must be a timedelta, or None")
+_TIMEOUT: Final = or_none(SHUTDOWN_TIMEOUT)
 
 
 class _State(Enum):
@@ -87,6 +87,7 @@ class PushConsumer:
         persist_consumer_offset_interval: timedelta = timedelta(seconds=5),
         rebalance_interval: timedelta = timedelta(seconds=20),
         hand_over_grace: timedelta = timedelta(seconds=30),
+        shutdown_timeout: timedelta = timedelta(seconds=25),
     ) -> None:
         """PushConsumerConfig says what the options mean. Raises NameInvalid, ParameterInvalid, SettingInvalid."""
         self._config = PushConsumerConfig(
@@ -114,6 +115,7 @@ class PushConsumer:
             persist_consumer_offset_interval=persist_consumer_offset_interval,
             rebalance_interval=rebalance_interval,
             hand_over_grace=hand_over_grace,
+            shutdown_timeout=shutdown_timeout,
         )
         self._settings = settings_of(dsn, settings)
         self._subscriptions: dict[str, MessageFilter] = {}
@@ -155,6 +157,7 @@ class PushConsumer:
 
     def unsubscribe(self, topic: str, *, version: int | None = None) -> None:
         """Consume a topic no more; what is in hand is finished. As for `subscribe`, also when it runs."""
+        check_topic_name(topic)
         remaining = {each: wanted for each, wanted in self._subscriptions.items() if each != topic}
         self._subscribe_to(remaining, version)
 
@@ -259,7 +262,8 @@ class PushConsumer:
     def shutdown(self, timeout: timedelta | None = None) -> None:
         """Leave the group: nothing more is started, running listeners return, offsets are committed.
 
-        After `timeout` it does not wait for listeners any longer; what they have in hand goes to another member.
+        After `timeout`, or `shutdown_timeout`, it does not wait for listeners any longer. It gives their queues back
+        unfinished, so that another member gets their messages, and raises ShutdownTimedOut when it has left.
         Before the start, and again: nothing happens. Raises IllegalState in a listener, for which it would wait;
         ParameterInvalid for a timeout that is no timedelta, and goes on then.
         """
@@ -273,7 +277,7 @@ class PushConsumer:
         # Not with the lock in hand: a listener that is waited for may want to subscribe, and hears that it is too late.
         try:
             if members is not None:
-                members.leave(timeout.total_seconds() if timeout is not None else None)
+                members.leave((self._config.shutdown_timeout if timeout is None else timeout).total_seconds())
         finally:
             if members is not None:
                 self._members = None
@@ -284,13 +288,14 @@ class PushConsumer:
     def run(self) -> None:
         """Consume until SIGINT, SIGTERM or `shutdown` by another thread; starts it if need be, and shuts it down.
 
-        A second signal does what signals did before: it does not wait for listeners.
+        A second signal ends the process at once, or does what a handler of yours did before. Raises ShutdownTimedOut
+        when listeners have not returned within `shutdown_timeout`; their threads do not keep the process from ending.
         """
         with on_stop_signal(lambda: self._stop_requests.put(None)):
             if self._state is not _State.RUNNING:
                 self.start()
             self._wait_for_stop_request()
-        self.shutdown()
+            self.shutdown()
 
     def _wait_for_stop_request(self) -> None:
         # A signal in the instant before a wait is only noted, and wakes nobody: no wait may be without end.
@@ -303,8 +308,12 @@ class PushConsumer:
         self.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.shutdown()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            self.shutdown()
+        except ShutdownTimedOut:
+            if kind is None:  # else the log has said it, and the error that ends the block goes on
+                raise
 
     def __repr__(self) -> str:
         return f"PushConsumer(group={self.group!r})"

@@ -2,27 +2,29 @@
 
     NOTIFY c:<client id> ──▶ listening thread ──▶ the thread here ──▶ a thread for each request ──▶ answer
 
-A listener that hangs in a message that it was asked to consume holds up neither the next question nor anything else.
-RocketMQ: ClientRemotingProcessor.
+A listener that hangs in a message that it was asked to consume holds up neither the next question nor anything else,
+until MAX_REQUESTS of them hang in one client: the requests after these wait as rows. RocketMQ: ClientRemotingProcessor.
 """
 
 import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from sqlalchemy import Connection
 
 from mqdb.broker import client_requests, messages
 from mqdb.broker.client_requests import RequestKind
-from mqdb.errors import MqdbError, NotSupported
+from mqdb.errors import MqdbError, NotSupported, ParameterInvalid
 from mqdb.message import MessageQueue, ReceivedMessage
 from mqdb.store.client_requests import ClientRequest
 from mqdb_client.callbacks import Callback, CallbackHandle
 from mqdb_client.consumer.direct_consumption import ConsumeMessageDirectlyResult
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _RETRY_SECONDS: Final = 1.0
 
@@ -47,6 +49,7 @@ class Asked(Protocol):
 
     client_id: str
     broker_name: str
+    request_slots: threading.BoundedSemaphore
 
     def connect(self) -> Connection:
         """A connection in AUTOCOMMIT, for a `with`."""
@@ -72,6 +75,8 @@ class RequestAnswers:
         }
         self._in_progress: set[int] = set()
         self._guard = threading.Lock()
+        #: Held while one is connected: a flood of requests takes one connection.
+        self._connecting = threading.Lock()
         self._wake = threading.Event()
         self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name=f"mqdb-{group}-requests", daemon=True)
@@ -97,8 +102,8 @@ class RequestAnswers:
             if self._is_stopping:
                 return
             try:
-                self._begin_all()
-                retry_seconds = None
+                # Another consumer of this client may have all slots, and does not say when it gives one back.
+                retry_seconds = None if self._begin_all() else _RETRY_SECONDS
             except Exception as error:
                 if retry_seconds is None:
                     unexpected = None if isinstance(error, MqdbError) else error
@@ -106,21 +111,40 @@ class RequestAnswers:
                     logger.warning("cannot see what is asked", extra=fields, exc_info=unexpected)
                 retry_seconds = _RETRY_SECONDS
 
-    def _begin_all(self) -> None:
-        with self._instance.connect() as connection:
-            requests = client_requests.open_requests(connection, self._instance.client_id, self._group)
-        for request in requests:
+    def _begin_all(self) -> bool:
+        """Begin the requests that wait; True if all have begun, False if no slot was left."""
+        slots = self._instance.request_slots
+        while slots.acquire(blocking=False):
+            begun = False
+            try:
+                begun = self._begin_oldest()
+            finally:
+                if not begun:
+                    slots.release()
+            if not begun:
+                return True
+        return False
+
+    def _begin_oldest(self) -> bool:
+        with self._guard:
+            in_progress = list(self._in_progress)
+        with self._connecting, self._instance.connect() as connection:
+            client_id = self._instance.client_id
+            waiting = client_requests.open_requests(connection, client_id, self._group, in_progress, limit=1)
+        for request in waiting:
             # Held until it is noted: it may be done before.
             with self._guard:
-                if request.request_id not in self._in_progress:
-                    name = f"mqdb-{self._group}-request-{request.request_id}"
-                    threading.Thread(target=self._take, args=(request,), name=name, daemon=True).start()
-                    self._in_progress.add(request.request_id)
+                name = f"mqdb-{self._group}-request-{request.request_id}"
+                threading.Thread(target=self._take, args=(request,), name=name, daemon=True).start()
+                self._in_progress.add(request.request_id)
+        return bool(waiting)
 
     def _take(self, request: ClientRequest) -> None:
         fields = {"group": self._group, "kind": request.kind, "request_id": request.request_id}
+        answered = False
         try:
             self._reply(request)
+            answered = True
             logger.debug("answered a request", extra=fields)
         except MqdbError as error:
             logger.warning("cannot answer a request", extra=fields | {"reason": str(error)})
@@ -129,6 +153,10 @@ class RequestAnswers:
         finally:
             with self._guard:
                 self._in_progress.discard(request.request_id)
+            self._instance.request_slots.release()
+        if answered:
+            # For those that wait for a slot. One that could not be answered would fail again at once.
+            self._wake.set()
 
     def _reply(self, request: ClientRequest) -> None:
         """Raises what keeps it from answering at all: whoever has asked runs into the timeout."""
@@ -142,7 +170,7 @@ class RequestAnswers:
             # A fault of ours; whoever asks hears of it as well.
             logger.exception("failed at a request", extra={"group": self._group, "kind": request.kind})
             reason = f"{type(error).__name__}: {error}"
-        with self._instance.connect() as connection:
+        with self._connecting, self._instance.connect() as connection:
             if reason:
                 client_requests.refuse(connection, request.request_id, reason)
             else:
@@ -156,11 +184,20 @@ class RequestAnswers:
 
     def _consume_directly(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         broker_name = self._instance.broker_name
-        with self._instance.connect() as connection:
+        with self._connecting, self._instance.connect() as connection:
             if "log_pos" in arguments:
-                copy = messages.locate(connection, arguments["log_pos"])
+                copy = messages.locate(connection, _argument(arguments, "log_pos", int))
                 message = messages.read_copy(connection, broker_name, copy)
             else:
-                where = MessageQueue(arguments["topic"], broker_name, arguments["queue_id"])
-                message = messages.read_message(connection, where, arguments["queue_offset"])
+                topic, queue_id = _argument(arguments, "topic", str), _argument(arguments, "queue_id", int)
+                where = MessageQueue(topic, broker_name, queue_id)
+                message = messages.read_message(connection, where, _argument(arguments, "queue_offset", int))
         return asdict(self._consumer.consume_directly(message))
+
+
+def _argument(arguments: Mapping[str, Any], name: str, type_: type[T]) -> T:
+    """Anybody with rights on the table may have written the request."""
+    value = arguments.get(name)
+    if not isinstance(value, type_):
+        raise ParameterInvalid(name, value, f"must be {type_.__name__}")
+    return value

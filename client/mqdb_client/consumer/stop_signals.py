@@ -13,6 +13,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 def on_stop_signal(request_stop: Callable[[], None]) -> Iterator[None]:
     """Have `request_stop` called by the first signal; the second one acts as it did before.
 
+    A second Ctrl-C ends the process without a word, and does not raise KeyboardInterrupt.
     `request_stop` runs between any two instructions of the main thread, so it must take no lock. Outside the main
     thread nobody can be told of signals, and nothing happens.
     """
@@ -21,12 +22,9 @@ def on_stop_signal(request_stop: Callable[[], None]) -> Iterator[None]:
         return
     before = {number: signal.getsignal(number) for number in _SIGNALS}
 
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
     def handle(_number: int, _frame: FrameType | None) -> None:
-        restore()
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is signal.default_int_handler else handler)
         request_stop()
 
     for number in _SIGNALS:
@@ -34,4 +32,5 @@ def on_stop_signal(request_stop: Callable[[], None]) -> Iterator[None]:
     try:
         yield
     finally:
-        restore()
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -14,6 +14,7 @@ from mqdb_client.options import (
     DURATION,
     FLAG,
     INSTANCE_NAME,
+    SHUTDOWN_TIMEOUT,
     STRATEGY,
     check_options,
     duration,
@@ -65,6 +66,8 @@ class LitePullConsumerConfig:
     rebalance_interval: Annotated[timedelta, DURATION]
     #: A queue that rebalance has moved here is taken by force when its owner has kept it for so long.
     hand_over_grace: Annotated[timedelta, DURATION]
+    #: How long a shutdown waits for listeners that run.
+    shutdown_timeout: Annotated[timedelta, SHUTDOWN_TIMEOUT]
 
     def __post_init__(self) -> None:
         check_group_name(self.group)

@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 
 from mqdb.broker.group_offsets import queue_ends
 from mqdb.broker.offsets import committed_offsets, search_offset
-from mqdb.errors import IllegalState, ParameterInvalid, RouteNotFound
+from mqdb.errors import IllegalState, ParameterInvalid, RouteNotFound, ShutdownTimedOut
 from mqdb.group import ConsumeFromWhere
 from mqdb.message import MessageQueue, ReceivedMessage
 from mqdb.rebalance import AllocationStrategy, allocate_averagely
@@ -24,6 +24,7 @@ from mqdb.store.queues import Ends
 from mqdb.topic import check_topic_name
 from mqdb_client.cluster import Cluster
 from mqdb_client.consumer.message_selector import MessageSelector, filter_of
+from mqdb_client.consumer.shutdown_report import shutdown_report
 from mqdb_client.instance import DEFAULT_INSTANCE_NAME, settings_of
 from mqdb_client.lite_pull.config import LitePullConsumerConfig, check_poll_timeout
 from mqdb_client.lite_pull.members import LitePullMembers
@@ -91,6 +92,7 @@ class LitePullConsumer:
         topic_metadata_check_interval: timedelta = timedelta(seconds=30),
         rebalance_interval: timedelta = timedelta(seconds=20),
         hand_over_grace: timedelta = timedelta(seconds=30),
+        shutdown_timeout: timedelta = timedelta(seconds=25),
     ) -> None:
         """LitePullConsumerConfig says what the options mean. Raises NameInvalid, ParameterInvalid, SettingInvalid."""
         self._config = LitePullConsumerConfig(
@@ -111,6 +113,7 @@ class LitePullConsumer:
             topic_metadata_check_interval=topic_metadata_check_interval,
             rebalance_interval=rebalance_interval,
             hand_over_grace=hand_over_grace,
+            shutdown_timeout=shutdown_timeout,
         )
         self._settings = settings_of(dsn, settings)
         self._subscriptions: dict[str, MessageFilter] = {}
@@ -158,6 +161,7 @@ class LitePullConsumer:
 
     def unsubscribe(self, topic: str, *, version: int | None = None) -> None:
         """Read a topic no more. As for `subscribe`, also when it runs."""
+        check_topic_name(topic)
         remaining = {each: wanted for each, wanted in self._subscriptions.items() if each != topic}
         self._subscribe_to(remaining, version)
 
@@ -354,6 +358,7 @@ class LitePullConsumer:
     def shutdown(self) -> None:
         """Commit what is done, and leave the group; a poll in another thread returns. Again: nothing happens.
 
+        Raises ShutdownTimedOut, when it has left, if a listener of topics has not returned within `shutdown_timeout`.
         Not for signal handlers: it waits for threads, and one of them may wait for the poll that was interrupted.
         """
         with self._lifecycle:
@@ -361,8 +366,12 @@ class LitePullConsumer:
             self._state = _State.SHUT_DOWN
         # Not with the lock in hand: a listener of topics that is waited for may want to assign, which is too late.
         if running is not None:
-            running.watch.stop()
-            running.members.leave()
+            seconds = self._config.shutdown_timeout.total_seconds()
+            with shutdown_report(self.group, seconds, lambda: int(running.watch.is_calling)):
+                has_returned = running.watch.stop(seconds)
+                running.members.leave()
+            if not has_returned:
+                raise ShutdownTimedOut(self.group, 1, seconds)
 
     def _require_running(self) -> _Running:
         running = self._running
@@ -379,7 +388,11 @@ class LitePullConsumer:
         running = self._running
         if kind is None and running is not None:
             running.buffer.acknowledge(running.buffer.handed)
-        self.shutdown()
+        try:
+            self.shutdown()
+        except ShutdownTimedOut:
+            if kind is None:  # else the log has said it, and the error that ends the block goes on
+                raise
 
     def __repr__(self) -> str:
         return f"LitePullConsumer(group={self.group!r})"

@@ -30,6 +30,8 @@ class TopicWatch:
         self._known: dict[str, tuple[MessageQueue, ...]] = {}
         self._looking = threading.Lock()
         self._stopping = threading.Event()
+        #: Whether a listener is running.
+        self.is_calling = False
         self._thread = threading.Thread(target=self._run, name=f"mqdb-{group}-topics", daemon=True)
 
     def listen(self, topic: str, listener: TopicMessageQueueChangeListener) -> None:
@@ -46,18 +48,21 @@ class TopicWatch:
                 self._look(topic)
             self._thread.start()
 
-    def stop(self) -> None:
-        """Look no more. A listener that is running returns before, unless it is the one that asks."""
+    def stop(self, seconds: float) -> bool:
+        """Look no more. Waits for a listener that is running, unless it is the one that asks; False after `seconds`."""
         self._stopping.set()
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
+        if threading.current_thread() is self._thread:
+            return True
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
         while not self._stopping.wait(self._interval):
             with self._looking:
                 changes = [(self._listeners[topic], topic) for topic in self._listeners if self._look(topic)]
             for listener, topic in changes:
-                self._tell(listener, topic)
+                if not self._stopping.is_set():
+                    self._tell(listener, topic)
 
     def _look(self, topic: str) -> bool:
         """True when the queues are others than at the last look."""
@@ -74,7 +79,10 @@ class TopicWatch:
     def _tell(self, listener: TopicMessageQueueChangeListener, topic: str) -> None:
         queues = self._known[topic]
         logger.info("queues of a topic changed", extra={"group": self._group, "topic": topic, "count": len(queues)})
+        self.is_calling = True
         try:
             listener(topic, queues)
         except Exception:
             logger.exception("a topic listener failed", extra={"group": self._group, "topic": topic})
+        finally:
+            self.is_calling = False

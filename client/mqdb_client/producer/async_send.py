@@ -200,7 +200,8 @@ class AsyncSend:
             self._end(handed, error)
             raise
         if not has_room:
-            given_up = SendGivenUp(delivery.topic, delivery.timeout_seconds)
+            trouble = self._sending.trouble_since(delivery.deadline - delivery.timeout_seconds)
+            given_up = SendGivenUp(delivery.topic, delivery.timeout_seconds, str(trouble or ""))
             given_up.add_note("too many messages are under way; see back_pressure_for_async_send_num and _size")
             raise given_up
 

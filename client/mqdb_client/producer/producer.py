@@ -34,13 +34,14 @@ from mqdb.store.clients import ClientKind, Registration
 from mqdb.topic import check_topic_name
 from mqdb.unique_id import UniqueIdGenerator, parse_unique_id
 from mqdb_client.append_unit import OutcomeUnknown
-from mqdb_client.batch import MessageBatch, check_batch, check_unscheduled
+from mqdb_client.batch import MessageBatch, check_batch, check_unscheduled, list_of_messages
 from mqdb_client.broker_link import BrokerLink
 from mqdb_client.cluster import Cluster
 from mqdb_client.durability import Durability
 from mqdb_client.fault_tolerance import LatencyFaultTable, LatencyFaultTolerance
 from mqdb_client.instance import DEFAULT_INSTANCE_NAME, settings_of
 from mqdb_client.joined_send import CallersConnection
+from mqdb_client.options import CLOCK, takes
 from mqdb_client.producer.config import ProducerConfig
 from mqdb_client.producer.delivery import Delivery, Target, target_of
 from mqdb_client.producer.joined_sending import JoinedSending
@@ -114,7 +115,8 @@ class Producer:
             back_pressure_for_async_send_size=back_pressure_for_async_send_size,
         )
         self._settings = settings_of(dsn, settings)
-        self._clock = clock or SystemClock()
+        self._clock = SystemClock() if clock is None else clock
+        CLOCK.check("clock", self._clock)
         self._timeout_seconds = _seconds(self._settings.send_message_timeout)
         self._unique_ids = UniqueIdGenerator(self._clock)
         self._hooks = Hooks()
@@ -276,9 +278,7 @@ class Producer:
         Source: MessageBatch.generateFromList.
         """
         running = self._work()
-        if isinstance(messages, Message):
-            raise ParameterInvalid("messages", messages, "is one message; give a list, or call send")
-        messages = list(messages)
+        messages = list_of_messages(messages)
         if connection is not None:
             _check_untimed(timeout)
             for message in messages:
@@ -317,6 +317,8 @@ class Producer:
         """
         running = self._work()
         check_message(message, self._config.max_message_size)
+        if callback is not None:
+            takes("future").check("callback", callback)
         target = target_of(message, sharding_key, queue, selector, selector_argument)
         future = running.async_send.submit(self._delivery((message,), target, SendMode.ASYNC, timeout))
         if callback is not None:

@@ -134,6 +134,10 @@ class Sending:
         for link in self._links:
             link.appends.end_late()
 
+    def trouble_since(self, moment: float) -> MqdbError | None:
+        """Why one of the brokers had no connection, if that was not before `moment`."""
+        return next(filter(None, (link.trouble_since(moment) for link in self._links)), None)
+
     def begin(self, delivery: Delivery) -> Attempt:
         """The next try of a delivery.
 

@@ -11,7 +11,6 @@ from typing import Any, Final
 from sqlalchemy import Column, Connection, LargeBinary, MetaData, Table, Text
 
 from mqdb.cli.bench.clients import settings_for
-from mqdb.cli.bench.testbed import PREFIX
 from mqdb.cli.bench.workers import Exhausted, Operation
 from mqdb.dsn import BrokerDsn
 from mqdb.group import ConsumeFromWhere
@@ -30,9 +29,9 @@ class Way(StrEnum):
     EXACTLY_ONCE = "exactly once"
 
 
-#: What an exactly-once listener writes into.
+#: The table that an exactly-once listener writes into, in the schema of the benchmark's own tables.
 business = Table(
-    f"{PREFIX}consumed", MetaData(), Column("message_id", Text, primary_key=True), Column("body", LargeBinary)
+    "consumed", MetaData(schema="mqdb_bench"), Column("message_id", Text, primary_key=True), Column("body", LargeBinary)
 )
 
 

@@ -53,12 +53,10 @@ def demo(
 
 
 def _refuse_place(settings: "Settings") -> None:
-    from mqdb.dsn import redact
-
     for name in ("dsn", "home"):
         if settings.origin(name) == "argument":
             reason = "the demo makes a database of its own and removes it; add --keep to run it there"
-            raise ParameterInvalid(name, redact(str(getattr(settings, name))), reason)
+            raise ParameterInvalid(name, settings.shown(name), reason)
 
 
 @contextmanager

@@ -4,8 +4,6 @@ Bodies and errors are what strangers have sent: no control character of theirs r
 """
 
 import base64
-import json
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import datetime
@@ -15,6 +13,7 @@ from mqdb.cli.rows import Row
 from mqdb.cli.times import shown_time
 from mqdb.compression import compression_of, decompress
 from mqdb.errors import CompressedBodyBroken, CompressionUnavailable
+from mqdb.printable import json_text, printable
 from mqdb.store.dead_letters import CauseOfDeath, DeadLetter, PastRedrive, RedriveResult, WholeDeadLetter
 
 #: Of a body that is shown as hex; `mqdb dlq export` has all of it.
@@ -23,9 +22,6 @@ _HEX_LINE_BYTES: Final = 16
 
 #: Of an error in a table.
 _MOST_ERROR_CHARACTERS: Final = 80
-
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-
 
 # -- a row ----------------------------------------------------------------------------------------
 
@@ -71,11 +67,6 @@ def _one_line(text: str | None) -> str | None:
     return line if len(line) <= _MOST_ERROR_CHARACTERS else line[: _MOST_ERROR_CHARACTERS - 1] + "…"
 
 
-def printable(text: str) -> str:
-    """The text with each control character but tab and line feed as its number."""
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
-
-
 # -- a JSON object --------------------------------------------------------------------------------
 
 
@@ -90,12 +81,12 @@ def letter_json(letter: DeadLetter, broker: str | None, redrives: Sequence[PastR
         described |= _body_fields(letter)
     if redrives is not None:
         described["redrives"] = [_fields_of(past._asdict(), None) for past in redrives]
-    return json.dumps(described, ensure_ascii=False)
+    return json_text(described)
 
 
 def record_json(record: CauseOfDeath | RedriveResult, broker: str | None) -> str:
     """The fields under their names."""
-    return json.dumps(_fields_of(record._asdict(), broker), ensure_ascii=False)
+    return json_text(_fields_of(record._asdict(), broker))
 
 
 def _fields_of(record: dict[str, Any], broker: str | None) -> dict[str, Any]:
@@ -194,7 +185,8 @@ def _readable(body: bytes) -> str | None:
         text = body.decode()
     except UnicodeDecodeError:
         return None
-    return None if _CONTROL.search(text.replace("\r\n", "\n")) else text
+    lines = text.replace("\r\n", "\n")
+    return text if printable(lines) == lines else None
 
 
 def _hex_lines(body: bytes) -> Iterator[str]:

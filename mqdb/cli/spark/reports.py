@@ -1,6 +1,5 @@
 """`mqdb spark dlq-report | stats`: what Spark counts, as tables on the terminal and as files."""
 
-import json
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -12,6 +11,7 @@ from mqdb.cli.options import Command, start
 from mqdb.cli.rows import Json, Row, print_rows
 from mqdb.cli.spark.running import DEFAULT_CORES, Cores, OneBroker, running
 from mqdb.cli.times import parse_time, shown_time
+from mqdb.printable import json_text
 
 if TYPE_CHECKING:
     from mqdb.pipeline.dead_letter_report import Cause, DeadLetterReport
@@ -72,7 +72,7 @@ def print_report(report: "DeadLetterReport", limit: int, as_json: bool) -> None:
     causes = report.causes[:limit]
     if as_json:
         for cause in causes:
-            print(json.dumps(_json_of(asdict(cause)), ensure_ascii=False))
+            print(json_text(_json_of(asdict(cause))))
         return
     print_rows([cause_row(cause) for cause in causes], False, "there are no dead letters")
     if report.messages:
@@ -83,14 +83,14 @@ def print_report(report: "DeadLetterReport", limit: int, as_json: bool) -> None:
 
 def cause_row(cause: "Cause") -> Row:
     """A line of the table."""
-    from mqdb.cli.dlq.letters import printable
     from mqdb.pipeline.dead_letter_page import deliveries
 
-    said = {name: getattr(cause, name) for name in ("topic", "exception", "error")}
     return {
         "messages": cause.messages,
         "group": cause.consumer_group,
-        **{name: None if text is None else printable(text) for name, text in said.items()},
+        "topic": cause.topic,
+        "exception": cause.exception,
+        "error": cause.error,
         "deliveries": deliveries(cause),
         "first_died": cause.first_died,
         "last_died": cause.last_died,

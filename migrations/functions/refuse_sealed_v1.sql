@@ -1,8 +1,0 @@
-CREATE FUNCTION mqdb.refuse_sealed() RETURNS trigger
-LANGUAGE plpgsql
-AS $$
-BEGIN
-    RAISE EXCEPTION 'position % lies in sealed segment %; send again', NEW.log_pos, TG_TABLE_NAME USING ERRCODE = 'MQ014';
-END
-$$;
-COMMENT ON FUNCTION mqdb.refuse_sealed() IS 'Trigger of sealed segments: a record that came too late is refused, never lost';

@@ -1,0 +1,741 @@
+"""The schema: the tables and first rows stand here, the functions and views in `mqdb/sql`.
+
+Nothing has been released, so this is the only revision, and it may still change: its id ends in a fingerprint of all
+these texts. The first release freezes it (ARCHITECTURE.md, "Changing the schema").
+
+The statements are plain SQL on purpose: a migration says what it did on the day it was written, while
+`mqdb/store/tables.py` says what the schema is today. A test proves that both agree. PostgreSQL 15 and newer; no contrib
+module.
+"""
+
+from alembic import op
+
+from mqdb.store.migrations import head, sql_text
+
+revision = head()
+down_revision = None
+branch_labels = None
+depends_on = None
+
+BROKER = """
+COMMENT ON TABLE mqdb.alembic_version IS 'Which revision the schema is at: one row. mqdb migrate writes it';
+
+CREATE TABLE mqdb.broker (
+    one_row boolean PRIMARY KEY DEFAULT true CHECK (one_row),
+    broker_name text NOT NULL,
+    cluster_name text NOT NULL,
+    segment_size bigint NOT NULL CHECK (segment_size > 0),
+    system_identifier bigint NOT NULL,
+    database_oid oid NOT NULL,
+    created_at timestamptz NOT NULL,
+    enable_property_filter boolean NOT NULL DEFAULT true,
+    filter_support_retry boolean NOT NULL DEFAULT false,
+    timer_max_delay_ms bigint CHECK (timer_max_delay_ms > 0),
+    reject_transaction_message boolean NOT NULL DEFAULT false
+);
+COMMENT ON TABLE mqdb.broker IS 'Who this database is: one row. RocketMQ: broker.conf';
+COMMENT ON COLUMN mqdb.broker.segment_size IS 'Records in the next segment; the segment keeper adapts it to the traffic';
+COMMENT ON COLUMN mqdb.broker.system_identifier IS 'With database_oid: tells that the database was restored somewhere else, where its stored xids mean nothing';
+COMMENT ON COLUMN mqdb.broker.enable_property_filter IS 'Whether consumers may subscribe by SQL92; a setting of mqdb serve';
+COMMENT ON COLUMN mqdb.broker.filter_support_retry IS 'Whether a retry is judged by the SQL92 filter of its topic again; a setting of mqdb serve';
+COMMENT ON COLUMN mqdb.broker.timer_max_delay_ms IS 'How far ahead a time of delivery may lie; NULL for as far as one likes. A setting of mqdb serve';
+COMMENT ON COLUMN mqdb.broker.reject_transaction_message IS 'Whether the broker refuses half messages; a setting of mqdb serve';
+
+CREATE TABLE mqdb.leader (
+    service_set text PRIMARY KEY,
+    holder text NOT NULL,
+    epoch bigint NOT NULL,
+    backend_pid integer NOT NULL,
+    backend_start timestamptz,
+    expires_at timestamptz NOT NULL,
+    lease interval NOT NULL
+);
+COMMENT ON TABLE mqdb.leader IS 'Who runs the services, and until when it has promised to be alive';
+COMMENT ON COLUMN mqdb.leader.lease IS 'How long each promise is: one that lies further ahead was made before the clock was set back, and is not believed';
+COMMENT ON COLUMN mqdb.leader.epoch IS 'Rises with each new leader';
+COMMENT ON COLUMN mqdb.leader.backend_pid IS 'Backend of the leader; a candidate ends it when the promise was not renewed. 0 of one that has resigned';
+COMMENT ON COLUMN mqdb.leader.backend_start IS 'When that backend began: a pid is used again';
+"""
+
+#: Empty tables, each for a lock: PostgreSQL has rights on tables, and none on advisory locks.
+LOCKS = """
+CREATE TABLE mqdb.lock_dispatch ();
+CREATE TABLE mqdb.lock_index ();
+CREATE TABLE mqdb.lock_delay ();
+CREATE TABLE mqdb.lock_timer ();
+CREATE TABLE mqdb.lock_transaction ();
+CREATE TABLE mqdb.lock_redrive ();
+COMMENT ON TABLE mqdb.lock_dispatch IS 'Empty. Locked by the session that dispatches a batch';
+COMMENT ON TABLE mqdb.lock_index IS 'Empty. Locked by the session that indexes the keys of a batch';
+COMMENT ON TABLE mqdb.lock_delay IS 'Empty. Locked by the session that delivers delayed messages';
+COMMENT ON TABLE mqdb.lock_timer IS 'Empty. Locked by the session that delivers timers, or recalls one';
+COMMENT ON TABLE mqdb.lock_transaction IS 'Empty. Locked by the session that looks after half messages';
+COMMENT ON TABLE mqdb.lock_redrive IS 'Empty. Locked by the session that redrives dead letters';
+"""
+
+TOPICS = """
+CREATE TABLE mqdb.topic (
+    topic_id integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    topic text NOT NULL UNIQUE,
+    read_queue_nums integer NOT NULL CHECK (read_queue_nums > 0),
+    write_queue_nums integer NOT NULL CHECK (write_queue_nums > 0),
+    perm smallint NOT NULL CHECK (perm BETWEEN 0 AND 7),
+    ordered boolean NOT NULL DEFAULT false,
+    message_type text NOT NULL DEFAULT 'NORMAL'
+        CHECK (message_type IN ('NORMAL', 'FIFO', 'DELAY', 'TRANSACTION', 'UNSPECIFIED', 'MIXED')),
+    created_at timestamptz NOT NULL DEFAULT mqdb.now()
+);
+COMMENT ON TABLE mqdb.topic IS 'Topics and their settings. RocketMQ: topics.json';
+COMMENT ON COLUMN mqdb.topic.perm IS 'Sum of 4 readable, 2 writable, 1 template of automatic topics (PermName)';
+
+CREATE TABLE mqdb.queue (
+    queue_key integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    topic_id integer NOT NULL REFERENCES mqdb.topic ON DELETE CASCADE,
+    queue_id integer NOT NULL CHECK (queue_id >= 0),
+    base_offset bigint NOT NULL DEFAULT 0,
+    end_offset bigint NOT NULL DEFAULT 0,
+    UNIQUE (topic_id, queue_id)
+);
+COMMENT ON TABLE mqdb.queue IS 'The message queues of each topic; a queue_key is never used again. RocketMQ: MessageQueue';
+COMMENT ON COLUMN mqdb.queue.base_offset IS 'Min offset: the first one that retention has left';
+COMMENT ON COLUMN mqdb.queue.end_offset IS 'Next offset as of the last closed segment; only right for a queue without entries in a newer one';
+"""
+
+LOG = """
+CREATE SEQUENCE mqdb.log_pos AS bigint MINVALUE 0 CACHE 1;
+COMMENT ON SEQUENCE mqdb.log_pos IS 'Positions in the commit log. Not commit order: dispatch makes that';
+
+CREATE TABLE mqdb.segment (
+    segment integer PRIMARY KEY,
+    start_pos bigint NOT NULL UNIQUE,
+    end_pos bigint NOT NULL CHECK (end_pos > start_pos),
+    lowest_log_pos bigint NOT NULL,
+    state text NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'closed', 'sealed', 'drained')),
+    created_at timestamptz NOT NULL DEFAULT mqdb.now(),
+    closed_at timestamptz,
+    sealed_at timestamptz
+);
+COMMENT ON TABLE mqdb.segment IS 'Ranges of log_pos; each has a partition of commit_log, consume_queue and message_index. RocketMQ: MappedFile';
+COMMENT ON COLUMN mqdb.segment.end_pos IS 'First position after the segment';
+COMMENT ON COLUMN mqdb.segment.lowest_log_pos IS 'Lowest position that the consume queue of this segment points to; below start_pos after a late committer';
+COMMENT ON COLUMN mqdb.segment.state IS 'open: takes records. closed: all its positions are taken. sealed: nothing can be written any more, all is dispatched. drained: below every min offset; its consume queue is dropped or about to be, its log may still serve a newer segment';
+
+CREATE TABLE mqdb.commit_log (
+    xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    log_pos bigint NOT NULL DEFAULT nextval('mqdb.log_pos'),
+    store_time timestamptz NOT NULL DEFAULT mqdb.now(),
+    born_time timestamptz NOT NULL,
+    tags_code bigint NOT NULL,
+    msg_id uuid NOT NULL,
+    queue_key integer NOT NULL,
+    sys_flag integer NOT NULL DEFAULT 0,
+    flag integer NOT NULL DEFAULT 0,
+    reconsume_times integer NOT NULL DEFAULT 0,
+    born_host text NOT NULL,
+    tags text,
+    keys text,
+    properties jsonb NOT NULL,
+    body bytea NOT NULL,
+    PRIMARY KEY (log_pos),
+    CONSTRAINT commit_log_times CHECK (
+        store_time >= timestamptz '1970-01-01 00:00+00' AND store_time < timestamptz '9999-01-01 00:00+00'
+        AND born_time >= timestamptz '1970-01-01 00:00+00' AND born_time < timestamptz '9999-01-01 00:00+00'),
+    CONSTRAINT commit_log_tags_code CHECK (tags_code BETWEEN -2147483648 AND 253402300799999),
+    CONSTRAINT commit_log_properties CHECK (jsonb_typeof(properties) = 'object')
+) PARTITION BY RANGE (log_pos);
+CREATE INDEX commit_log_xid ON mqdb.commit_log (xid, log_pos);
+COMMENT ON TABLE mqdb.commit_log IS 'All messages, in order of arrival; never updated, dropped by segment. RocketMQ: CommitLog';
+COMMENT ON COLUMN mqdb.commit_log.xid IS 'Transaction that wrote the record: how dispatch finds what has become visible';
+COMMENT ON COLUMN mqdb.commit_log.tags_code IS 'Java String.hashCode of the tag, sign-extended; 0 without a tag';
+COMMENT ON COLUMN mqdb.commit_log.msg_id IS 'Unique id given by the producer (UNIQ_KEY); the same over all copies of a message';
+COMMENT ON COLUMN mqdb.commit_log.sys_flag IS 'Bit 0: the body is compressed; bits 8 to 10: how, 0 and 3 ZLIB, 1 LZ4, 2 ZSTD. RocketMQ: MessageSysFlag';
+COMMENT ON COLUMN mqdb.commit_log.keys IS 'Keys separated by blanks';
+COMMENT ON COLUMN mqdb.commit_log.properties IS 'All properties, system ones (TAGS, KEYS, UNIQ_KEY, ...) included; text to text';
+COMMENT ON CONSTRAINT commit_log_times ON mqdb.commit_log IS 'Times that every reader can read: since 1970, and before 9999';
+COMMENT ON CONSTRAINT commit_log_tags_code ON mqdb.commit_log IS 'The hash of a tag; for a message that waits its time of delivery in ms since 1970, before 10000';
+COMMENT ON CONSTRAINT commit_log_properties ON mqdb.commit_log IS 'Properties by their names; readers take a value that is no text for its JSON text';
+COMMENT ON INDEX mqdb.commit_log_xid IS 'Late committers: dispatch';
+
+CREATE TABLE mqdb.consume_queue (
+    queue_offset bigint NOT NULL,
+    log_pos bigint NOT NULL,
+    tags_code bigint NOT NULL,
+    queue_key integer NOT NULL,
+    segment integer NOT NULL
+) PARTITION BY LIST (segment);
+CREATE INDEX consume_queue_offset ON mqdb.consume_queue (queue_key, queue_offset);
+COMMENT ON TABLE mqdb.consume_queue IS 'One entry for each message of each queue, offsets 0, 1, 2, ... without gaps; written by dispatch only. RocketMQ: ConsumeQueue';
+COMMENT ON INDEX mqdb.consume_queue_offset IS 'Pull. Not unique: a partitioned key would need the segment; the lock of dispatch makes offsets unique';
+
+CREATE TABLE mqdb.message_index (
+    key_hash bigint NOT NULL,
+    log_pos bigint NOT NULL,
+    segment integer NOT NULL
+) PARTITION BY LIST (segment);
+CREATE INDEX message_index_key ON mqdb.message_index (key_hash);
+COMMENT ON TABLE mqdb.message_index IS 'Where messages with a key or unique id are; hashes, so readers compare the text. Written by index_keys. RocketMQ: IndexFile';
+COMMENT ON COLUMN mqdb.message_index.key_hash IS 'hashtextextended(key, topic_id) for a word of KEYS, uuid_hash_extended(msg_id, 0) for the unique id';
+
+CREATE TABLE mqdb.checkpoint (
+    service text NOT NULL,
+    seq bigint NOT NULL,
+    prev pg_snapshot NOT NULL,
+    cur pg_snapshot NOT NULL,
+    done_pos bigint NOT NULL,
+    tail_pos bigint NOT NULL,
+    floor_pos bigint NOT NULL DEFAULT 0,
+    segment integer NOT NULL,
+    messages integer NOT NULL,
+    written_at timestamptz NOT NULL DEFAULT mqdb.now(),
+    stragglers_cur pg_snapshot,
+    stragglers_tail bigint,
+    straggler_xid xid8,
+    straggler_pos bigint,
+    PRIMARY KEY (service, seq),
+    CONSTRAINT checkpoint_stragglers CHECK (num_nulls(stragglers_cur, stragglers_tail, straggler_xid, straggler_pos) IN (0, 4))
+);
+COMMENT ON TABLE mqdb.checkpoint IS 'Progress of each service; append-only, the newest row counts. Its key fences a second leader. RocketMQ: checkpoint, delayOffset.json';
+COMMENT ON COLUMN mqdb.checkpoint.cur IS 'Snapshot of the round: all that is visible in it up to done_pos is done; prev is the snapshot of the round before';
+COMMENT ON COLUMN mqdb.checkpoint.tail_pos IS 'Where the walk of the round ends; the round is over when done_pos = tail_pos';
+COMMENT ON COLUMN mqdb.checkpoint.stragglers_cur IS 'Snapshot of a round that has begun and has more stragglers than one batch takes; NULL otherwise. cur and tail_pos are those of the round before then';
+COMMENT ON COLUMN mqdb.checkpoint.stragglers_tail IS 'tail_pos of that round';
+COMMENT ON COLUMN mqdb.checkpoint.straggler_xid IS 'With straggler_pos: the last straggler that was taken, in the order of (xid, log_pos)';
+COMMENT ON COLUMN mqdb.checkpoint.floor_pos IS 'Positions up to here are done for ever: set when a restored database was adopted';
+
+CREATE TABLE mqdb.large_append (
+    xid xid8 PRIMARY KEY DEFAULT pg_current_xact_id(),
+    queue_keys integer[] NOT NULL
+);
+COMMENT ON TABLE mqdb.large_append IS 'Queues to which a large transaction writes, and no others, announced by itself: spares dispatch to look at all of its records for them. Optional';
+
+CREATE TABLE mqdb.dispatch_lane (
+    xid xid8 PRIMARY KEY,
+    scanned_pos bigint,
+    queue_keys integer[] NOT NULL
+);
+COMMENT ON TABLE mqdb.dispatch_lane IS 'A large transaction whose queues are dispatched beside all others, until they have caught up: one row or none';
+COMMENT ON COLUMN mqdb.dispatch_lane.scanned_pos IS 'Up to here its records are looked at for their queues; NULL when all are';
+COMMENT ON COLUMN mqdb.dispatch_lane.queue_keys IS 'The queues that it has written to';
+
+CREATE TYPE mqdb.batch AS (
+    outcome text,
+    seq bigint,
+    prev pg_snapshot,
+    cur pg_snapshot,
+    is_first boolean,
+    takes_stragglers boolean,
+    is_stale boolean,
+    late xid8[],
+    late_xid xid8,
+    late_pos bigint,
+    after_xid xid8,
+    after_pos bigint,
+    scan_floor bigint,
+    floor_pos bigint,
+    done_pos bigint,
+    until_pos bigint,
+    tail_pos bigint,
+    segment integer,
+    last_segment integer,
+    lowest_log_pos bigint
+);
+COMMENT ON TYPE mqdb.batch IS 'What begin_batch found: the records that a service has to take next';
+"""
+
+CONSUMERS = """
+CREATE TABLE mqdb.subscription_group (
+    group_id integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    group_name text NOT NULL UNIQUE,
+    consume_enable boolean NOT NULL DEFAULT true,
+    consume_broadcast_enable boolean NOT NULL DEFAULT true,
+    retry_queue_nums integer NOT NULL DEFAULT 1 CHECK (retry_queue_nums > 0),
+    retry_max_times integer NOT NULL DEFAULT 16 CHECK (retry_max_times >= 0),
+    created_at timestamptz NOT NULL DEFAULT mqdb.now(),
+    subscription_version bigint NOT NULL DEFAULT 0,
+    created_pos bigint NOT NULL DEFAULT coalesce(pg_sequence_last_value('mqdb.log_pos'), 0)
+);
+CREATE INDEX subscription_group_created_pos ON mqdb.subscription_group (created_pos);
+COMMENT ON TABLE mqdb.subscription_group IS 'Consumer groups. RocketMQ: subscriptionGroup.json';
+COMMENT ON COLUMN mqdb.subscription_group.subscription_version IS 'Version of the subscriptions that members have to agree on; a rolling change announces a higher one';
+COMMENT ON INDEX mqdb.subscription_group_created_pos IS 'Which groups are younger than the retries that are due';
+COMMENT ON COLUMN mqdb.subscription_group.created_pos IS 'How far the log was when the group was made; a retry from there or below is for an older group of this name';
+
+CREATE TABLE mqdb.subscription (
+    group_id integer NOT NULL REFERENCES mqdb.subscription_group ON DELETE CASCADE,
+    topic text NOT NULL,
+    expression_type text NOT NULL DEFAULT 'TAG' CHECK (expression_type IN ('TAG', 'SQL92')),
+    expression text NOT NULL,
+    version bigint NOT NULL,
+    PRIMARY KEY (group_id, topic)
+);
+COMMENT ON TABLE mqdb.subscription IS 'The filter that a group has on each of its topics';
+
+CREATE TABLE mqdb.consumer_offset (
+    group_id integer NOT NULL REFERENCES mqdb.subscription_group ON DELETE CASCADE,
+    queue_key integer NOT NULL REFERENCES mqdb.queue ON DELETE CASCADE,
+    next_offset bigint NOT NULL CHECK (next_offset >= 0),
+    segment integer NOT NULL DEFAULT 0,
+    owner text,
+    epoch bigint NOT NULL DEFAULT 0,
+    updated_at timestamptz NOT NULL DEFAULT mqdb.now(),
+    begun boolean NOT NULL DEFAULT true,
+    reset_at timestamptz,
+    PRIMARY KEY (group_id, queue_key)
+) WITH (fillfactor = 50);
+COMMENT ON TABLE mqdb.consumer_offset IS 'How far a group has read each queue, and which member owns it. RocketMQ: consumerOffset.json';
+COMMENT ON COLUMN mqdb.consumer_offset.segment IS 'Segment of the last message seen: where the next pull begins to look';
+COMMENT ON COLUMN mqdb.consumer_offset.epoch IS 'Rises with each new owner; a commit with an older epoch is refused';
+COMMENT ON COLUMN mqdb.consumer_offset.begun IS 'False where no member has ever had the queue, but somebody who reads it without owning it has committed';
+COMMENT ON COLUMN mqdb.consumer_offset.reset_at IS 'When somebody has set the offset last; it tells those who read the queue without owning it';
+
+CREATE TABLE mqdb.client (
+    client_id text NOT NULL,
+    kind text NOT NULL CHECK (kind IN ('PRODUCER', 'CONSUMER')),
+    group_name text NOT NULL,
+    message_model text NOT NULL DEFAULT 'CLUSTERING' CHECK (message_model IN ('CLUSTERING', 'BROADCASTING')),
+    language text NOT NULL,
+    version text NOT NULL,
+    registered_at timestamptz NOT NULL DEFAULT mqdb.now(),
+    heartbeat_at timestamptz NOT NULL DEFAULT mqdb.now(),
+    checks_transactions boolean NOT NULL DEFAULT false,
+    PRIMARY KEY (client_id, kind, group_name)
+) WITH (fillfactor = 50);
+CREATE INDEX client_group ON mqdb.client (group_name, kind);
+COMMENT ON TABLE mqdb.client IS 'Live producers and consumers; each also holds an advisory lock, so that a closed connection is noticed. RocketMQ: ConsumerManager, ProducerManager';
+COMMENT ON COLUMN mqdb.client.checks_transactions IS 'Whether this producer can be asked about half messages of its group';
+
+CREATE TABLE mqdb.queue_lock (
+    group_id integer NOT NULL REFERENCES mqdb.subscription_group ON DELETE CASCADE,
+    queue_key integer NOT NULL REFERENCES mqdb.queue ON DELETE CASCADE,
+    owner text NOT NULL,
+    epoch bigint NOT NULL,
+    expires_at timestamptz NOT NULL,
+    expiry interval NOT NULL,
+    PRIMARY KEY (group_id, queue_key)
+) WITH (fillfactor = 50);
+COMMENT ON TABLE mqdb.queue_lock IS 'Who consumes a queue in order, and until when nobody else may. RocketMQ: RebalanceLockManager';
+COMMENT ON COLUMN mqdb.queue_lock.expiry IS 'How long a renewal locks it: an expires_at further ahead was written before the clock was set back, and is not believed';
+COMMENT ON COLUMN mqdb.queue_lock.epoch IS 'The epoch of consumer_offset under which it was locked';
+
+CREATE TABLE mqdb.offset_commit (
+    group_id integer NOT NULL,
+    queue_key integer NOT NULL,
+    from_offset bigint NOT NULL,
+    next_offset bigint NOT NULL CHECK (next_offset > from_offset),
+    segment integer NOT NULL,
+    epoch bigint NOT NULL,
+    committed_at timestamptz NOT NULL DEFAULT mqdb.now(),
+    PRIMARY KEY (group_id, queue_key, from_offset),
+    FOREIGN KEY (group_id, queue_key) REFERENCES mqdb.consumer_offset ON DELETE CASCADE
+);
+COMMENT ON TABLE mqdb.offset_commit IS 'Commits of exactly-once consumers, each in the transaction of a listener; folded into consumer_offset every few seconds by the owner of the queue';
+COMMENT ON COLUMN mqdb.offset_commit.from_offset IS 'The first message of the queue that the transaction has consumed';
+COMMENT ON COLUMN mqdb.offset_commit.next_offset IS 'The next message to consume';
+COMMENT ON COLUMN mqdb.offset_commit.segment IS 'No message from next_offset on lies in an older segment';
+
+CREATE TABLE mqdb.offset_audit (
+    audit_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    group_name text NOT NULL,
+    topic text NOT NULL,
+    queue_id integer NOT NULL,
+    old_offset bigint,
+    new_offset bigint NOT NULL,
+    reason text NOT NULL,
+    actor text NOT NULL DEFAULT current_user,
+    changed_at timestamptz NOT NULL DEFAULT mqdb.now()
+);
+COMMENT ON TABLE mqdb.offset_audit IS 'Offsets that people have set, and why';
+COMMENT ON COLUMN mqdb.offset_audit.old_offset IS 'NULL where the group had none';
+
+CREATE TABLE mqdb.client_request (
+    request_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    client_id text NOT NULL,
+    kind text NOT NULL,
+    arguments jsonb NOT NULL DEFAULT '{}',
+    created_at timestamptz NOT NULL DEFAULT mqdb.now(),
+    answer jsonb,
+    answered_at timestamptz
+);
+CREATE INDEX client_request_open ON mqdb.client_request (client_id) WHERE answered_at IS NULL;
+COMMENT ON TABLE mqdb.client_request IS 'What people ask of a running client: its status, to consume one message now. RocketMQ: GET_CONSUMER_RUNNING_INFO, CONSUME_MESSAGE_DIRECTLY';
+COMMENT ON INDEX mqdb.client_request_open IS 'What a client has yet to answer';
+"""
+
+DELAY = """
+CREATE TABLE mqdb.delay_level (
+    level smallint PRIMARY KEY CHECK (level > 0),
+    delay interval NOT NULL CHECK (delay > interval '0')
+);
+COMMENT ON TABLE mqdb.delay_level IS 'How long each delay level takes. RocketMQ: messageDelayLevel';
+CREATE TABLE mqdb.delay_offset (
+    level smallint NOT NULL,
+    seq bigint NOT NULL,
+    next_offset bigint NOT NULL,
+    messages integer NOT NULL,
+    written_at timestamptz NOT NULL DEFAULT mqdb.now(),
+    PRIMARY KEY (level, seq)
+);
+COMMENT ON TABLE mqdb.delay_offset IS 'How far each delay level is delivered; append-only, the newest row counts. Its key fences a second leader. RocketMQ: delayOffset.json';
+COMMENT ON COLUMN mqdb.delay_offset.next_offset IS 'In the queue of SCHEDULE_TOPIC_XXXX that has number level - 1';
+COMMENT ON COLUMN mqdb.delay_offset.messages IS 'How many of them were delivered by this step';
+
+CREATE TABLE mqdb.timer (
+    deliver_ms bigint NOT NULL,
+    log_pos bigint NOT NULL,
+    store_time timestamptz NOT NULL,
+    born_time timestamptz NOT NULL,
+    msg_id uuid NOT NULL,
+    slot integer NOT NULL,
+    sys_flag integer NOT NULL,
+    flag integer NOT NULL,
+    reconsume_times integer NOT NULL,
+    born_host text NOT NULL,
+    tags text,
+    keys text,
+    properties jsonb NOT NULL,
+    body bytea NOT NULL
+) PARTITION BY LIST (slot);
+CREATE INDEX timer_due ON mqdb.timer (deliver_ms, log_pos);
+CREATE INDEX timer_msg_id ON mqdb.timer (msg_id);
+COMMENT ON TABLE mqdb.timer IS 'Messages with a time of delivery: what the deliverer has collected from rmq_sys_wheel_timer because it was not due yet. Never updated, dropped by slot. RocketMQ: TimerLog';
+COMMENT ON COLUMN mqdb.timer.deliver_ms IS 'When it is due by the clock of the broker, in milliseconds since 1970';
+COMMENT ON COLUMN mqdb.timer.log_pos IS 'Position of the record that was sent; the log may hold it no longer';
+COMMENT ON COLUMN mqdb.timer.slot IS 'An hour, a day, or longer, by how long the message had to wait: see timer_slot. 0 for what waits though delivery was past its time already, because the clock was set back; only there rows are deleted one by one';
+COMMENT ON INDEX mqdb.timer_due IS 'What is due';
+COMMENT ON INDEX mqdb.timer_msg_id IS 'Recall';
+CREATE TABLE mqdb.timer_behind PARTITION OF mqdb.timer FOR VALUES IN (0);
+COMMENT ON TABLE mqdb.timer_behind IS 'Messages that wait because the clock was set back: mostly none';
+
+CREATE TABLE mqdb.timer_slot (
+    slot integer PRIMARY KEY,
+    first_ms bigint NOT NULL,
+    past_ms bigint NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT mqdb.now()
+);
+COMMENT ON TABLE mqdb.timer_slot IS 'The partitions of mqdb.timer; made when the first message for them comes, dropped when all of it is delivered';
+COMMENT ON COLUMN mqdb.timer_slot.first_ms IS 'Its messages are due from here on, in milliseconds since 1970';
+COMMENT ON COLUMN mqdb.timer_slot.past_ms IS 'Its messages are due before that';
+
+CREATE TABLE mqdb.timer_step (
+    seq bigint PRIMARY KEY,
+    next_offset bigint NOT NULL,
+    delivered_ms bigint NOT NULL,
+    delivered_pos bigint NOT NULL,
+    next_due_ms bigint NOT NULL,
+    collected integer NOT NULL,
+    messages integer NOT NULL,
+    written_at timestamptz NOT NULL DEFAULT mqdb.now()
+);
+COMMENT ON TABLE mqdb.timer_step IS 'How far timers are collected and delivered; append-only, the newest row counts. Its key fences a second leader. RocketMQ: TimerCheckpoint';
+COMMENT ON COLUMN mqdb.timer_step.next_offset IS 'Of the first message in rmq_sys_wheel_timer that is not collected';
+COMMENT ON COLUMN mqdb.timer_step.delivered_ms IS 'All that mqdb.timer holds up to this time, and in its millisecond up to delivered_pos, is delivered; not what is in slot 0';
+COMMENT ON COLUMN mqdb.timer_step.next_due_ms IS 'Nothing that mqdb.timer holds besides is due before this';
+COMMENT ON COLUMN mqdb.timer_step.collected IS 'Messages put into mqdb.timer by this step';
+COMMENT ON COLUMN mqdb.timer_step.messages IS 'Messages delivered by this step';
+
+CREATE TABLE mqdb.timer_recall (
+    log_pos bigint PRIMARY KEY,
+    deliver_ms bigint NOT NULL,
+    actor text NOT NULL DEFAULT current_user,
+    recalled_at timestamptz NOT NULL DEFAULT mqdb.now()
+);
+COMMENT ON TABLE mqdb.timer_recall IS 'Messages that were taken back before their delivery; kept until the log and mqdb.timer have forgotten them. RocketMQ: TIMER_DEL_UNIQKEY';
+COMMENT ON COLUMN mqdb.timer_recall.log_pos IS 'Position of the record that was sent';
+"""
+
+TRANSACTIONS = """
+CREATE TABLE mqdb.half_message (
+    log_pos bigint PRIMARY KEY,
+    queue_offset bigint,
+    msg_id uuid NOT NULL,
+    producer_group text NOT NULL,
+    topic text NOT NULL,
+    state text NOT NULL DEFAULT 'PREPARED' CHECK (state IN ('PREPARED', 'COMMITTED', 'ROLLED_BACK', 'DISCARDED')),
+    check_times integer NOT NULL DEFAULT 0 CHECK (check_times >= 0),
+    stored_at timestamptz NOT NULL,
+    check_at timestamptz,
+    check_wait interval NOT NULL DEFAULT '0',
+    check_client text,
+    ended_at timestamptz,
+    copy_pos bigint,
+    CONSTRAINT half_message_check_at CHECK ((state = 'PREPARED') = (check_at IS NOT NULL)),
+    CONSTRAINT half_message_check_client CHECK (state = 'PREPARED' OR check_client IS NULL),
+    CONSTRAINT half_message_ended_at CHECK ((state <> 'PREPARED') = (ended_at IS NOT NULL)),
+    CONSTRAINT half_message_copy_pos CHECK (CASE state WHEN 'COMMITTED' THEN copy_pos IS NOT NULL
+                                                       WHEN 'ROLLED_BACK' THEN copy_pos IS NULL ELSE true END)
+) WITH (fillfactor = 80);
+CREATE INDEX half_message_check_at ON mqdb.half_message (check_at) WHERE state = 'PREPARED';
+CREATE INDEX half_message_check_client ON mqdb.half_message (check_client) WHERE check_client IS NOT NULL;
+CREATE INDEX half_message_discarded ON mqdb.half_message (log_pos) WHERE state = 'DISCARDED';
+COMMENT ON TABLE mqdb.half_message IS 'What became of each half message; a row is made by its END or by the first look of the checker, and stays as long as the log has the message. RocketMQ: RMQ_SYS_TRANS_OP_HALF_TOPIC';
+COMMENT ON COLUMN mqdb.half_message.log_pos IS 'Of the record in RMQ_SYS_TRANS_HALF_TOPIC';
+COMMENT ON COLUMN mqdb.half_message.queue_offset IS 'Its offset there; NULL where its END came before the checker';
+COMMENT ON COLUMN mqdb.half_message.topic IS 'The real topic, as the message names it';
+COMMENT ON COLUMN mqdb.half_message.state IS 'PREPARED to COMMITTED, ROLLED_BACK or DISCARDED; DISCARDED back to PREPARED; nothing else (mqdb/transaction.py)';
+COMMENT ON COLUMN mqdb.half_message.stored_at IS 'From when on its age counts: when it was stored; after a resume, until its next end, when it was resumed';
+COMMENT ON COLUMN mqdb.half_message.check_times IS 'How often a producer was asked';
+COMMENT ON COLUMN mqdb.half_message.check_at IS 'When it is asked about next';
+COMMENT ON COLUMN mqdb.half_message.check_wait IS 'How long before check_at that was said: if it lies further ahead, the clock was ahead then, and it is due';
+COMMENT ON COLUMN mqdb.half_message.check_client IS 'Who is asked and has not answered yet';
+COMMENT ON COLUMN mqdb.half_message.copy_pos IS 'Of the copy in the real topic, or of the last one in TRANS_CHECK_MAX_TIME_TOPIC';
+COMMENT ON INDEX mqdb.half_message_check_at IS 'What is due to be asked about';
+COMMENT ON INDEX mqdb.half_message_check_client IS 'What a producer is asked';
+COMMENT ON INDEX mqdb.half_message_discarded IS 'What was given up, for people';
+
+CREATE TABLE mqdb.half_step (
+    seq bigint PRIMARY KEY,
+    next_offset bigint NOT NULL,
+    messages integer NOT NULL,
+    written_at timestamptz NOT NULL DEFAULT mqdb.now()
+);
+COMMENT ON TABLE mqdb.half_step IS 'How far the checker has looked through the half messages; append-only, the newest row counts';
+COMMENT ON COLUMN mqdb.half_step.next_offset IS 'In RMQ_SYS_TRANS_HALF_TOPIC; each message below it has a row in half_message';
+COMMENT ON COLUMN mqdb.half_step.messages IS 'How many of them had none before this step';
+"""
+
+CRON = """
+CREATE TABLE mqdb.cron (
+    name text PRIMARY KEY,
+    cron text NOT NULL,
+    timezone text NOT NULL DEFAULT 'UTC',
+    topic text NOT NULL,
+    body bytea NOT NULL,
+    tag text,
+    keys text,
+    properties jsonb NOT NULL DEFAULT '{}',
+    sharding_key text,
+    catch_up text NOT NULL DEFAULT 'once' CHECK (catch_up IN ('once', 'all', 'none')),
+    is_paused boolean NOT NULL DEFAULT false,
+    next_at timestamptz NOT NULL,
+    last_fired_at timestamptz,
+    sent bigint NOT NULL DEFAULT 0,
+    skipped bigint NOT NULL DEFAULT 0,
+    created_at timestamptz NOT NULL DEFAULT mqdb.now(),
+    created_by text NOT NULL DEFAULT current_user,
+    CONSTRAINT cron_next_at
+        CHECK (next_at >= timestamptz '1970-01-01 00:00+00' AND next_at < timestamptz '9999-01-01 00:00+00')
+) WITH (fillfactor = 50);
+COMMENT ON TABLE mqdb.cron IS 'Recurring sends. A firing appends its message and moves next_at in one transaction';
+COMMENT ON COLUMN mqdb.cron.cron IS 'Minute, hour, day of month, month and day of week, as in crontab(5): day 0 and 7 are Sunday';
+COMMENT ON COLUMN mqdb.cron.timezone IS 'IANA name of the zone whose clock the times are on';
+COMMENT ON COLUMN mqdb.cron.topic IS 'By name: a topic that is made again gets the messages again';
+COMMENT ON COLUMN mqdb.cron.keys IS 'Words with blanks between them';
+COMMENT ON COLUMN mqdb.cron.sharding_key IS 'Its queue gets all messages; NULL for any queue';
+COMMENT ON COLUMN mqdb.cron.catch_up IS 'What is sent of the times that have passed while no broker was there: once the latest, all of them, or none';
+COMMENT ON COLUMN mqdb.cron.next_at IS 'The first time that is neither sent nor left out; what is paused gets a new one when it is resumed';
+COMMENT ON COLUMN mqdb.cron.last_fired_at IS 'The time of the last message, as it was planned';
+COMMENT ON COLUMN mqdb.cron.sent IS 'Messages';
+COMMENT ON COLUMN mqdb.cron.skipped IS 'Firings without a message, as the topic was gone or took none';
+COMMENT ON CONSTRAINT cron_next_at ON mqdb.cron IS 'A time that brokers can read and count from: since 1970, and before 9999';
+"""
+
+DEAD_LETTERS = """
+CREATE TABLE mqdb.redrive (
+    redrive_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    target_topic text,
+    body_edited boolean NOT NULL,
+    condition text NOT NULL,
+    actor text NOT NULL DEFAULT current_user,
+    started_at timestamptz NOT NULL DEFAULT mqdb.now()
+);
+COMMENT ON TABLE mqdb.redrive IS 'Each time that somebody has sent messages of DLQs back to work';
+COMMENT ON COLUMN mqdb.redrive.target_topic IS 'NULL: to the groups that failed them, and to nobody else';
+COMMENT ON COLUMN mqdb.redrive.body_edited IS 'The message was given another body';
+COMMENT ON COLUMN mqdb.redrive.condition IS 'How the messages were chosen: options of the command line, or the statement';
+
+CREATE TABLE mqdb.redrive_result (
+    redrive_id bigint NOT NULL REFERENCES mqdb.redrive ON DELETE CASCADE,
+    log_pos bigint NOT NULL,
+    group_name text,
+    msg_id uuid,
+    status text NOT NULL CHECK (status IN ('REDRIVEN', 'FAILED')),
+    error text,
+    new_log_pos bigint,
+    redriven_at timestamptz NOT NULL DEFAULT mqdb.now(),
+    PRIMARY KEY (redrive_id, log_pos),
+    CHECK ((status = 'REDRIVEN') = (new_log_pos IS NOT NULL AND msg_id IS NOT NULL AND error IS NULL))
+);
+CREATE INDEX redrive_result_log_pos ON mqdb.redrive_result (log_pos);
+COMMENT ON TABLE mqdb.redrive_result IS 'What became of each message of a redrive';
+COMMENT ON COLUMN mqdb.redrive_result.log_pos IS 'Position of the copy in the DLQ';
+COMMENT ON COLUMN mqdb.redrive_result.group_name IS 'The group that had given it up; NULL, with the id, where there was no such message';
+COMMENT ON COLUMN mqdb.redrive_result.new_log_pos IS 'Position of the copy that was sent back to work';
+COMMENT ON INDEX mqdb.redrive_result_log_pos IS 'Whether a message of the DLQ was redriven';
+"""
+
+SPARK = """
+CREATE TABLE mqdb.sink_batch (
+    sink_id text NOT NULL,
+    batch_id bigint NOT NULL CHECK (batch_id >= 0),
+    query_id text,
+    messages bigint NOT NULL CHECK (messages >= 0),
+    committed_at timestamptz NOT NULL DEFAULT mqdb.now(),
+    PRIMARY KEY (sink_id, batch_id)
+);
+COMMENT ON TABLE mqdb.sink_batch IS 'The batches that Spark has written: a row is inserted by the transaction that appends the messages, so no batch is appended twice';
+COMMENT ON COLUMN mqdb.sink_batch.sink_id IS 'stream:<query id or sinkId>, or batch:<writeId>';
+COMMENT ON COLUMN mqdb.sink_batch.batch_id IS 'Of the streaming query; 0 for a batch job';
+COMMENT ON COLUMN mqdb.sink_batch.query_id IS 'Of the checkpoint that the batch ids count in; NULL for a batch job';
+
+CREATE UNLOGGED TABLE mqdb.sink_write (
+    write_id uuid PRIMARY KEY,
+    sink_id text NOT NULL,
+    batch_id bigint NOT NULL,
+    staged_at timestamptz NOT NULL DEFAULT mqdb.now()
+);
+CREATE INDEX sink_write_batch ON mqdb.sink_write (sink_id, batch_id);
+COMMENT ON TABLE mqdb.sink_write IS 'One row for each attempt of a task of Spark that has staged messages; empty after a crash, as its rows of sink_stage are';
+COMMENT ON INDEX mqdb.sink_write_batch IS 'What a commit clears away';
+
+CREATE UNLOGGED TABLE mqdb.sink_stage (
+    write_id uuid NOT NULL,
+    born_time timestamptz NOT NULL,
+    tags_code bigint NOT NULL,
+    deliver_ms bigint,
+    msg_id uuid NOT NULL,
+    seq integer NOT NULL,
+    queue_key integer NOT NULL,
+    delay_level integer,
+    born_host text NOT NULL,
+    tags text,
+    keys text,
+    properties jsonb NOT NULL,
+    body bytea NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 50000, autovacuum_vacuum_insert_threshold = -1);
+CREATE INDEX sink_stage_write ON mqdb.sink_stage (write_id, seq);
+COMMENT ON TABLE mqdb.sink_stage IS 'Messages that tasks of Spark have written and that wait for the commit of their batch. A crash of PostgreSQL empties it: the commit finds too few, and Spark runs the batch again';
+COMMENT ON COLUMN mqdb.sink_stage.seq IS 'Place among the messages of its task';
+COMMENT ON COLUMN mqdb.sink_stage.delay_level IS 'As mqdb.place is told; NULL for a message that waits for no level';
+COMMENT ON COLUMN mqdb.sink_stage.deliver_ms IS 'As mqdb.place is told, in ms since 1970; NULL for a message that waits for no time';
+COMMENT ON INDEX mqdb.sink_stage_write IS 'What a task has staged, in its order';
+
+CREATE TABLE mqdb.archived_segment (
+    segment integer NOT NULL,
+    path text,
+    topics text[],
+    offsets jsonb NOT NULL,
+    messages bigint NOT NULL CHECK (messages >= 0),
+    bytes bigint NOT NULL CHECK (bytes >= 0),
+    first_stored_at timestamptz,
+    last_stored_at timestamptz,
+    archived_at timestamptz NOT NULL DEFAULT mqdb.now(),
+    UNIQUE NULLS NOT DISTINCT (segment, topics),
+    CHECK (messages = 0 OR path IS NOT NULL)
+);
+COMMENT ON TABLE mqdb.archived_segment IS 'The catalogue of the archive: segments, or some topics of them, that were read back from their files and agreed. A row stays when its segment is dropped';
+COMMENT ON COLUMN mqdb.archived_segment.path IS 'The folder of its Parquet files, below it topic=/hour=; NULL where there was nothing to write';
+COMMENT ON COLUMN mqdb.archived_segment.topics IS 'The topics that were asked for, in order of their names; NULL for all but those of the broker: only that row lets retention drop the segment. Those of all other rows of a segment differ';
+COMMENT ON COLUMN mqdb.archived_segment.offsets IS 'What it holds, as {topic: {queue id: [first offset, offset past the last]}}';
+COMMENT ON COLUMN mqdb.archived_segment.bytes IS 'Of its files';
+COMMENT ON COLUMN mqdb.archived_segment.first_stored_at IS 'Of its oldest message; NULL where it holds none';
+COMMENT ON COLUMN mqdb.archived_segment.last_stored_at IS 'Of its youngest message';
+
+CREATE TABLE mqdb.archive_run (
+    path text PRIMARY KEY,
+    segment integer NOT NULL,
+    started_at timestamptz NOT NULL DEFAULT mqdb.now()
+);
+COMMENT ON TABLE mqdb.archive_run IS 'Folders that are being written. The transaction that makes a folder an archived segment takes its row away; what a crash has left here is removed by the next run';
+"""
+
+#: Three segments of the smallest size: enough for the keeper to stay ahead from the first message on.
+#: A sequence that nobody has used says its first value, which would count as taken; hence setval: last_value is the last
+#: position taken, also when there is none.
+FIRST_ROWS = """
+SELECT setval('mqdb.log_pos', 0);
+INSERT INTO mqdb.broker (broker_name, cluster_name, segment_size, system_identifier, database_oid, created_at)
+SELECT 'broker-a', 'DefaultCluster', 262144, i.system_identifier, i.database_oid, mqdb.now() FROM mqdb.identity() i;
+SELECT mqdb.ensure_segments(3);
+INSERT INTO mqdb.checkpoint (service, seq, prev, cur, done_pos, tail_pos, segment, messages)
+SELECT service, 0, pg_current_snapshot(), pg_current_snapshot(), 0, 0, 1, 0
+FROM unnest(ARRAY['dispatch', 'index']) AS service;
+INSERT INTO mqdb.topic (topic, read_queue_nums, write_queue_nums, perm, message_type)
+VALUES ('TBW102', 8, 8, 7, 'NORMAL'),
+       ('SCHEDULE_TOPIC_XXXX', 18, 18, 6, 'DELAY'),
+       ('rmq_sys_wheel_timer', 1, 1, 6, 'DELAY'),
+       ('RMQ_SYS_TRANS_HALF_TOPIC', 1, 1, 6, 'TRANSACTION'),
+       ('TRANS_CHECK_MAX_TIME_TOPIC', 1, 1, 6, 'TRANSACTION');
+INSERT INTO mqdb.queue (topic_id, queue_id)
+SELECT t.topic_id, queue_id FROM mqdb.topic t, generate_series(0, t.read_queue_nums - 1) AS queue_id ORDER BY 1, 2;
+INSERT INTO mqdb.delay_level (level, delay)
+SELECT level, delay::interval FROM unnest('{1 s,5 s,10 s,30 s,1 min,2 min,3 min,4 min,5 min,6 min,7 min,8 min,9 min,10 min,20 min,30 min,1 h,2 h}'::text[])
+    WITH ORDINALITY AS given (delay, level);
+INSERT INTO mqdb.timer_step (seq, next_offset, delivered_ms, delivered_pos, next_due_ms, collected, messages)
+VALUES (0, 0, 0, 0, 0, 0, 0);
+"""
+
+#: A role `mqdb` would make its own tables in schema `mqdb`: PostgreSQL looks first for a schema named like the role. A
+#: search path that somebody has given the role stays.
+ROLE = """
+DO $$
+BEGIN
+    IF to_regrole('mqdb') IS NOT NULL AND NOT EXISTS (
+        SELECT FROM pg_db_role_setting s CROSS JOIN unnest(s.setconfig) AS given
+        WHERE s.setrole = to_regrole('mqdb') AND given ^@ 'search_path='
+          AND s.setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = current_database())))
+    THEN
+        EXECUTE format('ALTER ROLE mqdb IN DATABASE %I SET search_path = public', current_database());
+    END IF;
+EXCEPTION WHEN insufficient_privilege THEN
+    NULL;  -- the owner of that role may do it
+END
+$$
+"""
+
+#: Each text after those that it needs. `now` comes before the tables, whose defaults call it.
+FUNCTIONS = (
+    "java_hash",
+    "tag_code",
+    "body_text",
+    "unique_id_text",
+    "compression",
+    "identity",
+    "add_segment",
+    "ensure_segments",
+    "try_lock",
+    "next_batch",
+    "begin_batch",
+    "end_batch",
+    "leave_segment",
+    "adopt",
+    "dispatch_records",
+    "open_lane",
+    "scan_lane",
+    "lane_batch",
+    "dispatch",
+    "index_keys",
+    "refuse_sealed",
+    "seal_segment",
+    "reserved_properties",
+    "property_number",
+    "property_time",
+    "java_integer",
+    "java_double",
+    "place",
+    "send",
+    "add_timer_slot",
+    "recall",
+    "message",
+    "consumer_lag",
+    "dlq",
+    "dlq_redrive_plan",
+    "dlq_redrive",
+    "scheduled",
+    "half_messages",
+)
+
+
+def upgrade() -> None:
+    """Create everything."""
+    op.execute(sql_text("now"))
+    for statements in (BROKER, LOCKS, TOPICS, LOG, CONSUMERS, DELAY, TRANSACTIONS, CRON, DEAD_LETTERS, SPARK):
+        op.execute(statements)
+    for name in FUNCTIONS:
+        op.execute(sql_text(name))
+    for statements in (FIRST_ROWS, ROLE):
+        op.execute(statements)
+
+
+def downgrade() -> None:
+    """Not offered: there is nothing before it but an empty database."""
+    raise NotImplementedError("drop the schema instead: DROP SCHEMA mqdb CASCADE")

@@ -1,0 +1,75 @@
+"""The mark of a broker that starts in a home: a lock that it holds until clients may come.
+
+Before that its database may be missing, starting, or without a schema, and a client would be told one of the three.
+Clients look with a shared lock, so that two who look do not see each other; the kernel frees the lock of a broker
+that is killed.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from mqdb.embedded import home as homes
+from mqdb.embedded.account import service_account
+from mqdb.embedded.home import Home
+from mqdb.errors import BrokerUnavailable
+
+logger = logging.getLogger(__name__)
+
+#: How long a client waits for a broker that starts.
+PATIENCE_SECONDS = 10.0
+
+#: The longest that a client holds the lock to look. A file lock has no wait with a time-out: hence the polls.
+_LOOK_SECONDS = 1.0
+_POLL_SECONDS = 0.01
+
+
+@contextmanager
+def mark_starting(home: Home) -> Iterator[None]:
+    """Mark the home while a broker starts in it. If another one starts as well, its mark serves for both."""
+    homes.create(home, service_account())
+    with homes.refusing(home.path):
+        descriptor = os.open(home.starting_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        deadline = time.monotonic() + _LOOK_SECONDS
+        while not _try_lock(descriptor, is_shared=False) and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def is_starting(home: Home) -> bool:
+    """Whether a broker is starting there now. False where that may not be seen: the home is another user's."""
+    try:
+        descriptor = os.open(home.starting_file, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return not _try_lock(descriptor, is_shared=True)
+    finally:
+        os.close(descriptor)
+
+
+def wait_while_starting(home: Home) -> None:
+    """Returns when no broker is starting there. Raises BrokerUnavailable after PATIENCE_SECONDS."""
+    if not is_starting(home):
+        return
+    logger.warning("a broker is starting in this home, waiting for it", extra={"home": str(home.path)})
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while is_starting(home):
+        if time.monotonic() > deadline:
+            raise BrokerUnavailable(str(home.path), "a broker is starting in this home, and not ready yet; try again")
+        time.sleep(_POLL_SECONDS)
+
+
+def _try_lock(descriptor: int, *, is_shared: bool) -> bool:
+    import fcntl  # not at the top: it is missing on Windows, where this module must still be importable
+
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,0 +1,40 @@
+-- One more segment behind the last one, with its three partitions.
+-- CREATE TABLE and ATTACH: the parents take a SHARE UPDATE EXCLUSIVE lock, so that sends and pulls go on;
+-- the CHECK constraint spares the scan. There is no DEFAULT partition: it would have to be scanned.
+CREATE FUNCTION mqdb.add_segment(records bigint) RETURNS integer
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    number integer;
+    first_pos bigint;
+    parent text;
+    bounds text;
+    constraint_text text;
+BEGIN
+    IF records IS NULL OR records NOT BETWEEN 1 AND 1099511627776 THEN
+        RAISE EXCEPTION 'records: a segment cannot have % positions; give 1 to 1099511627776', coalesce(records::text, 'NULL')
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    LOCK TABLE mqdb.segment IN SHARE ROW EXCLUSIVE MODE;
+    SELECT coalesce(max(segment), 0) + 1, coalesce(max(end_pos), 1) INTO number, first_pos FROM mqdb.segment;
+    FOREACH parent IN ARRAY ARRAY['commit_log', 'consume_queue', 'message_index'] LOOP
+        IF parent = 'commit_log' THEN
+            bounds := format('FROM (%s) TO (%s)', first_pos, first_pos + records);
+            constraint_text := format('log_pos >= %s AND log_pos < %s', first_pos, first_pos + records);
+        ELSE
+            bounds := format('IN (%s)', number);
+            constraint_text := format('segment = %s', number);
+        END IF;
+        EXECUTE format('CREATE TABLE mqdb.%1$s_%2$s (LIKE mqdb.%1$s INCLUDING DEFAULTS INCLUDING STORAGE INCLUDING CONSTRAINTS,
+                        CONSTRAINT in_segment CHECK (%3$s))', parent, number, constraint_text);
+        EXECUTE format('ALTER TABLE mqdb.%1$s ATTACH PARTITION mqdb.%1$s_%2$s FOR VALUES %3$s', parent, number, bounds);
+        EXECUTE format('ALTER TABLE mqdb.%s_%s DROP CONSTRAINT in_segment', parent, number);
+        EXECUTE format('COMMENT ON TABLE mqdb.%1$s_%2$s IS ''Segment %2$s of %1$s''', parent, number);
+    END LOOP;
+    INSERT INTO mqdb.segment (segment, start_pos, end_pos, lowest_log_pos)
+    VALUES (number, first_pos, first_pos + records, first_pos);
+    RETURN number;
+END
+$$;
+COMMENT ON FUNCTION mqdb.add_segment(bigint) IS 'Adds a segment of so many records; returns its number';

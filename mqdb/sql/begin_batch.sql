@@ -1,0 +1,64 @@
+-- What a service that reads the commit log has to do next: the heart of dispatch, shared with the key index.
+--
+-- Positions are not commit order, so "log_pos > last" would lose messages. Instead a round has two frozen
+-- snapshots, prev and cur, and takes the records that are visible in cur and were not in prev:
+--   1. its first batches take stragglers, positions up to where the round before ended, by the xid index, in its order:
+--      transactions that prev saw in progress (late) and cur sees done, then those that are newer than prev;
+--   2. its batches then walk upward to tail_pos, in order of position, and never across a segment's end.
+-- A batch takes at most so many records of both kinds. Where the stragglers are more, a checkpoint says after which of
+-- them the next batch goes on. It keeps cur and done_pos of the round before: to its readers they mean what they always
+-- mean, that all which is visible in cur up to done_pos is done.
+-- tail_pos is read after cur is frozen, so no record that is visible in cur lies above it. Whatever lies
+-- below it and is not visible yet is a straggler of a later round. So a transaction in progress holds back
+-- its own records and nothing else, and its records are not looked at again until it ends.
+--
+-- The lock comes first, then the checkpoint, then cur: three statements, each with a newer snapshot. A
+-- snapshot older than the lock would write a checkpoint that runs backwards; hence READ COMMITTED only. And
+-- records of the caller's own transaction are not visible in any pg_current_snapshot() it takes, but would be
+-- behind it for the next: hence no transaction that has written.
+CREATE FUNCTION mqdb.begin_batch(service_name text) RETURNS mqdb.batch
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    last mqdb.checkpoint;
+    batch mqdb.batch;
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'mqdb.% needs READ COMMITTED, not %', service_name, current_setting('transaction_isolation')
+            USING ERRCODE = 'MQ029';
+    ELSIF pg_current_xact_id_if_assigned() IS NOT NULL THEN
+        RAISE EXCEPTION 'mqdb.% must not run in a transaction that has written: use an autocommit connection', service_name
+            USING ERRCODE = 'MQ029';
+    ELSIF NOT mqdb.try_lock(service_name) THEN
+        batch.outcome := 'LOCKED';
+        RETURN batch;
+    END IF;
+
+    -- Once a session: pg_control_system() reads a file.
+    IF current_setting('mqdb.identity', true) IS DISTINCT FROM 'known' THEN
+        IF NOT EXISTS (SELECT FROM mqdb.broker JOIN mqdb.identity() USING (system_identifier, database_oid)) THEN
+            batch.outcome := 'FOREIGN';
+            RETURN batch;
+        END IF;
+        PERFORM set_config('mqdb.identity', 'known', false);
+    END IF;
+
+    SELECT * INTO STRICT last FROM mqdb.checkpoint WHERE service = service_name ORDER BY seq DESC LIMIT 1;
+    batch := mqdb.next_batch(last, pg_current_snapshot(), greatest(last.tail_pos, (SELECT last_value FROM mqdb.log_pos)));
+    IF batch.is_first AND batch.prev::text = batch.cur::text THEN
+        batch.outcome := 'IDLE';
+        RETURN batch;
+    END IF;
+    batch.is_stale := last.written_at < mqdb.now() - interval '1 second'
+        AND (batch.tail_pos > last.tail_pos OR batch.late <> '{}'
+             OR EXISTS (SELECT FROM pg_snapshot_xip(batch.cur) AS x WHERE x >= pg_snapshot_xmax(batch.prev)));
+
+    SELECT s.segment, least(batch.tail_pos, s.end_pos - 1), s.lowest_log_pos
+    INTO batch.segment, batch.until_pos, batch.lowest_log_pos
+    FROM mqdb.segment s WHERE s.start_pos <= batch.done_pos + 1 ORDER BY s.start_pos DESC LIMIT 1;
+    batch.outcome := 'BATCH';
+    RETURN batch;
+END
+$$;
+COMMENT ON FUNCTION mqdb.begin_batch(text) IS 'Takes the lock of a service and says which records are next; outcome LOCKED, IDLE, FOREIGN or BATCH';

@@ -1,0 +1,111 @@
+-- Sends messages of dead letter queues back to work, in the caller's transaction, together with a row for each that
+-- says what became of it: both are there when it commits, or neither.
+--
+--     SELECT * FROM mqdb.dlq_redrive(ARRAY(SELECT log_pos FROM mqdb.dlq WHERE consumer_group = 'billing' AND ...));
+--
+-- Each copy keeps its unique id, body, keys, tag and properties. It loses what tells of failures and of waiting, and
+-- counts its deliveries from 0, so it has its whole ladder of retries before it. To the group that failed it, its
+-- original topic and the place of its first failure stay with it; to another topic (target_topic) it goes as if it
+-- were sent there for the first time.
+--
+-- status: REDRIVEN | SKIPPED (redriven before; `again` redrives it once more) | FAILED (error says why, the others go on)
+--         | READY (dry_run only, which writes nothing)
+-- A failure that concerns the call, not a message, is an exception. `continues` is the redrive_id of an earlier call of
+-- which this one is a further part.
+CREATE FUNCTION mqdb.dlq_redrive(
+    positions bigint[], target_topic text DEFAULT NULL, body bytea DEFAULT NULL, again boolean DEFAULT false,
+    dry_run boolean DEFAULT false, condition text DEFAULT NULL, continues bigint DEFAULT NULL
+) RETURNS TABLE (status text, msg_id text, consumer_group text, topic text, error text, log_pos bigint,
+                 new_log_pos bigint, redrive_id bigint)
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET enable_seqscan = off  -- as in dlq_redrive_plan
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    message_count integer := coalesce(cardinality(positions), 0);
+    run bigint := continues;
+    left_behind text[] := ARRAY['MQDB_FAILURE_EXCEPTION', 'MQDB_FAILURE_MESSAGE', 'MQDB_FAILURE_TRACEBACK', 'MQDB_FAILURE_HOST',
+                                'MQDB_FAILURE_ATTEMPT', 'MQDB_FAILURE_TIME', 'DELAY', 'REAL_TOPIC', 'REAL_QID',
+                                'RECONSUME_TIME', 'MAX_RECONSUME_TIMES'];
+BEGIN
+    IF body IS NOT NULL AND message_count > 1 THEN
+        RAISE EXCEPTION 'one body is given for % messages; redrive one at a time with a body of its own', message_count
+            USING ERRCODE = 'MQ013';
+    ELSIF octet_length(body) = 0 THEN
+        RAISE EXCEPTION 'the body is empty; send at least 1 byte' USING ERRCODE = 'MQ013';
+    ELSIF octet_length(body) > 4194304 THEN
+        RAISE EXCEPTION 'the body has % bytes, the limit is 4194304', octet_length(body) USING ERRCODE = 'MQ013';
+    ELSIF target_topic IN ('SCHEDULE_TOPIC_XXXX', 'RMQ_SYS_TRANS_HALF_TOPIC', 'RMQ_SYS_TRANS_OP_HALF_TOPIC',
+                           'TRANS_CHECK_MAX_TIME_TOPIC', 'SELF_TEST_TOPIC', 'OFFSET_MOVED_EVENT') THEN
+        RAISE EXCEPTION 'topic "%" belongs to the broker; nobody may send to it', target_topic USING ERRCODE = 'MQ016';
+    ELSIF message_count = 0 THEN
+        RETURN;
+    ELSIF dry_run THEN
+        RETURN QUERY
+        SELECT p.status, mqdb.unique_id_text(p.msg_id), p.consumer_group, p.topic, p.error, p.log_pos, NULL::bigint, NULL::bigint
+        FROM mqdb.dlq_redrive_plan(positions, target_topic, again) p ORDER BY p.log_pos;
+        RETURN;
+    ELSIF current_setting('transaction_isolation') <> 'read committed' THEN
+        -- A snapshot older than the lock would not show what another redrive has just done.
+        RAISE EXCEPTION 'mqdb.dlq_redrive needs READ COMMITTED, not %', current_setting('transaction_isolation')
+            USING ERRCODE = 'MQ029';
+    END IF;
+
+    IF run IS NOT NULL AND NOT EXISTS (SELECT FROM mqdb.redrive r WHERE r.redrive_id = run) THEN
+        RAISE EXCEPTION 'continues: there is no redrive %', run USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    -- One redrive at a time, so that no message is redriven by two people at once.
+    LOCK TABLE mqdb.lock_redrive IN SHARE UPDATE EXCLUSIVE MODE;
+    IF run IS NULL THEN
+        INSERT INTO mqdb.redrive (target_topic, body_edited, condition)
+        VALUES (target_topic, dlq_redrive.body IS NOT NULL, coalesce(dlq_redrive.condition, left(current_query(), 4000)))
+        RETURNING redrive.redrive_id INTO run;
+    END IF;
+    IF target_topic IS NULL THEN
+        WITH needed AS (
+            SELECT DISTINCT g.group_name, g.retry_queue_nums
+            FROM mqdb.dlq_redrive_plan(positions, NULL, again) p
+            JOIN mqdb.subscription_group g ON g.group_name = p.consumer_group
+            WHERE p.status = 'READY' AND p.queue_key IS NULL
+        ), made AS (
+            INSERT INTO mqdb.topic (topic, read_queue_nums, write_queue_nums, perm)
+            SELECT '%RETRY%' || n.group_name, n.retry_queue_nums, n.retry_queue_nums, 6 FROM needed n
+            ON CONFLICT DO NOTHING
+            RETURNING topic.topic_id, topic.write_queue_nums
+        )
+        INSERT INTO mqdb.queue (topic_id, queue_id)
+        SELECT m.topic_id, generate_series(0, m.write_queue_nums - 1) FROM made m;
+    ELSE
+        left_behind := left_behind || ARRAY['RETRY_TOPIC', 'ORIGIN_MESSAGE_ID', 'MQDB_ORIGIN_QUEUE_ID', 'MQDB_ORIGIN_QUEUE_OFFSET'];
+    END IF;
+
+    RETURN QUERY
+    WITH planned AS MATERIALIZED (
+        SELECT p.*, CASE WHEN p.status = 'READY' THEN nextval('mqdb.log_pos') END AS new_log_pos
+        FROM (SELECT * FROM mqdb.dlq_redrive_plan(positions, target_topic, again) ORDER BY log_pos) p
+    ), copies AS (
+        INSERT INTO mqdb.commit_log (log_pos, queue_key, born_time, tags_code, msg_id, sys_flag, flag, born_host,
+                                     tags, keys, properties, body)
+        SELECT p.new_log_pos, p.queue_key, cl.born_time, mqdb.tag_code(cl.tags), cl.msg_id,
+               -- An edited body is plain, whatever the sender did.
+               CASE WHEN dlq_redrive.body IS NULL THEN cl.sys_flag ELSE cl.sys_flag & ~(1 | (7 << 8)) END,
+               cl.flag, cl.born_host, cl.tags, cl.keys, cl.properties - left_behind, coalesce(dlq_redrive.body, cl.body)
+        FROM planned p JOIN mqdb.commit_log cl USING (log_pos)
+        WHERE p.status = 'READY'
+    ), results AS (
+        INSERT INTO mqdb.redrive_result (redrive_id, log_pos, group_name, msg_id, status, error, new_log_pos)
+        SELECT run, p.log_pos, p.consumer_group, p.msg_id, CASE p.status WHEN 'READY' THEN 'REDRIVEN' ELSE p.status END,
+               p.error, p.new_log_pos
+        FROM planned p WHERE p.status <> 'SKIPPED'
+    )
+    SELECT CASE p.status WHEN 'READY' THEN 'REDRIVEN' ELSE p.status END, mqdb.unique_id_text(p.msg_id), p.consumer_group,
+           p.topic, p.error, p.log_pos, p.new_log_pos, run
+    FROM planned p ORDER BY p.log_pos;
+END
+$$;
+COMMENT ON FUNCTION mqdb.dlq_redrive(bigint[], text, bytea, boolean, boolean, text, bigint) IS 'Sends the messages of dead letter queues at these positions back to work, to the group that failed them or to target_topic; a row says what became of each';

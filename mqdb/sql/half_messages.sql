@@ -1,0 +1,19 @@
+-- The state of each half message, for people: those that the checker has not met yet come from the log.
+CREATE VIEW mqdb.half_messages AS
+WITH half AS (
+    SELECT h.log_pos, h.queue_offset, h.msg_id, h.producer_group, h.topic, h.state, h.check_times, h.stored_at,
+           h.check_at, h.check_client, h.ended_at, h.copy_pos
+    FROM mqdb.half_message h
+    UNION ALL
+    SELECT cl.log_pos, cq.queue_offset, cl.msg_id, cl.properties ->> 'PGROUP', cl.properties ->> 'REAL_TOPIC', 'PREPARED', 0,
+           cl.store_time, NULL, NULL, NULL, NULL
+    FROM mqdb.topic t
+    JOIN mqdb.queue q ON q.topic_id = t.topic_id
+    JOIN mqdb.consume_queue cq ON cq.queue_key = q.queue_key
+    JOIN mqdb.commit_log cl ON cl.log_pos = cq.log_pos
+    WHERE t.topic = 'RMQ_SYS_TRANS_HALF_TOPIC'
+      AND cq.queue_offset >= greatest(q.base_offset, (SELECT s.next_offset FROM mqdb.half_step s ORDER BY s.seq DESC LIMIT 1))
+      AND NOT EXISTS (SELECT FROM mqdb.half_message h WHERE h.log_pos = cq.log_pos)
+)
+SELECT mqdb.unique_id_text(half.msg_id) AS transaction_id, half.* FROM half;
+COMMENT ON VIEW mqdb.half_messages IS 'All half messages that the log holds, and what became of them; check_at is NULL for those too young to be asked about';

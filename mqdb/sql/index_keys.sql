@@ -1,0 +1,82 @@
+-- One batch of the key index: like dispatch, but with its own checkpoint and lock, so that it runs beside it
+-- on another core and delivery does not wait for it. Sorted: neighbours of one page are inserted together.
+CREATE FUNCTION mqdb.index_keys(max_rows integer DEFAULT 50000, OUT outcome text, OUT messages integer, OUT more boolean)
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET jit = off
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+AS $$
+DECLARE
+    batch mqdb.batch;
+    walked integer;
+    walked_to bigint;
+    last_xid xid8;
+    last_pos bigint;
+BEGIN
+    IF max_rows IS NULL OR max_rows < 1 THEN
+        RAISE EXCEPTION 'max_rows: % is no number of rows; give at least 1', coalesce(max_rows::text, 'NULL')
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    batch := mqdb.begin_batch('index');
+    outcome := batch.outcome;
+    messages := 0;
+    more := false;
+    IF outcome <> 'BATCH' THEN
+        RETURN;
+    END IF;
+
+    batch.until_pos := least(batch.until_pos, batch.done_pos + 20 * max_rows::bigint);  -- as in dispatch
+    WITH straggler AS MATERIALIZED (  -- in the order of the branches
+        SELECT s.xid, s.log_pos, s.queue_key, s.msg_id, s.keys FROM (
+            SELECT cl.xid, cl.log_pos, cl.queue_key, cl.msg_id, cl.keys
+            FROM unnest(batch.late) AS late(xid) CROSS JOIN LATERAL (
+                SELECT c.xid, c.log_pos, c.queue_key, c.msg_id, c.keys FROM mqdb.commit_log c
+                WHERE c.xid >= late.xid AND c.xid <= late.xid AND c.log_pos <= batch.done_pos
+                  AND c.log_pos > CASE WHEN late.xid = batch.late_xid THEN batch.late_pos ELSE batch.scan_floor END
+                ORDER BY c.xid, c.log_pos) cl
+            UNION ALL
+            (SELECT cl.xid, cl.log_pos, cl.queue_key, cl.msg_id, cl.keys
+             FROM mqdb.commit_log cl
+             WHERE batch.takes_stragglers
+               AND (cl.xid, cl.log_pos) > (batch.after_xid, batch.after_pos) AND cl.xid < pg_snapshot_xmax(batch.cur)
+               AND cl.log_pos > batch.scan_floor AND cl.log_pos <= batch.done_pos
+               AND pg_visible_in_snapshot(cl.xid, batch.cur)
+             ORDER BY cl.xid, cl.log_pos)
+        ) s LIMIT max_rows
+    ), visible AS MATERIALIZED (
+        SELECT s.log_pos, s.queue_key, s.msg_id, s.keys, false AS walked FROM straggler s
+        UNION ALL
+        (SELECT cl.log_pos, cl.queue_key, cl.msg_id, cl.keys, true
+         FROM mqdb.commit_log cl
+         WHERE cl.log_pos > batch.done_pos AND cl.log_pos <= batch.until_pos
+           AND pg_visible_in_snapshot(cl.xid, batch.cur)
+         ORDER BY cl.log_pos LIMIT max_rows - (SELECT count(*) FROM straggler))
+    ), hashes AS (
+        SELECT uuid_hash_extended(v.msg_id, 0) AS key_hash, v.log_pos FROM visible v
+        UNION ALL
+        SELECT hashtextextended(word, q.topic_id), v.log_pos
+        FROM visible v JOIN mqdb.queue q USING (queue_key), string_to_table(v.keys, ' ') AS word
+    ), entries AS (
+        INSERT INTO mqdb.message_index (key_hash, log_pos, segment)
+        SELECT h.key_hash, h.log_pos, batch.segment FROM hashes h ORDER BY h.key_hash
+    )
+    SELECT count(*), count(*) FILTER (WHERE v.walked), max(v.log_pos) FILTER (WHERE v.walked),
+           (SELECT max(s.xid) FROM straggler s),
+           (SELECT max(s.log_pos) FROM straggler s WHERE s.xid = (SELECT max(s.xid) FROM straggler s))
+    INTO messages, walked, walked_to, last_xid, last_pos
+    FROM visible v;
+
+    IF messages - walked = max_rows THEN  -- there may be more stragglers
+        walked_to := NULL;
+    ELSIF messages < max_rows THEN
+        walked_to := batch.until_pos;
+    END IF;
+    more := coalesce(walked_to < batch.tail_pos, true);
+    PERFORM mqdb.end_batch('index', batch, walked_to, messages, last_xid, last_pos);
+    outcome := CASE WHEN messages = 0 AND batch.is_first AND NOT more THEN 'IDLE' ELSE 'INDEXED' END;
+END
+$$;
+COMMENT ON FUNCTION mqdb.index_keys(integer) IS 'One batch: makes visible records findable by key and unique id';

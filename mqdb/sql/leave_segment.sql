@@ -1,0 +1,19 @@
+-- Writes down where the queues end, for the transaction that enters a new segment: from then on the last offset of a
+-- queue is found in the new segment, or else here. Entries lie in `last_segment` and older ones until then.
+CREATE FUNCTION mqdb.leave_segment(last_segment integer) RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+BEGIN
+    UPDATE mqdb.queue q SET end_offset = e.end_offset
+    FROM (SELECT queue_key, (SELECT cq.queue_offset + 1 FROM mqdb.consume_queue cq
+                             WHERE cq.segment = last_segment AND cq.queue_key = q.queue_key
+                             ORDER BY cq.queue_offset DESC LIMIT 1) AS end_offset
+          FROM mqdb.queue q) e
+    WHERE e.queue_key = q.queue_key AND e.end_offset > q.end_offset;
+END
+$$;
+COMMENT ON FUNCTION mqdb.leave_segment(integer) IS 'Writes down where the queues end when dispatch leaves a segment; a part of mqdb.dispatch';

@@ -1,0 +1,15 @@
+-- All messages that a consumer can read, for people.
+CREATE VIEW mqdb.message AS
+SELECT t.topic, q.queue_id, cq.queue_offset, mqdb.unique_id_text(cl.msg_id) AS msg_id, cl.tags, cl.keys, cl.properties,
+       CASE WHEN cl.sys_flag & 1 = 0 THEN mqdb.body_text(cl.body) END AS text, cl.body, cl.born_time, cl.store_time,
+       cl.born_host, cl.reconsume_times, cl.flag, cl.sys_flag, cl.log_pos, q.queue_key,
+       mqdb.compression(cl.sys_flag) AS compression
+FROM mqdb.topic t
+JOIN mqdb.queue q USING (topic_id)
+JOIN mqdb.consume_queue cq USING (queue_key)
+JOIN mqdb.commit_log cl USING (log_pos)
+WHERE cq.queue_offset >= q.base_offset;
+COMMENT ON VIEW mqdb.message IS 'All messages that a consumer can read';
+COMMENT ON COLUMN mqdb.message.text IS 'The body as text, NULL where it is compressed or not UTF-8';
+COMMENT ON COLUMN mqdb.message.body IS 'The body as it is stored, compressed where compression says how';
+COMMENT ON COLUMN mqdb.message.compression IS 'How the sender compressed the body: ZLIB, LZ4 or ZSTD; NULL where it is plain';

@@ -1,0 +1,6 @@
+-- The one clock of the broker. Nobody can move it but the owner, who may replace this function (`mqdb.testing`).
+-- Its body is parsed when it is made, so that no search_path changes what it means, and it can be inlined.
+CREATE FUNCTION mqdb.now() RETURNS timestamptz
+LANGUAGE sql VOLATILE PARALLEL SAFE
+RETURN clock_timestamp();
+COMMENT ON FUNCTION mqdb.now() IS 'The clock of the broker: clock_timestamp()';

@@ -1,0 +1,67 @@
+-- Where a record is stored that has to wait before it goes to its queue: in a system topic, with the queue that it is
+-- for among its properties. tags_code is its time of delivery then, in ms since 1970, rounded up: nothing comes early.
+-- Without a queue of that key placed_key is NULL. A time too far is refused (MQ013). RocketMQ: HookUtils, TransactionalMessageBridge.parseHalfMessageInner.
+CREATE FUNCTION mqdb.place(
+    queue_key integer, tags_code bigint, properties jsonb, stored_at timestamptz,
+    delay_level integer, delay_ms bigint, deliver_ms bigint, is_half boolean,
+    OUT placed_key integer, OUT placed_code bigint, OUT placed_properties jsonb
+)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_variable
+DECLARE
+    stored_ms numeric := extract(epoch FROM stored_at) * 1000;
+    due_ms bigint;
+    real_topic text;
+    real_queue integer;
+    system_topic text;
+    system_queue integer := 0;
+    level integer;
+    max_ms bigint;
+BEGIN
+    IF NOT isfinite(stored_at) THEN
+        RAISE EXCEPTION 'stored_at: % is no time of storing', stored_at USING ERRCODE = 'MQ013';
+    END IF;
+    due_ms := CASE WHEN delay_ms > 0 THEN least(ceil(stored_ms + delay_ms), 9223372036854775807) ELSE deliver_ms END;
+    SELECT t.topic, q.queue_id INTO real_topic, real_queue
+    FROM mqdb.queue q JOIN mqdb.topic t ON t.topic_id = q.topic_id WHERE q.queue_key = place.queue_key;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    placed_key := queue_key;
+    placed_code := tags_code;
+    placed_properties := properties;
+    IF is_half THEN
+        IF (SELECT b.reject_transaction_message FROM mqdb.broker b) THEN
+            RAISE EXCEPTION 'broker "%" takes no half messages: its reject_transaction_message is on',
+                (SELECT b.broker_name FROM mqdb.broker b) USING ERRCODE = 'MQ016';
+        END IF;
+        system_topic := 'RMQ_SYS_TRANS_HALF_TOPIC';
+    ELSIF delay_level > 0 THEN
+        SELECT l.level, ceil(stored_ms + extract(epoch FROM l.delay) * 1000) INTO level, due_ms
+        FROM mqdb.delay_level l WHERE l.level <= delay_level ORDER BY l.level DESC LIMIT 1;
+        system_topic := 'SCHEDULE_TOPIC_XXXX';
+        system_queue := level - 1;
+        placed_code := due_ms;
+        placed_properties := properties - '{TIMER_DELAY_SEC,TIMER_DELAY_MS,TIMER_DELIVER_MS}'::text[]
+            || jsonb_build_object('DELAY', level::text);
+    ELSIF due_ms > stored_ms THEN
+        max_ms := (SELECT b.timer_max_delay_ms FROM mqdb.broker b);
+        IF due_ms > ceil(stored_ms) + max_ms THEN
+            RAISE EXCEPTION 'a message to topic "%" is to wait % ms, the limit of the broker is % ms', real_topic,
+                due_ms - ceil(stored_ms), max_ms USING ERRCODE = 'MQ013', HINT = 'The setting timer_max_delay of mqdb serve.';
+        END IF;
+        system_topic := 'rmq_sys_wheel_timer';
+        placed_code := due_ms;
+    ELSE
+        RETURN;
+    END IF;
+    placed_properties := placed_properties
+        || jsonb_build_object('REAL_TOPIC', real_topic, 'REAL_QID', real_queue::text);
+    SELECT q.queue_key INTO STRICT placed_key
+    FROM mqdb.queue q
+    WHERE q.topic_id = (SELECT t.topic_id FROM mqdb.topic t WHERE t.topic = system_topic) AND q.queue_id = system_queue;
+END
+$$;
+COMMENT ON FUNCTION mqdb.place(integer, bigint, jsonb, timestamptz, integer, bigint, bigint, boolean) IS 'Where a record is stored that has to wait: queue, tags_code and properties';

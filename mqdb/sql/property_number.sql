@@ -1,0 +1,5 @@
+-- For views: a property holds whatever text somebody has put there. [0-9], for \d counts other digits too in some locales.
+CREATE FUNCTION mqdb.property_number(properties jsonb, name text) RETURNS bigint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE WHEN (properties ->> name) ~ '^[0-9]{1,18}$' THEN (properties ->> name)::bigint END;
+COMMENT ON FUNCTION mqdb.property_number(jsonb, text) IS 'A property as a number; NULL where there is none, or it is not a number of up to 18 digits';

@@ -1,0 +1,17 @@
+-- For views: a property holds whatever text somebody has put there.
+-- Not parallel: before PostgreSQL 17 a block with EXCEPTION fails while other workers run.
+CREATE FUNCTION mqdb.property_time(properties jsonb, name text) RETURNS timestamptz
+LANGUAGE plpgsql STABLE STRICT PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    -- With its zone: without one it would mean another time in each session.
+    IF (properties ->> name) ~ '^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9:.]+(Z|[+-][0-9:]+)$' THEN
+        RETURN (properties ->> name)::timestamptz;
+    END IF;
+    RETURN NULL;
+EXCEPTION WHEN data_exception THEN
+    RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION mqdb.property_time(jsonb, text) IS 'A property as a time; NULL where there is none, or it is not ISO 8601 with a zone';

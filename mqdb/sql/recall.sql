@@ -1,0 +1,133 @@
+-- Takes back a message that waits for its time of delivery, in the caller's transaction. The deliverer works under the
+-- lock that is taken here, and looks at timer_recall under it: so what is recalled is never delivered, and what was
+-- delivered is never called recalled. It waits for at most one batch of the deliverer, which waits for the end of the
+-- caller's transaction.
+--
+-- First the message is found, without the lock: among those that wait, by the key index, or in what that lacks, which
+-- is found by the rules of begin_batch.sql. Neither its position nor its offset changes any more. Then it is judged,
+-- under the lock, by statements whose snapshots are newer than the lock; hence READ COMMITTED only.
+--
+-- However much waits to be collected, the offset is looked for in those segments only that may point to the position,
+-- and under the lock only among what was dispatched since.
+CREATE FUNCTION mqdb.recall(topic text, message_id text) RETURNS text
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    id uuid;
+    timer_key integer;
+    pos bigint;
+    due_ms bigint;
+    seen_past bigint;
+    entry_offset bigint;
+    step mqdb.timer_step;
+    row_slot integer;
+    is_timer boolean;
+    waits boolean;
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'mqdb.recall needs READ COMMITTED, not %', current_setting('transaction_isolation')
+            USING ERRCODE = 'MQ029';
+    ELSIF message_id IS NULL OR message_id !~ '^[0-9A-Fa-f]{32}$' THEN
+        RAISE EXCEPTION 'the message id has to be 32 hexadecimal digits, not %', coalesce(message_id, 'NULL')
+            USING ERRCODE = 'MQ604';
+    ELSIF recall.topic IS NOT NULL AND NOT EXISTS (SELECT FROM mqdb.topic t WHERE t.topic = recall.topic) THEN
+        RAISE EXCEPTION 'topic "%" does not exist; create it with: mqdb topic create', recall.topic USING ERRCODE = 'MQ017';
+    END IF;
+    id := message_id::uuid;
+    SELECT q.queue_key INTO STRICT timer_key
+    FROM mqdb.queue q WHERE q.queue_id = 0
+        AND q.topic_id = (SELECT t.topic_id FROM mqdb.topic t WHERE t.topic = 'rmq_sys_wheel_timer');
+
+    WITH indexed AS MATERIALIZED (
+        SELECT c.cur, c.done_pos, greatest(c.floor_pos, (SELECT min(s.start_pos) - 1 FROM mqdb.segment s
+                                                         WHERE s.state IN ('open', 'closed'))) AS straggler_floor
+        FROM mqdb.checkpoint c WHERE c.service = 'index' ORDER BY c.seq DESC LIMIT 1
+    ), record AS (
+        SELECT r.log_pos, r.tags_code, r.properties, r.queue_key
+        FROM (SELECT i.log_pos FROM mqdb.message_index i
+              WHERE i.key_hash = uuid_hash_extended(id, 0) OFFSET 0) entry,
+             LATERAL (SELECT cl.log_pos, cl.tags_code, cl.properties, cl.queue_key FROM mqdb.commit_log cl
+                      WHERE cl.log_pos >= entry.log_pos AND cl.log_pos <= entry.log_pos AND cl.msg_id = id
+                      ORDER BY cl.log_pos LIMIT 1) r
+        UNION ALL
+        SELECT r.log_pos, r.tags_code, r.properties, r.queue_key
+        FROM (SELECT cl.log_pos, cl.tags_code, cl.properties, cl.queue_key FROM mqdb.commit_log cl
+              WHERE cl.log_pos > (SELECT done_pos FROM indexed) AND cl.msg_id = id ORDER BY cl.log_pos) r
+        UNION ALL
+        SELECT r.log_pos, r.tags_code, r.properties, r.queue_key
+        FROM (SELECT cl.log_pos, cl.tags_code, cl.properties, cl.queue_key FROM mqdb.commit_log cl
+              WHERE cl.xid >= (SELECT pg_snapshot_xmin(cur) FROM indexed)
+                AND cl.log_pos > (SELECT straggler_floor FROM indexed) AND cl.log_pos <= (SELECT done_pos FROM indexed)
+                AND cl.msg_id = id ORDER BY cl.xid, cl.log_pos) r
+    ), found AS (
+        SELECT t.log_pos, t.deliver_ms, t.properties ->> 'REAL_TOPIC' AS topic, true AS is_timer
+        FROM mqdb.timer t WHERE t.msg_id = id
+        UNION ALL
+        SELECT r.log_pos, r.tags_code, CASE WHEN r.queue_key = timer_key THEN r.properties ->> 'REAL_TOPIC' ELSE t.topic END,
+               r.queue_key = timer_key
+        FROM record r JOIN mqdb.queue q USING (queue_key) JOIN mqdb.topic t USING (topic_id)
+    )
+    SELECT f.log_pos, f.deliver_ms, f.is_timer INTO pos, due_ms, is_timer
+    FROM found f
+    WHERE f.topic = recall.topic
+       OR recall.topic IS NULL AND f.topic NOT IN ('SCHEDULE_TOPIC_XXXX', 'RMQ_SYS_TRANS_HALF_TOPIC')
+    ORDER BY f.is_timer DESC LIMIT 1;
+    IF NOT FOUND THEN
+        RETURN 'UNKNOWN';
+    ELSIF NOT is_timer THEN  -- a copy, or a message whose time had passed when it was sent
+        RETURN 'ALREADY_DELIVERED';
+    END IF;
+
+    -- One statement, so that what it has not seen has an offset from seen_past on. No entry: collected, or not dispatched.
+    WITH pointing AS MATERIALIZED (
+        SELECT min(s.segment) AS first, max(s.segment) AS last FROM mqdb.segment s
+        WHERE s.lowest_log_pos <= pos AND s.end_pos > pos
+    )
+    SELECT coalesce((SELECT cq.queue_offset + 1 FROM mqdb.consume_queue cq
+                     WHERE cq.queue_key = timer_key ORDER BY cq.queue_offset DESC LIMIT 1), 0),
+           (SELECT cq.queue_offset FROM mqdb.consume_queue cq
+            WHERE cq.queue_key = timer_key AND cq.log_pos = pos
+              AND cq.queue_offset >= (SELECT s.next_offset FROM mqdb.timer_step s ORDER BY s.seq DESC LIMIT 1)
+              AND cq.segment >= (SELECT first FROM pointing) AND cq.segment <= (SELECT last FROM pointing)
+            ORDER BY cq.queue_offset LIMIT 1)
+    INTO seen_past, entry_offset;
+
+    LOCK TABLE mqdb.lock_timer IN SHARE UPDATE EXCLUSIVE MODE;
+    IF EXISTS (SELECT FROM mqdb.timer_recall r WHERE r.log_pos = pos) THEN
+        RETURN 'UNKNOWN';
+    END IF;
+    SELECT * INTO STRICT step FROM mqdb.timer_step s ORDER BY s.seq DESC LIMIT 1;
+    SELECT t.slot INTO row_slot FROM mqdb.timer t WHERE t.msg_id = id AND t.log_pos = pos;
+    IF FOUND THEN
+        -- Slot 0 holds nothing that is delivered.
+        waits := row_slot = 0 OR (due_ms, pos) > (step.delivered_ms, step.delivered_pos);
+    ELSIF entry_offset IS NOT NULL THEN  -- not collected; whatever else is not in a slot has been delivered
+        waits := entry_offset >= step.next_offset;
+    ELSE  -- not dispatched yet, or dispatched since and not collected
+        SELECT EXISTS (SELECT FROM mqdb.commit_log cl WHERE cl.log_pos = pos AND pos > c.floor_pos
+                       AND NOT (pos <= c.done_pos AND pg_visible_in_snapshot(cl.xid, c.cur))
+                       -- Nor a straggler that is taken of a round that has more of them. NULL for other rounds.
+                       AND (pos <= c.done_pos AND pg_visible_in_snapshot(cl.xid, c.stragglers_cur)
+                            AND (cl.xid, pos) <= (c.straggler_xid, c.straggler_pos)) IS NOT TRUE)
+               OR EXISTS (SELECT FROM mqdb.consume_queue cq
+                          WHERE cq.queue_key = timer_key AND cq.queue_offset >= greatest(step.next_offset, seen_past)
+                            AND cq.log_pos = pos)
+        INTO waits FROM mqdb.checkpoint c
+        WHERE c.service = CASE WHEN EXISTS (SELECT FROM mqdb.dispatch_lane l WHERE l.scanned_pos IS NULL AND timer_key = ANY (l.queue_keys))
+                               THEN 'lane' ELSE 'dispatch' END
+        ORDER BY c.seq DESC LIMIT 1;
+    END IF;
+    IF NOT waits THEN
+        RETURN 'ALREADY_DELIVERED';
+    END IF;
+    INSERT INTO mqdb.timer_recall (log_pos, deliver_ms) VALUES (pos, due_ms);
+    DELETE FROM mqdb.timer t WHERE t.slot = 0 AND t.msg_id = id AND t.log_pos = pos;
+    RETURN 'RECALLED';
+END
+$$;
+COMMENT ON FUNCTION mqdb.recall(text, text) IS 'Takes back a message that waits for its time of delivery, in the caller''s transaction, until whose end no such message is delivered: RECALLED, ALREADY_DELIVERED, or UNKNOWN where there is none of that id, or it was recalled before. A topic of NULL is any';

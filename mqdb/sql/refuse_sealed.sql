@@ -1,0 +1,9 @@
+CREATE FUNCTION mqdb.refuse_sealed() RETURNS trigger
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RAISE EXCEPTION 'position % lies in sealed segment %; send again', NEW.log_pos, TG_TABLE_NAME USING ERRCODE = 'MQ014';
+END
+$$;
+COMMENT ON FUNCTION mqdb.refuse_sealed() IS 'Trigger of sealed segments: a record that came too late is refused, never lost';

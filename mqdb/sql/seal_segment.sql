@@ -1,0 +1,47 @@
+-- Seals a closed segment: from now on a trigger refuses records, and it is proven that all it holds is
+-- dispatched and indexed. The lock that CREATE TRIGGER takes is only granted when every transaction that has
+-- written to the segment is over; it is asked for without waiting. False: not yet.
+-- Two anti-joins, each by hash: an OR of the two, or a nested loop, would be quadratic.
+CREATE FUNCTION mqdb.seal_segment(number integer) RETURNS boolean
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_custom_plan
+SET jit = off
+SET enable_nestloop = off
+AS $$
+DECLARE
+    first_pos bigint;
+    past_pos bigint;
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        -- A snapshot older than the lock would not see what the last writer has left.
+        RAISE EXCEPTION 'mqdb.seal_segment needs READ COMMITTED, not %', current_setting('transaction_isolation')
+            USING ERRCODE = 'MQ029';
+    END IF;
+    SELECT s.start_pos, s.end_pos INTO first_pos, past_pos
+    FROM mqdb.segment s WHERE s.segment = number AND s.state = 'closed';
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'segment % is not there, or not closed', coalesce(number::text, 'NULL')
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    EXECUTE format('LOCK TABLE mqdb.commit_log_%s IN SHARE ROW EXCLUSIVE MODE NOWAIT', number);
+    EXECUTE format('CREATE TRIGGER sealed BEFORE INSERT ON mqdb.commit_log_%s
+                    FOR EACH ROW EXECUTE FUNCTION mqdb.refuse_sealed()', number);
+    IF EXISTS (
+        SELECT FROM mqdb.commit_log cl JOIN mqdb.queue q USING (queue_key)
+        WHERE cl.log_pos >= first_pos AND cl.log_pos < past_pos
+          AND NOT EXISTS (SELECT FROM mqdb.consume_queue cq WHERE cq.segment >= number AND cq.log_pos = cl.log_pos)
+    ) OR EXISTS (
+        SELECT FROM mqdb.commit_log cl JOIN mqdb.queue q USING (queue_key)
+        WHERE cl.log_pos >= first_pos AND cl.log_pos < past_pos
+          AND NOT EXISTS (SELECT FROM mqdb.message_index i WHERE i.segment >= number AND i.log_pos = cl.log_pos)
+    ) THEN
+        RAISE lock_not_available;  -- undoes the trigger
+    END IF;
+    UPDATE mqdb.segment s SET state = 'sealed', sealed_at = mqdb.now() WHERE s.segment = number;
+    RETURN true;
+EXCEPTION WHEN lock_not_available THEN
+    RETURN false;
+END
+$$;
+COMMENT ON FUNCTION mqdb.seal_segment(integer) IS 'Seals a closed segment if nobody can write to it any more and all of it is dispatched; says whether it did';

@@ -1,0 +1,92 @@
+-- Sends from psql, triggers and any language, inside the caller's transaction: the record is there when it
+-- commits and never was when it does not. The rules are those of the Python client (mqdb/message.py).
+-- A message with a delay level or a time of delivery waits where mqdb.place puts it, by the clock of the database.
+CREATE FUNCTION mqdb.send(
+    topic text, body bytea, tag text DEFAULT NULL, keys text DEFAULT NULL, properties jsonb DEFAULT '{}',
+    sharding_key text DEFAULT NULL, delay_level integer DEFAULT NULL, deliver_at timestamptz DEFAULT NULL
+) RETURNS text
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    id uuid := gen_random_uuid();
+    words text := nullif(array_to_string(array_remove(string_to_array(send.keys, ' '), ''), ' '), '');
+    all_properties jsonb;
+    target mqdb.topic;
+    wanted_queue integer;
+    name text;
+    value jsonb;
+    size bigint := 0;
+    deliver_ms bigint;
+    stored_at timestamptz;
+BEGIN
+    IF delay_level <> 0 AND deliver_at IS NOT NULL THEN
+        RAISE EXCEPTION 'deliver_at: delay_level says already when to deliver; give one of them' USING ERRCODE = 'MQ013';
+    ELSIF deliver_at NOT BETWEEN '0001-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999+00' THEN
+        RAISE EXCEPTION 'deliver_at: % is no time of delivery; give one of the years 1 to 9999', deliver_at USING ERRCODE = 'MQ013';
+    ELSIF coalesce(octet_length(send.body), 0) = 0 THEN
+        RAISE EXCEPTION 'the body of a message to topic "%" is empty; send at least 1 byte', send.topic USING ERRCODE = 'MQ013';
+    ELSIF octet_length(sharding_key) > 32767 THEN
+        RAISE EXCEPTION 'the sharding key has % bytes, the limit is 32767', octet_length(sharding_key) USING ERRCODE = 'MQ013';
+    ELSIF octet_length(send.body) > 4194304 THEN
+        RAISE EXCEPTION 'the body has % bytes, the limit is 4194304', octet_length(send.body) USING ERRCODE = 'MQ013';
+    ELSIF send.topic IN ('SCHEDULE_TOPIC_XXXX', 'RMQ_SYS_TRANS_HALF_TOPIC', 'RMQ_SYS_TRANS_OP_HALF_TOPIC',
+                         'TRANS_CHECK_MAX_TIME_TOPIC', 'SELF_TEST_TOPIC', 'OFFSET_MOVED_EVENT', 'rmq_sys_wheel_timer') THEN
+        RAISE EXCEPTION 'topic "%" belongs to the broker; nobody may send to it', send.topic USING ERRCODE = 'MQ016';
+    END IF;
+    IF jsonb_typeof(send.properties) <> 'object' THEN
+        RAISE EXCEPTION 'the properties are a JSON %, not an object', jsonb_typeof(send.properties) USING ERRCODE = 'MQ013';
+    END IF;
+    FOR name, value IN SELECT * FROM jsonb_each(coalesce(send.properties, '{}')) LOOP
+        IF name = ANY (mqdb.reserved_properties()) THEN
+            RAISE EXCEPTION 'property "%" is reserved for the broker; choose another name', name USING ERRCODE = 'MQ013';
+        ELSIF jsonb_typeof(value) <> 'string' OR name ~ '^[\u0001-\u0020]*$' OR value #>> '{}' ~ '^[\u0001-\u0020]*$' THEN
+            RAISE EXCEPTION 'property "%": name and value must be texts, and not blank', name USING ERRCODE = 'MQ013';
+        END IF;
+    END LOOP;
+    deliver_ms := ceil(extract(epoch FROM deliver_at) * 1000);
+    all_properties := coalesce(send.properties, '{}') || jsonb_strip_nulls(jsonb_build_object(
+        'TAGS', nullif(send.tag, ''), 'KEYS', words, 'UNIQ_KEY', mqdb.unique_id_text(id),
+        'DELAY', nullif(delay_level, 0)::text, 'TIMER_DELIVER_MS', deliver_ms::text));
+    SELECT sum(octet_length(p.key) + octet_length(p.value) + 2), min(p.key) FILTER (WHERE p.key || p.value ~ '[\u0001\u0002]')
+    INTO size, name FROM jsonb_each_text(all_properties) p;
+    IF size > 32767 THEN
+        RAISE EXCEPTION 'the properties have % bytes encoded, the limit is 32767', size USING ERRCODE = 'MQ013';
+    ELSIF name IS NOT NULL THEN
+        RAISE EXCEPTION 'property "%" holds U+0001 or U+0002, which cannot be stored', name USING ERRCODE = 'MQ013';
+    END IF;
+
+    SELECT * INTO target FROM mqdb.topic t WHERE t.topic = send.topic;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'topic "%" does not exist; create it with: mqdb topic create %', send.topic, send.topic
+            USING ERRCODE = 'MQ017';
+    ELSIF target.perm & 2 = 0 THEN
+        RAISE EXCEPTION 'topic "%" takes no messages: its permission is %, without the 2 of W', send.topic, target.perm
+            USING ERRCODE = 'MQ016';
+    END IF;
+    wanted_queue := CASE WHEN send.sharding_key IS NULL THEN floor(random() * target.write_queue_nums)
+                         ELSE abs(mqdb.java_hash(send.sharding_key) % target.write_queue_nums) END;
+    stored_at := mqdb.now();
+    INSERT INTO mqdb.commit_log (queue_key, store_time, born_time, tags_code, msg_id, born_host, tags, keys, properties, body)
+    SELECT p.placed_key, stored_at, stored_at, p.placed_code, id,
+           coalesce(host(inet_client_addr()), 'local'), nullif(send.tag, ''), words, p.placed_properties, send.body
+    FROM mqdb.queue q
+    CROSS JOIN mqdb.place(q.queue_key, mqdb.tag_code(nullif(send.tag, '')), all_properties, stored_at,
+                          delay_level, NULL, CASE WHEN deliver_at > stored_at THEN deliver_ms END, NULL) p
+    WHERE q.topic_id = target.topic_id AND q.queue_id = wanted_queue;
+    IF NOT FOUND THEN  -- deleted in this moment
+        RAISE EXCEPTION 'topic "%" has no queue %', send.topic, wanted_queue USING ERRCODE = 'MQ017';
+    END IF;
+    RETURN mqdb.unique_id_text(id);
+END
+$$;
+COMMENT ON FUNCTION mqdb.send(text, bytea, text, text, jsonb, text, integer, timestamptz) IS 'Sends a message in the caller''s transaction; returns its unique id';
+
+CREATE FUNCTION mqdb.send(
+    topic text, body text, tag text DEFAULT NULL, keys text DEFAULT NULL, properties jsonb DEFAULT '{}',
+    sharding_key text DEFAULT NULL, delay_level integer DEFAULT NULL, deliver_at timestamptz DEFAULT NULL
+) RETURNS text
+LANGUAGE sql
+RETURN mqdb.send(topic, convert_to(body, 'UTF8'), tag, keys, properties, sharding_key, delay_level, deliver_at);
+COMMENT ON FUNCTION mqdb.send(text, text, text, text, jsonb, text, integer, timestamptz) IS 'Sends a text in the caller''s transaction; returns its unique id';

@@ -1,0 +1,266 @@
+"""A transaction of many records: no statement of dispatch takes more of it than it was asked for."""
+
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import Engine
+
+from mqdb.broker.timers import deliver_due
+from mqdb.store import message_index
+from mqdb.store.engine import transaction
+from tests.fixtures.delay import move_clock
+from tests.fixtures.log import (
+    Batch,
+    Connection,
+    append,
+    create_topic,
+    dispatch,
+    dispatch_all,
+    entries_read_by_dispatch,
+    index_all,
+    index_keys,
+    positions,
+    scalar,
+)
+from tests.fixtures.postgres import Database
+
+
+@pytest.fixture
+def queue(log: Connection) -> int:
+    """The key of a queue."""
+    return create_topic(log, "orders")[0]
+
+
+@pytest.mark.parametrize("service", ["dispatch", "index_keys"])
+@pytest.mark.parametrize("kind", ["late", "younger"])
+def test_no_batch_takes_more_stragglers_than_it_was_asked_for(
+    log: Connection, database: Database, queue: int, service: str, kind: str
+) -> None:
+    """`late` was in progress when the round before began, `younger` has taken its positions and got its xid since."""
+    writer, other = database.connect(), database.connect()
+    writer.execute("BEGIN")
+    if kind == "late":
+        append(writer, queue, 1)
+        append(other, queue, 1)
+        _call_until_idle(log, service)
+        append(writer, queue, 24)
+        append(other, queue, 1)
+        _call_until_idle(log, service)
+    else:
+        held = [scalar(log, "SELECT nextval('mqdb.log_pos')") for _ in range(25)]
+        append(other, queue, 2)
+        _call_until_idle(log, service)
+        for position in held:
+            append(writer, queue, log_pos=position)
+    writer.execute("COMMIT")
+
+    found = []
+    while (batch := Batch(*log.execute(f"SELECT * FROM mqdb.{service}(10)".encode()).fetchall()[0])).outcome != "IDLE":
+        found.append(batch.messages)
+
+    assert sum(found) == 25
+    assert max(found) == 10
+
+
+def _call_until_idle(connection: Connection, service: str, max_rows: int = 1000) -> None:
+    statement = f"SELECT * FROM mqdb.{service}({max_rows})".encode()
+    while Batch(*connection.execute(statement).fetchall()[0]).outcome != "IDLE":
+        pass
+
+
+@pytest.mark.parametrize("service", ["dispatch", "index_keys"])
+def test_no_batch_passes_over_too_many_records_in_progress(
+    log: Connection, database: Database, queue: int, service: str
+) -> None:
+    writer = database.connect()
+    writer.execute("BEGIN")
+    append(writer, queue, 1_000)
+    append(log, queue)
+    _call_until_idle(log, service, 10)
+
+    walked = log.execute(
+        "SELECT done_pos - lag(done_pos) OVER (ORDER BY seq) FROM mqdb.checkpoint WHERE service = %s",
+        [service.removesuffix("_keys")],
+    ).fetchall()
+    assert 0 < max(row[0] for row in walked if row[0] is not None) <= 200
+    assert sum(row[0] for row in walked if row[0] is not None) >= 1_001
+
+
+def test_a_time_out_of_the_session_stops_no_dispatch_for_good(log: Connection, database: Database, queue: int) -> None:
+    """A transaction of many sends commits behind other traffic: each statement takes a part of it."""
+    writer = database.connect()
+    writer.execute("BEGIN")
+    append(writer, queue, 20_000)
+    append(log, queue, 1)
+    dispatch_all(log)
+    writer.execute("COMMIT")
+    session = database.connect()
+    session.execute("SET statement_timeout = '2s'")
+
+    assert dispatch_all(session, 2_000) == 20_000
+
+
+def test_messages_are_found_by_their_id_while_the_index_takes_stragglers(
+    log: Connection, database: Database, engine: Engine, queue: int
+) -> None:
+    writer = database.connect()
+    writer.execute("BEGIN")
+    append(writer, queue, 9)
+    append(log, queue, 1)
+    index_all(log)
+    writer.execute("COMMIT")
+    ids = [row[0] for row in log.execute("SELECT msg_id FROM mqdb.commit_log")]
+
+    taken = 0
+    while taken < 9:
+        taken += index_keys(log, 2).messages
+        with engine.connect() as connection, transaction(connection):
+            found = message_index.find(connection, ids, 0)
+        assert sorted(msg_id for msg_id, _, _ in found) == sorted(ids)
+
+
+# -- the lane -----------------------------------------------------------------------------------
+
+
+def test_messages_of_other_queues_do_not_wait_for_a_large_transaction(log: Connection, database: Database) -> None:
+    """And those behind it in its own queues do: nothing comes before what was committed before it was sent."""
+    large, small = create_topic(log, "large")[0], create_topic(log, "small")[0]
+    writer = database.connect()
+    writer.execute("BEGIN")
+    first = append(writer, large, 10_000)
+    append(log, small)
+    dispatch_all(log)
+    writer.execute("COMMIT")
+    calls = 0
+    for _ in range(100):
+        if dispatch(log, 100).messages:
+            break
+    behind = append(log, large)
+    probe = append(log, small)
+    while probe[0] not in positions(log, small):
+        calls += 1
+        dispatch(log, 100)
+        assert behind[0] not in positions(log, large)
+
+    # To find out which queues it has written to takes a look at each of its records, 100 a call.
+    assert calls <= 110
+    assert len(positions(log, large)) < 5_000
+    dispatch_all(log, 100)
+    assert positions(log, large) == first + behind
+    assert log.execute("SELECT count(*) FROM mqdb.dispatch_lane").fetchone() == (0,)
+    assert log.execute("SELECT count(*) FROM mqdb.checkpoint WHERE service = 'lane'").fetchone() == (0,)
+
+
+def test_the_lane_ends_while_others_go_on(log: Connection, database: Database) -> None:
+    large, small = create_topic(log, "large")[0], create_topic(log, "small")[0]
+    writer = database.connect()
+    writer.execute("BEGIN")
+    append(writer, large, 300)
+    append(log, small)
+    dispatch_all(log)
+    writer.execute("COMMIT")
+    while not scalar(log, "SELECT count(*) FROM mqdb.checkpoint WHERE service = 'lane'"):
+        dispatch(log, 100)
+
+    for _ in range(50):
+        append(log, small)
+        append(log, large)
+        dispatch(log, 100)
+
+    assert scalar(log, "SELECT count(*) FROM mqdb.dispatch_lane") == 0
+    assert len(positions(log, large)) == 350
+
+
+@pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
+def test_no_call_reads_all_of_a_second_large_transaction(log: Connection, database: Database, end: str) -> None:
+    """It has written to the queue of the first one, and so dispatch passes over it; or it was rolled back."""
+    large, small = create_topic(log, "large")[0], create_topic(log, "small")[0]
+    first, second = database.connect(), database.connect()
+    for writer, count in ((first, 2_000), (second, 10_000)):
+        writer.execute("BEGIN")
+        append(writer, large, count)
+    append(log, small)
+    dispatch_all(log)
+    first.execute("COMMIT")
+    while not scalar(log, "SELECT count(*) FROM mqdb.checkpoint WHERE service = 'lane'"):
+        dispatch(log, 100)
+    second.execute(end)
+    append(log, small)
+
+    assert max(entries_read_by_dispatch(log, 100) for _ in range(5)) <= 2 * 20 * 100 + 100
+    assert dispatch_all(log, 1_000) > 0
+
+
+def test_a_timer_of_a_large_transaction_can_be_recalled_before_it_is_dispatched(
+    log: Connection, database: Database
+) -> None:
+    create_topic(log, "orders")
+    writer = database.connect()
+    writer.execute("BEGIN")
+    writer.execute(
+        """SELECT count(mqdb.send('orders', 'x', deliver_at => clock_timestamp() + interval '1 day'))
+           FROM generate_series(1, 500)"""
+    )
+    append(log, create_topic(log, "before")[0])
+    dispatch_all(log)
+    writer.execute("COMMIT")
+    last = scalar(log, "SELECT mqdb.unique_id_text(msg_id) FROM mqdb.commit_log ORDER BY log_pos DESC OFFSET 1 LIMIT 1")
+    while not scalar(log, "SELECT count(*) FROM mqdb.checkpoint WHERE service = 'lane'"):
+        dispatch(log, 10)
+    other = create_topic(log, "others")[0]
+    append(log, other)
+    dispatch(log, 10)
+
+    assert scalar(log, "SELECT mqdb.recall('orders', %s)", [last]) == "RECALLED"
+    assert dispatch_all(log, 10) > 0
+
+
+def test_a_transaction_that_has_announced_its_queues_is_not_looked_through(log: Connection, database: Database) -> None:
+    large, small = create_topic(log, "large")[0], create_topic(log, "small")[0]
+    writer = database.connect()
+    writer.execute("BEGIN")
+    first = append(writer, large, 1_000)
+    writer.execute("INSERT INTO mqdb.large_append (queue_keys) VALUES (%s)", [[large]])
+    append(log, small)
+    dispatch_all(log)
+    writer.execute("COMMIT")
+    dispatch(log, 100)
+    probe = append(log, small)
+    calls = 0
+    while probe[0] not in positions(log, small):
+        calls += 1
+        dispatch(log, 100)
+
+    assert calls <= 3
+    dispatch_all(log, 100)
+    assert positions(log, large) == first
+    assert log.execute("SELECT count(*) FROM mqdb.large_append").fetchone() == (0,)
+
+
+def test_a_timer_that_was_delivered_is_not_recalled_while_dispatch_is_amid_stragglers(
+    log: Connection, database: Database, engine: Engine
+) -> None:
+    """The checkpoint has the snapshot of the round before then, in which the message is not visible."""
+    create_topic(log, "orders")
+    writer = database.connect()
+    writer.execute("BEGIN")
+    writer.execute(
+        """SELECT count(mqdb.send('orders', 'x', deliver_at => clock_timestamp() + interval '1 second'))
+           FROM generate_series(1, 5)"""
+    )
+    append(log, create_topic(log, "others")[0])
+    dispatch_all(log)
+    writer.execute("COMMIT")
+    ids = [
+        row[0]
+        for row in log.execute(
+            "SELECT mqdb.unique_id_text(msg_id) FROM mqdb.commit_log WHERE tags_code > 0 ORDER BY log_pos"
+        )
+    ]
+    assert dispatch(log, 3).messages == 3
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        move_clock(connection, timedelta(hours=1))
+        assert deliver_due(connection).messages == 3
+
+    answers = [scalar(log, "SELECT mqdb.recall('orders', %s)", [unique_id]) for unique_id in ids]
+    assert answers == ["ALREADY_DELIVERED"] * 3 + ["RECALLED"] * 2

@@ -1,0 +1,124 @@
+"""A role that may connect and nothing else: it can read nothing, stop nothing, and stand in nobody's way."""
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from psycopg import sql
+from sqlalchemy import Engine
+
+from mqdb.broker import delay, timers
+from mqdb.broker.dispatch import is_attended
+from mqdb.broker.transaction_checks import CheckRules, collect
+from mqdb.group import ConsumeFromWhere
+from mqdb.server import Server
+from mqdb.settings import load_settings
+from mqdb.store import archived_segments, clients, locks, migrations
+from mqdb_client import Message, Producer, PushConsumer
+from tests.fixtures.consumers import Inbox
+from tests.fixtures.fault_hostile import FORGED
+from tests.fixtures.log import Connection, append, dispatch, index_keys, scalar
+from tests.fixtures.postgres import Database, with_parts
+from tests.fixtures.processes import wait_until
+
+STRANGER = "a stranger"
+PASSWORD = "of/its own"
+
+
+@pytest.fixture
+def stranger(database: Database) -> Iterator[Connection]:
+    """A session of a role that has no rights but to connect."""
+    superuser = database.connect_as_superuser()
+    create = sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}")
+    superuser.execute(create.format(sql.Identifier(STRANGER), sql.Literal(PASSWORD)))
+    with psycopg.connect(with_parts(database.dsn, user=STRANGER, password=PASSWORD), autocommit=True) as session:
+        yield session
+    superuser.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(STRANGER)))
+
+
+def take_every_advisory_lock(stranger: Connection, observer: Connection) -> None:
+    """Those that it can see in pg_locks, and those that the landed code of before took."""
+    for number in range(10):
+        stranger.execute("SELECT pg_try_advisory_lock(%s, %s)", [locks.LOCK_CLASS, number])
+    for name in ("dispatch", "index", "redrive"):
+        stranger.execute("SELECT pg_try_advisory_lock(%s, hashtext(%s))", [locks.LOCK_CLASS, name])
+    assert scalar(observer, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") >= 13
+
+
+def test_no_batch_of_a_service_waits_for_a_stranger(
+    log: Connection, stranger: Connection, engine: Engine, queue: int
+) -> None:
+    take_every_advisory_lock(stranger, log)
+    append(log, queue)
+
+    assert dispatch(log).messages == 1
+    assert index_keys(log).messages == 1
+    with engine.connect() as connection:
+        assert delay.deliver_due(connection).messages == 0
+        assert locks.take_durably(connection, "delay")
+        assert timers.deliver_due(connection).messages == 0
+        assert collect(connection, CheckRules(), 10) is not None
+        assert archived_segments.take_lock(connection)
+    log.execute("SELECT mqdb.dlq_redrive('{1}')")
+    log.execute("SELECT mqdb.recall(NULL, repeat('0', 32))")
+
+
+def test_a_stranger_keeps_nobody_from_leading_or_migrating(
+    database: Database, log: Connection, stranger: Connection, engine: Engine
+) -> None:
+    take_every_advisory_lock(stranger, log)
+    migrations.upgrade(database.dsn)
+    settings = load_settings(dsn=database.dsn)
+
+    with Server(settings) as server, Producer("senders", settings=settings) as producer:
+        wait_until(lambda: server.is_leader)
+        with engine.connect() as connection:
+            assert is_attended(connection)
+        assert producer.send(Message("orders", "x")).queue_offset == 0
+
+
+def test_a_stranger_can_lock_and_read_no_table_and_call_no_function(
+    database: Database, log: Connection, stranger: Connection
+) -> None:
+    tables = log.execute("SELECT format('mqdb.%I', relname) FROM pg_class WHERE relnamespace = 'mqdb'::regnamespace")
+    for (name,) in tables.fetchall():
+        for statement in (f"LOCK TABLE {name} IN ACCESS SHARE MODE", f"TABLE {name}", f"DELETE FROM {name}"):
+            with pytest.raises(psycopg.Error) as refused, stranger.transaction():
+                stranger.execute(statement.encode())
+            assert isinstance(refused.value, psycopg.errors.InsufficientPrivilege | psycopg.errors.WrongObjectType)
+    for statement in ("SELECT mqdb.dispatch(1)", "SELECT mqdb.send('orders', 'x')", "SELECT mqdb.try_lock('dispatch')"):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            stranger.execute(statement)
+
+
+def test_a_lock_of_a_stranger_keeps_no_dead_client_alive(
+    log: Connection, database: Database, stranger: Connection, engine: Engine
+) -> None:
+    key = scalar(log, "SELECT hashtextextended('mqdb.client:' || 'gone', 0)")
+    stranger.execute("SELECT pg_advisory_lock(%s)", [key])
+    log.execute(
+        "INSERT INTO mqdb.client (client_id, kind, group_name, language, version) "
+        "VALUES ('gone', 'CONSUMER', 'readers', 'PYTHON', '1')"
+    )
+    with engine.connect() as connection:
+        assert not clients.is_live(connection, "gone")
+
+        member = database.connect()
+        stranger.execute("SELECT pg_advisory_unlock_all()")
+        member.execute("SELECT pg_advisory_lock(%s)", [key])
+        assert clients.is_live(connection, "gone")
+
+
+def test_what_a_stranger_notifies_changes_nothing(
+    database: Database, log: Connection, stranger: Connection, queue: int
+) -> None:
+    """A consumer goes on, whatever its listener hears."""
+    inbox = Inbox()
+    consumer = PushConsumer("readers", database.dsn, consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+    consumer.subscribe("orders")
+    consumer.register_listener(inbox)
+    with consumer:
+        for payload in FORGED * 3:
+            stranger.execute("SELECT pg_notify('mqdb', %s)", [payload])
+        append(log, queue)
+        inbox.wait_for(1)

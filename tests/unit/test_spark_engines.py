@@ -1,0 +1,21 @@
+"""The URI of a session that reads for Spark: that of the user, with settings of ours."""
+
+from psycopg.conninfo import conninfo_to_dict
+
+from mqdb.pipeline.engines import session_uri
+
+OURS = {"options", "application_name", "connect_timeout", "keepalives_idle", "keepalives_interval", "keepalives_count"}
+
+
+def test_what_the_user_has_said_means_the_same_beside_the_settings() -> None:
+    dsn = "postgresql://o%20%40%3A%2F%23%25:p%25%2Bw@h1,h2:5433/d%20%2F%3F?password=a+b%2Bc&sslmode=require"
+
+    read = conninfo_to_dict(session_uri(dsn))
+
+    assert {name: value for name, value in read.items() if name not in OURS} == conninfo_to_dict(dsn)
+
+
+def test_options_of_the_user_stay_and_win() -> None:
+    read = conninfo_to_dict(session_uri("postgresql://h/d?options=-c%20search_path%3Da+b"))
+
+    assert str(read["options"]).endswith(" -c search_path=a+b")
