@@ -301,8 +301,15 @@ CREATE TABLE mqdb.client (
     PRIMARY KEY (client_id, kind, group_name)
 ) WITH (fillfactor = 50);
 CREATE INDEX client_group ON mqdb.client (group_name, kind);
-COMMENT ON TABLE mqdb.client IS 'Live producers and consumers; each also holds an advisory lock, so that a closed connection is noticed. RocketMQ: ConsumerManager, ProducerManager';
+COMMENT ON TABLE mqdb.client IS 'Live producers and consumers. RocketMQ: ConsumerManager, ProducerManager';
 COMMENT ON COLUMN mqdb.client.checks_transactions IS 'Whether this producer can be asked about half messages of its group';
+
+CREATE TABLE mqdb.presence (
+    client_id text PRIMARY KEY,
+    lock_key bigint NOT NULL
+);
+COMMENT ON TABLE mqdb.presence IS 'Which advisory lock the LISTEN connection of each client process holds, so that a closed connection is noticed';
+COMMENT ON COLUMN mqdb.presence.lock_key IS 'Random, and new for each connection: nobody can take the lock before the client does';
 
 CREATE TABLE mqdb.queue_lock (
     group_id integer NOT NULL REFERENCES mqdb.subscription_group ON DELETE CASCADE,

@@ -25,12 +25,12 @@ CLIENT_EXPIRY = timedelta(seconds=120)
 
 
 def announce(connection: Connection, client_id: str) -> None:
-    """Hold the client's presence lock on this connection, the one it listens on, before `register`.
+    """Make this the connection of the client, which it listens on, before `register`.
 
-    Raises IllegalState while another session holds it: a client id that is in use, or the client's own
+    Raises IllegalState while the client has another one: a client id that is in use, or the client's own
     lost connection that the server has not given up yet.
     """
-    with translated(target_of(connection)):
+    with _changing(connection):
         if not clients.announce(connection, client_id):
             raise IllegalState(f"client {client_id}", "already connected")
 

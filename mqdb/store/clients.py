@@ -1,7 +1,9 @@
 """Clients: who is there, of which group, and since when silent.
 
-A client is a row, a heartbeat and the session lock `presence_key` on its LISTEN connection. The lock comes
-first: a row without it is a client whose connection is gone. RocketMQ: ConsumerManager, ProducerManager.
+A client is a row for each of its groups, a heartbeat, and the presence lock of its LISTEN connection, whose key is in
+`presence`. The lock comes first: a client without one has lost its connection. A stranger can see the key in pg_locks
+and take the lock after the client, but the next connection draws another key.
+RocketMQ: ConsumerManager, ProducerManager.
 """
 
 from collections.abc import Sequence
@@ -10,6 +12,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from sqlalchemy import (
+    ColumnElement,
     Connection,
     Interval,
     and_,
@@ -22,12 +25,13 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.sql import Select
 
 from mqdb.group import MessageModel
 from mqdb.selector.subscription import SubscriptionData
 from mqdb.store import locks, queue_locks
 from mqdb.store.fragments import group_id
-from mqdb.store.tables import client, consumer_offset
+from mqdb.store.tables import client, consumer_offset, presence
 
 #: The NOTIFY channel of arrivals (`a:` and queue keys, or `a:*`), of changes in a group (`m:` and its name), and of
 #: what a client is asked (`c:` and its id).
@@ -60,8 +64,19 @@ class Registration(NamedTuple):
 
 
 def announce(connection: Connection, client_id: str) -> bool:
-    """Hold the presence lock in this session until it ends; False while another session holds it."""
-    return bool(connection.scalar(select(func.pg_try_advisory_lock(locks.presence_key(client_id)))))
+    """Make this session the connection of a client until it ends; False while the client has another one."""
+    key = locks.take_presence(connection)
+    # If the row exists, PostgreSQL locks it before it looks who holds the key.
+    announced = (
+        insert(presence)
+        .values(client_id=client_id, lock_key=key)
+        .on_conflict_do_update(constraint="presence_pkey", set_={"lock_key": key}, where=~_is_connected())
+        .returning(presence.c.lock_key)
+    )
+    is_mine = connection.scalar(announced) is not None
+    if not is_mine:
+        locks.release_presence(connection, key)
+    return is_mine
 
 
 def add(connection: Connection, registration: Registration) -> None:
@@ -113,7 +128,7 @@ def live_models(connection: Connection, group: str, but: str) -> dict[str, Messa
             client.c.group_name == group,
             client.c.kind == ClientKind.CONSUMER,
             client.c.client_id != but,
-            locks.presence_key(client.c.client_id).in_(locks.held_keys()),
+            client.c.client_id.in_(_connected()),
         )
     )
     return {row.client_id: MessageModel(row.message_model) for row in rows}
@@ -121,7 +136,7 @@ def live_models(connection: Connection, group: str, but: str) -> dict[str, Messa
 
 def is_live(connection: Connection, client_id: str) -> bool:
     """Whether a client of that id is registered, and its connection is open."""
-    its_rows = client.c.client_id == client_id, locks.presence_key(client.c.client_id).in_(locks.held_keys())
+    its_rows = client.c.client_id == client_id, client.c.client_id.in_(_connected())
     return bool(connection.scalar(select(exists().where(*its_rows))))
 
 
@@ -134,7 +149,7 @@ def live_checkers(connection: Connection, groups: Sequence[str]) -> dict[str, li
         client.c.group_name.in_(groups),
         client.c.kind == ClientKind.PRODUCER,
         client.c.checks_transactions,
-        locks.presence_key(client.c.client_id).in_(locks.held_keys()),
+        client.c.client_id.in_(_connected()),
     )
     found: dict[str, list[str]] = {}
     for group, client_id in connection.execute(asked.order_by(client.c.group_name, client.c.client_id)):
@@ -150,8 +165,12 @@ def count_consumers(connection: Connection) -> int:
 
 def reap(connection: Connection, expiry: timedelta) -> list[str]:
     """Remove clients that are silent for longer than `expiry` or whose presence lock is gone; returns their groups."""
+    # No key comes twice: a lock that is gone stays gone, and a client that has connected again has another key.
+    gone = connection.scalars(select(presence.c.lock_key).where(~_is_connected())).all()
+    if gone:
+        connection.execute(delete(presence).where(presence.c.lock_key.in_(gone)))
     is_silent = client.c.heartbeat_at < func.mqdb.now() - literal(expiry, Interval())
-    is_gone = locks.presence_key(client.c.client_id).not_in(locks.held_keys())
+    is_gone = client.c.client_id.not_in(select(presence.c.client_id))
     dead = connection.execute(
         delete(client).where(or_(is_silent, is_gone)).returning(client.c.client_id, client.c.group_name, client.c.kind)
     ).all()
@@ -168,3 +187,12 @@ def reap(connection: Connection, expiry: timedelta) -> list[str]:
 def notify_group(connection: Connection, group: str) -> None:
     """Tell all clients that the members of a group or their queues have changed, when the transaction commits."""
     connection.execute(select(func.pg_notify(CHANNEL, f"m:{group}")))
+
+
+def _connected() -> Select[tuple[str]]:
+    """The ids of the clients whose connections are open."""
+    return select(presence.c.client_id).where(_is_connected())
+
+
+def _is_connected() -> ColumnElement[bool]:
+    return presence.c.lock_key.in_(locks.held_keys())

@@ -2,10 +2,11 @@
 
 Batches of services exclude each other by a lock on an empty table (`mqdb.try_lock`), which a role without rights on it
 cannot take. Advisory locks need no rights. So those that are left count only if a role of the broker holds them:
-the archive's, a pair (LOCK_CLASS, ARCHIVE), and the presence of a client, a lock of its session on one 64-bit number,
-`presence_key` of its client id.
+the archive's, a pair (LOCK_CLASS, ARCHIVE), and the presence locks of clients. A presence lock is a session lock on a
+random 64-bit number. Each LISTEN connection draws a new one.
 """
 
+import secrets
 from typing import Final
 
 from sqlalchemy import (
@@ -14,7 +15,6 @@ from sqlalchemy import (
     Connection,
     Integer,
     and_,
-    bindparam,
     case,
     cast,
     column,
@@ -69,9 +69,16 @@ def take_archive(connection: Connection) -> bool:
     return not connection.scalar(select(exists().where(_is_granted(), *pair, _is_of_the_broker(_pg_locks.c.pid))))
 
 
-def presence_key(client_id: ColumnElement[str] | str) -> ColumnElement[int]:
-    """The number that stands for a client; two clients share one with a chance of 1 in 2^64."""
-    return func.hashtextextended(func.concat("mqdb.client:", client_id), bindparam("presence_seed", 0))
+def take_presence(connection: Connection) -> int:
+    """Take a presence lock for this session; returns its key, which nobody could know before."""
+    key = secrets.randbits(64) - 2**63
+    connection.execute(select(func.pg_advisory_lock(key)))
+    return key
+
+
+def release_presence(connection: Connection, key: int) -> None:
+    """Give a presence lock of this session back."""
+    connection.execute(select(func.pg_advisory_unlock(key)))
 
 
 def held_keys() -> Select[tuple[int]]:

@@ -277,6 +277,13 @@ client = Table(
     Index("client_group", "group_name", "kind"),
 )
 
+presence = Table(
+    "presence",
+    metadata,
+    Column("client_id", Text, primary_key=True),
+    Column("lock_key", BigInteger, nullable=False),
+)
+
 queue_lock = Table(
     "queue_lock",
     metadata,

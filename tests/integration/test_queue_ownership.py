@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -17,8 +18,10 @@ from mqdb.broker.offsets import (
 )
 from mqdb.errors import IllegalState, ParameterInvalid
 from mqdb.group import ConsumeFromWhere
-from mqdb.store.clients import ClientKind, Registration
+from mqdb.store import locks
+from mqdb.store.clients import ClientKind, Registration, is_live
 from mqdb.store.consumer_offsets import OwnedQueue
+from mqdb.store.engine import transaction
 from mqdb.store.topics import TopicRoute
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.processes import wait_until
@@ -196,6 +199,65 @@ def test_a_client_id_has_one_session(engine: Engine) -> None:
         membership.announce(one, "twin")
         with pytest.raises(IllegalState, match="twin"):
             membership.announce(two, "twin")
+        one.invalidate()
+
+        wait_until(lambda: announces(two, "twin"))
+
+
+def announces(session: Connection, client_id: str) -> bool:
+    try:
+        membership.announce(session, client_id)
+    except IllegalState:
+        return False
+    return True
+
+
+def waits_for(broker: Connection, pid: int) -> bool:
+    return bool(broker.scalar(text("SELECT cardinality(pg_blocking_pids(:pid))"), {"pid": pid}))
+
+
+def backend(session: Connection) -> int:
+    return int(session.execute(text("SELECT pg_backend_pid()")).scalar_one())
+
+
+@pytest.fixture
+def orphan(broker: Connection, engine: Engine) -> str:
+    """A member whose connection is closed."""
+    session = engine.connect()
+    membership.announce(session, "orphan")
+    membership.register(broker, Registration("orphan", ClientKind.CONSUMER, "readers", "test"))
+    session.invalidate()
+    session.close()
+    wait_until(lambda: not is_live(broker, "orphan"))
+    return "orphan"
+
+
+@pytest.mark.parametrize("has_been_there", [False, True])
+def test_of_two_sessions_that_announce_at_once_one_is_refused(
+    broker: Connection, engine: Engine, orphan: str, has_been_there: bool
+) -> None:
+    client_id = orphan if has_been_there else "new"
+    with ThreadPoolExecutor() as pool, engine.connect() as one, engine.connect() as two:
+        with transaction(one):
+            membership.announce(one, client_id)
+            pid = backend(two)
+            second = pool.submit(announces, two, client_id)
+            wait_until(lambda: waits_for(broker, pid))
+        assert not second.result()
+        assert len(broker.scalars(locks.held_keys()).all()) == 1  # who is refused keeps no lock
+
+
+def test_who_comes_back_while_the_dead_are_removed_stays(broker: Connection, engine: Engine, orphan: str) -> None:
+    with ThreadPoolExecutor() as pool, engine.connect() as session, engine.connect() as reaper:
+        with transaction(session):
+            membership.announce(session, orphan)
+            pid = backend(reaper)
+            reaped = pool.submit(membership.reap, reaper)
+            wait_until(lambda: waits_for(broker, pid))
+
+        assert reaped.result() == []
+        assert membership.members(broker, "readers") == [orphan]
+        assert is_live(broker, orphan)
 
 
 def test_a_change_of_members_is_announced(broker: Connection, route: TopicRoute, engine: Engine) -> None:

@@ -1,13 +1,14 @@
 """A role that may connect and nothing else: it can read nothing, stop nothing, and stand in nobody's way."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
 from psycopg import sql
 from sqlalchemy import Engine
 
-from mqdb.broker import delay, timers
+from mqdb.broker import delay, membership, timers
 from mqdb.broker.dispatch import is_attended
 from mqdb.broker.transaction_checks import CheckRules, collect
 from mqdb.group import ConsumeFromWhere
@@ -94,8 +95,9 @@ def test_a_stranger_can_lock_and_read_no_table_and_call_no_function(
 def test_a_lock_of_a_stranger_keeps_no_dead_client_alive(
     log: Connection, database: Database, stranger: Connection, engine: Engine
 ) -> None:
-    key = scalar(log, "SELECT hashtextextended('mqdb.client:' || 'gone', 0)")
+    key = 2**40 + 1
     stranger.execute("SELECT pg_advisory_lock(%s)", [key])
+    log.execute("INSERT INTO mqdb.presence VALUES ('gone', %s)", [key])
     log.execute(
         "INSERT INTO mqdb.client (client_id, kind, group_name, language, version) "
         "VALUES ('gone', 'CONSUMER', 'readers', 'PYTHON', '1')"
@@ -107,6 +109,39 @@ def test_a_lock_of_a_stranger_keeps_no_dead_client_alive(
         stranger.execute("SELECT pg_advisory_unlock_all()")
         member.execute("SELECT pg_advisory_lock(%s)", [key])
         assert clients.is_live(connection, "gone")
+
+
+def presence_locks(session: Connection) -> dict[tuple[int, int], int]:
+    """The presence locks that anybody can see, and the backends that hold them."""
+    rows = session.execute(
+        """SELECT classid::bigint, objid::bigint, pid FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1
+           AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"""
+    )
+    return {(high, low): pid for high, low, pid in rows.fetchall()}
+
+
+def test_a_stranger_who_waits_for_a_presence_lock_keeps_nobody_from_coming_back(
+    database: Database, log: Connection, stranger: Connection, engine: Engine, queue: int
+) -> None:
+    inbox = Inbox()
+    consumer = PushConsumer("readers", database.dsn, consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+    consumer.subscribe("orders")
+    consumer.register_listener(inbox)
+    with ThreadPoolExecutor() as pool, consumer, engine.connect() as connection:
+        [((high, low), pid)] = presence_locks(stranger).items()
+        waiting = pool.submit(stranger.execute, "SELECT pg_advisory_lock((%s::bigint << 32) | %s)", [high, low])
+        wait_until(lambda: scalar(log, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"))
+        [client_id] = clients.members(connection, "readers")
+
+        log.execute("SELECT pg_terminate_backend(%s)", [pid])
+
+        waiting.result(30)
+        assert presence_locks(log)[high, low] == stranger.info.backend_pid
+        wait_until(lambda: clients.is_live(connection, client_id))
+        wait_until(lambda: clients.members(connection, "readers") == [client_id])
+        assert membership.reap(connection) == []
+        append(log, queue)
+        inbox.wait_for(1)
 
 
 def test_what_a_stranger_notifies_changes_nothing(
