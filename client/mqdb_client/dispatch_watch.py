@@ -20,6 +20,9 @@ logger = logging.getLogger(__name__)
 #: Without an arrival for so long, somebody has to ask whether the dispatcher lives.
 PATIENCE_SECONDS: Final = 0.2
 
+#: Somebody has to ask now and then, whatever arrives: anybody can forge an arrival.
+TRUST_SECONDS: Final = 5.0
+
 #: Without a leader for so long, nobody is about to follow one that has ended: that is promised within 5 s.
 ALONE_SECONDS: Final = 10.0
 
@@ -41,13 +44,14 @@ class DispatchWatch:
         self._is_attended = True
         self._alone_since = math.inf
         self._is_told = False
-        self._ask_at = self._clock() + PATIENCE_SECONDS
+        self._asked_at = self._clock()
+        self._ask_at = self._asked_at + PATIENCE_SECONDS
         self._pause = _BUSY_SECONDS
 
     def arrival_heard(self) -> None:
         """Somebody dispatches. When it is us, that proves nothing."""
         if self._is_attended:
-            self._ask_at = self._clock() + PATIENCE_SECONDS
+            self._ask_at = min(self._clock() + PATIENCE_SECONDS, self._asked_at + TRUST_SECONDS)
 
     def tend(self) -> float:
         """Ask, or dispatch one batch, whatever it is time for; returns the seconds until the next call."""
@@ -56,7 +60,7 @@ class DispatchWatch:
             return self._ask_at - now
         with self._connect() as connection:
             if now >= self._ask_at:
-                self._ask_at = now + PATIENCE_SECONDS
+                self._asked_at, self._ask_at = now, now + PATIENCE_SECONDS
                 self._learn(is_attended(connection), now)
             if self._is_attended:
                 return PATIENCE_SECONDS

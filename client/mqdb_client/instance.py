@@ -44,6 +44,7 @@ from mqdb_client.listener import Heard, Listener
 from mqdb_client.new_connection import Scissors, database_on, in_time, note_database
 from mqdb_client.registrations import Registrations
 from mqdb_client.route import Routes
+from mqdb_client.wake_limit import WakeLimit
 
 logger = logging.getLogger(__name__)
 
@@ -154,6 +155,10 @@ class ClientInstance:
         self._group_changes: Callbacks[str | None] = Callbacks("group change")
         self._requests: Callbacks[None] = Callbacks("request")
         self._waiting_for_arrivals: set[object] = set()
+        #: What was heard and not passed on yet. Only the listening thread knows it.
+        self._changed_groups: set[str] = set()
+        self._is_asked = False
+        self._wake_limit = WakeLimit()
         #: One for each request that is being answered, by whichever consumer.
         self.request_slots = threading.BoundedSemaphore(MAX_REQUESTS)
         # No limit of its own: each thread of the process that talks to the broker needs one.
@@ -172,6 +177,7 @@ class ClientInstance:
         event.listen(self.engine, "checkin", self._close_late)
         self.routes = Routes(self._asking)
         self._watch = DispatchWatch(self._asking)
+        self._telling = Duty("tell of changes and requests", self._tell, due=False)
         self._presence = Duty("presence", self._announce_again, due=False)
         self._heartbeat = Duty("heartbeat", self._beat_and_refresh, due=False)
         self._dispatch = Duty("dispatch", self._tend_dispatch)
@@ -180,7 +186,7 @@ class ClientInstance:
             greet=self._greet,
             heard=self._heard,
             recovered=self._recovered,
-            duties=(self._presence, self._heartbeat, self._dispatch),
+            duties=(self._telling, self._presence, self._heartbeat, self._dispatch),
             cut_duties=self._cut_questions,
         )
         self._alive.add(self)
@@ -389,12 +395,21 @@ class ClientInstance:
         if heard.has_arrivals:
             self._watch.arrival_heard()
             self._arrivals.call(heard.queue_keys)
-        for group in heard.groups:
+        self._changed_groups |= heard.groups
+        self._is_asked |= self.client_id in heard.clients
+        if self._changed_groups or self._is_asked:
+            self._telling.in_seconds(self._wake_limit.seconds_left())
+
+    def _tell(self) -> None:
+        self._wake_limit.spend()
+        groups, self._changed_groups = self._changed_groups, set()
+        is_asked, self._is_asked = self._is_asked, False
+        for group in groups:
             if self._registrations.has_consumer_of(group):
                 # Perhaps it was this client that the broker has given up.
                 self._heartbeat.in_seconds(0)
             self._group_changes.call(group)
-        if self.client_id in heard.clients:
+        if is_asked:
             self._requests.call(None)
 
     def _recovered(self) -> None:

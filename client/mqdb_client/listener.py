@@ -22,6 +22,7 @@ from mqdb.store.engine import driver, target_of, translated
 from mqdb_client.backoff import pauses
 from mqdb_client.duty import Duty
 from mqdb_client.new_connection import Scissors
+from mqdb_client.wake_limit import WakeLimit
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +35,9 @@ _LONGEST_WAIT_SECONDS: Final = 3600.0
 STOP_SECONDS: Final = 3.0
 _CUT_SECONDS: Final = 10.0
 _CUT_AGAIN_SECONDS: Final = 0.05
+
+#: How often it reads what was notified, at most. Dispatch notifies up to 500 times a second.
+_READS_PER_SECOND: Final = 1000.0
 
 # The server, too, should notice within 15 s that a client is gone without a word: it holds the client's presence.
 _SERVER_KEEPALIVE: Final = {
@@ -110,6 +114,7 @@ class Listener:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._bell: tuple[socket.socket, socket.socket] | None = None
+        self._read_limit = WakeLimit(per_second=_READS_PER_SECOND)
 
     @property
     def connection(self) -> Connection:
@@ -227,6 +232,8 @@ class Listener:
                 payloads = [notify.payload for notify in connection.notifies(timeout=0)]
                 if payloads:
                     self._heard(understand(payloads))
+                    self._read_limit.spend()
+                    self._stopping.wait(self._read_limit.seconds_left())
                 else:
                     seconds = min(duty.seconds_left() for duty in self._duties)
                     selector.select(min(seconds, _LONGEST_WAIT_SECONDS))

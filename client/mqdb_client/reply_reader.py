@@ -23,6 +23,7 @@ from mqdb.message import MessageQueue, ReceivedMessage
 from mqdb.selector.tags import TagExpression, tag_code
 from mqdb_client.backoff import pauses
 from mqdb_client.broker_link import BrokerLink
+from mqdb_client.wake_limit import WakeLimit
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +77,7 @@ class ReplyReader:
         #: Whether replies may have come before it knows where to read.
         self.is_late = False
         self._wake = threading.Condition()
+        self._wake_limit = WakeLimit()
         self._is_heard = False
         self._is_idle = True
         self._is_stopping = False
@@ -132,6 +134,7 @@ class ReplyReader:
         waits: Iterator[float] | None = None
         began = time.monotonic()
         while self._is_wanted() and not self._is_stopping:
+            begin = self._places
             try:
                 self._read()
             except MqdbError as error:
@@ -147,6 +150,10 @@ class ReplyReader:
                 if waits is not None:
                     waits = None
                     logger.info("replies are read again", extra={"broker": self._link.name})
+                if _offsets(self._places) == _offsets(begin):
+                    self._wake_limit.spend()
+                else:
+                    self._wake_limit.regain()
                 self._await_arrival()
                 continue
             waits = waits or pauses(_LONGEST_PAUSE_SECONDS)
@@ -156,6 +163,7 @@ class ReplyReader:
         # Also when no request waits any more: the next one often comes at once.
         with self._wake:
             self._wake.wait_for(lambda: self._is_heard or self._is_stopping, POLL_SECONDS)
+            self._wake.wait_for(lambda: self._is_stopping, self._wake_limit.seconds_left())
             self._is_heard = False
 
     def _pause(self, seconds: float) -> None:
@@ -218,6 +226,10 @@ class ReplyReader:
         late = BrokerUnavailable(self._link.instance.target, f"no answer within {_PATIENCE_SECONDS:g} s")
         # To wait for a connection here would keep others from finding out that there is none.
         return self._link.ask(work, deadline, late, is_patient=False)
+
+
+def _offsets(places: Sequence[PullRequest]) -> list[int]:
+    return [place.offset for place in places]
 
 
 def _next_place(result: PullResult) -> PullRequest:

@@ -1,21 +1,28 @@
 """A role that may connect and nothing else: it can read nothing, stop nothing, and stand in nobody's way."""
 
+import threading
+import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import ModuleType
+from typing import Any
 
 import psycopg
 import pytest
 from psycopg import sql
 from sqlalchemy import Engine
 
-from mqdb.broker import delay, membership, timers
+from mqdb.broker import client_requests, delay, membership, timers
 from mqdb.broker.dispatch import is_attended
 from mqdb.broker.transaction_checks import CheckRules, collect
 from mqdb.group import ConsumeFromWhere
 from mqdb.server import Server
 from mqdb.settings import load_settings
 from mqdb.store import archived_segments, clients, locks, migrations
-from mqdb_client import Message, Producer, PushConsumer
+from mqdb_client import Message, Producer, PushConsumer, wake_limit
+from mqdb_client.consumer import pull_service
+from mqdb_client.dispatch_watch import DispatchWatch
 from tests.fixtures.consumers import Inbox
 from tests.fixtures.fault_hostile import FORGED
 from tests.fixtures.log import Connection, append, dispatch, index_keys, scalar
@@ -157,3 +164,88 @@ def test_what_a_stranger_notifies_changes_nothing(
             stranger.execute("SELECT pg_notify('mqdb', %s)", [payload])
         append(log, queue)
         inbox.wait_for(1)
+
+
+class Flood:
+    """Notifications of a stranger, one after the other until the end of the block."""
+
+    def __init__(self, stranger: Connection, *payloads: str) -> None:
+        self._stranger = stranger
+        self._payloads = payloads
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.sent = 0
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            for payload in self._payloads:
+                self._stranger.execute("SELECT pg_notify('mqdb', %s)", [payload])
+                self.sent += 1
+
+    def __enter__(self) -> "Flood":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+
+@pytest.fixture
+def work(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Counts what notifications make a consumer ask of the database."""
+    counts: Counter[str] = Counter()
+
+    def count(module: ModuleType, name: str) -> None:
+        function = getattr(module, name)
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            counts[name] += 1
+            return function(*args, **kwargs)
+
+        monkeypatch.setattr(module, name, counted)
+
+    count(pull_service, "pull")
+    count(membership, "heartbeat")
+    count(client_requests, "open_requests")
+    count(membership, "members")
+    return counts
+
+
+def test_a_flood_of_notifications_wakes_at_a_bounded_rate_and_holds_up_nothing(
+    database: Database, log: Connection, stranger: Connection, engine: Engine, queue: int, work: Counter[str]
+) -> None:
+    inbox = Inbox()
+    consumer = PushConsumer("readers", database.dsn, consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+    consumer.subscribe("orders")
+    consumer.register_listener(inbox)
+    with consumer, engine.connect() as connection:
+        [client_id] = clients.members(connection, "readers")
+        work.clear()
+        began = time.monotonic()
+        with Flood(stranger, "a:*", "m:readers", f"c:{client_id}") as flood:
+            wait_until(lambda: flood.sent > 5_000)
+            append(log, queue)
+            inbox.wait_for(1)
+        seconds = time.monotonic() - began
+
+    work["pull"] //= 2  # one for the topic and one for its retries
+    # Polls, heartbeats and the like, too.
+    limit = wake_limit.BURST + (wake_limit.PER_SECOND + 10) * (seconds + 1)
+    assert flood.sent > 5 * limit
+    assert set(work) == {"pull", "heartbeat", "open_requests", "members"}
+    assert max(work.values()) < limit, (work, limit)
+
+
+def test_forged_arrivals_keep_nobody_from_dispatching(log: Connection, engine: Engine, queue: int) -> None:
+    """Where no broker process is alive. The clock is moved."""
+    now = 0.0
+    watch = DispatchWatch(engine.connect, clock=lambda: now)
+    append(log, queue)
+
+    for _ in range(60):
+        now += 0.1
+        watch.arrival_heard()
+        watch.tend()
+
+    assert scalar(log, "SELECT count(*) FROM mqdb.consume_queue") == 1

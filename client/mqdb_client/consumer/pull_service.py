@@ -1,7 +1,8 @@
 """Pull service: the thread that brings messages from the broker into the process queues.
 
 All queues of a topic that are worth a pull and have room are pulled in one statement. A queue at its end is
-pulled again when its arrival is announced. The poll behind it is a net for announcements that never came.
+pulled again when its arrival is announced. The poll behind it is a net for announcements that never came. Pulls in vain
+are limited: anybody can forge an announcement.
 A topic whose pull is refused rests for a while, and the others go on; a broker that is lost stops all of them.
 RocketMQ: PullMessageService, DefaultMQPushConsumerImpl.pullMessage.
 """
@@ -24,6 +25,7 @@ from mqdb_client.backoff import pauses
 from mqdb_client.consumer.process_queue import ProcessQueue
 from mqdb_client.consumer.pull_schedule import PullSchedule
 from mqdb_client.new_connection import require_database
+from mqdb_client.wake_limit import WakeLimit
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +64,7 @@ class PullService:
         self._deliver = deliver
         self._correct = correct
         self._wake = threading.Condition()
+        self._wake_limit = WakeLimit()
         self._schedule = PullSchedule()
         self._queues: dict[int, ProcessQueue] = {}
         self._is_suspended = False
@@ -138,7 +141,12 @@ class PullService:
         with self._connect() as connection:
             try:
                 while queues := self._next():
+                    begin = [queue.next_offset for queue in queues]
                     self._pull_all(connection, queues)
+                    if begin == [queue.next_offset for queue in queues]:
+                        self._wake_limit.spend()
+                    else:
+                        self._wake_limit.regain()
                     if self._pauses is not None:
                         self._pauses = None
                         logger.info("pulling again", extra={"group": self._group})
@@ -165,6 +173,9 @@ class PullService:
                     self._poll_seconds = min(self._poll_seconds * 2, MAX_POLL_SECONDS)
                 if self._resting:
                     self._resting = {key: until for key, until in self._resting.items() if until > now}
+                if seconds_left := self._wake_limit.seconds_left():
+                    self._wake.wait(seconds_left)
+                    continue
                 if not self._is_suspended and (keys := self._schedule.take(self._may_be_pulled)):
                     if self._interval:
                         self._resting.update(dict.fromkeys(keys, now + self._interval))

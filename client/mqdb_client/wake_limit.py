@@ -1,0 +1,42 @@
+"""Wake limit: how often a process does what notifications ask for, if that turns out to be in vain.
+
+PostgreSQL has no rights on NOTIFY, so anybody can notify, at any rate. A wake in vain costs a permit, and a wake that
+has found something gives one back: a genuine notification is late only if a pull has already read what it announces.
+So genuine traffic is never limited. When no permit is left, the next wake is later, and does the work of all
+notifications until then.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from typing import Final
+
+#: More than a group makes when its members start one after the other.
+BURST: Final = 50
+
+#: Under a flood a genuine wake is at most the reciprocal late.
+PER_SECOND: Final = 10.0
+
+
+class WakeLimit:
+    """A token bucket, kept as the time of the next wake. For one thread."""
+
+    def __init__(
+        self, burst: int = BURST, per_second: float = PER_SECOND, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._interval = 1 / per_second
+        self._burst_seconds = burst / per_second
+        self._clock = clock
+        self._next_at = -math.inf
+
+    def spend(self) -> None:
+        """A wake was in vain, or nobody can tell."""
+        self._next_at = max(self._next_at, self._clock() - self._burst_seconds) + self._interval
+
+    def regain(self) -> None:
+        """A wake has found something."""
+        self._next_at -= self._interval
+
+    def seconds_left(self) -> float:
+        """Until the next wake; 0 while permits are left."""
+        return max(0.0, self._next_at - self._clock())
