@@ -143,7 +143,7 @@ CREATE TABLE mqdb.commit_log (
     CONSTRAINT commit_log_tags_code CHECK (tags_code BETWEEN -2147483648 AND 253402300799999),
     CONSTRAINT commit_log_properties CHECK (jsonb_typeof(properties) = 'object')
 ) PARTITION BY RANGE (log_pos);
-CREATE INDEX commit_log_xid ON mqdb.commit_log (xid, log_pos);
+CREATE INDEX commit_log_xid ON mqdb.commit_log (xid, queue_key, log_pos);
 COMMENT ON TABLE mqdb.commit_log IS 'All messages, in order of arrival; never updated, dropped by segment. RocketMQ: CommitLog';
 COMMENT ON COLUMN mqdb.commit_log.xid IS 'Transaction that wrote the record: how dispatch finds what has become visible';
 COMMENT ON COLUMN mqdb.commit_log.tags_code IS 'Java String.hashCode of the tag, sign-extended; 0 without a tag';
@@ -190,32 +190,27 @@ CREATE TABLE mqdb.checkpoint (
     stragglers_cur pg_snapshot,
     stragglers_tail bigint,
     straggler_xid xid8,
+    straggler_key integer,
     straggler_pos bigint,
     PRIMARY KEY (service, seq),
-    CONSTRAINT checkpoint_stragglers CHECK (num_nulls(stragglers_cur, stragglers_tail, straggler_xid, straggler_pos) IN (0, 4))
+    CONSTRAINT checkpoint_stragglers CHECK (
+        num_nulls(stragglers_cur, stragglers_tail, straggler_xid, straggler_key, straggler_pos) IN (0, 5))
 );
 COMMENT ON TABLE mqdb.checkpoint IS 'Progress of each service; append-only, the newest row counts. Its key fences a second leader. RocketMQ: checkpoint, delayOffset.json';
 COMMENT ON COLUMN mqdb.checkpoint.cur IS 'Snapshot of the round: all that is visible in it up to done_pos is done; prev is the snapshot of the round before';
 COMMENT ON COLUMN mqdb.checkpoint.tail_pos IS 'Where the walk of the round ends; the round is over when done_pos = tail_pos';
 COMMENT ON COLUMN mqdb.checkpoint.stragglers_cur IS 'Snapshot of a round that has begun and has more stragglers than one batch takes; NULL otherwise. cur and tail_pos are those of the round before then';
 COMMENT ON COLUMN mqdb.checkpoint.stragglers_tail IS 'tail_pos of that round';
-COMMENT ON COLUMN mqdb.checkpoint.straggler_xid IS 'With straggler_pos: the last straggler that was taken, in the order of (xid, log_pos)';
+COMMENT ON COLUMN mqdb.checkpoint.straggler_xid IS 'With straggler_key and straggler_pos: the last straggler that was taken, in the order of (xid, queue_key, log_pos)';
 COMMENT ON COLUMN mqdb.checkpoint.floor_pos IS 'Positions up to here are done for ever: set when a restored database was adopted';
 
-CREATE TABLE mqdb.large_append (
-    xid xid8 PRIMARY KEY DEFAULT pg_current_xact_id(),
-    queue_keys integer[] NOT NULL
-);
-COMMENT ON TABLE mqdb.large_append IS 'Queues to which a large transaction writes, and no others, announced by itself: spares dispatch to look at all of its records for them. Optional';
-
 CREATE TABLE mqdb.dispatch_lane (
-    xid xid8 PRIMARY KEY,
-    scanned_pos bigint,
+    service text PRIMARY KEY,
     queue_keys integer[] NOT NULL
 );
-COMMENT ON TABLE mqdb.dispatch_lane IS 'A large transaction whose queues are dispatched beside all others, until they have caught up: one row or none';
-COMMENT ON COLUMN mqdb.dispatch_lane.scanned_pos IS 'Up to here its records are looked at for their queues; NULL when all are';
-COMMENT ON COLUMN mqdb.dispatch_lane.queue_keys IS 'The queues that it has written to';
+COMMENT ON TABLE mqdb.dispatch_lane IS 'Queues that a large transaction has written to, and that are dispatched beside all others until they have caught up; mostly no row';
+COMMENT ON COLUMN mqdb.dispatch_lane.service IS 'Under which name the lane has its checkpoints: lane and the xid of the transaction';
+COMMENT ON COLUMN mqdb.dispatch_lane.queue_keys IS 'No queue is in two lanes';
 
 CREATE TYPE mqdb.batch AS (
     outcome text,
@@ -227,8 +222,10 @@ CREATE TYPE mqdb.batch AS (
     is_stale boolean,
     late xid8[],
     late_xid xid8,
+    late_key integer,
     late_pos bigint,
     after_xid xid8,
+    after_key integer,
     after_pos bigint,
     scan_floor bigint,
     floor_pos bigint,
@@ -707,7 +704,6 @@ FUNCTIONS = (
     "adopt",
     "dispatch_records",
     "open_lane",
-    "scan_lane",
     "lane_batch",
     "dispatch",
     "index_keys",

@@ -25,10 +25,7 @@ from psycopg import errors as pg
 
 from mqdb.errors import TopicNotFound, TopicNotWritable
 from mqdb.store import sink as statements
-from mqdb.topic import SCHEDULE_TOPIC, TIMER_TOPIC, Perm
-
-#: So many messages may fill a batch of dispatch, and get a lane then.
-_LARGE: Final = 50_000
+from mqdb.topic import Perm
 
 Connection: TypeAlias = "psycopg.Connection[tuple[Any, ...]]"
 
@@ -177,11 +174,6 @@ def _append_batch(connection: Connection, batch: SinkBatch, writes: Sequence[Sta
 
 def _append_writes(connection: Connection, writes: Sequence[StagedWrite]) -> int:
     found = 0
-    if sum(write.messages for write in writes) >= _LARGE:
-        topics = {name for write in writes for name in write.topics}
-        if any(write.waits for write in writes):
-            topics |= {SCHEDULE_TOPIC, TIMER_TOPIC}
-        connection.execute(statements.ANNOUNCE, {"topics": sorted(topics)})
     for write in writes:
         if write.messages:
             text = statements.APPEND_WAITING if write.waits else statements.APPEND

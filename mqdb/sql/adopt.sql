@@ -82,16 +82,15 @@ BEGIN
 
     IF more THEN
         INSERT INTO mqdb.checkpoint (service, seq, prev, cur, done_pos, tail_pos, floor_pos, segment, messages,
-                                     stragglers_cur, stragglers_tail, straggler_xid, straggler_pos)
+                                     stragglers_cur, stragglers_tail, straggler_xid, straggler_key, straggler_pos)
         SELECT DISTINCT ON (c.service) c.service, c.seq + 1, c.prev, c.cur, c.done_pos, c.tail_pos, past_pos - 1, newest,
                CASE c.service WHEN 'dispatch' THEN adopt.messages WHEN 'index' THEN indexed ELSE 0 END,
-               c.stragglers_cur, c.stragglers_tail, c.straggler_xid, c.straggler_pos
+               c.stragglers_cur, c.stragglers_tail, c.straggler_xid, c.straggler_key, c.straggler_pos
         FROM mqdb.checkpoint c ORDER BY c.service, c.seq DESC;
         RETURN;
     END IF;
     DELETE FROM mqdb.dispatch_lane;
-    DELETE FROM mqdb.large_append;  -- another transaction will have that xid
-    DELETE FROM mqdb.checkpoint WHERE service = 'lane';
+    DELETE FROM mqdb.checkpoint WHERE service LIKE 'lane %';
     INSERT INTO mqdb.checkpoint (service, seq, prev, cur, done_pos, tail_pos, floor_pos, segment, messages)
     SELECT c.service, max(c.seq) + 1, pg_current_snapshot(), pg_current_snapshot(), tail, tail, tail, newest,
            CASE c.service WHEN 'dispatch' THEN adopt.messages ELSE indexed END

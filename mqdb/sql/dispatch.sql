@@ -2,10 +2,9 @@
 -- transaction with messages that calls NOTIFY. begin_batch says which records and why: at most max_rows of them, so that
 -- a transaction of any size takes no statement longer than that.
 --
--- A transaction that fills a batch of stragglers alone is large. Others must not wait until it is done, and nothing in its queues may
--- come before it. So its queues, as it has announced them or else as its records tell, go to a lane of their own:
--- dispatch passes over them and goes on with all others, and each call takes a batch of the lane as well, until the lane
--- has caught up. There is one lane at a time.
+-- A transaction that fills a batch of stragglers alone is large. Others must not wait until it is done, and nothing in its
+-- queues may come before it. So its queues go to a lane of their own: dispatch passes over them and goes on with all
+-- others, and each call takes a batch of each lane as well, until the lane has caught up.
 --
 -- outcome: DISPATCHED | IDLE (nothing is left) | LOCKED (another session is at it) | ADOPTED (the database was restored
 -- here, and one segment of it was compared; more says whether there are others)
@@ -19,9 +18,11 @@ SET enable_bitmapscan = off
 AS $$
 DECLARE
     batch mqdb.batch;
+    lanes mqdb.dispatch_lane[];
     lane mqdb.dispatch_lane;
+    laned integer[];  -- the queues of all lanes
+    share integer;  -- of max_rows, for each lane
     done record;
-    announced integer[];
     arrivals text;
 BEGIN
     IF max_rows IS NULL OR max_rows < 1 THEN
@@ -40,46 +41,36 @@ BEGIN
         RETURN;
     END IF;
 
-    SELECT * INTO lane FROM mqdb.dispatch_lane;
-    IF lane.scanned_pos IS NOT NULL THEN
-        PERFORM mqdb.scan_lane(lane, max_rows);
-        outcome := 'DISPATCHED';
-        more := true;
-        RETURN;
-    END IF;
-
+    lanes := ARRAY(SELECT l FROM mqdb.dispatch_lane l ORDER BY l.service);
+    laned := ARRAY(SELECT k FROM unnest(lanes) AS l, unnest(l.queue_keys) AS k);
     IF outcome = 'BATCH' THEN
         IF batch.segment > batch.last_segment THEN
             PERFORM mqdb.leave_segment(batch.last_segment);
             PERFORM mqdb.ensure_segments(2);
         END IF;
-        -- Most of what it passes over may be in progress, or the lane's.
+        -- Most of what it passes over may be in progress, or a lane's.
         batch.until_pos := least(batch.until_pos, batch.done_pos + 20 * max_rows::bigint);
-        SELECT * INTO done FROM mqdb.dispatch_records(batch, coalesce(lane.queue_keys, '{}'), false, max_rows);
+        SELECT * INTO done FROM mqdb.dispatch_records(batch, laned, false, max_rows);
         messages := done.messages;
         arrivals := done.arrivals;
         more := coalesce(done.walked_to < batch.tail_pos, true);
-        PERFORM mqdb.end_batch('dispatch', batch, done.walked_to, messages, done.last_xid, done.last_pos);
+        PERFORM mqdb.end_batch('dispatch', batch, done.walked_to, messages, done.last_xid, done.last_key, done.last_pos);
         -- Stragglers only: what the walk finds of it is its end, or a backlog of the time when nobody dispatched.
-        IF done.walked_to IS NULL AND lane.xid IS NULL AND done.only_xid IS NOT NULL THEN
-            SELECT a.queue_keys INTO announced FROM mqdb.large_append a WHERE a.xid = done.only_xid;
-            INSERT INTO mqdb.dispatch_lane (xid, scanned_pos, queue_keys)
-            VALUES (done.only_xid, CASE WHEN announced IS NULL THEN batch.scan_floor END, coalesce(announced, '{}'));
-            IF announced IS NOT NULL THEN
-                PERFORM mqdb.open_lane(done.only_xid);
-            END IF;
+        IF done.walked_to IS NULL AND done.only_xid IS NOT NULL THEN
+            PERFORM mqdb.open_lane(done.only_xid, batch.scan_floor);
         END IF;
         -- The end of a round says nothing about what has become visible since the round began.
         outcome := CASE WHEN messages = 0 AND batch.is_first AND NOT more THEN 'IDLE' ELSE 'DISPATCHED' END;
     END IF;
-    IF lane.xid IS NOT NULL THEN
-        -- A smaller one while there are others, which wait for it.
-        SELECT * INTO done FROM mqdb.lane_batch(lane, CASE WHEN messages = 0 THEN max_rows ELSE greatest(max_rows / 4, 1) END);
+    -- Smaller ones while there are others, which wait for them.
+    share := greatest(max_rows / CASE WHEN messages = 0 THEN 1 ELSE 4 END / greatest(cardinality(lanes), 1), 1);
+    FOREACH lane IN ARRAY lanes LOOP
+        SELECT * INTO done FROM mqdb.lane_batch(lane, share);
         messages := messages + done.messages;
         arrivals := nullif(concat_ws(',', arrivals, done.arrivals), '');
         outcome := 'DISPATCHED';
         more := true;
-    END IF;
+    END LOOP;
     IF arrivals IS NOT NULL THEN
         PERFORM pg_notify('mqdb', 'a:' || CASE WHEN length(arrivals) < 7000 THEN arrivals ELSE '*' END);
     END IF;

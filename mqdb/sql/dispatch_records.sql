@@ -4,14 +4,15 @@
 -- Each of the three branches is bound to one index whatever the statistics say: by the order it asks for, as sorts are
 -- off. Costs alone do not decide: to the planner all bounds are parameters, and in a small partition all indexes look
 -- alike, until it has grown under the same plan.
--- (xid, log_pos) holds both conditions of the stragglers, so the records of a backlog that the walk will take
+-- (xid, queue_key, log_pos) holds all conditions of the stragglers, so the records of a backlog that the walk will take
 -- are passed over inside the index (filtered on the heap, 800,000 of them took 2.8 s). An ORDER BY is a fence,
 -- too: without it the planner may read the log first and look for its xids in `late` then.
 --
 -- walked_to: NULL if there may be more stragglers. only_xid: the transaction of a full batch, if it had but one.
 CREATE FUNCTION mqdb.dispatch_records(
     batch mqdb.batch, lane_keys integer[], in_lane boolean, max_rows integer,
-    OUT messages integer, OUT walked_to bigint, OUT last_xid xid8, OUT last_pos bigint, OUT arrivals text, OUT only_xid xid8
+    OUT messages integer, OUT walked_to bigint, OUT last_xid xid8, OUT last_key integer, OUT last_pos bigint, OUT arrivals text,
+    OUT only_xid xid8
 )
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -35,19 +36,23 @@ BEGIN
                 SELECT cl.xid, cl.log_pos, cl.queue_key, cl.tags_code
                 FROM unnest(batch.late) AS late(xid) CROSS JOIN LATERAL (
                     SELECT c.xid, c.log_pos, c.queue_key, c.tags_code FROM mqdb.commit_log c
-                    WHERE c.xid >= late.xid AND c.xid <= late.xid AND c.log_pos <= batch.done_pos
-                      AND c.log_pos > CASE WHEN late.xid = batch.late_xid THEN batch.late_pos ELSE batch.scan_floor END
-                    ORDER BY c.xid, c.log_pos) cl
+                    WHERE (c.xid, c.queue_key, c.log_pos)
+                          > (late.xid, CASE WHEN late.xid = batch.late_xid THEN batch.late_key ELSE 0 END, batch.late_pos)
+                      AND c.xid <= late.xid AND c.log_pos > batch.scan_floor AND c.log_pos <= batch.done_pos
+                    ORDER BY c.xid, c.queue_key, c.log_pos) cl
                 UNION ALL
                 (SELECT cl.xid, cl.log_pos, cl.queue_key, cl.tags_code
                  FROM mqdb.commit_log cl
                  WHERE batch.takes_stragglers
-                   AND (cl.xid, cl.log_pos) > (batch.after_xid, batch.after_pos) AND cl.xid < pg_snapshot_xmax(batch.cur)
+                   AND (cl.xid, cl.queue_key, cl.log_pos) > (batch.after_xid, batch.after_key, batch.after_pos)
+                   AND cl.xid < pg_snapshot_xmax(batch.cur)
                    AND cl.log_pos > batch.scan_floor AND cl.log_pos <= batch.done_pos
                    AND pg_visible_in_snapshot(cl.xid, batch.cur)
-                 ORDER BY cl.xid, cl.log_pos)
+                 ORDER BY cl.xid, cl.queue_key, cl.log_pos)
             ) b
         ) s WHERE s.place <= most_looked_at AND (s.is_wanted OR s.place = most_looked_at) LIMIT max_rows
+    ), last AS MATERIALIZED (
+        SELECT s.xid, s.queue_key, s.log_pos FROM straggler s ORDER BY s.xid DESC, s.queue_key DESC, s.log_pos DESC LIMIT 1
     ), visible AS MATERIALIZED (
         SELECT s.xid, s.log_pos, s.queue_key, s.tags_code, false AS walked FROM straggler s WHERE s.is_wanted
         UNION ALL
@@ -70,10 +75,9 @@ BEGIN
     )
     SELECT count(*), max(v.log_pos) FILTER (WHERE v.walked), min(v.log_pos),
            (SELECT string_agg(e.queue_key::text, ',') FROM queue_end e),
-           (SELECT max(s.xid) FROM straggler s),
-           (SELECT max(s.log_pos) FROM straggler s WHERE s.xid = (SELECT max(s.xid) FROM straggler s)),
+           (SELECT l.xid FROM last l), (SELECT l.queue_key FROM last l), (SELECT l.log_pos FROM last l),
            (SELECT count(*) = max_rows OR bool_or(s.is_last) FROM straggler s), min(v.xid), max(v.xid)
-    INTO messages, walked_to, lowest, arrivals, last_xid, last_pos, has_more, first_xid, only_xid
+    INTO messages, walked_to, lowest, arrivals, last_xid, last_key, last_pos, has_more, first_xid, only_xid
     FROM visible v;
 
     IF has_more THEN

@@ -14,6 +14,7 @@ DECLARE
     walked integer;
     walked_to bigint;
     last_xid xid8;
+    last_key integer;
     last_pos bigint;
 BEGIN
     IF max_rows IS NULL OR max_rows < 1 THEN
@@ -34,18 +35,22 @@ BEGIN
             SELECT cl.xid, cl.log_pos, cl.queue_key, cl.msg_id, cl.keys
             FROM unnest(batch.late) AS late(xid) CROSS JOIN LATERAL (
                 SELECT c.xid, c.log_pos, c.queue_key, c.msg_id, c.keys FROM mqdb.commit_log c
-                WHERE c.xid >= late.xid AND c.xid <= late.xid AND c.log_pos <= batch.done_pos
-                  AND c.log_pos > CASE WHEN late.xid = batch.late_xid THEN batch.late_pos ELSE batch.scan_floor END
-                ORDER BY c.xid, c.log_pos) cl
+                WHERE (c.xid, c.queue_key, c.log_pos)
+                      > (late.xid, CASE WHEN late.xid = batch.late_xid THEN batch.late_key ELSE 0 END, batch.late_pos)
+                  AND c.xid <= late.xid AND c.log_pos > batch.scan_floor AND c.log_pos <= batch.done_pos
+                ORDER BY c.xid, c.queue_key, c.log_pos) cl
             UNION ALL
             (SELECT cl.xid, cl.log_pos, cl.queue_key, cl.msg_id, cl.keys
              FROM mqdb.commit_log cl
              WHERE batch.takes_stragglers
-               AND (cl.xid, cl.log_pos) > (batch.after_xid, batch.after_pos) AND cl.xid < pg_snapshot_xmax(batch.cur)
+               AND (cl.xid, cl.queue_key, cl.log_pos) > (batch.after_xid, batch.after_key, batch.after_pos)
+               AND cl.xid < pg_snapshot_xmax(batch.cur)
                AND cl.log_pos > batch.scan_floor AND cl.log_pos <= batch.done_pos
                AND pg_visible_in_snapshot(cl.xid, batch.cur)
-             ORDER BY cl.xid, cl.log_pos)
+             ORDER BY cl.xid, cl.queue_key, cl.log_pos)
         ) s LIMIT max_rows
+    ), last AS MATERIALIZED (
+        SELECT s.xid, s.queue_key, s.log_pos FROM straggler s ORDER BY s.xid DESC, s.queue_key DESC, s.log_pos DESC LIMIT 1
     ), visible AS MATERIALIZED (
         SELECT s.log_pos, s.queue_key, s.msg_id, s.keys, false AS walked FROM straggler s
         UNION ALL
@@ -64,9 +69,8 @@ BEGIN
         SELECT h.key_hash, h.log_pos, batch.segment FROM hashes h ORDER BY h.key_hash
     )
     SELECT count(*), count(*) FILTER (WHERE v.walked), max(v.log_pos) FILTER (WHERE v.walked),
-           (SELECT max(s.xid) FROM straggler s),
-           (SELECT max(s.log_pos) FROM straggler s WHERE s.xid = (SELECT max(s.xid) FROM straggler s))
-    INTO messages, walked, walked_to, last_xid, last_pos
+           (SELECT l.xid FROM last l), (SELECT l.queue_key FROM last l), (SELECT l.log_pos FROM last l)
+    INTO messages, walked, walked_to, last_xid, last_key, last_pos
     FROM visible v;
 
     IF messages - walked = max_rows THEN  -- there may be more stragglers
@@ -75,7 +79,7 @@ BEGIN
         walked_to := batch.until_pos;
     END IF;
     more := coalesce(walked_to < batch.tail_pos, true);
-    PERFORM mqdb.end_batch('index', batch, walked_to, messages, last_xid, last_pos);
+    PERFORM mqdb.end_batch('index', batch, walked_to, messages, last_xid, last_key, last_pos);
     outcome := CASE WHEN messages = 0 AND batch.is_first AND NOT more THEN 'IDLE' ELSE 'INDEXED' END;
 END
 $$;

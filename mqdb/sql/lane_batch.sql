@@ -1,5 +1,5 @@
--- One batch of the lane: of the queues that a large transaction has written to. It has a checkpoint of its own, and its
--- rounds end where those of dispatch have ended. When it stands where dispatch stands there is a lane no more.
+-- One batch of a lane: of queues that a large transaction has written to. It has a checkpoint of its own, and its
+-- rounds end where those of dispatch have ended. When it stands where dispatch stands, it is a lane no more.
 -- Its entries go to the segment that dispatch writes to, as those of late committers do.
 CREATE FUNCTION mqdb.lane_batch(lane mqdb.dispatch_lane, max_rows integer, OUT messages integer, OUT arrivals text)
 LANGUAGE plpgsql
@@ -12,7 +12,7 @@ DECLARE
     done record;
 BEGIN
     SELECT * INTO STRICT main FROM mqdb.checkpoint WHERE service = 'dispatch' ORDER BY seq DESC LIMIT 1;
-    SELECT * INTO STRICT last FROM mqdb.checkpoint WHERE service = 'lane' ORDER BY seq DESC LIMIT 1;
+    SELECT * INTO STRICT last FROM mqdb.checkpoint WHERE service = lane.service ORDER BY seq DESC LIMIT 1;
     messages := 0;
     batch := mqdb.next_batch(last, main.cur, main.tail_pos);
     IF batch.is_first AND (main.done_pos < main.tail_pos OR main.stragglers_cur IS NOT NULL) THEN
@@ -28,15 +28,14 @@ BEGIN
         RETURN;
     END IF;
     SELECT * INTO done FROM mqdb.dispatch_records(batch, lane.queue_keys, true, max_rows);
-    PERFORM mqdb.end_batch('lane', batch, done.walked_to, done.messages, done.last_xid, done.last_pos);
+    PERFORM mqdb.end_batch(lane.service, batch, done.walked_to, done.messages, done.last_xid, done.last_key, done.last_pos);
     messages := done.messages;
     arrivals := done.arrivals;
     -- It has caught up. With the next call dispatch would be ahead again.
     IF done.walked_to = main.tail_pos AND main.stragglers_cur IS NULL AND batch.cur::text = main.cur::text THEN
-        DELETE FROM mqdb.dispatch_lane;
-        DELETE FROM mqdb.checkpoint WHERE service = 'lane';
-        DELETE FROM mqdb.large_append a WHERE pg_visible_in_snapshot(a.xid, main.cur);
+        DELETE FROM mqdb.dispatch_lane l WHERE l.service = lane.service;
+        DELETE FROM mqdb.checkpoint c WHERE c.service = lane.service;
     END IF;
 END
 $$;
-COMMENT ON FUNCTION mqdb.lane_batch(mqdb.dispatch_lane, integer) IS 'One batch of the queues that a large transaction has written to; a part of mqdb.dispatch';
+COMMENT ON FUNCTION mqdb.lane_batch(mqdb.dispatch_lane, integer) IS 'One batch of the queues of a lane; a part of mqdb.dispatch';

@@ -32,6 +32,7 @@ BEGIN
         batch.cur := last.stragglers_cur;
         batch.tail_pos := last.stragglers_tail;
         batch.late_xid := last.straggler_xid;
+        batch.late_key := last.straggler_key;
         batch.late_pos := last.straggler_pos;
     END IF;
     -- Not those that were rolled back: their records are dead, and no LIMIT counts the dead.
@@ -41,9 +42,11 @@ BEGIN
                         ORDER BY x);
     IF batch.late_xid >= pg_snapshot_xmax(batch.prev) THEN
         batch.after_xid := batch.late_xid;
+        batch.after_key := batch.late_key;
         batch.after_pos := batch.late_pos;
     ELSE
         batch.after_xid := pg_snapshot_xmax(batch.prev);
+        batch.after_key := 0;
         batch.after_pos := 0;
     END IF;
     RETURN batch;

@@ -63,7 +63,7 @@ BEGIN
         FROM (SELECT cl.log_pos, cl.tags_code, cl.properties, cl.queue_key FROM mqdb.commit_log cl
               WHERE cl.xid >= (SELECT pg_snapshot_xmin(cur) FROM indexed)
                 AND cl.log_pos > (SELECT straggler_floor FROM indexed) AND cl.log_pos <= (SELECT done_pos FROM indexed)
-                AND cl.msg_id = id ORDER BY cl.xid, cl.log_pos) r
+                AND cl.msg_id = id ORDER BY cl.xid, cl.queue_key, cl.log_pos) r
     ), found AS (
         SELECT t.log_pos, t.deliver_ms, t.properties ->> 'REAL_TOPIC' AS topic, true AS is_timer
         FROM mqdb.timer t WHERE t.msg_id = id
@@ -113,13 +113,13 @@ BEGIN
                        AND NOT (pos <= c.done_pos AND pg_visible_in_snapshot(cl.xid, c.cur))
                        -- Nor a straggler that is taken of a round that has more of them. NULL for other rounds.
                        AND (pos <= c.done_pos AND pg_visible_in_snapshot(cl.xid, c.stragglers_cur)
-                            AND (cl.xid, pos) <= (c.straggler_xid, c.straggler_pos)) IS NOT TRUE)
+                            AND (cl.xid, cl.queue_key, pos) <= (c.straggler_xid, c.straggler_key, c.straggler_pos)) IS NOT TRUE)
                OR EXISTS (SELECT FROM mqdb.consume_queue cq
                           WHERE cq.queue_key = timer_key AND cq.queue_offset >= greatest(step.next_offset, seen_past)
                             AND cq.log_pos = pos)
         INTO waits FROM mqdb.checkpoint c
-        WHERE c.service = CASE WHEN EXISTS (SELECT FROM mqdb.dispatch_lane l WHERE l.scanned_pos IS NULL AND timer_key = ANY (l.queue_keys))
-                               THEN 'lane' ELSE 'dispatch' END
+        WHERE c.service = coalesce(
+            (SELECT l.service FROM mqdb.dispatch_lane l WHERE timer_key = ANY (l.queue_keys)), 'dispatch')
         ORDER BY c.seq DESC LIMIT 1;
     END IF;
     IF NOT waits THEN

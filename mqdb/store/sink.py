@@ -102,12 +102,6 @@ APPEND_WAITING: Final = """
                                   s.delay_level, NULL, s.deliver_ms, NULL) p
     WHERE s.write_id = %(write_id)s ORDER BY s.seq"""
 
-#: topics: the transaction writes to queues of these, and of no others.
-ANNOUNCE: Final = """
-    INSERT INTO mqdb.large_append (queue_keys)
-    SELECT array_agg(q.queue_key) FROM mqdb.queue q JOIN mqdb.topic t USING (topic_id)
-    WHERE t.topic = ANY (%(topics)s) HAVING count(*) > 0"""
-
 #: sink_id, batch_id: the ledger without the batches that are too old to come again. Uses sink_batch_pkey.
 FORGET_BATCHES: Final = f"""
     DELETE FROM mqdb.sink_batch WHERE sink_id = %(sink_id)s AND batch_id <= %(batch_id)s - {BATCHES_KEPT}"""

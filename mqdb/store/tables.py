@@ -155,7 +155,7 @@ commit_log = Table(
     Column("properties", JSONB, nullable=False),
     Column("body", LargeBinary, nullable=False),
     PrimaryKeyConstraint("log_pos"),
-    Index("commit_log_xid", "xid", "log_pos"),
+    Index("commit_log_xid", "xid", "queue_key", "log_pos"),
     postgresql_partition_by="RANGE (log_pos)",
 )
 
@@ -197,22 +197,15 @@ checkpoint = Table(
     Column("stragglers_cur", PgSnapshot),
     Column("stragglers_tail", BigInteger),
     Column("straggler_xid", Xid8),
+    Column("straggler_key", Integer),
     Column("straggler_pos", BigInteger),
     PrimaryKeyConstraint("service", "seq"),
-)
-
-large_append = Table(
-    "large_append",
-    metadata,
-    Column("xid", Xid8, primary_key=True, server_default=text("pg_current_xact_id()")),
-    Column("queue_keys", ARRAY(Integer), nullable=False),
 )
 
 dispatch_lane = Table(
     "dispatch_lane",
     metadata,
-    Column("xid", Xid8, primary_key=True),
-    Column("scanned_pos", BigInteger),
+    Column("service", Text, primary_key=True),
     Column("queue_keys", ARRAY(Integer), nullable=False),
 )
 

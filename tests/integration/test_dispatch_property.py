@@ -78,7 +78,7 @@ MUTATIONS = {
         "batch.cur := pg_current_snapshot()",
     ),
     "empty rounds remembered though a batch found something": (
-        "mqdb.end_batch(text, mqdb.batch, bigint, integer, xid8, bigint)",
+        "mqdb.end_batch(text, mqdb.batch, bigint, integer, xid8, integer, bigint)",
         "messages = 0 AND",
         "",
     ),
@@ -88,9 +88,9 @@ MUTATIONS = {
         "false",
     ),
     "queues of a large transaction forgotten": (
-        "mqdb.scan_lane(mqdb.dispatch_lane, integer)",
-        "queue_keys || coalesce(found, '{}')",
-        "coalesce(found, '{}')",
+        "mqdb.open_lane(xid8, bigint)",
+        "SELECT lane, array_agg(w.queue_key)",
+        "SELECT lane, ARRAY[max(w.queue_key)]",
     ),
     "a lane that ends before it has caught up": (
         "mqdb.lane_batch(mqdb.dispatch_lane, integer)",

@@ -54,7 +54,7 @@ _SENTENCES = ("MQ", "22023")
 
 #: Parts of others, which only these call, with what they have found themselves.
 _INNER = (
-    *("begin_batch", "next_batch", "end_batch", "dispatch_records", "lane_batch", "scan_lane", "open_lane"),
+    *("begin_batch", "next_batch", "end_batch", "dispatch_records", "lane_batch", "open_lane"),
     *("leave_segment", "java_decimal", "java_hexadecimal"),
 )
 

@@ -9,6 +9,7 @@ from psycopg import errors as pg
 from mqdb.embedded import EmbeddedPostgres
 from mqdb.embedded.account import postgres_environment
 from tests.fixtures.log import (
+    LANES,
     Connection,
     append,
     checkpoint,
@@ -327,13 +328,12 @@ def test_a_lane_that_was_open_is_adopted_with_the_rest(
     writer = database.connect()
     writer.execute("BEGIN")
     append(writer, large, 40)
-    writer.execute("INSERT INTO mqdb.large_append (queue_keys) VALUES (%s)", [[large]])
     append(source, small)
     dispatch_all(source)
     writer.execute("COMMIT")
     append(source, large, 3)
     append(source, small, 3)
-    while not scalar(source, "SELECT count(*) FROM mqdb.checkpoint WHERE service = 'lane'"):
+    while not scalar(source, LANES):
         dispatch(source, 5)
     dispatch(source, 5)
     assert 0 < len(positions(source, large)) < 40
@@ -346,7 +346,7 @@ def test_a_lane_that_was_open_is_adopted_with_the_rest(
     assert positions(copied, large) == scalar(copied, stored, [large])
     assert scalar(copied, "SELECT count(*) FROM mqdb.dispatch_lane") == 0
     # Its xid may be that of another transaction one day, whose queues are others.
-    assert scalar(copied, "SELECT count(*) FROM mqdb.large_append") == 0
+    assert scalar(copied, LANES) == 0
     sent = append(copied, large)
     dispatch_all(copied)
     assert positions(copied, large)[-1:] == sent
