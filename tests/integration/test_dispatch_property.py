@@ -97,10 +97,10 @@ MUTATIONS = {
         "done.walked_to = main.tail_pos AND",
         "",
     ),
-    "records of the lane taken by dispatch as well": (
+    "records of dispatch taken by a lane as well": (
         DISPATCH_RECORDS,
-        "(b.queue_key = ANY (lane_keys)) = in_lane",
-        "(NOT in_lane OR b.queue_key = ANY (lane_keys))",
+        "(cl.queue_key = ANY (lane_keys)) = in_lane",
+        "(in_lane OR cl.queue_key <> ALL (lane_keys))",
     ),
     "sealed before it is complete": ("mqdb.seal_segment(integer)", "RAISE lock_not_available", "NULL"),
 }
@@ -109,7 +109,7 @@ MUTATIONS = {
 #: Where to begin with a mutation that few seeds find.
 FIRST_SEEDS = {
     "snapshot of a full batch of stragglers not frozen": 700,
-    "records of the lane taken by dispatch as well": 200,
+    "records of dispatch taken by a lane as well": 107,
 }
 
 
