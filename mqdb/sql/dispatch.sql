@@ -62,8 +62,8 @@ BEGIN
         -- The end of a round says nothing about what has become visible since the round began.
         outcome := CASE WHEN messages = 0 AND batch.is_first AND NOT more THEN 'IDLE' ELSE 'DISPATCHED' END;
     END IF;
-    -- Smaller ones while there are others, which wait for them.
-    share := greatest(max_rows / CASE WHEN messages = 0 THEN 1 ELSE 4 END / greatest(cardinality(lanes), 1), 1);
+    -- Small ones: all others wait for them.
+    share := greatest(max_rows / 4 / greatest(cardinality(lanes), 1), 1);
     FOREACH lane IN ARRAY lanes LOOP
         SELECT * INTO done FROM mqdb.lane_batch(lane, share);
         messages := messages + done.messages;
