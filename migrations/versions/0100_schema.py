@@ -212,21 +212,22 @@ COMMENT ON TABLE mqdb.dispatch_lane IS 'Queues that a large transaction has writ
 COMMENT ON COLUMN mqdb.dispatch_lane.service IS 'Under which name the lane has its checkpoints: lane and the xid of the transaction';
 COMMENT ON COLUMN mqdb.dispatch_lane.queue_keys IS 'No queue is in two lanes';
 
+CREATE TYPE mqdb.straggler_range AS (
+    after_xid xid8,
+    after_key integer,
+    after_pos bigint,
+    to_xid xid8
+);
+COMMENT ON TYPE mqdb.straggler_range IS 'Records behind one place in the order of commit_log_xid, up to the last one of a transaction';
+
 CREATE TYPE mqdb.batch AS (
     outcome text,
     seq bigint,
     prev pg_snapshot,
     cur pg_snapshot,
     is_first boolean,
-    takes_stragglers boolean,
     is_stale boolean,
-    late xid8[],
-    late_xid xid8,
-    late_key integer,
-    late_pos bigint,
-    after_xid xid8,
-    after_key integer,
-    after_pos bigint,
+    stragglers mqdb.straggler_range[],
     scan_floor bigint,
     floor_pos bigint,
     done_pos bigint,

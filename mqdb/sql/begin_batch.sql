@@ -51,7 +51,7 @@ BEGIN
         RETURN batch;
     END IF;
     batch.is_stale := last.written_at < mqdb.now() - interval '1 second'
-        AND (batch.tail_pos > last.tail_pos OR batch.late <> '{}'
+        AND (batch.tail_pos > last.tail_pos OR cardinality(batch.stragglers) > 1
              OR EXISTS (SELECT FROM pg_snapshot_xip(batch.cur) AS x WHERE x >= pg_snapshot_xmax(batch.prev)));
 
     SELECT s.segment, least(batch.tail_pos, s.end_pos - 1), s.lowest_log_pos

@@ -20,7 +20,7 @@ DECLARE
     batch mqdb.batch;
     lanes mqdb.dispatch_lane[];
     lane mqdb.dispatch_lane;
-    laned integer[];  -- the queues of all lanes
+    laned integer[] := '{}';  -- the queues of all lanes
     share integer;  -- of max_rows, for each lane
     done record;
     arrivals text;
@@ -42,7 +42,9 @@ BEGIN
     END IF;
 
     lanes := ARRAY(SELECT l FROM mqdb.dispatch_lane l ORDER BY l.service);
-    laned := ARRAY(SELECT k FROM unnest(lanes) AS l, unnest(l.queue_keys) AS k);
+    FOREACH lane IN ARRAY lanes LOOP
+        laned := laned || lane.queue_keys;
+    END LOOP;
     IF outcome = 'BATCH' THEN
         IF batch.segment > batch.last_segment THEN
             PERFORM mqdb.leave_segment(batch.last_segment);

@@ -1,12 +1,12 @@
 -- Gives the records of a batch the next offsets of their queues, in order of position: the only place that orders. Takes
 -- at most max_rows, of the queues among `lane_keys` if in_lane, else of all others. It looks at 20 times as many
 -- stragglers at most; if all of these are of other queues, the next batch goes on behind them.
--- Each of the three branches is bound to one index whatever the statistics say: by the order it asks for, as sorts are
+-- Each of the two branches is bound to one index whatever the statistics say: by the order it asks for, as sorts are
 -- off. Costs alone do not decide: to the planner all bounds are parameters, and in a small partition all indexes look
 -- alike, until it has grown under the same plan.
 -- (xid, queue_key, log_pos) holds all conditions of the stragglers, so the records of a backlog that the walk will take
 -- are passed over inside the index (filtered on the heap, 800,000 of them took 2.8 s). An ORDER BY is a fence,
--- too: without it the planner may read the log first and look for its xids in `late` then.
+-- too: without it the planner may read the log first and look for its xids in the ranges then.
 --
 -- walked_to: NULL if there may be more stragglers. only_xid: the transaction of a full batch, if it had but one.
 CREATE FUNCTION mqdb.dispatch_records(
@@ -28,28 +28,16 @@ DECLARE
     lowest bigint;
     first_xid xid8;
 BEGIN
-    WITH straggler AS MATERIALIZED (  -- in the order of the branches
+    WITH straggler AS MATERIALIZED (  -- in the order of that index
         SELECT s.xid, s.log_pos, s.queue_key, s.tags_code, s.is_wanted, s.place = most_looked_at AS is_last FROM (
-            SELECT b.xid, b.log_pos, b.queue_key, b.tags_code, (b.queue_key = ANY (lane_keys)) = in_lane AS is_wanted,
+            SELECT cl.xid, cl.log_pos, cl.queue_key, cl.tags_code, (cl.queue_key = ANY (lane_keys)) = in_lane AS is_wanted,
                    row_number() OVER () AS place
-            FROM (
-                SELECT cl.xid, cl.log_pos, cl.queue_key, cl.tags_code
-                FROM unnest(batch.late) AS late(xid) CROSS JOIN LATERAL (
-                    SELECT c.xid, c.log_pos, c.queue_key, c.tags_code FROM mqdb.commit_log c
-                    WHERE (c.xid, c.queue_key, c.log_pos)
-                          > (late.xid, CASE WHEN late.xid = batch.late_xid THEN batch.late_key ELSE 0 END, batch.late_pos)
-                      AND c.xid <= late.xid AND c.log_pos > batch.scan_floor AND c.log_pos <= batch.done_pos
-                    ORDER BY c.xid, c.queue_key, c.log_pos) cl
-                UNION ALL
-                (SELECT cl.xid, cl.log_pos, cl.queue_key, cl.tags_code
-                 FROM mqdb.commit_log cl
-                 WHERE batch.takes_stragglers
-                   AND (cl.xid, cl.queue_key, cl.log_pos) > (batch.after_xid, batch.after_key, batch.after_pos)
-                   AND cl.xid < pg_snapshot_xmax(batch.cur)
-                   AND cl.log_pos > batch.scan_floor AND cl.log_pos <= batch.done_pos
-                   AND pg_visible_in_snapshot(cl.xid, batch.cur)
-                 ORDER BY cl.xid, cl.queue_key, cl.log_pos)
-            ) b
+            FROM unnest(batch.stragglers) AS late CROSS JOIN LATERAL (
+                SELECT c.xid, c.log_pos, c.queue_key, c.tags_code FROM mqdb.commit_log c
+                WHERE (c.xid, c.queue_key, c.log_pos) > (late.after_xid, late.after_key, late.after_pos)
+                  AND c.xid <= late.to_xid AND pg_visible_in_snapshot(c.xid, batch.cur)
+                  AND c.log_pos > batch.scan_floor AND c.log_pos <= batch.done_pos
+                ORDER BY c.xid, c.queue_key, c.log_pos) cl
         ) s WHERE s.place <= most_looked_at AND (s.is_wanted OR s.place = most_looked_at) LIMIT max_rows
     ), last AS MATERIALIZED (
         SELECT s.xid, s.queue_key, s.log_pos FROM straggler s ORDER BY s.xid DESC, s.queue_key DESC, s.log_pos DESC LIMIT 1

@@ -30,25 +30,15 @@ BEGIN
     END IF;
 
     batch.until_pos := least(batch.until_pos, batch.done_pos + 20 * max_rows::bigint);  -- as in dispatch
-    WITH straggler AS MATERIALIZED (  -- in the order of the branches
-        SELECT s.xid, s.log_pos, s.queue_key, s.msg_id, s.keys FROM (
-            SELECT cl.xid, cl.log_pos, cl.queue_key, cl.msg_id, cl.keys
-            FROM unnest(batch.late) AS late(xid) CROSS JOIN LATERAL (
-                SELECT c.xid, c.log_pos, c.queue_key, c.msg_id, c.keys FROM mqdb.commit_log c
-                WHERE (c.xid, c.queue_key, c.log_pos)
-                      > (late.xid, CASE WHEN late.xid = batch.late_xid THEN batch.late_key ELSE 0 END, batch.late_pos)
-                  AND c.xid <= late.xid AND c.log_pos > batch.scan_floor AND c.log_pos <= batch.done_pos
-                ORDER BY c.xid, c.queue_key, c.log_pos) cl
-            UNION ALL
-            (SELECT cl.xid, cl.log_pos, cl.queue_key, cl.msg_id, cl.keys
-             FROM mqdb.commit_log cl
-             WHERE batch.takes_stragglers
-               AND (cl.xid, cl.queue_key, cl.log_pos) > (batch.after_xid, batch.after_key, batch.after_pos)
-               AND cl.xid < pg_snapshot_xmax(batch.cur)
-               AND cl.log_pos > batch.scan_floor AND cl.log_pos <= batch.done_pos
-               AND pg_visible_in_snapshot(cl.xid, batch.cur)
-             ORDER BY cl.xid, cl.queue_key, cl.log_pos)
-        ) s LIMIT max_rows
+    WITH straggler AS MATERIALIZED (  -- in the order of the index
+        SELECT cl.xid, cl.log_pos, cl.queue_key, cl.msg_id, cl.keys
+        FROM unnest(batch.stragglers) AS late CROSS JOIN LATERAL (
+            SELECT c.xid, c.log_pos, c.queue_key, c.msg_id, c.keys FROM mqdb.commit_log c
+            WHERE (c.xid, c.queue_key, c.log_pos) > (late.after_xid, late.after_key, late.after_pos)
+              AND c.xid <= late.to_xid AND pg_visible_in_snapshot(c.xid, batch.cur)
+              AND c.log_pos > batch.scan_floor AND c.log_pos <= batch.done_pos
+            ORDER BY c.xid, c.queue_key, c.log_pos) cl
+        LIMIT max_rows
     ), last AS MATERIALIZED (
         SELECT s.xid, s.queue_key, s.log_pos FROM straggler s ORDER BY s.xid DESC, s.queue_key DESC, s.log_pos DESC LIMIT 1
     ), visible AS MATERIALIZED (

@@ -24,7 +24,7 @@ BEGIN
     -- Not ahead of dispatch, whose segment would be too old for the entries. Most of what it passes over may be of other
     -- queues.
     batch.until_pos := least(batch.tail_pos, main.done_pos, batch.done_pos + 20 * max_rows::bigint);
-    IF NOT batch.takes_stragglers AND batch.until_pos = batch.done_pos THEN
+    IF batch.stragglers = '{}' AND batch.until_pos = batch.done_pos THEN
         RETURN;
     END IF;
     SELECT * INTO done FROM mqdb.dispatch_records(batch, lane.queue_keys, true, max_rows);

@@ -11,13 +11,13 @@ BEGIN
     batch.floor_pos := last.floor_pos;
     batch.done_pos := last.done_pos;
     batch.last_segment := last.segment;
-    batch.takes_stragglers := last.done_pos = last.tail_pos;
-    batch.is_first := batch.takes_stragglers AND last.stragglers_cur IS NULL;
+    batch.is_first := last.done_pos = last.tail_pos AND last.stragglers_cur IS NULL;
     -- Nothing is written into a sealed segment any more.
     batch.scan_floor := greatest(
         last.floor_pos,
         (SELECT min(s.start_pos) - 1 FROM mqdb.segment s WHERE s.state IN ('open', 'closed')));
-    IF NOT batch.takes_stragglers THEN
+    batch.stragglers := '{}';
+    IF last.done_pos < last.tail_pos THEN
         batch.prev := last.prev;
         batch.cur := last.cur;
         batch.tail_pos := last.tail_pos;
@@ -25,30 +25,20 @@ BEGIN
     END IF;
 
     batch.prev := last.cur;
-    IF batch.is_first THEN
-        batch.cur := new_cur;
-        batch.tail_pos := new_tail;
-    ELSE
-        batch.cur := last.stragglers_cur;
-        batch.tail_pos := last.stragglers_tail;
-        batch.late_xid := last.straggler_xid;
-        batch.late_key := last.straggler_key;
-        batch.late_pos := last.straggler_pos;
-    END IF;
-    -- Not those that were rolled back: their records are dead, and no LIMIT counts the dead.
-    batch.late := ARRAY(SELECT x FROM pg_snapshot_xip(batch.prev) AS x
-                        WHERE pg_visible_in_snapshot(x, batch.cur) AND x >= coalesce(batch.late_xid, '0')
-                          AND pg_xact_status(x) IS DISTINCT FROM 'aborted'
-                        ORDER BY x);
-    IF batch.late_xid >= pg_snapshot_xmax(batch.prev) THEN
-        batch.after_xid := batch.late_xid;
-        batch.after_key := batch.late_key;
-        batch.after_pos := batch.late_pos;
-    ELSE
-        batch.after_xid := pg_snapshot_xmax(batch.prev);
-        batch.after_key := 0;
-        batch.after_pos := 0;
-    END IF;
+    batch.cur := coalesce(last.stragglers_cur, new_cur);
+    batch.tail_pos := coalesce(last.stragglers_tail, new_tail);
+    -- Each that was in progress, and all that are younger. Not those that were rolled back: their records are dead, and
+    -- no LIMIT counts the dead.
+    batch.stragglers := ARRAY(
+        SELECT ROW (greatest(late.xid, last.straggler_xid),
+                    CASE WHEN last.straggler_xid >= late.xid THEN last.straggler_key ELSE 0 END,
+                    CASE WHEN last.straggler_xid >= late.xid THEN last.straggler_pos ELSE 0 END,
+                    late.to_xid)::mqdb.straggler_range
+        FROM (SELECT x AS xid, x AS to_xid FROM pg_snapshot_xip(batch.prev) AS x
+              WHERE pg_visible_in_snapshot(x, batch.cur) AND pg_xact_status(x) IS DISTINCT FROM 'aborted'
+              UNION ALL
+              SELECT pg_snapshot_xmax(batch.prev), pg_snapshot_xmax(batch.cur)) late
+        WHERE late.to_xid >= coalesce(last.straggler_xid, '0') ORDER BY late.xid);
     RETURN batch;
 END
 $$;

@@ -51,26 +51,26 @@ NEXT_BATCH = "mqdb.next_batch(mqdb.checkpoint, pg_snapshot, bigint)"
 
 #: function, text in it, replacement: each takes away one thing that dispatch cannot do without.
 MUTATIONS = {
-    "late committers forgotten": (DISPATCH_RECORDS, "unnest(batch.late)", "unnest('{}'::xid8[])"),
+    "late committers forgotten": (NEXT_BATCH, "pg_snapshot_xip(batch.prev) AS x", "pg_snapshot_xip('1:1:') AS x"),
     "positions older than the transaction forgotten": (
-        DISPATCH_RECORDS,
-        "WHERE batch.takes_stragglers",
-        "WHERE false",
+        NEXT_BATCH,
+        "pg_snapshot_xmax(batch.prev), pg_snapshot_xmax(batch.cur)",
+        "pg_snapshot_xmax(batch.prev), pg_snapshot_xmax(batch.prev)",
     ),
     "stragglers taken again by the next batch": (
         NEXT_BATCH,
-        "batch.late_pos := last.straggler_pos;",
-        "batch.late_pos := last.straggler_pos - (last.messages > 1)::integer;",
+        "THEN last.straggler_pos ELSE",
+        "THEN last.straggler_pos - (last.messages > 1)::integer ELSE",
     ),
     "a transaction's other stragglers forgotten after a full batch": (
         NEXT_BATCH,
-        "batch.late_pos := last.straggler_pos;",
-        "batch.late_pos := 9000000000000000000;",
+        "THEN last.straggler_pos ELSE",
+        "THEN 9000000000000000000 ELSE",
     ),
     "snapshot of a full batch of stragglers not frozen": (
         NEXT_BATCH,
-        "batch.cur := last.stragglers_cur;",
-        "batch.cur := pg_current_snapshot();",
+        "coalesce(last.stragglers_cur, new_cur)",
+        "CASE WHEN batch.is_first THEN new_cur ELSE pg_current_snapshot() END",
     ),
     "snapshot not frozen for the round": (
         NEXT_BATCH,

@@ -111,7 +111,13 @@ def literal(value: object) -> str:
     if value is None:
         return "NULL"
     if isinstance(value, list):
-        return "'{" + ",".join(map(str, value)) + "}'"
+        return (
+            "'{"
+            + ",".join(
+                f'"({",".join(map(str, each.values()))})"' if isinstance(each, dict) else str(each) for each in value
+            )
+            + "}'"
+        )
     return f"'{value}'"
 
 
