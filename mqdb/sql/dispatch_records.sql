@@ -26,10 +26,9 @@ DECLARE
     most_looked_at bigint := 20 * max_rows::bigint;  -- and no more, though all of them are of other queues
     has_more boolean;  -- stragglers, perhaps
     lowest bigint;
-    first_xid xid8;
 BEGIN
-    WITH straggler AS MATERIALIZED (  -- in the order of that index
-        SELECT s.xid, s.log_pos, s.queue_key, s.tags_code, s.is_wanted, s.place = most_looked_at AS is_last FROM (
+    WITH straggler AS MATERIALIZED (  -- in the order of that index; the last one looked at is there also if it is not wanted
+        SELECT s.xid, s.log_pos, s.queue_key, s.tags_code, s.is_wanted, s.place FROM (
             SELECT cl.xid, cl.log_pos, cl.queue_key, cl.tags_code, (cl.queue_key = ANY (lane_keys)) = in_lane AS is_wanted,
                    row_number() OVER () AS place
             FROM unnest(batch.stragglers) AS late CROSS JOIN LATERAL (
@@ -39,16 +38,15 @@ BEGIN
                   AND c.log_pos > batch.scan_floor AND c.log_pos <= batch.done_pos
                 ORDER BY c.xid, c.queue_key, c.log_pos) cl
         ) s WHERE s.place <= most_looked_at AND (s.is_wanted OR s.place = most_looked_at) LIMIT max_rows
-    ), last AS MATERIALIZED (
-        SELECT s.xid, s.queue_key, s.log_pos FROM straggler s ORDER BY s.xid DESC, s.queue_key DESC, s.log_pos DESC LIMIT 1
     ), visible AS MATERIALIZED (
-        SELECT s.xid, s.log_pos, s.queue_key, s.tags_code, false AS walked FROM straggler s WHERE s.is_wanted
+        SELECT s.log_pos, s.queue_key, s.tags_code, false AS is_walked FROM straggler s WHERE s.is_wanted
         UNION ALL
-        (SELECT cl.xid, cl.log_pos, cl.queue_key, cl.tags_code, true
+        (SELECT cl.log_pos, cl.queue_key, cl.tags_code, true
          FROM mqdb.commit_log cl
          WHERE cl.log_pos > batch.done_pos AND cl.log_pos <= batch.until_pos
            AND pg_visible_in_snapshot(cl.xid, batch.cur) AND (cl.queue_key = ANY (lane_keys)) = in_lane
-         ORDER BY cl.log_pos LIMIT (SELECT CASE WHEN bool_or(s.is_last) THEN 0 ELSE max_rows - count(*) END FROM straggler s))
+         ORDER BY cl.log_pos
+         LIMIT (SELECT CASE WHEN max(s.place) = most_looked_at THEN 0 ELSE max_rows - count(*) END FROM straggler s))
     ), queue_end AS MATERIALIZED (  -- once per distinct queue; records of a deleted topic fall out here
         SELECT q.queue_key, coalesce(
             (SELECT cq.queue_offset + 1 FROM mqdb.consume_queue cq
@@ -61,19 +59,21 @@ BEGIN
                v.log_pos, v.tags_code, v.queue_key, batch.segment
         FROM visible v JOIN queue_end e USING (queue_key)
     )
-    SELECT count(*), max(v.log_pos) FILTER (WHERE v.walked), min(v.log_pos),
-           (SELECT string_agg(e.queue_key::text, ',') FROM queue_end e),
-           (SELECT l.xid FROM last l), (SELECT l.queue_key FROM last l), (SELECT l.log_pos FROM last l),
-           (SELECT count(*) = max_rows OR bool_or(s.is_last) FROM straggler s), min(v.xid), max(v.xid)
-    INTO messages, walked_to, lowest, arrivals, last_xid, last_key, last_pos, has_more, first_xid, only_xid
-    FROM visible v;
+    SELECT v.messages, v.walked_to, v.lowest, (SELECT string_agg(e.queue_key::text, ',') FROM queue_end e),
+           s.has_more, s.last_xid, s.last_place[2], s.last_place[3], CASE WHEN s.first_xid = s.last_xid THEN s.last_xid END
+    INTO messages, walked_to, lowest, arrivals, has_more, last_xid, last_key, last_pos, only_xid
+    FROM (SELECT count(*) AS messages, max(v.log_pos) FILTER (WHERE v.is_walked) AS walked_to, min(v.log_pos) AS lowest
+          FROM visible v) v,
+         (SELECT count(*) = max_rows OR max(s.place) = most_looked_at AS has_more, min(s.xid) AS first_xid,
+                 max(s.xid) AS last_xid, max(ARRAY[s.place, s.queue_key, s.log_pos]) AS last_place
+          FROM straggler s) s;
 
     IF has_more THEN
         walked_to := NULL;
     ELSIF messages < max_rows THEN
         walked_to := batch.until_pos;
     END IF;
-    IF messages < max_rows OR max_rows = 1 OR first_xid <> only_xid THEN
+    IF messages < max_rows OR max_rows = 1 THEN
         only_xid := NULL;
     END IF;
     IF lowest < batch.lowest_log_pos THEN
