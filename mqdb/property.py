@@ -101,8 +101,14 @@ class FailureProperty(StrEnum):
     ORIGIN_QUEUE_OFFSET = "MQDB_ORIGIN_QUEUE_OFFSET"
 
 
+#: The code of the tag of a message that waits, while its time of delivery stands in tags_code. The delivered copy has
+#: it there again, and this no more.
+TAGS_CODE: Final = "MQDB_TAGS_CODE"
+
 #: Only the broker sets these: what it did not set itself, it would overwrite at a retry and remove at a redrive.
-RESERVED_PROPERTIES: Final = frozenset(name.value for kind in (Property, FailureProperty) for name in kind)
+RESERVED_PROPERTIES: Final = frozenset(
+    {TAGS_CODE, *(name.value for kind in (Property, FailureProperty) for name in kind)}
+)
 
 
 _NO_PROPERTIES: Final[Mapping[str, str]] = {}

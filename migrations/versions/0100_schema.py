@@ -146,7 +146,7 @@ CREATE TABLE mqdb.commit_log (
 CREATE INDEX commit_log_xid ON mqdb.commit_log (xid, queue_key, log_pos);
 COMMENT ON TABLE mqdb.commit_log IS 'All messages, in order of arrival; never updated, dropped by segment. RocketMQ: CommitLog';
 COMMENT ON COLUMN mqdb.commit_log.xid IS 'Transaction that wrote the record: how dispatch finds what has become visible';
-COMMENT ON COLUMN mqdb.commit_log.tags_code IS 'Java String.hashCode of the tag, sign-extended; 0 without a tag';
+COMMENT ON COLUMN mqdb.commit_log.tags_code IS 'Java String.hashCode of the tag, sign-extended; 0 without a tag; for what waits its time of delivery';
 COMMENT ON COLUMN mqdb.commit_log.msg_id IS 'Unique id given by the producer (UNIQ_KEY); the same over all copies of a message';
 COMMENT ON COLUMN mqdb.commit_log.sys_flag IS 'Bit 0: the body is compressed; bits 8 to 10: how, 0 and 3 ZLIB, 1 LZ4, 2 ZSTD. RocketMQ: MessageSysFlag';
 COMMENT ON COLUMN mqdb.commit_log.keys IS 'Keys separated by blanks';
@@ -691,6 +691,7 @@ $$
 FUNCTIONS = (
     "java_hash",
     "tag_code",
+    "copied_code",
     "body_text",
     "unique_id_text",
     "compression",

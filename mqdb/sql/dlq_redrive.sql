@@ -91,7 +91,7 @@ BEGIN
     ), copies AS (
         INSERT INTO mqdb.commit_log (log_pos, queue_key, born_time, tags_code, msg_id, sys_flag, flag, born_host,
                                      tags, keys, properties, body)
-        SELECT p.new_log_pos, p.queue_key, cl.born_time, mqdb.tag_code(cl.tags), cl.msg_id,
+        SELECT p.new_log_pos, p.queue_key, cl.born_time, mqdb.copied_code(cl.tags_code, cl.tags, cl.properties), cl.msg_id,
                -- An edited body is plain, whatever the sender did.
                CASE WHEN dlq_redrive.body IS NULL THEN cl.sys_flag ELSE cl.sys_flag & ~(1 | (7 << 8)) END,
                cl.flag, cl.born_host, cl.tags, cl.keys, cl.properties - left_behind, coalesce(dlq_redrive.body, cl.body)

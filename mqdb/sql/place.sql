@@ -1,5 +1,6 @@
 -- Where a record is stored that has to wait before it goes to its queue: in a system topic, with the queue that it is
--- for among its properties. tags_code is its time of delivery then, in ms since 1970, rounded up: nothing comes early.
+-- for among its properties. But for a half message, tags_code is its time of delivery then, in ms since 1970, rounded
+-- up, for nothing comes early; and the code of its tag is among its properties, too, so that its copy has it.
 -- Without a queue of that key placed_key is NULL. A time too far is refused (MQ013). RocketMQ: HookUtils, TransactionalMessageBridge.parseHalfMessageInner.
 CREATE FUNCTION mqdb.place(
     queue_key integer, tags_code bigint, properties jsonb, stored_at timestamptz,
@@ -45,7 +46,7 @@ BEGIN
         system_queue := level - 1;
         placed_code := due_ms;
         placed_properties := properties - '{TIMER_DELAY_SEC,TIMER_DELAY_MS,TIMER_DELIVER_MS}'::text[]
-            || jsonb_build_object('DELAY', level::text);
+            || jsonb_build_object('DELAY', level::text, 'MQDB_TAGS_CODE', tags_code::text);
     ELSIF due_ms > stored_ms THEN
         max_ms := (SELECT b.timer_max_delay_ms FROM mqdb.broker b);
         IF due_ms > ceil(stored_ms) + max_ms THEN
@@ -54,6 +55,7 @@ BEGIN
         END IF;
         system_topic := 'rmq_sys_wheel_timer';
         placed_code := due_ms;
+        placed_properties := properties || jsonb_build_object('MQDB_TAGS_CODE', tags_code::text);
     ELSE
         RETURN;
     END IF;

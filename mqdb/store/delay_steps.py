@@ -36,7 +36,7 @@ from mqdb.store import locks
 from mqdb.store.commit_log import KEPT, cl, copied_bytes, fits, record_of
 from mqdb.store.consume_queue import ZERO
 from mqdb.store.engine import Timed, driver, run_timed, text_of
-from mqdb.store.real_queue import aim_of, is_readable, target_of
+from mqdb.store.real_queue import aim_of, delivered, is_readable, target_of
 from mqdb.store.tables import commit_log, consume_queue, delay_offset, subscription_group
 from mqdb.topic import RETRY_PREFIX
 
@@ -163,10 +163,10 @@ def take_text() -> str:
     }
     taken = insert(delay_offset).from_select(list(columns), select(*columns.values())).cte("taken")
     entry = _entries()
-    record = record_of(entry, *(cl.c[name] for name in _KEPT), *aim_of(cl))
+    record = record_of(entry, *(cl.c[name] for name in _KEPT), cl.c.tags_code, *aim_of(cl))
     target = target_of(record)
     values: dict[str, ColumnElement[Any]] = {name: record.c[name] for name in _KEPT}
-    values |= {"queue_key": target.c.queue_key, "tags_code": func.mqdb.tag_code(record.c.tags)}
+    values |= {"queue_key": target.c.queue_key, **delivered(record, record.c.tags_code)}
     sources = entry.join(record, true()).join(target, true())
     rows = select(*values.values()).select_from(sources).where(_is_reached(entry, record, target))
     rows = rows.order_by(entry.c.ordinal, entry.c.queue_offset)

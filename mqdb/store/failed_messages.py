@@ -16,6 +16,7 @@ from sqlalchemy import (
     SmallInteger,
     Text,
     bindparam,
+    case,
     cast,
     func,
     insert,
@@ -26,7 +27,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB, aggregate_order_by
 from sqlalchemy.types import TypeEngine
 
-from mqdb.property import Property
+from mqdb.property import TAGS_CODE, Property
 from mqdb.store.commit_log import KEPT, cl, record_of
 from mqdb.store.consume_queue import ZERO
 from mqdb.store.delay_levels import delivery_time
@@ -77,6 +78,7 @@ _COPY_TYPES: dict[str, TypeEngine[Any]] = {
 # Constants of the text, not parameters.
 _SCHEDULE_TOPIC = literal_column(f"'{SCHEDULE_TOPIC}'", Text)
 _DELAY = literal_column(f"'{Property.DELAY}'::text", Text)
+_TAGS_CODE = literal_column(f"'{TAGS_CODE}'::text", Text)
 
 
 def _id_of(name: ColumnElement[str]) -> ScalarSelect[int]:
@@ -125,21 +127,23 @@ def copy_text() -> str:
     """In the order given. Uses commit_log_pkey."""
     arrays = (cast(bindparam(name), ARRAY(type_)) for name, type_ in _COPY_TYPES.items())
     given = func.unnest(*arrays).table_valued(*_COPY_TYPES, with_ordinality="ordinal").render_derived("given")
-    record = record_of(given, *(cl.c[name] for name in KEPT), cl.c.properties)
+    record = record_of(given, *(cl.c[name] for name in KEPT), cl.c.tags_code, cl.c.properties)
     now = select(func.mqdb.now().label("now")).offset(ZERO).subquery("clock")
     # NULL where the queue is gone, which the table refuses.
     target = select(queue.c.queue_key).where(queue.c.queue_key == given.c.queue_key).scalar_subquery()
+    code = func.mqdb.copied_code(record.c.tags_code, record.c.tags, record.c.properties)
     properties = (
         cast(given.c.properties_once, JSONB)
         .concat(record.c.properties.op("-")(_DELAY))
         .concat(cast(given.c.properties, JSONB))
     )
+    said = func.jsonb_build_object(_TAGS_CODE, cast(code, Text))
     values: dict[str, Any] = {name: record.c[name] for name in KEPT} | {
         "queue_key": target,
         "store_time": now.c.now,
-        "tags_code": func.coalesce(delivery_time(now.c.now, delay_level.c.delay), func.mqdb.tag_code(record.c.tags)),
+        "tags_code": func.coalesce(delivery_time(now.c.now, delay_level.c.delay), code),
         "reconsume_times": given.c.reconsume_times,
-        "properties": properties,
+        "properties": case((given.c.level.is_not(None), properties.concat(said)), else_=properties),
     }
     sources = given.join(record, true()).join(now, true())
     sources = sources.outerjoin(delay_level, delay_level.c.level == given.c.level)

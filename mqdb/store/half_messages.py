@@ -186,6 +186,7 @@ def end_text(event: HalfEvent) -> str:
         cl.c.queue_key,
         cl.c.store_time,
         *(cl.c[name] for name in KEPT),
+        cl.c.tags_code,
         cl.c.properties,
         _property(Property.PGROUP).label("producer_group"),
         _property(Property.REAL_TOPIC).label("topic"),
@@ -240,7 +241,7 @@ def _copy(event: HalfEvent, half: CTE, ended: CTE) -> CTE:
     values: dict[str, Any] = {name: half.c[name] for name in KEPT} | {
         "log_pos": ended.c.copy_pos,
         "properties": case((ended.c.check_times > ZERO, half.c.properties.concat(asked)), else_=half.c.properties),
-        "tags_code": func.mqdb.tag_code(half.c.tags),
+        "tags_code": func.mqdb.copied_code(half.c.tags_code, half.c.tags, half.c.properties),
         "queue_key": (
             _queue_of(case((half.c.topic.not_in(BROKERS_OWN), half.c.topic)), half.c.queue_id)
             if is_commit

@@ -10,7 +10,7 @@ from sqlalchemy import BigInteger, ColumnElement, Text, and_, cast, func, litera
 from sqlalchemy.sql import FromClause
 from sqlalchemy.sql.selectable import LateralFromClause
 
-from mqdb.property import Property
+from mqdb.property import TAGS_CODE, Property
 from mqdb.store.consume_queue import ONE
 from mqdb.store.tables import queue, topic
 from mqdb.topic import NOT_ALLOWED_SEND
@@ -49,6 +49,15 @@ def target_of(record: FromClause) -> LateralFromClause:
         .limit(ONE)
         .lateral("target")
     )
+
+
+def delivered(record: FromClause, deliver_ms: ColumnElement[int]) -> dict[str, ColumnElement[Any]]:
+    """What the copy in the real queue has in place of the columns of a record that has waited until `deliver_ms`."""
+    properties: ColumnElement[Any] = record.c.properties
+    return {
+        "tags_code": func.mqdb.copied_code(deliver_ms, record.c.tags, properties),
+        "properties": properties.op("-")(_constant(TAGS_CODE)),
+    }
 
 
 def _constant(value: str) -> ColumnElement[str]:

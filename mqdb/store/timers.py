@@ -37,7 +37,7 @@ from sqlalchemy.sql import FromClause
 from mqdb.store.commit_log import KEPT, cl, copied_bytes, fits, record_of
 from mqdb.store.consume_queue import ONE, ZERO
 from mqdb.store.engine import Timed, driver, run_timed, text_of
-from mqdb.store.real_queue import aim_of, is_readable, target_of
+from mqdb.store.real_queue import aim_of, delivered, is_readable, target_of
 from mqdb.store.tables import commit_log, consume_queue, timer, timer_recall
 from mqdb.store.timer_looks import (
     BEHIND_SLOT,
@@ -118,7 +118,7 @@ def _copy(record: FromClause, *order: ColumnElement[Any], sources: FromClause | 
     """Records into the queues that they are for, but those that were recalled."""
     target = target_of(record)
     values: dict[str, ColumnElement[Any]] = {name: record.c[name] for name in _COPIED}
-    values |= {"queue_key": target.c.queue_key, "tags_code": func.mqdb.tag_code(record.c.tags)}
+    values |= {"queue_key": target.c.queue_key, **delivered(record, record.c.deliver_ms)}
     rows = (
         select(*values.values())
         .select_from((record if sources is None else sources).join(target, true()))
@@ -132,7 +132,8 @@ def _copy(record: FromClause, *order: ColumnElement[Any], sources: FromClause | 
 def deliver_entries_text() -> str:
     """Entries that are due need not go to the table first."""
     entry = _entries(literal_column("entries.deliver_ms", BigInteger) <= parameter("now_ms"))
-    record = record_of(entry, cl.c.log_pos, *(cl.c[name] for name in _COPIED), *aim_of(cl))
+    deliver_ms = cl.c.tags_code.label("deliver_ms")
+    record = record_of(entry, cl.c.log_pos, deliver_ms, *(cl.c[name] for name in _COPIED), *aim_of(cl))
     copied = _copy(record, entry.c.deliver_ms, entry.c.queue_offset, sources=entry.join(record, true()))
     return text_of(copied)
 

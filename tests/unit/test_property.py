@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from mqdb import property as property_module
 from mqdb.errors import PropertiesTooLarge, PropertyInvalid, PropertyReserved, ResponseCode
-from mqdb.property import MAX_PROPERTIES_BYTES, RESERVED_PROPERTIES, FailureProperty, Property, check_properties
+from mqdb.property import (
+    MAX_PROPERTIES_BYTES,
+    RESERVED_PROPERTIES,
+    TAGS_CODE,
+    FailureProperty,
+    Property,
+    check_properties,
+)
 
 RESERVED_BY_ROCKETMQ = """
     TRACE_ON MSG_REGION KEYS TAGS WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP MIN_OFFSET MAX_OFFSET
@@ -51,8 +58,8 @@ def test_what_passes_the_quick_look_passes_the_full_check(properties: Any, tag: 
             check_properties(properties, tag, keys)
 
 
-def test_the_reserved_names_are_those_of_rocketmq_and_of_failures() -> None:
-    assert set(RESERVED_BY_ROCKETMQ.split()) | set(FailureProperty) == RESERVED_PROPERTIES
+def test_the_reserved_names_are_those_of_rocketmq_of_failures_and_of_what_waits() -> None:
+    assert set(RESERVED_BY_ROCKETMQ.split()) | set(FailureProperty) | {TAGS_CODE} == RESERVED_PROPERTIES
 
 
 @pytest.mark.parametrize("name", sorted(RESERVED_PROPERTIES))

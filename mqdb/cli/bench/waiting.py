@@ -17,7 +17,8 @@ from mqdb.cli.bench.latency import MessagesMissing
 from mqdb.cli.bench.testbed import Testbed, Topic
 from mqdb.delay_level import DEFAULT_DELAY_LEVELS, parse_delay_levels
 from mqdb.errors import ParameterInvalid
-from mqdb.property import Property
+from mqdb.property import TAGS_CODE, Property
+from mqdb.selector.tags import tag_code
 from mqdb.store import delay_levels
 from mqdb.store.engine import target_of
 from mqdb.topic import SCHEDULE_TOPIC, TIMER_TOPIC
@@ -101,9 +102,10 @@ def put(testbed: Testbed, topic: Topic, place: Place, messages: int, first_due: 
 
     Returns when whoever serves has taken them all in.
     """
+    common = {**sample.PROPERTIES, TAGS_CODE: str(tag_code(sample.TAG))}
     fixed = {
         "queue_keys": list(place.queue_keys),
-        "properties": [Jsonb({**sample.PROPERTIES, **each}) for each in place.properties],
+        "properties": [Jsonb({**common, **each}) for each in place.properties],
         "is_timer": place.is_timer,
         "topic": topic.name,
         "queues": len(topic.queue_keys),
