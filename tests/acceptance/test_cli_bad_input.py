@@ -390,6 +390,7 @@ def test_json_that_is_too_deep_or_too_long_is_refused(place: Place, line: str) -
     assert stored(place) == ""
 
 
+@pytest.mark.timeout(60 + fuzz_cases() // 5)
 def test_no_command_line_ends_in_a_traceback(place: Place) -> None:
     chance = fuzz_random()
     for _ in range(fuzz_cases()):
