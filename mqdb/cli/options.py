@@ -1,6 +1,7 @@
 """Options that every command has, before its name or behind it, and the settings that come of them."""
 
 import logging
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -85,10 +86,11 @@ def _everywhere(
     """Never called: typer makes the options of it."""
 
 
-def _parameters() -> list[Any]:
+@cache
+def _parameters() -> tuple[Any, ...]:
     probe = typer.Typer(add_completion=False)
     probe.command()(_everywhere)
-    return typer.main.get_command(probe).params
+    return tuple(typer.main.get_command(probe).params)
 
 
 class Command(TyperCommand):
