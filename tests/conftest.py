@@ -1,5 +1,6 @@
 """Fixtures live in tests/fixtures, one family a file; this page lists them, and says in which order files come."""
 
+import gc
 import signal
 from pathlib import Path
 
@@ -58,3 +59,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return in_directory[item.path] / len(in_directory)
 
     items.sort(key=share_before)
+
+
+def pytest_collection_finish() -> None:
+    """All modules and tests stay to the end: the collector need not look at them again and again."""
+    gc.collect()
+    gc.freeze()

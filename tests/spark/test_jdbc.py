@@ -1,11 +1,13 @@
 """Topics through Spark's JDBC reader: the messages that the options name, and no others, whatever happens meanwhile."""
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from sqlalchemy import Connection, text
 
+from mqdb.embedded import EmbeddedPostgres
 from mqdb.errors import TopicNotFound
 from mqdb.message import Message
 from mqdb.pipeline import read_jdbc
@@ -14,7 +16,15 @@ from mqdb.pipeline.jdbc_driver import ensure_driver
 from mqdb.pipeline.schema import MESSAGE_COLUMNS
 from mqdb.store.topics import TopicRoute
 from tests.fixtures.broker import append, dispatch_all, topic
-from tests.fixtures.postgres import Database
+from tests.fixtures.postgres import Database, set_rounds
+
+
+@pytest.fixture(scope="module", autouse=True)
+def rounds(postgres: EmbeddedPostgres) -> Iterator[None]:
+    """Of a password: Java's driver refuses a server that asks for fewer."""
+    set_rounds(postgres, 4_096)
+    yield
+    set_rounds(postgres, 1)
 
 
 @pytest.fixture(autouse=True)
