@@ -4,6 +4,7 @@ import json
 import os
 import random
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -14,15 +15,33 @@ from mqdb.embedded.ports import candidates, is_free
 from mqdb.store import migrations
 from tests.fixtures.command_line import Outcome, Place, served
 from tests.fixtures.fuzz import fuzz_cases, fuzz_random
-from tests.fixtures.postgres import Database, query, quick_home
+from tests.fixtures.postgres import Database, new_database, query, quick_home
 
 MEGABYTE = 1024 * 1024
 
 
+@contextmanager
+def place_with_topic(home: Path, dsn: str) -> Iterator[Place]:
+    with served(Place(home, dsn)) as place:
+        place.done("topic", "create", "orders", "--queues", "1")
+        yield place
+
+
 @pytest.fixture
 def place(database: Database, tmp_path: Path) -> Iterator[Place]:
-    with served(Place(tmp_path, database.dsn)) as place:
-        place.done("topic", "create", "orders", "--queues", "1")
+    with place_with_topic(tmp_path, database.dsn) as place:
+        yield place
+
+
+@pytest.fixture(scope="module")
+def untouched(
+    postgres: EmbeddedPostgres, template_database: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Place]:
+    """One for all commands that are refused and change nothing."""
+    with (
+        new_database(postgres, template_database) as database,
+        place_with_topic(tmp_path_factory.mktemp("home"), database.dsn) as place,
+    ):
         yield place
 
 
@@ -74,10 +93,12 @@ def stored(place: Place, topic: str = "orders") -> str:
     ],
     ids=" ".join,
 )
-def test_a_message_that_no_broker_would_store_is_refused(place: Place, arguments: list[str], parts: list[str]) -> None:
-    assert_refused(place.call("send", *arguments), *parts)
+def test_a_message_that_no_broker_would_store_is_refused(
+    untouched: Place, arguments: list[str], parts: list[str]
+) -> None:
+    assert_refused(untouched.call("send", *arguments), *parts)
 
-    assert stored(place) == ""
+    assert stored(untouched) == ""
 
 
 def test_an_oversized_body_is_refused_with_its_size_and_the_limit(place: Place) -> None:
@@ -90,8 +111,8 @@ def test_an_oversized_body_is_refused_with_its_size_and_the_limit(place: Place) 
     assert len(stored(place)) == len(largest) + 1
 
 
-def test_oversized_properties_are_refused(place: Place) -> None:
-    assert_refused(place.call("send", "orders", "x", "-p", f"a={'x' * 32_767}"), "the limit is 32,767")
+def test_oversized_properties_are_refused(untouched: Place) -> None:
+    assert_refused(untouched.call("send", "orders", "x", "-p", f"a={'x' * 32_767}"), "the limit is 32,767")
 
 
 @pytest.mark.parametrize(
@@ -103,11 +124,11 @@ def test_oversized_properties_are_refused(place: Place) -> None:
         ("id,text\n1,one\n", ["column = 'body'", "the columns are id, text"]),
     ],
 )
-def test_of_a_batch_with_a_bad_record_nothing_is_stored(place: Place, lines: str, parts: list[str]) -> None:
-    refused = place.call("send", "orders", "--format", "csv", "--body-column", "body", stdin=lines)
+def test_of_a_batch_with_a_bad_record_nothing_is_stored(untouched: Place, lines: str, parts: list[str]) -> None:
+    refused = untouched.call("send", "orders", "--format", "csv", "--body-column", "body", stdin=lines)
 
     assert_refused(refused, *parts)
-    assert stored(place) == ""
+    assert stored(untouched) == ""
 
 
 def test_a_bad_record_after_many_good_ones_says_how_many_were_sent(place: Place) -> None:
@@ -155,8 +176,8 @@ def test_an_unknown_topic_is_refused_where_topics_are_not_created_automatically(
     ],
     ids=" ".join,
 )
-def test_a_command_that_cannot_be_obeyed_is_refused(place: Place, arguments: list[str], parts: list[str]) -> None:
-    assert_refused(place.call(*arguments), *parts)
+def test_a_command_that_cannot_be_obeyed_is_refused(untouched: Place, arguments: list[str], parts: list[str]) -> None:
+    assert_refused(untouched.call(*arguments), *parts)
 
 
 def test_a_topic_that_nobody_may_read_is_not_consumed(place: Place) -> None:
@@ -197,9 +218,9 @@ def test_a_wrong_password_is_refused_without_being_shown(place: Place, database:
     assert "geheim" not in refused.errors
 
 
-def test_a_database_of_another_name_is_refused(place: Place) -> None:
+def test_a_database_of_another_name_is_refused(untouched: Place) -> None:
     for command in COMMANDS[:3]:
-        refused = place.call(*command, "--dsn", f"broker-x={place.dsn}")
+        refused = untouched.call(*command, "--dsn", f"broker-x={untouched.dsn}")
         assert_refused(refused, "this database is broker 'broker-a', not 'broker-x'")
 
 
@@ -224,8 +245,8 @@ def test_a_schema_of_a_newer_mqdb_is_refused_and_left_alone(
 
 
 @pytest.mark.parametrize("command", ["serve", "demo --keep"])
-def test_several_brokers_are_refused_where_one_is_worked_on(place: Place, command: str) -> None:
-    refused = place.call(*command.split(), "--dsn", f"broker-a={place.dsn};broker-b={place.dsn}")
+def test_several_brokers_are_refused_where_one_is_worked_on(untouched: Place, command: str) -> None:
+    refused = untouched.call(*command.split(), "--dsn", f"broker-a={untouched.dsn};broker-b={untouched.dsn}")
 
     assert_refused(refused, "from argument", "lists several brokers, broker-a, broker-b", "one with --dsn")
 
@@ -346,8 +367,8 @@ def test_a_path_of_a_user_that_there_is_not_is_refused(tmp_path: Path, option: s
     ],
     ids=repr,
 )
-def test_an_argument_that_is_not_utf8_is_refused(place: Place, arguments: list[str | bytes]) -> None:
-    refused = place.call(*(os.fsdecode(argument) for argument in arguments))
+def test_an_argument_that_is_not_utf8_is_refused(untouched: Place, arguments: list[str | bytes]) -> None:
+    refused = untouched.call(*(os.fsdecode(argument) for argument in arguments))
 
     assert_refused(
         refused, f"argument {[isinstance(each, bytes) for each in arguments].index(True) + 1}", "is not UTF-8"
@@ -375,19 +396,21 @@ def test_an_argument_that_is_not_utf8_is_refused(place: Place, arguments: list[s
     ],
     ids=lambda arguments: " ".join(arguments)[:40],
 )
-def test_no_long_argument_ends_in_a_traceback_or_fills_the_screen(place: Place, arguments: list[str]) -> None:
-    refused = place.call(*arguments)
+def test_no_long_argument_ends_in_a_traceback_or_fills_the_screen(untouched: Place, arguments: list[str]) -> None:
+    refused = untouched.call(*arguments)
 
     assert_refused(refused)
     assert len(refused.errors) < 4_200
 
 
 @pytest.mark.parametrize("line", ["[" * DEEP, '{"a":' * DEEP, '{"a": ' + "9" * 5_000 + "}"], ids=lambda line: line[:9])
-def test_json_that_is_too_deep_or_too_long_is_refused(place: Place, line: str) -> None:
-    refused = place.call("send", "orders", "--file", "-", "--format", "jsonl", "--tag-column", "a", stdin=line + "\n")
+def test_json_that_is_too_deep_or_too_long_is_refused(untouched: Place, line: str) -> None:
+    refused = untouched.call(
+        "send", "orders", "--file", "-", "--format", "jsonl", "--tag-column", "a", stdin=line + "\n"
+    )
 
     assert_refused(refused, "line 1", "is not JSON")
-    assert stored(place) == ""
+    assert stored(untouched) == ""
 
 
 @pytest.mark.timeout(60 + fuzz_cases() // 5)

@@ -6,6 +6,7 @@ import pty
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ def test_without_a_group_the_list_says_so(database: Database, tmp_path: Path) ->
 
 def test_a_group_is_shown_with_settings_subscriptions_members_and_queues(place: Place, member: Member) -> None:
     inbox = Inbox()
-    member(inbox, group="billing")
+    member(inbox, group="billing", persist_consumer_offset_interval=timedelta(milliseconds=20))
     inbox.wait_for(1)
     wait_until(lambda: orders_of(place)["lag"] == 0)
 

@@ -16,9 +16,9 @@ def place(database: Database, tmp_path: Path) -> Iterator[Place]:
     """A broker with ten messages in topic `orders`, with `a` from 0 to 9, the odd ones with a tag."""
     with served(Place(tmp_path, database.dsn)) as place:
         place.done("topic", "create", "orders", "--queues", "2")
-        for number in range(10):
-            tag = ("--tag", "odd") if number % 2 else ()
-            place.done("send", "orders", f"{number}", "--property", f"a={number}", *tag)
+        columns = ("--body-column", "a", "--property-column", "a", "--tag-column", "tag")
+        lines = [f"{number},{'odd' if number % 2 else ''}" for number in range(10)]
+        place.done("send", "orders", "--format", "csv", *columns, stdin="\n".join(["a,tag", *lines]))
         yield place
 
 

@@ -76,11 +76,11 @@ def test_commands_work_in_the_home_of_a_broker(home: Path) -> None:
     with place.running("serve") as server:
         wait_started(server)
 
-        place.run("topic", "create", "orders", "--queues", "1")
+        place.done("topic", "create", "orders", "--queues", "1")
         place.run("send", "orders", "one", "two")
 
         assert place.run("consume", "orders", "--exit").text == "one\ntwo\n"
-        assert place.run("migrate", "--current").text.endswith(", the newest\n")
+        assert place.call("migrate", "--current").text.endswith(", the newest\n")
 
 
 def test_migrate_without_a_broker_starts_the_embedded_database_and_ends_it(home: Path) -> None:
@@ -158,7 +158,7 @@ def test_clients_go_on_while_serve_is_killed_and_the_next_one_adopts_the_databas
     place = Place(home)
     with place.running("serve") as first:
         wait_started(first)
-        place.run("topic", "create", "orders", "--queues", "1")
+        place.call("topic", "create", "orders", "--queues", "1")
         postmaster = postmaster_pid(Home(home).data)
         assert postmaster is not None
         with Producer("senders", settings=load_settings(home=home)) as producer:
@@ -169,8 +169,8 @@ def test_clients_go_on_while_serve_is_killed_and_the_next_one_adopts_the_databas
 
             with within(5):
                 producer.send(Message("orders", "after"))
-    assert place.run("consume", "orders", "--exit").text == "before\nafter\n"
-    assert place.run("migrate", "--current").code == 0
+    assert place.call("consume", "orders", "--exit").text == "before\nafter\n"
+    assert place.call("migrate", "--current").code == 0
 
     with place.running("serve", "-v") as second:
         wait_started(second)
@@ -207,9 +207,9 @@ def test_a_role_of_any_name_needs_nothing_but_its_database(tmp_path: Path, empty
         wait_started(server)
 
         assert place.done("topic", "create", "orders", "--queues", "1")
-        place.run("send", "orders", "one", "two")
+        place.done("send", "orders", "one", "two")
 
-        assert place.run("consume", "orders", "--group", "billing", "--exit").text == "one\ntwo\n"
+        assert place.call("consume", "orders", "--group", "billing", "--exit").text == "one\ntwo\n"
         wait_until(lambda: query(empty_database.dsn, "SELECT count(*) FROM mqdb.message WHERE topic = 'orders'") == 2)
         code, errors = server.interrupt()
 
