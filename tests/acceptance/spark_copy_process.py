@@ -15,10 +15,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from mqdb.pipeline import session
+from tests.fixtures.spark_config import CONFIG
 
 _PAUSE_SECONDS: Final = 0.3
-
-_CONFIG: Final = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1", "spark.sql.shuffle.partitions": "1"}
 
 
 def start_query(spark: SparkSession, arguments: dict[str, Any]) -> StreamingQuery:
@@ -43,7 +42,7 @@ def start_query(spark: SparkSession, arguments: dict[str, Any]) -> StreamingQuer
 
 
 def main(arguments: dict[str, Any]) -> None:
-    spark = session("copy", config=_CONFIG)
+    spark = session("copy", config=CONFIG)
     while True:
         try:
             start_query(spark, arguments).awaitTermination()

@@ -59,7 +59,7 @@ EXACT = [
 ]
 
 
-@pytest.mark.parametrize("time_", ["first", "second"])
+@pytest.mark.parametrize("time_", ["first", pytest.param("second", marks=pytest.mark.long)])
 def test_the_demo_is_exact_each_time_and_leaves_no_process_and_no_directory(tmp_path: Path, time_: str) -> None:
     # A database that somebody has set up for themselves is not the demo's to fill.
     place = Place(tmp_path, "postgresql://nobody@127.0.0.1:1/nothing")
@@ -103,7 +103,7 @@ def test_a_kept_demo_stays_until_ctrl_c_and_can_be_run_again_in_the_same_home(ke
     assert (kept_home / "data").is_dir()
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("how", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM])
 def test_a_demo_that_is_stopped_half_way_cleans_up(tmp_path: Path, how: signal.Signals) -> None:
     with Place(tmp_path).running("demo") as demo, Descendants(demo) as descendants:
         home = Path(demo.line().removeprefix("starting a broker in "))

@@ -1,6 +1,6 @@
 """Dispatch under random interleavings: nothing lost, doubled or reordered, offsets dense and never changed.
 
-MQDB_DISPATCH_SEEDS says how many seeds to play; a failing one is printed with all its steps.
+MQDB_DISPATCH_SEEDS says how many seeds to play, else MQDB_FUZZ_CASES; a failing one is printed with all its steps.
 """
 
 import os
@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import Engine
 
+from tests.fixtures.fuzz import fuzz_cases
 from tests.fixtures.interleaving import Interleaving, Sessions, Violation
 from tests.fixtures.log import (
     Connection,
@@ -26,7 +27,7 @@ from tests.fixtures.log import (
 )
 from tests.fixtures.postgres import Database
 
-SEEDS = int(os.environ.get("MQDB_DISPATCH_SEEDS", "200"))
+SEEDS = int(os.environ.get("MQDB_DISPATCH_SEEDS", fuzz_cases()))
 
 
 def play_all(sessions: Sessions, seeds: range) -> None:
@@ -108,8 +109,10 @@ MUTATIONS = {
 
 #: Where to begin with a mutation that few seeds find.
 FIRST_SEEDS = {
+    "positions older than the transaction forgotten": 65,
     "snapshot of a full batch of stragglers not frozen": 700,
     "records of dispatch taken by a lane as well": 107,
+    "sealed before it is complete": 34,
 }
 
 

@@ -21,9 +21,10 @@ from mqdb.store.tables import consumer_offset
 from mqdb_client.consumer.offset_store import BrokerOffsetStore
 from mqdb_client.consumer.transactional_offset_store import TransactionalOffsetStore
 from tests.fixtures.broker import topic
+from tests.fixtures.fuzz import fuzz_cases
 from tests.fixtures.owners import GROUP, Race
 
-SEEDS = int(os.environ.get("MQDB_EXACTLY_ONCE_SEEDS", "20"))
+SEEDS = int(os.environ.get("MQDB_EXACTLY_ONCE_SEEDS", fuzz_cases() // 10))
 FIRST_SEED = int(os.environ.get("MQDB_EXACTLY_ONCE_SEED", "0")) or random.randrange(1, 1_000_000)
 FIRST = ConsumeFromWhere.FIRST_OFFSET
 

@@ -1,6 +1,7 @@
 """SQL92 selectors as PostgreSQL answers them, against an evaluator that shares nothing with them but RocketMQ's rules.
 
-Each run draws other selectors and messages. MQDB_SELECTOR_SEED plays a run again, MQDB_SELECTOR_CASES makes it longer:
+Each run draws other selectors and messages, a hundred pairs of them for each of MQDB_FUZZ_CASES. MQDB_SELECTOR_SEED
+plays a run again, MQDB_SELECTOR_CASES makes it longer:
 
     MQDB_SELECTOR_CASES=1000000 pytest tests/integration/test_selector_agrees.py
 """
@@ -19,6 +20,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from mqdb.errors import SelectorSyntaxError
 from mqdb.selector import Selector, compile_selector
+from tests.fixtures.fuzz import fuzz_cases
 from tests.fixtures.sql92_evaluator import ERROR, Expression, Refused, TextAfterExpression, Verdict, compile_text
 from tests.fixtures.sql92_evaluator.selectors import PropertyWriter, SelectorWriter
 
@@ -27,7 +29,7 @@ logger = logging.getLogger(__name__)
 SEED: Final = int(os.environ.get("MQDB_SELECTOR_SEED", random.SystemRandom().randrange(2**32)))
 
 #: Pairs of a legal selector and a message.
-CASES: Final = int(os.environ.get("MQDB_SELECTOR_CASES", "50000"))
+CASES: Final = int(os.environ.get("MQDB_SELECTOR_CASES", 100 * fuzz_cases()))
 
 _MESSAGES_PER_SELECTOR: Final = 20
 _MOST_DISAGREEMENTS: Final = 20

@@ -95,7 +95,7 @@ def test_members_that_tear_a_queue_from_each_other_consume_each_message_once(
     options = {"allocate_message_queue_strategy": all_queues, "hand_over_grace": timedelta(seconds=0.1)}
     members = [transactional_member(ledger, **options, consume_message_batch_max_size=4) for _ in range(2)]
     count = 0
-    while takeovers(broker) < 8:
+    while takeovers(broker) < 5:
         append(broker, route, *(str(number) for number in range(count, count + 20)), queue_id=count // 20 % 2)
         count += 20
         ledger.wait_for(count - 100)
