@@ -120,12 +120,19 @@ COMMENT ON COLUMN mqdb.segment.end_pos IS 'First position after the segment';
 COMMENT ON COLUMN mqdb.segment.lowest_log_pos IS 'Lowest position that the consume queue of this segment points to; below start_pos after a late committer';
 COMMENT ON COLUMN mqdb.segment.state IS 'open: takes records. closed: all its positions are taken. sealed: nothing can be written any more, all is dispatched. drained: below every min offset; its consume queue is dropped or about to be, its log may still serve a newer segment';
 
+CREATE DOMAIN mqdb.message_time AS timestamptz CHECK (VALUE >= '1970-01-01 00:00+00' AND VALUE < '9999-01-01 00:00+00');
+CREATE DOMAIN mqdb.message_tags_code AS bigint CHECK (VALUE BETWEEN -2147483648 AND 253402300799999);
+CREATE DOMAIN mqdb.message_properties AS jsonb CHECK (jsonb_typeof(VALUE) = 'object');
+COMMENT ON DOMAIN mqdb.message_time IS 'Times that every reader can read: since 1970, and before 9999';
+COMMENT ON DOMAIN mqdb.message_tags_code IS 'The hash of a tag; for a message that waits its time of delivery in ms since 1970, before 10000';
+COMMENT ON DOMAIN mqdb.message_properties IS 'Properties by their names; readers take a value that is no text for its JSON text';
+
 CREATE TABLE mqdb.commit_log (
     xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
     log_pos bigint NOT NULL DEFAULT nextval('mqdb.log_pos'),
-    store_time timestamptz NOT NULL DEFAULT mqdb.now(),
-    born_time timestamptz NOT NULL,
-    tags_code bigint NOT NULL,
+    store_time mqdb.message_time NOT NULL DEFAULT mqdb.now(),
+    born_time mqdb.message_time NOT NULL,
+    tags_code mqdb.message_tags_code NOT NULL,
     msg_id uuid NOT NULL,
     queue_key integer NOT NULL,
     sys_flag integer NOT NULL DEFAULT 0,
@@ -134,14 +141,9 @@ CREATE TABLE mqdb.commit_log (
     born_host text NOT NULL,
     tags text,
     keys text,
-    properties jsonb NOT NULL,
+    properties mqdb.message_properties NOT NULL,
     body bytea NOT NULL,
-    PRIMARY KEY (log_pos),
-    CONSTRAINT commit_log_times CHECK (
-        store_time >= timestamptz '1970-01-01 00:00+00' AND store_time < timestamptz '9999-01-01 00:00+00'
-        AND born_time >= timestamptz '1970-01-01 00:00+00' AND born_time < timestamptz '9999-01-01 00:00+00'),
-    CONSTRAINT commit_log_tags_code CHECK (tags_code BETWEEN -2147483648 AND 253402300799999),
-    CONSTRAINT commit_log_properties CHECK (jsonb_typeof(properties) = 'object')
+    PRIMARY KEY (log_pos)
 ) PARTITION BY RANGE (log_pos);
 CREATE INDEX commit_log_xid ON mqdb.commit_log (xid, queue_key, log_pos);
 COMMENT ON TABLE mqdb.commit_log IS 'All messages, in order of arrival; never updated, dropped by segment. RocketMQ: CommitLog';
@@ -151,9 +153,6 @@ COMMENT ON COLUMN mqdb.commit_log.msg_id IS 'Unique id given by the producer (UN
 COMMENT ON COLUMN mqdb.commit_log.sys_flag IS 'Bit 0: the body is compressed; bits 8 to 10: how, 0 and 3 ZLIB, 1 LZ4, 2 ZSTD. RocketMQ: MessageSysFlag';
 COMMENT ON COLUMN mqdb.commit_log.keys IS 'Keys separated by blanks';
 COMMENT ON COLUMN mqdb.commit_log.properties IS 'All properties, system ones (TAGS, KEYS, UNIQ_KEY, ...) included; text to text';
-COMMENT ON CONSTRAINT commit_log_times ON mqdb.commit_log IS 'Times that every reader can read: since 1970, and before 9999';
-COMMENT ON CONSTRAINT commit_log_tags_code ON mqdb.commit_log IS 'The hash of a tag; for a message that waits its time of delivery in ms since 1970, before 10000';
-COMMENT ON CONSTRAINT commit_log_properties ON mqdb.commit_log IS 'Properties by their names; readers take a value that is no text for its JSON text';
 COMMENT ON INDEX mqdb.commit_log_xid IS 'Late committers: dispatch';
 
 CREATE TABLE mqdb.consume_queue (
