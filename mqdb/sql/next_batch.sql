@@ -27,18 +27,22 @@ BEGIN
     batch.prev := last.cur;
     batch.cur := coalesce(last.stragglers_cur, new_cur);
     batch.tail_pos := coalesce(last.stragglers_tail, new_tail);
-    -- Each that was in progress, and all that are younger. Not those that were rolled back: their records are dead, and
-    -- no LIMIT counts the dead.
-    batch.stragglers := ARRAY(
-        SELECT ROW (greatest(late.xid, last.straggler_xid),
-                    CASE WHEN last.straggler_xid >= late.xid THEN last.straggler_key ELSE 0 END,
-                    CASE WHEN last.straggler_xid >= late.xid THEN last.straggler_pos ELSE 0 END,
-                    late.to_xid)::mqdb.straggler_range
-        FROM (SELECT x AS xid, x AS to_xid FROM pg_snapshot_xip(batch.prev) AS x
-              WHERE pg_visible_in_snapshot(x, batch.cur) AND pg_xact_status(x) IS DISTINCT FROM 'aborted'
-              UNION ALL
-              SELECT pg_snapshot_xmax(batch.prev), pg_snapshot_xmax(batch.cur)) late
-        WHERE late.to_xid >= coalesce(last.straggler_xid, '0') ORDER BY late.xid);
+    batch.stragglers := ARRAY[ROW (
+        greatest(pg_snapshot_xmax(batch.prev), last.straggler_xid),
+        CASE WHEN last.straggler_xid >= pg_snapshot_xmax(batch.prev) THEN last.straggler_key ELSE 0 END,
+        CASE WHEN last.straggler_xid >= pg_snapshot_xmax(batch.prev) THEN last.straggler_pos ELSE 0 END,
+        pg_snapshot_xmax(batch.cur))::mqdb.straggler_range];
+    IF pg_snapshot_xmin(batch.prev) < pg_snapshot_xmax(batch.prev) THEN
+        -- Before them those that were in progress. Not those that were rolled back: their records are dead, and no LIMIT
+        -- counts the dead.
+        batch.stragglers := ARRAY(
+            SELECT ROW (x, CASE WHEN x = last.straggler_xid THEN last.straggler_key ELSE 0 END,
+                        CASE WHEN x = last.straggler_xid THEN last.straggler_pos ELSE 0 END, x)::mqdb.straggler_range
+            FROM pg_snapshot_xip(batch.prev) AS x
+            WHERE pg_visible_in_snapshot(x, batch.cur) AND x >= coalesce(last.straggler_xid, '0')
+              AND pg_xact_status(x) IS DISTINCT FROM 'aborted'
+            ORDER BY x) || batch.stragglers;
+    END IF;
     RETURN batch;
 END
 $$;

@@ -120,6 +120,17 @@ def test_messages_are_found_by_their_id_while_the_index_takes_stragglers(
         assert sorted(msg_id for msg_id, _, _ in found) == sorted(ids)
 
 
+@pytest.mark.parametrize("statistics", ["never analyzed", "analyzed"])
+def test_a_round_without_messages_reads_none_of_the_log(log: Connection, queue: int, statistics: str) -> None:
+    append(log, queue, 5_000)
+    dispatch_all(log)
+    if statistics == "analyzed":
+        log.execute("ANALYZE")
+    log.execute("SELECT pg_current_xact_id()")
+
+    assert entries_read_by_dispatch(log) == 0
+
+
 # -- the lane -----------------------------------------------------------------------------------
 
 

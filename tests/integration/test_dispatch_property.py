@@ -55,8 +55,8 @@ MUTATIONS = {
     "late committers forgotten": (NEXT_BATCH, "pg_snapshot_xip(batch.prev) AS x", "pg_snapshot_xip('1:1:') AS x"),
     "positions older than the transaction forgotten": (
         NEXT_BATCH,
-        "pg_snapshot_xmax(batch.prev), pg_snapshot_xmax(batch.cur)",
-        "pg_snapshot_xmax(batch.prev), pg_snapshot_xmax(batch.prev)",
+        "pg_snapshot_xmax(batch.cur))::",
+        "pg_snapshot_xmax(batch.prev))::",
     ),
     "stragglers taken again by the next batch": (
         NEXT_BATCH,
