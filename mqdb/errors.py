@@ -15,6 +15,7 @@
     ├── TopicNotWritable          a topic whose permission has no W
     ├── TopicNotFound
     │   └── RouteNotFound         no broker of the cluster has the topic
+    ├── DatabaseReplaced          another database has come behind the address; nothing was stored
     ├── TopicExists
     ├── QueueNotFound
     ├── GroupNotFound
@@ -989,6 +990,17 @@ class BrokerUnavailable(MqdbError, code=ResponseCode.CONNECT_BROKER_FAILED):
 
     def __str__(self) -> str:
         return f"no broker at {self.target}: {self.reason}"
+
+
+class DatabaseReplaced(MqdbError, code=ResponseCode.SERVICE_NOT_AVAILABLE):
+    """Another database has come behind the address since the topic was looked up. Nothing was stored."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(topic)
+        self.topic = topic
+
+    def __str__(self) -> str:
+        return f"another database has taken the place of the one in which topic {self.topic!r} was looked up"
 
 
 class DatabaseMissing(BrokerUnavailable, code=ResponseCode.BROKER_NOT_EXIST):

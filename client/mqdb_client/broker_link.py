@@ -71,6 +71,10 @@ class BrokerLink:
         except Overdue as overdue:
             raise self._with_reason(late, deadline) from overdue.__cause__
 
+    def ask_anew(self) -> None:
+        """Ask the next question on a new connection: this one may lead to a database that was replaced."""
+        self._questions.cut()
+
     def trouble_since(self, moment: float) -> MqdbError | None:
         """Why there was no connection the last time, if that was not before `moment`."""
         return self.connection.trouble_since(moment) or self._questions.trouble_since(moment)

@@ -37,6 +37,7 @@ from mqdb.broker.outcome import Backend
 from mqdb.broker.send import append
 from mqdb.errors import (
     BrokerUnavailable,
+    DatabaseReplaced,
     IllegalState,
     MessageIllegal,
     MqdbError,
@@ -94,7 +95,7 @@ class GroupAppend:
     ) -> None:
         """`backend_on` tells the backend of a connection of `held`, for an OutcomeUnknown; `database_on` its database.
 
-        A unit of another database is refused with TopicNotFound: a queue key is that of another topic there.
+        A unit of another database is refused with DatabaseReplaced: a queue key is that of another topic there.
         """
         self._held = held
         self._waking = waking
@@ -394,7 +395,7 @@ class GroupAppend:
             database = self._database_on(connection)
             for unit in units:
                 if unit.database != database:
-                    raise TopicNotFound(unit.topic)
+                    raise DatabaseReplaced(unit.topic)
             return committed(connection, lambda connection: append(connection, records, units[0].topic))
 
         try:
@@ -529,13 +530,15 @@ class GroupAppend:
 def _apart(batch: list[Unit], error: MqdbError) -> list[list[Unit]]:
     """The parts to try again when one unit may have spoilt it for the others; none when all are to blame.
 
-    A queue is gone or not for all its units, so they are parted by queues; another fault is searched for by halves.
+    A queue is gone or not for all its units, so they are parted by queues, and those of another database from the
+    others; another fault is searched for by halves.
     """
-    of_queue: dict[int, list[Unit]] = {}
-    for unit in batch:
-        of_queue.setdefault(unit.records[0].queue_key, []).append(unit)
-    if isinstance(error, TopicNotFound):
-        return list(of_queue.values()) if len(of_queue) > 1 else []
+    if isinstance(error, TopicNotFound | DatabaseReplaced):
+        alike: dict[object, list[Unit]] = {}
+        for unit in batch:
+            key = unit.records[0].queue_key if isinstance(error, TopicNotFound) else unit.database
+            alike.setdefault(key, []).append(unit)
+        return list(alike.values()) if len(alike) > 1 else []
     is_of_a_row = isinstance(error, StorageRefused) and error.sqlstate.startswith(_FAULTS_OF_A_ROW)
     if (is_of_a_row or isinstance(error, (MessageIllegal, TransactionRefused))) and len(batch) > 1:
         return [batch[: len(batch) // 2], batch[len(batch) // 2 :]]

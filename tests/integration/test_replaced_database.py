@@ -3,11 +3,12 @@
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from mqdb.errors import BrokerMisnamed, BrokerUnavailable, MqdbError, TopicNotFound
+from mqdb.errors import BrokerMisnamed, BrokerUnavailable, DatabaseReplaced, MqdbError
 from mqdb.store.identity import Identity
 from mqdb_client import Message, SendResult
 from mqdb_client.group_append import GroupAppend
@@ -124,7 +125,7 @@ def test_units_of_another_database_are_refused_and_those_beside_them_are_stored(
         held.close()
 
     assert right.error is None
-    assert isinstance(wrong.error, TopicNotFound)
+    assert isinstance(wrong.error, DatabaseReplaced)
     assert locked_log.database.rows(STORED) == [("orders", "right")]
 
 
@@ -141,3 +142,26 @@ def test_a_connection_that_was_cut_comes_back(engine: Engine) -> None:
 
     assert held.run(pid, time.monotonic() + 30) != before
     held.close()
+
+
+def test_a_topic_that_exists_is_found_although_the_first_question_after_the_swap_is_not_answered(
+    database: Database, second_database: Database, swap_databases: Callable[[], None]
+) -> None:
+    """The route of before says nothing then, not even for want of a better one."""
+    with producer_of(database.dsn) as producer:
+        producer.send(Message("orders", "before"))
+        link = link_of(producer)
+        failures = [BrokerUnavailable("the test", "no answer")] * 3
+        ask = link.ask
+
+        def failing(*arguments: Any, **options: Any) -> Any:
+            if failures:
+                raise failures.pop()
+            return ask(*arguments, **options)
+
+        link.ask = failing  # type: ignore[method-assign]
+        producer.register_send_message_hook(Before(swap_databases))
+
+        producer.send(Message("orders", "after"))
+
+        assert database.rows(STORED) == [("orders", "after")]

@@ -7,7 +7,7 @@ good for as long as they stay the same. RocketMQ: TopicPublishInfo, MQClientInst
 import copy
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -169,6 +169,11 @@ class PublishRoutes:
             known = self._known[topic] = self._learn(topic, deadline, SendGivenUp(topic, timeout_seconds))
         return known
 
+    def forget_all(self, topic: str) -> None:
+        """Forget the routes of a topic entirely: they are not used either while a broker cannot be asked."""
+        self._known.pop(topic, None)
+        self.forget(topic)
+
     def forget(self, topic: str) -> None:
         """The routes are doubtful: the brokers are asked when the topic is needed next."""
         for link in self._links:
@@ -212,7 +217,7 @@ class PublishRoutes:
             route = link.instance.routes.known(topic)
             try:
                 # With others to turn to, one that is down must not use up the time.
-                route = route or link.ask(partial(work, link), until, late, is_patient=is_alone)
+                route = route or _ask(link, partial(work, link), until, late, is_patient=is_alone)
             except (BrokerUnavailable, StorageRefused, SendGivenUp) as error:
                 trouble[link.name] = error
                 if link in before:
@@ -228,6 +233,23 @@ class PublishRoutes:
         except TopicNotFound:  # forbidden by the template there
             return None
         return link.instance.routes.remember(route, connection)
+
+
+def _ask(
+    link: BrokerLink,
+    work: Callable[[Connection], TopicRoute | None],
+    deadline: float,
+    late: SendGivenUp,
+    *,
+    is_patient: bool,
+) -> TopicRoute | None:
+    """Ask as the link does. A patient caller asks again if the connection is lost: it may have been lost long ago."""
+    while True:
+        try:
+            return link.ask(work, deadline, late, is_patient)
+        except BrokerUnavailable as error:
+            if type(error) is not BrokerUnavailable or not is_patient or time.monotonic() >= deadline:
+                raise
 
 
 def _find(topic: str, link: BrokerLink, connection: Connection) -> TopicRoute | None:

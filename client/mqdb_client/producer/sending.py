@@ -19,6 +19,7 @@ from mqdb.broker import send
 from mqdb.compression import compressed
 from mqdb.errors import (
     BrokerUnavailable,
+    DatabaseReplaced,
     IllegalState,
     MqdbError,
     ResponseCode,
@@ -246,13 +247,17 @@ class Sending:
 
     def _refuse_or_go_on(self, delivery: Delivery, attempt: Attempt, error: MqdbError) -> None:
         """Raises the error unless there is another try, which is made ready."""
-        if isinstance(error, TopicNotFound):
+        is_outdated = isinstance(error, DatabaseReplaced)
+        if is_outdated:
+            self._routes.forget_all(delivery.topic)
+            attempt.place.link.ask_anew()
+        elif isinstance(error, TopicNotFound):
             self._routes.forget(delivery.topic)
-            if not delivery.has_asked_again and time.monotonic() < delivery.deadline:
-                # Deleted since its route was learnt, and perhaps made again: this was no try.
-                delivery.has_asked_again = True
-                delivery.brokers_sent = delivery.brokers_sent[:-1]
-                return
+            is_outdated = not delivery.has_asked_again  # deleted since its route was learnt, and perhaps made again
+            delivery.has_asked_again = True
+        if is_outdated and time.monotonic() < delivery.deadline:
+            delivery.brokers_sent = delivery.brokers_sent[:-1]  # this was no try
+            return
         if not _is_retryable(delivery, error) or not self._has_tries_left(delivery):
             _raise_with_story(delivery, error)
         delivery.avoid = attempt.place.link.name
