@@ -34,6 +34,7 @@ from mqdb.settings import Settings, load_settings
 from mqdb.store import identity
 from mqdb.store.clients import ClientKind, Registration
 from mqdb.store.engine import create_engine, target_of, translated
+from mqdb.store.history import History
 from mqdb.store.identity import Identity
 from mqdb.store.migrations import check_schema
 from mqdb.unique_id import local_address
@@ -171,7 +172,8 @@ class ClientInstance:
         )
         self.target = target_of(self.engine)
         self._suspect_before = 0.0
-        self._database: Identity | None = None
+        #: Where the last connection has led to, and the history of its log.
+        self._found: tuple[Identity, History] | None = None
         event.listen(self.engine, "connect", _note_age)
         event.listen(self.engine, "checkout", self._check_age)
         event.listen(self.engine, "checkin", self._close_late)
@@ -369,11 +371,11 @@ class ClientInstance:
         """Whether a connection leads to the broker that it should, and whether that is the database of before."""
         with translated(self.target):
             check_schema(connection)
-            database = identity.find(connection)
+            database, history = identity.find(connection)
         info = broker_info(connection)
-        before, self._database = self._database, database
-        if before not in (None, database):
-            logger.warning("another database has taken the broker's place", extra={"broker": self.target})
+        before, self._found = self._found, (database, history)
+        if before not in (None, self._found):
+            logger.info("the server was started anew, or another has taken its place", extra={"broker": self.target})
             self.distrust()
             self.routes.clear()
             self._group_changes.call(None)
@@ -381,7 +383,7 @@ class ClientInstance:
             raise BrokerMisnamed(self.target, self.broker_name, info.broker_name)
         self.cluster_name = info.cluster_name
         if self.pool_dsn is None:
-            note_database(connection, database)
+            note_database(connection, database, history)
 
     def _announce_again(self) -> float | None:
         try:

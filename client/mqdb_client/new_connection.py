@@ -14,12 +14,14 @@ from sqlalchemy import Connection
 
 from mqdb.errors import BrokerUnavailable
 from mqdb.store.engine import driver, target_of, translated
+from mqdb.store.history import ANOTHER_HISTORY, History
 from mqdb.store.identity import Identity
 
 #: As long as an attempt to connect takes at most (`mqdb.store.engine`).
 FIRST_ANSWERS_SECONDS: Final = 5.0
 
 _DATABASE: Final = "mqdb_database"
+_HISTORY: Final = "mqdb_history"
 
 
 class Scissors:
@@ -61,9 +63,10 @@ def in_time(connection: Connection, seconds: float = FIRST_ANSWERS_SECONDS) -> I
         scissors.close()
 
 
-def note_database(connection: Connection, database: Identity) -> None:
+def note_database(connection: Connection, database: Identity, history: History) -> None:
     """Remember where a connection leads to, as long as it lives. Not behind a pooler that shares connections."""
     connection.info[_DATABASE] = database
+    connection.info[_HISTORY] = history
 
 
 def database_on(connection: Connection) -> Identity | None:
@@ -72,7 +75,13 @@ def database_on(connection: Connection) -> Identity | None:
     return database
 
 
-def require_database(connection: Connection, database: Identity | None) -> None:
-    """Raise BrokerUnavailable where it leads to another one, in which the caller's numbers mean something else."""
-    if database_on(connection) != database:
-        raise BrokerUnavailable(target_of(connection), "another database has taken its place")
+def history_on(connection: Connection) -> History | None:
+    """The history of the log that it leads to, or None if nobody has noted it."""
+    history: History | None = connection.info.get(_HISTORY)
+    return history
+
+
+def require_history(connection: Connection, history: History | None) -> None:
+    """Raise BrokerUnavailable if the connection is known to lead to a log of another history."""
+    if history_on(connection) not in (None, history):
+        raise BrokerUnavailable(target_of(connection), ANOTHER_HISTORY)

@@ -10,19 +10,23 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Final, TypeVar
+from uuid import UUID
 
 from sqlalchemy import Connection
 
-from mqdb.broker.horizon import UNKNOWN_HORIZON
+from mqdb.broker.horizon import UNKNOWN_HORIZON, Horizon
+from mqdb.broker.proofs import proven
 from mqdb.broker.pull import PullRequest, PullResult, PullStatus, pull
 from mqdb.broker.route import find_or_create_reply_topic
 from mqdb.errors import BrokerUnavailable, MqdbError
 from mqdb.message import MessageQueue, ReceivedMessage
 from mqdb.selector.tags import TagExpression, tag_code
+from mqdb.store.history import History
+from mqdb.store.proofs import Proof
 from mqdb_client.backoff import pauses
 from mqdb_client.broker_link import BrokerLink
+from mqdb_client.new_connection import history_on
 from mqdb_client.wake_limit import WakeLimit
 
 logger = logging.getLogger(__name__)
@@ -84,6 +88,9 @@ class ReplyReader:
         self._places: list[PullRequest] = []
         self._queue_keys: frozenset[int] = frozenset()
         self._horizon = UNKNOWN_HORIZON
+        self._history: History | None = None
+        #: The last reply from each queue, by its key.
+        self._newest: dict[int, Proof] = {}
         self._arrivals = link.instance.on_arrival(self._on_arrival)
         self._thread = threading.Thread(target=self._run, name=f"mqdb-replies-{link.name}", daemon=True)
         self._thread.start()
@@ -180,16 +187,18 @@ class ReplyReader:
         while has_more and not self._is_stopping:
             if not self._places:
                 self._begin()
-            results, self._horizon = self._ask(
-                partial(
-                    pull,
-                    requests=self._places,
-                    filter=self._filter,
-                    scan_limit=SCAN_LIMIT,
-                    horizon=self._horizon,
-                )
-            )
+            answer = self._ask(self._pull)
+            if answer is None:
+                self._places, self.is_late = [], True
+                continue  # from the last reply that the log still has, or from further back
+            results, self._horizon = answer
             has_more = self._take_over(results)
+
+    def _pull(self, connection: Connection) -> tuple[list[PullResult], Horizon] | None:
+        """None where the log has another history than the offsets."""
+        if history_on(connection) != self._history:
+            return None
+        return pull(connection, self._places, filter=self._filter, scan_limit=SCAN_LIMIT, horizon=self._horizon)
 
     def _take_over(self, results: Sequence[PullResult]) -> bool:
         """Hand on what a pull has found; True when there is more to be read."""
@@ -197,6 +206,8 @@ class ReplyReader:
             for message in result.messages:
                 if self._filter.matches(message.tag):  # other tags may have the same code
                     self._deliver(message)
+                    proof = Proof(message.queue_offset, message.log_pos, UUID(message.message_id))
+                    self._newest[result.request.queue_key] = proof
         # None are left when retention has passed by, the server has lost its newest messages, or the topic is deleted.
         is_lost = any(result.status is PullStatus.OFFSET_ILLEGAL for result in results)
         self._places = [] if is_lost else [_next_place(result) for result in results]
@@ -205,21 +216,25 @@ class ReplyReader:
     def _begin(self) -> None:
         """Find the topic, and where to read it from."""
         self._queue_keys = frozenset()
-        ends = self._ask(self._find_ends)
+        ends, known = self._ask(self._find_ends)
         # Looked at afterwards: what was sent until now may have been replied to before these ends.
         look_back = LOOK_BACK if self.is_late else 0
-        self._places = [_first_place(end, look_back) for end in ends]
+        self._places = [_first_place(end, look_back, known.get(end.request.queue_key)) for end in ends]
         self._queue_keys = frozenset(end.request.queue_key for end in ends)
         self.is_ready, self.trouble = True, None
         self._on_news()
 
-    def _find_ends(self, connection: Connection) -> list[PullResult]:
+    def _find_ends(self, connection: Connection) -> tuple[list[PullResult], dict[int, int]]:
+        """The ends of the queues, and the offsets behind the last replies, by queue key, if the log still has them."""
+        self._history = history_on(connection)
         route = find_or_create_reply_topic(connection, self.cluster_name)
         ends = [
             PullRequest(MessageQueue(route.config.name, self._link.name, queue_id), queue_key, _PAST_THE_END)
             for queue_id, queue_key in enumerate(route.queue_keys)
         ]
-        return pull(connection, ends)[0]
+        keys = self._newest.keys() & set(route.queue_keys)
+        known = proven(connection, {key: self._newest[key] for key in keys})
+        return pull(connection, ends)[0], {key: self._newest[key].queue_offset + 1 for key in known}
 
     def _ask(self, work: Callable[[Connection], T]) -> T:
         deadline = time.monotonic() + _PATIENCE_SECONDS
@@ -236,7 +251,7 @@ def _next_place(result: PullResult) -> PullRequest:
     return replace(result.request, offset=result.next_begin_offset, segment=result.segment)
 
 
-def _first_place(end: PullResult, look_back: int) -> PullRequest:
+def _first_place(end: PullResult, look_back: int, known: int | None) -> PullRequest:
     if not look_back:
         return _next_place(end)
-    return replace(end.request, offset=max(end.min_offset, end.max_offset - look_back))
+    return replace(end.request, offset=max(end.min_offset, end.max_offset - look_back, known or 0))

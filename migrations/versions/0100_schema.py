@@ -695,6 +695,7 @@ FUNCTIONS = (
     "unique_id_text",
     "compression",
     "identity",
+    "history",
     "add_segment",
     "ensure_segments",
     "try_lock",

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from mqdb.broker.offsets import start_offsets
 from mqdb.group import ConsumeFromWhere
-from mqdb.store import consumer_offsets, group_offsets, queues
+from mqdb.store import consumer_offsets, group_offsets, history, queues
 from mqdb.store.consumer_offsets import OwnedQueue
 from mqdb.store.engine import target_of, transaction, translated
 from mqdb.store.group_offsets import ReadQueue
@@ -50,7 +50,7 @@ class Refused(NamedTuple):
     owned: Mapping[int, str]
     """Those that members have, and which members."""
     reset: Set[int]
-    """Those whose offset somebody has set since they were read; read on there."""
+    """Those whose offset somebody has set since they were read, or whose log is another one now; read on there."""
 
 
 def commit_without_owner(connection: Connection, group: str, positions: Sequence[ReadQueue]) -> Refused:
@@ -67,7 +67,9 @@ def commit_without_owner(connection: Connection, group: str, positions: Sequence
         if not rest:
             return Refused({}, frozenset())
         owned = group_offsets.owners(connection, group, [position.queue_key for position in rest])
-        return Refused(owned, group_offsets.reset_since(connection, group, rest))
+        current = history.find(connection)
+        moved = {position.queue_key for position in rest if position.history not in (None, current)}
+        return Refused(owned, moved | group_offsets.reset_since(connection, group, rest))
 
 
 def reset_since(connection: Connection, group: str, positions: Sequence[ReadQueue]) -> set[int]:

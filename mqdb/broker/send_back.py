@@ -16,7 +16,7 @@ from psycopg import errors as pg
 from sqlalchemy import Connection
 
 from mqdb.broker.route import find_or_create_dlq_topic, find_or_create_retry_topic
-from mqdb.errors import GroupNotFound, MessageGone, TopicNotFound, TopicNotWritable
+from mqdb.errors import BrokerUnavailable, GroupNotFound, MessageGone, TopicNotFound, TopicNotWritable
 from mqdb.failure import Failure
 from mqdb.message import MessageQueue
 from mqdb.property import FailureProperty, Property
@@ -24,14 +24,14 @@ from mqdb.retry import Later, decide
 from mqdb.store import failed_messages
 from mqdb.store.engine import target_of, transaction, translated
 from mqdb.store.failed_messages import Copy, Found
-from mqdb.store.identity import Identity
+from mqdb.store.history import ANOTHER_HISTORY, History
 from mqdb.topic import Perm, dlq_topic, retry_topic
 
 
 class SendBackRequest(NamedTuple):
     """A message as it was pulled, perhaps from a retry topic. `log_pos` is its position on this broker.
 
-    `database` is where the position means something, for who may meet another one.
+    `history` is that of the log in which the position means something; None: whichever it is.
     """
 
     log_pos: int
@@ -42,7 +42,7 @@ class SendBackRequest(NamedTuple):
     """0: the broker decides; above 0: this level; below 0: to the DLQ at once."""
     reconsume_times: int | None = None
     """Failures before this one, where the record does not know them: orderly consumers count in memory."""
-    database: Identity | None = None
+    history: History | None = None
 
 
 class SentBack(NamedTuple):
@@ -62,8 +62,8 @@ def send_back(
     """Send messages back in the order given: all of them, or none. One transaction, or a part of the open one.
 
     `max_reconsume_times` is the number of retries before a message is dead; -1 leaves it to the group.
-    Raises GroupNotFound, MessageGone when retention has dropped a message, and TopicNotWritable when somebody has
-    closed the retry topic.
+    Raises GroupNotFound, MessageGone when retention has dropped a message, TopicNotWritable when somebody has closed
+    the retry topic, and BrokerUnavailable where the log has another history than a request.
     """
     if not requests:
         return []
@@ -82,6 +82,8 @@ def _find(connection: Connection, group: str, requests: Sequence[SendBackRequest
     found = failed_messages.find(connection, group, [request.log_pos for request in requests])
     if found is None:
         raise GroupNotFound(group)
+    if any(request.history not in (None, found.history) for request in requests):
+        raise BrokerUnavailable(target_of(connection), ANOTHER_HISTORY)
     for request, times in zip(requests, found.reconsume_times, strict=True):
         if times is None:
             raise MessageGone(str(request.queue), request.queue_offset, request.log_pos)

@@ -29,18 +29,23 @@ from sqlalchemy.dialects.postgresql import ARRAY, insert
 
 from mqdb.group import ConsumeFromWhere
 from mqdb.store.fragments import OWNED_QUEUE, array_of, given, group_id
+from mqdb.store.history import History, is_current
 from mqdb.store.queues import max_offset
 from mqdb.store.tables import client, consumer_offset, queue, subscription_group
 from mqdb.store.time_search import offsets_of_time
 
 
 class OwnedQueue(NamedTuple):
-    """A queue that a member owns under an epoch, and where to read on."""
+    """A queue that a member owns under an epoch, and where to read on.
+
+    `history` is that of the log in which the offset was found; None: whichever it is.
+    """
 
     queue_key: int
     epoch: int
     next_offset: int
     segment: int
+    history: History | None = None
 
 
 def begin(
@@ -134,13 +139,14 @@ def commit(
 ) -> list[OwnedQueue]:
     """Move the group forward on queues that the caller owns; a smaller offset is ignored, unless it may go back.
 
-    Returns the queues that were lost: they have a newer epoch.
+    Returns the queues that were lost: they have a newer epoch, or the log has another history.
     """
     own = given(OWNED_QUEUE, owned)
     is_mine = and_(
         consumer_offset.c.group_id == group_id(group),
         consumer_offset.c.queue_key == own.c.queue_key,
         consumer_offset.c.epoch == own.c.epoch,
+        is_current(own.c.history),
     )
     stored = consumer_offset.c
     changed = (
@@ -164,6 +170,7 @@ def release(connection: Connection, group: str, owned: Sequence[OwnedQueue]) -> 
         consumer_offset.c.group_id == group_id(group),
         consumer_offset.c.queue_key == own.c.queue_key,
         consumer_offset.c.epoch == own.c.epoch,
+        is_current(own.c.history),
     )
     changed = update(consumer_offset).where(is_mine).values(owner=None, updated_at=func.mqdb.now())
     return set(connection.scalars(changed.returning(consumer_offset.c.queue_key)))

@@ -32,6 +32,7 @@ from mqdb.store.commit_log import KEPT, cl, record_of
 from mqdb.store.consume_queue import ZERO
 from mqdb.store.delay_levels import delivery_time
 from mqdb.store.engine import driver, text_of
+from mqdb.store.history import History
 from mqdb.store.tables import commit_log, delay_level, queue, subscription_group, topic
 from mqdb.topic import SCHEDULE_TOPIC, dlq_topic, retry_topic
 
@@ -49,6 +50,8 @@ class Found(NamedTuple):
     retry_write_queue_nums: int | None
     dlq_key: int | None
     """The queue of the DLQ; None where there is none."""
+    history: History
+    """Of the log."""
     reconsume_times: list[int | None]
     """Of each message, in the order asked for; None where the log has lost it."""
 
@@ -112,6 +115,7 @@ def find_text() -> str:
             retry.c.perm,
             retry.c.write_queue_nums,
             dlq_key.label("dlq_key"),
+            func.mqdb.history().label("history"),
         )
         .select_from(subscription_group.outerjoin(retry, retry.c.topic == cast(bindparam("retry_topic"), Text)))
         .where(subscription_group.c.group_name == cast(bindparam("group"), Text))

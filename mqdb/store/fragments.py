@@ -16,6 +16,7 @@ OWNED_QUEUE: Final[Mapping[str, TypeEngine[Any]]] = {
     "epoch": BigInteger(),
     "next_offset": BigInteger(),
     "segment": Integer(),
+    "history": BigInteger(),
 }
 
 

@@ -29,6 +29,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.types import TypeEngine
 
 from mqdb.store.fragments import array_of, given, group_id, is_ahead
+from mqdb.store.history import History, is_current
 from mqdb.store.offset_commits import effective_offset
 from mqdb.store.tables import client, consumer_offset, offset_commit, queue, queue_lock, subscription_group
 
@@ -41,6 +42,8 @@ class ReadQueue(NamedTuple):
     segment: int
     reset_at: datetime | None
     """When somebody had set the group's offset last, as of the time when the reading began; None: never."""
+    history: History | None = None
+    """Of the log in which the offset was found; None: whichever it is."""
 
 
 _READ_QUEUE: Final[Mapping[str, TypeEngine[Any]]] = {
@@ -48,6 +51,7 @@ _READ_QUEUE: Final[Mapping[str, TypeEngine[Any]]] = {
     "next_offset": BigInteger(),
     "segment": Integer(),
     "reset_at": DateTime(timezone=True),
+    "history": BigInteger(),
 }
 
 _stored: Final = consumer_offset.c
@@ -98,6 +102,7 @@ def _begin(connection: Connection, group: str, positions: Sequence[ReadQueue]) -
     rows = (
         select(group_id(group), read.c.queue_key, read.c.next_offset, read.c.segment, false())
         .join_from(read, queue, queue.c.queue_key == read.c.queue_key)
+        .where(is_current(read.c.history))
         .order_by(read.c.queue_key)  # two that do this at the same time wait for each other, not in a circle
     )
     columns = ["group_id", "queue_key", "next_offset", "segment", "begun"]
@@ -110,7 +115,7 @@ def _lock_free(connection: Connection, group: str, positions: Sequence[ReadQueue
         select(_stored.queue_key)
         .join(read, read.c.queue_key == _stored.queue_key)
         .where(_stored.group_id == group_id(group), ~_is_taken(group))
-        .where(or_(_stored.reset_at.is_(None), _stored.reset_at == read.c.reset_at))
+        .where(or_(_stored.reset_at.is_(None), _stored.reset_at == read.c.reset_at), is_current(read.c.history))
         .order_by(_stored.queue_key)
     )
     return set(connection.scalars(free.with_for_update(of=consumer_offset)))

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, func, select
 
+from mqdb.store.history import History
+
 
 class Identity(NamedTuple):
     """What tells a database from all others, a restored copy of it included."""
@@ -15,7 +17,8 @@ class Identity(NamedTuple):
     database_oid: int
 
 
-def find(connection: Connection) -> Identity:
-    """The identity of the database that a connection leads to."""
+def find(connection: Connection) -> tuple[Identity, History]:
+    """The identity of the database that a connection leads to, and the history of its log."""
     identity = func.mqdb.identity().table_valued(*Identity._fields)
-    return Identity(*connection.execute(select(*identity.c)).one())
+    *found, history = connection.execute(select(*identity.c, func.mqdb.history())).one()
+    return Identity(*found), history

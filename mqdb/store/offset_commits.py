@@ -45,6 +45,7 @@ from sqlalchemy.sql.selectable import TableValuedAlias
 from mqdb.store.consumer_offsets import OwnedQueue
 from mqdb.store.engine import text_of
 from mqdb.store.fragments import OWNED_QUEUE, given, group_id
+from mqdb.store.history import History, is_current
 from mqdb.store.tables import consumer_offset, offset_commit
 
 
@@ -52,6 +53,7 @@ class OffsetCommit(NamedTuple):
     """Messages of one queue, under one epoch of its owner.
 
     They are all that the group wants of the queue from `from_offset`, the first of them, up to `next_offset`.
+    `history` is that of the log in which they were found; None: whichever it is.
     """
 
     queue_key: int
@@ -59,6 +61,7 @@ class OffsetCommit(NamedTuple):
     from_offset: int
     next_offset: int
     segment: int
+    history: History | None = None
 
 
 #: A setting of the transaction that a listener is given, gone when the listener ends it.
@@ -79,18 +82,21 @@ def append(
 
     Uses subscription_group_group_name_key and consumer_offset_pkey.
 
-    Raises psycopg's NotNullViolation, for the column NOT_OWNED when the queue is not the owner's under that epoch, or
-    something from `from_offset` on is consumed, and for another one when the transaction should be marked and is not;
+    Raises psycopg's NotNullViolation, for the column NOT_OWNED when the queue is not the owner's under that epoch,
+    something from `from_offset` on is consumed, or the log has another history, and for another column when the
+    transaction should be marked and is not;
     UniqueViolation when another transaction has just consumed the same.
     """
     connection.execute(_INDEXES_ONLY)
     # Int8: else psycopg takes the smallest type for each number, and prepares the text for each anew.
-    values: dict[str, Any] = {name: Int8(value) for name, value in commit._asdict().items()}
-    connection.execute(_append_text(is_marked=is_marked), values | {"group": group, "owner": owner}, prepare=True)
+    values: dict[str, Any] = {name: Int8(value) for name, value in commit._asdict().items() if value is not None}
+    values |= {"group": group, "owner": owner}
+    values.setdefault("history", None)
+    connection.execute(_append_text(is_marked=is_marked), values, prepare=True)
 
 
 def lock(connection: Connection, group: str, owned: Sequence[OwnedQueue]) -> dict[int, int]:
-    """Lock the rows in `consumer_offset` of those queues that still have their epochs, for `fold`.
+    """Lock the rows in `consumer_offset` of those queues that still have their epochs and their log, for `fold`.
 
     Returns their stored offsets by their keys. Waits for transactions that are being committed.
     """
@@ -98,7 +104,7 @@ def lock(connection: Connection, group: str, owned: Sequence[OwnedQueue]) -> dic
     mine = (
         select(consumer_offset.c.queue_key, consumer_offset.c.next_offset)
         .join(own, _is_same(own))
-        .where(consumer_offset.c.group_id == group_id(group))
+        .where(consumer_offset.c.group_id == group_id(group), is_current(own.c.history))
         .order_by(consumer_offset.c.queue_key)
         .with_for_update(of=consumer_offset, key_share=True)
     )
@@ -195,7 +201,8 @@ def _append_text(*, is_marked: bool) -> str:
 
     An error, and not no row: COMMIT is on its way already, and must find a transaction that has failed.
     """
-    commit = {name: cast(bindparam(name), offset_commit.c[name].type) for name in OffsetCommit._fields}
+    *columns, history = OffsetCommit._fields
+    commit = {name: cast(bindparam(name), offset_commit.c[name].type) for name in columns}
     owned = (
         select(consumer_offset.c.group_id)
         .where(
@@ -204,6 +211,7 @@ def _append_text(*, is_marked: bool) -> str:
             consumer_offset.c.owner == cast(bindparam("owner"), Text),
             consumer_offset.c.epoch == commit["epoch"],
             consumer_offset.c.next_offset <= commit["from_offset"],
+            is_current(cast(bindparam(history), BigInteger)),
         )
         .with_for_update(read=True)
         .scalar_subquery()

@@ -27,6 +27,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from mqdb.store.consumer_offsets import OwnedQueue
 from mqdb.store.fragments import OWNED_QUEUE, array_of, given, group_id, is_ahead
+from mqdb.store.history import is_current
 from mqdb.store.tables import consumer_offset, queue_lock
 
 _lock: Final = queue_lock.c
@@ -77,7 +78,7 @@ def renew(
     mine = (
         select(_lock.queue_key)
         .join(own, and_(own.c.queue_key == _lock.queue_key, own.c.epoch == _lock.epoch))
-        .where(_lock.group_id == group_id(group), _lock.owner == client_id)
+        .where(_lock.group_id == group_id(group), _lock.owner == client_id, is_current(own.c.history))
         .order_by(_lock.queue_key)  # as in `free`: whoever takes what has expired waits for us, not in a circle
         .with_for_update(of=queue_lock)
     )

@@ -40,7 +40,8 @@ def die_before_step(number: int) -> None:
 def write(directory: Path, last_step: int) -> NoReturn:
     offsets = LocalOffsets(directory)
     offsets.open()
-    first = (offsets.get(QUEUES[0], CREATED_AT) or 0) + 1
+    known = offsets.get(QUEUES[0], CREATED_AT)
+    first = known.next_offset + 1 if known else 1
     for number in count(first):
         offsets.put(dict.fromkeys(QUEUES, LocalOffset(CREATED_AT, number)))
         say(number)

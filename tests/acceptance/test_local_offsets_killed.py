@@ -59,7 +59,7 @@ def stored(directory: Path) -> int:
     offsets = LocalOffsets(directory)
     offsets.open()
     offsets.close()
-    [offset] = {offsets.get(queue, CREATED_AT) or 0 for queue in QUEUES}
+    [offset] = {known.next_offset if (known := offsets.get(queue, CREATED_AT)) else 0 for queue in QUEUES}
     return offset
 
 

@@ -5,31 +5,26 @@ helping: the others must not do harm in the time until it has seen what has happ
 """
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from datetime import timedelta
-from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import pytest
 from sqlalchemy import Connection, Engine
 
 from mqdb.broker.route import find_topic
 from mqdb.errors import QueueLost
-from mqdb.group import ConsumeFromWhere, MessageModel
-from mqdb.message import MessageQueue, ReceivedMessage
+from mqdb.message import MessageQueue
 from mqdb.selector.tags import parse_tag_expression
 from mqdb.store.consumer_offsets import OwnedQueue
 from mqdb.store.engine import create_engine
 from mqdb.store.identity import Identity
-from mqdb_client import ConsumeConcurrentlyStatus, ConsumeOrderlyStatus, LitePullConsumer, PushConsumer
+from mqdb_client import LitePullConsumer
 from mqdb_client.consumer.process_queue import FlowLimits, ProcessQueue
 from mqdb_client.consumer.pull_service import PullService
-from mqdb_client.consumer.queue_reader import QueueReader
 from mqdb_client.new_connection import database_on, note_database
 from tests.fixtures.broker import append, dispatch_all
 from tests.fixtures.broker import topic as new_topic
-from tests.fixtures.lite_pull import queue_of
+from tests.fixtures.consuming import LATER, OWNERS, PUSH, WAYS, Consuming, Start
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 
@@ -56,85 +51,6 @@ HAS_BEGUN = """
 """
 
 
-class Consuming(NamedTuple):
-    """A consumer at work."""
-
-    consumer: PushConsumer | LitePullConsumer
-    #: What it has received until now.
-    bodies: Callable[[], list[str]]
-
-    @property
-    def reader(self) -> QueueReader:
-        """What it is to its broker."""
-        if isinstance(self.consumer, PushConsumer):
-            assert self.consumer._members is not None
-            return self.consumer._members._members["broker-a"]
-        assert self.consumer._running is not None
-        return self.consumer._running.members._members["broker-a"]
-
-
-PUSH: dict[str, dict[str, bool]] = {
-    "concurrently": {},
-    "orderly": {"orderly": True},
-    "exactly once": {"transactional": True},
-    "exactly once, orderly": {"orderly": True, "transactional": True},
-}
-SUCCESS = {False: ConsumeConcurrentlyStatus.CONSUME_SUCCESS, True: ConsumeOrderlyStatus.SUCCESS}
-LATER = {False: ConsumeConcurrentlyStatus.RECONSUME_LATER, True: ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT}
-OWNERS = [*PUSH, "lite pull"]
-WAYS = [*OWNERS, "broadcasting", "assigned"]
-
-Start: TypeAlias = Callable[..., Consuming]
-
-
-@pytest.fixture
-def start(database: Database, tmp_path: Path) -> Iterator[Start]:
-    """Starts a consumer of `orders` in group `readers`, from its beginning; `answer` is called with each message."""
-    with ExitStack() as stack:
-
-        def push(way: str, answer: Callable[[str], Any], **options: Any) -> Consuming:
-            if way == "broadcasting":
-                options |= {"message_model": MessageModel.BROADCASTING, "local_offset_directory": str(tmp_path)}
-            consumer = PushConsumer("readers", database.dsn, **options)
-            consumer.subscribe("orders")
-            received: list[str] = []
-            flags = PUSH.get(way, {})
-
-            def listener(messages: list[ReceivedMessage]) -> Any:
-                [body] = [message.body.decode() for message in messages]
-                received.append(body)
-                return answer(body) or SUCCESS["orderly" in flags]
-
-            def transactional(messages: list[ReceivedMessage], _connection: Connection) -> Any:
-                return listener(messages)
-
-            consumer.register_listener(transactional if "transactional" in flags else listener, **flags)
-            stack.enter_context(consumer)
-            return Consuming(consumer, lambda: received[:])
-
-        def lite(way: str, **options: Any) -> Consuming:
-            consumer = LitePullConsumer("readers", database.dsn, **options)
-            if way == "assigned":
-                consumer.assign([queue_of(number) for number in range(4)])
-            else:
-                consumer.subscribe("orders")
-            stack.callback(consumer.shutdown)
-            consumer.start()
-            received: list[str] = []
-
-            def bodies() -> list[str]:
-                received.extend(message.body.decode() for message in consumer.poll(timedelta(0)))
-                return received[:]
-
-            return Consuming(consumer, bodies)
-
-        def start(way: str, answer: Callable[[str], Any] = lambda _body: None, **options: Any) -> Consuming:
-            options.setdefault("consume_from_where", ConsumeFromWhere.FIRST_OFFSET)
-            return lite(way, **options) if way in ("lite pull", "assigned") else push(way, answer, **options)
-
-        yield start
-
-
 def store(database: Database, topic: str, *bodies: str, queue_id: int = 0) -> None:
     """Messages that are there for consumers."""
     engine = create_engine(database.dsn)
@@ -158,12 +74,12 @@ def stored(database: Database, second_database: Database, swap_databases: Swap) 
 def note_connections(consuming: Consuming) -> list[Connection]:
     """The connections to another database that the pull thread makes from now on."""
     made: list[Connection] = []
-    pull, old = consuming.reader.pull, consuming.reader._instance._database
+    pull, found = consuming.reader.pull, consuming.reader._instance._found
     connect = pull._connect
 
     def noting() -> Connection:
         connection = connect()
-        if database_on(connection) != old:
+        if found is None or database_on(connection) != found[0]:
             made.append(connection)
         return connection
 
@@ -306,17 +222,16 @@ def test_a_connection_to_the_old_database_is_left(engine: Engine, broker: Connec
     route = new_topic(broker)
     append(broker, route, "after")
     dispatch_all(broker)
-    old, new = Identity(1, 1), Identity(1, 2)
-    databases = [new, old]
+    old, new = 1, 2
+    histories = [new, old]
 
     def connect() -> Connection:
         connection = engine.connect()
-        note_database(connection, databases.pop())
+        note_database(connection, Identity(1, 1), histories.pop())
         return connection
 
-    owned = OwnedQueue(route.queue_keys[0], epoch=1, next_offset=0, segment=0)
+    owned = OwnedQueue(route.queue_keys[0], epoch=1, next_offset=0, segment=0, history=new)
     queue = ProcessQueue(MessageQueue("orders", "broker-a", 0), owned, FlowLimits(10, 10_000, 10))
-    queue.database = new
     service = PullService(
         "readers",
         connect=connect,
@@ -332,4 +247,4 @@ def test_a_connection_to_the_old_database_is_left(engine: Engine, broker: Connec
     finally:
         service.stop()
 
-    assert databases == []
+    assert histories == []

@@ -20,7 +20,7 @@ from mqdb.errors import (
     RequestTimeout,
     StorageRefused,
 )
-from mqdb.message import Message, MessageQueue, ReceivedMessage
+from mqdb.message import Message, ReceivedMessage
 from mqdb.selector.tags import tag_code
 from mqdb.settings import load_settings
 from mqdb.topic import reply_topic
@@ -33,6 +33,7 @@ from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 from tests.fixtures.producers import TwoBrokers, dsn_of_two, pid_of, producer_of, refuse_appends, wait_connected
 from tests.fixtures.proxy import Proxy
+from tests.fixtures.requests import request_of, stored_requests
 from tests.fixtures.threads import Doing, at_once
 
 REPLIES = reply_topic("DefaultCluster")
@@ -87,25 +88,6 @@ class Answering:
 def client_id_of(requester: Producer) -> str:
     assert requester._running is not None
     return requester._running.cluster.instances[0].client_id
-
-
-def stored_requests(database: Database) -> list[ReceivedMessage]:
-    """The requests in the log, in their order, dispatched or not."""
-    found = database.rows(
-        """SELECT log_pos, msg_id, tags, properties, body FROM mqdb.commit_log
-           WHERE properties ? 'CLUSTER' ORDER BY log_pos""",
-    )
-    queue = MessageQueue("orders", "broker-a", 0)
-    return [
-        ReceivedMessage(queue, 0, log_pos, msg_id, tag, None, properties, body, 0, 0, "", 0, 0, 0, 0, 1)
-        for log_pos, msg_id, tag, properties, body in found
-    ]
-
-
-def request_of(database: Database, number: int = 0) -> ReceivedMessage:
-    """Waits for a request to be stored. Nobody has to consume it: so nobody but the requester dispatches."""
-    wait_until(lambda: len(stored_requests(database)) > number)
-    return stored_requests(database)[number]
 
 
 def dispatch_by_hand(connection: Connection) -> None:

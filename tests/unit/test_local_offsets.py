@@ -5,13 +5,16 @@ import logging
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mqdb.broker.proofs import MOST_PROOFS, thinned
 from mqdb.errors import IllegalState, OffsetsUnusable
 from mqdb.message import MessageQueue
+from mqdb.store.proofs import Proof
 from mqdb_client.consumer.local_offsets import LocalOffset, LocalOffsets, offsets_directory
 
 FIRST = MessageQueue("orders", "broker-a", 0)
@@ -52,6 +55,11 @@ def at(next_offsets: dict[MessageQueue, int], created_at: datetime = THEN) -> di
     return {queue: LocalOffset(created_at, next_offset) for queue, next_offset in next_offsets.items()}
 
 
+def next_offset(offsets: LocalOffsets, queue: MessageQueue, created_at: datetime = THEN) -> int | None:
+    found = offsets.get(queue, created_at)
+    return found.next_offset if found else None
+
+
 def break_file(path: Path, content: str = "{") -> None:
     path.write_text(content)
 
@@ -59,7 +67,7 @@ def break_file(path: Path, content: str = "{") -> None:
 def entry_with(**values: object) -> str:
     """A file with one entry, some values of it replaced."""
     entry = {"topic": "orders", "topic_created_at": THEN.isoformat(), "broker_name": "broker-a", "queue_id": 0}
-    return json.dumps({"offsets": [entry | {"next_offset": 18} | values]})
+    return json.dumps({"offsets": [entry | {"next_offset": 18, "proofs": []} | values]})
 
 
 # -- what was put is there again --------------------------------------------------------------
@@ -68,7 +76,7 @@ def entry_with(**values: object) -> str:
 def test_a_new_consumer_has_no_offsets(opened: Opened) -> None:
     offsets = opened()
 
-    assert offsets.get(FIRST, THEN) is None
+    assert next_offset(offsets, FIRST) is None
     assert not offsets.knows("orders", "broker-a", THEN)
 
 
@@ -77,7 +85,7 @@ def test_offsets_are_there_after_a_restart(opened: Opened) -> None:
 
     offsets = opened()
 
-    assert (offsets.get(FIRST, THEN), offsets.get(SECOND, THEN)) == (17, 2**62)
+    assert (next_offset(offsets, FIRST), next_offset(offsets, SECOND)) == (17, 2**62)
 
 
 def test_what_is_not_put_stays(opened: Opened) -> None:
@@ -86,7 +94,7 @@ def test_what_is_not_put_stays(opened: Opened) -> None:
 
     offsets.put(at({FIRST: 3}))
 
-    assert (opened().get(FIRST, THEN), opened().get(SECOND, THEN)) == (3, 18)
+    assert (next_offset(opened(), FIRST), next_offset(opened(), SECOND)) == (3, 18)
 
 
 def test_a_topic_is_known_on_the_broker_where_a_queue_was_put(opened: Opened) -> None:
@@ -104,14 +112,14 @@ def test_an_offset_of_a_deleted_topic_is_none_of_the_new_one_of_that_name(opened
 
     offsets = opened()
 
-    assert offsets.get(FIRST, later) is None
+    assert next_offset(offsets, FIRST, later) is None
     assert not offsets.knows("orders", "broker-a", later)
 
 
 def test_the_time_zone_in_which_a_topic_was_created_does_not_matter(opened: Opened) -> None:
     opened().put(at({FIRST: 17}, THEN.astimezone(timezone(timedelta(hours=5.5)))))
 
-    assert opened().get(FIRST, THEN) == 17
+    assert next_offset(opened(), FIRST) == 17
 
 
 def test_nothing_is_written_when_nothing_has_changed(opened: Opened) -> None:
@@ -135,7 +143,7 @@ def test_a_file_that_is_cut_anywhere_is_replaced_by_its_copy(opened: Opened) -> 
 
     for length in range(len(whole)):
         break_file(offsets.path, whole[:length])
-        assert opened().get(FIRST, THEN) == 17
+        assert next_offset(opened(), FIRST) == 17
 
 
 @pytest.mark.parametrize(
@@ -160,7 +168,7 @@ def test_a_file_that_holds_something_else_is_replaced_by_its_copy(
     break_file(offsets.path, content)
 
     with caplog.at_level(logging.WARNING):
-        assert opened().get(FIRST, THEN) == 17
+        assert next_offset(opened(), FIRST) == 17
 
     assert [record.getMessage() for record in caplog.records] == ["offset file is broken"]
 
@@ -172,7 +180,7 @@ def test_the_copy_is_of_what_counted_last_also_after_a_restart(opened: Opened) -
     offsets.put(at({FIRST: 19}))
     break_file(offsets.path)
 
-    assert opened().get(FIRST, THEN) == 18
+    assert next_offset(opened(), FIRST) == 18
 
 
 def test_a_copy_that_was_needed_is_not_overwritten_by_the_broken_file(opened: Opened, directory: Path) -> None:
@@ -184,7 +192,7 @@ def test_a_copy_that_was_needed_is_not_overwritten_by_the_broken_file(opened: Op
     opened().put(at({FIRST: 19}))
 
     break_file(directory / "offsets.json")
-    assert opened().get(FIRST, THEN) == 17
+    assert next_offset(opened(), FIRST) == 17
 
 
 def test_a_copy_without_the_file_is_taken_for_it(opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
@@ -193,7 +201,7 @@ def test_a_copy_without_the_file_is_taken_for_it(opened: Opened, caplog: pytest.
     offsets.put(at({FIRST: 18}))
     offsets.path.unlink()
 
-    assert opened().get(FIRST, THEN) == 17
+    assert next_offset(opened(), FIRST) == 17
     assert not caplog.records  # that is how a killed consumer may leave it
 
 
@@ -221,7 +229,7 @@ def test_a_refused_start_lets_go_of_the_file(opened: Opened, directory: Path) ->
 
     (directory / "offsets.json").unlink()
 
-    assert opened().get(FIRST, THEN) is None
+    assert next_offset(opened(), FIRST) is None
 
 
 def test_a_file_that_cannot_be_written_is_an_error_and_changes_nothing(opened: Opened, directory: Path) -> None:
@@ -231,12 +239,12 @@ def test_a_file_that_cannot_be_written_is_an_error_and_changes_nothing(opened: O
     obstacle.mkdir()
     with pytest.raises(OffsetsUnusable, match="cannot be written"):
         offsets.put(at({FIRST: 18}))
-    assert offsets.get(FIRST, THEN) == 17
+    assert next_offset(offsets, FIRST) == 17
 
     obstacle.rmdir()
     offsets.put(at({FIRST: 18}))
 
-    assert opened().get(FIRST, THEN) == 18
+    assert next_offset(opened(), FIRST) == 18
 
 
 def test_a_directory_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
@@ -289,3 +297,42 @@ def test_no_instance_name_leads_out_of_the_home(instance_name: str) -> None:
     assert directory.relative_to(home).parts[::2] == ("offsets", "billing")
     assert directory.resolve() == directory
     assert "\0" not in str(directory)
+
+
+# -- proofs -------------------------------------------------------------------------------------
+
+
+def proofs_at(*queue_offsets: int) -> list[Proof]:
+    return [Proof(offset, offset, UUID(int=offset)) for offset in queue_offsets]
+
+
+def test_proofs_are_there_after_a_restart(opened: Opened) -> None:
+    proofs = tuple(proofs_at(3, 16))
+    opened().put({FIRST: LocalOffset(THEN, 17, proofs)})
+
+    assert opened().get(FIRST, THEN) == LocalOffset(THEN, 17, proofs)
+
+
+@given(st.lists(st.integers(1, 10**6), min_size=1, max_size=300))
+def test_of_many_proofs_few_are_kept_and_the_more_of_them_the_newer(steps: list[int]) -> None:
+    proofs: tuple[Proof, ...] = ()
+    queue_offset = 0
+    for step in steps:
+        queue_offset += step
+        proofs = thinned([*proofs, *proofs_at(queue_offset)])
+
+    assert len(proofs) == min(len(steps), MOST_PROOFS)
+    assert (proofs[0].queue_offset, proofs[-1].queue_offset) == (steps[0], queue_offset)
+    assert list(proofs) == sorted(proofs)
+
+
+def test_a_log_that_goes_back_is_read_again_by_little_more_than_it_has_gone_back() -> None:
+    """With a commit every five seconds for a day: at most three times as far."""
+    proofs: tuple[Proof, ...] = ()
+    for queue_offset in range(1, 17_281):
+        proofs = thinned([*proofs, *proofs_at(queue_offset)])
+
+    offsets = [proof.queue_offset for proof in proofs]
+    for gone_back in (1, 10, 100, 1_000, 10_000):
+        proven = max(offset for offset in offsets if offset <= 17_280 - gone_back)
+        assert 17_280 - proven <= 3 * gone_back, offsets

@@ -204,9 +204,9 @@ class ConsumeOrderly:
             logger.warning("messages have failed too often, and do not come again in broadcasting", extra=fields)
             return True
         failure = verdict.failure(self._host, self._clock)
-        database = process_queue.database
+        history = process_queue.history
         requests = [
-            SendBackRequest(m.log_pos, m.queue, m.queue_offset, failure, -1, m.reconsume_times, database)
+            SendBackRequest(m.log_pos, m.queue, m.queue_offset, failure, -1, m.reconsume_times, history)
             for m in messages
         ]
         try:

@@ -43,10 +43,9 @@ class _Failed(NamedTuple):
     delay_level: int
 
     def requests(self) -> list[SendBackRequest]:
-        failure, level, database = self.failure, self.delay_level, self.process_queue.database
+        failure, level, history = self.failure, self.delay_level, self.process_queue.history
         return [
-            SendBackRequest(m.log_pos, m.queue, m.queue_offset, failure, level, database=database)
-            for m in self.messages
+            SendBackRequest(m.log_pos, m.queue, m.queue_offset, failure, level, history=history) for m in self.messages
         ]
 
 

@@ -62,7 +62,7 @@ class ListenerTransactions:
         """In a transaction of its own: the listener's may choose its isolation level."""
         if self._instance.pool_dsn is None and database_on(connection) is None:
             with translated(self._instance.target), in_time(connection):
-                note_database(connection, identity.find(connection))
+                note_database(connection, *identity.find(connection))
                 connection.rollback()
 
     def close(self) -> None:

@@ -4,6 +4,7 @@ So nothing is owned: no epoch ever rises, nothing is lost to another member, and
 group. RocketMQ: LocalFileOffsetStore, RebalancePushImpl.computePullFromWhere.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
@@ -11,11 +12,18 @@ from typing import NamedTuple
 from sqlalchemy import Connection
 
 from mqdb.broker.offsets import start_offsets, topics_created_at
+from mqdb.broker.proofs import KeptPosition, last_proven, prove, thinned
+from mqdb.errors import BrokerUnavailable
 from mqdb.group import ConsumeFromWhere
 from mqdb.message import MessageQueue
+from mqdb.store import history as histories
 from mqdb.store.consumer_offsets import OwnedQueue
+from mqdb.store.engine import target_of
+from mqdb.store.history import ANOTHER_HISTORY
 from mqdb_client.consumer.local_offsets import LocalOffset, LocalOffsets
 from mqdb_client.consumer.offset_store import Lease
+
+logger = logging.getLogger(__name__)
 
 _EPOCH = 0
 
@@ -43,15 +51,24 @@ class LocalFileOffsetStore:
         self, connection: Connection, wanted: Mapping[int, MessageQueue], where: ConsumeFromWhere, *, force: bool
     ) -> list[OwnedQueue]:
         """All of them are free. Where one starts is written down at once: a crash must not move that."""
+        history = histories.find(connection)
         created_at = topics_created_at(connection, list(wanted))
         held = {key: _Held(wanted[key], time) for key, time in created_at.items()}
-        new = {key: each for key, each in held.items() if self._offsets.get(*each) is None}
-        starts = self._starts(connection, new, where)
-        self._put({new[key]: offset for key, offset in starts.items()})
-        stored = {key: self._offsets.get(*each) for key, each in held.items()}
-        owned = [OwnedQueue(key, _EPOCH, offset, 0) for key, offset in stored.items() if offset is not None]
-        self._held.update((each.queue_key, held[each.queue_key]) for each in owned)
-        return owned
+        known = {key: found.position for key, each in held.items() if (found := self._offsets.get(*each)) is not None}
+        positions = last_proven(connection, known)
+        for key, (next_offset, _) in positions.items():
+            if next_offset != known[key].next_offset:
+                fields = {"queue": str(wanted[key]), "queue_offset": known[key].next_offset, "next_offset": next_offset}
+                logger.warning("offset of another history of the log, going on at one of this log's", extra=fields)
+        starts = self._starts(connection, {key: held[key] for key in held.keys() - known.keys()}, where)
+        proofs = prove(connection, starts, history)
+        if proofs is None:
+            raise BrokerUnavailable(target_of(connection), ANOTHER_HISTORY)  # in this moment
+        for key, offset in starts.items():
+            positions[key] = KeptPosition(offset, (proofs[key],) if key in proofs else ())
+        self._put({held[key]: position for key, position in positions.items()})
+        self._held.update((key, held[key]) for key in positions)
+        return [OwnedQueue(key, _EPOCH, each.next_offset, 0, history) for key, each in sorted(positions.items())]
 
     def take_again(self, connection: Connection, held: Mapping[int, MessageQueue]) -> list[OwnedQueue]:
         """Nobody takes a queue away."""
@@ -63,14 +80,12 @@ class LocalFileOffsetStore:
 
     def commit(self, connection: Connection, owned: Sequence[OwnedQueue]) -> list[OwnedQueue]:
         """Only forward."""
-        committed = {self._held[each.queue_key]: each.next_offset for each in owned}
-        self._put({held: max(offset, self._offsets.get(*held) or 0) for held, offset in committed.items()})
-        return []
+        ahead = [each for each in owned if each.next_offset > self._known(each).next_offset]
+        return ahead if ahead and not self._prove_and_put(connection, ahead) else []
 
     def correct(self, connection: Connection, owned: OwnedQueue) -> bool:
         """Also back."""
-        self._put({self._held[owned.queue_key]: owned.next_offset})
-        return True
+        return self._prove_and_put(connection, [owned])
 
     def renew(self, connection: Connection, owned: Sequence[OwnedQueue]) -> set[int]:
         """There is nothing to renew."""
@@ -93,5 +108,23 @@ class LocalFileOffsetStore:
     def _is_known(self, held: _Held) -> bool:
         return self._offsets.knows(held.queue.topic, held.queue.broker_name, held.topic_created_at)
 
-    def _put(self, offsets: Mapping[_Held, int]) -> None:
-        self._offsets.put({held.queue: LocalOffset(held.topic_created_at, offset) for held, offset in offsets.items()})
+    def _known(self, owned: OwnedQueue) -> KeptPosition:
+        known = self._offsets.get(*self._held[owned.queue_key])
+        assert known is not None, "written down when it was taken"
+        return known.position
+
+    def _prove_and_put(self, connection: Connection, owned: Sequence[OwnedQueue]) -> bool:
+        """Write offsets down with their proofs. Returns False if the log has another history by now."""
+        found = prove(connection, {each.queue_key: each.next_offset for each in owned}, owned[0].history)
+        if found is None:
+            return False
+        positions = {}
+        for each in owned:
+            older = [proof for proof in self._known(each).proofs if proof.queue_offset < each.next_offset - 1]
+            own = [found[each.queue_key]] if each.queue_key in found else []
+            positions[self._held[each.queue_key]] = KeptPosition(each.next_offset, thinned([*older, *own]))
+        self._put(positions)
+        return True
+
+    def _put(self, positions: Mapping[_Held, KeptPosition]) -> None:
+        self._offsets.put({held.queue: LocalOffset(held.topic_created_at, *each) for held, each in positions.items()})

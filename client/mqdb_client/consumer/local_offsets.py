@@ -20,11 +20,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import quote
+from uuid import UUID
 
 from filelock import FileLock, Timeout
 
+from mqdb.broker.proofs import KeptPosition
 from mqdb.errors import IllegalState, OffsetsUnusable
 from mqdb.message import MessageQueue
+from mqdb.store.proofs import Proof
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +35,7 @@ FILE_NAME: Final = "offsets.json"
 
 
 class LocalOffset(NamedTuple):
-    """How far a queue is read.
+    """How far a queue is read, and what proves that and older positions of it.
 
     The time tells a topic from an older one of its name, also where that was in another database: an offset of the
     one says nothing about the other.
@@ -40,6 +43,12 @@ class LocalOffset(NamedTuple):
 
     topic_created_at: datetime
     next_offset: int
+    proofs: tuple[Proof, ...] = ()
+
+    @property
+    def position(self) -> KeptPosition:
+        """As the log is asked about it."""
+        return KeptPosition(self.next_offset, self.proofs)
 
 
 Offsets = Mapping[MessageQueue, LocalOffset]
@@ -88,10 +97,10 @@ class LocalOffsets:
         """Let another consumer have the file. Again: nothing happens."""
         self._file_lock.release()
 
-    def get(self, queue: MessageQueue, topic_created_at: datetime) -> int | None:
-        """The next offset; None for a queue that was never put, or only that of an older topic."""
+    def get(self, queue: MessageQueue, topic_created_at: datetime) -> LocalOffset | None:
+        """None for a queue that was never put, or only that of an older topic."""
         found = self._offsets.get(queue)
-        return found.next_offset if found and found.topic_created_at == topic_created_at else None
+        return found if found and found.topic_created_at == topic_created_at else None
 
     def knows(self, topic: str, broker_name: str, topic_created_at: datetime) -> bool:
         """Whether any queue of the topic on that broker was ever put."""
@@ -154,6 +163,7 @@ def _written(offsets: Offsets) -> str:
             "broker_name": queue.broker_name,
             "queue_id": queue.queue_id,
             "next_offset": offset.next_offset,
+            "proofs": [[*proof[:2], str(proof.msg_id)] for proof in offset.proofs],
         }
         for queue, offset in sorted(offsets.items())
     ]
@@ -176,10 +186,18 @@ def _entry(entry: object) -> tuple[MessageQueue, LocalOffset]:
             "broker_name": str(broker_name),
             "queue_id": int(queue_id),
             "next_offset": int(next_offset),
+            "proofs": list(proofs),
         }:
             queue = MessageQueue(topic, broker_name, queue_id)
-            return queue, LocalOffset(datetime.fromisoformat(created_at), next_offset)
+            return queue, LocalOffset(datetime.fromisoformat(created_at), next_offset, tuple(map(_proof, proofs)))
     raise ValueError(f"{entry} is no offset of a queue")
+
+
+def _proof(value: object) -> Proof:
+    match value:
+        case [int(queue_offset), int(log_pos), str(msg_id)]:
+            return Proof(queue_offset, log_pos, UUID(msg_id))
+    raise ValueError(f"{value} is no proof of an offset")
 
 
 def _make_directory(directory: Path) -> None:

@@ -35,7 +35,6 @@ from mqdb_client.consumer.request_answers import RequestAnswers
 from mqdb_client.consumer.share import TopicPresence
 from mqdb_client.consumer.shutdown_report import shutdown_report
 from mqdb_client.consumer.thread_stacks import name_of, stack_of
-from mqdb_client.new_connection import require_database
 
 
 class Members:
@@ -199,8 +198,6 @@ class Members:
 
     def _send_back(self, broker_name: str, requests: Sequence[SendBackRequest]) -> None:
         with self._instances[broker_name].connect() as connection:
-            for database in {request.database for request in requests}:
-                require_database(connection, database)
             send_back(connection, self._config.group, requests, self._config.max_reconsume_times)
 
     def _on_progress(self, process_queue: ProcessQueue) -> None:

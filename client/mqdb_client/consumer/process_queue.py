@@ -12,10 +12,12 @@ import math
 import threading
 from collections import deque
 from dataclasses import dataclass, replace
+from typing import Final
+from uuid import UUID
 
 from mqdb.message import MessageQueue, ReceivedMessage
 from mqdb.store.consumer_offsets import OwnedQueue
-from mqdb.store.identity import Identity
+from mqdb.store.proofs import Proof
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +56,8 @@ class ProcessQueue:
         self.queue_key = owned.queue_key
         #: Until when it may be consumed without another sign of life of its owner, in seconds of time.monotonic().
         self.lease_ends = math.inf
-        #: Where the key and the positions of its messages mean something; None where nobody can tell.
-        self.database: Identity | None = None
+        #: The history of the log in which its key, its offsets and the positions of its messages mean something.
+        self.history: Final = owned.history
         #: May be replaced at any time.
         self.limits = limits
         self._lock = threading.Lock()
@@ -68,6 +70,7 @@ class ProcessQueue:
         self._is_dropped = False
         self._is_lost = False
         self._is_full = False
+        self._newest: tuple[int, int, str] | None = None
         # From which offset on no message lies in an older segment; ascending, the first is the one to commit.
         self._segments: deque[tuple[int, int]] = deque([(owned.next_offset, owned.segment)])
 
@@ -80,6 +83,12 @@ class ProcessQueue:
     def next_offset(self) -> int:
         """Where the next pull begins."""
         return self._next_offset
+
+    @property
+    def newest(self) -> Proof | None:
+        """The last message that was put in, or None."""
+        newest = self._newest
+        return newest and Proof(*newest[:2], UUID(newest[2]))
 
     @property
     def segment(self) -> int:
@@ -137,6 +146,8 @@ class ProcessQueue:
                 size = len(message.stored_body)
                 self._in_hand[message.queue_offset] = size
                 self._body_bytes += size
+            if messages:
+                self._newest = messages[-1].queue_offset, messages[-1].log_pos, messages[-1].message_id
             self._next_offset = next_offset
             if segment > self.segment:
                 self._segments.append((next_offset, segment))
@@ -215,4 +226,4 @@ class ProcessQueue:
             segments = self._segments
             while len(segments) > 1 and segments[1][0] <= safe:
                 segments.popleft()
-            return OwnedQueue(self.queue_key, self._epoch, safe, segments[0][1])
+            return OwnedQueue(self.queue_key, self._epoch, safe, segments[0][1], self.history)

@@ -24,7 +24,7 @@ from mqdb.store.engine import is_idle
 from mqdb_client.backoff import pauses
 from mqdb_client.consumer.process_queue import ProcessQueue
 from mqdb_client.consumer.pull_schedule import PullSchedule
-from mqdb_client.new_connection import require_database
+from mqdb_client.new_connection import require_history
 from mqdb_client.wake_limit import WakeLimit
 
 logger = logging.getLogger(__name__)
@@ -187,9 +187,9 @@ class PullService:
         return queue_key not in self._resting and self._queues[queue_key].has_room()
 
     def _pull_all(self, connection: Connection, queues: Sequence[ProcessQueue]) -> None:
-        """Raises BrokerUnavailable where the connection leads to another database than that of the queues."""
-        for database in {process_queue.database for process_queue in queues}:
-            require_database(connection, database)
+        """Raises BrokerUnavailable where the connection leads to another log than that of the queues."""
+        for history in {process_queue.history for process_queue in queues}:
+            require_history(connection, history)
         by_topic = sorted(queues, key=lambda process_queue: process_queue.queue)
         for topic, group in groupby(by_topic, key=lambda process_queue: process_queue.queue.topic):
             message_filter = self.subscriptions.get(topic)

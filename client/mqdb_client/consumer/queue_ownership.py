@@ -3,7 +3,8 @@
 A queue is taken when it is free. It is given back after it was dropped and has settled, its offset committed
 first: so its next owner gets nothing twice. Whoever takes it by force, or takes it from a member that has been
 given up, raises its epoch, and our next commit tells: then it is lost, and what its messages come to is ignored.
-All of them are lost when another database is found behind the address, where their keys are those of other queues.
+All of them are lost when the log has another history than it had when they were taken: what is known of them says
+nothing then. They are taken again from the offsets that are committed there.
 RocketMQ: RebalanceImpl.updateProcessQueueTableInRebalance, RemoteBrokerOffsetStore.
 """
 
@@ -11,17 +12,19 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from sqlalchemy import Connection
 
+from mqdb.broker.proofs import proven
 from mqdb.group import ConsumeFromWhere
 from mqdb.message import MessageQueue
+from mqdb.store import history as histories
 from mqdb.store.consumer_offsets import OwnedQueue
-from mqdb.store.identity import Identity
+from mqdb.store.engine import target_of, translated
+from mqdb.store.history import History
 from mqdb_client.consumer.offset_store import OffsetStore
 from mqdb_client.consumer.process_queue import FlowLimits, ProcessQueue
-from mqdb_client.new_connection import database_on
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +49,9 @@ class QueueOwnership:
         self._lease_seconds = store.lease.client_expiry.total_seconds() if store.lease else math.inf
         self._held: dict[int, ProcessQueue] = {}
         self._committed: dict[int, OwnedQueue] = {}
+        self._history: History | None = None
+        #: Lost to another history, with listeners that still run.
+        self._unsettled: list[ProcessQueue] = []
 
     @property
     def keys(self) -> set[int]:
@@ -58,6 +64,11 @@ class QueueOwnership:
         return list(self._held.values())
 
     @property
+    def unsettled(self) -> set[int]:
+        """The keys of queues that were lost to another history, while their listeners still run."""
+        return {held.queue_key for held in self._unsettled if not held.is_settled}
+
+    @property
     def is_settled(self) -> bool:
         """Whether nothing is read and no listener runs any more."""
         return all(held.is_settled for held in self._held.values())
@@ -67,17 +78,38 @@ class QueueOwnership:
         """The queues that are read."""
         return [held for held in self._held.values() if not held.is_dropped]
 
-    def lose_elsewhere(self, connection: Connection) -> list[ProcessQueue]:
-        """Lose the queues of another database than this connection's, and return them. First on each connection."""
-        database = database_on(connection)
-        lost = [held for held in self._held.values() if held.database != database]
+    def meet(self, connection: Connection) -> list[ProcessQueue]:
+        """Lose the queues whose history is not that of this connection's log, and return them. Call it first.
+
+        The history is asked for each time: behind a pooler, an old connection may lead to another server by now.
+        """
+        with translated(target_of(connection)):
+            self._history = histories.find(connection)
+        lost = [held for held in self._held.values() if held.history != self._history]
+        if lost:
+            self._tell(connection, lost)
         for held in lost:
             held.drop(is_lost=True)
             self._forget(held)
-        if lost:
-            fields = {"group": self._group, "count": len(lost)}
-            logger.warning("queues lost: another database has taken the place of theirs", extra=fields)
+        self._unsettled = [held for held in (*self._unsettled, *lost) if not held.is_settled]
         return lost
+
+    def _tell(self, connection: Connection, lost: Sequence[ProcessQueue]) -> None:
+        """Say whether the log lacks a message that was read from these queues, or may be the same."""
+        fields = {"group": self._group, "count": len(lost)}
+        claims = {held.queue_key: held.newest for held in lost if held.newest}
+        missing = claims.keys() - proven(connection, claims)
+        if not missing:
+            logger.info("the server was started anew: queues are taken again, from what is committed", extra=fields)
+            return
+        proof = claims[min(missing)]
+        fields |= {
+            "history": lost[0].history,
+            "history_now": self._history,
+            "queue": str(self._held[min(missing)].queue),
+        }
+        fields |= {"queue_offset": proof.queue_offset, "msg_id": str(proof.msg_id)}
+        logger.warning("queues lost: the log has another history, without a message that was read", extra=fields)
 
     def take(
         self,
@@ -92,8 +124,8 @@ class QueueOwnership:
             return []
         asked_at = time.monotonic()
         owned = self._store.take(connection, wanted, consume_from_where, force=force)
-        database = database_on(connection)
-        return [self._hold(wanted[queue.queue_key], queue, asked_at, database) for queue in owned]
+        taken = [queue._replace(history=self._history) for queue in owned]
+        return [self._hold(wanted[queue.queue_key], queue, asked_at) for queue in taken]
 
     def take_again(self, connection: Connection) -> list[ProcessQueue]:
         """Own again what the broker has taken away, because it had given this member up; returns what is lost.
@@ -150,7 +182,7 @@ class QueueOwnership:
             return None
         fields = {"group": self._group, "queue": str(illegal.queue), "queue_offset": illegal.next_offset}
         logger.warning("offset does not exist, going on at another", extra=fields | {"next_offset": next_offset})
-        return self._hold(illegal.queue, corrected, illegal.lease_ends - self._lease_seconds, illegal.database)
+        return self._hold(illegal.queue, corrected, illegal.lease_ends - self._lease_seconds)
 
     def renew(self, connection: Connection) -> list[ProcessQueue]:
         """Renew the lease of all queues; returns those that were lost to another owner. RocketMQ: lockAll."""
@@ -168,9 +200,8 @@ class QueueOwnership:
         for held in self.active:
             held.limits = self._limits.shared_by(counts[held.queue.topic])
 
-    def _hold(self, queue: MessageQueue, owned: OwnedQueue, asked_at: float, database: Identity | None) -> ProcessQueue:
+    def _hold(self, queue: MessageQueue, owned: OwnedQueue, asked_at: float) -> ProcessQueue:
         process_queue = self._make_queue(queue, owned, self._limits)
-        process_queue.database = database
         process_queue.lease_ends = asked_at + self._lease_seconds
         self._held[owned.queue_key] = process_queue
         self._committed[owned.queue_key] = owned

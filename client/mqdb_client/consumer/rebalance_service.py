@@ -195,9 +195,9 @@ class RebalanceService:
 
     @contextmanager
     def _connection(self) -> Iterator[Connection]:
-        """One that leads to the database of all queues that are owned: others are lost."""
+        """A connection to the log of all queues that are owned. Queues of another history are lost."""
         with self._connect() as connection:
-            lost = self._ownership.lose_elsewhere(connection)
+            lost = self._ownership.meet(connection)
             if lost:
                 self._wanted_since.clear()
                 self._stop_reading(lost)
@@ -248,6 +248,8 @@ class RebalanceService:
         self._wanted_since = {key: self._wanted_since.get(key, now) for key in missing}
         patience = self._times.hand_over_grace.total_seconds()
         overdue = {key for key, since in self._wanted_since.items() if now - since >= patience}
+        # A queue has one listener at a time. One that hangs keeps its queue only if the queue is consumed in order.
+        missing -= self._ownership.unsettled - (overdue if self._times.renew_interval is None else set())
         for start in set(share.starts.values()):
             for keys, force in ((missing - overdue, False), (overdue, True)):
                 wanted = {key: share.queues[key] for key in sorted(keys) if share.starts[key] is start}

@@ -37,7 +37,7 @@ from mqdb_client.consumer.orderly_verdict import where
 from mqdb_client.consumer.process_queue import ProcessQueue
 from mqdb_client.consumer.running_calls import RunningCalls
 from mqdb_client.instance import ClientInstance
-from mqdb_client.new_connection import require_database
+from mqdb_client.new_connection import require_history
 
 logger = logging.getLogger(__name__)
 
@@ -120,7 +120,7 @@ class TransactionalListener:
         with ExitStack() as stack:
             try:
                 connection = stack.enter_context(self._transactions.begin())
-                require_database(connection, process_queue.database)
+                require_history(connection, process_queue.history)
             except MqdbError as error:
                 return Attempt(End.UNREACHED, error=error)
             observed = self._hooks.begin(process_queue.queue, messages)
@@ -156,7 +156,7 @@ class TransactionalListener:
         fields = where(messages)
         try:
             with self._instance.connect() as connection:
-                require_database(connection, process_queue.database)
+                require_history(connection, process_queue.history)
                 batch = self._batch(process_queue, messages)
                 exactly_once.send_back(connection, batch, requests, max_reconsume_times)
         except (QueueLost, BrokerUnavailable) as error:
@@ -171,8 +171,8 @@ class TransactionalListener:
 
     def _batch(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> ConsumedBatch:
         first, last = messages[0].queue_offset, messages[-1].queue_offset
-        segment = process_queue.position().segment
-        commit = OffsetCommit(process_queue.queue_key, process_queue.epoch, first, last + 1, segment)
+        key, epoch, _, segment, history = process_queue.position()
+        commit = OffsetCommit(key, epoch, first, last + 1, segment, history)
         return ConsumedBatch(self._group, self._instance.client_id, process_queue.queue, commit)
 
     def _failure(self, attempt: Attempt) -> Failure:

@@ -73,7 +73,7 @@ class AssignedQueue(ProcessQueue):
             offset, segment = self._agreed
             if self._auto_commit and done.next_offset >= offset:
                 return done
-            return OwnedQueue(self.queue_key, self._epoch, offset, segment)
+            return OwnedQueue(self.queue_key, self._epoch, offset, segment, self.history)
 
     def agree(self) -> OwnedQueue:
         """All that was taken may be committed, although it is still running."""
@@ -82,10 +82,10 @@ class AssignedQueue(ProcessQueue):
             offset = next(islice(self._in_hand, self._running, None), self._next_offset)
             segment = max((segment for start, segment in self._segments if start <= offset), default=0)
             self._agreed = (offset, segment)
-            return OwnedQueue(self.queue_key, self._epoch, offset, segment)
+            return OwnedQueue(self.queue_key, self._epoch, offset, segment, self.history)
 
     def agree_on(self, offset: int) -> OwnedQueue:
         """This offset may be committed, until there is news."""
         with self._lock:
             self._agreed = (offset, 0)
-            return OwnedQueue(self.queue_key, self._epoch, offset, 0)
+            return OwnedQueue(self.queue_key, self._epoch, offset, 0, self.history)

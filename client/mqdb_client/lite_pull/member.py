@@ -12,7 +12,6 @@ RocketMQ: DefaultLitePullConsumerImpl.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from mqdb.errors import QueueLost
 from mqdb.selector.subscription import MessageFilter
 from mqdb_client.consumer.process_queue import FlowLimits, ProcessQueue
 from mqdb_client.consumer.queue_ownership import QueueOwnership
@@ -23,7 +22,6 @@ from mqdb_client.instance import ClientInstance
 from mqdb_client.lite_pull.config import LitePullConsumerConfig
 from mqdb_client.lite_pull.offset_stores import PolledOffsetStore
 from mqdb_client.lite_pull.poll_buffer import Agreed, PollBuffer
-from mqdb_client.new_connection import database_on
 
 _MEBIBYTE: Final = 1024 * 1024
 
@@ -69,11 +67,7 @@ class LitePullMember(QueueReader):
         """Commit, and return when it is done. Raises QueueLost, QueueOwned; BrokerUnavailable and its kin."""
         try:
             with self._instance.connect() as connection:
-                database = database_on(connection)
-                self._store.commit_agreed(connection, [each for each in agreed if each.database == database])
-            for each in agreed:
-                if each.database != database:
-                    raise QueueLost(self._group, str(each.queue), each.position.epoch)
+                self._store.commit_agreed(connection, agreed)
         except BaseException:
             self.rebalance.rebalance()
             raise

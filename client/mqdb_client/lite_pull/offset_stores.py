@@ -51,7 +51,7 @@ class PolledOffsetStore(BrokerOffsetStore):
         """Forward or back. Raises QueueLost for one of those that were lost; all others are committed."""
         with self._committing:
             lost = commit_positions(connection, self._group, [each.position for each in agreed])
-        for queue, position, _ in agreed:
+        for queue, position in agreed:
             if position in lost:
                 raise QueueLost(self._group, str(queue), position.epoch)
 
@@ -89,7 +89,7 @@ class UnownedOffsetStore(PolledOffsetStore):
         """Reads offsets, and writes nothing."""
         found = find_positions(connection, self._group, list(wanted), where, self._consume_timestamp)
         taken = []
-        for queue_key, next_offset, segment, reset_at in found:
+        for queue_key, next_offset, segment, reset_at, _ in found:
             take = self._takes[queue_key] = _Take(next(self._numbers), reset_at)
             taken.append(OwnedQueue(queue_key, take.epoch, next_offset, segment))
         return taken
@@ -125,7 +125,7 @@ class UnownedOffsetStore(PolledOffsetStore):
         """
         with self._committing:
             refused, lost = self._commit(connection, [each.position for each in agreed])
-        for queue, position, _ in agreed:
+        for queue, position in agreed:
             if position in lost:
                 raise QueueLost(self._group, str(queue), position.epoch)
             if position.queue_key in refused:
@@ -149,7 +149,8 @@ class UnownedOffsetStore(PolledOffsetStore):
             if take is None or take.epoch != position.epoch:
                 lost.append(position)
             else:
-                current.append(ReadQueue(position.queue_key, position.next_offset, position.segment, take.reset_at))
+                key, _, next_offset, segment, history = position
+                current.append(ReadQueue(key, next_offset, segment, take.reset_at, history))
         refused = commit_without_owner(connection, self._group, current)
         lost += [position for position in positions if position.queue_key in refused.reset and position not in lost]
         return refused.owned, lost

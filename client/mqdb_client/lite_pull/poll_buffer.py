@@ -13,7 +13,6 @@ from typing import NamedTuple
 from mqdb.errors import IllegalState
 from mqdb.message import MessageQueue, ReceivedMessage
 from mqdb.store.consumer_offsets import OwnedQueue
-from mqdb.store.identity import Identity
 from mqdb_client.consumer.process_queue import FlowLimits, ProcessQueue
 from mqdb_client.lite_pull.assigned_queue import AssignedQueue
 
@@ -26,11 +25,10 @@ class Handed(NamedTuple):
 
 
 class Agreed(NamedTuple):
-    """How far a queue is to be committed, and in which database."""
+    """How far a queue is to be committed."""
 
     queue: MessageQueue
     position: OwnedQueue
-    database: Identity | None
 
 
 class PollBuffer:
@@ -77,7 +75,7 @@ class PollBuffer:
         with self._wake:
             before = self._newest.get(assigned.queue_key)
             # Its offset did not exist, so it has begun anew, at another one; what the user has said of it stays.
-            is_corrected = before is not None and (before.epoch, before.database) == (assigned.epoch, assigned.database)
+            is_corrected = before is not None and (before.epoch, before.history) == (assigned.epoch, assigned.history)
             if queue in self._starts:
                 assigned.seek(self._starts.pop(queue))
             elif before is not None and is_corrected and before.is_moved:
@@ -102,7 +100,9 @@ class PollBuffer:
     def latest(self, owned: OwnedQueue) -> OwnedQueue:
         """What may be committed of a queue now; `owned` may be out of date."""
         newest = self._newest.get(owned.queue_key)
-        return newest.position() if newest is not None and newest.epoch == owned.epoch else owned
+        if newest is None or (newest.epoch, newest.history) != (owned.epoch, owned.history):
+            return owned
+        return newest.position()
 
     def _may_pull(self, queue: MessageQueue) -> bool:
         # Without the lock: others hold it when they wake the thread that asks.
@@ -147,7 +147,7 @@ class PollBuffer:
         """All that polls have returned may be committed. It is not done by that: its queues are not given back."""
         with self._wake:
             concerned = dict.fromkeys([*self._current.values(), *(assigned for assigned, _ in self._handed)])
-            return [Agreed(assigned.queue, assigned.agree(), assigned.database) for assigned in concerned]
+            return [Agreed(assigned.queue, assigned.agree()) for assigned in concerned]
 
     def agree_on(self, offsets: Mapping[MessageQueue, int]) -> list[Agreed]:
         """These offsets may be committed. Raises IllegalState for a queue that is not assigned."""
@@ -155,7 +155,7 @@ class PollBuffer:
             # One that rebalance has taken away, but that is not given back yet, counts as well.
             held = {assigned.queue: assigned for assigned, _ in self._handed} | self._current
             found = [held[queue] if queue in held else self._find(queue) for queue in offsets]
-            return [Agreed(each.queue, each.agree_on(offsets[each.queue]), each.database) for each in found]
+            return [Agreed(each.queue, each.agree_on(offsets[each.queue])) for each in found]
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """Return messages of a queue from an offset on. Raises IllegalState for one that is not assigned."""

@@ -1,0 +1,76 @@
+"""Proofs: whether a client may go on at a position that it keeps itself, and if not, where it goes on.
+
+RocketMQ has nothing like it. Kafka: OffsetsForLeaderEpoch (KIP-320).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from sqlalchemy import Connection
+
+from mqdb.store import history as histories
+from mqdb.store import proofs, queues
+from mqdb.store.engine import target_of, translated
+from mqdb.store.history import History
+from mqdb.store.proofs import Proof
+
+#: Of one queue, that a client keeps.
+MOST_PROOFS: Final = 16
+
+
+class KeptPosition(NamedTuple):
+    """The next offset of a queue, and proofs of it and of older ones, which ascend. It may have none of its own."""
+
+    next_offset: int
+    proofs: tuple[Proof, ...] = ()
+
+
+def prove(connection: Connection, positions: Mapping[int, int], history: History | None) -> dict[int, Proof] | None:
+    """The proofs of positions, by the keys of their queues. Returns None if the log has another history by now."""
+    with translated(target_of(connection)):
+        found = proofs.find(connection, positions)
+        # Asked afterwards: if the history is the same then, it was the same before.
+        return found if histories.find(connection) == history else None
+
+
+def proven(connection: Connection, claims: Mapping[int, Proof]) -> set[int]:
+    """The keys of those queues in which the log holds what their proof says."""
+    with translated(target_of(connection)):
+        hold = proofs.holding(connection, list(claims.items()))
+    return {key for key, holds in zip(claims, hold, strict=True) if holds}
+
+
+def last_proven(connection: Connection, kept: Mapping[int, KeptPosition]) -> dict[int, KeptPosition]:
+    """The last position that the log proves, for each queue by its key, with the proofs that the log holds.
+
+    A position at the min offset of its queue, or below it, needs no proof. If the log proves nothing of a queue, the
+    position is the min offset: every message in the log may be new. Queues that do not exist are left out.
+    """
+    claims = [(key, proof) for key, position in kept.items() for proof in position.proofs]
+    with translated(target_of(connection)):
+        ends = queues.ends(connection, list(kept))
+        hold = proofs.holding(connection, claims)
+    held = {key: [p for (k, p), holds in zip(claims, hold, strict=True) if holds and k == key] for key in ends}
+    return {key: _go_on(kept[key].next_offset, tuple(held[key]), end.min_offset) for key, end in ends.items()}
+
+
+def _go_on(next_offset: int, held: tuple[Proof, ...], min_offset: int) -> KeptPosition:
+    if next_offset <= min_offset or not held:
+        return KeptPosition(min(next_offset, min_offset), held)
+    return KeptPosition(held[-1].queue_offset + 1, held)
+
+
+def thinned(proofs: Sequence[Proof]) -> tuple[Proof, ...]:
+    """At most MOST_PROOFS of these, which ascend: the first and the last, and in between the more the newer they are.
+
+    So a client reads little again if its log has gone back a little, and it has a proof also if the log has gone back
+    far.
+    """
+    kept = list(proofs)
+    while len(kept) > MOST_PROOFS:
+        last = kept[-1].queue_offset
+        offsets = [proof.queue_offset for proof in kept]
+        # The one whose neighbours are nearest to each other, by how far back they are.
+        shares = [(after - before) / (last - before) for before, after in zip(offsets, offsets[2:], strict=False)]
+        del kept[shares.index(min(shares)) + 1]
+    return tuple(kept)
