@@ -1,0 +1,283 @@
+"""Consumers of all kinds on a database that goes back, while producers go on: nothing that is in the log is skipped.
+
+    copy        an older copy of the directory of the stopped server is put back: the same timeline
+    recovery    a base backup is recovered to a point in time: a new timeline
+    promotion   an asynchronous standby that has fallen behind takes the place of the primary, which has died
+    crash       all processes of a server die that commits with synchronous_commit = off
+    restart     the server is stopped and started: nothing is lost
+    nothing     goes wrong, and nothing comes twice
+
+Consumers run meanwhile, or are paused until the log has grown past where they were. Some messages are delayed, some
+are half messages that are committed, some fail at first. The usual run has two of them, these runs all, ten seeds each:
+
+    MQDB_FAULT_RUNS=10 pytest tests/acceptance/test_history_faults.py
+
+MQDB_FAULT_SEED is the seed of the first run; what is under way at that moment depends on the machine as well.
+"""
+
+import itertools
+import os
+import random
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+from sqlalchemy import Connection, text
+
+from mqdb.errors import BrokerUnavailable, SendOutcomeUnknown, SendTimeout
+from mqdb.settings import Settings, load_settings
+from mqdb_client import LocalTransactionState, Message, Producer, TransactionProducer
+from tests.fixtures.consuming import LATER, PUSH, WAYS, Start, starting
+from tests.fixtures.fault_history import SCENARIOS, Scenario
+from tests.fixtures.fault_load import Background
+from tests.fixtures.fault_trouble import wait_while
+from tests.fixtures.faults import DELAY_LEVELS
+from tests.fixtures.history import Past
+from tests.fixtures.pgbouncer import running_pgbouncer
+from tests.fixtures.serve import ServeProcess, query
+
+RUNS: Final = int(os.environ.get("MQDB_FAULT_RUNS", "0"))
+FIRST_SEED: Final = int(os.environ.get("MQDB_FAULT_SEED", "0")) or random.randrange(1, 1_000_000)
+
+#: Of each part of a run.
+MESSAGES: Final = 200 if RUNS else 100
+
+#: Name of a run: scenario, whether consumers are paused, whether there is a pooler.
+ALL: Final = [
+    *((scenario, paused, False) for scenario in ("copy", "recovery", "promotion") for paused in (False, True)),
+    *((scenario, False, False) for scenario in ("crash", "restart", "nothing")),
+    *((scenario, False, True) for scenario in ("copy", "promotion", "crash", "nothing")),
+]
+USUAL: Final = [("copy", True, False), ("promotion", False, False)]
+
+_DRAIN_SECONDS: Final = 60.0
+
+_SETTINGS: Final = {
+    "message_delay_level": DELAY_LEVELS,
+    "transaction_timeout": "1s",
+    "transaction_check_interval": "1s",
+    "transaction_check_max": 1_000,
+}
+
+POLLED: Final = ("lite pull", "assigned")
+TRANSACTIONAL: Final = [way for way in PUSH if "exactly once" in way]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(("scenario", "is_paused", "is_pooled"), ALL if RUNS else USUAL)
+@pytest.mark.parametrize("run", range(RUNS or 1))
+def test_nothing_of_the_log_is_skipped(
+    run: int,
+    scenario: str,
+    is_paused: bool,
+    is_pooled: bool,
+    past: Past,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    seed = FIRST_SEED + run
+    with ExitStack() as stack:
+        going_back = SCENARIOS[scenario](past)
+        stack.callback(going_back.end)
+        if is_pooled:
+            parts = conninfo_to_dict(past.dsn)
+            pooler = running_pgbouncer(past.server, user=str(parts["user"]), password=str(parts["password"]))
+            monkeypatch.setenv("MQDB_POOL_DSN", stack.enter_context(pooler).dsn(past.dsn))
+        with psycopg.connect(past.dsn, autocommit=True) as connection:
+            connection.execute("CREATE TABLE public.effects (way text NOT NULL, body text NOT NULL)")
+        broker = ServeProcess(tmp_path / "serve.log", dsn=past.dsn, **_SETTINGS)
+        stack.callback(broker.clean_up)
+        readers = stack.enter_context(reading(seed, past, tmp_path))
+        settings = load_settings(dsn=past.dsn, send_message_timeout=timedelta(seconds=2))
+        undone = 0
+        with Sending(settings) as sending:
+            sending.wait_for(MESSAGES)
+            going_back.begin()
+            if scenario == "crash":
+                undone = crash(going_back, sending, readers)
+            else:
+                sending.wait_for(MESSAGES)
+                if is_paused:
+                    readers.pause()
+                going_back.go_back()
+            sending.wait_for(3 * MESSAGES)
+            if is_paused:
+                readers.resume()
+            sending.wait_for(MESSAGES // 2)
+
+        wait_while(readers.left, _DRAIN_SECONDS, "not consumed")
+
+        stored = readers.stored()
+        lost = set(sending.acknowledged) - set(stored)
+        repeated = {way: sum(counts[body] > 1 for body in stored) for way, counts in readers.accepted.items()}
+        effects = readers.effects()
+        with capsys.disabled():
+            name = f"{scenario}{', paused' * is_paused}{', behind PgBouncer' * is_pooled}"
+            counts = f"acknowledged {len(sending.acknowledged)}, in the log {len(stored)}, lost {len(lost)}"
+            told = f"effects undone {undone}, skipped 0, effects {len(effects)} (each once), repeated {repeated}"
+            print(f"\nseed {seed}, {name}: {counts}, {told}")  # noqa: T201
+        assert max(Counter(stored).values()) == 1
+        assert going_back.loses <= bool(lost or undone), "it means nothing"
+        assert set(effects.values()) == {1}
+        if scenario == "nothing":
+            assert not lost
+            assert set(repeated.values()) == {0}
+
+
+def crash(going_back: Scenario, sending: "Sending", readers: "Readers") -> int:
+    """Crash while nobody sends and consumers have much to do; how many effects are undone by it.
+
+    Dispatch waits for the disk, and what was committed before it is on the disk then, too.
+    """
+    readers.pause()
+    sending.wait_for(2 * MESSAGES)
+    with sending.held():
+        before = len(readers.effects())
+        readers.resume()
+        wait_while(lambda: (count := len(readers.effects())) < before + 20 and f"{count} effects", 30, "not consumed")
+        seen = len(readers.effects())
+        going_back.go_back()
+        return max(seen - len(readers.effects()), 0)
+
+
+class Sending(Background):
+    """Sends to `orders`: messages that are plain, delayed, or in a transaction, each once."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        self._settings = settings
+        self._turn = threading.Lock()
+        self.acknowledged: list[str] = []
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Nothing is sent."""
+        with self._turn:
+            yield
+
+    def wait_for(self, count: int) -> None:
+        """Until so many more are acknowledged."""
+        wanted = len(self.acknowledged) + count
+        wait_while(lambda: len(self.acknowledged) < wanted, 60, "not sent")
+
+    def _run(self) -> None:
+        commit = LocalTransactionState.COMMIT
+        with (
+            Producer("senders", settings=self._settings) as plain,
+            TransactionProducer(
+                "transactions",
+                settings=self._settings,
+                execute_local_transaction=lambda _message, _argument: commit,
+                check_local_transaction=lambda _message: commit,
+            ) as transactions,
+        ):
+            for number in itertools.count():
+                if self.stop.wait(0.005):
+                    return
+                name = f"message {number}"
+                with self._turn, self._acknowledging(name):
+                    if number % 10 == 9:
+                        transactions.send_in_transaction(Message("orders", name))
+                    else:
+                        plain.send(Message("orders", name, delay_level=1 if number % 10 == 4 else 0))
+
+    @contextmanager
+    def _acknowledging(self, name: str) -> Iterator[None]:
+        """One that fails is not sent again: behind a pooler nobody can say whether it is stored."""
+        with suppress(BrokerUnavailable, SendTimeout, SendOutcomeUnknown):
+            yield
+            self.acknowledged.append(name)
+
+
+class Readers:
+    """A consumer of each kind, in a group of its own. Of some messages its listener fails at first."""
+
+    def __init__(self, seed: int, past: Past, start: Start) -> None:
+        self._seed, self._past = seed, past
+        self._failed: set[tuple[str, str]] = set()
+        #: How often each has consumed a message; those of exactly once as they say, whatever their transactions do.
+        self.accepted: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        second = timedelta(seconds=1)
+        self._consuming = {
+            way: start(
+                way,
+                partial(self._answer, way),
+                group=way.replace(", ", "-").replace(" ", "-"),
+                **({"auto_commit_interval": second} if way in POLLED else {"persist_consumer_offset_interval": second}),
+                **({"effect": partial(self._write, way)} if way in TRANSACTIONAL else {}),
+            )
+            for way in WAYS
+        }
+
+    def poll(self) -> None:
+        """Have those that are polled look for messages."""
+        for way in POLLED:
+            reader = self._consuming[way]
+            before = len(reader.received)
+            self.accepted[way].update(reader.bodies()[before:])
+
+    def pause(self) -> None:
+        """Nothing is pulled any more."""
+        for reader in self._consuming.values():
+            reader.pause()
+
+    def resume(self) -> None:
+        """It is again."""
+        for reader in self._consuming.values():
+            reader.resume()
+
+    def _answer(self, way: str, body: str) -> object:
+        is_unlucky = random.Random(f"{self._seed} {way} {body}").random() < 0.05
+        if is_unlucky and way != "broadcasting" and (way, body) not in self._failed:
+            self._failed.add((way, body))
+            return LATER["orderly" in PUSH[way]]
+        self.accepted[way][body] += 1
+        return None
+
+    def _write(self, way: str, body: str, connection: Connection) -> None:
+        connection.execute(text("INSERT INTO public.effects VALUES (:way, :body)"), {"way": way, "body": body})
+
+    # -- what has come of it --------------------------------------------------------------------
+
+    def stored(self) -> list[str]:
+        """What is in the log for consumers."""
+        return [body for (body,) in query(self._past.dsn, "SELECT text FROM mqdb.message WHERE topic = 'orders'")]
+
+    def effects(self) -> Counter[tuple[str, str]]:
+        """What transactions have committed, by kind of consumer and message."""
+        return Counter(query(self._past.dsn, "SELECT way, body FROM public.effects"))
+
+    def left(self) -> dict[str, object]:
+        """What is to come, and for each kind of consumer what it has not consumed of the log."""
+        [(waiting,)] = query(self._past.dsn, "SELECT count(*) FROM mqdb.scheduled")
+        [(halves,)] = query(self._past.dsn, "SELECT count(*) FROM mqdb.half_messages WHERE state = 'PREPARED'")
+        stored, effects = set(self.stored()), self.effects()
+        missing = {way: stored - self.accepted[way].keys() for way in WAYS}
+        missing |= {way: {body for body in stored if not effects[way, body]} for way in TRANSACTIONAL}
+        left: dict[str, object] = {way: f"{len(names)}: {sorted(names)[:3]}" for way, names in missing.items() if names}
+        return left | ({"waiting": waiting} if waiting else {}) | ({"halves": halves} if halves else {})
+
+
+@contextmanager
+def reading(seed: int, past: Past, directory: Path) -> Iterator[Readers]:
+    """Consumers at work, those that are polled too."""
+    with starting(past.dsn, directory) as start:
+        readers = Readers(seed, past, start)
+
+        class Polling(Background):
+            def _run(self) -> None:
+                while not self.stop.wait(0.02):
+                    readers.poll()
+
+        with Polling():
+            yield readers
