@@ -21,9 +21,9 @@ from mqdb.broker.pull import PullRequest, PullResult, PullStatus, pull
 from mqdb.broker.route import find_or_create_reply_topic
 from mqdb.errors import BrokerUnavailable, MqdbError
 from mqdb.message import MessageQueue, ReceivedMessage
+from mqdb.proof import Proof
 from mqdb.selector.tags import TagExpression, tag_code
 from mqdb.store.history import History
-from mqdb.store.proofs import Proof
 from mqdb_client.backoff import pauses
 from mqdb_client.broker_link import BrokerLink
 from mqdb_client.new_connection import history_on

@@ -3,26 +3,15 @@
 RocketMQ has nothing like it. Kafka: OffsetsForLeaderEpoch (KIP-320).
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Mapping
 
 from sqlalchemy import Connection
 
+from mqdb.proof import KeptPosition, Proof
 from mqdb.store import history as histories
 from mqdb.store import proofs, queues
 from mqdb.store.engine import target_of, translated
 from mqdb.store.history import History
-from mqdb.store.proofs import Proof
-
-#: Of one queue, that a client keeps.
-MOST_PROOFS: Final = 16
-
-
-class KeptPosition(NamedTuple):
-    """The next offset of a queue, and proofs of it and of older ones, which ascend. It may have none of its own."""
-
-    next_offset: int
-    proofs: tuple[Proof, ...] = ()
 
 
 def prove(connection: Connection, positions: Mapping[int, int], history: History | None) -> dict[int, Proof] | None:
@@ -58,19 +47,3 @@ def _go_on(next_offset: int, held: tuple[Proof, ...], min_offset: int) -> KeptPo
     if next_offset <= min_offset or not held:
         return KeptPosition(min(next_offset, min_offset), held)
     return KeptPosition(held[-1].queue_offset + 1, held)
-
-
-def thinned(proofs: Sequence[Proof]) -> tuple[Proof, ...]:
-    """At most MOST_PROOFS of these, which ascend: the first and the last, and in between the more the newer they are.
-
-    So a client reads little again if its log has gone back a little, and it has a proof also if the log has gone back
-    far.
-    """
-    kept = list(proofs)
-    while len(kept) > MOST_PROOFS:
-        last = kept[-1].queue_offset
-        offsets = [proof.queue_offset for proof in kept]
-        # The one whose neighbours are nearest to each other, by how far back they are.
-        shares = [(after - before) / (last - before) for before, after in zip(offsets, offsets[2:], strict=False)]
-        del kept[shares.index(min(shares)) + 1]
-    return tuple(kept)

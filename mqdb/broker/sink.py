@@ -4,7 +4,8 @@
                            └── there already: somebody has done it before, and nothing is appended
 
 A query commits its batches in their order, and after a crash runs none but the last one again. One that comes with an
-earlier number has lost its place: its checkpoint was set back, or is not the one that the sink was written with.
+earlier number has lost its place: its checkpoint was set back, or is not the one that the sink was written with. If the
+batch before is missing, the database was: it went back, and what the query has written since is not in the log.
 
 The row of the ledger and the messages come together or not at all, so whoever does not know what became of a batch may
 ask again. No queue is locked: dispatch gives the offsets later. A batch that two processes commit at once waits for the
@@ -55,17 +56,18 @@ class AppendOutcome(StrEnum):
     REPEATED = "REPEATED"  #: it was in the log already
     TAKEN = "TAKEN"  #: another query has written to this sink; nothing is appended
     PASSED = "PASSED"  #: a later batch of the query is in the log; nothing is appended
+    GAP = "GAP"  #: the batch before is not in the log; nothing is appended
     INCOMPLETE = "INCOMPLETE"  #: fewer messages are staged than the tasks have written; nothing is appended
 
 
 class AppendResult(NamedTuple):
     """`messages` are those of batch `batch_id`, which is in the log, or, where it is incomplete, those that were found.
 
-    `batch_id` is another batch than was asked for where that one is in the way.
+    `batch_id` is another batch than was asked for if that one is in the way, or the newest before a gap, if any.
     """
 
     outcome: AppendOutcome
-    batch_id: int
+    batch_id: int | None
     messages: int
 
 
@@ -93,8 +95,10 @@ def write_queue_keys(connection: Connection, topic: str) -> tuple[int, ...]:
     return tuple(queue_keys[:write_queue_nums])
 
 
-def append_batch(connection: Connection, batch: SinkBatch, writes: Sequence[StagedWrite]) -> AppendResult:
-    """Append what the tasks have staged, in their order, or nothing.
+def append_batch(
+    connection: Connection, batch: SinkBatch, writes: Sequence[StagedWrite], *, may_skip: bool = False
+) -> AppendResult:
+    """Append what the tasks have staged, in their order, or nothing. With `may_skip` batches before it may be missing.
 
     Where the batch is in the log then, the stage is cleared of it: also of what failed attempts have staged for it, and
     for the batches before it.
@@ -105,7 +109,7 @@ def append_batch(connection: Connection, batch: SinkBatch, writes: Sequence[Stag
     for tries in range(1, _TRIES + 1):
         _ensure_segments(connection, messages)
         try:
-            return _append_batch(connection, batch, writes)
+            return _append_batch(connection, batch, writes, may_skip)
         except pg.CheckViolation:  # no partition for a position
             if tries == _TRIES:
                 raise
@@ -152,8 +156,10 @@ def _ensure_segments(connection: Connection, messages: int) -> None:
         connection.execute(statements.ENSURE_SEGMENTS, {"ahead": ahead})
 
 
-def _append_batch(connection: Connection, batch: SinkBatch, writes: Sequence[StagedWrite]) -> AppendResult:
-    named = batch._asdict()
+def _append_batch(
+    connection: Connection, batch: SinkBatch, writes: Sequence[StagedWrite], may_skip: bool
+) -> AppendResult:
+    named = batch._asdict() | {"may_skip": may_skip}
     messages = sum(write.messages for write in writes)
     result = AppendResult(AppendOutcome.APPENDED, batch.batch_id, messages)
     with connection.transaction():
@@ -183,7 +189,12 @@ def _append_writes(connection: Connection, writes: Sequence[StagedWrite]) -> int
 
 def _find_newest(connection: Connection, batch: SinkBatch, named: Mapping[str, object]) -> AppendResult:
     row = connection.execute(statements.FIND_NEWEST, named).fetchone()
-    assert row is not None, "the newest batch of a sink stays"
+    if row is None:
+        return AppendResult(AppendOutcome.GAP, None, 0)
     query_id, batch_id, messages = row
-    outcome = AppendOutcome.REPEATED if batch_id == batch.batch_id else AppendOutcome.PASSED
-    return AppendResult(outcome if query_id == batch.query_id else AppendOutcome.TAKEN, batch_id, messages)
+    outcome = AppendOutcome.REPEATED
+    if query_id != batch.query_id:
+        outcome = AppendOutcome.TAKEN
+    elif batch_id != batch.batch_id:
+        outcome = AppendOutcome.PASSED if batch_id > batch.batch_id else AppendOutcome.GAP
+    return AppendResult(outcome, batch_id, messages)

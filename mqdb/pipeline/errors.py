@@ -7,10 +7,12 @@
     ├── ColumnInvalid             a column of a written DataFrame that no message has, or with a wrong type
     ├── OffsetOutOfRange          an offset asked for that the queue does not hold
     ├── DataLoss                  messages were dropped before they could be read
+    │   └── LogReplaced           the log is not the one that a stream has read
     ├── SegmentDropped            retention has dropped a segment that was to be counted
     ├── ReplicaBehind             a replica has not caught up in time
     ├── StreamUnreadable          an offset of a checkpoint that this source has not written
     ├── SinkBatchMismatch         what was staged is not what the tasks have written
+    ├── SinkBatchesMissing        batches that a query has written are not in the database
     ├── ArchiveBusy               somebody else archives the segments of this broker
     ├── ArchiveMismatch           what was read back from an archive is not what the broker has
     ├── ArchiveIncomplete         messages that no archived segment has
@@ -113,6 +115,20 @@ class DataLoss(MqdbError, code=ResponseCode.SYSTEM_ERROR):
         return f"data loss: {self.what}: {self.reason}; set failOnDataLoss=false to read what is left"
 
 
+class LogReplaced(DataLoss, code=ResponseCode.SYSTEM_ERROR):
+    """The log has not the message that a stream's checkpoint remembers. Raised unless failOnDataLoss is false.
+
+    The database went back, or is another one, so nobody knows which messages at that offset and before it are new.
+    """
+
+    def __str__(self) -> str:
+        return (
+            f"another log: {self.what}: {self.reason}; the database was restored, or another one has taken its place. "
+            "Begin with a new checkpoint, and say in startingOffsets or startingTimestamp where; or set "
+            "failOnDataLoss=false to read each such queue from its first message"
+        )
+
+
 class SegmentDropped(MqdbError, code=ResponseCode.SYSTEM_ERROR):
     """Retention has dropped a segment between the plan of a job and its task."""
 
@@ -167,6 +183,32 @@ class SinkBatchMismatch(MqdbError, code=ResponseCode.SYSTEM_ERROR):
         return (
             f"batch {self.batch_id} of sink {self.sink_id!r} has {self.found:,} messages staged, its tasks wrote "
             f"{self.expected:,}; nothing was appended (a crash of PostgreSQL empties the stage): run the batch again"
+        )
+
+
+class SinkBatchesMissing(MqdbError, code=ResponseCode.SYSTEM_ERROR):
+    """The ledger of a sink ends at `newest` (None: it has no batch), so batches before `batch_id` are not in the log.
+
+    Raised unless failOnDataLoss is false. Nothing was appended.
+    """
+
+    def __init__(self, sink_id: str, batch_id: int, newest: int | None) -> None:
+        super().__init__(sink_id, batch_id, newest)
+        self.sink_id = sink_id
+        self.batch_id = batch_id
+        self.newest = newest
+
+    @property
+    def what(self) -> str:
+        """What is missing, for a sentence."""
+        first = 0 if self.newest is None else self.newest + 1
+        return f"batches {first} to {self.batch_id - 1} of sink {self.sink_id!r} are not in the database"
+
+    def __str__(self) -> str:
+        return (
+            f"{self.what}, and batch {self.batch_id} comes next: the database was restored, or another one has taken "
+            "its place, or the query has written elsewhere before. Nothing was appended. Begin with a new checkpoint "
+            "that reads their rows again; or set failOnDataLoss=false to go on without them"
         )
 
 

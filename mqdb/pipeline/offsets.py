@@ -1,19 +1,23 @@
 """Offsets of a stream: how far each queue was read, as Spark keeps it in its checkpoint.
 
-    {"broker": "broker-a", "topic_ids": {"orders": 3}, "topics": {"orders": {"0": 5, "1": 7}}}
+    {"broker": "broker-a", "topic_ids": {"orders": 3}, "topics": {"orders": {"0": 5, "1": 7}},
+     "proofs": {"orders": {"0": [812, "c0a8..."], "1": [815, "c0a8..."]}}}
 
 Spark compares offsets as JSON texts, so the order of the keys is fixed: otherwise a query that has nothing to read
 would make a batch at every trigger. The broker is named so that a checkpoint is not gone on with against another one,
 and the ids of topics tell one that was deleted and made again: its offsets are those of other messages. The numbers of
-queues are next offsets.
+queues are next offsets. A proof is the log position and the unique id of the message before the offset: a checkpoint is
+not gone on with if the log has another message there. An offset that has none has nothing before it.
 """
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from mqdb.pipeline.errors import StreamUnreadable
+from mqdb.proof import Proof
 
 
 class Queue(NamedTuple):
@@ -28,26 +32,37 @@ class Queue(NamedTuple):
 
 @dataclass(frozen=True)
 class StreamOffset:
-    """The next offset of each queue of a broker, and the ids of their topics."""
+    """The next offset of each queue of a broker, the ids of their topics, and the proofs of the offsets."""
 
     broker: str
     offsets: Mapping[Queue, int]
     topic_ids: Mapping[str, int]
+    proofs: Mapping[Queue, Proof] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """As Spark's runner takes it and turns it into JSON; topics by name, queues by number."""
         topics: dict[str, dict[str, int]] = {}
+        proofs: dict[str, dict[str, list[object]]] = {}
         for queue, offset in sorted(self.offsets.items()):
             topics.setdefault(queue.topic, {})[str(queue.queue_id)] = offset
-        return {"broker": self.broker, "topic_ids": {name: self.topic_ids[name] for name in topics}, "topics": topics}
+            if (proof := self.proofs.get(queue)) is not None:
+                proofs.setdefault(queue.topic, {})[str(queue.queue_id)] = [proof.log_pos, str(proof.msg_id)]
+        topic_ids = {name: self.topic_ids[name] for name in topics}
+        return {"broker": self.broker, "topic_ids": topic_ids, "topics": topics, "proofs": proofs}
 
     @classmethod
     def from_dict(cls, value: object) -> "StreamOffset":
         """What `to_dict` has made. Raises StreamUnreadable for anything else."""
         match value:
-            case {"broker": str(broker), "topic_ids": dict(ids), "topics": dict(topics)} if ids.keys() == topics.keys():
-                return cls(broker, _offsets(value, topics), ids)
-        raise StreamUnreadable(json.dumps(value, default=repr), "it needs a broker, its topics and their ids")
+            case {
+                "broker": str(broker),
+                "topic_ids": dict(ids),
+                "topics": dict(topics),
+                "proofs": dict(proofs),
+            } if ids.keys() == topics.keys():
+                offsets = _offsets(value, topics)
+                return cls(broker, offsets, ids, _proofs(value, proofs, offsets))
+        raise StreamUnreadable(json.dumps(value, default=repr), "it needs a broker, its topics, their ids and proofs")
 
 
 def _offsets(whole: object, topics: dict[Any, Any]) -> dict[Queue, int]:
@@ -59,3 +74,15 @@ def _offsets(whole: object, topics: dict[Any, Any]) -> dict[Queue, int]:
         }
     except (AttributeError, TypeError, ValueError) as error:
         raise StreamUnreadable(json.dumps(whole, default=repr), 'write topics as {"orders": {"0": 5}}') from error
+
+
+def _proofs(whole: object, topics: dict[Any, Any], offsets: Mapping[Queue, int]) -> dict[Queue, Proof]:
+    try:
+        return {
+            (queue := Queue(topic, int(queue_id))): Proof(offsets[queue] - 1, int(log_pos), UUID(msg_id))
+            for topic, queues in topics.items()
+            for queue_id, (log_pos, msg_id) in queues.items()
+        }
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        reason = 'write proofs as {"orders": {"0": [812, "c0a8..."]}}, of offsets that it has'
+        raise StreamUnreadable(json.dumps(whole, default=repr), reason) from error

@@ -7,14 +7,14 @@ one queue by its index, in order of offset: for what is small, or has to be in o
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import groupby, pairwise
 from typing import Final
 
 from mqdb.broker.topic_ranges import Layout
 from mqdb.errors import QueueNotFound, TopicNotFound
-from mqdb.pipeline.errors import DataLoss, OffsetOutOfRange, OptionInvalid
+from mqdb.pipeline.errors import DataLoss, LogReplaced, OffsetOutOfRange, OptionInvalid
 from mqdb.pipeline.offsets import Queue, StreamOffset
 from mqdb.pipeline.options import Splitting, Subscription
 from mqdb.pipeline.positions import FIRST, PAST_LAST, Place, Position
@@ -181,6 +181,31 @@ def of_same_topics(
         if fail_on_data_loss:
             raise loss
         logger.warning("skipped of %s: %s", loss.what, loss.reason)
+    return kept
+
+
+def of_same_log(
+    offsets: Mapping[Queue, int],
+    queues: Mapping[Queue, QueueBounds],
+    proven: Container[int],
+    *,
+    fail_on_data_loss: bool,
+) -> dict[Queue, int]:
+    """The offsets that have nothing before them that the log still has, and those that are proven, by queue key.
+
+    A queue that is neither is read from its first message; raises LogReplaced for it if that matters.
+    """
+    kept = {}
+    for queue, number in offsets.items():
+        bounds = queues.get(queue)
+        if bounds is None or number <= bounds.min_offset or bounds.queue_key in proven:
+            kept[queue] = number
+            continue
+        reason = "the log has not the message before it that the checkpoint remembers"
+        loss = LogReplaced(f"{queue}, at offset {number:,}", reason)
+        if fail_on_data_loss:
+            raise loss
+        logger.warning("read from its first message, %s: %s", loss.what, loss.reason)
     return kept
 
 

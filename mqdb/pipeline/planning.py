@@ -4,11 +4,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import cached_property
-from typing import TypeVar
+from types import MappingProxyType
+from typing import Final, TypeVar
 
 from sqlalchemy import Connection, Engine
 
 from mqdb.broker import topic_ranges as verbs
+from mqdb.broker.proofs import proven
 from mqdb.errors import BrokerUnavailable
 from mqdb.pipeline import planner
 from mqdb.pipeline.errors import DataLoss, StreamUnreadable
@@ -18,12 +20,16 @@ from mqdb.pipeline.positions import Position
 from mqdb.pipeline.progress import GroupProgress
 from mqdb.pipeline.schema import sources_of
 from mqdb.pipeline.tasks import Check, Read, Task
+from mqdb.proof import Proof
 from mqdb.selector import compile_selector
 from mqdb.selector.tags import parse_tag_expression
+from mqdb.store import proofs
 from mqdb.store.engine import create_engine, target_of, translated
 from mqdb.store.topic_ranges import Choice, OffsetRange, Part, QueueBounds
 
 _Queues = dict[Queue, QueueBounds]
+_Proofs = Mapping[Queue, Proof]
+_NONE: Final[_Proofs] = MappingProxyType({})
 _Answer = TypeVar("_Answer")
 
 
@@ -65,11 +71,12 @@ class StreamPlanner:
     def initial(self) -> StreamOffset:
         """Where a query without a checkpoint starts."""
 
-        def ask(connection: Connection) -> StreamOffset:
+        def ask(connection: Connection) -> tuple[dict[Queue, int], _Queues]:
             queues = _find_queues(connection, self._options.subscription)
-            return self._offset(_starting(connection, self._options, queues), queues)
+            return _starting(connection, self._options, queues), queues
 
-        return self._ask(ask)
+        offsets, queues = self._ask(ask)
+        return self._offset(offsets, queues, self._prove(offsets, queues))
 
     def set_target(self) -> None:
         """From now on nothing is read that comes after this moment: Trigger.AvailableNow."""
@@ -80,12 +87,16 @@ class StreamPlanner:
     ) -> tuple[StreamOffset, StreamOffset]:
         """The end of the next batch, and how far it could go without limits.
 
-        Fewer messages than `at_least` are left for later, unless a target is set. Raises DataLoss where what comes
-        next has been dropped.
+        Fewer messages than `at_least` are left for later, unless a target is set. Raises DataLoss if what comes next
+        has been dropped, and LogReplaced if the log is not the one that was read up to `start`.
         """
         self._check_broker(start)
-        queues = self._ask(self._queues)
-        reached = self._of_same_topics(start, queues)
+
+        def ask(connection: Connection) -> tuple[dict[Queue, int], _Queues]:
+            queues = self._queues(connection)
+            return self._of_same_log(connection, start, queues), queues
+
+        reached, queues = self._ask(ask)
         if self._progress is not None:
             # Spark asks when the batch that has ended there is done.
             self._progress.report(reached)
@@ -102,7 +113,10 @@ class StreamPlanner:
         whole = self._offset(end, queues)
         if at_least is not None and lag < at_least:
             return start, whole
-        return (self._offset(planner.limited(first, end, at_most), queues) if at_most is not None else whole), whole
+        if at_most is not None:
+            end = planner.limited(first, end, at_most)
+        held = {queue: proof for queue, proof in start.proofs.items() if reached.get(queue) == end.get(queue)}
+        return self._offset(end, queues, self._prove(end, queues, held)), whole
 
     def tasks(self, start: StreamOffset, end: StreamOffset) -> list[Task]:
         """The tasks of the batch between two offsets. The same two give the same messages, as long as they are kept."""
@@ -112,7 +126,7 @@ class StreamPlanner:
 
         def ask(connection: Connection) -> tuple[list[Task], int]:
             queues = self._queues(connection)
-            first, past = (self._of_same_topics(offset, queues) for offset in (start, end))
+            first, past = (self._of_same_log(connection, offset, queues) for offset in (start, end))
             return _tasks(connection, self._options, queues, first, past, self._first_segment)
 
         tasks, self._first_segment = self._ask(ask)
@@ -126,15 +140,28 @@ class StreamPlanner:
     def _ends(queues: _Queues) -> dict[Queue, int]:
         return {queue: bounds.max_offset for queue, bounds in queues.items()}
 
-    def _of_same_topics(self, offset: StreamOffset, queues: _Queues) -> dict[Queue, int]:
-        return planner.of_same_topics(offset, queues, fail_on_data_loss=self._options.reading.fail_on_data_loss)
+    def _of_same_log(self, connection: Connection, offset: StreamOffset, queues: _Queues) -> dict[Queue, int]:
+        """The offsets at which the log is the one that they were found in."""
+        must_be_whole = self._options.reading.fail_on_data_loss
+        claims = {queues[queue].queue_key: proof for queue, proof in offset.proofs.items() if queue in queues}
+        held = proven(connection, claims)
+        of_same_topics = planner.of_same_topics(offset, queues, fail_on_data_loss=must_be_whole)
+        return planner.of_same_log(of_same_topics, queues, held, fail_on_data_loss=must_be_whole)
+
+    def _prove(self, offsets: Mapping[Queue, int], queues: _Queues, held: _Proofs = _NONE) -> _Proofs:
+        """The proofs of these offsets. Those that are held stay, so equal offsets make equal texts."""
+        keys = {queues[queue].queue_key: queue for queue in offsets if queue not in held}
+        if not keys:
+            return held
+        found = self._ask(lambda connection: proofs.find(connection, {key: offsets[keys[key]] for key in keys}))
+        return {**held, **{keys[key]: proof for key, proof in found.items()}}
 
     @cached_property
     def _broker(self) -> str:
         return self._ask(verbs.broker_name)
 
-    def _offset(self, offsets: Mapping[Queue, int], queues: _Queues) -> StreamOffset:
-        return StreamOffset(self._broker, offsets, {queue.topic: queues[queue].topic_id for queue in offsets})
+    def _offset(self, offsets: Mapping[Queue, int], queues: _Queues, found: _Proofs = _NONE) -> StreamOffset:
+        return StreamOffset(self._broker, offsets, {queue.topic: queues[queue].topic_id for queue in offsets}, found)
 
     def _check_broker(self, start: StreamOffset) -> None:
         if start.broker != self._broker:

@@ -38,7 +38,7 @@ from pyspark.sql.datasource import (
 from mqdb.broker import sink
 from mqdb.broker.sink import AppendOutcome, AppendResult, Connection, SinkBatch, StagedWrite, translated
 from mqdb.errors import AuthenticationFailed, BrokerUnavailable, IllegalState, MqdbError
-from mqdb.pipeline.errors import ModeNotSupported, OptionInvalid, SinkBatchMismatch
+from mqdb.pipeline.errors import ModeNotSupported, OptionInvalid, SinkBatchesMissing, SinkBatchMismatch
 from mqdb.pipeline.sink_columns import Columns, find_columns
 from mqdb.pipeline.sink_options import SinkOptions, parse_sink
 from mqdb.store import sink as statements
@@ -195,14 +195,19 @@ class Writing:
         """Append what the tasks have staged, unless the ledger has the batch.
 
         While the database is away it is tried again, for 30 s. Raises BrokerUnavailable after that, SinkBatchMismatch
-        where the stage is not complete, OptionInvalid for a sinkId that another query has, a checkpoint that was set
-        back, and a writeId that has written another number of messages; TopicNotFound for a topic that was deleted
-        meanwhile, and MessageIllegal for a time of delivery beyond the broker's limit.
+        where the stage is not complete, SinkBatchesMissing if the ledger does not have the batch before, OptionInvalid
+        for a sinkId that another query has, a checkpoint that was set back, and a writeId that has written another
+        number of messages; TopicNotFound for a topic that was deleted meanwhile, and MessageIllegal for a time of
+        delivery beyond the broker's limit.
         """
         writes = [each.write for each in staged]
 
         def append(connection: Connection) -> AppendResult:
             result = sink.append_batch(connection, batch, writes)
+            if result.outcome is AppendOutcome.GAP and not self.options.fail_on_data_loss:
+                missing = SinkBatchesMissing(batch.sink_id, batch.batch_id, result.batch_id)
+                logger.warning("a query goes on at batch %s: %s", batch.batch_id, missing.what)
+                result = sink.append_batch(connection, batch, writes, may_skip=True)
             if result.outcome in (AppendOutcome.APPENDED, AppendOutcome.REPEATED):
                 self._sweep(connection, forgotten_sink)
             return result
@@ -214,6 +219,8 @@ class Writing:
         match result.outcome:
             case AppendOutcome.INCOMPLETE:
                 raise SinkBatchMismatch(batch.sink_id, batch.batch_id, messages, result.messages)
+            case AppendOutcome.GAP:
+                raise SinkBatchesMissing(batch.sink_id, batch.batch_id, result.batch_id)
             case AppendOutcome.TAKEN:
                 reason = f"another query has written batch {result.batch_id} to it; a new checkpoint needs a new sinkId"
                 raise OptionInvalid("sinkId", given_id, reason)

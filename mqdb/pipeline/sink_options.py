@@ -14,7 +14,7 @@ from mqdb.pipeline.errors import OptionInvalid, OptionUnknown
 from mqdb.topic import check_can_send, check_topic_name
 
 #: What a user may give.
-NAMES: Final = ("url", "topic", "writeId", "sinkId", "commitMode", "reservedProperties")
+NAMES: Final = ("url", "topic", "writeId", "sinkId", "commitMode", "reservedProperties", "failOnDataLoss")
 
 #: What Spark passes on that is for Spark itself.
 _OF_SPARK: Final = frozenset({"checkpointlocation", "queryname", "path"})
@@ -40,6 +40,7 @@ class SinkOptions:
     topic: str | None = None
     given_id: str | None = None
     reserved_properties: ReservedProperties = ReservedProperties.REFUSE
+    fail_on_data_loss: bool = True
 
     @property
     def target(self) -> str:
@@ -66,6 +67,7 @@ def parse_sink(options: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
         topic=_topic(given.get("topic")),
         given_id=_id(own, given.get(own.lower())),
         reserved_properties=ReservedProperties(_one_of(given, "reservedProperties", tuple(ReservedProperties))),
+        fail_on_data_loss=_one_of(given, "failOnDataLoss", ("true", "false")) == "true",
     )
 
 

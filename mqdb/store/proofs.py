@@ -1,27 +1,12 @@
-"""Proofs: what a client keeps with a position, to find out later whether the log is still the one that it was found in.
-
-The proof of a position is the message before it. Entries of a queue are written in order and never changed, and a
-database that goes back keeps what was written before. So if the same message stands at the same offset and log
-position, everything before it is the same too. A newer message has another unique id, even if both numbers repeat.
-Kafka compares the leader epoch of that entry (KIP-320).
-"""
+"""Proofs of positions, read from the consume queues and the log. `mqdb.proof` says what they prove."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
-from uuid import UUID
 
 from sqlalchemy import BigInteger, Connection, Integer, select, true
 
+from mqdb.proof import Proof
 from mqdb.store.fragments import given
 from mqdb.store.tables import commit_log, consume_queue
-
-
-class Proof(NamedTuple):
-    """The message at an offset of a queue. It proves the position behind it."""
-
-    queue_offset: int
-    log_pos: int
-    msg_id: UUID
 
 
 def find(connection: Connection, positions: Mapping[int, int]) -> dict[int, Proof]:

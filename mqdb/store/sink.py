@@ -66,13 +66,16 @@ SETTINGS: Final = """
            set_config('idle_in_transaction_session_timeout', '20s', true),
            set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'local'), true)"""
 
-#: No row is inserted where the ledger has the batch, or a later one, or one of another query; waits for a transaction
-#: that inserts it at this moment. Uses sink_batch_pkey.
+#: No row is inserted if the ledger has the batch, or a later one, or one of another query; nor if it has not the batch
+#: before, unless `may_skip`. Waits for a transaction that inserts it at this moment. Uses sink_batch_pkey.
 RECORD_BATCH: Final = """
     INSERT INTO mqdb.sink_batch (sink_id, batch_id, query_id, messages)
     SELECT %(sink_id)s, %(batch_id)s, %(query_id)s, %(messages)s
     WHERE NOT EXISTS (SELECT FROM mqdb.sink_batch b WHERE b.sink_id = %(sink_id)s
                       AND (b.batch_id > %(batch_id)s OR b.query_id IS DISTINCT FROM %(query_id)s))
+      AND (%(batch_id)s = 0 OR %(may_skip)s
+           OR EXISTS (SELECT FROM mqdb.sink_batch b
+                      WHERE b.sink_id = %(sink_id)s AND b.batch_id = %(batch_id)s - 1))
     ON CONFLICT DO NOTHING"""
 
 #: sink_id, query_id → query_id, batch_id, messages: the batch in the way, of another query if there is one, else the

@@ -8,7 +8,8 @@
     nothing     goes wrong, and nothing comes twice
 
 Consumers run meanwhile, or are paused until the log has grown past where they were. Some messages are delayed, some
-are half messages that are committed, some fail at first. The usual run has two of them, these runs all, ten seeds each:
+are half messages that are committed, some fail at first. A query of Spark's copies all to another topic. The usual run
+has two of them, these runs all, ten seeds each:
 
     MQDB_FAULT_RUNS=10 pytest tests/acceptance/test_history_faults.py
 
@@ -36,12 +37,14 @@ from mqdb.errors import BrokerUnavailable, SendOutcomeUnknown, SendTimeout
 from mqdb.settings import Settings, load_settings
 from mqdb_client import LocalTransactionState, Message, Producer, TransactionProducer
 from tests.fixtures.consuming import LATER, PUSH, WAYS, Start, starting
+from tests.fixtures.copying import TOPIC, Copying
 from tests.fixtures.fault_history import SCENARIOS, Scenario
 from tests.fixtures.fault_load import Background
 from tests.fixtures.fault_trouble import wait_while
 from tests.fixtures.faults import DELAY_LEVELS
 from tests.fixtures.history import Past
 from tests.fixtures.pgbouncer import running_pgbouncer
+from tests.fixtures.postgres import Database
 from tests.fixtures.serve import ServeProcess, query
 
 RUNS: Final = int(os.environ.get("MQDB_FAULT_RUNS", "0"))
@@ -117,7 +120,7 @@ def test_nothing_of_the_log_is_skipped(
 
         wait_while(readers.left, _DRAIN_SECONDS, "not consumed")
 
-        stored = readers.stored()
+        stored, copied = readers.stored(), readers.copied()
         lost = set(sending.acknowledged) - set(stored)
         repeated = {way: sum(counts[body] > 1 for body in stored) for way, counts in readers.accepted.items()}
         effects = readers.effects()
@@ -125,13 +128,15 @@ def test_nothing_of_the_log_is_skipped(
             name = f"{scenario}{', paused' * is_paused}{', behind PgBouncer' * is_pooled}"
             counts = f"acknowledged {len(sending.acknowledged)}, in the log {len(stored)}, lost {len(lost)}"
             told = f"effects undone {undone}, skipped 0, effects {len(effects)} (each once), repeated {repeated}"
+            told += f", Spark stopped {len(readers.copying.stopped)}"
             print(f"\nseed {seed}, {name}: {counts}, {told}")  # noqa: T201
         assert max(Counter(stored).values()) == 1
         assert going_back.loses <= bool(lost or undone), "it means nothing"
-        assert set(effects.values()) == {1}
+        assert set(effects.values()) == set(copied.values()) == {1}
         if scenario == "nothing":
             assert not lost
             assert set(repeated.values()) == {0}
+            assert readers.copying.stopped == []
 
 
 def crash(going_back: Scenario, sending: "Sending", readers: "Readers") -> int:
@@ -207,6 +212,8 @@ class Readers:
         self._failed: set[tuple[str, str]] = set()
         #: How often each has consumed a message; those of exactly once as they say, whatever their transactions do.
         self.accepted: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        past.create_topic(TOPIC)
+        self.copying = Copying(Database(past.dsn))
         second = timedelta(seconds=1)
         self._consuming = {
             way: start(
@@ -230,11 +237,13 @@ class Readers:
         """Nothing is pulled any more."""
         for reader in self._consuming.values():
             reader.pause()
+        self.copying.pause()
 
     def resume(self) -> None:
         """It is again."""
         for reader in self._consuming.values():
             reader.resume()
+        self.copying.resume()
 
     def _answer(self, way: str, body: str) -> object:
         is_unlucky = random.Random(f"{self._seed} {way} {body}").random() < 0.05
@@ -251,7 +260,14 @@ class Readers:
 
     def stored(self) -> list[str]:
         """What is in the log for consumers."""
-        return [body for (body,) in query(self._past.dsn, "SELECT text FROM mqdb.message WHERE topic = 'orders'")]
+        return self._texts("orders")
+
+    def copied(self) -> Counter[str]:
+        """What Spark has copied: query and message."""
+        return Counter(self._texts(TOPIC))
+
+    def _texts(self, topic: str) -> list[str]:
+        return [body for (body,) in query(self._past.dsn, f"SELECT text FROM mqdb.message WHERE topic = '{topic}'")]
 
     def effects(self) -> Counter[tuple[str, str]]:
         """What transactions have committed, by kind of consumer and message."""
@@ -264,6 +280,7 @@ class Readers:
         stored, effects = set(self.stored()), self.effects()
         missing = {way: stored - self.accepted[way].keys() for way in WAYS}
         missing |= {way: {body for body in stored if not effects[way, body]} for way in TRANSACTIONAL}
+        missing["Spark"] = stored - {copy.partition(" ")[2] for copy in self.copied()}
         left: dict[str, object] = {way: f"{len(names)}: {sorted(names)[:3]}" for way, names in missing.items() if names}
         return left | ({"waiting": waiting} if waiting else {}) | ({"halves": halves} if halves else {})
 
@@ -279,5 +296,5 @@ def reading(seed: int, past: Past, directory: Path) -> Iterator[Readers]:
                 while not self.stop.wait(0.02):
                     readers.poll()
 
-        with Polling():
+        with Polling(), readers.copying:
             yield readers

@@ -3,7 +3,6 @@
 import logging
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -14,11 +13,11 @@ import psycopg
 import pytest
 
 from mqdb.embedded import EmbeddedPostgres
-from mqdb.embedded.account import postgres_environment, run_as, service_account
+from mqdb.embedded.account import run_as, service_account
 from mqdb.embedded.binaries import PostgresBinaries, find_postgres, inspect_folder
 from tests.fixtures.consuming import WAYS, Consuming, Start, starting
 from tests.fixtures.history import Past, with_orders
-from tests.fixtures.postgres import libpq_15, quick_home, superuser_dsn
+from tests.fixtures.postgres import quick_home
 from tests.fixtures.processes import wait_until
 
 MESSAGES: Final = 20
@@ -76,16 +75,8 @@ def reading(past: Past, directory: Path, caplog: pytest.LogCaptureFixture) -> It
 def test_a_dump_that_is_restored_in_place_of_the_database(
     past: Past, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def run(program: str, *arguments: str, given: bytes = b"") -> bytes:
-        command = [str(past.server.binaries.program(program)), *arguments]
-        return subprocess.run(command, input=given, capture_output=True, env=postgres_environment(), check=True).stdout
-
-    with reading(past, tmp_path, caplog), psycopg.connect(superuser_dsn(past.server), autocommit=True) as administrator:
-        dump = run("pg_dump", "--format=custom", f"--dbname={libpq_15(past.dsn)}")
-        administrator.execute("DROP DATABASE mqdb WITH (FORCE)")
-        administrator.execute("CREATE DATABASE restored OWNER mqdb")
-        run("pg_restore", "--exit-on-error", f"--dbname={libpq_15(past.dsn, dbname='restored')}", given=dump)
-        administrator.execute("ALTER DATABASE restored RENAME TO mqdb")
+    with reading(past, tmp_path, caplog):
+        past.dump_and_restore()
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from mqdb.broker import sink
 from mqdb.errors import BrokerUnavailable
-from mqdb.pipeline.errors import OptionInvalid, SinkBatchMismatch
+from mqdb.pipeline.errors import OptionInvalid, SinkBatchesMissing, SinkBatchMismatch
 from mqdb.store import sink as statements
 from tests.fixtures.broker import bodies, topic
 from tests.fixtures.postgres import Database
@@ -65,7 +65,7 @@ def test_a_batch_that_is_run_again_is_not_appended_again(broker: Connection, dat
     table = {"body": ["a", "b"]}
     for _ in range(2):
         writer = stream_writer_for(database, table, topic="orders")
-        writer.commit([stage(writer, table, 7), None], 7)
+        writer.commit([stage(writer, table, 0), None], 0)
 
     assert bodies(stored(broker, route)) == ["a", "b"]
     assert rows_in(broker, "sink_batch", "sink_stage") == [1, 0]
@@ -76,10 +76,10 @@ def test_a_driver_that_dies_before_the_commit_leaves_nothing_that_counts(
 ) -> None:
     route = topic(broker)
     table = {"body": ["a", "b"]}
-    stage(stream_writer_for(database, table, topic="orders"), table, 7)
+    stage(stream_writer_for(database, table, topic="orders"), table, 0)
 
     restarted = stream_writer_for(database, table, topic="orders")
-    restarted.commit([stage(restarted, table, 7)], 7)
+    restarted.commit([stage(restarted, table, 0)], 0)
 
     assert bodies(stored(broker, route)) == ["a", "b"]
     assert rows_in(broker, "sink_stage") == [0]
@@ -92,6 +92,37 @@ def test_the_next_batch_is_appended(broker: Connection, database: Database) -> N
         writer.commit([stage(writer, {"body": [body]}, batch_id)], batch_id)
 
     assert bodies(stored(broker, route)) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("left", "missing"),
+    [((0, 1, 2), "batches 3 to 4"), ((0,), "batches 1 to 4"), ((), "batches 0 to 4")],
+    ids=["newest-lost", "many-lost", "all-lost"],
+)
+def test_batches_that_the_database_has_lost_stop_the_query_or_are_said_in_the_log(
+    broker: Connection,
+    database: Database,
+    left: tuple[int, ...],
+    missing: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The checkpoint is at batch 5; a back-up was restored that has some of the batches before."""
+    route = topic(broker)
+    table = {"body": ["5"]}
+    writer = stream_writer_for(database, table, topic="orders")
+    for batch_id in left:
+        writer.commit([stage(writer, {"body": [str(batch_id)]}, batch_id)], batch_id)
+
+    with pytest.raises(SinkBatchesMissing, match=f"{missing} of sink 'stream:{QUERY_ID}' are not in the database"):
+        writer.commit([stage(writer, table, 5)], 5)
+    assert bodies(stored(broker, route)) == [str(batch_id) for batch_id in left]
+
+    lenient = stream_writer_for(database, table, topic="orders", failOnDataLoss="false")
+    lenient.commit([stage(lenient, table, 5)], 5)
+
+    assert f"a query goes on at batch 5: {missing} of sink" in caplog.text
+    writer.commit([stage(writer, {"body": ["6"]}, 6)], 6)
+    assert bodies(stored(broker, route)) == [*(str(batch_id) for batch_id in left), "5", "6"]
 
 
 def test_two_queries_write_the_same_batch_number_each_for_itself(broker: Connection, database: Database) -> None:
@@ -211,13 +242,13 @@ def test_a_second_query_on_a_sink_id_is_refused_whatever_its_batch_and_clears_no
     """What its batches pushed out of the ledger would be written again by the first one."""
     route = topic(broker)
     writer = stream_writer_for(database, {"body": ["a"]}, topic="orders", sinkId="mine")
-    writer.commit([stage(writer, {"body": ["a"]}, 4, "one")], 4)
-    staged = stage(writer, {"body": ["b"]}, 5, "one")
+    writer.commit([stage(writer, {"body": ["a"]}, 0, "one")], 0)
+    staged = stage(writer, {"body": ["b"]}, 1, "one")
 
-    with pytest.raises(OptionInvalid, match="another query has written batch 4 to it"):
+    with pytest.raises(OptionInvalid, match="another query has written batch 0 to it"):
         writer.commit([stage(writer, {"body": ["c"]}, batch_id, "two")], batch_id)
 
-    writer.commit([staged], 5)
+    writer.commit([staged], 1)
     assert bodies(stored(broker, route)) == ["a", "b"]
 
 
@@ -254,16 +285,16 @@ def test_a_write_id_of_a_job_with_another_number_of_messages_is_refused(broker: 
 def test_a_batch_whose_stage_a_crash_has_emptied_is_refused_as_a_whole(broker: Connection, database: Database) -> None:
     route = topic(broker)
     writer = stream_writer_for(database, {"body": ["a"]}, topic="orders")
-    before = stage(writer, {"body": ["a", "b", "c"]}, 3)
+    before = stage(writer, {"body": ["a", "b", "c"]}, 0)
     broker.exec_driver_sql("TRUNCATE mqdb.sink_write, mqdb.sink_stage")  # as the recovery of unlogged tables does
-    after = stage(writer, {"body": ["d"]}, 3)
+    after = stage(writer, {"body": ["d"]}, 0)
 
     with pytest.raises(SinkBatchMismatch) as refused:
-        writer.commit([before, after], 3)
+        writer.commit([before, after], 0)
 
     assert (refused.value.expected, refused.value.found) == (4, 1)
     assert stored(broker, route) == []
-    writer.commit([stage(writer, {"body": ["a", "b", "c", "d"]}, 3)], 3)
+    writer.commit([stage(writer, {"body": ["a", "b", "c", "d"]}, 0)], 0)
     assert bodies(stored(broker, route)) == ["a", "b", "c", "d"]
 
 

@@ -1,11 +1,10 @@
 """Streams of format("mqdb") on a real database, without a JVM: offsets, limits, checkpoints, what is lost."""
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, ReadMinRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 from sqlalchemy import Connection, text
 
 from mqdb.broker import admin
@@ -13,11 +12,12 @@ from mqdb.errors import TopicNotFound
 from mqdb.pipeline import engines
 from mqdb.pipeline.errors import DataLoss, StreamUnreadable
 from mqdb.pipeline.source import MqdbStreamReader
+from mqdb.store import proofs
 from mqdb.store.topics import TopicRoute
 from tests.fixtures import log as by_hand
 from tests.fixtures.broker import topic
 from tests.fixtures.postgres import Database
-from tests.fixtures.spark_source import Row, bodies, fill_segments, retain_from, rows_of, send, source
+from tests.fixtures.spark_source import Stream, bodies, fill_segments, retain_from, rows_of, send
 
 
 @pytest.fixture(autouse=True)
@@ -32,36 +32,17 @@ def orders(broker: Connection) -> TopicRoute:
     return topic(broker, queues=2)
 
 
-class Stream:
-    """A query as Spark runs it: one reader that plans, offsets through JSON, copies that read."""
-
-    def __init__(self, database: Database, offset: dict[str, Any] | None = None, **options: str) -> None:
-        whole = source(database, **options)
-        self.reader = whole.streamReader(whole.schema())
-        self.offset = offset if offset is not None else _through_json(self.reader.initialOffset())
-
-    def trigger(self, limit: ReadLimit | None = None) -> list[Row]:
-        """One batch: what it reads, nothing where there is none."""
-        end = self.end(limit)
-        if json.dumps(end) == json.dumps(self.offset):
-            return []
-        rows = rows_of(self.reader, list(self.reader.partitions(self.offset, end)))
-        self.offset = end
-        return rows
-
-    def end(self, limit: ReadLimit | None = None) -> dict[str, Any]:
-        return _through_json(self.reader.latestOffset(self.offset, limit or self.reader.getDefaultReadLimit()))
-
-
-def checkpoint(route: TopicRoute, *offsets: int) -> dict[str, Any]:
+def checkpoint(broker: Connection, route: TopicRoute, *offsets: int) -> dict[str, Any]:
     """What a stream has written that had come so far in the queues of the topic."""
     topics = {"orders": {str(queue_id): offset for queue_id, offset in enumerate(offsets)}}
-    return {"broker": "broker-a", "topic_ids": {"orders": route.topic_id}, "topics": topics}
-
-
-def _through_json(offset: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(json.dumps(offset))
-    return found
+    found = proofs.find(broker, dict(zip(route.queue_keys, offsets, strict=False)))
+    before = {str(route.queue_keys.index(key)): [proof.log_pos, str(proof.msg_id)] for key, proof in found.items()}
+    return {
+        "broker": "broker-a",
+        "topic_ids": {"orders": route.topic_id},
+        "topics": topics,
+        "proofs": {"orders": before} if before else {},
+    }
 
 
 @pytest.fixture
@@ -91,7 +72,7 @@ def test_a_stream_reads_what_comes_once(
     assert bodies(first) == ["a", "b"]
     assert bodies(stream.trigger()) == ["c"]
     assert stream.trigger() == []
-    assert stream.offset == checkpoint(orders, 3, 1)
+    assert stream.offset == checkpoint(broker, orders, 3, 1)
 
 
 def test_a_stream_goes_on_at_its_checkpoint(
@@ -99,8 +80,8 @@ def test_a_stream_goes_on_at_its_checkpoint(
 ) -> None:
     send(broker, orders, *"abc")
 
-    assert bodies(start(started, database, checkpoint(orders, 1, 0)).trigger()) == ["b", "c"]
-    other = {**checkpoint(orders, 1, 0), "broker": "broker-b"}
+    assert bodies(start(started, database, checkpoint(broker, orders, 1, 0)).trigger()) == ["b", "c"]
+    other = {**checkpoint(broker, orders, 1, 0), "broker": "broker-b"}
     with pytest.raises(StreamUnreadable, match="those of broker 'broker-b'"):
         start(started, database, other).trigger()
 
@@ -143,7 +124,9 @@ def test_a_limit_cuts_a_backlog_into_batches(
 
     assert stream.reader.getDefaultReadLimit() == ReadMaxRows(4)
     assert sizes == [4, 4, 1]
-    assert stream.reader.reportLatestOffset() == stream.offset
+    reported = stream.reader.reportLatestOffset()
+    assert reported is not None
+    assert reported["topics"] == stream.offset["topics"]
 
 
 def test_a_stream_may_wait_until_there_is_enough(
@@ -177,7 +160,7 @@ def test_retention_that_passes_a_checkpoint_is_a_loss_or_skipped(
     broker: Connection, database: Database, orders: TopicRoute, started: list[Stream]
 ) -> None:
     send(broker, orders, *"abcd")
-    offset = checkpoint(orders, 1, 0)
+    offset = checkpoint(broker, orders, 1, 0)
 
     retain_from(broker, orders, 3)
 
@@ -190,7 +173,7 @@ def test_retention_that_passes_a_checkpoint_is_a_loss_or_skipped(
 def test_a_queue_that_retention_has_reached_before_the_stream_knew_it_is_a_loss_or_skipped(
     broker: Connection, database: Database, orders: TopicRoute, started: list[Stream], limit: dict[str, str]
 ) -> None:
-    offset = checkpoint(orders, 0, 0)
+    offset = checkpoint(broker, orders, 0, 0)
     wider = admin.update_topic(broker, "orders", read_queue_nums=3, write_queue_nums=3)
     send(broker, wider, *"abcd", queue_id=2)
 
@@ -207,7 +190,7 @@ def test_a_topic_that_was_made_again_is_a_loss_or_read_from_its_first_message(
 ) -> None:
     """Although it has as many messages as the stream had read of the old one."""
     send(broker, orders, *"abc")
-    offset = checkpoint(orders, 2, 0)
+    offset = checkpoint(broker, orders, 2, 0)
     admin.delete_topic(broker, "orders")
     send(broker, topic(broker, queues=2), *"xyz")
 
@@ -223,7 +206,7 @@ def test_a_topic_that_was_made_again_is_a_loss_or_read_from_its_first_message(
 def test_progress_on_a_topic_is_none_on_the_one_that_was_made_in_its_place(
     broker: Connection, database: Database, orders: TopicRoute, started: list[Stream]
 ) -> None:
-    offset = checkpoint(orders, 2, 0)
+    offset = checkpoint(broker, orders, 2, 0)
     admin.delete_topic(broker, "orders")
     topic(broker, queues=2)
 
@@ -237,7 +220,7 @@ def test_a_batch_of_a_topic_that_was_made_again_is_a_loss_when_it_is_run_again(
     broker: Connection, database: Database, orders: TopicRoute, started: list[Stream]
 ) -> None:
     send(broker, orders, *"abc")
-    begin, end = checkpoint(orders, 1, 0), checkpoint(orders, 3, 0)
+    begin, end = checkpoint(broker, orders, 1, 0), checkpoint(broker, orders, 3, 0)
     admin.delete_topic(broker, "orders")
     send(broker, topic(broker, queues=2), *"xyz")
 

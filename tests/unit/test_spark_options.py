@@ -1,7 +1,9 @@
 """Options of format("mqdb"): what they mean, and one sentence for each that is wrong."""
 
+import json
 import pickle
 from datetime import UTC, datetime, timedelta, timezone
+from uuid import UUID
 
 import pytest
 
@@ -9,16 +11,19 @@ from mqdb.errors import MqdbError, NameInvalid, SelectorSyntaxError, TagExpressi
 from mqdb.pipeline.errors import (
     ColumnInvalid,
     DataLoss,
+    LogReplaced,
     OffsetOutOfRange,
     OptionInvalid,
     OptionUnknown,
     ReplicaBehind,
+    SinkBatchesMissing,
     StreamUnreadable,
 )
 from mqdb.pipeline.offsets import Queue, StreamOffset
 from mqdb.pipeline.options import NAMES, SourceOptions, parse_source, source_columns
 from mqdb.pipeline.positions import EARLIEST, LATEST
 from mqdb.pipeline.schema import KAFKA_COLUMNS, MESSAGE_COLUMNS, RowFormat, check_columns, sources_of
+from mqdb.proof import Proof
 
 URL = "postgresql://user:geheim@host:5432/database"
 
@@ -215,6 +220,8 @@ def test_options_pickle() -> None:
         ColumnInvalid("bodies", "is none"),
         OffsetOutOfRange("startingOffsets", "orders", 0, 5, 6, 7),
         DataLoss("topic 'orders'", "gone"),
+        LogReplaced("topic 'orders'", "is another one"),
+        SinkBatchesMissing("stream:mine", 5, None),
         ReplicaBehind("topic 'orders'", 5, 3, 0.5),
         StreamUnreadable("{}", "it needs a broker"),
     ],
@@ -229,11 +236,21 @@ def test_an_error_of_a_worker_says_the_same_on_the_driver(error: MqdbError) -> N
 def test_offsets_of_a_stream_are_always_written_in_the_same_order() -> None:
     offsets = {Queue("b", 10): 3, Queue("b", 9): 2, Queue("a", 0): 1}
 
-    written = StreamOffset("broker-a", offsets, {"b": 4, "a": 7}).to_dict()
+    proofs = {queue: Proof(offset - 1, 40 + offset, UUID(int=offset)) for queue, offset in offsets.items()}
+    offset = StreamOffset("broker-a", offsets, {"b": 4, "a": 7}, proofs)
 
-    topics = "{'a': {'0': 1}, 'b': {'9': 2, '10': 3}}"
-    assert repr(written) == "{'broker': 'broker-a', 'topic_ids': {'a': 7, 'b': 4}, 'topics': " + topics + "}"
-    assert StreamOffset.from_dict(written) == StreamOffset("broker-a", offsets, {"a": 7, "b": 4})
+    written = offset.to_dict()
+
+    assert json.dumps(written) == (
+        '{"broker": "broker-a", "topic_ids": {"a": 7, "b": 4}, "topics": {"a": {"0": 1}, "b": {"9": 2, "10": 3}}, '
+        '"proofs": {"a": {"0": [41, "00000000-0000-0000-0000-000000000001"]}, '
+        '"b": {"9": [42, "00000000-0000-0000-0000-000000000002"], '
+        '"10": [43, "00000000-0000-0000-0000-000000000003"]}}}'
+    )
+    assert StreamOffset.from_dict(written) == offset
+
+
+ID = "00000000-0000-0000-0000-000000000001"
 
 
 @pytest.mark.parametrize(
@@ -242,9 +259,13 @@ def test_offsets_of_a_stream_are_always_written_in_the_same_order() -> None:
         None,
         [],
         {},
-        {"broker": "a", "topic_ids": {}, "topics": 5},
-        {"broker": "a", "topic_ids": {"t": 1}, "topics": {"t": {"x": 1}}},
-        {"broker": "a", "topic_ids": {}, "topics": {"t": {"0": 1}}},
+        {"broker": "a", "topic_ids": {}, "topics": 5, "proofs": {}},
+        {"broker": "a", "topic_ids": {"t": 1}, "topics": {"t": {"x": 1}}, "proofs": {}},
+        {"broker": "a", "topic_ids": {}, "topics": {"t": {"0": 1}}, "proofs": {}},
+        {"broker": "a", "topic_ids": {"t": 1}, "topics": {"t": {"0": 1}}},
+        {"broker": "a", "topic_ids": {"t": 1}, "topics": {"t": {"0": 1}}, "proofs": {"t": {"1": [1, ID]}}},
+        {"broker": "a", "topic_ids": {"t": 1}, "topics": {"t": {"0": 1}}, "proofs": {"t": {"0": [1, "x"]}}},
+        {"broker": "a", "topic_ids": {"t": 1}, "topics": {"t": {"0": 1}}, "proofs": {"t": {"0": 1}}},
     ],
     ids=repr,
 )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mqdb.broker.topic_ranges import Layout
 from mqdb.errors import QueueNotFound, TopicNotFound
 from mqdb.pipeline import planner
-from mqdb.pipeline.errors import DataLoss, OffsetOutOfRange, OptionInvalid
+from mqdb.pipeline.errors import DataLoss, LogReplaced, OffsetOutOfRange, OptionInvalid
 from mqdb.pipeline.offsets import Queue, StreamOffset
 from mqdb.pipeline.options import Splitting, Subscription
 from mqdb.pipeline.positions import EARLIEST, LATEST, Place, Position
@@ -180,6 +180,23 @@ def test_offsets_of_a_topic_that_was_made_again_are_those_of_other_messages(capl
     assert "made again" in caplog.text
     same = StreamOffset("broker-a", orders(12), {"orders": 7})
     assert planner.of_same_topics(same, TWO, fail_on_data_loss=True) == orders(12)
+
+
+@pytest.mark.parametrize("must_be_whole", [True, False])
+def test_an_offset_needs_no_proof_if_nothing_before_it_is_kept(must_be_whole: bool) -> None:
+    """At the min offset of queue 0, below it, and of a queue that is gone, for which others speak."""
+    for offsets in (orders(10), orders(3), {Queue("orders", 1): 0}, {Queue("gone", 0): 4}):
+        assert planner.of_same_log(offsets, TWO, set(), fail_on_data_loss=must_be_whole) == offsets
+
+
+def test_an_offset_that_the_log_does_not_prove_is_a_loss_or_forgotten(caplog: pytest.LogCaptureFixture) -> None:
+    offsets = orders(12, 3)
+    proven = {TWO[Queue("orders", 1)].queue_key}
+
+    with pytest.raises(LogReplaced, match="topic 'orders', queue 0, at offset 12: the log has not the message before"):
+        planner.of_same_log(offsets, TWO, proven, fail_on_data_loss=True)
+    assert planner.of_same_log(offsets, TWO, proven, fail_on_data_loss=False) == {Queue("orders", 1): 3}
+    assert "read from its first message, topic 'orders', queue 0" in caplog.text
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 1000)), min_size=1, max_size=9), st.integers(1, 2000))

@@ -45,6 +45,11 @@ def test_reserved_properties_are_refused_unless_they_are_to_be_dropped() -> None
     assert dropping.reserved_properties is ReservedProperties.DROP
 
 
+def test_a_query_stops_at_a_gap_unless_it_is_told_to_go_on() -> None:
+    assert parse_sink({"url": URL}, is_stream=True).fail_on_data_loss
+    assert not parse_sink({"url": URL, "failOnDataLoss": "FALSE"}, is_stream=True).fail_on_data_loss
+
+
 def test_options_of_spark_itself_are_let_pass() -> None:
     parse_sink({"url": URL, "checkpointLocation": "/tmp/x", "queryName": "q"}, is_stream=True)
 

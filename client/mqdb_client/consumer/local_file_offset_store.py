@@ -12,10 +12,11 @@ from typing import NamedTuple
 from sqlalchemy import Connection
 
 from mqdb.broker.offsets import start_offsets, topics_created_at
-from mqdb.broker.proofs import KeptPosition, last_proven, prove, thinned
+from mqdb.broker.proofs import last_proven, prove
 from mqdb.errors import BrokerUnavailable
 from mqdb.group import ConsumeFromWhere
 from mqdb.message import MessageQueue
+from mqdb.proof import KeptPosition, thinned
 from mqdb.store import history as histories
 from mqdb.store.consumer_offsets import OwnedQueue
 from mqdb.store.engine import target_of

@@ -24,10 +24,9 @@ from uuid import UUID
 
 from filelock import FileLock, Timeout
 
-from mqdb.broker.proofs import KeptPosition
 from mqdb.errors import IllegalState, OffsetsUnusable
 from mqdb.message import MessageQueue
-from mqdb.store.proofs import Proof
+from mqdb.proof import KeptPosition, Proof
 
 logger = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from typing import Final
 from uuid import UUID
 
 from mqdb.message import MessageQueue, ReceivedMessage
+from mqdb.proof import Proof
 from mqdb.store.consumer_offsets import OwnedQueue
-from mqdb.store.proofs import Proof
 
 
 @dataclass(frozen=True, slots=True)
