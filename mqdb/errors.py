@@ -15,7 +15,7 @@
     ├── TopicNotWritable          a topic whose permission has no W
     ├── TopicNotFound
     │   └── RouteNotFound         no broker of the cluster has the topic
-    ├── DatabaseReplaced          another database has come behind the address; nothing was stored
+    ├── HistoryChanged            the log has another history than the route; nothing was stored
     ├── TopicExists
     ├── QueueNotFound
     ├── GroupNotFound
@@ -992,15 +992,15 @@ class BrokerUnavailable(MqdbError, code=ResponseCode.CONNECT_BROKER_FAILED):
         return f"no broker at {self.target}: {self.reason}"
 
 
-class DatabaseReplaced(MqdbError, code=ResponseCode.SERVICE_NOT_AVAILABLE):
-    """Another database has come behind the address since the topic was looked up. Nothing was stored."""
+class HistoryChanged(MqdbError, code=ResponseCode.SERVICE_NOT_AVAILABLE):
+    """The log has another history than when the topic was looked up. Nothing was stored."""
 
     def __init__(self, topic: str) -> None:
         super().__init__(topic)
         self.topic = topic
 
     def __str__(self) -> str:
-        return f"another database has taken the place of the one in which topic {self.topic!r} was looked up"
+        return f"since topic {self.topic!r} was looked up, the server was started anew, or another one has come"
 
 
 class DatabaseMissing(BrokerUnavailable, code=ResponseCode.BROKER_NOT_EXIST):

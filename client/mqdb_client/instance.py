@@ -31,18 +31,17 @@ from mqdb.broker.query import broker_info
 from mqdb.dsn import BrokerDsn, redact
 from mqdb.errors import BrokerMisnamed, BrokerUnavailable, IllegalState, ParameterInvalid
 from mqdb.settings import Settings, load_settings
-from mqdb.store import identity
+from mqdb.store import history as histories
 from mqdb.store.clients import ClientKind, Registration
 from mqdb.store.engine import create_engine, target_of, translated
 from mqdb.store.history import History
-from mqdb.store.identity import Identity
 from mqdb.store.migrations import check_schema
 from mqdb.unique_id import local_address
 from mqdb_client.callbacks import Callback, CallbackHandle, Callbacks
 from mqdb_client.dispatch_watch import DispatchWatch
 from mqdb_client.duty import Duty
 from mqdb_client.listener import Heard, Listener
-from mqdb_client.new_connection import Scissors, database_on, in_time, note_database
+from mqdb_client.new_connection import Scissors, history_on, in_time, note_history
 from mqdb_client.registrations import Registrations
 from mqdb_client.route import Routes
 from mqdb_client.wake_limit import WakeLimit
@@ -172,8 +171,8 @@ class ClientInstance:
         )
         self.target = target_of(self.engine)
         self._suspect_before = 0.0
-        #: Where the last connection has led to, and the history of its log.
-        self._found: tuple[Identity, History] | None = None
+        #: Of the log that the last connection has led to.
+        self._history: History | None = None
         event.listen(self.engine, "connect", _note_age)
         event.listen(self.engine, "checkout", self._check_age)
         event.listen(self.engine, "checkin", self._close_late)
@@ -245,7 +244,7 @@ class ClientInstance:
         with translated(self.target):
             connection = self.engine.connect()
         # What stands behind the pooler, a broker that was down at the start, or what the address leads to by now.
-        if not self.is_met or (self.pool_dsn is None and database_on(connection) is None):
+        if not self.is_met or (self.pool_dsn is None and history_on(connection) is None):
             try:
                 with in_time(connection):
                     self._check_broker(connection)
@@ -371,10 +370,10 @@ class ClientInstance:
         """Whether a connection leads to the broker that it should, and whether that is the database of before."""
         with translated(self.target):
             check_schema(connection)
-            database, history = identity.find(connection)
+            history = histories.find(connection)
         info = broker_info(connection)
-        before, self._found = self._found, (database, history)
-        if before not in (None, self._found):
+        before, self._history = self._history, history
+        if before not in (None, history):
             logger.info("the server was started anew, or another has taken its place", extra={"broker": self.target})
             self.distrust()
             self.routes.clear()
@@ -383,7 +382,7 @@ class ClientInstance:
             raise BrokerMisnamed(self.target, self.broker_name, info.broker_name)
         self.cluster_name = info.cluster_name
         if self.pool_dsn is None:
-            note_database(connection, database, history)
+            note_history(connection, history)
 
     def _announce_again(self) -> float | None:
         try:

@@ -15,12 +15,10 @@ from sqlalchemy import Connection
 from mqdb.errors import BrokerUnavailable
 from mqdb.store.engine import driver, target_of, translated
 from mqdb.store.history import ANOTHER_HISTORY, History
-from mqdb.store.identity import Identity
 
 #: As long as an attempt to connect takes at most (`mqdb.store.engine`).
 FIRST_ANSWERS_SECONDS: Final = 5.0
 
-_DATABASE: Final = "mqdb_database"
 _HISTORY: Final = "mqdb_history"
 
 
@@ -63,16 +61,9 @@ def in_time(connection: Connection, seconds: float = FIRST_ANSWERS_SECONDS) -> I
         scissors.close()
 
 
-def note_database(connection: Connection, database: Identity, history: History) -> None:
+def note_history(connection: Connection, history: History) -> None:
     """Remember where a connection leads to, as long as it lives. Not behind a pooler that shares connections."""
-    connection.info[_DATABASE] = database
     connection.info[_HISTORY] = history
-
-
-def database_on(connection: Connection) -> Identity | None:
-    """Where it leads to; None where nobody has noted it."""
-    database: Identity | None = connection.info.get(_DATABASE)
-    return database
 
 
 def history_on(connection: Connection) -> History | None:

@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 
 from mqdb.broker.route import find_topic
 from mqdb.store.topics import TopicRoute
-from mqdb_client.new_connection import database_on
+from mqdb_client.new_connection import history_on
 
 
 class Routes:
@@ -40,7 +40,7 @@ class Routes:
 
     def remember(self, route: TopicRoute, connection: Connection) -> TopicRoute:
         """A route that came with the answer to another request, such as the creation of the topic; as it is known."""
-        route, known = route._replace(database=database_on(connection)), self._known.get(route.config.name)
+        route, known = route._replace(history=history_on(connection)), self._known.get(route.config.name)
         if route == known:
             return known
         self._known[route.config.name] = route

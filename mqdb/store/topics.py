@@ -9,7 +9,7 @@ from typing import NamedTuple
 from sqlalchemy import ColumnElement, Connection, Row, delete, func, literal, select, update
 from sqlalchemy.dialects.postgresql import aggregate_order_by, insert
 
-from mqdb.store.identity import Identity
+from mqdb.store.history import History
 from mqdb.store.tables import queue, topic
 from mqdb.topic import MessageType, Perm, TopicConfig
 
@@ -17,13 +17,13 @@ from mqdb.topic import MessageType, Perm, TopicConfig
 class TopicRoute(NamedTuple):
     """A topic and the keys of its queues, queue 0 first: as many as the larger of its two counts.
 
-    `database` is where the keys mean something, for who remembers them.
+    Who remembers the keys also remembers in which `history` of the log they mean that; None: nobody has asked.
     """
 
     topic_id: int
     config: TopicConfig
     queue_keys: tuple[int, ...]
-    database: Identity | None = None
+    history: History | None = None
 
     @property
     def write_queue_keys(self) -> tuple[int, ...]:

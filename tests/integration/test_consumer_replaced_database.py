@@ -17,11 +17,10 @@ from mqdb.message import MessageQueue
 from mqdb.selector.tags import parse_tag_expression
 from mqdb.store.consumer_offsets import OwnedQueue
 from mqdb.store.engine import create_engine
-from mqdb.store.identity import Identity
 from mqdb_client import LitePullConsumer
 from mqdb_client.consumer.process_queue import FlowLimits, ProcessQueue
 from mqdb_client.consumer.pull_service import PullService
-from mqdb_client.new_connection import database_on, note_database
+from mqdb_client.new_connection import history_on, note_history
 from tests.fixtures.broker import append, dispatch_all
 from tests.fixtures.broker import topic as new_topic
 from tests.fixtures.consuming import LATER, OWNERS, PUSH, WAYS, Consuming, Start
@@ -74,12 +73,12 @@ def stored(database: Database, second_database: Database, swap_databases: Swap) 
 def note_connections(consuming: Consuming) -> list[Connection]:
     """The connections to another database that the pull thread makes from now on."""
     made: list[Connection] = []
-    pull, found = consuming.reader.pull, consuming.reader._instance._found
+    pull, found = consuming.reader.pull, consuming.reader._instance._history
     connect = pull._connect
 
     def noting() -> Connection:
         connection = connect()
-        if found is None or database_on(connection) != found[0]:
+        if history_on(connection) != found:
             made.append(connection)
         return connection
 
@@ -227,7 +226,7 @@ def test_a_connection_to_the_old_database_is_left(engine: Engine, broker: Connec
 
     def connect() -> Connection:
         connection = engine.connect()
-        note_database(connection, Identity(1, 1), histories.pop())
+        note_history(connection, histories.pop())
         return connection
 
     owned = OwnedQueue(route.queue_keys[0], epoch=1, next_offset=0, segment=0, history=new)

@@ -18,7 +18,7 @@ from tests.fixtures.consuming import PUSH, WAYS, Consuming, starting
 from tests.fixtures.history import Past
 from tests.fixtures.postgres import Database, query
 from tests.fixtures.processes import wait_until
-from tests.fixtures.producers import producer_of
+from tests.fixtures.producers import Before, producer_of
 from tests.fixtures.proxy import Proxy
 from tests.fixtures.requests import request_of
 
@@ -180,6 +180,25 @@ def test_it_changes_when_the_server_recovers_from_the_crash_of_one_backend(past:
                 return before
 
         wait_until(lambda: history() != before, 30)
+
+
+def test_a_queue_that_has_the_key_of_a_lost_one_gets_nothing_of_its_topic(past: Past) -> None:
+    """The one was made after the copy, the other after the return. The lost one is made again automatically."""
+    past.save("older")
+    past.create_topic("lost")
+
+    def go_back() -> None:
+        past.return_to("older")
+        past.create_topic("new")
+
+    with producer_of(past.dsn) as producer:
+        producer.send(Message("lost", "before"))
+        producer.register_send_message_hook(Before(go_back))
+
+        producer.send(Message("lost", "after"))
+
+    past.dispatch()
+    assert query(past.dsn, "SELECT topic FROM mqdb.message") == "lost"
 
 
 def test_a_reply_is_found_in_a_log_that_has_grown_past_where_replies_were_read(past: Past) -> None:

@@ -8,39 +8,21 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from mqdb.errors import BrokerMisnamed, BrokerUnavailable, DatabaseReplaced, MqdbError
-from mqdb.store.identity import Identity
+from mqdb.errors import BrokerMisnamed, BrokerUnavailable, HistoryChanged, MqdbError
 from mqdb_client import Message, SendResult
 from mqdb_client.group_append import GroupAppend
 from mqdb_client.held_connection import HeldConnection
-from mqdb_client.producer_hooks import SendMessageContext, SendMessageHook
 from mqdb_client.waking import Waking
 from tests.fixtures.appends import Given, Log
 from tests.fixtures.log import create_topic
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
-from tests.fixtures.producers import link_of, producer_of
+from tests.fixtures.producers import Before, link_of, producer_of
 
 STORED = """
     SELECT topic, convert_from(body, 'UTF8') FROM mqdb.commit_log
     JOIN mqdb.queue USING (queue_key) JOIN mqdb.topic USING (topic_id) ORDER BY log_pos
 """
-
-
-class Before(SendMessageHook):
-    """Does something before the first try of a send: its queue is chosen by then."""
-
-    hook_name = "before"
-
-    def __init__(self, work: Callable[[], None]) -> None:
-        self._work: list[Callable[[], None]] = [work]
-
-    def send_message_before(self, context: SendMessageContext) -> None:
-        if self._work:
-            self._work.pop()()
-
-    def send_message_after(self, context: SendMessageContext) -> None:
-        pass
 
 
 @pytest.mark.parametrize("is_async", [False, True])
@@ -83,7 +65,7 @@ def test_what_is_asked_beside_the_appends_goes_to_the_new_database_too(
     with producer_of(database.dsn) as producer:
         producer.send(Message("orders", "before"))
         link = link_of(producer)
-        link._database = Identity(1, 1)  # that of a server which is still there
+        link._history = 1  # that of a server which is still there
         late = BrokerUnavailable("the test", "no answer")
         pid = text("SELECT pg_backend_pid()")
 
@@ -98,19 +80,17 @@ def test_what_is_asked_beside_the_appends_goes_to_the_new_database_too(
         wait_until(lambda: asked() != before)
 
 
-def test_units_of_another_database_are_refused_and_those_beside_them_are_stored(
-    locked_log: Log, engine: Engine
-) -> None:
+def test_units_of_another_history_are_refused_and_those_beside_them_are_stored(locked_log: Log, engine: Engine) -> None:
     locked_log.unlock()
     held = HeldConnection(engine.connect)
-    here, elsewhere = Identity(1, 1), Identity(1, 2)
-    appends = GroupAppend(held, Waking(), database_on=lambda _connection: here)
+    here, elsewhere = 1, 2
+    appends = GroupAppend(held, Waking(), history_on=lambda _connection: here)
     [other_key] = create_topic(locked_log.connection, "payments", 1)
     held.open()
     appends.open()
     right = locked_log.unit("right")
     wrong = Given([record._replace(queue_key=other_key) for record in locked_log.records("wrong")], 30)
-    right.database, wrong.database = here, elsewhere
+    right.history, wrong.history = here, elsewhere
 
     try:
         # Handed in before anybody leads: both go into one statement.
@@ -125,7 +105,7 @@ def test_units_of_another_database_are_refused_and_those_beside_them_are_stored(
         held.close()
 
     assert right.error is None
-    assert isinstance(wrong.error, DatabaseReplaced)
+    assert isinstance(wrong.error, HistoryChanged)
     assert locked_log.database.rows(STORED) == [("orders", "right")]
 
 

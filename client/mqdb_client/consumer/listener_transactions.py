@@ -16,10 +16,10 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from mqdb.broker import exactly_once
 from mqdb.errors import TransactionEnded
-from mqdb.store import identity
+from mqdb.store import history as histories
 from mqdb.store.engine import create_engine, driver, translated
 from mqdb_client.instance import ClientInstance
-from mqdb_client.new_connection import database_on, in_time, note_database
+from mqdb_client.new_connection import history_on, in_time, note_history
 
 #: Source: psycopg's Connection.prepare_threshold.
 _PREPARE_THRESHOLD: Final = 5
@@ -51,18 +51,18 @@ class ListenerTransactions:
         with translated(self._instance.target):
             connection = self._engine.connect()
         try:
-            self._note_database(connection)
+            self._note_history(connection)
             connection.begin()
             exactly_once.begin(connection)
             yield connection
         finally:
             _roll_back(connection, is_reusable=self._engine.pool is pool)
 
-    def _note_database(self, connection: Connection) -> None:
+    def _note_history(self, connection: Connection) -> None:
         """In a transaction of its own: the listener's may choose its isolation level."""
-        if self._instance.pool_dsn is None and database_on(connection) is None:
+        if self._instance.pool_dsn is None and history_on(connection) is None:
             with translated(self._instance.target), in_time(connection):
-                note_database(connection, *identity.find(connection))
+                note_history(connection, histories.find(connection))
                 connection.rollback()
 
     def close(self) -> None:

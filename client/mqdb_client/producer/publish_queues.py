@@ -26,7 +26,7 @@ from mqdb.errors import (
     TopicNotWritable,
 )
 from mqdb.message import MessageQueue
-from mqdb.store.identity import Identity
+from mqdb.store.history import History
 from mqdb.store.topics import TopicRoute
 from mqdb.topic import Perm
 from mqdb_client.broker_link import BrokerLink
@@ -53,12 +53,12 @@ class _Part(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A queue, and the way there: its broker, and its key in one database there."""
+    """A queue, and the way there: its broker, and its key in one history of the log there."""
 
     queue: MessageQueue
     link: BrokerLink
     queue_key: int
-    database: Identity | None = None
+    history: History | None = None
 
     @property
     def broker_name(self) -> str:
@@ -135,7 +135,7 @@ class PublishQueues:
             if link.name == queue.broker_name and 0 <= queue.queue_id < len(route.queue_keys):
                 if not route.config.perm & Perm.WRITE:
                     raise TopicNotWritable(queue.topic, int(route.config.perm))
-                return Place(queue, link, route.queue_keys[queue.queue_id], route.database)
+                return Place(queue, link, route.queue_keys[queue.queue_id], route.history)
         queue_nums = [len(route.queue_keys) for link, route, _ in self.parts if link.name == queue.broker_name]
         if not queue_nums and queue.broker_name in self._trouble:
             raise copy.copy(self._trouble[queue.broker_name])

@@ -19,7 +19,7 @@ from mqdb.broker import send
 from mqdb.compression import compressed
 from mqdb.errors import (
     BrokerUnavailable,
-    DatabaseReplaced,
+    HistoryChanged,
     IllegalState,
     MqdbError,
     ResponseCode,
@@ -68,8 +68,8 @@ class Attempt(Unit):
     status: SendStatus
 
     def __init__(self, sending: "Sending", delivery: Delivery, place: Place, is_patient: bool) -> None:
-        topic, database = place.queue.topic, place.database
-        super().__init__(topic, delivery.deadline, delivery.timeout_seconds, is_patient, database)
+        topic, history = place.queue.topic, place.history
+        super().__init__(topic, delivery.deadline, delivery.timeout_seconds, is_patient, history)
         self._sending = sending
         self.delivery = delivery
         self.place = place
@@ -247,7 +247,7 @@ class Sending:
 
     def _refuse_or_go_on(self, delivery: Delivery, attempt: Attempt, error: MqdbError) -> None:
         """Raises the error unless there is another try, which is made ready."""
-        is_outdated = isinstance(error, DatabaseReplaced)
+        is_outdated = isinstance(error, HistoryChanged)
         if is_outdated:
             self._routes.forget_all(delivery.topic)
             attempt.place.link.ask_anew()
