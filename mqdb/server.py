@@ -31,7 +31,7 @@ from mqdb.broker.transaction_checks import CheckRules
 from mqdb.broker.transactions import set_reject_transaction_message
 from mqdb.dsn import BrokerDsn, redact
 from mqdb.embedded import Home, SharedPostgres, attach, mark_starting, open_or_attach
-from mqdb.errors import BrokerMisnamed, IllegalState, SchemaMissing, SchemaTooOld
+from mqdb.errors import IllegalState, SchemaMissing, SchemaTooOld
 from mqdb.service.client_reaper import ClientReaper
 from mqdb.service.cron_sender import CronSender
 from mqdb.service.delay_deliverer import DelayDeliverer
@@ -219,8 +219,7 @@ class Server:
                 migrations.upgrade(broker.dsn)
             logger.info("brought the schema to head", extra={"revision": migrations.head()})
         found = broker_info(connection)
-        if found.broker_name != broker.name:
-            raise BrokerMisnamed(redact(broker.dsn), broker.name, found.broker_name)
+        found.require_name(broker.name, redact(broker.dsn))
         self._settings.check_cluster_name(found.cluster_name)
         levels = self._settings.delay_levels
         if levels is not None and set_delay_levels(connection, levels):

@@ -16,7 +16,7 @@ from mqdb.store.history import History
 from mqdb_client.sleeping import Sleeper
 
 
-class OutcomeUnknown(Exception):
+class NoAnswer(Exception):
     """The server was asked to store the records, and its answer is missing.
 
     `backend` was asked, where that can be known; if it has stored them, then above `after_pos`.

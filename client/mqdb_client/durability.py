@@ -50,7 +50,7 @@ class Durability(StrEnum):
     """What a send waits for. The names are RocketMQ's, whose ASYNC_MASTER is the replication of the first two.
 
     FLUSH_DISK_TIMEOUT has no cause here: a commit that waits for the disk cannot be cancelled, so a disk that is too
-    slow makes the send end without an answer, as a SendTimeout.
+    slow makes the send end without an answer, as a SendOutcomeUnknown.
     """
 
     #: For nothing. A crash of the server may lose what it stored in its last 0.6 s (three times wal_writer_delay).

@@ -50,7 +50,7 @@ from mqdb.message import SendStatus
 from mqdb.store.commit_log import Record
 from mqdb.store.engine import NO_SQLSTATE
 from mqdb.store.history import History
-from mqdb_client.append_unit import OutcomeUnknown, Unit, UnitState
+from mqdb_client.append_unit import NoAnswer, Unit, UnitState
 from mqdb_client.batch import record_size
 from mqdb_client.durability import committed
 from mqdb_client.held_connection import HeldConnection, NotRun, Overdue
@@ -93,7 +93,7 @@ class GroupAppend:
         backend_on: Callable[[Connection], Backend | None] = lambda _connection: None,
         history_on: Callable[[Connection], History | None] = lambda _connection: None,
     ) -> None:
-        """`backend_on` tells the backend of a connection of `held`, for an OutcomeUnknown; `history_on` its history.
+        """`backend_on` tells the backend of a connection of `held`, for an NoAnswer; `history_on` its history.
 
         A unit of another history is refused with HistoryChanged: a queue key may be that of another topic there.
         """
@@ -131,7 +131,7 @@ class GroupAppend:
         """Append the records of a unit: all are stored, or none.
 
         Raises what `mqdb.broker.send.append` raises; SendGivenUp, or why there is no connection, when its time is
-        over or as good as that, and at once for one that is not patient; OutcomeUnknown; IllegalState where this
+        over or as good as that, and at once for one that is not patient; NoAnswer; IllegalState where this
         thread was interrupted here: by a signal handler that sends, or a finalizer.
         """
         refuse_reentry(self._guard)
@@ -232,7 +232,7 @@ class GroupAppend:
 
     def _end_at_deadline(self, unit: Unit) -> None:
         if unit.state in (UnitState.WAITING, UnitState.APART):
-            error: MqdbError | OutcomeUnknown = self._not_stored(unit, self._held.why_lost)
+            error: MqdbError | NoAnswer = self._not_stored(unit, self._held.why_lost)
         elif unit.state is UnitState.TAKEN:
             error = self._unknown("no answer in time")
         else:
@@ -456,14 +456,14 @@ class GroupAppend:
         self._tell()
 
     def _fail(
-        self, units: list[Unit], error_of: Callable[[Unit], MqdbError | OutcomeUnknown], cause: BaseException | None
+        self, units: list[Unit], error_of: Callable[[Unit], MqdbError | NoAnswer], cause: BaseException | None
     ) -> None:
         with self._guard:
             self._end_as_failed(units, error_of, cause)
         self._tell()
 
     def _end_as_failed(
-        self, units: list[Unit], error_of: Callable[[Unit], MqdbError | OutcomeUnknown], cause: BaseException | None
+        self, units: list[Unit], error_of: Callable[[Unit], MqdbError | NoAnswer], cause: BaseException | None
     ) -> None:
         failed = [unit for unit in units if unit.state not in (UnitState.DONE, UnitState.ABANDONED)]
         for unit in failed:
@@ -518,13 +518,13 @@ class GroupAppend:
         trouble = self._held.trouble_since(unit.deadline - unit.timeout_seconds)
         return SendGivenUp(unit.topic, unit.timeout_seconds, str(trouble or ""))
 
-    def _unknown(self, reason: str) -> OutcomeUnknown:
+    def _unknown(self, reason: str) -> NoAnswer:
         backend = self._asked
         if backend is None:
-            return OutcomeUnknown(reason, None, 0)
+            return NoAnswer(reason, None, 0)
         # Positions come from one sequence: what a backend appended after an answer lies above what that told.
         newest_of, newest_pos = self._newest
-        return OutcomeUnknown(reason, backend, newest_pos if newest_of == backend else backend.after_pos)
+        return NoAnswer(reason, backend, newest_pos if newest_of == backend else backend.after_pos)
 
 
 def _apart(batch: list[Unit], error: MqdbError) -> list[list[Unit]]:

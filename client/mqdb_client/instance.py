@@ -29,7 +29,7 @@ from mqdb.broker import membership
 from mqdb.broker.client_requests import MAX_REQUESTS
 from mqdb.broker.query import broker_info
 from mqdb.dsn import BrokerDsn, redact
-from mqdb.errors import BrokerMisnamed, BrokerUnavailable, IllegalState, ParameterInvalid
+from mqdb.errors import BrokerUnavailable, IllegalState, ParameterInvalid
 from mqdb.settings import Settings, load_settings
 from mqdb.store import history as histories
 from mqdb.store.clients import ClientKind, Registration
@@ -378,8 +378,7 @@ class ClientInstance:
             self.distrust()
             self.routes.clear()
             self._group_changes.call(None)
-        if info.broker_name != self.broker_name:
-            raise BrokerMisnamed(self.target, self.broker_name, info.broker_name)
+        info.require_name(self.broker_name, self.target)
         self.cluster_name = info.cluster_name
         if self.pool_dsn is None:
             note_history(connection, history)

@@ -688,6 +688,8 @@ $$
 
 #: Each text after those that it needs. `now` comes before the tables, whose defaults call it.
 FUNCTIONS = (
+    "refuse_parameter",
+    "refuse_isolation",
     "java_hash",
     "tag_code",
     "copied_code",
@@ -712,6 +714,9 @@ FUNCTIONS = (
     "refuse_sealed",
     "seal_segment",
     "reserved_properties",
+    "limits",
+    "topics_not_allowed",
+    "check_send",
     "property_number",
     "property_time",
     "java_integer",

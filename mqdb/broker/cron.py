@@ -22,9 +22,8 @@ from sqlalchemy import Connection
 
 from mqdb.errors import (
     CronExists,
-    CronInvalid,
     CronNotFound,
-    MessageIllegal,
+    InvalidInput,
     MqdbError,
     ParameterInvalid,
     PropertyReserved,
@@ -53,13 +52,8 @@ MAX_MESSAGES: Final = 20
 #: How late a firing may be that is not left out under `none`: longer than another server takes to go on.
 GRACE: Final = timedelta(minutes=1)
 
-#: What is wrong with a cron itself, and not with the database: `MQ` is what mqdb.send refuses, then data exception and
-#: program limit of PostgreSQL (errcodes-appendix).
-_FAULTS_OF_A_CRON: Final = (CronInvalid, ParameterInvalid, MessageIllegal, TopicNotAllowed)
-_SQLSTATES_OF_A_CRON: Final = ("MQ", "22", "54")
-
-#: Of `mqdb.refuse_sealed`, which says to send again.
-_SEALED: Final = "MQ014"
+#: What is wrong with a cron itself, and not with the database: data exceptions and program limits (errcodes-appendix).
+_SQLSTATES_OF_A_CRON: Final = ("22", "54")
 
 #: The first time after another one, of a cron text in a zone: `mqdb.service.cron_times.next_time`.
 NextTime = Callable[[str, str, datetime], datetime]
@@ -260,8 +254,8 @@ class _Work:
 
 def _is_broken(error: MqdbError) -> bool:
     if isinstance(error, StorageRefused):
-        return error.sqlstate.startswith(_SQLSTATES_OF_A_CRON) and error.sqlstate != _SEALED
-    return isinstance(error, _FAULTS_OF_A_CRON)
+        return error.sqlstate.startswith(_SQLSTATES_OF_A_CRON)
+    return isinstance(error, InvalidInput | TopicNotAllowed)
 
 
 def _properties(name: str, time: datetime) -> dict[str, str]:

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, func, select
 
+from mqdb.errors import BrokerMisnamed
 from mqdb.store.engine import target_of, translated
 from mqdb.store.tables import broker, commit_log, consume_queue, segment
 
@@ -13,6 +14,11 @@ class BrokerInfo(NamedTuple):
 
     broker_name: str
     cluster_name: str
+
+    def require_name(self, expected: str, target: str) -> None:
+        """Raise BrokerMisnamed unless that is its name. `target` says where the database is."""
+        if self.broker_name != expected:
+            raise BrokerMisnamed(target, f"this database is broker {self.broker_name!r}, not {expected!r}")
 
 
 def broker_info(connection: Connection) -> BrokerInfo:

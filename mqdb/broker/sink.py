@@ -24,7 +24,7 @@ from uuid import UUID
 import psycopg
 from psycopg import errors as pg
 
-from mqdb.errors import TopicNotFound, TopicNotWritable
+from mqdb.errors import BY_SQLSTATE, SegmentSealed, TopicNotFound, TopicNotWritable
 from mqdb.store import sink as statements
 from mqdb.topic import Perm
 
@@ -74,9 +74,6 @@ class AppendResult(NamedTuple):
 #: Positions are taken at the same time by others: so often a segment may be full when we come to it.
 _TRIES: Final = 5
 
-#: Of `mqdb.refuse_sealed`.
-_SEALED: Final = "MQ014"
-
 
 def has_sink(connection: Connection) -> bool:
     """Whether the schema is there, and new enough."""
@@ -116,7 +113,7 @@ def append_batch(
         except pg.NotNullViolation as error:  # a queue has no key any more
             raise TopicNotFound(", ".join(dict.fromkeys(name for write in writes for name in write.topics))) from error
         except psycopg.Error as error:
-            if error.sqlstate != _SEALED or tries == _TRIES:
+            if BY_SQLSTATE.get(error.sqlstate or "") is not SegmentSealed or tries == _TRIES:
                 raise
     raise AssertionError("the last try returns or raises")
 

@@ -10,13 +10,9 @@ from mqdb.errors import MqdbError, ResponseCode
 class NotConfirmed(MqdbError, code=ResponseCode.INVALID_PARAMETER):
     """A question that nobody is there to answer; `options` are what does without an answer."""
 
-    def __init__(self, question: str, options: str) -> None:
-        super().__init__(question, options)
-        self.question = question
-        self.options = options
-
-    def __str__(self) -> str:
-        return f"{self.question} Nobody is there to confirm it; add {self.options}"
+    question: str
+    options: str
+    sentence = "{question} Nobody is there to confirm it; add {options}"
 
 
 def check_somebody_is_there(question: str, options: str = "--yes") -> None:

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from mqdb.errors import BrokerMisnamed, MqdbError, ParameterInvalid
+from mqdb.errors import MqdbError, ParameterInvalid
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -22,14 +22,19 @@ T = TypeVar("T")
 class SomeBrokersFailed(MqdbError):
     """Brokers on which a command has failed, with what they said, and the others."""
 
-    def __init__(self, reasons: dict[str, str], done: tuple[str, ...]) -> None:
-        super().__init__(reasons, done)
-        self.reasons = reasons
-        self.done = done
+    reasons: dict[str, str]
+    done: tuple[str, ...]
+    sentence = "{failures}; done on {others}"
 
-    def __str__(self) -> str:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in self.reasons.items())
-        return f"{reasons}; done on {', '.join(self.done) or 'none'}"
+    @property
+    def failures(self) -> str:
+        """What each broker has said."""
+        return "; ".join(f"{name}: {reason}" for name, reason in self.reasons.items())
+
+    @property
+    def others(self) -> str:
+        """The brokers on which it was done."""
+        return ", ".join(self.done) or "none"
 
 
 @dataclass(frozen=True)
@@ -100,9 +105,7 @@ def connected_to(broker: "BrokerDsn") -> "Iterator[Connection]":
     try:
         with translated(target), engine.connect() as connection:
             check_schema(connection)
-            info = broker_info(connection)
-            if broker.name != info.broker_name:
-                raise BrokerMisnamed(target, broker.name, info.broker_name)
+            broker_info(connection).require_name(broker.name, target)
             yield connection
     finally:
         engine.dispose()

@@ -28,14 +28,10 @@ class InputFormat(StrEnum):
 class InputInvalid(MqdbError, code=ResponseCode.INVALID_PARAMETER):
     """A line of the input that no message can be made of."""
 
-    def __init__(self, source: str, line: int, reason: str) -> None:
-        super().__init__(source, line, reason)
-        self.source = source
-        self.line = line
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"{self.source}, line {self.line:,}: {self.reason}"
+    source: str
+    line: int
+    reason: str
+    sentence = "{source}, line {line:,}: {reason}"
 
 
 @dataclass(frozen=True)

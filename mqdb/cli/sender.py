@@ -31,13 +31,9 @@ _THREADS = 8
 class SendStopped(MqdbError):
     """Sending ended early, after some messages were stored."""
 
-    def __init__(self, reason: str, sent: int) -> None:
-        super().__init__(reason, sent)
-        self.reason = reason
-        self.sent = sent
-
-    def __str__(self) -> str:
-        return f"{self.reason}; {self.sent:,} messages were sent before"
+    reason: str
+    sent: int
+    sentence = "{reason}; {sent:,} messages were sent before"
 
 
 class Sender:

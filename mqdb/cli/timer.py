@@ -21,13 +21,9 @@ app = typer.Typer(cls=Group, rich_markup_mode="rich")
 class NothingRecalled(MqdbError, code=ResponseCode.QUERY_NOT_FOUND):
     """The message does not wait: it was delivered, or nobody knows it."""
 
-    def __init__(self, message: str, reason: str) -> None:
-        super().__init__(message, reason)
-        self.message = message
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"message {self.message}: {self.reason}"
+    message: str
+    reason: str
+    sentence = "message {message}: {reason}"
 
 
 @app.callback(invoke_without_command=True)

@@ -38,6 +38,9 @@ _UNDEFINED_TABLE: Final = "42P01"
 class UndefinedTable(MqdbError):
     """A partition that a statement names is gone."""
 
+    reason: str
+    sentence = "{reason}"
+
 
 class Session(ABC):
     """A connection that is in a transaction from its first statement on. Its errors are mqdb's."""

@@ -34,85 +34,69 @@ from mqdb.errors import MqdbError, ResponseCode, shown
 class OptionUnknown(MqdbError, code=ResponseCode.INVALID_PARAMETER):
     """An option that there is none of. `known` are those there are."""
 
-    def __init__(self, name: str, known: Sequence[str]) -> None:
-        super().__init__(name, tuple(known))
-        self.name = name
-        self.known = tuple(known)
+    name: str
+    known: Sequence[str]
+    sentence = "unknown option {name!r}{hint} There are: {known!l}"
 
-    def __str__(self) -> str:
+    @property
+    def hint(self) -> str:
+        """The known option that is most like the unknown one, if any is."""
         by_lower_case = {each.lower(): each for each in self.known}
         near = get_close_matches(self.name.lower(), by_lower_case, n=1)
-        hint = f"; did you mean {by_lower_case[near[0]]!r}?" if near else "."
-        return f"unknown option {shown(self.name)}{hint} There are: {', '.join(self.known)}"
+        return f"; did you mean {by_lower_case[near[0]]!r}?" if near else "."
 
 
 class OptionInvalid(MqdbError, code=ResponseCode.INVALID_PARAMETER):
     """An option with a value that cannot be used. `value` holds no password."""
 
-    def __init__(self, name: str, value: object, reason: str) -> None:
-        super().__init__(name, value, reason)
-        self.name = name
-        self.value = value
-        self.reason = reason
+    name: str
+    value: object
+    reason: str
+    sentence = "option {name}{given}: {reason}"
 
-    def __str__(self) -> str:
-        given = "" if self.value is None else f" = {shown(self.value)}"
-        return f"option {self.name}{given}: {self.reason}"
+    @property
+    def given(self) -> str:
+        """The value behind an equals sign, if there is one."""
+        return "" if self.value is None else f" = {shown(self.value)}"
 
 
 class ModeNotSupported(MqdbError, code=ResponseCode.ILLEGAL_OPERATION):
     """A save mode, or an output mode of a stream, that a log cannot have."""
 
-    def __init__(self, mode: str, reason: str) -> None:
-        super().__init__(mode, reason)
-        self.mode = mode
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"mode {self.mode!r} is not supported: {self.reason}"
+    mode: str
+    reason: str
+    sentence = "mode {mode!r} is not supported: {reason}"
 
 
 class ColumnInvalid(MqdbError, code=ResponseCode.INVALID_PARAMETER):
     """A column of a DataFrame to be written that a message has no place for, or with a type that does not fit."""
 
-    def __init__(self, column: str, reason: str) -> None:
-        super().__init__(column, reason)
-        self.column = column
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"column {shown(self.column)}: {self.reason}"
+    column: str
+    reason: str
+    sentence = "column {column!r}: {reason}"
 
 
 class OffsetOutOfRange(MqdbError, code=ResponseCode.INVALID_PARAMETER):
     """An offset to start or end at that the queue does not hold: below `min_offset`, or above `max_offset`."""
 
-    def __init__(self, option: str, topic: str, queue_id: int, offset: int, min_offset: int, max_offset: int) -> None:
-        super().__init__(option, topic, queue_id, offset, min_offset, max_offset)
-        self.option = option
-        self.topic = topic
-        self.queue_id = queue_id
-        self.offset = offset
-        self.min_offset = min_offset
-        self.max_offset = max_offset
-
-    def __str__(self) -> str:
-        return (
-            f"{self.option}: offset {self.offset:,} of topic {self.topic!r}, queue {self.queue_id}, is not stored; "
-            f"the queue has offsets from {self.min_offset:,} to before {self.max_offset:,}"
-        )
+    option: str
+    topic: str
+    queue_id: int
+    offset: int
+    min_offset: int
+    max_offset: int
+    sentence = (
+        "{option}: offset {offset:,} of topic {topic!r}, queue {queue_id}, is not stored; the queue has offsets from "
+        "{min_offset:,} to before {max_offset:,}"
+    )
 
 
 class DataLoss(MqdbError, code=ResponseCode.SYSTEM_ERROR):
     """Messages that were to be read are gone. Raised unless failOnDataLoss is false."""
 
-    def __init__(self, what: str, reason: str) -> None:
-        super().__init__(what, reason)
-        self.what = what
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"data loss: {self.what}: {self.reason}; set failOnDataLoss=false to read what is left"
+    what: str
+    reason: str
+    sentence = "data loss: {what}: {reason}; set failOnDataLoss=false to read what is left"
 
 
 class LogReplaced(DataLoss, code=ResponseCode.SYSTEM_ERROR):
@@ -121,69 +105,52 @@ class LogReplaced(DataLoss, code=ResponseCode.SYSTEM_ERROR):
     The database went back, or is another one, so nobody knows which messages at that offset and before it are new.
     """
 
-    def __str__(self) -> str:
-        return (
-            f"another log: {self.what}: {self.reason}; the database was restored, or another one has taken its place. "
-            "Begin with a new checkpoint, and say in startingOffsets or startingTimestamp where; or set "
-            "failOnDataLoss=false to read each such queue from its first message"
-        )
+    sentence = (
+        "another log: {what}: {reason}; the database was restored, or another one has taken its place. Begin with a "
+        "new checkpoint, and say in startingOffsets or startingTimestamp where; or set failOnDataLoss=false to read "
+        "each such queue from its first message"
+    )
 
 
 class SegmentDropped(MqdbError, code=ResponseCode.SYSTEM_ERROR):
     """Retention has dropped a segment between the plan of a job and its task."""
 
-    def __init__(self, segment: int) -> None:
-        super().__init__(segment)
-        self.segment = segment
-
-    def __str__(self) -> str:
-        return f"segment {self.segment} was dropped by retention before it could be counted; run it again"
+    segment: int
+    sentence = "segment {segment} was dropped by retention before it could be counted; run it again"
 
 
 class ReplicaBehind(MqdbError, code=ResponseCode.SERVICE_NOT_AVAILABLE):
     """The server that is read from has not got the messages yet that were planned on another one."""
 
-    def __init__(self, what: str, wanted: int, reached: int, waited_seconds: float) -> None:
-        super().__init__(what, wanted, reached, waited_seconds)
-        self.what = what
-        self.wanted = wanted
-        self.reached = reached
-        self.waited_seconds = waited_seconds
-
-    def __str__(self) -> str:
-        return (
-            f"the replica is behind: {self.what} is to be read up to offset {self.wanted:,}, and ends at "
-            f"{self.reached:,} after {self.waited_seconds:g} s (option replicaWaitSeconds)"
-        )
+    what: str
+    wanted: int
+    reached: int
+    waited_seconds: float
+    sentence = (
+        "the replica is behind: {what} is to be read up to offset {wanted:,}, and ends at {reached:,} after "
+        "{waited_seconds:g} s (option replicaWaitSeconds)"
+    )
 
 
 class StreamUnreadable(MqdbError, code=ResponseCode.INVALID_PARAMETER):
     """An offset of a stream's checkpoint that this source cannot have written."""
 
-    def __init__(self, text: str, reason: str) -> None:
-        super().__init__(text, reason)
-        self.text = text
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"offsets {shown(self.text)} of the checkpoint cannot be read: {self.reason}"
+    text: str
+    reason: str
+    sentence = "offsets {text!r} of the checkpoint cannot be read: {reason}"
 
 
 class SinkBatchMismatch(MqdbError, code=ResponseCode.SYSTEM_ERROR):
     """Other rows are staged than the tasks have written, so nothing was appended. Run the batch again."""
 
-    def __init__(self, sink_id: str, batch_id: int, expected: int, found: int) -> None:
-        super().__init__(sink_id, batch_id, expected, found)
-        self.sink_id = sink_id
-        self.batch_id = batch_id
-        self.expected = expected
-        self.found = found
-
-    def __str__(self) -> str:
-        return (
-            f"batch {self.batch_id} of sink {self.sink_id!r} has {self.found:,} messages staged, its tasks wrote "
-            f"{self.expected:,}; nothing was appended (a crash of PostgreSQL empties the stage): run the batch again"
-        )
+    sink_id: str
+    batch_id: int
+    expected: int
+    found: int
+    sentence = (
+        "batch {batch_id} of sink {sink_id!r} has {found:,} messages staged, its tasks wrote {expected:,}; nothing "
+        "was appended (a crash of PostgreSQL empties the stage): run the batch again"
+    )
 
 
 class SinkBatchesMissing(MqdbError, code=ResponseCode.SYSTEM_ERROR):
@@ -192,11 +159,9 @@ class SinkBatchesMissing(MqdbError, code=ResponseCode.SYSTEM_ERROR):
     Raised unless failOnDataLoss is false. Nothing was appended.
     """
 
-    def __init__(self, sink_id: str, batch_id: int, newest: int | None) -> None:
-        super().__init__(sink_id, batch_id, newest)
-        self.sink_id = sink_id
-        self.batch_id = batch_id
-        self.newest = newest
+    sink_id: str
+    batch_id: int
+    newest: int | None
 
     @property
     def what(self) -> str:
@@ -204,115 +169,84 @@ class SinkBatchesMissing(MqdbError, code=ResponseCode.SYSTEM_ERROR):
         first = 0 if self.newest is None else self.newest + 1
         return f"batches {first} to {self.batch_id - 1} of sink {self.sink_id!r} are not in the database"
 
-    def __str__(self) -> str:
-        return (
-            f"{self.what}, and batch {self.batch_id} comes next: the database was restored, or another one has taken "
-            "its place, or the query has written elsewhere before. Nothing was appended. Begin with a new checkpoint "
-            "that reads their rows again; or set failOnDataLoss=false to go on without them"
-        )
+    sentence = (
+        "{what}, and batch {batch_id} comes next: the database was restored, or another one has taken its place, or "
+        "the query has written elsewhere before. Nothing was appended. Begin with a new checkpoint that reads their "
+        "rows again; or set failOnDataLoss=false to go on without them"
+    )
 
 
 class ArchiveBusy(MqdbError, code=ResponseCode.SYSTEM_BUSY):
     """Another process archives the segments of this broker: two would write them twice."""
 
-    def __str__(self) -> str:
-        return "another process is archiving the segments of this broker; wait until it has ended"
+    sentence = "another process is archiving the segments of this broker; wait until it has ended"
 
 
 class ArchiveMismatch(MqdbError, code=ResponseCode.SYSTEM_ERROR):
     """The files of a segment do not hold what the broker has, so the segment does not count as archived."""
 
-    def __init__(self, segment: int, topic: str, queue_id: int, expected: str, found: str) -> None:
-        super().__init__(segment, topic, queue_id, expected, found)
-        self.segment = segment
-        self.topic = topic
-        self.queue_id = queue_id
-        self.expected = expected
-        self.found = found
-
-    def __str__(self) -> str:
-        return (
-            f"the archive of segment {self.segment} does not agree with the broker: of topic {self.topic!r}, queue "
-            f"{self.queue_id}, it has {self.found} in place of {self.expected}; the segment does not count as archived"
-        )
+    segment: int
+    topic: str
+    queue_id: int
+    expected: str
+    found: str
+    sentence = (
+        "the archive of segment {segment} does not agree with the broker: of topic {topic!r}, queue {queue_id}, it "
+        "has {found} in place of {expected}; the segment does not count as archived"
+    )
 
 
 class ArchiveIncomplete(MqdbError, code=ResponseCode.QUERY_NOT_FOUND):
     """Offsets `first` to before `past` of a queue are in no archived segment."""
 
-    def __init__(self, topic: str, queue_id: int, first: int, past: int) -> None:
-        super().__init__(topic, queue_id, first, past)
-        self.topic = topic
-        self.queue_id = queue_id
-        self.first = first
-        self.past = past
-
-    def __str__(self) -> str:
-        return (
-            f"of topic {self.topic!r}, queue {self.queue_id}, offsets {self.first:,} to before {self.past:,} are in no "
-            "archived segment; choose other offsets or times, or allow gaps"
-        )
+    topic: str
+    queue_id: int
+    first: int
+    past: int
+    sentence = (
+        "of topic {topic!r}, queue {queue_id}, offsets {first:,} to before {past:,} are in no archived segment; "
+        "choose other offsets or times, or allow gaps"
+    )
 
 
 class JobFailed(MqdbError, code=ResponseCode.SYSTEM_ERROR):
     """Spark gave a job up. `reason` is one line; Spark's own error, with its traces, is in `__cause__`."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return self.reason
+    reason: str
+    sentence = "{reason}"
 
 
 class ExtraMissing(MqdbError, code=ResponseCode.SERVICE_NOT_AVAILABLE):
     """A library that only the pipeline needs is not installed."""
 
-    def __init__(self, library: str) -> None:
-        super().__init__(library)
-        self.library = library
-
-    def __str__(self) -> str:
-        return f'{self.library} is not installed; run: pip install "mqdb[spark]"'
+    library: str
+    sentence = '{library} is not installed; run: pip install "mqdb[spark]"'
 
 
 class JavaNotFound(MqdbError, code=ResponseCode.SERVICE_NOT_AVAILABLE):
     """Spark needs a Java runtime, and none was found that it runs on."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return (
-            f"no Java 17 or newer found: {self.reason}; install a JDK, set JAVA_HOME, "
-            'or run: pip install "mqdb[spark]", which brings one'
-        )
+    reason: str
+    sentence = (
+        'no Java 17 or newer found: {reason}; install a JDK, set JAVA_HOME, or run: pip install "mqdb[spark]", which '
+        "brings one"
+    )
 
 
 class JarNotFound(MqdbError, code=ResponseCode.SERVICE_NOT_AVAILABLE):
     """The JDBC driver of PostgreSQL was found nowhere. `places` are those that were looked at."""
 
-    def __init__(self, places: Sequence[str]) -> None:
-        super().__init__(tuple(places))
-        self.places = tuple(places)
-
-    def __str__(self) -> str:
-        return (
-            f"no JDBC driver of PostgreSQL in {', '.join(self.places)}; give jar=PATH, set MQDB_PG_JAR, "
-            "install libpostgresql-jdbc-java, or set spark.jars.packages=org.postgresql:postgresql:42.7.7"
-        )
+    places: Sequence[str]
+    sentence = (
+        "no JDBC driver of PostgreSQL in {places!l}; give jar=PATH, set MQDB_PG_JAR, install "
+        "libpostgresql-jdbc-java, or set spark.jars.packages=org.postgresql:postgresql:42.7.7"
+    )
 
 
 class JarMismatch(MqdbError, code=ResponseCode.SERVICE_NOT_AVAILABLE):
     """The JDBC driver that was fetched is another file than the one that mqdb was tested with. It is not used."""
 
-    def __init__(self, path: str, expected: str, found: str) -> None:
-        super().__init__(path, expected, found)
-        self.path = path
-        self.expected = expected
-        self.found = found
-
-    def __str__(self) -> str:
-        remedy = "it is not used; remove it, or give jar=PATH"
-        return f"{self.path} has SHA-256 {self.found}, and not {self.expected}: {remedy}"
+    path: str
+    expected: str
+    found: str
+    sentence = "{path} has SHA-256 {found}, and not {expected}: it is not used; remove it, or give jar=PATH"

@@ -107,7 +107,7 @@ class RowMaker:
         if topic is None:
             raise ColumnInvalid("topic", "is null in a row; say the topic in each row, or by the option topic")
         if body is None:
-            raise BodyEmpty(topic)
+            raise BodyEmpty()
         if properties and self._drops_reserved:
             properties = {name: text for name, text in properties.items() if name not in RESERVED_PROPERTIES}
         message = Message(

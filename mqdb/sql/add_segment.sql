@@ -13,8 +13,7 @@ DECLARE
     constraint_text text;
 BEGIN
     IF records IS NULL OR records NOT BETWEEN 1 AND 1099511627776 THEN
-        RAISE EXCEPTION 'records: a segment cannot have % positions; give 1 to 1099511627776', coalesce(records::text, 'NULL')
-            USING ERRCODE = 'invalid_parameter_value';
+        PERFORM mqdb.refuse_parameter('records', records::text, 'a segment has 1 to 1099511627776 positions');
     END IF;
     LOCK TABLE mqdb.segment IN SHARE ROW EXCLUSIVE MODE;
     SELECT coalesce(max(segment), 0) + 1, coalesce(max(end_pos), 1) INTO number, first_pos FROM mqdb.segment;

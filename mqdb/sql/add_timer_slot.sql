@@ -6,9 +6,8 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     IF (number >= 1 AND first_ms >= 0 AND first_ms <= 253402300799999 AND past_ms > first_ms) IS NOT TRUE THEN
-        RAISE EXCEPTION 'slot % from % to before % ms: give a number from 1 on, and times of the years 1970 to 9999',
-            coalesce(number::text, 'NULL'), coalesce(first_ms::text, 'NULL'), coalesce(past_ms::text, 'NULL')
-            USING ERRCODE = 'invalid_parameter_value';
+        PERFORM mqdb.refuse_parameter('slot', concat_ws(' ', number, 'from', first_ms, 'to before', past_ms, 'ms'),
+            'give a number from 1 on, and times of the years 1970 to 9999');
     END IF;
     LOCK TABLE mqdb.timer_slot IN SHARE ROW EXCLUSIVE MODE;
     IF EXISTS (SELECT FROM mqdb.timer_slot s WHERE s.slot = number) THEN

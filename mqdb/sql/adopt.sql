@@ -25,9 +25,7 @@ DECLARE
     indexed integer;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
-        -- A snapshot older than the lock would miss what was written until it was granted.
-        RAISE EXCEPTION 'mqdb.adopt needs READ COMMITTED, not %', current_setting('transaction_isolation')
-            USING ERRCODE = 'MQ029';
+        PERFORM mqdb.refuse_isolation('mqdb.adopt');
     END IF;
     LOCK TABLE mqdb.commit_log IN SHARE MODE;
     SELECT * INTO STRICT last FROM mqdb.checkpoint WHERE service = 'dispatch' ORDER BY seq DESC LIMIT 1;

@@ -30,11 +30,11 @@ DECLARE
     batch mqdb.batch;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
-        RAISE EXCEPTION 'mqdb.% needs READ COMMITTED, not %', service_name, current_setting('transaction_isolation')
-            USING ERRCODE = 'MQ029';
+        PERFORM mqdb.refuse_isolation('mqdb.' || service_name);
     ELSIF pg_current_xact_id_if_assigned() IS NOT NULL THEN
         RAISE EXCEPTION 'mqdb.% must not run in a transaction that has written: use an autocommit connection', service_name
-            USING ERRCODE = 'MQ029';
+            USING ERRCODE = 'MQ109', DETAIL = jsonb_build_object('function', 'mqdb.' || service_name,
+                'reason', 'must not run in a transaction that has written: use an autocommit connection');
     ELSIF NOT mqdb.try_lock(service_name) THEN
         batch.outcome := 'LOCKED';
         RETURN batch;

@@ -26,8 +26,7 @@ DECLARE
     arrivals text;
 BEGIN
     IF max_rows IS NULL OR max_rows < 1 THEN
-        RAISE EXCEPTION 'max_rows: % is no number of rows; give at least 1', coalesce(max_rows::text, 'NULL')
-            USING ERRCODE = 'invalid_parameter_value';
+        PERFORM mqdb.refuse_parameter('max_rows', max_rows::text, 'is no number of rows; give at least 1');
     END IF;
     batch := mqdb.begin_batch('dispatch');
     outcome := batch.outcome;

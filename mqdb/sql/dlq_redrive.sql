@@ -34,16 +34,11 @@ DECLARE
                                 'RECONSUME_TIME', 'MAX_RECONSUME_TIMES'];
 BEGIN
     IF body IS NOT NULL AND message_count > 1 THEN
-        RAISE EXCEPTION 'one body is given for % messages; redrive one at a time with a body of its own', message_count
-            USING ERRCODE = 'MQ013';
-    ELSIF octet_length(body) = 0 THEN
-        RAISE EXCEPTION 'the body is empty; send at least 1 byte' USING ERRCODE = 'MQ013';
-    ELSIF octet_length(body) > 4194304 THEN
-        RAISE EXCEPTION 'the body has % bytes, the limit is 4194304', octet_length(body) USING ERRCODE = 'MQ013';
-    ELSIF target_topic IN ('SCHEDULE_TOPIC_XXXX', 'RMQ_SYS_TRANS_HALF_TOPIC', 'RMQ_SYS_TRANS_OP_HALF_TOPIC',
-                           'TRANS_CHECK_MAX_TIME_TOPIC', 'SELF_TEST_TOPIC', 'OFFSET_MOVED_EVENT') THEN
-        RAISE EXCEPTION 'topic "%" belongs to the broker; nobody may send to it', target_topic USING ERRCODE = 'MQ016';
-    ELSIF message_count = 0 THEN
+        PERFORM mqdb.refuse_parameter('body', format('%s bytes', octet_length(body)),
+            format('one body is given for %s messages; redrive one at a time with a body of its own', message_count));
+    END IF;
+    PERFORM mqdb.check_send(target_topic, body);
+    IF message_count = 0 THEN
         RETURN;
     ELSIF dry_run THEN
         RETURN QUERY
@@ -51,13 +46,11 @@ BEGIN
         FROM mqdb.dlq_redrive_plan(positions, target_topic, again) p ORDER BY p.log_pos;
         RETURN;
     ELSIF current_setting('transaction_isolation') <> 'read committed' THEN
-        -- A snapshot older than the lock would not show what another redrive has just done.
-        RAISE EXCEPTION 'mqdb.dlq_redrive needs READ COMMITTED, not %', current_setting('transaction_isolation')
-            USING ERRCODE = 'MQ029';
+        PERFORM mqdb.refuse_isolation('mqdb.dlq_redrive');
     END IF;
 
     IF run IS NOT NULL AND NOT EXISTS (SELECT FROM mqdb.redrive r WHERE r.redrive_id = run) THEN
-        RAISE EXCEPTION 'continues: there is no redrive %', run USING ERRCODE = 'invalid_parameter_value';
+        PERFORM mqdb.refuse_parameter('continues', run::text, 'there is no redrive of that number');
     END IF;
     -- One redrive at a time, so that no message is redriven by two people at once.
     LOCK TABLE mqdb.lock_redrive IN SHARE UPDATE EXCLUSIVE MODE;

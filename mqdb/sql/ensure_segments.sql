@@ -8,8 +8,7 @@ DECLARE
     made integer := 0;
 BEGIN
     IF ahead IS NULL OR ahead NOT BETWEEN 0 AND 1000 THEN
-        RAISE EXCEPTION 'ahead: % is no number of segments; give 0 to 1000', coalesce(ahead::text, 'NULL')
-            USING ERRCODE = 'invalid_parameter_value';
+        PERFORM mqdb.refuse_parameter('ahead', ahead::text, 'is no number of segments; give 0 to 1000');
     END IF;
     WHILE (SELECT count(*) FROM mqdb.segment WHERE start_pos > (SELECT last_value FROM mqdb.log_pos)) < ahead LOOP
         PERFORM mqdb.add_segment((SELECT segment_size FROM mqdb.broker));

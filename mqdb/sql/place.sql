@@ -1,7 +1,7 @@
 -- Where a record is stored that has to wait before it goes to its queue: in a system topic, with the queue that it is
 -- for among its properties. But for a half message, tags_code is its time of delivery then, in ms since 1970, rounded
 -- up, for nothing comes early; and the code of its tag is among its properties, too, so that its copy has it.
--- Without a queue of that key placed_key is NULL. A time too far is refused (MQ013). RocketMQ: HookUtils, TransactionalMessageBridge.parseHalfMessageInner.
+-- Without a queue of that key placed_key is NULL. A time too far is refused (MQ107). RocketMQ: HookUtils, TransactionalMessageBridge.parseHalfMessageInner.
 CREATE FUNCTION mqdb.place(
     queue_key integer, tags_code bigint, properties jsonb, stored_at timestamptz,
     delay_level integer, delay_ms bigint, deliver_ms bigint, is_half boolean,
@@ -22,7 +22,7 @@ DECLARE
     max_ms bigint;
 BEGIN
     IF NOT isfinite(stored_at) THEN
-        RAISE EXCEPTION 'stored_at: % is no time of storing', stored_at USING ERRCODE = 'MQ013';
+        PERFORM mqdb.refuse_parameter('stored_at', stored_at::text, 'is no time of storing');
     END IF;
     due_ms := CASE WHEN delay_ms > 0 THEN least(ceil(stored_ms + delay_ms), 9223372036854775807) ELSE deliver_ms END;
     SELECT t.topic, q.queue_id INTO real_topic, real_queue
@@ -35,8 +35,10 @@ BEGIN
     placed_properties := properties;
     IF is_half THEN
         IF (SELECT b.reject_transaction_message FROM mqdb.broker b) THEN
-            RAISE EXCEPTION 'broker "%" takes no half messages: its reject_transaction_message is on',
-                (SELECT b.broker_name FROM mqdb.broker b) USING ERRCODE = 'MQ016';
+            RAISE EXCEPTION 'broker "%" takes no half messages: its setting reject_transaction_message is on',
+                (SELECT b.broker_name FROM mqdb.broker b)
+                USING ERRCODE = 'MQ203',
+                      DETAIL = jsonb_build_object('broker_name', (SELECT b.broker_name FROM mqdb.broker b));
         END IF;
         system_topic := 'RMQ_SYS_TRANS_HALF_TOPIC';
     ELSIF delay_level > 0 THEN
@@ -50,8 +52,10 @@ BEGIN
     ELSIF due_ms > stored_ms THEN
         max_ms := (SELECT b.timer_max_delay_ms FROM mqdb.broker b);
         IF due_ms > ceil(stored_ms) + max_ms THEN
-            RAISE EXCEPTION 'a message to topic "%" is to wait % ms, the limit of the broker is % ms', real_topic,
-                due_ms - ceil(stored_ms), max_ms USING ERRCODE = 'MQ013', HINT = 'The setting timer_max_delay of mqdb serve.';
+            RAISE EXCEPTION 'a message to topic "%" is to wait % ms, the limit of the broker is % ms (its setting timer_max_delay)',
+                real_topic, due_ms - ceil(stored_ms), max_ms
+                USING ERRCODE = 'MQ107', DETAIL = jsonb_build_object(
+                    'topic', real_topic, 'delay_ms', due_ms - ceil(stored_ms), 'limit_ms', max_ms);
         END IF;
         system_topic := 'rmq_sys_wheel_timer';
         placed_code := due_ms;

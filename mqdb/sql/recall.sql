@@ -30,13 +30,12 @@ DECLARE
     waits boolean;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
-        RAISE EXCEPTION 'mqdb.recall needs READ COMMITTED, not %', current_setting('transaction_isolation')
-            USING ERRCODE = 'MQ029';
+        PERFORM mqdb.refuse_isolation('mqdb.recall');
     ELSIF message_id IS NULL OR message_id !~ '^[0-9A-Fa-f]{32}$' THEN
-        RAISE EXCEPTION 'the message id has to be 32 hexadecimal digits, not %', coalesce(message_id, 'NULL')
-            USING ERRCODE = 'MQ604';
+        PERFORM mqdb.refuse_parameter('message_id', message_id, 'give the 32 hexadecimal digits of an id');
     ELSIF recall.topic IS NOT NULL AND NOT EXISTS (SELECT FROM mqdb.topic t WHERE t.topic = recall.topic) THEN
-        RAISE EXCEPTION 'topic "%" does not exist; create it with: mqdb topic create', recall.topic USING ERRCODE = 'MQ017';
+        RAISE EXCEPTION 'topic "%" does not exist; create it with: mqdb topic create %', recall.topic, recall.topic
+            USING ERRCODE = 'MQ301', DETAIL = jsonb_build_object('topic', recall.topic);
     END IF;
     id := message_id::uuid;
     SELECT q.queue_key INTO STRICT timer_key

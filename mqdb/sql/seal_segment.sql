@@ -14,15 +14,12 @@ DECLARE
     past_pos bigint;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
-        -- A snapshot older than the lock would not see what the last writer has left.
-        RAISE EXCEPTION 'mqdb.seal_segment needs READ COMMITTED, not %', current_setting('transaction_isolation')
-            USING ERRCODE = 'MQ029';
+        PERFORM mqdb.refuse_isolation('mqdb.seal_segment');
     END IF;
     SELECT s.start_pos, s.end_pos INTO first_pos, past_pos
     FROM mqdb.segment s WHERE s.segment = number AND s.state = 'closed';
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'segment % is not there, or not closed', coalesce(number::text, 'NULL')
-            USING ERRCODE = 'invalid_parameter_value';
+        PERFORM mqdb.refuse_parameter('number', number::text, 'there is no such segment, or it is not closed');
     END IF;
     EXECUTE format('LOCK TABLE mqdb.commit_log_%s IN SHARE ROW EXCLUSIVE MODE NOWAIT', number);
     EXECUTE format('CREATE TRIGGER sealed BEFORE INSERT ON mqdb.commit_log_%s

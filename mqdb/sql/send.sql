@@ -22,27 +22,29 @@ DECLARE
     stored_at timestamptz;
 BEGIN
     IF delay_level <> 0 AND deliver_at IS NOT NULL THEN
-        RAISE EXCEPTION 'deliver_at: delay_level says already when to deliver; give one of them' USING ERRCODE = 'MQ013';
+        RAISE EXCEPTION 'deliver_at: delay_level says already when to deliver; give one of them'
+            USING ERRCODE = 'MQ106', DETAIL = jsonb_build_object(
+                'name', 'deliver_at', 'reason', 'delay_level says already when to deliver; give one of them');
     ELSIF deliver_at NOT BETWEEN '0001-01-01 00:00:00+00' AND '9999-12-31 23:59:59.999+00' THEN
-        RAISE EXCEPTION 'deliver_at: % is no time of delivery; give one of the years 1 to 9999', deliver_at USING ERRCODE = 'MQ013';
-    ELSIF coalesce(octet_length(send.body), 0) = 0 THEN
-        RAISE EXCEPTION 'the body of a message to topic "%" is empty; send at least 1 byte', send.topic USING ERRCODE = 'MQ013';
-    ELSIF octet_length(sharding_key) > 32767 THEN
-        RAISE EXCEPTION 'the sharding key has % bytes, the limit is 32767', octet_length(sharding_key) USING ERRCODE = 'MQ013';
-    ELSIF octet_length(send.body) > 4194304 THEN
-        RAISE EXCEPTION 'the body has % bytes, the limit is 4194304', octet_length(send.body) USING ERRCODE = 'MQ013';
-    ELSIF send.topic IN ('SCHEDULE_TOPIC_XXXX', 'RMQ_SYS_TRANS_HALF_TOPIC', 'RMQ_SYS_TRANS_OP_HALF_TOPIC',
-                         'TRANS_CHECK_MAX_TIME_TOPIC', 'SELF_TEST_TOPIC', 'OFFSET_MOVED_EVENT', 'rmq_sys_wheel_timer') THEN
-        RAISE EXCEPTION 'topic "%" belongs to the broker; nobody may send to it', send.topic USING ERRCODE = 'MQ016';
+        RAISE EXCEPTION 'deliver_at: % is no time of delivery; give one of the years 1 to 9999', deliver_at
+            USING ERRCODE = 'MQ106', DETAIL = jsonb_build_object(
+                'name', 'deliver_at', 'reason', deliver_at || ' is no time of delivery; give one of the years 1 to 9999');
+    ELSIF octet_length(sharding_key) > mqdb.max_properties_bytes() THEN
+        PERFORM mqdb.refuse_parameter('sharding_key', sharding_key,
+            format('has %s bytes, the limit is %s', octet_length(sharding_key), mqdb.max_properties_bytes()));
+    ELSIF jsonb_typeof(send.properties) <> 'object' THEN
+        PERFORM mqdb.refuse_parameter('properties', send.properties::text,
+            format('a JSON %s, not an object', jsonb_typeof(send.properties)));
     END IF;
-    IF jsonb_typeof(send.properties) <> 'object' THEN
-        RAISE EXCEPTION 'the properties are a JSON %, not an object', jsonb_typeof(send.properties) USING ERRCODE = 'MQ013';
-    END IF;
+    PERFORM mqdb.check_send(send.topic, coalesce(send.body, ''));
     FOR name, value IN SELECT * FROM jsonb_each(coalesce(send.properties, '{}')) LOOP
         IF name = ANY (mqdb.reserved_properties()) THEN
-            RAISE EXCEPTION 'property "%" is reserved for the broker; choose another name', name USING ERRCODE = 'MQ013';
+            RAISE EXCEPTION 'property "%" is reserved for the broker; choose another name', name
+                USING ERRCODE = 'MQ104', DETAIL = jsonb_build_object('name', name);
         ELSIF jsonb_typeof(value) <> 'string' OR name ~ '^[\u0001-\u0020]*$' OR value #>> '{}' ~ '^[\u0001-\u0020]*$' THEN
-            RAISE EXCEPTION 'property "%": name and value must be texts, and not blank', name USING ERRCODE = 'MQ013';
+            RAISE EXCEPTION 'property "%": name and value must be texts, and not blank', name
+                USING ERRCODE = 'MQ105',
+                      DETAIL = jsonb_build_object('name', name, 'reason', 'name and value must be texts, and not blank');
         END IF;
     END LOOP;
     deliver_ms := ceil(extract(epoch FROM deliver_at) * 1000);
@@ -51,19 +53,22 @@ BEGIN
         'DELAY', nullif(delay_level, 0)::text, 'TIMER_DELIVER_MS', deliver_ms::text));
     SELECT sum(octet_length(p.key) + octet_length(p.value) + 2), min(p.key) FILTER (WHERE p.key || p.value ~ '[\u0001\u0002]')
     INTO size, name FROM jsonb_each_text(all_properties) p;
-    IF size > 32767 THEN
-        RAISE EXCEPTION 'the properties have % bytes encoded, the limit is 32767', size USING ERRCODE = 'MQ013';
+    IF size > mqdb.max_properties_bytes() THEN
+        RAISE EXCEPTION 'the properties have % bytes encoded, the limit is %', size, mqdb.max_properties_bytes()
+            USING ERRCODE = 'MQ103', DETAIL = jsonb_build_object('size', size, 'limit', mqdb.max_properties_bytes());
     ELSIF name IS NOT NULL THEN
-        RAISE EXCEPTION 'property "%" holds U+0001 or U+0002, which cannot be stored', name USING ERRCODE = 'MQ013';
+        RAISE EXCEPTION 'property "%" holds U+0001 or U+0002, which cannot be stored', name
+            USING ERRCODE = 'MQ105',
+                  DETAIL = jsonb_build_object('name', name, 'reason', 'holds U+0001 or U+0002, which cannot be stored');
     END IF;
 
     SELECT * INTO target FROM mqdb.topic t WHERE t.topic = send.topic;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'topic "%" does not exist; create it with: mqdb topic create %', send.topic, send.topic
-            USING ERRCODE = 'MQ017';
+            USING ERRCODE = 'MQ301', DETAIL = jsonb_build_object('topic', coalesce(send.topic, ''));
     ELSIF target.perm & 2 = 0 THEN
         RAISE EXCEPTION 'topic "%" takes no messages: its permission is %, without the 2 of W', send.topic, target.perm
-            USING ERRCODE = 'MQ016';
+            USING ERRCODE = 'MQ202', DETAIL = jsonb_build_object('topic', send.topic, 'perm', target.perm);
     END IF;
     wanted_queue := CASE WHEN send.sharding_key IS NULL THEN floor(random() * target.write_queue_nums)
                          ELSE abs(mqdb.java_hash(send.sharding_key) % target.write_queue_nums) END;
@@ -76,7 +81,8 @@ BEGIN
                           delay_level, NULL, CASE WHEN deliver_at > stored_at THEN deliver_ms END, NULL) p
     WHERE q.topic_id = target.topic_id AND q.queue_id = wanted_queue;
     IF NOT FOUND THEN  -- deleted in this moment
-        RAISE EXCEPTION 'topic "%" has no queue %', send.topic, wanted_queue USING ERRCODE = 'MQ017';
+        RAISE EXCEPTION 'topic "%" does not exist; create it with: mqdb topic create %', send.topic, send.topic
+            USING ERRCODE = 'MQ301', DETAIL = jsonb_build_object('topic', send.topic);
     END IF;
     RETURN mqdb.unique_id_text(id);
 END

@@ -5,9 +5,10 @@ on the driver's connection, where psycopg prepares them on the server: Core adds
 execution, which is more than the statement itself takes.
 """
 
+import json
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final, NamedTuple, Self
@@ -28,20 +29,14 @@ from sqlalchemy.sql.compiler import SQLCompiler
 
 from mqdb.dsn import SHAPE, redact
 from mqdb.errors import (
+    BY_SQLSTATE,
     AuthenticationFailed,
     BrokerUnavailable,
     DatabaseMissing,
-    MessageIllegal,
     MqdbError,
-    NotSupported,
-    ParameterInvalid,
     SchemaMissing,
     SettingInvalid,
     StorageRefused,
-    TopicNotAllowed,
-    TopicNotFound,
-    TopicNotWritable,
-    TransactionRefused,
 )
 
 #: Give up on a lost host in about 15 s; a connection attempt in 5 s. A DSN may say otherwise.
@@ -281,8 +276,10 @@ def translate(error: BaseException, target: str) -> MqdbError:
         return BrokerUnavailable(target, _first_line(error))
     sqlstate = error.sqlstate or ""
     reason = error.diag.message_primary or _first_line(error)
-    if sqlstate.startswith("MQ"):  # raised by our own functions; the digits are RocketMQ's code
-        return _from_function(sqlstate, reason)
+    if sqlstate in BY_SQLSTATE:
+        # Somebody else may raise it, too, with other values.
+        with suppress(TypeError, ValueError):
+            return BY_SQLSTATE[sqlstate](**json.loads(error.diag.message_detail or "null"))
     if isinstance(error, pg.InvalidPassword | pg.InvalidAuthorizationSpecification) or (
         not sqlstate and "password" in str(error)
     ):
@@ -294,26 +291,6 @@ def translate(error: BaseException, target: str) -> MqdbError:
     if sqlstate.startswith(("08", "57P", "25P03")) or (not sqlstate and isinstance(error, psycopg.OperationalError)):
         return BrokerUnavailable(target, reason)
     return StorageRefused(sqlstate or NO_SQLSTATE, reason)
-
-
-def _from_function(sqlstate: str, reason: str) -> MqdbError:
-    match sqlstate[2:]:
-        case "003":
-            return NotSupported(reason.partition(":")[0])
-        case "013":
-            return MessageIllegal(reason)
-        case "016" if "reject_transaction_message" in reason:
-            return TransactionRefused(reason.partition('"')[2].partition('"')[0])
-        case "016":
-            topic = reason.partition('"')[2].partition('"')[0]
-            perm = re.search(r"permission is (\d)", reason)
-            return TopicNotWritable(topic, int(perm[1])) if perm else TopicNotAllowed(topic)
-        case "017":
-            return TopicNotFound(reason.partition('"')[2].partition('"')[0])
-        case "029":
-            return ParameterInvalid("transaction", sqlstate, reason)
-        case _:
-            return StorageRefused(sqlstate, reason)
 
 
 def _first_line(error: BaseException) -> str:

@@ -102,7 +102,7 @@ def test_a_recurring_send_is_paused_resumed_and_removed(place: Place) -> None:
         ({"--timezone": "Europe/Berlino"}, "mqdb: timezone = 'Europe/Berlino': there is no such time zone"),
         ({"--topic": "nothing"}, "mqdb: topic 'nothing' does not exist; create it with: mqdb topic create nothing"),
         ({"--topic": "SCHEDULE_TOPIC_XXXX"}, "mqdb: topic 'SCHEDULE_TOPIC_XXXX' belongs to the broker"),
-        ({"--body": ""}, "mqdb: the body of a message to topic 'orders' is empty"),
+        ({"--body": ""}, "mqdb: the body is empty"),
         ({"--file": "/no/such/file"}, "mqdb: file = '/no/such/file': give --body or --file, not both"),
         ({"--property": "a"}, "mqdb: property = 'a': write NAME=VALUE"),
         ({"--property": "MQDB_CRON_NAME=a"}, "mqdb: property 'MQDB_CRON_NAME' is reserved"),

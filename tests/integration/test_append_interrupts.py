@@ -8,14 +8,14 @@ from functools import partial
 import pytest
 from sqlalchemy import Connection
 
-from mqdb_client.append_unit import OutcomeUnknown, Unit
+from mqdb_client.append_unit import NoAnswer, Unit
 from mqdb_client.held_connection import NotRun
 from tests.fixtures.appends import STALL, Log, stored
 from tests.fixtures.interrupts import interrupted_at
 from tests.fixtures.processes import wait_until
 from tests.fixtures.threads import Doing
 
-Sender = Doing[Sequence[int] | OutcomeUnknown]
+Sender = Doing[Sequence[int] | NoAnswer]
 
 MODULES = ("mqdb_client.group_append", "mqdb_client.held_connection", "mqdb_client.waking")
 

@@ -18,7 +18,7 @@ import pytest
 from mqdb.broker.outcome import StoredAt
 from mqdb.errors import MqdbError, SendGivenUp, SendOutcomeUnknown
 from mqdb_client import Message, Producer, SendResult, SendStatus
-from mqdb_client.append_unit import OutcomeUnknown
+from mqdb_client.append_unit import NoAnswer
 from mqdb_client.broker_link import BrokerLink
 from mqdb_client.producer import settling
 from mqdb_client.producer.unknown import settle
@@ -84,7 +84,7 @@ def test_what_a_lost_connection_leaves_open_is_looked_for_together(
     looked_for: list[int] = []
 
     def counted(
-        link: BrokerLink, unknown: OutcomeUnknown, unique_ids: Sequence[UUID], deadline: float, late: MqdbError
+        link: BrokerLink, unknown: NoAnswer, unique_ids: Sequence[UUID], deadline: float, late: MqdbError
     ) -> dict[UUID, StoredAt]:
         looked_for.append(len(unique_ids))
         return settle(link, unknown, unique_ids, deadline, late)

@@ -22,14 +22,16 @@ from mqdb.broker.cron import (
 )
 from mqdb.errors import (
     BodyEmpty,
+    BodyTooLarge,
     CronExists,
     CronInvalid,
     CronNotFound,
-    MessageIllegal,
     MqdbError,
     NameInvalid,
     ParameterInvalid,
+    PropertyInvalid,
     PropertyReserved,
+    SegmentSealed,
     StorageRefused,
     TopicNotAllowed,
     TopicNotFound,
@@ -219,10 +221,10 @@ def test_a_cron_that_cannot_be_read_any_more_is_paused_and_others_go_on(clock: C
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        ("body = ''", MessageIllegal),
-        ("body = repeat('x', 4194305)::bytea", MessageIllegal),
-        ("properties = '[1]'", MessageIllegal),
-        ("properties = jsonb_build_object('a', 1)", MessageIllegal),
+        ("body = ''", BodyEmpty),
+        ("body = repeat('x', 4194305)::bytea", BodyTooLarge),
+        ("properties = '[1]'", ParameterInvalid),
+        ("properties = jsonb_build_object('a', 1)", PropertyInvalid),
         ("topic = 'SCHEDULE_TOPIC_XXXX'", TopicNotAllowed),
     ],
     ids=["no body", "too long", "a list", "a number", "system topic"],
@@ -248,19 +250,22 @@ def test_a_cron_whose_message_is_refused_is_paused_and_others_go_on(
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "error"),
     [
-        "ALTER TABLE mqdb.commit_log ADD CONSTRAINT no_more CHECK (log_pos < 0) NOT VALID",
-        "CREATE TRIGGER sealed BEFORE INSERT ON mqdb.commit_log FOR EACH ROW EXECUTE FUNCTION mqdb.refuse_sealed()",
+        ("ALTER TABLE mqdb.commit_log ADD CONSTRAINT no_more CHECK (log_pos < 0) NOT VALID", StorageRefused),
+        (
+            "CREATE TRIGGER sealed BEFORE INSERT ON mqdb.commit_log FOR EACH ROW EXECUTE FUNCTION mqdb.refuse_sealed()",
+            SegmentSealed,
+        ),
     ],
     ids=["no partition", "a sealed segment"],
 )
-def test_what_is_wrong_with_the_database_pauses_no_cron(clock: Connection, change: str) -> None:
+def test_what_is_wrong_with_the_database_pauses_no_cron(clock: Connection, change: str, error: type[MqdbError]) -> None:
     add(clock)
     clock.execute(text(change))
     set_clock(clock, "2026-07-14 09:10:00")
 
-    with pytest.raises(StorageRefused):
+    with pytest.raises(error):
         fire(clock)
 
     assert not only(clock).is_paused

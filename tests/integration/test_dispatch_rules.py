@@ -32,7 +32,7 @@ def test_only_read_committed_is_accepted(log: Connection, service: str, level: s
     with pytest.raises(psycopg.Error, match="needs READ COMMITTED") as refused:
         log.execute(f"SELECT mqdb.{service}()")
 
-    assert refused.value.sqlstate == "MQ029"
+    assert refused.value.sqlstate == "MQ109"
 
 
 @pytest.mark.parametrize("service", ["dispatch", "index_keys"])
@@ -50,7 +50,7 @@ def test_a_transaction_that_has_written_is_refused(
     with pytest.raises(psycopg.Error, match="has written") as refused:
         log.execute(f"SELECT mqdb.{service}()")
 
-    assert refused.value.sqlstate == "MQ029"
+    assert refused.value.sqlstate == "MQ109"
 
 
 @pytest.mark.parametrize("service", ["dispatch", "index_keys"])

@@ -16,9 +16,9 @@ from queue import SimpleQueue
 import pytest
 from sqlalchemy import Connection
 
-from mqdb.errors import BrokerUnavailable, IllegalState, MessageIllegal, MqdbError, SendGivenUp
+from mqdb.errors import BodyInvalid, BrokerUnavailable, IllegalState, MqdbError, SendGivenUp
 from mqdb_client import group_append
-from mqdb_client.append_unit import OutcomeUnknown, Unit
+from mqdb_client.append_unit import NoAnswer, Unit
 from mqdb_client.group_append import GroupAppend
 from mqdb_client.held_connection import HeldConnection
 from mqdb_client.sleeping import Sleeper
@@ -101,7 +101,7 @@ def test_who_is_under_way_with_another_does_not_know_the_outcome(log: Log) -> No
     other = log.sender("b", seconds=2)
     free()
 
-    assert isinstance(other.outcome(), OutcomeUnknown)
+    assert isinstance(other.outcome(), NoAnswer)
     log.unlock()
     assert ended.wait(30)
 
@@ -111,7 +111,7 @@ def test_who_is_under_way_with_another_does_not_know_the_outcome(log: Log) -> No
 def test_ctrl_c_in_the_thread_that_leads_leaves_the_others_with_an_answer(log: Log) -> None:
     """The main thread leads, with another in its statement: that one has come while it waited for the connection."""
     free = log.occupy()
-    other: list[Doing[Sequence[int] | OutcomeUnknown]] = []
+    other: list[Doing[Sequence[int] | NoAnswer]] = []
 
     def interrupt() -> None:
         wait_until(lambda: log.appends._is_busy)
@@ -125,7 +125,7 @@ def test_ctrl_c_in_the_thread_that_leads_leaves_the_others_with_an_answer(log: L
         log.appends.append(log.unit("b"))
     interrupter.result()
 
-    assert isinstance(other[0].outcome(), OutcomeUnknown)
+    assert isinstance(other[0].outcome(), NoAnswer)
     assert other[0].seconds < 20, "it was told so at its deadline only"
     log.unlock()
     log.appends.append(log.unit("d"))
@@ -134,7 +134,7 @@ def test_ctrl_c_in_the_thread_that_leads_leaves_the_others_with_an_answer(log: L
 
 def test_ctrl_c_in_a_thread_that_is_taken_along_leaves_the_others_to_be_woken(log: Log) -> None:
     first = log.sender("a")
-    others: list[Doing[Sequence[int] | OutcomeUnknown]] = []
+    others: list[Doing[Sequence[int] | NoAnswer]] = []
 
     def interrupt() -> None:
         wait_until(lambda: len(log.appends._waiting) == 1)
@@ -213,7 +213,7 @@ def test_whoever_gives_up_meanwhile_each_has_an_answer_in_time_and_it_is_true(lo
                 outcome = "stored"
             except SendGivenUp:
                 outcome = "given up"
-            except OutcomeUnknown:
+            except NoAnswer:
                 outcome = "unknown"
             assert time.monotonic() < unit.deadline + 10
             outcomes[f"{number}.{n}"] = outcome
@@ -260,7 +260,7 @@ def test_a_statement_carries_no_more_bytes_than_its_share(log: Log, monkeypatch:
 def test_one_whose_records_cannot_be_made_fails_alone(log: Log) -> None:
     first = log.sender("a")
     second = log.sender("b")
-    fault = MessageIllegal("no record can be made of it")
+    fault = BodyInvalid("cannot be read")
     third = log.begin(Given(fault, seconds=30))
     fourth = log.sender("d")
     log.unlock()
@@ -420,7 +420,7 @@ def test_what_is_handed_in_ends_at_its_deadline_while_the_statement_of_another_h
     log.appends.end_late()
 
     assert {done.get(timeout=10), done.get(timeout=10)} == {"5", "6"}
-    assert isinstance(taken.error, OutcomeUnknown)
+    assert isinstance(taken.error, NoAnswer)
     assert isinstance(waiting.error, SendGivenUp)
     log.unlock()
     assert done.get(timeout=10) == "4"

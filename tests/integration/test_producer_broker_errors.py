@@ -91,7 +91,7 @@ def too_many_connections(database: Database, producer: Producer) -> Iterator[Non
 
 @contextmanager
 def full_disk(database: Database, _producer: Producer) -> Iterator[None]:
-    refuse_appends(database, "53100", "could not extend file: No space left on device")
+    refuse_appends(database, words="could not extend file: No space left on device")
     yield
     mend(database)
 

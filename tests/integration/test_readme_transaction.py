@@ -90,7 +90,7 @@ def test_without_its_topic_the_trigger_stops_the_change(account: Connection) -> 
     with pytest.raises(psycopg.Error, match="account-changes") as refused:
         account.execute("UPDATE account SET balance = 0")
 
-    assert refused.value.sqlstate == "MQ017"
+    assert refused.value.sqlstate == "MQ301"
     assert scalar(account, "SELECT balance FROM account") == 100
 
 

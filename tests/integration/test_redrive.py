@@ -21,7 +21,7 @@ from mqdb.broker.dead_letters import (
 )
 from mqdb.broker.send_back import SendBackRequest, send_back
 from mqdb.compression import Compression, compressed_flag
-from mqdb.errors import MessageIllegal, TopicNotAllowed
+from mqdb.errors import MessageIllegal, ParameterInvalid, TopicNotAllowed
 from mqdb.message import MAX_BODY_BYTES, MessageQueue
 from mqdb.selector.tags import tag_code
 from mqdb.store.dead_letters import RedriveStatus
@@ -291,10 +291,11 @@ def test_what_is_no_dead_letter_is_not_redriven(broker: Connection, log_pos: int
     ("how", "error", "sentence"),
     [
         (Redrive("all", body=b""), MessageIllegal, "the body is empty"),
-        (Redrive("all", body=b"x" * (MAX_BODY_BYTES + 1)), MessageIllegal, "4194305 bytes, the limit is 4194304"),
+        (Redrive("all", body=b"x" * (MAX_BODY_BYTES + 1)), MessageIllegal, "4,194,305 bytes, the limit is 4,194,304"),
         (Redrive("all", "SCHEDULE_TOPIC_XXXX"), TopicNotAllowed, "belongs to the broker"),
+        (Redrive("all", "rmq_sys_wheel_timer"), TopicNotAllowed, "belongs to the broker"),
     ],
-    ids=["empty", "large", "system topic"],
+    ids=["empty", "large", "delay levels", "timers"],
 )
 def test_what_no_message_may_be_is_refused_also_in_a_dry_run(
     broker: Connection, how: Redrive, error: type[Exception], sentence: str
@@ -311,7 +312,7 @@ def test_what_no_message_may_be_is_refused_also_in_a_dry_run(
 def test_one_body_is_for_one_message(broker: Connection) -> None:
     letters = [bury(broker), bury(broker)]
 
-    with pytest.raises(MessageIllegal, match="one body is given for 2 messages"):
+    with pytest.raises(ParameterInvalid, match="one body is given for 2 messages"):
         redrive_messages(broker, letters, Redrive("all", body=b"repaired"))
 
 
@@ -323,7 +324,7 @@ def test_an_older_snapshot_is_refused(database: Database, broker: Connection) ->
     with pytest.raises(psycopg.Error, match="needs READ COMMITTED, not repeatable read") as refused:
         session.execute("SELECT mqdb.dlq_redrive(ARRAY[%s]::bigint[])", [log_pos])
 
-    assert refused.value.sqlstate == "MQ029"
+    assert refused.value.sqlstate == "MQ109"
 
 
 # -- dry run --------------------------------------------------------------------------------------

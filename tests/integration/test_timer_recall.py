@@ -246,7 +246,7 @@ def test_sql_refuses_an_id_that_is_none(broker: Connection, given: str | None) -
     with pytest.raises(DBAPIError, match="32 hexadecimal digits") as caught:
         broker.execute(text("SELECT mqdb.recall(NULL, :given)"), {"given": given})
 
-    assert getattr(caught.value.orig, "sqlstate", None) == "MQ604"
+    assert getattr(caught.value.orig, "sqlstate", None) == "MQ108"
 
 
 def test_recalls_are_forgotten_with_the_messages(broker: Connection) -> None:

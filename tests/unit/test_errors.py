@@ -1,6 +1,5 @@
 """The tree of errors: every error tells its story in one sentence, and survives the way to another process."""
 
-import inspect
 import pickle
 import re
 from pathlib import Path
@@ -10,11 +9,13 @@ import pytest
 
 from mqdb import errors
 from mqdb.errors import (
+    BY_SQLSTATE,
     MqdbError,
     NameInvalid,
     ParameterInvalid,
     QueueNotFound,
     ResponseCode,
+    SendGivenUp,
     TopicExists,
     TopicNotFound,
 )
@@ -27,10 +28,9 @@ def all_errors(root: type[MqdbError] = MqdbError) -> list[type[MqdbError]]:
 
 
 def parameters(error: type[MqdbError]) -> dict[str, Any]:
-    """Names and types of the constructor's arguments; empty for a family of errors without data."""
-    named = [p for p in inspect.signature(error.__init__).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
-    hints = get_type_hints(error.__init__)
-    return {p.name: hints[p.name] for p in named if p.name != "self"}
+    """Names and types of the values; empty for a family of errors without data."""
+    hints = get_type_hints(error)
+    return {name: hints[name] for name in error.fields}
 
 
 def sample(name: str, hint: Any) -> object:
@@ -62,6 +62,42 @@ def test_every_error_says_what_it_means(error: type[MqdbError]) -> None:
 def test_every_error_has_a_code_of_rocketmq(error: type[MqdbError]) -> None:
     assert error.code in ResponseCode
     assert error.code is not ResponseCode.SUCCESS
+
+
+def test_an_error_takes_its_values_by_position_and_by_name() -> None:
+    assert vars(SendGivenUp("orders", timeout_seconds=3.0)) == {
+        "topic": "orders",
+        "timeout_seconds": 3.0,
+        "reason": "",
+    }
+    with pytest.raises(TypeError, match="missing a required argument"):
+        QueueNotFound("orders", 9)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="unexpected keyword"):
+        TopicNotFound("orders", queue=9)  # type: ignore[call-arg]
+
+
+#: RAISE in the text of a function: SQLSTATE, and the keys of DETAIL.
+RAISED = re.compile(r"RAISE EXCEPTION .*?USING\s+ERRCODE = '(\w+)'(.*?);", re.DOTALL)
+TEXTS = sorted((Path(errors.__file__).parent / "sql").glob("*.sql"))
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=[path.stem for path in TEXTS])
+def test_functions_of_the_schema_raise_declared_errors_with_all_their_values(path: Path) -> None:
+    text = path.read_text()
+    raised = RAISED.findall(text)
+
+    assert len(raised) == text.count("RAISE EXCEPTION")
+    for sqlstate, rest in raised:
+        error = BY_SQLSTATE[sqlstate]
+        keys = re.findall(r"'(\w+)', ", rest.partition("jsonb_build_object(")[2])
+        required = [name for name in error.fields if name in keys]
+        assert required == list(error.fields), f"{error.__name__} needs {error.fields}"
+
+
+def test_each_sqlstate_is_raised_by_a_function_and_is_one_of_mqdb() -> None:
+    text = "".join(path.read_text() for path in TEXTS)
+
+    assert all(re.fullmatch(r"MQ\d{3}", sqlstate) and f"'{sqlstate}'" in text for sqlstate in BY_SQLSTATE)
 
 
 @pytest.mark.parametrize("error", with_data)

@@ -24,7 +24,7 @@ from mqdb.errors import (
     PropertiesTooLarge,
     PropertyReserved,
     ResponseCode,
-    SendTimeout,
+    SendGivenUp,
     TopicNotAllowed,
 )
 from mqdb.message import (
@@ -160,7 +160,7 @@ def test_a_body_passes_exactly_when_it_keeps_the_limit(size: int, limit: int) ->
 
 @pytest.mark.parametrize("body", [b"", ""])
 def test_an_empty_body_is_refused(body: bytes | str) -> None:
-    with pytest.raises(BodyEmpty, match="'orders'") as caught:
+    with pytest.raises(BodyEmpty) as caught:
         check_message(Message("orders", body))
 
     assert caught.value.code is ResponseCode.MESSAGE_ILLEGAL
@@ -243,17 +243,17 @@ def test_the_queue_offset_is_looked_up_when_first_asked_for_and_only_then() -> N
 
 
 def test_a_lookup_that_failed_is_tried_again() -> None:
-    answers: list[SendTimeout | int] = [SendTimeout("orders", 3.0), 17]
+    answers: list[SendGivenUp | int] = [SendGivenUp("orders", 3.0), 17]
 
     def look_up() -> int:
         answer = answers.pop(0)
-        if isinstance(answer, SendTimeout):
+        if isinstance(answer, SendGivenUp):
             raise answer
         return answer
 
     result = SendResult(SendStatus.SEND_OK, ID.hex.upper(), QUEUE, 41, look_up)
 
-    with pytest.raises(SendTimeout):
+    with pytest.raises(SendGivenUp):
         _ = result.queue_offset
     assert result.queue_offset == 17
 

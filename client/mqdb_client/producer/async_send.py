@@ -24,7 +24,7 @@ from typing import Final, TypeAlias
 
 from mqdb.errors import IllegalState, MqdbError, SendGivenUp
 from mqdb.message import SendResult
-from mqdb_client.append_unit import OutcomeUnknown
+from mqdb_client.append_unit import NoAnswer
 from mqdb_client.producer.delivery import Delivery
 from mqdb_client.producer.sending import Attempt, Sending
 from mqdb_client.producer.settling import OpenSend, Settling
@@ -118,7 +118,7 @@ class _Handed:
 
 
 _Ended: TypeAlias = tuple[_Handed, Attempt]
-_Failed: TypeAlias = tuple[_Handed, Attempt, MqdbError | OutcomeUnknown]
+_Failed: TypeAlias = tuple[_Handed, Attempt, MqdbError | NoAnswer]
 
 
 class _Signal(Enum):
@@ -255,11 +255,11 @@ class AsyncSend:
         error = attempt.error
         if error is None:
             self._finish(handed, attempt)
-        elif not isinstance(error, MqdbError | OutcomeUnknown):
+        elif not isinstance(error, MqdbError | NoAnswer):
             self._end(handed, error)
         else:
             judge = partial(self._have_judged, (handed, attempt, error))
-            if isinstance(error, OutcomeUnknown) and handed.delivery.mode is not SendMode.ONEWAY:
+            if isinstance(error, NoAnswer) and handed.delivery.mode is not SendMode.ONEWAY:
                 self._settling.add(OpenSend(attempt, error, judge))
             else:
                 judge()
@@ -284,7 +284,7 @@ class AsyncSend:
         except BaseException:  # a callback that calls sys.exit would else end the sends of all others
             logger.exception("an async send has ended in an unforeseen way")
 
-    def _judge(self, handed: _Handed, attempt: Attempt, error: MqdbError | OutcomeUnknown) -> None:
+    def _judge(self, handed: _Handed, attempt: Attempt, error: MqdbError | NoAnswer) -> None:
         try:
             if self._sending.judge(handed.delivery, attempt, error):
                 self._finish(handed, attempt)

@@ -33,7 +33,7 @@ from mqdb.settings import Settings
 from mqdb.store.clients import ClientKind, Registration
 from mqdb.topic import check_topic_name
 from mqdb.unique_id import UniqueIdGenerator, parse_unique_id
-from mqdb_client.append_unit import OutcomeUnknown
+from mqdb_client.append_unit import NoAnswer
 from mqdb_client.batch import MessageBatch, check_batch, check_unscheduled, list_of_messages
 from mqdb_client.broker_link import BrokerLink
 from mqdb_client.cluster import Cluster
@@ -412,7 +412,7 @@ class Producer:
                     return self._found(link, message_id, found[unique_id], deadline, late)
             except BrokerUnavailable as error:
                 silent = error  # another one may have it
-            except OutcomeUnknown as error:
+            except NoAnswer as error:
                 assert unknown is not None
                 reason = f"{error.reason}; it is not stored so far, and may be yet"
                 raise SendOutcomeUnknown(unknown.topic, link.name, (message_id,), reason) from None

@@ -30,7 +30,7 @@ from mqdb.errors import (
 from mqdb.message import SendResult, SendStatus, check_message
 from mqdb.store.commit_log import Record
 from mqdb.unique_id import format_unique_id
-from mqdb_client.append_unit import OutcomeUnknown, Unit
+from mqdb_client.append_unit import NoAnswer, Unit
 from mqdb_client.batch import MessageBatch, check_batch_size
 from mqdb_client.broker_link import BrokerLink
 from mqdb_client.durability import Durability, status_of
@@ -123,7 +123,7 @@ class Sending:
             try:
                 attempt.place.link.appends.append(attempt)
                 is_stored = True
-            except (MqdbError, OutcomeUnknown) as error:
+            except (MqdbError, NoAnswer) as error:
                 is_stored = self.judge(delivery, attempt, error)
             if is_stored and (results := self.finish(delivery, attempt)) is not None:
                 return results
@@ -189,7 +189,7 @@ class Sending:
             return None
         return results
 
-    def judge(self, delivery: Delivery, attempt: Attempt, error: MqdbError | OutcomeUnknown) -> bool:
+    def judge(self, delivery: Delivery, attempt: Attempt, error: MqdbError | NoAnswer) -> bool:
         """What to make of a failed try: whether the messages are stored after all; else try again.
 
         Raises when there is nothing left to try.
@@ -198,7 +198,7 @@ class Sending:
         if self._faults is not None:
             self._faults.update(attempt.place.link.name, time.monotonic() - attempt.began, is_isolated=True)
         try:
-            if isinstance(error, OutcomeUnknown):
+            if isinstance(error, NoAnswer):
                 if self._settle(delivery, attempt, error):
                     return True
                 delivery.queue = attempt.place.queue  # it answers, and is known to have nothing
@@ -214,7 +214,7 @@ class Sending:
             self._hooks.end(attempt.context, error=error)
         return False
 
-    def _settle(self, delivery: Delivery, attempt: Attempt, unknown: OutcomeUnknown) -> bool:
+    def _settle(self, delivery: Delivery, attempt: Attempt, unknown: NoAnswer) -> bool:
         """Whether the messages turn out to be stored."""
         unique_ids, link = delivery.unique_ids, attempt.place.link
         open_end = SendOutcomeUnknown(delivery.topic, link.name, delivery.message_ids, unknown.reason)
@@ -225,7 +225,7 @@ class Sending:
             found = unknown.found
             if found is None:
                 found = settle(link, unknown, unique_ids, delivery.deadline, open_end)
-        except (MqdbError, OutcomeUnknown) as error:
+        except (MqdbError, NoAnswer) as error:
             self.unknown.remember(delivery.topic, link, unknown, unique_ids)
             if error is not open_end:
                 raise open_end from error

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from mqdb.broker.outcome import Backend, StoredAt
 from mqdb.errors import MqdbError, SendGivenUp
-from mqdb_client.append_unit import OutcomeUnknown
+from mqdb_client.append_unit import NoAnswer
 from mqdb_client.broker_link import BrokerLink
 from mqdb_client.producer.sending import Attempt
 from mqdb_client.producer.unknown import settle
@@ -29,7 +29,7 @@ class OpenSend(NamedTuple):
     """A try whose outcome is unknown. `go_on` is called when `unknown.found` says more, or nothing will."""
 
     attempt: Attempt
-    unknown: OutcomeUnknown
+    unknown: NoAnswer
     go_on: Callable[[], None]
 
 
@@ -111,12 +111,12 @@ class Settling:
 def _found(asked: _Asked, batch: list[OpenSend]) -> Mapping[UUID, StoredAt] | None:
     """What is stored of them; None where that cannot be found out in the time that the last of them has."""
     last = max(batch, key=lambda open_: open_.attempt.deadline).attempt
-    unknown = OutcomeUnknown(batch[0].unknown.reason, asked.backend, min(open_.unknown.after_pos for open_ in batch))
+    unknown = NoAnswer(batch[0].unknown.reason, asked.backend, min(open_.unknown.after_pos for open_ in batch))
     unique_ids = [unique_id for open_ in batch for unique_id in open_.attempt.delivery.unique_ids]
     late = SendGivenUp(last.topic, last.timeout_seconds)
     try:
         return settle(asked.link, unknown, unique_ids, last.deadline, late)
-    except (MqdbError, OutcomeUnknown):
+    except (MqdbError, NoAnswer):
         return None  # each asks for itself, and has the error for its own sentence
     except Exception:
         logger.exception("sends could not be settled in an unforeseen way")

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 
 from mqdb.broker.outcome import Backend, StoredAt, end_backend, find_sent
 from mqdb.errors import BrokerUnavailable, MqdbError
-from mqdb_client.append_unit import OutcomeUnknown
+from mqdb_client.append_unit import NoAnswer
 from mqdb_client.broker_link import BrokerLink
 
 T = TypeVar("T")
@@ -28,11 +28,11 @@ MOST_UNKNOWN: Final = 10_000
 
 
 def settle(
-    link: BrokerLink, outcome: OutcomeUnknown, unique_ids: Sequence[UUID], deadline: float, late: MqdbError
+    link: BrokerLink, outcome: NoAnswer, unique_ids: Sequence[UUID], deadline: float, late: MqdbError
 ) -> dict[UUID, StoredAt]:
     """What is stored of messages whose outcome is unknown. Final: what is not there will not come any more.
 
-    Raises `late` when the broker does not say so in time; BrokerUnavailable and its kin; StorageRefused; OutcomeUnknown
+    Raises `late` when the broker does not say so in time; BrokerUnavailable and its kin; StorageRefused; NoAnswer
     where they are not stored so far, and nobody knows which backend was asked: it may store them yet.
     """
     # All messages of a statement ask for the same backend, and one that is gone stays gone.
@@ -43,7 +43,7 @@ def settle(
     found = _ask(link, find, deadline, late)
     if not found and outcome.backend is None:
         # Not the same again: it is remembered, and would keep the traceback of each question.
-        raise OutcomeUnknown(outcome.reason, None, outcome.after_pos)
+        raise NoAnswer(outcome.reason, None, outcome.after_pos)
     return found
 
 
@@ -71,7 +71,7 @@ class UnknownSend(NamedTuple):
 
     topic: str
     link: BrokerLink
-    outcome: OutcomeUnknown
+    outcome: NoAnswer
 
 
 class UnknownSends:
@@ -81,10 +81,10 @@ class UnknownSends:
         self._guard = threading.Lock()
         self._sends: OrderedDict[UUID, UnknownSend] = OrderedDict()
 
-    def remember(self, topic: str, link: BrokerLink, outcome: OutcomeUnknown, unique_ids: Sequence[UUID]) -> None:
+    def remember(self, topic: str, link: BrokerLink, outcome: NoAnswer, unique_ids: Sequence[UUID]) -> None:
         """For the time when the user asks."""
         # Without the traceback, which keeps the message itself in memory.
-        send = UnknownSend(topic, link, OutcomeUnknown(outcome.reason, outcome.backend, outcome.after_pos))
+        send = UnknownSend(topic, link, NoAnswer(outcome.reason, outcome.backend, outcome.after_pos))
         with self._guard:
             self._sends.update((unique_id, send) for unique_id in unique_ids)
             while len(self._sends) > MOST_UNKNOWN:

@@ -44,13 +44,9 @@ _STAMP: Final = struct.Struct(">qq")
 class MessagesMissing(MqdbError):
     """Messages that were sent did not come to the listener in time."""
 
-    def __init__(self, missing: int, sent: int) -> None:
-        super().__init__(missing, sent)
-        self.missing = missing
-        self.sent = sent
-
-    def __str__(self) -> str:
-        return f"{self.missing:,} of {self.sent:,} messages have not arrived"
+    missing: int
+    sent: int
+    sentence = "{missing:,} of {sent:,} messages have not arrived"
 
 
 class _Order(NamedTuple):

@@ -21,7 +21,7 @@ from mqdb.broker.query import broker_info
 from mqdb.cli.bench import machine, reference
 from mqdb.dsn import BrokerDsn, redact
 from mqdb.embedded import EmbeddedPostgres, temporary_home
-from mqdb.errors import BrokerMisnamed, IllegalState, ParameterInvalid
+from mqdb.errors import IllegalState, ParameterInvalid
 from mqdb.store import migrations
 from mqdb.store.engine import create_engine, driver, target_of
 from mqdb.store.tables import subscription_group
@@ -133,8 +133,7 @@ def open_testbed(given: Sequence[BrokerDsn]) -> Iterator[Testbed]:
 @contextmanager
 def _given(broker: BrokerDsn) -> Iterator[Testbed]:
     with _connected(broker.dsn, is_given=True) as testbed:
-        if testbed.broker.name != broker.name:
-            raise BrokerMisnamed(redact(broker.dsn), broker.name, testbed.broker.name)
+        broker_info(testbed.connection).require_name(broker.name, redact(broker.dsn))
         yield testbed
 
 

@@ -51,12 +51,8 @@ class Pipeline(Protocol):
 class WorkerDied(MqdbError):
     """A process of the benchmark ended without a word."""
 
-    def __init__(self, exit_code: int | None) -> None:
-        super().__init__(exit_code)
-        self.exit_code = exit_code
-
-    def __str__(self) -> str:
-        return f"a process of the benchmark died with exit code {self.exit_code}"
+    exit_code: int | None
+    sentence = "a process of the benchmark died with exit code {exit_code}"
 
 
 def per_connection(

@@ -22,13 +22,9 @@ _END_SECONDS = 30.0
 class ChildFailed(MqdbError):
     """A process of the demo has ended early."""
 
-    def __init__(self, what: str, reason: str) -> None:
-        super().__init__(what, reason)
-        self.what = what
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"{self.what} of the demo ended: {self.reason}"
+    what: str
+    reason: str
+    sentence = "{what} of the demo ended: {reason}"
 
 
 class Child:

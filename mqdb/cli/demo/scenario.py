@@ -72,12 +72,8 @@ class Result(NamedTuple):
 class JoinTimeout(MqdbError):
     """The consumers of the demo did not get their queues."""
 
-    def __init__(self, seconds: float) -> None:
-        super().__init__(seconds)
-        self.seconds = seconds
-
-    def __str__(self) -> str:
-        return f"the consumers of the demo did not share out the queues within {self.seconds:g} s"
+    seconds: float
+    sentence = "the consumers of the demo did not share out the queues within {seconds:g} s"
 
 
 class _Group:

@@ -33,26 +33,18 @@ _LONGEST_WAIT_SECONDS: Final = 0.2
 class RedriveStopped(MqdbError):
     """A redrive has ended early, after some batches."""
 
-    def __init__(self, reason: str, done: int, total: int) -> None:
-        super().__init__(reason, done, total)
-        self.reason = reason
-        self.done = done
-        self.total = total
-
-    def __str__(self) -> str:
-        return f"{self.reason}; {self.done:,} of {self.total:,} messages were dealt with before"
+    reason: str
+    done: int
+    total: int
+    sentence = "{reason}; {done:,} of {total:,} messages were dealt with before"
 
 
 class RedriveFailed(MqdbError):
     """Some messages could not be redriven; the others are."""
 
-    def __init__(self, failed: int, total: int) -> None:
-        super().__init__(failed, total)
-        self.failed = failed
-        self.total = total
-
-    def __str__(self) -> str:
-        return f"{self.failed:,} of {self.total:,} messages cannot be redriven"
+    failed: int
+    total: int
+    sentence = "{failed:,} of {total:,} messages cannot be redriven"
 
 
 class Interruption:

@@ -1,0 +1,18 @@
+-- Refuses a body, or a topic, that nobody may send. NULL stands for one that the caller does not choose.
+CREATE FUNCTION mqdb.check_send(topic text, body bytea) RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF octet_length(body) = 0 THEN
+        RAISE EXCEPTION 'the body is empty; send at least 1 byte' USING ERRCODE = 'MQ101', DETAIL = '{}';
+    ELSIF octet_length(body) > mqdb.max_body_bytes() THEN
+        RAISE EXCEPTION 'the body has % bytes, the limit is %', octet_length(body), mqdb.max_body_bytes()
+            USING ERRCODE = 'MQ102', DETAIL = jsonb_build_object('size', octet_length(body), 'limit', mqdb.max_body_bytes());
+    ELSIF topic = ANY (mqdb.topics_not_allowed()) THEN
+        RAISE EXCEPTION 'topic "%" belongs to the broker; nobody may send to it', topic
+            USING ERRCODE = 'MQ201', DETAIL = jsonb_build_object('topic', topic);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION mqdb.check_send(text, bytea) IS 'Raises an error for a body or a topic that nobody may send';
