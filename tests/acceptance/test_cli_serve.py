@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
@@ -12,11 +13,11 @@ import pytest
 from mqdb.embedded import attach
 from mqdb.embedded.home import Home
 from mqdb.embedded.leftovers import postmaster_pid
-from mqdb.embedded.starting import is_starting
+from mqdb.embedded.starting import mark_starting
 from mqdb.settings import load_settings
 from mqdb_client import Message, Producer
 from tests.fixtures.busy_machine import within
-from tests.fixtures.command_line import Place, Running
+from tests.fixtures.command_line import SECONDS, Place, Running
 from tests.fixtures.postgres import OWNER_PASSWORD, Database, query, quick_home
 from tests.fixtures.processes import is_alive, wait_until
 
@@ -144,14 +145,15 @@ def test_a_port_is_refused_where_the_database_is_not_embedded(tmp_path: Path, da
 
 def test_commands_wait_for_a_broker_that_is_starting(home: Path) -> None:
     place = Place(home)
-    with place.running("serve") as server:
-        wait_until(lambda: is_starting(Home(home)))
-
-        created = place.run("topic", "create", "orders", "--queues", "1")
-
-        assert created.code == 0, created
-        assert "a broker is starting in this home, waiting for it" in created.errors
+    with ExitStack() as starting, place.running("serve") as server:
+        starting.enter_context(mark_starting(Home(home)))
         wait_started(server)
+        with place.running("topic", "create", "orders", "--queues", "1") as command:
+            assert command.process.stderr is not None
+            assert "a broker is starting in this home, waiting for it" in command.process.stderr.readline()
+            starting.close()
+
+            assert command.process.wait(SECONDS) == 0
 
 
 def test_clients_go_on_while_serve_is_killed_and_the_next_one_adopts_the_database(home: Path) -> None:
