@@ -53,8 +53,7 @@
     │   └── ClientOffline                 nobody is there to ask
     ├── NotStored                         send again
     │   ├── SendGivenUp                   the time for a send is over, and nothing is stored
-    │   ├── SegmentSealed                 a record that comes too late for its segment
-    │   └── HistoryChanged                the log has another history than the route; nothing was stored
+    │   └── SegmentSealed                 a record that comes too late for its segment
     ├── OutcomeUnknown                    ask Producer.outcome
     │   └── SendOutcomeUnknown            the time for a send is over, and the message may be stored
     ├── Transient                         wait, and try again
@@ -909,13 +908,6 @@ class BrokerUnavailable(Transient, code=ResponseCode.CONNECT_BROKER_FAILED):
     target: str
     reason: str
     sentence = "no broker at {target}: {reason}"
-
-
-class HistoryChanged(NotStored, code=ResponseCode.SERVICE_NOT_AVAILABLE):
-    """The log has another history than when the topic was looked up. Nothing was stored."""
-
-    topic: str
-    sentence = "since topic {topic!r} was looked up, the server was started anew, or another one has come"
 
 
 class DatabaseMissing(BrokerUnavailable, code=ResponseCode.BROKER_NOT_EXIST):

@@ -12,7 +12,6 @@ from uuid import UUID
 from mqdb.broker.outcome import Backend, StoredAt
 from mqdb.message import SendStatus
 from mqdb.store.commit_log import Record
-from mqdb.store.history import History
 from mqdb_client.sleeping import Sleeper
 
 
@@ -47,15 +46,13 @@ class Unit(ABC):
     """Records that go together, and what becomes of them: it is told that they are stored, or has an `error`.
 
     `deadline` is of time.monotonic, `timeout_seconds` is for an error's sentence. One that is not patient does not
-    wait for a connection that is lost. `history` is that of the log in which the queue keys of the records were found.
-    `state` changes under the guard of the group append only.
+    wait for a connection that is lost. `state` changes under the guard of the group append only.
     """
 
     __slots__ = (
         "deadline",
         "done",
         "error",
-        "history",
         "is_patient",
         "records",
         "sleeper",
@@ -70,13 +67,11 @@ class Unit(ABC):
         deadline: float,
         timeout_seconds: float,
         is_patient: bool = True,
-        history: History | None = None,
     ) -> None:
         self.topic = topic
         self.deadline = deadline
         self.timeout_seconds = timeout_seconds
         self.is_patient = is_patient
-        self.history = history
         self.state = UnitState.LEADING
         #: Of one topic; none until they are made.
         self.records: Sequence[Record] = ()

@@ -10,12 +10,11 @@ from sqlalchemy import Connection
 
 from mqdb.broker.outcome import Backend, backend_of
 from mqdb.errors import MqdbError, SendGivenUp
-from mqdb.store.history import History
 from mqdb_client.durability import Durability, durable
 from mqdb_client.group_append import GroupAppend
 from mqdb_client.held_connection import HeldConnection, NotRun, Overdue
 from mqdb_client.instance import ClientInstance
-from mqdb_client.new_connection import history_on, in_time
+from mqdb_client.new_connection import in_time
 from mqdb_client.waking import Waking
 
 T = TypeVar("T")
@@ -34,13 +33,11 @@ class BrokerLink:
         """
         self.instance = instance
         self.name = instance.broker_name
-        #: Of the log that the last connection has led to.
-        self._history: History | None = None
-        connect = durable(self._connect, durability, instance.pool_dsn)
+        connect = durable(instance.connect, durability, instance.pool_dsn)
         # Behind a pooler each statement may meet another backend.
         connect = connect if instance.pool_dsn else partial(_introduced, connect)
         self.connection = HeldConnection(connect, instance.target, instance.distrust)
-        self.appends = GroupAppend(self.connection, waking, _backend_on, history_on)
+        self.appends = GroupAppend(self.connection, waking, _backend_on)
         #: Backends of lost connections that are known to have ended; the last few.
         self.gone: deque[Backend] = deque(maxlen=_MOST_GONE)
         self._questions = HeldConnection(instance.connect, instance.target, instance.distrust)
@@ -84,15 +81,6 @@ class BrokerLink:
             return late
         trouble = self.trouble_since(deadline - late.timeout_seconds)
         return SendGivenUp(late.topic, late.timeout_seconds, str(trouble or ""))
-
-    def _connect(self) -> Connection:
-        connection = self.instance.connect()
-        history = history_on(connection)
-        if self._history not in (None, history):
-            # It may lead to the old server still, and would go on to tell of the topics there.
-            self._questions.cut()
-        self._history = history
-        return connection
 
 
 def _introduced(connect: Callable[[], Connection]) -> Connection:

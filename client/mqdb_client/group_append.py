@@ -37,7 +37,6 @@ from mqdb.broker.outcome import Backend
 from mqdb.broker.send import append
 from mqdb.errors import (
     BrokerUnavailable,
-    HistoryChanged,
     IllegalState,
     MessageIllegal,
     MqdbError,
@@ -49,7 +48,6 @@ from mqdb.errors import (
 from mqdb.message import SendStatus
 from mqdb.store.commit_log import Record
 from mqdb.store.engine import NO_SQLSTATE
-from mqdb.store.history import History
 from mqdb_client.append_unit import NoAnswer, Unit, UnitState
 from mqdb_client.batch import record_size
 from mqdb_client.durability import committed
@@ -91,17 +89,12 @@ class GroupAppend:
         held: HeldConnection,
         waking: Waking,
         backend_on: Callable[[Connection], Backend | None] = lambda _connection: None,
-        history_on: Callable[[Connection], History | None] = lambda _connection: None,
     ) -> None:
-        """`backend_on` tells the backend of a connection of `held`, for an NoAnswer; `history_on` its history.
-
-        A unit of another history is refused with HistoryChanged: a queue key may be that of another topic there.
-        """
+        """`backend_on` tells the backend of a connection of `held`, for a NoAnswer."""
         self._held = held
         self._waking = waking
         waking.join()
         self._backend_on = backend_on
-        self._history_on = history_on
         #: A backend that has appended, and the last position that it told.
         self._newest: tuple[Backend | None, int] = (None, 0)
         #: The backend of the statement under way.
@@ -392,10 +385,6 @@ class GroupAppend:
             records = take(units, self._backend_on(connection))
             if not records:
                 return [], SendStatus.SEND_OK
-            history = self._history_on(connection)
-            for unit in units:
-                if unit.history != history:
-                    raise HistoryChanged(unit.topic)
             return committed(connection, lambda connection: append(connection, records, units[0].topic))
 
         try:
@@ -530,14 +519,13 @@ class GroupAppend:
 def _apart(batch: list[Unit], error: MqdbError) -> list[list[Unit]]:
     """The parts to try again when one unit may have spoilt it for the others; none when all are to blame.
 
-    A queue is gone or not for all its units, so they are parted by queues, and those of another history from the
-    others; another fault is searched for by halves.
+    A queue is gone for all its units or for none, so they are parted by queues and by the history in which these were
+    found. Another fault is searched for by halves.
     """
-    if isinstance(error, TopicNotFound | HistoryChanged):
+    if isinstance(error, TopicNotFound):
         alike: dict[object, list[Unit]] = {}
         for unit in batch:
-            key = unit.records[0].queue_key if isinstance(error, TopicNotFound) else unit.history
-            alike.setdefault(key, []).append(unit)
+            alike.setdefault((unit.records[0].queue_key, unit.records[0].history), []).append(unit)
         return list(alike.values()) if len(alike) > 1 else []
     is_of_a_row = isinstance(error, StorageRefused) and error.sqlstate.startswith(_FAULTS_OF_A_ROW)
     if (is_of_a_row or isinstance(error, (MessageIllegal, TransactionRefused))) and len(batch) > 1:

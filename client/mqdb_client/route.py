@@ -7,7 +7,6 @@ from sqlalchemy import Connection
 
 from mqdb.broker.route import find_topic
 from mqdb.store.topics import TopicRoute
-from mqdb_client.new_connection import history_on
 
 
 class Routes:
@@ -36,12 +35,11 @@ class Routes:
         if route is None:
             self.forget(topic)
             return None
-        return self.remember(route, connection)
+        return self.remember(route)
 
-    def remember(self, route: TopicRoute, connection: Connection) -> TopicRoute:
+    def remember(self, route: TopicRoute) -> TopicRoute:
         """A route that came with the answer to another request, such as the creation of the topic; as it is known."""
-        route, known = route._replace(history=history_on(connection)), self._known.get(route.config.name)
-        if route == known:
+        if route == (known := self._known.get(route.config.name)):
             return known
         self._known[route.config.name] = route
         return route

@@ -18,6 +18,7 @@ from mqdb.selector.tags import tag_code
 from mqdb.store import commit_log
 from mqdb.store.commit_log import Record
 from mqdb.store.engine import driver, target_of, translate
+from mqdb.store.history import History
 
 
 def record(
@@ -28,10 +29,12 @@ def record(
     born_host: str,
     body: bytes | None = None,
     sys_flag: int = 0,
+    history: History | None = None,
 ) -> Record:
     """The record of a message that `check_message` has passed.
 
     `body` is what to store instead of the message's own, as `sys_flag` says: `mqdb.compression.compressed` makes both.
+    `history` is that of the log in which the queue was found.
     Raises ScheduleInvalid.
     """
     # Positions, not names: this runs for every message sent.
@@ -49,6 +52,7 @@ def record(
         sys_flag,
         0,
         schedule_of(message) if message.system_properties else None,
+        history,
     )
 
 
@@ -60,7 +64,8 @@ def _json_object(texts: Mapping[str, str]) -> str:
 def append(connection: Connection, records: Sequence[Record], topic: str = "") -> list[int]:
     """Append records of any queues; returns their positions, in the order given. One statement, one round trip.
 
-    All are stored, or none. Raises TopicNotFound (`topic` is for its sentence) when a queue is gone, MessageIllegal
+    All are stored, or none. Raises TopicNotFound (`topic` is for its sentence) when a queue is gone,
+    or of another history, MessageIllegal
     for a time of delivery beyond the broker's limit, StorageRefused or BrokerUnavailable when the database says no.
     """
     try:

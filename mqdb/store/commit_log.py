@@ -22,6 +22,7 @@ from sqlalchemy import (
     LargeBinary,
     Text,
     bindparam,
+    case,
     cast,
     func,
     insert,
@@ -37,6 +38,7 @@ from sqlalchemy.types import TypeEngine
 
 from mqdb.schedule import Wait
 from mqdb.store.engine import text_of
+from mqdb.store.history import History, is_current
 from mqdb.store.placement import WAIT_TYPES, clock, placed, wait_arrays
 from mqdb.store.tables import commit_log, queue
 
@@ -44,7 +46,8 @@ from mqdb.store.tables import commit_log, queue
 class Record(NamedTuple):
     """A record to append. `properties` is JSON text; `keys` are separated by blanks.
 
-    One with a `wait` goes to the system queue for it first, and `queue_key` is the queue that it is for.
+    One with a `wait` goes to the system queue for it first, and `queue_key` is the queue that it is for. `history` is
+    that of the log in which the key was found; None: whichever it is.
     """
 
     queue_key: int
@@ -60,6 +63,7 @@ class Record(NamedTuple):
     sys_flag: int = 0
     reconsume_times: int = 0
     wait: Wait | None = None
+    history: History | None = None
 
     def columns(self) -> dict[str, Any]:
         """What goes into the log as it is, by the names of its columns."""
@@ -84,14 +88,17 @@ _TYPES: dict[str, TypeEngine[Any]] = {
 
 @cache
 def append_one_text() -> str:
-    """One record. A queue that is gone makes queue_key NULL, which the table refuses."""
+    """One record. A queue that is gone, or of another history, makes queue_key NULL, which the table refuses."""
     values: dict[str, Any] = {name: cast(bindparam(name), type_) for name, type_ in _TYPES.items()}
-    values["queue_key"] = select(queue.c.queue_key).where(queue.c.queue_key == values["queue_key"]).scalar_subquery()
+    values["queue_key"] = _queue_that_is_there(values["queue_key"], cast(bindparam("history"), BigInteger))
     return text_of(insert(commit_log).values(values).returning(commit_log.c.log_pos))
 
 
 # What records that are appended together often have in common.
-_SHARABLE: Final = ("queue_key", "born_time", "born_host", "flag", "sys_flag", "reconsume_times")
+_SHARABLE: Final = ("queue_key", "born_time", "born_host", "flag", "sys_flag", "reconsume_times", "history")
+
+#: What is given for each record, and what of that is stored.
+_GIVEN: Final = _TYPES | {"history": BigInteger()}
 
 
 @cache
@@ -100,25 +107,33 @@ def append_many_text(shared: tuple[str, ...] = ()) -> str:
 
     What they share is given once: fewer arrays, and one look at the queue.
     """
-    own = {name: type_ for name, type_ in _TYPES.items() if name not in shared}
+    own = {name: type_ for name, type_ in _GIVEN.items() if name not in shared}
     arrays = [cast(bindparam(name), ARRAY(Text() if name == "properties" else type_)) for name, type_ in own.items()]
     given = func.unnest(*arrays).table_valued(*own, name="given").render_derived()
-    columns: list[Any] = [cast(given.c[name] if name in own else bindparam(name), _TYPES[name]) for name in _TYPES]
-    columns[0] = select(queue.c.queue_key).where(queue.c.queue_key == columns[0]).scalar_subquery()
-    rows = select(*columns).select_from(given)
+    queue_key, *columns, history = (
+        cast(given.c[name] if name in own else bindparam(name), type_) for name, type_ in _GIVEN.items()
+    )
+    rows = select(_queue_that_is_there(queue_key, history), *columns).select_from(given)
     return text_of(insert(commit_log).from_select(list(_TYPES), rows).returning(commit_log.c.log_pos))
 
 
 @cache
 def append_waiting_text() -> str:
     """Any number of records in the order given, of which some wait."""
-    types = _TYPES | WAIT_TYPES
+    types = _GIVEN | WAIT_TYPES
     arrays = [cast(bindparam(name), ARRAY(Text() if name == "properties" else type_)) for name, type_ in types.items()]
     given = func.unnest(*arrays).table_valued(*types).render_derived("given")
     now = clock()
-    place, values = placed({name: cast(given.c[name], type_) for name, type_ in types.items()}, now)
+    columns: dict[str, ColumnElement[Any]] = {name: cast(given.c[name], type_) for name, type_ in types.items()}
+    columns["queue_key"] = case((is_current(columns.pop("history")), columns["queue_key"]))
+    place, values = placed(columns, now)
     rows = select(*values.values()).select_from(now.join(given, true()).join(place, true()))
     return text_of(insert(commit_log).from_select(list(values), rows).returning(commit_log.c.log_pos))
+
+
+def _queue_that_is_there(queue_key: ColumnElement[int], history: ColumnElement[Any]) -> ColumnElement[int]:
+    """The same key; NULL for a queue that is gone, and where the log has another history than the key."""
+    return select(queue.c.queue_key).where(queue.c.queue_key == queue_key, is_current(history)).scalar_subquery()
 
 
 #: The log as `record_of` reads it.
@@ -170,7 +185,7 @@ def fits(size: ColumnElement[int], *order: ColumnElement[Any]) -> ColumnElement[
 def append(connection: "psycopg.Connection[Any]", records: Sequence[Record]) -> list[int]:
     """The positions of the records, in their order. One statement: all are stored, or none.
 
-    Raises psycopg's NotNullViolation when a record's queue does not exist.
+    Raises psycopg's NotNullViolation when a record's queue does not exist, or is of another history.
     """
     if len(records) == 1 and records[0].wait is None:
         return [row[0] for row in connection.execute(append_one_text(), records[0]._asdict()).fetchall()]

@@ -87,7 +87,9 @@ def find_farthest() -> Statement:
     return Statement(_find_farthest_text(), {})
 
 
-_TYPES: Final[dict[str, TypeEngine[Any]]] = {name: commit_log.c[name].type for name in Record._fields if name != "wait"}
+_TYPES: Final[dict[str, TypeEngine[Any]]] = {
+    name: commit_log.c[name].type for name in Record._fields if name in commit_log.c
+}
 
 # What all messages of one call have in common.
 _SHARED: Final = ("born_time", "born_host", "reconsume_times")

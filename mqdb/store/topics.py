@@ -17,13 +17,13 @@ from mqdb.topic import MessageType, Perm, TopicConfig
 class TopicRoute(NamedTuple):
     """A topic and the keys of its queues, queue 0 first: as many as the larger of its two counts.
 
-    Who remembers the keys also remembers in which `history` of the log they mean that; None: nobody has asked.
+    `history` is that of the log in which the keys were found.
     """
 
     topic_id: int
     config: TopicConfig
     queue_keys: tuple[int, ...]
-    history: History | None = None
+    history: History
 
     @property
     def write_queue_keys(self) -> tuple[int, ...]:
@@ -50,7 +50,8 @@ def find_all(connection: Connection) -> list[TopicRoute]:
 def _routes(connection: Connection, condition: ColumnElement[bool]) -> list[TopicRoute]:
     keys = func.array_agg(aggregate_order_by(queue.c.queue_key, queue.c.queue_id))
     of_topic = select(keys).where(queue.c.topic_id == topic.c.topic_id).scalar_subquery()
-    rows = connection.execute(select(topic, of_topic.label("queue_keys")).where(condition).order_by(topic.c.topic))
+    columns = (topic, of_topic.label("queue_keys"), func.mqdb.history().label("history"))
+    rows = connection.execute(select(*columns).where(condition).order_by(topic.c.topic))
     return [_route(row) for row in rows]
 
 
@@ -63,7 +64,7 @@ def _route(row: Row[tuple[object, ...]]) -> TopicRoute:
         order=row.ordered,
         message_type=MessageType(row.message_type),
     )
-    return TopicRoute(row.topic_id, config, tuple(row.queue_keys or ())[: _queue_nums(config)])
+    return TopicRoute(row.topic_id, config, tuple(row.queue_keys or ())[: _queue_nums(config)], row.history)
 
 
 def create(connection: Connection, config: TopicConfig) -> bool:

@@ -6,6 +6,7 @@ import signal
 import threading
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -182,8 +183,14 @@ def test_it_changes_when_the_server_recovers_from_the_crash_of_one_backend(past:
         wait_until(lambda: history() != before, 30)
 
 
-def test_a_queue_that_has_the_key_of_a_lost_one_gets_nothing_of_its_topic(past: Past) -> None:
+@pytest.mark.parametrize("schedule", [{}, {"delay_level": 1}], ids=["plain", "delayed"])
+@pytest.mark.parametrize("is_pooled", [False, True])
+def test_a_queue_that_has_the_key_of_a_lost_one_gets_nothing_of_its_topic(
+    past: Past, monkeypatch: pytest.MonkeyPatch, is_pooled: bool, schedule: dict[str, Any]
+) -> None:
     """The one was made after the copy, the other after the return. The lost one is made again automatically."""
+    if is_pooled:
+        monkeypatch.setenv("MQDB_POOL_DSN", past.dsn)
     past.save("older")
     past.create_topic("lost")
 
@@ -195,10 +202,13 @@ def test_a_queue_that_has_the_key_of_a_lost_one_gets_nothing_of_its_topic(past: 
         producer.send(Message("lost", "before"))
         producer.register_send_message_hook(Before(go_back))
 
-        producer.send(Message("lost", "after"))
+        producer.send(Message("lost", "after", **schedule))
 
     past.dispatch()
-    assert query(past.dsn, "SELECT topic FROM mqdb.message") == "lost"
+    if schedule:
+        assert query(past.dsn, "SELECT topic FROM mqdb.scheduled") == "lost"
+    else:
+        assert query(past.dsn, "SELECT topic FROM mqdb.message") == "lost"
 
 
 def test_a_reply_is_found_in_a_log_that_has_grown_past_where_replies_were_read(past: Past) -> None:

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from mqdb.errors import BrokerMisnamed, BrokerUnavailable, HistoryChanged, MqdbError
-from mqdb_client import Message, SendResult
+from mqdb.errors import BrokerMisnamed, BrokerUnavailable, MqdbError, TopicNotFound
+from mqdb_client import Message, Producer, SendResult
 from mqdb_client.group_append import GroupAppend
 from mqdb_client.held_connection import HeldConnection
 from mqdb_client.waking import Waking
 from tests.fixtures.appends import Given, Log
-from tests.fixtures.log import create_topic
+from tests.fixtures.log import scalar
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 from tests.fixtures.producers import Before, link_of, producer_of
@@ -58,39 +58,39 @@ def test_a_database_of_another_broker_gets_nothing(
         assert database.rows(STORED) == []
 
 
-def test_what_is_asked_beside_the_appends_goes_to_the_new_database_too(
-    database: Database, swap_databases: Callable[[], None]
-) -> None:
+def test_what_is_asked_beside_the_appends_goes_to_the_new_database_too(database: Database, to_one: Producer) -> None:
     """A connection that is left to the old one would tell of topics there for ever."""
-    with producer_of(database.dsn) as producer:
-        producer.send(Message("orders", "before"))
-        link = link_of(producer)
-        link._history = 1  # that of a server which is still there
-        late = BrokerUnavailable("the test", "no answer")
-        pid = text("SELECT pg_backend_pid()")
+    to_one.send(Message("orders", "before"))
+    link = link_of(to_one)
+    late = BrokerUnavailable("the test", "no answer")
+    pid = text("SELECT pg_backend_pid()")
 
-        def asked() -> int:
-            found: int = link.ask(lambda connection: connection.scalar(pid), time.monotonic() + 30, late)
-            return found
+    def asked() -> int:
+        found: int = link.ask(lambda connection: connection.scalar(pid), time.monotonic() + 30, late)
+        return found
 
-        before = asked()
-        link.connection.cut()
-        producer.send(Message("orders", "after"))
+    before = asked()
+    route = link.instance.routes.known("orders")
+    assert route is not None
+    link.instance.routes.remember(route._replace(history=route.history + 1))  # of a server which is still there
 
-        wait_until(lambda: asked() != before)
+    to_one.send(Message("orders", "after"))
+
+    assert asked() != before
+    assert database.rows(STORED) == [("orders", "before"), ("orders", "after")]
 
 
 def test_units_of_another_history_are_refused_and_those_beside_them_are_stored(locked_log: Log, engine: Engine) -> None:
     locked_log.unlock()
     held = HeldConnection(engine.connect)
-    here, elsewhere = 1, 2
-    appends = GroupAppend(held, Waking(), history_on=lambda _connection: here)
-    [other_key] = create_topic(locked_log.connection, "payments", 1)
+    appends = GroupAppend(held, Waking())
+    history = scalar(locked_log.connection, "SELECT mqdb.history()")
     held.open()
     appends.open()
-    right = locked_log.unit("right")
-    wrong = Given([record._replace(queue_key=other_key) for record in locked_log.records("wrong")], 30)
-    right.history, wrong.history = here, elsewhere
+    right, wrong = (
+        Given([record._replace(history=each) for record in locked_log.records(body)], 30)
+        for body, each in (("right", history), ("wrong", history + 1))
+    )
 
     try:
         # Handed in before anybody leads: both go into one statement.
@@ -105,7 +105,7 @@ def test_units_of_another_history_are_refused_and_those_beside_them_are_stored(l
         held.close()
 
     assert right.error is None
-    assert isinstance(wrong.error, HistoryChanged)
+    assert isinstance(wrong.error, TopicNotFound)
     assert locked_log.database.rows(STORED) == [("orders", "right")]
 
 

@@ -88,8 +88,6 @@ class Delivery:
     avoid: str | None = None
     #: Stored, but not with the durability that was asked for; another try is under way.
     results: list[SendResult] | None = None
-    #: A topic that is gone may have been made again: its route was asked for once more.
-    has_asked_again: bool = False
     _unique_ids: list[UUID] | None = field(default=None, init=False)
 
     @property

@@ -232,7 +232,7 @@ class PublishRoutes:
             route = create_topic_automatically(connection, topic, self._queue_nums)
         except TopicNotFound:  # forbidden by the template there
             return None
-        return link.instance.routes.remember(route, connection)
+        return link.instance.routes.remember(route)
 
 
 def _ask(

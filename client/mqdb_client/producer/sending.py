@@ -19,7 +19,6 @@ from mqdb.broker import send
 from mqdb.compression import compressed
 from mqdb.errors import (
     BrokerUnavailable,
-    HistoryChanged,
     IllegalState,
     MqdbError,
     ResponseCode,
@@ -68,8 +67,7 @@ class Attempt(Unit):
     status: SendStatus
 
     def __init__(self, sending: "Sending", delivery: Delivery, place: Place, is_patient: bool) -> None:
-        topic, history = place.queue.topic, place.history
-        super().__init__(topic, delivery.deadline, delivery.timeout_seconds, is_patient, history)
+        super().__init__(place.queue.topic, delivery.deadline, delivery.timeout_seconds, is_patient)
         self._sending = sending
         self.delivery = delivery
         self.place = place
@@ -247,15 +245,13 @@ class Sending:
 
     def _refuse_or_go_on(self, delivery: Delivery, attempt: Attempt, error: MqdbError) -> None:
         """Raises the error unless there is another try, which is made ready."""
-        is_outdated = isinstance(error, HistoryChanged)
-        if is_outdated:
+        if isinstance(error, TopicNotFound):
+            # The route is of the past: the topic was deleted, or the log has another history. Whoever is asked for the
+            # route says whether there is still a topic.
             self._routes.forget_all(delivery.topic)
             attempt.place.link.ask_anew()
-        elif isinstance(error, TopicNotFound):
-            self._routes.forget(delivery.topic)
-            is_outdated = not delivery.has_asked_again  # deleted since its route was learnt, and perhaps made again
-            delivery.has_asked_again = True
-        if is_outdated and time.monotonic() < delivery.deadline:
+            if time.monotonic() >= delivery.deadline:
+                raise SendGivenUp(delivery.topic, delivery.timeout_seconds, "its queues have changed") from error
             delivery.brokers_sent = delivery.brokers_sent[:-1]  # this was no try
             return
         if not _is_retryable(delivery, error) or not self._has_tries_left(delivery):
@@ -276,9 +272,9 @@ class Sending:
 
     def records_of(self, delivery: Delivery, place: Place) -> list[Record]:
         """The records of a delivery. Raises BatchTooLarge, and what a placement raises."""
-        queue_key, born_time, born_host = place.queue_key, delivery.born_time, self._born_host
+        queue_key, history, born_time, born_host = place.queue_key, place.history, delivery.born_time, self._born_host
         records = [
-            send.record(message, queue_key, unique_id, born_time, born_host)
+            send.record(message, queue_key, unique_id, born_time, born_host, history=history)
             for message, unique_id in zip(delivery.messages, delivery.unique_ids, strict=True)
         ]
         if isinstance(delivery.messages, MessageBatch):
