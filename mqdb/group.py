@@ -4,9 +4,9 @@ RocketMQ: Validators.checkGroup, MessageModel, ConsumeFromWhere, SubscriptionGro
 """
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from mqdb.errors import NameInvalid, ParameterInvalid
 from mqdb.topic import MAX_QUEUE_NUMS, check_name
@@ -33,6 +33,17 @@ class ConsumeFromWhere(StrEnum):
     LAST_OFFSET = "LAST_OFFSET"
     FIRST_OFFSET = "FIRST_OFFSET"
     TIMESTAMP = "TIMESTAMP"
+
+
+class StartingPoint(NamedTuple):
+    """Where a group begins in a topic of which it has no offset. `time`, which knows its zone, is for TIMESTAMP."""
+
+    where: ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET
+    time: datetime | None = None
+
+
+FROM_FIRST_OFFSET: Final = StartingPoint(ConsumeFromWhere.FIRST_OFFSET)
+FROM_LAST_OFFSET: Final = StartingPoint()
 
 
 def check_group_name(name: str, reserved: str = DEFAULT_CONSUMER) -> None:

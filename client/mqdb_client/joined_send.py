@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from uuid import UUID
 from weakref import WeakKeyDictionary
 
 import psycopg
@@ -66,8 +67,8 @@ class JoinedSend:
     statement has failed.
     """
 
-    def __init__(self, find_queue_offset: Callable[[MessageQueue, int, int], int]) -> None:
-        """`find_queue_offset` is asked with queue, queue_key and log_pos when `SendResult.queue_offset` is read."""
+    def __init__(self, find_queue_offset: Callable[[MessageQueue, int, int, UUID], int]) -> None:
+        """`find_queue_offset` is asked when `SendResult.queue_offset` is read: queue, queue_key, log_pos, unique id."""
         self._find_queue_offset = find_queue_offset
         # By the driver's connection: the pooled one that a caller holds may have another after a reconnect.
         self._brokers: WeakKeyDictionary[_DriverConnection, _Broker] = WeakKeyDictionary()
@@ -110,7 +111,7 @@ class JoinedSend:
             to = found.get(topic)
             if to is None:
                 to = found[topic] = MessageQueue(topic, broker.name, found_id)
-            find = partial(self._find_queue_offset, to, queue_key, log_pos)
+            find = partial(self._find_queue_offset, to, queue_key, log_pos, record.msg_id)
             result = SendResult(SendStatus.SEND_OK, format_unique_id(record.msg_id), to, log_pos, find)
             result.recall_handle = recall_handle_of(record, to)
             results.append(result)

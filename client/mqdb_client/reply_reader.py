@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
-from uuid import UUID
 
 from sqlalchemy import Connection
 
@@ -21,12 +20,10 @@ from mqdb.broker.pull import PullRequest, PullResult, PullStatus, pull
 from mqdb.broker.route import find_or_create_reply_topic
 from mqdb.errors import BrokerUnavailable, MqdbError
 from mqdb.message import MessageQueue, ReceivedMessage
-from mqdb.proof import Proof
+from mqdb.proof import Proof, place_of, proof
 from mqdb.selector.tags import TagExpression, tag_code
-from mqdb.store.history import History
 from mqdb_client.backoff import pauses
 from mqdb_client.broker_link import BrokerLink
-from mqdb_client.new_connection import history_on
 from mqdb_client.wake_limit import WakeLimit
 
 logger = logging.getLogger(__name__)
@@ -88,7 +85,6 @@ class ReplyReader:
         self._places: list[PullRequest] = []
         self._queue_keys: frozenset[int] = frozenset()
         self._horizon = UNKNOWN_HORIZON
-        self._history: History | None = None
         #: The last reply from each queue, by its key.
         self._newest: dict[int, Proof] = {}
         self._arrivals = link.instance.on_arrival(self._on_arrival)
@@ -174,8 +170,6 @@ class ReplyReader:
             self._is_heard = False
 
     def _pause(self, seconds: float) -> None:
-        # The next connection may lead to a server that has come less far.
-        self._horizon = UNKNOWN_HORIZON
         with self._wake:
             self._wake.wait_for(lambda: self._is_stopping, seconds)
 
@@ -187,17 +181,13 @@ class ReplyReader:
         while has_more and not self._is_stopping:
             if not self._places:
                 self._begin()
-            answer = self._ask(self._pull)
-            if answer is None:
+            results, self._horizon = self._ask(self._pull)
+            if len(results) < len(self._places):  # deleted, or of another history
                 self._places, self.is_late = [], True
                 continue  # from the last reply that the log still has, or from further back
-            results, self._horizon = answer
             has_more = self._take_over(results)
 
-    def _pull(self, connection: Connection) -> tuple[list[PullResult], Horizon] | None:
-        """None where the log has another history than the offsets."""
-        if history_on(connection) != self._history:
-            return None
+    def _pull(self, connection: Connection) -> tuple[list[PullResult], Horizon]:
         return pull(connection, self._places, filter=self._filter, scan_limit=SCAN_LIMIT, horizon=self._horizon)
 
     def _take_over(self, results: Sequence[PullResult]) -> bool:
@@ -206,8 +196,7 @@ class ReplyReader:
             for message in result.messages:
                 if self._filter.matches(message.tag):  # other tags may have the same code
                     self._deliver(message)
-                    proof = Proof(message.queue_offset, message.log_pos, UUID(message.message_id))
-                    self._newest[result.request.queue_key] = proof
+                    self._newest[result.request.queue_key] = proof(*place_of(message))
         # None are left when retention has passed by, the server has lost its newest messages, or the topic is deleted.
         is_lost = any(result.status is PullStatus.OFFSET_ILLEGAL for result in results)
         self._places = [] if is_lost else [_next_place(result) for result in results]
@@ -226,10 +215,14 @@ class ReplyReader:
 
     def _find_ends(self, connection: Connection) -> tuple[list[PullResult], dict[int, int]]:
         """The ends of the queues, and the offsets behind the last replies, by queue key, if the log still has them."""
-        self._history = history_on(connection)
         route = find_or_create_reply_topic(connection, self.cluster_name)
         ends = [
-            PullRequest(MessageQueue(route.config.name, self._link.name, queue_id), queue_key, _PAST_THE_END)
+            PullRequest(
+                MessageQueue(route.config.name, self._link.name, queue_id),
+                queue_key,
+                _PAST_THE_END,
+                history=route.history,
+            )
             for queue_id, queue_key in enumerate(route.queue_keys)
         ]
         keys = self._newest.keys() & set(route.queue_keys)

@@ -5,13 +5,10 @@ RocketMQ: DefaultLitePullConsumer, RemoteBrokerOffsetStore.
 """
 
 from collections.abc import Mapping, Sequence, Set
-from datetime import datetime
 from typing import NamedTuple
 
 from sqlalchemy import Connection
 
-from mqdb.broker.offsets import start_offsets
-from mqdb.group import ConsumeFromWhere
 from mqdb.store import consumer_offsets, group_offsets, history, queues
 from mqdb.store.consumer_offsets import OwnedQueue
 from mqdb.store.engine import target_of, transaction, translated
@@ -25,23 +22,10 @@ def queue_ends(connection: Connection, queue_key: int) -> Ends | None:
         return queues.ends(connection, [queue_key]).get(queue_key)
 
 
-def find_positions(
-    connection: Connection,
-    group: str,
-    queue_keys: Sequence[int],
-    consume_from_where: ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET,
-    consume_timestamp: datetime | None = None,
-) -> list[ReadQueue]:
-    """Where a group reads on in each of the queues; where it has no offset, where it says.
-
-    Nothing is written: who does not commit leaves no trace. Queues that do not exist are left out.
-    Raises ParameterInvalid under TIMESTAMP for a `consume_timestamp` without a time zone.
-    """
+def committed_positions(connection: Connection, group: str, queue_keys: Sequence[int]) -> list[ReadQueue]:
+    """Where a group reads on in those of the queues of which it has an offset."""
     with translated(target_of(connection)):
-        known = group_offsets.positions(connection, group, queue_keys)
-    new = sorted(set(queue_keys) - {position.queue_key for position in known})
-    starts = start_offsets(connection, new, consume_from_where, consume_timestamp)
-    return known + [ReadQueue(key, offset, 0, None) for key, offset in starts.items()]
+        return group_offsets.positions(connection, group, queue_keys)
 
 
 class Refused(NamedTuple):

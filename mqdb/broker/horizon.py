@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+from mqdb.store.history import History
+
 
 class SegmentBounds(NamedTuple):
     """The positions that entries of one segment's consume queue point to, `past_pos` excluded."""
@@ -32,10 +34,14 @@ def open_window(first_segment: int) -> Window:
 
 
 class Horizon(NamedTuple):
-    """As of the last answer: the segment that dispatch wrote to, and the bounds of the segments there were."""
+    """As of the last answer: the segment that dispatch wrote to, and the bounds of the segments there were.
+
+    It says something about logs of the same history only.
+    """
 
     newest_segment: int = 0
     segments: Mapping[int, SegmentBounds] = MappingProxyType({})
+    history: History | None = None
 
     def window(self, hints: Iterable[int]) -> Window | None:
         """From the oldest of the segments that readers are in to the one behind the newest; None if unknown.

@@ -69,11 +69,14 @@ def take_back(connection: Connection, registration: Registration, replaced: Stor
 def _agree(connection: Connection, registration: Registration) -> StoredSubscriptions | None:
     """Subscriptions change when nobody else is there, or when a member announces a higher version.
 
-    Who has been a member before stays one: in a rolling change the old members go on until they are replaced.
+    Who has been a member before stays one: in a rolling change the old members go on until they are replaced. If a
+    database has gone back to before the group was there, the first of them stores what they have subscribed to.
     """
     group, given = registration.group, frozenset(registration.subscriptions)
     stored = subscriptions.lock(connection, group)
     if registration.is_renewal:
+        if not stored.subscriptions:
+            subscriptions.replace(connection, stored.group_id, registration.subscription_version, given)
         return None
     if not stored.consume_enable:
         raise ConsumptionForbidden(group, "consume_enable")

@@ -6,7 +6,7 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from mqdb.errors import ParameterInvalid
-from mqdb.group import ConsumeFromWhere
+from mqdb.group import FROM_LAST_OFFSET, ConsumeFromWhere, StartingPoint
 from mqdb.store import clients, consumer_offsets, queues, time_search
 from mqdb.store.consumer_offsets import OwnedQueue
 from mqdb.store.engine import target_of, transaction, translated
@@ -17,9 +17,8 @@ def take_queues(
     group: str,
     client_id: str,
     queue_keys: Sequence[int],
-    consume_from_where: ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET,
+    start: StartingPoint = FROM_LAST_OFFSET,
     *,
-    consume_timestamp: datetime | None = None,
     force: bool = False,
 ) -> list[OwnedQueue]:
     """Own those of the queues that are free; a group that is new to a topic starts where it says.
@@ -28,38 +27,34 @@ def take_queues(
     takes it away, after the listeners that hold its messages have returned. `force` does not wait for that; what
     the old owner commits is then refused, and its unfinished messages come a second time.
 
-    Under TIMESTAMP it starts at the first message of each queue that was stored at `consume_timestamp` or later.
-    Raises ParameterInvalid where that is missing, or does not know its time zone.
+    Under TIMESTAMP it starts at the first message of each queue that was stored at that time or later.
+    Raises ParameterInvalid if that is missing, or does not know its time zone.
     """
-    if consume_from_where is ConsumeFromWhere.TIMESTAMP:
-        _check_time("consume_timestamp", consume_timestamp)
+    _check_start(start)
     if not queue_keys:
         return []
     with translated(target_of(connection)), transaction(connection):
-        consumer_offsets.begin(connection, group, queue_keys, consume_from_where, consume_timestamp)
+        consumer_offsets.begin(connection, group, queue_keys, start)
         return consumer_offsets.take(connection, group, client_id, queue_keys, force)
 
 
 def start_offsets(
     connection: Connection,
     queue_keys: Sequence[int],
-    consume_from_where: ConsumeFromWhere,
-    consume_timestamp: datetime | None = None,
+    start: StartingPoint,
 ) -> dict[int, int]:
     """Where each of the queues starts for a consumer that keeps its offsets itself, and has none; changes nothing.
 
-    A queue that does not exist is left out. `consume_timestamp` as for `take_queues`.
+    A queue that does not exist is left out. Raises ParameterInvalid as `take_queues` does.
     """
-    is_by_time = consume_from_where is ConsumeFromWhere.TIMESTAMP
-    if is_by_time:
-        _check_time("consume_timestamp", consume_timestamp)
+    _check_start(start)
     if not queue_keys:
         return {}
     with translated(target_of(connection)):
-        if is_by_time and consume_timestamp is not None:
-            return time_search.offsets_of_time(connection, queue_keys, consume_timestamp)
+        if start.where is ConsumeFromWhere.TIMESTAMP and start.time is not None:
+            return time_search.offsets_of_time(connection, queue_keys, start.time)
         ends = queues.ends(connection, queue_keys)
-    is_first = consume_from_where is ConsumeFromWhere.FIRST_OFFSET
+    is_first = start.where is ConsumeFromWhere.FIRST_OFFSET
     return {key: end.min_offset if is_first else end.max_offset for key, end in ends.items()}
 
 
@@ -113,6 +108,11 @@ def search_offset(connection: Connection, queue_key: int, time: datetime) -> int
     _check_time("time", time)
     with translated(target_of(connection)):
         return time_search.offset_of_time(connection, queue_key, time)
+
+
+def _check_start(start: StartingPoint) -> None:
+    if start.where is ConsumeFromWhere.TIMESTAMP:
+        _check_time("consume_timestamp", start.time)
 
 
 def _check_time(name: str, time: object) -> None:

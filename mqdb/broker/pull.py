@@ -25,6 +25,7 @@ from mqdb.selector.subscription import MessageFilter
 from mqdb.selector.tags import TagExpression
 from mqdb.store import consume_queue, segments
 from mqdb.store.engine import target_of, translated
+from mqdb.store.history import History
 
 #: Messages of one queue in one answer. Source: DefaultMQPushConsumer.pullBatchSize.
 DEFAULT_LIMIT = 32
@@ -52,12 +53,16 @@ class PullStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PullRequest:
-    """From where to read a queue. `segment` comes with the offset: from the last answer, 0 where there was none."""
+    """From where to read a queue. `segment` comes with the offset: from the last answer, 0 where there was none.
+
+    `history` is that of the log in which the offset was found; None: whichever it is.
+    """
 
     queue: MessageQueue
     queue_key: int
     offset: int
     segment: int = 0
+    history: History | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +92,8 @@ def pull(
 
     With a `filter` only messages that match count, and at most `scan_limit` entries of each queue are looked at: None
     means DEFAULT_SCAN_LIMIT for a selector, for tags a share of TAG_SCAN_BUDGET. Two tags may have the same code, so
-    the reader looks again: `filter.matches`. Queues of deleted topics are left out of the answer.
+    the reader looks again: `filter.matches`. Queues of deleted topics are left out of the answer, and all that belong
+    to another history of the log.
     Raises MessageMissing when an entry has lost its record, and what `translate` makes of the driver's errors.
     """
     if not requests:
@@ -95,6 +101,8 @@ def pull(
     if filter is not None and filter.matches_all:
         filter = None
     wish = _Wish(limit, _scan_limit(filter, scan_limit, limit, len(requests)), max_bytes, filter)
+    if any(request.history != horizon.history for request in requests):
+        horizon = Horizon(history=requests[0].history)
     with translated(target_of(connection)):
         horizon, window = _window(connection, requests, horizon)
         answers = _ask(connection, requests, wish, horizon, window)
@@ -167,6 +175,7 @@ def _parameters(requests: Sequence[PullRequest], wish: _Wish, horizon: Horizon, 
     return {
         "queue_keys": [request.queue_key for request in requests],
         "offsets": [request.offset for request in requests],
+        "histories": [request.history for request in requests],
         "limit": wish.limit,
         "scan_limit": wish.scan_limit,
         "max_bytes": wish.max_bytes,

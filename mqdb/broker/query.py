@@ -1,8 +1,10 @@
 """Query: who the broker is, and where a message has got to."""
 
+from datetime import datetime
 from typing import NamedTuple
+from uuid import UUID
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, exists, func, select, true
 
 from mqdb.errors import BrokerMisnamed
 from mqdb.store.engine import target_of, translated
@@ -27,16 +29,26 @@ def broker_info(connection: Connection) -> BrokerInfo:
         return BrokerInfo(*connection.execute(select(broker.c.broker_name, broker.c.cluster_name)).one())
 
 
-def queue_offset_of(connection: Connection, queue_key: int, log_pos: int) -> int | None:
+def server_time(connection: Connection) -> datetime:
+    """The time by the broker's clock; aware."""
+    with translated(target_of(connection)):
+        now: datetime = connection.scalars(select(func.mqdb.now())).one()
+        return now
+
+
+def queue_offset_of(connection: Connection, queue_key: int, log_pos: int, msg_id: UUID | None = None) -> int | None:
     """The offset that dispatch gave to a record, None while it has given none.
 
-    Looks backward from the end of the queue, so it is fast for what was sent a moment ago.
+    Looks backward from the end of the queue, so it is fast for what was sent a moment ago. A database that has gone
+    back may have another message at that position, so `msg_id` counts as well, if it is given.
     """
+    is_it = exists().where(commit_log.c.log_pos == log_pos, commit_log.c.msg_id == msg_id)
     sent_in = select(func.max(segment.c.segment)).where(segment.c.start_pos <= log_pos).scalar_subquery()
     entry = select(consume_queue.c.queue_offset).where(
         consume_queue.c.queue_key == queue_key,
         consume_queue.c.log_pos == log_pos,
         consume_queue.c.segment >= sent_in,
+        true() if msg_id is None else is_it,
     )
     with translated(target_of(connection)):
         return connection.scalar(entry.order_by(consume_queue.c.queue_offset.desc()).limit(1))

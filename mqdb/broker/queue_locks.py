@@ -5,11 +5,11 @@ or by force, it is so only when the lock has expired. RocketMQ: LOCK_BATCH_MQ, U
 """
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from sqlalchemy import Connection
 
-from mqdb.group import ConsumeFromWhere
+from mqdb.group import FROM_LAST_OFFSET, StartingPoint
 from mqdb.store import clients, consumer_offsets, queue_locks
 from mqdb.store.consumer_offsets import OwnedQueue
 from mqdb.store.engine import target_of, transaction, translated
@@ -20,20 +20,19 @@ def take_queues(
     group: str,
     client_id: str,
     queue_keys: Sequence[int],
-    consume_from_where: ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET,
+    start: StartingPoint = FROM_LAST_OFFSET,
     *,
     expiry: timedelta,
-    consume_timestamp: datetime | None = None,
     force: bool = False,
 ) -> list[OwnedQueue]:
     """Own and lock, for `expiry`, those of the queues that are free and that nobody else has locked.
 
-    A group that is new to a topic starts where it says; under TIMESTAMP at `consume_timestamp`, which is aware.
+    A group that is new to a topic begins at `start`.
     """
     if not queue_keys:
         return []
     with translated(target_of(connection)), transaction(connection):
-        consumer_offsets.begin(connection, group, queue_keys, consume_from_where, consume_timestamp)
+        consumer_offsets.begin(connection, group, queue_keys, start)
         free = queue_locks.free(connection, group, client_id, queue_keys)
         owned = consumer_offsets.take(connection, group, client_id, free, force) if free else []
         if owned:

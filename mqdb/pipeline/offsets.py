@@ -1,18 +1,19 @@
 """Offsets of a stream: how far each queue was read, as Spark keeps it in its checkpoint.
 
     {"broker": "broker-a", "topic_ids": {"orders": 3}, "topics": {"orders": {"0": 5, "1": 7}},
-     "proofs": {"orders": {"0": [812, "c0a8..."], "1": [815, "c0a8..."]}}}
+     "proofs": {"orders": {"0": [812, "c0a8...", "2026-11-24T07:10:11.5+00:00"], "1": [...]}}}
 
 Spark compares offsets as JSON texts, so the order of the keys is fixed: otherwise a query that has nothing to read
 would make a batch at every trigger. The broker is named so that a checkpoint is not gone on with against another one,
 and the ids of topics tell one that was deleted and made again: its offsets are those of other messages. The numbers of
-queues are next offsets. A proof is the log position and the unique id of the message before the offset: a checkpoint is
-not gone on with if the log has another message there. An offset that has none has nothing before it.
+queues are next offsets. A proof is the log position, the unique id and the store time of the message before the offset:
+a checkpoint is not gone on with if the log has another message there. An offset that has none has nothing before it.
 """
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -46,7 +47,8 @@ class StreamOffset:
         for queue, offset in sorted(self.offsets.items()):
             topics.setdefault(queue.topic, {})[str(queue.queue_id)] = offset
             if (proof := self.proofs.get(queue)) is not None:
-                proofs.setdefault(queue.topic, {})[str(queue.queue_id)] = [proof.log_pos, str(proof.msg_id)]
+                text = [proof.log_pos, str(proof.msg_id), proof.store_time.astimezone(UTC).isoformat()]
+                proofs.setdefault(queue.topic, {})[str(queue.queue_id)] = text
         topic_ids = {name: self.topic_ids[name] for name in topics}
         return {"broker": self.broker, "topic_ids": topic_ids, "topics": topics, "proofs": proofs}
 
@@ -79,10 +81,12 @@ def _offsets(whole: object, topics: dict[Any, Any]) -> dict[Queue, int]:
 def _proofs(whole: object, topics: dict[Any, Any], offsets: Mapping[Queue, int]) -> dict[Queue, Proof]:
     try:
         return {
-            (queue := Queue(topic, int(queue_id))): Proof(offsets[queue] - 1, int(log_pos), UUID(msg_id))
+            (queue := Queue(topic, int(queue_id))): Proof(
+                offsets[queue] - 1, int(log_pos), UUID(msg_id), datetime.fromisoformat(store_time)
+            )
             for topic, queues in topics.items()
-            for queue_id, (log_pos, msg_id) in queues.items()
+            for queue_id, (log_pos, msg_id, store_time) in queues.items()
         }
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        reason = 'write proofs as {"orders": {"0": [812, "c0a8..."]}}, of offsets that it has'
+        reason = 'write proofs as {"orders": {"0": [812, "c0a8...", "2026-11-24T07:10Z"]}}, of offsets that it has'
         raise StreamUnreadable(json.dumps(whole, default=repr), reason) from error

@@ -14,11 +14,12 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from mqdb.broker.group_offsets import commit_without_owner, find_positions
+from mqdb.broker.group_offsets import commit_without_owner, committed_positions
 from mqdb.broker.route import find_topic
 from mqdb.errors import MqdbError
 from mqdb.pipeline.offsets import Queue
 from mqdb.store.engine import create_engine, target_of, translated
+from mqdb.store.group_offsets import ReadQueue
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +73,6 @@ def _write(connection: Connection, group: str, news: Mapping[Queue, int]) -> lis
         if (route := routes[queue.topic]) is not None and queue.queue_id < len(route.queue_keys)
     }
     # As they are now: what somebody has set by hand changes nothing for the query.
-    positions = find_positions(connection, group, sorted(offsets))
-    read = [position._replace(next_offset=offsets[position.queue_key]) for position in positions]
+    known = {position.queue_key: position for position in committed_positions(connection, group, list(offsets))}
+    read = [known.get(key, ReadQueue(key, 0, 0, None))._replace(next_offset=offsets[key]) for key in sorted(offsets)]
     return sorted(set(commit_without_owner(connection, group, read).owned.values()))

@@ -32,6 +32,7 @@ from mqdb.selector import Selector
 from mqdb.selector.subscription import MessageFilter
 from mqdb.selector.tags import TagExpression
 from mqdb.store.engine import NumberedStatement, numbered, raw_cursor
+from mqdb.store.history import is_current
 from mqdb.store.retry_filter import RetryFilter
 from mqdb.store.tables import checkpoint, commit_log, consume_queue, queue
 
@@ -64,19 +65,19 @@ Where: TypeAlias = Callable[[ColumnElement[Any]], ColumnElement[bool]]
 def _pull(of_entries: ColumnElement[bool] | None = None, of_properties: Where | None = None) -> Select[Any]:
     """Entries of several queues with their records, and where each queue begins and ends. Uses consume_queue_offset.
 
-    Parameters: queue_keys, offsets (arrays of one length); limit, scan_limit (entries looked at) and max_bytes (of
-    bodies; the first is always given), each per queue; newest_segment (as the last answer said, 0 at first); and the
-    window: first_segment, last_segment, lowest_pos, past_pos.
-    A row for each entry, ordered by request and offset; a queue without any has one row with NULL entries.
+    Parameters: queue_keys, offsets, histories (arrays of one length); limit, scan_limit (entries looked at) and
+    max_bytes (of bodies; the first is always given), each per queue; newest_segment (as the last answer said, 0 at
+    first); and the window: first_segment, last_segment, lowest_pos, past_pos.
+    A row for each entry, ordered by request and offset; a queue without any has one row with NULL entries. A queue that
+    is gone has no row, nor has one of another history than the log's.
     The window may end before the scan limit. Without a filter the rows show how far the answer goes; with one of the
     two, `looked_at` is the last entry that was looked at, NULL where the window holds none. The window is made of
     parameters, not of sub-selects, so that partitions are pruned before the executor opens them: each open partition
     costs time for each record.
     """
-    keys, offsets = (cast(bindparam(name), ARRAY(type_)) for name, type_ in _REQUEST.items())
     request = (
-        func.unnest(keys, offsets)
-        .table_valued("queue_key", "first_offset", with_ordinality="ordinal", name="request")
+        func.unnest(*(cast(bindparam(name), ARRAY(type_)) for name, type_ in _REQUEST.items()))
+        .table_valued("queue_key", "first_offset", "history", with_ordinality="ordinal", name="request")
         .render_derived("request")
     )
     # Core correlates one level deep; the entries stand two below the request.
@@ -145,7 +146,8 @@ def _pull(of_entries: ColumnElement[bool] | None = None, of_properties: Where | 
     measured = select(found, before.label("bytes_before")).subquery("m")
     entry = select(measured).where(measured.c.bytes_before < cast(bindparam("max_bytes"), BigInteger)).lateral("e")
     its_queue = queue.alias("queue")
-    sources = request.join(its_queue, its_queue.c.queue_key == request.c.queue_key).join(end, true())
+    is_there = and_(its_queue.c.queue_key == request.c.queue_key, is_current(request.c.history))
+    sources = request.join(its_queue, is_there).join(end, true())
     how_far: tuple[ColumnElement[Any], ...] = ()
     if of_entries is not None or of_properties is not None:
         looked_at = (
@@ -174,7 +176,7 @@ def _pull(of_entries: ColumnElement[bool] | None = None, of_properties: Where | 
     )
 
 
-_REQUEST = {"queue_keys": Integer(), "offsets": BigInteger()}
+_REQUEST = {"queue_keys": Integer(), "offsets": BigInteger(), "histories": BigInteger()}
 _ARRAYS = (*_REQUEST, "tag_codes")
 
 
@@ -241,7 +243,7 @@ def _values(
     # Arrays as text: the driver's dumper of lists takes 8 µs for one number.
     for name in _ARRAYS:
         if name in values:
-            values[name] = "{" + ",".join(map(str, values[name])) + "}"
+            values[name] = "{" + ",".join("NULL" if each is None else str(each) for each in values[name]) + "}"
     return [values[name] for name in statement.names]
 
 

@@ -6,7 +6,6 @@ would be write skew, so each change is one UPDATE. RocketMQ: ConsumerOffsetManag
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import NamedTuple
 
 from sqlalchemy import (
@@ -27,7 +26,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 
-from mqdb.group import ConsumeFromWhere
+from mqdb.group import ConsumeFromWhere, StartingPoint
 from mqdb.store.fragments import OWNED_QUEUE, array_of, given, group_id
 from mqdb.store.history import History, is_current
 from mqdb.store.queues import max_offset
@@ -52,15 +51,14 @@ def begin(
     connection: Connection,
     group: str,
     queue_keys: Sequence[int],
-    where: ConsumeFromWhere,
-    time: datetime | None = None,
+    start: StartingPoint,
 ) -> None:
     """Give the group an offset on each queue of the topics of these queues, where it has none.
 
-    Only a group that is new to the topic starts at `where`, which may be a `time`, in all queues at once, whoever reads
-    them later. A queue that is added to the topic is read from its min offset: the group has been there all the time,
-    and what arrived before it noticed the queue is not lost. The group is not there yet where it has no more than
-    commits of those who read queues that they do not own.
+    Only a group that is new to the topic begins at `start`, in all queues at once, whoever reads them later. A queue
+    that is added to the topic is read from its min offset: the group has been there all the time, and what arrived
+    before it noticed the queue is not lost. The group is not there yet if it has no more than commits of readers that
+    do not own their queues.
     """
     sibling = queue.alias("sibling")
     wanted = queue.alias("wanted")
@@ -76,14 +74,14 @@ def begin(
     is_of_topics = queue.c.topic_id.in_(
         select(wanted.c.topic_id).where(wanted.c.queue_key == func.any(array_of(queue_keys)))
     )
-    start: ColumnElement[int] = queue.c.base_offset
-    if where is ConsumeFromWhere.LAST_OFFSET:
-        start = max_offset()
-    elif where is ConsumeFromWhere.TIMESTAMP and time is not None:
+    offset: ColumnElement[int] = queue.c.base_offset
+    if start.where is ConsumeFromWhere.LAST_OFFSET:
+        offset = max_offset()
+    elif start.where is ConsumeFromWhere.TIMESTAMP and start.time is not None:
         new = connection.scalars(select(queue.c.queue_key).where(is_of_topics, ~knows_topic)).all()
-        start = func.coalesce(_one_of(offsets_of_time(connection, new, time)), start)
+        offset = func.coalesce(_one_of(offsets_of_time(connection, new, start.time)), offset)
     rows = (
-        select(group_id(group), queue.c.queue_key, case((knows_topic, queue.c.base_offset), else_=start))
+        select(group_id(group), queue.c.queue_key, case((knows_topic, queue.c.base_offset), else_=offset))
         .where(is_of_topics)
         .order_by(queue.c.queue_key)  # members that do this at the same time wait for each other, not in a circle
     )
@@ -158,9 +156,10 @@ def commit(
             updated_at=func.mqdb.now(),
         )
     )
-    # By the epoch as well: a queue may be lost under one and be the caller's again under the next.
-    done = {tuple(row) for row in connection.execute(changed.returning(stored.queue_key, stored.epoch))}
-    return [queue for queue in owned if (queue.queue_key, queue.epoch) not in done]
+    # By the epoch as well: a queue may be lost under one and be the caller's again under the next. A database that has
+    # gone back gives the same epoch again.
+    done = {tuple(row) for row in connection.execute(changed.returning(stored.queue_key, stored.epoch, own.c.history))}
+    return [queue for queue in owned if (queue.queue_key, queue.epoch, queue.history) not in done]
 
 
 def release(connection: Connection, group: str, owned: Sequence[OwnedQueue]) -> set[int]:

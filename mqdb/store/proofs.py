@@ -33,8 +33,9 @@ def _entries(connection: Connection, places: Iterable[tuple[int, int]]) -> dict[
         .limit(1)
         .lateral("entry")
     )
-    record = select(commit_log.c.msg_id).where(commit_log.c.log_pos == entry.c.log_pos).limit(1).lateral("record")
+    columns = commit_log.c.msg_id, commit_log.c.store_time
+    record = select(*columns).where(commit_log.c.log_pos == entry.c.log_pos).limit(1).lateral("record")
     rows = connection.execute(
-        select(wanted, entry.c.log_pos, record.c.msg_id).select_from(wanted.join(entry, true()).join(record, true()))
+        select(wanted, entry.c.log_pos, *record.c).select_from(wanted.join(entry, true()).join(record, true()))
     )
-    return {(row.queue_key, row.queue_offset): Proof(row.queue_offset, row.log_pos, row.msg_id) for row in rows}
+    return {(queue_key, offset): Proof(offset, *proof) for queue_key, offset, *proof in rows}

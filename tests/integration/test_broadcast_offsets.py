@@ -9,7 +9,7 @@ from sqlalchemy import Connection, text
 
 from mqdb.broker import admin
 from mqdb.errors import IllegalState
-from mqdb.group import ConsumeFromWhere, MessageModel
+from mqdb.group import FROM_FIRST_OFFSET, FROM_LAST_OFFSET, ConsumeFromWhere, MessageModel, StartingPoint
 from mqdb.message import MessageQueue
 from mqdb.store.consumer_offsets import OwnedQueue
 from mqdb.store.topics import TopicRoute
@@ -20,7 +20,7 @@ from mqdb_client.consumer.queue_ownership import QueueOwnership
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.consumers import Inbox, Member
 
-FIRST, LAST, TIMESTAMP = ConsumeFromWhere.FIRST_OFFSET, ConsumeFromWhere.LAST_OFFSET, ConsumeFromWhere.TIMESTAMP
+FIRST, LAST, TIMESTAMP = FROM_FIRST_OFFSET, FROM_LAST_OFFSET, ConsumeFromWhere.TIMESTAMP
 
 Consumer = Callable[..., LocalFileOffsetStore]
 
@@ -40,12 +40,12 @@ def consumer(tmp_path: Path) -> Iterator[Consumer]:
     """The store of a consumer that starts when the one of that name before it has ended, as in a killed process."""
     files: dict[str, LocalOffsets] = {}
 
-    def start(name: str = "a", consume_timestamp: datetime | None = None) -> LocalFileOffsetStore:
+    def start(name: str = "a") -> LocalFileOffsetStore:
         if name in files:
             files[name].close()
         files[name] = LocalOffsets(tmp_path / name)
         files[name].open()
-        return LocalFileOffsetStore(files[name], consume_timestamp)
+        return LocalFileOffsetStore(files[name])
 
     yield start
     for file in files.values():
@@ -58,7 +58,7 @@ def wanted(route: TopicRoute, broker_name: str = "broker-a") -> dict[int, Messag
 
 
 def taken(
-    store: LocalFileOffsetStore, broker: Connection, route: TopicRoute, where: ConsumeFromWhere = LAST
+    store: LocalFileOffsetStore, broker: Connection, route: TopicRoute, where: StartingPoint = LAST
 ) -> list[OwnedQueue]:
     return store.take(broker, wanted(route), where, force=False)
 
@@ -79,7 +79,7 @@ def send_one_more(broker: Connection, route: TopicRoute) -> None:
 
 @pytest.mark.parametrize(("where", "start"), [(FIRST, 0), (LAST, 3)])
 def test_a_new_consumer_starts_where_it_says(
-    broker: Connection, route: TopicRoute, consumer: Consumer, where: ConsumeFromWhere, start: int
+    broker: Connection, route: TopicRoute, consumer: Consumer, where: StartingPoint, start: int
 ) -> None:
     assert next_offsets(taken(consumer(), broker, route, where)) == [start, start]
 
@@ -90,8 +90,8 @@ def test_a_new_consumer_starts_at_a_time(broker: Connection, route: TopicRoute, 
     append(broker, route, "new", queue_id=1)
     dispatch_all(broker)
 
-    assert next_offsets(taken(consumer("a", now + hour / 2), broker, route, TIMESTAMP)) == [3, 3]
-    assert next_offsets(taken(consumer("b", now - hour), broker, route, TIMESTAMP)) == [0, 0]
+    assert next_offsets(taken(consumer("a"), broker, route, StartingPoint(TIMESTAMP, now + hour / 2))) == [3, 3]
+    assert next_offsets(taken(consumer("b"), broker, route, StartingPoint(TIMESTAMP, now - hour))) == [0, 0]
 
 
 def test_a_consumer_that_was_killed_before_its_first_commit_starts_where_it_did(

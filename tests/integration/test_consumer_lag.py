@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from mqdb.broker.offsets import commit_offsets, take_queues
-from mqdb.group import ConsumeFromWhere
+from mqdb.group import FROM_FIRST_OFFSET
 from mqdb.store import groups
 from mqdb.store.consumer_offsets import OwnedQueue
 from mqdb.store.groups import QueueProgress
@@ -28,7 +28,7 @@ def route(broker: Connection) -> TopicRoute:
 def owned(broker: Connection, route: TopicRoute) -> list[OwnedQueue]:
     """Both queues, taken by member `m` of group `readers`, which begins with the first message."""
     groups.save(broker, "readers", {})
-    return take_queues(broker, "readers", "m", route.queue_keys, ConsumeFromWhere.FIRST_OFFSET)
+    return take_queues(broker, "readers", "m", route.queue_keys, FROM_FIRST_OFFSET)
 
 
 def lag(broker: Connection) -> list[QueueProgress]:
@@ -109,7 +109,7 @@ def test_each_queue_costs_a_look_at_an_index_and_one_record(log: by_hand.Connect
         by_hand.append(log, key, 10)
         by_hand.dispatch(log)
     groups.save(broker, "readers", {})
-    owned = take_queues(broker, "readers", "m", keys, ConsumeFromWhere.FIRST_OFFSET)
+    owned = take_queues(broker, "readers", "m", keys, FROM_FIRST_OFFSET)
     commit_offsets(broker, "readers", [queue._replace(next_offset=25, segment=10) for queue in owned])
     # Partitions of one page each, which a planner would rather read from end to end.
     log.execute("SET enable_seqscan = off")

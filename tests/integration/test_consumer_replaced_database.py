@@ -20,7 +20,7 @@ from mqdb.store.engine import create_engine
 from mqdb_client import LitePullConsumer
 from mqdb_client.consumer.process_queue import FlowLimits, ProcessQueue
 from mqdb_client.consumer.pull_service import PullService
-from mqdb_client.new_connection import history_on, note_history
+from mqdb_client.new_connection import history_on
 from tests.fixtures.broker import append, dispatch_all
 from tests.fixtures.broker import topic as new_topic
 from tests.fixtures.consuming import LATER, OWNERS, PUSH, WAYS, Consuming, Start
@@ -216,24 +216,20 @@ def test_a_user_commits_no_offset_of_another_topic(
     assert database.rows(PAYMENTS) == [(number, 1, None, 1) for number in range(4)]
 
 
-def test_a_connection_to_the_old_database_is_left(engine: Engine, broker: Connection) -> None:
+def test_a_connection_to_the_old_database_is_left(
+    engine: Engine, broker: Connection, second_database: Database
+) -> None:
     """One that lives on there pulls no queue of the new one."""
     route = new_topic(broker)
     append(broker, route, "after")
     dispatch_all(broker)
-    old, new = 1, 2
-    histories = [new, old]
-
-    def connect() -> Connection:
-        connection = engine.connect()
-        note_history(connection, histories.pop())
-        return connection
-
-    owned = OwnedQueue(route.queue_keys[0], epoch=1, next_offset=0, segment=0, history=new)
+    other = create_engine(second_database.dsn)
+    ways = [engine, other]
+    owned = OwnedQueue(route.queue_keys[0], epoch=1, next_offset=0, segment=0, history=route.history)
     queue = ProcessQueue(MessageQueue("orders", "broker-a", 0), owned, FlowLimits(10, 10_000, 10))
     service = PullService(
         "readers",
-        connect=connect,
+        connect=lambda: ways.pop().connect(),
         subscriptions={"orders": parse_tag_expression("*")},
         batch_size=32,
         deliver=lambda _queue, _count: None,
@@ -245,5 +241,6 @@ def test_a_connection_to_the_old_database_is_left(engine: Engine, broker: Connec
         wait_until(lambda: len(queue))
     finally:
         service.stop()
+        other.dispose()
 
-    assert histories == []
+    assert ways == []

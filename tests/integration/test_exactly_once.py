@@ -12,7 +12,7 @@ from mqdb.broker import exactly_once
 from mqdb.broker.exactly_once import ConsumedBatch
 from mqdb.broker.offsets import committed_offsets, release_queues, take_queues
 from mqdb.errors import QueueLost, StorageRefused
-from mqdb.group import ConsumeFromWhere
+from mqdb.group import FROM_FIRST_OFFSET
 from mqdb.message import MessageQueue
 from mqdb.store import offset_commits
 from mqdb.store.consumer_offsets import OwnedQueue
@@ -26,7 +26,7 @@ from tests.fixtures.owners import GROUP, Race
 
 SEEDS = int(os.environ.get("MQDB_EXACTLY_ONCE_SEEDS", fuzz_cases() // 10))
 FIRST_SEED = int(os.environ.get("MQDB_EXACTLY_ONCE_SEED", "0")) or random.randrange(1, 1_000_000)
-FIRST = ConsumeFromWhere.FIRST_OFFSET
+FIRST = FROM_FIRST_OFFSET
 
 
 # -- two owners ---------------------------------------------------------------------------------

@@ -11,14 +11,14 @@ from mqdb.broker.offset_reset import Boundary, offset_history, reset_offsets
 from mqdb.broker.offsets import commit_offsets, take_queues
 from mqdb.broker.route import find_topic
 from mqdb.errors import GroupInUse, GroupNotFound, NameInvalid, ParameterInvalid
-from mqdb.group import ConsumeFromWhere, MessageModel
+from mqdb.group import FROM_FIRST_OFFSET, MessageModel
 from mqdb.selector.subscription import SubscriptionData
 from mqdb.store.clients import ClientKind, Registration
 from mqdb.store.groups import GroupSummary
 from mqdb.store.topics import TopicRoute
 from tests.fixtures.broker import append, dispatch_all, topic
 
-FIRST = ConsumeFromWhere.FIRST_OFFSET
+FIRST = FROM_FIRST_OFFSET
 
 
 @pytest.fixture

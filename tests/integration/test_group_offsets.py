@@ -12,21 +12,21 @@ from mqdb.broker.group_offsets import (
     Refused,
     commit_positions,
     commit_without_owner,
-    find_positions,
+    committed_positions,
     queue_ends,
     reset_since,
 )
 from mqdb.broker.offset_reset import reset_offsets
-from mqdb.broker.offsets import committed_offsets, release_queues, take_queues
+from mqdb.broker.offsets import committed_offsets, release_queues, start_offsets, take_queues
 from mqdb.errors import ParameterInvalid
-from mqdb.group import ConsumeFromWhere
+from mqdb.group import FROM_FIRST_OFFSET, FROM_LAST_OFFSET, ConsumeFromWhere, StartingPoint
 from mqdb.store.clients import ClientKind, Registration
 from mqdb.store.group_offsets import ReadQueue
 from mqdb.store.topics import TopicRoute
 from tests.fixtures.broker import append, dispatch_all, topic
 
 NOTHING = Refused({}, frozenset())
-FIRST, LAST, TIMESTAMP = ConsumeFromWhere.FIRST_OFFSET, ConsumeFromWhere.LAST_OFFSET, ConsumeFromWhere.TIMESTAMP
+FIRST, LAST, TIMESTAMP = FROM_FIRST_OFFSET, FROM_LAST_OFFSET, ConsumeFromWhere.TIMESTAMP
 
 
 @pytest.fixture
@@ -71,11 +71,10 @@ def test_a_group_reads_on_where_it_has_committed_and_elsewhere_where_it_is_told(
     first, second = route.queue_keys
     commit_without_owner(broker, "readers", at(route, 1))
 
-    starts = {
-        where: dict(offsets(find_positions(broker, "readers", [first, second], where))) for where in (FIRST, LAST)
-    }
+    starts = {start: start_offsets(broker, [second], start) for start in (FIRST, LAST)}
 
-    assert starts == {FIRST: {first: 1, second: 0}, LAST: {first: 1, second: 3}}
+    assert offsets(committed_positions(broker, "readers", [first, second])) == {first: 1}
+    assert starts == {FIRST: {second: 0}, LAST: {second: 3}}
     assert committed(broker, route) == [1, None]  # to look leaves no trace
 
 
@@ -86,12 +85,10 @@ def offsets(positions: list[ReadQueue]) -> dict[int, int]:
 def test_a_group_may_start_at_a_time(broker: Connection, route: TopicRoute) -> None:
     long_ago = datetime.now(UTC) - timedelta(days=1)
 
-    [start] = find_positions(broker, "readers", route.queue_keys[:1], TIMESTAMP, long_ago)
-
-    assert start.next_offset == 0
+    assert start_offsets(broker, route.queue_keys[:1], StartingPoint(TIMESTAMP, long_ago)) == {route.queue_keys[0]: 0}
     for no_time in (None, datetime(2024, 1, 1)):  # noqa: DTZ001
         with pytest.raises(ParameterInvalid, match="consume_timestamp"):
-            find_positions(broker, "readers", route.queue_keys, TIMESTAMP, no_time)
+            start_offsets(broker, route.queue_keys, StartingPoint(TIMESTAMP, no_time))
 
 
 def test_a_commit_makes_the_group_and_goes_forward_and_back(broker: Connection, route: TopicRoute) -> None:
@@ -161,18 +158,18 @@ def test_what_was_consumed_exactly_once_counts_until_another_offset_is_committed
     )
     broker.execute(text("DELETE FROM mqdb.client"))
 
-    before = offsets(find_positions(broker, "readers", [owned.queue_key]))
+    before = offsets(committed_positions(broker, "readers", [owned.queue_key]))
     commit_without_owner(broker, "readers", at(route, 1))
 
     assert before == {owned.queue_key: 3}
-    assert offsets(find_positions(broker, "readers", [owned.queue_key])) == {owned.queue_key: 1}
+    assert offsets(committed_positions(broker, "readers", [owned.queue_key])) == {owned.queue_key: 1}
 
 
 def test_queues_of_deleted_topics_are_left_out(broker: Connection, route: TopicRoute) -> None:
     delete_topic(broker, "orders")
 
     assert commit_without_owner(broker, "readers", at(route, 2)) == NOTHING
-    assert find_positions(broker, "readers", route.queue_keys, FIRST) == []
+    assert start_offsets(broker, route.queue_keys, FIRST) == {}
 
 
 # -- what members and people make of it -----------------------------------------------------------
@@ -205,12 +202,12 @@ def test_a_group_is_at_home_in_a_topic_when_a_member_has_had_a_queue_of_it(broke
 
 def test_a_commit_does_not_undo_a_reset_until_it_is_known(broker: Connection, route: TopicRoute) -> None:
     commit_without_owner(broker, "readers", at(route, 1, 1))
-    first, second = before = find_positions(broker, "readers", route.queue_keys)
+    first, second = before = committed_positions(broker, "readers", route.queue_keys)
     reset_offsets(broker, "readers", "orders", 0, queue_id=0)
 
     refused = commit_without_owner(broker, "readers", [first._replace(next_offset=2), second._replace(next_offset=2)])
     unknown = reset_since(broker, "readers", before)
-    again = find_positions(broker, "readers", route.queue_keys[:1])
+    again = committed_positions(broker, "readers", route.queue_keys[:1])
     committed_first = committed(broker, route)
 
     assert refused == Refused({}, {first.queue_key})

@@ -4,6 +4,7 @@ import logging
 import os
 import signal
 import threading
+from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -211,13 +212,17 @@ def test_a_queue_that_has_the_key_of_a_lost_one_gets_nothing_of_its_topic(
         assert query(past.dsn, "SELECT topic FROM mqdb.message") == "lost"
 
 
-def test_a_reply_is_found_in_a_log_that_has_grown_past_where_replies_were_read(past: Past) -> None:
+@pytest.mark.parametrize("is_pooled", [False, True])
+def test_a_reply_is_found_in_a_log_that_has_grown_past_where_replies_were_read(
+    past: Past, monkeypatch: pytest.MonkeyPatch, is_pooled: bool
+) -> None:
     database, wait = Database(past.dsn), timedelta(seconds=60)
-    with (
-        Proxy(past.dsn) as way,
-        producer_of(way.dsn, group="askers") as requester,
-        producer_of(past.dsn, group="repliers") as replier,
-    ):
+    with ExitStack() as stack:
+        way = stack.enter_context(Proxy(past.dsn))
+        replier = stack.enter_context(producer_of(past.dsn, group="repliers"))
+        if is_pooled:
+            monkeypatch.setenv("MQDB_POOL_DSN", way.dsn)
+        requester = stack.enter_context(producer_of(way.dsn, group="askers"))
         for number in range(30):
             future = requester.request_async(Message("orders", "ping"), wait)
             request = request_of(database, number)

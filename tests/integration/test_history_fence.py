@@ -13,7 +13,7 @@ from mqdb.broker.send_back import SendBackRequest, send_back
 from mqdb.clock import SystemClock
 from mqdb.errors import BrokerUnavailable, QueueLost
 from mqdb.failure import Failure
-from mqdb.group import ConsumeFromWhere
+from mqdb.group import FROM_FIRST_OFFSET
 from mqdb.message import MessageQueue
 from mqdb.store import history
 from mqdb.store.clients import ClientKind, Registration
@@ -53,7 +53,7 @@ def held(broker: Connection, session: Connection) -> Held:
     membership.announce(session, CLIENT)
     membership.register(broker, Registration(CLIENT, ClientKind.CONSUMER, GROUP, "test"))
     [owned] = queue_locks.take_queues(
-        broker, GROUP, CLIENT, route.queue_keys, ConsumeFromWhere.FIRST_OFFSET, expiry=timedelta(minutes=1)
+        broker, GROUP, CLIENT, route.queue_keys, FROM_FIRST_OFFSET, expiry=timedelta(minutes=1)
     )
     return Held(owned, positions, history.find(broker))
 
@@ -72,6 +72,7 @@ def test_an_offset(broker: Connection, held: Held) -> None:
 
     assert offsets.commit_offsets(broker, GROUP, [wrong]) == [wrong]
     assert offsets.commit_offsets(broker, GROUP, [right]) == []
+    assert offsets.commit_offsets(broker, GROUP, [wrong, right]) == [wrong]  # of one queue, under one epoch
     assert not offsets.correct_offset(broker, GROUP, wrong)
     assert group_offsets.commit_positions(broker, GROUP, [wrong]) == [wrong]
     assert exactly_once.commit_offsets(broker, GROUP, [wrong]) == [wrong]

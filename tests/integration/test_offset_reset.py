@@ -18,7 +18,7 @@ from mqdb.errors import (
     StorageRefused,
     TopicNotFound,
 )
-from mqdb.group import ConsumeFromWhere, MessageModel
+from mqdb.group import FROM_FIRST_OFFSET, MessageModel
 from mqdb.store import groups, offset_commits
 from mqdb.store.clients import ClientKind, Registration
 from mqdb.store.consumer_offsets import OwnedQueue
@@ -46,7 +46,7 @@ def route(broker: Connection) -> TopicRoute:
 @pytest.fixture
 def owned(broker: Connection, route: TopicRoute) -> list[OwnedQueue]:
     """Both queues, taken by member `m`; it has consumed three messages of each."""
-    owned = take_queues(broker, "readers", "m", route.queue_keys, ConsumeFromWhere.FIRST_OFFSET)
+    owned = take_queues(broker, "readers", "m", route.queue_keys, FROM_FIRST_OFFSET)
     commit_offsets(broker, "readers", [queue._replace(next_offset=3) for queue in owned])
     return owned
 

@@ -1,5 +1,6 @@
 """Proofs of positions: what the log has to hold for a position to mean what it meant."""
 
+from datetime import timedelta
 from uuid import uuid4
 
 from sqlalchemy import Connection
@@ -33,9 +34,10 @@ def test_the_log_proves_what_it_holds_and_nothing_else(broker: Connection) -> No
         (key, proof._replace(queue_offset=0)),
         (key, proof._replace(log_pos=proof.log_pos + 1)),
         (key, proof._replace(msg_id=uuid4())),
+        (key, proof._replace(store_time=proof.store_time + timedelta(microseconds=1))),
         (other, proof),
         (key, proof._replace(queue_offset=17)),
     ]
 
-    assert proofs.holding(broker, [(key, proof), *wrong, (key, proof)]) == [True, *[False] * 5, True]
+    assert proofs.holding(broker, [(key, proof), *wrong, (key, proof)]) == [True, *[False] * 6, True]
     assert proofs.holding(broker, []) == []

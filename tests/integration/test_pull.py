@@ -1,5 +1,7 @@
 """Pull: RocketMQ's verdicts on an offset, tags, limits, several queues in one answer."""
 
+from dataclasses import replace
+
 import pytest
 from sqlalchemy import Connection, text
 
@@ -207,3 +209,29 @@ def test_queues_of_a_deleted_topic_are_left_out(broker: Connection) -> None:
     results, _ = pull(broker, [request(route), request(other)])
 
     assert [bodies(result.messages) for result in results] == [["still here"]]
+
+
+def test_a_queue_of_another_history_is_left_out(broker: Connection) -> None:
+    route = topic(broker, queues=2)
+    append(broker, route, "x", queue_id=0)
+    append(broker, route, "y", queue_id=1)
+    dispatch_all(broker)
+    here = replace(request(route), history=route.history)
+    elsewhere = replace(request(route, queue_id=1), history=route.history + 1)
+
+    [found], _ = pull(broker, [here, elsewhere])
+
+    assert bodies(found.messages) == ["x"]
+
+
+def test_a_horizon_of_another_history_hides_nothing(broker: Connection) -> None:
+    """There the log had come to a later segment."""
+    route = topic(broker)
+    append(broker, route, *map(str, range(30)))
+    dispatch_all(broker)
+    elsewhere = Horizon(newest_segment=3, history=route.history + 1)
+
+    [found], horizon = pull(broker, [replace(request(route, 20), history=route.history)], horizon=elsewhere)
+
+    assert (found.status, found.max_offset, len(found.messages)) == (PullStatus.FOUND, 30, 10)
+    assert horizon.history == route.history

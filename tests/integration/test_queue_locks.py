@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Engine, text
 
 from mqdb.broker import membership, offsets
 from mqdb.broker.queue_locks import release_queues, renew_queues, take_queues
-from mqdb.group import ConsumeFromWhere
+from mqdb.group import FROM_FIRST_OFFSET
 from mqdb.message import MessageQueue
 from mqdb.store import queue_locks
 from mqdb.store.clients import ClientKind, Registration
@@ -28,7 +28,7 @@ from tests.fixtures.delay import stop_clock
 from tests.fixtures.processes import wait_until
 from tests.fixtures.threads import Doing
 
-FIRST = ConsumeFromWhere.FIRST_OFFSET
+FIRST = FROM_FIRST_OFFSET
 MINUTE = timedelta(seconds=60)
 LIMITS = FlowLimits(messages=1_000, body_bytes=1_000_000, span=2_000)
 

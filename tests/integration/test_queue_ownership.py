@@ -17,7 +17,7 @@ from mqdb.broker.offsets import (
     take_queues,
 )
 from mqdb.errors import IllegalState, ParameterInvalid
-from mqdb.group import ConsumeFromWhere
+from mqdb.group import FROM_FIRST_OFFSET, FROM_LAST_OFFSET, ConsumeFromWhere, StartingPoint
 from mqdb.store import locks
 from mqdb.store.clients import ClientKind, Registration, is_live
 from mqdb.store.consumer_offsets import OwnedQueue
@@ -26,7 +26,7 @@ from mqdb.store.topics import TopicRoute
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.processes import wait_until
 
-FIRST, LAST, TIMESTAMP = ConsumeFromWhere.FIRST_OFFSET, ConsumeFromWhere.LAST_OFFSET, ConsumeFromWhere.TIMESTAMP
+FIRST, LAST, TIMESTAMP = FROM_FIRST_OFFSET, FROM_LAST_OFFSET, ConsumeFromWhere.TIMESTAMP
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_a_new_group_starts_at_a_time_in_each_queue(broker: Connection, route: T
     dispatch_all(broker)
 
     def taken(time: datetime) -> list[int]:
-        queues = take_queues(broker, "readers", "a", route.queue_keys, TIMESTAMP, consume_timestamp=time)
+        queues = take_queues(broker, "readers", "a", route.queue_keys, StartingPoint(TIMESTAMP, time))
         return [queue.next_offset for queue in queues]
 
     assert taken(begin + hour / 2) == [3, 3]
@@ -73,7 +73,7 @@ def test_a_new_group_starts_at_a_time_in_each_queue(broker: Connection, route: T
 @pytest.mark.parametrize("time", [None, datetime(2026, 1, 1)], ids=["no time", "no time zone"])  # noqa: DTZ001
 def test_a_start_at_a_time_needs_to_know_which(broker: Connection, route: TopicRoute, time: datetime | None) -> None:
     with pytest.raises(ParameterInvalid, match="consume_timestamp"):
-        take_queues(broker, "readers", "a", route.queue_keys, TIMESTAMP, consume_timestamp=time)
+        take_queues(broker, "readers", "a", route.queue_keys, StartingPoint(TIMESTAMP, time))
 
 
 def test_a_queue_added_later_is_read_from_its_beginning(broker: Connection, route: TopicRoute) -> None:

@@ -1,6 +1,7 @@
 """Streams of format("mqdb") on a real database, without a JVM: offsets, limits, checkpoints, what is lost."""
 
 from collections.abc import Iterator
+from datetime import UTC
 from typing import Any
 
 import pytest
@@ -36,7 +37,14 @@ def checkpoint(broker: Connection, route: TopicRoute, *offsets: int) -> dict[str
     """What a stream has written that had come so far in the queues of the topic."""
     topics = {"orders": {str(queue_id): offset for queue_id, offset in enumerate(offsets)}}
     found = proofs.find(broker, dict(zip(route.queue_keys, offsets, strict=False)))
-    before = {str(route.queue_keys.index(key)): [proof.log_pos, str(proof.msg_id)] for key, proof in found.items()}
+    before = {
+        str(route.queue_keys.index(key)): [
+            proof.log_pos,
+            str(proof.msg_id),
+            proof.store_time.astimezone(UTC).isoformat(),
+        ]
+        for key, proof in found.items()
+    }
     return {
         "broker": "broker-a",
         "topic_ids": {"orders": route.topic_id},

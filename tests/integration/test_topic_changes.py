@@ -18,7 +18,7 @@ from mqdb.broker.groups import update_group
 from mqdb.broker.offsets import commit_offsets, take_queues
 from mqdb.broker.route import find_or_create_reply_topic, find_topic
 from mqdb.errors import NameInvalid, ParameterInvalid, TopicNotFound
-from mqdb.group import ConsumeFromWhere
+from mqdb.group import FROM_FIRST_OFFSET, ConsumeFromWhere
 from mqdb.message import Message
 from mqdb.store.clients import notify_group
 from mqdb.store.engine import transaction
@@ -51,7 +51,7 @@ def queue_rows(connection: Connection) -> list[tuple[int, int]]:
 def read_to_the_end(connection: Connection, group: str, *queue_keys: int) -> None:
     """A member of the group takes these queues and consumes all that is there."""
     update_group(connection, group)
-    taken = take_queues(connection, group, "reader", queue_keys, ConsumeFromWhere.FIRST_OFFSET, force=True)
+    taken = take_queues(connection, group, "reader", queue_keys, FROM_FIRST_OFFSET, force=True)
     ends = {each.queue_key: each.max_offset for each in _ends(connection)}
     assert commit_offsets(connection, group, [one._replace(next_offset=ends[one.queue_key]) for one in taken]) == []
 

@@ -23,6 +23,7 @@ from tests.fixtures.postgres import Database
 PULL = {
     "queue_keys": "{1,2}",
     "offsets": "{0,0}",
+    "histories": "{NULL,NULL}",
     "limit": 32,
     "scan_limit": 32,
     "max_bytes": 4_194_304,
@@ -122,7 +123,12 @@ def filled(database: Database, analyzed: Connection, request: pytest.FixtureRequ
 
 def work(filled: tuple[Connection, int], wanted: MessageFilter, scan_limit: int) -> Work:
     connection, queue_key = filled
-    values: dict[str, object] = PULL | {"queue_keys": f"{{{queue_key}}}", "offsets": "{0}", "scan_limit": scan_limit}
+    values: dict[str, object] = PULL | {
+        "queue_keys": f"{{{queue_key}}}",
+        "offsets": "{0}",
+        "histories": "{NULL}",
+        "scan_limit": scan_limit,
+    }
     codes = getattr(wanted, "codes", ())
     values["tag_codes"] = "{" + ",".join(map(str, codes)) + "}"
     return Work(execute(connection, wanted, values, "EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF)"))

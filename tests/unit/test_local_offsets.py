@@ -302,7 +302,7 @@ def test_no_instance_name_leads_out_of_the_home(instance_name: str) -> None:
 
 
 def proofs_at(*queue_offsets: int) -> list[Proof]:
-    return [Proof(offset, offset, UUID(int=offset)) for offset in queue_offsets]
+    return [Proof(offset, offset, UUID(int=offset), THEN) for offset in queue_offsets]
 
 
 def test_proofs_are_there_after_a_restart(opened: Opened) -> None:

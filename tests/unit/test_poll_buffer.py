@@ -23,6 +23,7 @@ class Buffer(PollBuffer):
         self.progressed: list[AssignedQueue] = []
         self.rooms = 0
         super().__init__(
+            "readers",
             auto_commit=auto_commit,
             threshold_for_all=threshold_for_all,
             on_progress=self.progressed.append,

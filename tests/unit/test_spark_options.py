@@ -236,21 +236,23 @@ def test_an_error_of_a_worker_says_the_same_on_the_driver(error: MqdbError) -> N
 def test_offsets_of_a_stream_are_always_written_in_the_same_order() -> None:
     offsets = {Queue("b", 10): 3, Queue("b", 9): 2, Queue("a", 0): 1}
 
-    proofs = {queue: Proof(offset - 1, 40 + offset, UUID(int=offset)) for queue, offset in offsets.items()}
+    then = datetime(2026, 11, 24, tzinfo=UTC)
+    proofs = {queue: Proof(offset - 1, 40 + offset, UUID(int=offset), then) for queue, offset in offsets.items()}
     offset = StreamOffset("broker-a", offsets, {"b": 4, "a": 7}, proofs)
 
     written = offset.to_dict()
 
     assert json.dumps(written) == (
         '{"broker": "broker-a", "topic_ids": {"a": 7, "b": 4}, "topics": {"a": {"0": 1}, "b": {"9": 2, "10": 3}}, '
-        '"proofs": {"a": {"0": [41, "00000000-0000-0000-0000-000000000001"]}, '
-        '"b": {"9": [42, "00000000-0000-0000-0000-000000000002"], '
-        '"10": [43, "00000000-0000-0000-0000-000000000003"]}}}'
+        '"proofs": {"a": {"0": [41, "00000000-0000-0000-0000-000000000001", "2026-11-24T00:00:00+00:00"]}, '
+        '"b": {"9": [42, "00000000-0000-0000-0000-000000000002", "2026-11-24T00:00:00+00:00"], '
+        '"10": [43, "00000000-0000-0000-0000-000000000003", "2026-11-24T00:00:00+00:00"]}}}'
     )
     assert StreamOffset.from_dict(written) == offset
 
 
 ID = "00000000-0000-0000-0000-000000000001"
+TIME = "2026-11-24T00:00:00+00:00"
 
 
 @pytest.mark.parametrize(
@@ -263,8 +265,8 @@ ID = "00000000-0000-0000-0000-000000000001"
         {"broker": "a", "topic_ids": {"t": 1}, "topics": {"t": {"x": 1}}, "proofs": {}},
         {"broker": "a", "topic_ids": {}, "topics": {"t": {"0": 1}}, "proofs": {}},
         {"broker": "a", "topic_ids": {"t": 1}, "topics": {"t": {"0": 1}}},
-        {"broker": "a", "topic_ids": {"t": 1}, "topics": {"t": {"0": 1}}, "proofs": {"t": {"1": [1, ID]}}},
-        {"broker": "a", "topic_ids": {"t": 1}, "topics": {"t": {"0": 1}}, "proofs": {"t": {"0": [1, "x"]}}},
+        {"broker": "a", "topic_ids": {"t": 1}, "topics": {"t": {"0": 1}}, "proofs": {"t": {"1": [1, ID, TIME]}}},
+        {"broker": "a", "topic_ids": {"t": 1}, "topics": {"t": {"0": 1}}, "proofs": {"t": {"0": [1, "x", TIME]}}},
         {"broker": "a", "topic_ids": {"t": 1}, "topics": {"t": {"0": 1}}, "proofs": {"t": {"0": 1}}},
     ],
     ids=repr,

@@ -12,12 +12,11 @@ Everything else, from membership to pulls, is the same for all of them.
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final
 
-from mqdb.clock import SystemClock
 from mqdb.errors import ParameterInvalid
-from mqdb.group import ConsumeFromWhere, MessageModel
+from mqdb.group import MessageModel
 from mqdb.message import ReceivedMessage
 from mqdb.store.engine import driver
 from mqdb_client.consumer.config import PushConsumerConfig
@@ -126,12 +125,11 @@ class Consumption:
         self, config: PushConsumerConfig, instance: ClientInstance, local_offsets: LocalOffsets | None
     ) -> OffsetStore:
         """Where the offsets on one broker are kept; with `local_offsets`, there."""
-        timestamp = _consume_timestamp(config)
         if local_offsets is not None:
-            return LocalFileOffsetStore(local_offsets, timestamp)
-        store = BrokerOffsetStore(config.group, instance.client_id, timestamp)
+            return LocalFileOffsetStore(local_offsets)
+        store = BrokerOffsetStore(config.group, instance.client_id)
         if self.orderly:
-            store = LockedOffsetStore(config.group, instance.client_id, _lease(config.queue_lock_expiry), timestamp)
+            store = LockedOffsetStore(config.group, instance.client_id, _lease(config.queue_lock_expiry))
         return TransactionalOffsetStore(config.group, store) if self.transactional else store
 
     def consume_directly(self, message: ReceivedMessage, instance: ClientInstance) -> ConsumeMessageDirectlyResult:
@@ -153,12 +151,6 @@ class Consumption:
 
 def _limit(number: int, unit: int = 1) -> int | None:
     return None if number == -1 else number * unit
-
-
-def _consume_timestamp(config: PushConsumerConfig) -> datetime | None:
-    if config.consume_timestamp is None and config.consume_from_where is ConsumeFromWhere.TIMESTAMP:
-        return SystemClock().now() - LOOK_BACK
-    return config.consume_timestamp
 
 
 def _lease(broker_expiry: timedelta) -> Lease:

@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from mqdb.broker.offsets import start_offsets, topics_created_at
 from mqdb.broker.proofs import last_proven, prove
 from mqdb.errors import BrokerUnavailable
-from mqdb.group import ConsumeFromWhere
+from mqdb.group import FROM_FIRST_OFFSET, StartingPoint
 from mqdb.message import MessageQueue
 from mqdb.proof import KeptPosition, thinned
 from mqdb.store import history as histories
@@ -42,14 +42,12 @@ class LocalFileOffsetStore:
 
     lease: Lease | None = None
 
-    def __init__(self, offsets: LocalOffsets, consume_timestamp: datetime | None = None) -> None:
-        """`consume_timestamp` is where a consumer starts under ConsumeFromWhere.TIMESTAMP."""
+    def __init__(self, offsets: LocalOffsets) -> None:
         self._offsets = offsets
-        self._consume_timestamp = consume_timestamp
         self._held: dict[int, _Held] = {}
 
     def take(
-        self, connection: Connection, wanted: Mapping[int, MessageQueue], where: ConsumeFromWhere, *, force: bool
+        self, connection: Connection, wanted: Mapping[int, MessageQueue], start: StartingPoint, *, force: bool
     ) -> list[OwnedQueue]:
         """All of them are free. Where one starts is written down at once: a crash must not move that."""
         history = histories.find(connection)
@@ -61,7 +59,7 @@ class LocalFileOffsetStore:
             if next_offset != known[key].next_offset:
                 fields = {"queue": str(wanted[key]), "queue_offset": known[key].next_offset, "next_offset": next_offset}
                 logger.warning("offset of another history of the log, going on at one of this log's", extra=fields)
-        starts = self._starts(connection, {key: held[key] for key in held.keys() - known.keys()}, where)
+        starts = self._starts(connection, {key: held[key] for key in held.keys() - known.keys()}, start)
         proofs = prove(connection, starts, history)
         if proofs is None:
             raise BrokerUnavailable(target_of(connection), ANOTHER_HISTORY)  # in this moment
@@ -97,13 +95,13 @@ class LocalFileOffsetStore:
         for queue in owned:
             del self._held[queue.queue_key]
 
-    def _starts(self, connection: Connection, new: Mapping[int, _Held], where: ConsumeFromWhere) -> dict[int, int]:
+    def _starts(self, connection: Connection, new: Mapping[int, _Held], start: StartingPoint) -> dict[int, int]:
         """A queue that was added to a topic is read from its beginning, as in clustering: see `begin` there."""
         added = [key for key, held in new.items() if self._is_known(held)]
         first_met = [key for key in new if key not in added]
         return {
-            **start_offsets(connection, added, ConsumeFromWhere.FIRST_OFFSET),
-            **start_offsets(connection, first_met, where, self._consume_timestamp),
+            **start_offsets(connection, added, FROM_FIRST_OFFSET),
+            **start_offsets(connection, first_met, start),
         }
 
     def _is_known(self, held: _Held) -> bool:

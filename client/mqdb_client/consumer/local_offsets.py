@@ -162,7 +162,7 @@ def _written(offsets: Offsets) -> str:
             "broker_name": queue.broker_name,
             "queue_id": queue.queue_id,
             "next_offset": offset.next_offset,
-            "proofs": [[*proof[:2], str(proof.msg_id)] for proof in offset.proofs],
+            "proofs": [[*proof[:2], str(proof.msg_id), proof.store_time.isoformat()] for proof in offset.proofs],
         }
         for queue, offset in sorted(offsets.items())
     ]
@@ -194,8 +194,8 @@ def _entry(entry: object) -> tuple[MessageQueue, LocalOffset]:
 
 def _proof(value: object) -> Proof:
     match value:
-        case [int(queue_offset), int(log_pos), str(msg_id)]:
-            return Proof(queue_offset, log_pos, UUID(msg_id))
+        case [int(queue_offset), int(log_pos), str(msg_id), str(store_time)]:
+            return Proof(queue_offset, log_pos, UUID(msg_id), datetime.fromisoformat(store_time))
     raise ValueError(f"{value} is no proof of an offset")
 
 

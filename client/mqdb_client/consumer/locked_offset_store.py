@@ -6,12 +6,11 @@ By then it has started no listener for a while, for it takes its lock as expired
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 
 from sqlalchemy import Connection
 
 from mqdb.broker import queue_locks
-from mqdb.group import ConsumeFromWhere
+from mqdb.group import FROM_LAST_OFFSET, StartingPoint
 from mqdb.message import MessageQueue
 from mqdb.store.consumer_offsets import OwnedQueue
 from mqdb_client.consumer.offset_store import BrokerOffsetStore, Lease
@@ -20,14 +19,12 @@ from mqdb_client.consumer.offset_store import BrokerOffsetStore, Lease
 class LockedOffsetStore(BrokerOffsetStore):
     """Offsets as in the broker's own store; nobody gets a queue by force before its lock has expired."""
 
-    def __init__(
-        self, group: str, client_id: str, lease: Lease | None = None, consume_timestamp: datetime | None = None
-    ) -> None:
-        super().__init__(group, client_id, consume_timestamp)
+    def __init__(self, group: str, client_id: str, lease: Lease | None = None) -> None:
+        super().__init__(group, client_id)
         self.lease: Lease = lease or Lease()
 
     def take(
-        self, connection: Connection, wanted: Mapping[int, MessageQueue], where: ConsumeFromWhere, *, force: bool
+        self, connection: Connection, wanted: Mapping[int, MessageQueue], start: StartingPoint, *, force: bool
     ) -> list[OwnedQueue]:
         """In one transaction with their locks."""
         return queue_locks.take_queues(
@@ -35,15 +32,14 @@ class LockedOffsetStore(BrokerOffsetStore):
             self._group,
             self._client_id,
             list(wanted),
-            where,
+            start,
             expiry=self.lease.broker_expiry,
-            consume_timestamp=self._consume_timestamp,
             force=force,
         )
 
     def take_again(self, connection: Connection, held: Mapping[int, MessageQueue]) -> list[OwnedQueue]:
         """As `take`. The locks have outlived what made the broker give this member up, or have expired."""
-        return self.take(connection, held, ConsumeFromWhere.LAST_OFFSET, force=False)
+        return self.take(connection, held, FROM_LAST_OFFSET, force=False)
 
     def renew(self, connection: Connection, owned: Sequence[OwnedQueue]) -> set[int]:
         """By one UPDATE for all of them."""

@@ -21,7 +21,7 @@ from mqdb_client.consumer.process_queue import FlowLimits, ProcessQueue
 from mqdb_client.consumer.queue_ownership import QueueOwnership
 from mqdb_client.consumer.queue_reader import QueueReader
 from mqdb_client.consumer.rebalance_service import RebalanceTimes
-from mqdb_client.consumer.share import Shares, TopicPresence
+from mqdb_client.consumer.share import Shares, TopicPresence, starting_point
 from mqdb_client.instance import ClientInstance
 
 
@@ -53,7 +53,7 @@ class Member(QueueReader):
                 config.group,
                 instance.client_id,
                 instance.broker_name,
-                config.consume_from_where,
+                starting_point(config.consume_from_where, config.consume_timestamp),
                 presence=presence,
                 strategy=take_all if is_broadcasting else config.allocate_message_queue_strategy,
             ),

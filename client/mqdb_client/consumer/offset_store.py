@@ -10,13 +10,13 @@ RocketMQ: OffsetStore, RemoteBrokerOffsetStore, LocalFileOffsetStore.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Protocol
 
 from sqlalchemy import Connection
 
 from mqdb.broker import offsets
-from mqdb.group import ConsumeFromWhere
+from mqdb.group import StartingPoint
 from mqdb.message import MessageQueue
 from mqdb.store.consumer_offsets import OwnedQueue
 
@@ -45,9 +45,9 @@ class OffsetStore(Protocol):
         """None where ownership does not expire."""
 
     def take(
-        self, connection: Connection, wanted: Mapping[int, MessageQueue], where: ConsumeFromWhere, *, force: bool
+        self, connection: Connection, wanted: Mapping[int, MessageQueue], start: StartingPoint, *, force: bool
     ) -> list[OwnedQueue]:
-        """Own those of the wanted queues, by their keys, that are free; `where` is for queues without an offset.
+        """Own those of the wanted queues, by their keys, that are free; `start` is for queues without an offset.
 
         `force` does not wait until the owner gives a queue back.
         """
@@ -76,25 +76,15 @@ class BrokerOffsetStore:
 
     lease: Lease | None = None
 
-    def __init__(self, group: str, client_id: str, consume_timestamp: datetime | None = None) -> None:
-        """`consume_timestamp` is where a group starts under ConsumeFromWhere.TIMESTAMP."""
+    def __init__(self, group: str, client_id: str) -> None:
         self._group = group
         self._client_id = client_id
-        self._consume_timestamp = consume_timestamp
 
     def take(
-        self, connection: Connection, wanted: Mapping[int, MessageQueue], where: ConsumeFromWhere, *, force: bool
+        self, connection: Connection, wanted: Mapping[int, MessageQueue], start: StartingPoint, *, force: bool
     ) -> list[OwnedQueue]:
         """By one UPDATE, which raises the epoch."""
-        return offsets.take_queues(
-            connection,
-            self._group,
-            self._client_id,
-            list(wanted),
-            where,
-            consume_timestamp=self._consume_timestamp,
-            force=force,
-        )
+        return offsets.take_queues(connection, self._group, self._client_id, list(wanted), start, force=force)
 
     def take_again(self, connection: Connection, held: Mapping[int, MessageQueue]) -> list[OwnedQueue]:
         """As `take`."""

@@ -12,11 +12,11 @@ import math
 import threading
 from collections import deque
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Final
-from uuid import UUID
 
 from mqdb.message import MessageQueue, ReceivedMessage
-from mqdb.proof import Proof
+from mqdb.proof import Proof, place_of, proof
 from mqdb.store.consumer_offsets import OwnedQueue
 
 
@@ -70,7 +70,7 @@ class ProcessQueue:
         self._is_dropped = False
         self._is_lost = False
         self._is_full = False
-        self._newest: tuple[int, int, str] | None = None
+        self._newest: tuple[int, int, str, datetime] | None = None
         # From which offset on no message lies in an older segment; ascending, the first is the one to commit.
         self._segments: deque[tuple[int, int]] = deque([(owned.next_offset, owned.segment)])
 
@@ -87,8 +87,7 @@ class ProcessQueue:
     @property
     def newest(self) -> Proof | None:
         """The last message that was put in, or None."""
-        newest = self._newest
-        return newest and Proof(*newest[:2], UUID(newest[2]))
+        return self._newest and proof(*self._newest)
 
     @property
     def segment(self) -> int:
@@ -147,7 +146,7 @@ class ProcessQueue:
                 self._in_hand[message.queue_offset] = size
                 self._body_bytes += size
             if messages:
-                self._newest = messages[-1].queue_offset, messages[-1].log_pos, messages[-1].message_id
+                self._newest = place_of(messages[-1])
             self._next_offset = next_offset
             if segment > self.segment:
                 self._segments.append((next_offset, segment))

@@ -20,11 +20,12 @@ from mqdb.broker.horizon import UNKNOWN_HORIZON, Horizon
 from mqdb.broker.pull import PullRequest, PullResult, PullStatus, pull
 from mqdb.errors import BrokerUnavailable, MessageMissing, MqdbError
 from mqdb.selector.subscription import ExpressionType, MessageFilter
-from mqdb.store.engine import is_idle
+from mqdb.store import history as histories
+from mqdb.store.engine import is_idle, target_of, translated
+from mqdb.store.history import ANOTHER_HISTORY
 from mqdb_client.backoff import pauses
 from mqdb_client.consumer.process_queue import ProcessQueue
 from mqdb_client.consumer.pull_schedule import PullSchedule
-from mqdb_client.new_connection import require_history
 from mqdb_client.wake_limit import WakeLimit
 
 logger = logging.getLogger(__name__)
@@ -156,8 +157,6 @@ class PullService:
     def _wait_out(self) -> None:
         """After an error: all queues are to be pulled again, in a while."""
         self._pauses = self._pauses or pauses(MAX_PAUSE_SECONDS)
-        # The next connection may lead to a server that has come less far.
-        self._horizons.clear()
         with self._wake:
             self._schedule.mark(None)
             self._wake.wait_for(lambda: self._is_stopping, next(self._pauses))
@@ -187,9 +186,6 @@ class PullService:
         return queue_key not in self._resting and self._queues[queue_key].has_room()
 
     def _pull_all(self, connection: Connection, queues: Sequence[ProcessQueue]) -> None:
-        """Raises BrokerUnavailable where the connection leads to another log than that of the queues."""
-        for history in {process_queue.history for process_queue in queues}:
-            require_history(connection, history)
         by_topic = sorted(queues, key=lambda process_queue: process_queue.queue)
         for topic, group in groupby(by_topic, key=lambda process_queue: process_queue.queue.topic):
             message_filter = self.subscriptions.get(topic)
@@ -224,7 +220,7 @@ class PullService:
     def _pull(self, connection: Connection, queues: Sequence[ProcessQueue], message_filter: MessageFilter) -> None:
         topic = queues[0].queue.topic
         by_key = {queue.queue_key: queue for queue in queues}
-        requests = [PullRequest(q.queue, q.queue_key, q.next_offset, q.segment) for q in queues]
+        requests = [PullRequest(q.queue, q.queue_key, q.next_offset, q.segment, q.history) for q in queues]
         try:
             results, self._horizons[topic] = pull(
                 connection,
@@ -237,6 +233,8 @@ class PullService:
             self._leave_out(error)
             self.on_arrival(by_key.keys() - {error.queue_key})
             return
+        if len(results) < len(requests):
+            self._check_history(connection, queues)
         unfinished = [
             result.request.queue_key
             for result in results
@@ -244,6 +242,13 @@ class PullService:
         ]
         self._missing.difference_update(result.request.queue_key for result in results)
         self.on_arrival(unfinished)
+
+    def _check_history(self, connection: Connection, queues: Sequence[ProcessQueue]) -> None:
+        """Raise BrokerUnavailable if the connection leads to a log of another history than that of the queues."""
+        with translated(target_of(connection)):
+            current = histories.find(connection)
+        if any(process_queue.history not in (None, current) for process_queue in queues):
+            raise BrokerUnavailable(target_of(connection), ANOTHER_HISTORY)
 
     def _leave_out(self, error: MessageMissing) -> None:
         """The queue is not pulled until the next poll; the others must not wait for it."""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from sqlalchemy import Connection
 
 from mqdb.broker.proofs import proven
-from mqdb.group import ConsumeFromWhere
+from mqdb.group import StartingPoint
 from mqdb.message import MessageQueue
 from mqdb.store import history as histories
 from mqdb.store.consumer_offsets import OwnedQueue
@@ -115,7 +115,7 @@ class QueueOwnership:
         self,
         connection: Connection,
         wanted: Mapping[int, MessageQueue],
-        consume_from_where: ConsumeFromWhere,
+        start: StartingPoint,
         *,
         force: bool = False,
     ) -> list[ProcessQueue]:
@@ -123,7 +123,7 @@ class QueueOwnership:
         if not wanted:
             return []
         asked_at = time.monotonic()
-        owned = self._store.take(connection, wanted, consume_from_where, force=force)
+        owned = self._store.take(connection, wanted, start, force=force)
         taken = [queue._replace(history=self._history) for queue in owned]
         return [self._hold(wanted[queue.queue_key], queue, asked_at) for queue in taken]
 
@@ -146,7 +146,7 @@ class QueueOwnership:
             if held not in lost:
                 held.renew(held.epoch + 1)
         # What somebody has had in between is given back, to be taken with the offset that it has now.
-        between = [queue for queue in found if queue.queue_key not in self._held]
+        between = [queue._replace(history=self._history) for queue in found if queue.queue_key not in self._held]
         self._store.release(connection, between)
         return lost
 

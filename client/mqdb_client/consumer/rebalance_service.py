@@ -252,7 +252,7 @@ class RebalanceService:
         missing -= self._ownership.unsettled - (overdue if self._times.renew_interval is None else set())
         for start in set(share.starts.values()):
             for keys, force in ((missing - overdue, False), (overdue, True)):
-                wanted = {key: share.queues[key] for key in sorted(keys) if share.starts[key] is start}
+                wanted = {key: share.queues[key] for key in sorted(keys) if share.starts[key] == start}
                 gained = self._ownership.take(connection, wanted, start, force=force)
                 for held in gained:
                     del self._wanted_since[held.queue_key]

@@ -2,23 +2,33 @@
 
 A topic that a broker has not got yet is waited for. When it appears it is read from its beginning, wherever the group
 starts elsewhere: all that is in it came after the subscription. So is the group's retry topic.
+
+A database can go back to before the group had an offset in a topic. Then the group begins again at the time when this
+member first looked, not at the end that the queue has by now.
 """
 
 import logging
 import threading
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
 
 from sqlalchemy import Connection
 
 from mqdb.broker import membership
+from mqdb.broker.query import server_time
 from mqdb.broker.route import find_topic
-from mqdb.group import ConsumeFromWhere
+from mqdb.clock import SystemClock
+from mqdb.group import ConsumeFromWhere, StartingPoint
 from mqdb.message import MessageQueue
 from mqdb.rebalance import AllocationStrategy
 from mqdb.topic import retry_topic
 
 logger = logging.getLogger(__name__)
+
+#: Before the start, where nobody says when. Source: DefaultMQPushConsumer.consumeTimestamp.
+_LOOK_BACK: Final = timedelta(minutes=30)
 
 
 @dataclass(slots=True)
@@ -26,7 +36,7 @@ class Share:
     """Queues by their keys, and where the group starts in those where it has no offset."""
 
     queues: dict[int, MessageQueue] = field(default_factory=dict)
-    starts: dict[int, ConsumeFromWhere] = field(default_factory=dict)
+    starts: dict[int, StartingPoint] = field(default_factory=dict)
     #: Whether each subscribed topic exists on some broker.
     is_complete: bool = True
 
@@ -61,19 +71,25 @@ class Shares:
         group: str,
         client_id: str,
         broker_name: str,
-        consume_from_where: ConsumeFromWhere,
+        start: StartingPoint,
         presence: TopicPresence,
         strategy: AllocationStrategy[MessageQueue],
+        *,
+        is_member: bool = True,
     ) -> None:
+        """`start` is where the group begins in a topic that is new to it; a reader that is no member, in a queue."""
         self._group = group
         self._client_id = client_id
         self._broker_name = broker_name
-        self._consume_from_where = consume_from_where
+        self._start = start
+        self._is_member = is_member
         self._presence = presence
         self._strategy = strategy
         self._has_consumed = True
         # What failed before this member came is to be retried by it as well.
         self._awaited: set[str] = {retry_topic(group)}
+        #: When it has first looked at each topic, or queue, by the clock of the broker.
+        self._since: dict[str | MessageQueue, datetime] = {}
 
     def find(self, connection: Connection, topics: Iterable[str]) -> Share:
         """The share of each of these topics, by the strategy, over the live members of the group.
@@ -84,8 +100,9 @@ class Shares:
         if not self._may_consume(connection):
             return share
         members = membership.members(connection, self._group)
+        now = server_time(connection)
         for topic in topics:
-            self._add(connection, share, topic, members)
+            self._add(connection, share, topic, members, now)
         return share
 
     def _may_consume(self, connection: Connection) -> bool:
@@ -96,17 +113,31 @@ class Shares:
             logger.warning(switched, extra={"group": self._group})
         return may_consume
 
-    def _add(self, connection: Connection, share: Share, topic: str, members: Collection[str]) -> None:
+    def _add(self, connection: Connection, share: Share, topic: str, members: Collection[str], now: datetime) -> None:
         route = find_topic(connection, topic)
         is_somewhere = self._presence.note(topic, self._broker_name, route is not None)
         if route is None:
             share.is_complete &= is_somewhere
             self._awaited.add(topic)
             return
-        start = ConsumeFromWhere.FIRST_OFFSET if topic in self._awaited else self._consume_from_where
         keys = {
             MessageQueue(topic, self._broker_name, queue_id): key for queue_id, key in enumerate(route.read_queue_keys)
         }
         for queue in self._strategy(self._group, self._client_id, list(keys), list(members)):
             share.queues[keys[queue]] = queue
-            share.starts[keys[queue]] = start
+            share.starts[keys[queue]] = self._starting_point(queue, now)
+
+    def _starting_point(self, queue: MessageQueue, now: datetime) -> StartingPoint:
+        if queue.topic in self._awaited:
+            return StartingPoint(ConsumeFromWhere.FIRST_OFFSET)
+        since = self._since.setdefault(queue.topic if self._is_member else queue, now)
+        if self._start.where is not ConsumeFromWhere.LAST_OFFSET or since == now:
+            return self._start
+        return StartingPoint(ConsumeFromWhere.TIMESTAMP, since)
+
+
+def starting_point(where: ConsumeFromWhere, time: datetime | None) -> StartingPoint:
+    """As a consumer has it from its options: under TIMESTAMP, without a time, half an hour ago."""
+    if where is ConsumeFromWhere.TIMESTAMP and time is None:
+        time = SystemClock().now() - _LOOK_BACK
+    return StartingPoint(where, time)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy import Connection
 
 from mqdb.broker import exactly_once
-from mqdb.group import ConsumeFromWhere
+from mqdb.group import StartingPoint
 from mqdb.message import MessageQueue
 from mqdb.store.consumer_offsets import OwnedQueue
 from mqdb_client.consumer.offset_store import Lease, OffsetStore
@@ -28,11 +28,11 @@ class TransactionalOffsetStore:
         return self._store.lease
 
     def take(
-        self, connection: Connection, wanted: Mapping[int, MessageQueue], where: ConsumeFromWhere, *, force: bool
+        self, connection: Connection, wanted: Mapping[int, MessageQueue], start: StartingPoint, *, force: bool
     ) -> list[OwnedQueue]:
         """A queue in which a transaction is being committed right now is left out."""
         take = self._store.take
-        return exactly_once.take_queues(connection, self._group, lambda: take(connection, wanted, where, force=force))
+        return exactly_once.take_queues(connection, self._group, lambda: take(connection, wanted, start, force=force))
 
     def take_again(self, connection: Connection, held: Mapping[int, MessageQueue]) -> list[OwnedQueue]:
         """As `take`."""

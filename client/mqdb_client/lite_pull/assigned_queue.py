@@ -8,11 +8,24 @@ RocketMQ: AssignedMessageQueue.
 import threading
 from collections import deque
 from collections.abc import Callable
+from datetime import datetime
 from itertools import islice
+from typing import NamedTuple
 
 from mqdb.message import MessageQueue, ReceivedMessage
+from mqdb.proof import Proof, place_of, proof
 from mqdb.store.consumer_offsets import OwnedQueue
 from mqdb_client.consumer.process_queue import FlowLimits, ProcessQueue
+
+
+class Reached(NamedTuple):
+    """How far the user of a queue has come: the next message to return, and proofs of where that is."""
+
+    next_offset: int
+    #: Of the last message that was returned. Later messages may be in hand.
+    handed: Proof | None
+    #: Of the last message in hand. If the log has that, it has all before it.
+    pulled: Proof | None
 
 
 class AssignedQueue(ProcessQueue):
@@ -34,6 +47,7 @@ class AssignedQueue(ProcessQueue):
         self._moving = threading.Lock()
         self._is_moved = False
         self._agreed = (owned.next_offset, owned.segment)
+        self._handed: tuple[int, int, str, datetime] | None = None
 
     @property
     def is_moved(self) -> bool:
@@ -61,10 +75,24 @@ class AssignedQueue(ProcessQueue):
             self._in_hand.clear()
             self._body_bytes = 0
             self._next_offset = offset
+            self._handed = self._newest = None
             # The messages may lie in any segment.
             self._segments = deque([(offset, 0)])
             if self._auto_commit:
                 self._agreed = (offset, 0)
+
+    def take(self, limit: int) -> list[ReceivedMessage]:
+        """As of a process queue, for the user."""
+        messages = super().take(limit)
+        if messages:
+            self._handed = place_of(messages[-1])
+        return messages
+
+    @property
+    def reached(self) -> Reached:
+        """How far the user has come, as of now or when the queue was dropped."""
+        with self._lock:
+            return Reached(self._behind_handed(), self._handed and proof(*self._handed), self.newest)
 
     def position(self) -> OwnedQueue:
         """What may be committed now."""
@@ -78,11 +106,14 @@ class AssignedQueue(ProcessQueue):
     def agree(self) -> OwnedQueue:
         """All that was taken may be committed, although it is still running."""
         with self._lock:
-            # What runs was taken in order, and all that was taken before has ended.
-            offset = next(islice(self._in_hand, self._running, None), self._next_offset)
+            offset = self._behind_handed()
             segment = max((segment for start, segment in self._segments if start <= offset), default=0)
             self._agreed = (offset, segment)
             return OwnedQueue(self.queue_key, self._epoch, offset, segment, self.history)
+
+    def _behind_handed(self) -> int:
+        # What runs was taken in order, and all that was taken before has ended.
+        return next(islice(self._in_hand, self._running, None), self._next_offset)
 
     def agree_on(self, offset: int) -> OwnedQueue:
         """This offset may be committed, until there is news."""

@@ -10,32 +10,26 @@ reads them beside whoever is in the group, and commits only where no member has 
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from datetime import timedelta
 from functools import partial
 from itertools import groupby
-from typing import Any, Final
+from typing import Any
 
 import mqdb
 from mqdb.broker.filters import check_filters
-from mqdb.clock import SystemClock
 from mqdb.errors import BrokerUnavailable, MqdbError, NotSupported
-from mqdb.group import ConsumeFromWhere
 from mqdb.message import MessageQueue, ReceivedMessage
 from mqdb.selector.subscription import ExpressionType, MessageFilter, stored_form
 from mqdb.store.clients import ClientKind, Registration
 from mqdb_client.cluster import Cluster
 from mqdb_client.consumer.direct_consumption import ConsumeMessageDirectlyResult
 from mqdb_client.consumer.request_answers import RequestAnswers
-from mqdb_client.consumer.share import Shares, TopicPresence
+from mqdb_client.consumer.share import Shares, TopicPresence, starting_point
 from mqdb_client.instance import ClientInstance
 from mqdb_client.lite_pull.assigned_queue import AssignedQueue
 from mqdb_client.lite_pull.config import LitePullConsumerConfig
 from mqdb_client.lite_pull.member import LitePullMember
 from mqdb_client.lite_pull.offset_stores import PolledOffsetStore, UnownedOffsetStore
 from mqdb_client.lite_pull.poll_buffer import Agreed, PollBuffer
-
-#: Before the start, where nobody says when. Source: DefaultLitePullConsumer.consumeTimestamp.
-_LOOK_BACK: Final = timedelta(minutes=30)
 
 
 class LitePullMembers:
@@ -61,10 +55,9 @@ class LitePullMembers:
             subscriptions=stored_form(filters),
             subscription_version=config.subscription_version,
         )
-        self._consume_timestamp = config.consume_timestamp
-        if config.consume_from_where is ConsumeFromWhere.TIMESTAMP and config.consume_timestamp is None:
-            self._consume_timestamp = SystemClock().now() - _LOOK_BACK
+        self._start = starting_point(config.consume_from_where, config.consume_timestamp)
         self.buffer = PollBuffer(
+            config.group,
             auto_commit=config.auto_commit,
             threshold_for_all=config.pull_threshold_for_all,
             on_progress=self._on_progress,
@@ -86,15 +79,14 @@ class LitePullMembers:
             group,
             client_id,
             instance.broker_name,
-            config.consume_from_where,
+            self._start,
             presence=presence,
             strategy=config.allocate_message_queue_strategy if is_member else self._allocate,
+            is_member=is_member,
         )
-        store = PolledOffsetStore(group, client_id, self._consume_timestamp, self.buffer.latest)
+        store = PolledOffsetStore(group, client_id, self.buffer)
         if not is_member:
-            store = UnownedOffsetStore(
-                group, client_id, self._consume_timestamp, self.buffer.latest, config.auto_commit
-            )
+            store = UnownedOffsetStore(group, client_id, self.buffer, config.auto_commit)
         leave = partial(instance.unregister, group, ClientKind.CONSUMER)
         on_left = leave if is_member else _do_nothing
         return LitePullMember(instance, config, filters, shares, store, self.buffer, on_left)

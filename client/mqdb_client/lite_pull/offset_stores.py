@@ -9,20 +9,22 @@ RocketMQ: DefaultLitePullConsumerImpl.commitAll, RemoteBrokerOffsetStore.
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
 from sqlalchemy import Connection
 
-from mqdb.broker.group_offsets import commit_positions, commit_without_owner, find_positions, reset_since
+from mqdb.broker.group_offsets import commit_positions, commit_without_owner, committed_positions, reset_since
+from mqdb.broker.offsets import start_offsets
+from mqdb.broker.proofs import proven
 from mqdb.errors import QueueLost, QueueOwned
-from mqdb.group import ConsumeFromWhere
+from mqdb.group import StartingPoint
 from mqdb.message import MessageQueue
 from mqdb.store.consumer_offsets import OwnedQueue
 from mqdb.store.group_offsets import ReadQueue
 from mqdb_client.consumer.offset_store import BrokerOffsetStore
-from mqdb_client.lite_pull.poll_buffer import Agreed
+from mqdb_client.lite_pull.poll_buffer import Agreed, PollBuffer
 
 logger = logging.getLogger(__name__)
 
@@ -30,22 +32,16 @@ logger = logging.getLogger(__name__)
 class PolledOffsetStore(BrokerOffsetStore):
     """Commits by the rebalance service and by the user, one after the other: none undoes what another has done."""
 
-    def __init__(
-        self,
-        group: str,
-        client_id: str,
-        consume_timestamp: datetime | None,
-        latest: Callable[[OwnedQueue], OwnedQueue],
-    ) -> None:
-        """`latest` says what may be committed of a queue at the moment."""
-        super().__init__(group, client_id, consume_timestamp)
-        self._latest = latest
+    def __init__(self, group: str, client_id: str, buffer: PollBuffer) -> None:
+        """`buffer` knows how far the user has come."""
+        super().__init__(group, client_id)
+        self._buffer = buffer
         self._committing = threading.Lock()
 
     def commit(self, connection: Connection, owned: Sequence[OwnedQueue]) -> list[OwnedQueue]:
         """Forward or back."""
         with self._committing:
-            return commit_positions(connection, self._group, [self._latest(own) for own in owned])
+            return commit_positions(connection, self._group, [self._buffer.latest(own) for own in owned])
 
     def commit_agreed(self, connection: Connection, agreed: Sequence[Agreed]) -> None:
         """Forward or back. Raises QueueLost for one of those that were lost; all others are committed."""
@@ -69,30 +65,43 @@ class UnownedOffsetStore(PolledOffsetStore):
     Epochs only tell one take from the next.
     """
 
-    def __init__(
-        self,
-        group: str,
-        client_id: str,
-        consume_timestamp: datetime | None,
-        latest: Callable[[OwnedQueue], OwnedQueue],
-        auto_commit: bool,
-    ) -> None:
-        super().__init__(group, client_id, consume_timestamp, latest)
+    def __init__(self, group: str, client_id: str, buffer: PollBuffer, auto_commit: bool) -> None:
+        super().__init__(group, client_id, buffer)
         self._auto_commit = auto_commit
         self._numbers = itertools.count(1)
         self._takes: dict[int, _Take] = {}
         self._refused: set[int] = set()
 
     def take(
-        self, connection: Connection, wanted: Mapping[int, MessageQueue], where: ConsumeFromWhere, *, force: bool
+        self, connection: Connection, wanted: Mapping[int, MessageQueue], start: StartingPoint, *, force: bool
     ) -> list[OwnedQueue]:
         """Reads offsets, and writes nothing."""
-        found = find_positions(connection, self._group, list(wanted), where, self._consume_timestamp)
+        committed = committed_positions(connection, self._group, list(wanted))
+        new = wanted.keys() - {position.queue_key for position in committed}
+        begun = self._begin(connection, {key: wanted[key] for key in new}, start)
         taken = []
-        for queue_key, next_offset, segment, reset_at, _ in found:
+        for queue_key, next_offset, segment, reset_at, _ in [*committed, *begun]:
             take = self._takes[queue_key] = _Take(next(self._numbers), reset_at)
             taken.append(OwnedQueue(queue_key, take.epoch, next_offset, segment))
         return taken
+
+    def _begin(self, connection: Connection, new: Mapping[int, MessageQueue], start: StartingPoint) -> list[ReadQueue]:
+        """Where to read queues without an offset: where the user is, if the log proves that, else from `start` on.
+
+        If the log has lost messages that the user has read, it is read from `start` on, or from before it.
+        """
+        starts = start_offsets(connection, sorted(new), start)
+        reached = {key: found for key in starts if (found := self._buffer.reached(new[key]))}
+        pulled = proven(connection, {key: found.pulled for key, found in reached.items() if found.pulled})
+        handed = proven(connection, {key: found.handed for key, found in reached.items() if found.handed})
+        for key, found in reached.items():
+            if key in pulled:
+                starts[key] = found.next_offset
+            elif key in handed and found.handed:
+                starts[key] = found.handed.queue_offset + 1
+            else:
+                starts[key] = min(found.next_offset, starts[key])
+        return [ReadQueue(key, offset, 0, None) for key, offset in starts.items()]
 
     def take_again(self, connection: Connection, held: Mapping[int, MessageQueue]) -> list[OwnedQueue]:
         """None: what `epochs` leaves out begins anew, at another offset."""
@@ -109,7 +118,7 @@ class UnownedOffsetStore(PolledOffsetStore):
         if not self._auto_commit:
             return []
         with self._committing:
-            refused, lost = self._commit(connection, [self._latest(own) for own in owned])
+            refused, lost = self._commit(connection, [self._buffer.latest(own) for own in owned])
         for key in refused.keys() - self._refused:
             fields = {"group": self._group, "queue_key": key, "owner": refused[key]}
             logger.warning("offset not committed, for a member has the queue", extra=fields)

@@ -5,16 +5,19 @@
 RocketMQ: AssignedMessageQueue, DefaultLitePullConsumerImpl.poll.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from mqdb.errors import IllegalState
+from mqdb.errors import IllegalState, QueueLost
 from mqdb.message import MessageQueue, ReceivedMessage
 from mqdb.store.consumer_offsets import OwnedQueue
 from mqdb_client.consumer.process_queue import FlowLimits, ProcessQueue
-from mqdb_client.lite_pull.assigned_queue import AssignedQueue
+from mqdb_client.lite_pull.assigned_queue import AssignedQueue, Reached
+
+logger = logging.getLogger(__name__)
 
 
 class Handed(NamedTuple):
@@ -40,12 +43,14 @@ class PollBuffer:
 
     def __init__(
         self,
+        group: str,
         *,
         auto_commit: bool,
         threshold_for_all: int,
         on_progress: Callable[[AssignedQueue], None],
         on_room: Callable[[], None],
     ) -> None:
+        self._group = group
         self._auto_commit = auto_commit
         self._threshold_for_all = threshold_for_all
         self._on_progress = on_progress
@@ -53,12 +58,17 @@ class PollBuffer:
         self._wake = threading.Condition()
         self._current: dict[MessageQueue, AssignedQueue] = {}
         self._newest: dict[int, AssignedQueue] = {}  # of each queue, also when it is not read any more
+        #: As long as it is assigned, also while it is lost to another history of its log.
+        self._last: dict[MessageQueue, AssignedQueue] = {}
+        #: From which the user has got the last message of each queue.
+        self._last_handed: dict[MessageQueue, AssignedQueue] = {}
         self._ready: dict[AssignedQueue, None] = {}  # in the order in which their turns come
         self._handed: list[Handed] = []
         self._paused: frozenset[MessageQueue] = frozenset()
         #: The queues that the user has chosen; None where rebalance chooses.
         self._chosen: frozenset[MessageQueue] | None = None
-        self._starts: dict[MessageQueue, int] = {}  # of chosen queues that are not there yet
+        #: Of chosen queues that are not there yet.
+        self._starts: dict[MessageQueue, int] = {}
         self._is_full = False
         self._is_closed = False
 
@@ -77,12 +87,17 @@ class PollBuffer:
             # Its offset did not exist, so it has begun anew, at another one; what the user has said of it stays.
             is_corrected = before is not None and (before.epoch, before.history) == (assigned.epoch, assigned.history)
             if queue in self._starts:
-                assigned.seek(self._starts.pop(queue))
+                offset = self._starts.pop(queue)
+                if self._is_of_another_history(assigned):
+                    fields = {"group": self._group, "queue": str(queue), "queue_offset": offset}
+                    logger.warning("seek forgotten: the log has another history by now", extra=fields)
+                else:
+                    assigned.seek(offset)
             elif before is not None and is_corrected and before.is_moved:
                 assigned.seek(before.next_offset)
             if self._chosen is None and not is_corrected:
                 self._paused -= {queue}
-            self._current[queue] = self._newest[assigned.queue_key] = assigned
+            self._current[queue] = self._newest[assigned.queue_key] = self._last[queue] = assigned
 
     def remove(self, assigned: ProcessQueue) -> None:
         """Read a queue no more."""
@@ -103,6 +118,16 @@ class PollBuffer:
         if newest is None or (newest.epoch, newest.history) != (owned.epoch, owned.history):
             return owned
         return newest.position()
+
+    def reached(self, queue: MessageQueue) -> Reached | None:
+        """How far the user has come in a queue that is assigned, or that rebalance has just lost."""
+        last = self._last.get(queue)
+        return None if last is None else last.reached
+
+    def _is_of_another_history(self, assigned: AssignedQueue) -> bool:
+        """Whether the user knows this queue only as it was in another history."""
+        handed = self._last_handed.get(assigned.queue)
+        return handed is not None and handed.history != assigned.history
 
     def _may_pull(self, queue: MessageQueue) -> bool:
         # Without the lock: others hold it when they wake the thread that asks.
@@ -155,15 +180,24 @@ class PollBuffer:
             # One that rebalance has taken away, but that is not given back yet, counts as well.
             held = {assigned.queue: assigned for assigned, _ in self._handed} | self._current
             found = [held[queue] if queue in held else self._find(queue) for queue in offsets]
+            # An offset of another history is refused by the broker.
+            found = [self._last_handed[each.queue] if self._is_of_another_history(each) else each for each in found]
             return [Agreed(each.queue, each.agree_on(offsets[each.queue])) for each in found]
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Return messages of a queue from an offset on. Raises IllegalState for one that is not assigned."""
+        """Return messages of a queue from an offset on.
+
+        Raises IllegalState for one that is not assigned, and once QueueLost if the log has another history by now than
+        the last messages that polls have returned from it.
+        """
         with self._wake:
             if queue not in self._current and queue in (self._chosen or ()):
                 self._starts[queue] = offset
                 return
             assigned = self._find(queue)
+            if self._is_of_another_history(assigned):
+                del self._last_handed[queue]
+                raise QueueLost(self._group, str(queue), assigned.epoch)
             self.acknowledge([handed for handed in self._handed if handed.assigned is assigned])
             assigned.seek(offset)
 
@@ -184,6 +218,9 @@ class PollBuffer:
         with self._wake:
             self._chosen = queues
             self._paused &= queues
+            for known in (self._last, self._last_handed):
+                for queue in known.keys() - queues:
+                    del known[queue]
             self._starts = {queue: offset for queue, offset in self._starts.items() if queue in queues}
             self._look_at(queues)  # one that was chosen before, then not, and is again, all in a moment
 
@@ -206,6 +243,7 @@ class PollBuffer:
             wanted = limit - len(taken)
             messages = assigned.take(wanted)
             if messages:
+                self._last_handed[assigned.queue] = assigned
                 self._handed.append(Handed(assigned, messages))
                 taken += messages
             if len(messages) == wanted:

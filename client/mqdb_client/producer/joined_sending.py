@@ -6,6 +6,7 @@ know beforehand.
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
+from uuid import UUID
 
 from mqdb.broker.send import record
 from mqdb.clock import Clock
@@ -33,7 +34,7 @@ class JoinedSending:
         unique_ids: UniqueIdGenerator,
         clock: Clock,
         born_host: str,
-        find_queue_offset: Callable[[MessageQueue, int, int], int],
+        find_queue_offset: Callable[[MessageQueue, int, int, UUID], int],
     ) -> None:
         self._config = config
         self._hooks = hooks

@@ -12,6 +12,7 @@ from datetime import timedelta
 from functools import partial
 from types import TracebackType
 from typing import ClassVar, Self, TypeVar
+from uuid import UUID
 
 import mqdb
 from mqdb.broker.outcome import StoredAt, find_sent, queue_of
@@ -423,14 +424,15 @@ class Producer:
     def _found(
         self, link: BrokerLink, message_id: str, stored: StoredAt, deadline: float, late: MqdbError
     ) -> SendResult | None:
+        unique_id = parse_unique_id(message_id)
         named = link.ask(partial(queue_of, stored=stored), deadline, late)
         if named is None:  # its topic was deleted since
             return None
         queue = MessageQueue(named.topic, link.name, named.queue_id)
-        find = partial(self._find_queue_offset, Place(queue, link, stored.queue_key), stored.log_pos)
+        find = partial(self._find_queue_offset, Place(queue, link, stored.queue_key), stored.log_pos, unique_id)
         result = SendResult(SendStatus.SEND_OK, message_id, queue, stored.log_pos, find)
         if named.deliver_ms is not None:
-            result.recall_handle = handle_of(parse_unique_id(message_id), queue, named.deliver_ms)
+            result.recall_handle = handle_of(unique_id, queue, named.deliver_ms)
         return result
 
     def recall(self, handle: str) -> RecallStatus:
@@ -461,7 +463,7 @@ class Producer:
         began = time.monotonic()
         return Delivery(messages, self._unique_ids, self._clock.now(), target, mode, seconds, began, began + seconds)
 
-    def _find_joined_offset(self, queue: MessageQueue, queue_key: int, log_pos: int) -> int:
+    def _find_joined_offset(self, queue: MessageQueue, queue_key: int, log_pos: int, unique_id: UUID) -> int:
         link = self._work().links.get(queue.broker_name)
         if link is None:
             raise IllegalState(f"broker {queue.broker_name!r}", "not one of this producer's; its offsets are unknown")
@@ -470,12 +472,12 @@ class Producer:
         if link.ask(find, time.monotonic() + self._timeout_seconds, late) is None:
             reason = "not in the log: its transaction is open, or was rolled back, or retention has dropped it"
             raise IllegalState(f"the message at {log_pos} of {queue.broker_name}", reason)
-        return self._find_queue_offset(Place(queue, link, queue_key), log_pos)
+        return self._find_queue_offset(Place(queue, link, queue_key), log_pos, unique_id)
 
-    def _find_queue_offset(self, place: Place, log_pos: int, waits: bool = False) -> int:
+    def _find_queue_offset(self, place: Place, log_pos: int, unique_id: UUID, waits: bool = False) -> int:
         """What `SendResult.queue_offset` asks for; of a message that waits, in the queue where it waits."""
         self._work()
-        return find_queue_offset(place, log_pos, self._timeout_seconds, waits)
+        return find_queue_offset(place, log_pos, unique_id, self._timeout_seconds, waits)
 
 
 def _shut_down_at_exit(reference: "weakref.ref[Producer]") -> None:

@@ -3,6 +3,7 @@
 import time
 from functools import partial
 from typing import Final
+from uuid import UUID
 
 from mqdb.broker.dispatch import dispatch, is_attended
 from mqdb.broker.query import queue_key_of, queue_offset_of
@@ -15,7 +16,7 @@ _LONGEST_LOOK_SECONDS: Final = 0.05
 _ATTENDANCE_SECONDS: Final = 0.2
 
 
-def find_queue_offset(place: Place, log_pos: int, timeout_seconds: float, waits: bool = False) -> int:
+def find_queue_offset(place: Place, log_pos: int, unique_id: UUID, timeout_seconds: float, waits: bool = False) -> int:
     """The offset of a record; dispatches while nobody else does. Raises DispatchTimeout, BrokerUnavailable.
 
     A record that waits was not stored in the queue of `place`; its offset is that in the queue where it is.
@@ -25,7 +26,7 @@ def find_queue_offset(place: Place, log_pos: int, timeout_seconds: float, waits:
     queue_key = link.ask(partial(queue_key_of, log_pos=log_pos), deadline, late) if waits else place.queue_key
     if queue_key is None:  # the log has dropped it
         raise late
-    look = partial(queue_offset_of, queue_key=queue_key, log_pos=log_pos)
+    look = partial(queue_offset_of, queue_key=queue_key, log_pos=log_pos, msg_id=unique_id)
     pause, attended_until = _FIRST_LOOK_SECONDS, 0.0
     while (offset := link.ask(look, deadline, late)) is None:
         now = time.monotonic()

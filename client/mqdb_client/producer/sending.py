@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, NoReturn
+from uuid import UUID
 
 from mqdb.broker import send
 from mqdb.compression import compressed
@@ -55,7 +56,7 @@ RETRY_RESPONSE_CODES: Final = frozenset(
     }
 )
 
-FindQueueOffset = Callable[[Place, int, bool], int]
+FindQueueOffset = Callable[[Place, int, UUID, bool], int]
 
 
 class Attempt(Unit):
@@ -294,7 +295,13 @@ class Sending:
         """The results of records that are stored at these positions."""
         queue, find, waits = place.queue, self._find_queue_offset, records[0].wait is not None
         results = [
-            SendResult(status, format_unique_id(record.msg_id), queue, log_pos, partial(find, place, log_pos, waits))
+            SendResult(
+                status,
+                format_unique_id(record.msg_id),
+                queue,
+                log_pos,
+                partial(find, place, log_pos, record.msg_id, waits),
+            )
             for record, log_pos in zip(records, positions, strict=True)
         ]
         if waits:  # alone
