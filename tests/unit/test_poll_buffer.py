@@ -33,9 +33,11 @@ class Buffer(PollBuffer):
     def _count_room(self) -> None:
         self.rooms += 1
 
-    def begin(self, queue: MessageQueue = QUEUE, *, offset: int = 0, epoch: int = 1) -> AssignedQueue:
+    def begin(
+        self, queue: MessageQueue = QUEUE, *, offset: int = 0, epoch: int = 1, history: int | None = None
+    ) -> AssignedQueue:
         """Read a queue."""
-        assigned = self.make_queue(queue, OwnedQueue(queue.queue_id, epoch, offset, segment=1), LIMITS)
+        assigned = self.make_queue(queue, OwnedQueue(queue.queue_id, epoch, offset, 1, history), LIMITS)
         self.add(assigned)
         return assigned
 
@@ -65,6 +67,21 @@ def pulled(buffer: Buffer, assigned: AssignedQueue, offsets: Iterable[int]) -> N
 
 
 # -- seek ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("history", "next_offset"), [(1, 4), (2, 7)], ids=["same history", "another"])
+def test_a_seek_while_a_queue_is_away_counts_unless_its_log_has_another_history(history: int, next_offset: int) -> None:
+    buffer = Buffer()
+    buffer.choose(frozenset({QUEUE}))
+    before = buffer.begin(history=1)
+    pulled(buffer, before, range(5))
+    assert buffer.offsets() == [0, 1, 2, 3, 4]
+    buffer.remove(before)
+
+    buffer.seek(QUEUE, 4)
+    after = buffer.begin(offset=7, epoch=2, history=history)
+
+    assert after.next_offset == next_offset
 
 
 def test_what_a_pull_brings_after_a_seek_is_not_taken() -> None:
