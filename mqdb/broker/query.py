@@ -4,10 +4,11 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
-from sqlalchemy import Connection, exists, func, select, true
+from sqlalchemy import Connection, func, or_, select
 
 from mqdb.errors import BrokerMisnamed
 from mqdb.store.engine import target_of, translated
+from mqdb.store.history import History
 from mqdb.store.tables import broker, commit_log, consume_queue, segment
 
 
@@ -36,20 +37,30 @@ def server_time(connection: Connection) -> datetime:
         return now
 
 
-def queue_offset_of(connection: Connection, queue_key: int, log_pos: int, msg_id: UUID | None = None) -> int | None:
+def queue_offset_of(
+    connection: Connection,
+    queue_key: int,
+    log_pos: int,
+    msg_id: UUID | None = None,
+    history: History | None = None,
+) -> int | None:
     """The offset that dispatch gave to a record, None while it has given none.
 
-    Looks backward from the end of the queue, so it is fast for what was sent a moment ago. A database that has gone
-    back may have another message at that position, so `msg_id` counts as well, if it is given.
+    Looks backward from the end of the queue, so it is fast for what was sent a moment ago. If `msg_id` is given, it
+    counts unless the log still has the `history` in which the record was stored: another one may have another message
+    at that position.
     """
-    is_it = exists().where(commit_log.c.log_pos == log_pos, commit_log.c.msg_id == msg_id)
+    # Bound to the primary key by the order asked for: the plan may be made while a segment is empty.
+    at_pos = (commit_log.c.log_pos >= log_pos, commit_log.c.log_pos <= log_pos)
+    id_there = select(commit_log.c.msg_id).where(*at_pos).order_by(commit_log.c.log_pos).limit(1).scalar_subquery()
     sent_in = select(func.max(segment.c.segment)).where(segment.c.start_pos <= log_pos).scalar_subquery()
     entry = select(consume_queue.c.queue_offset).where(
         consume_queue.c.queue_key == queue_key,
         consume_queue.c.log_pos == log_pos,
         consume_queue.c.segment >= sent_in,
-        true() if msg_id is None else is_it,
     )
+    if msg_id is not None:
+        entry = entry.where(or_(func.mqdb.history() == history, id_there == msg_id))
     with translated(target_of(connection)):
         return connection.scalar(entry.order_by(consume_queue.c.queue_offset.desc()).limit(1))
 

@@ -39,6 +39,7 @@ def test_a_record_holds_what_the_columns_take() -> None:
         "sys_flag": 0,
         "reconsume_times": 0,
         "wait": None,
+        "history": None,
     }
 
 

@@ -26,7 +26,7 @@ def find_queue_offset(place: Place, log_pos: int, unique_id: UUID, timeout_secon
     queue_key = link.ask(partial(queue_key_of, log_pos=log_pos), deadline, late) if waits else place.queue_key
     if queue_key is None:  # the log has dropped it
         raise late
-    look = partial(queue_offset_of, queue_key=queue_key, log_pos=log_pos, msg_id=unique_id)
+    look = partial(queue_offset_of, queue_key=queue_key, log_pos=log_pos, msg_id=unique_id, history=place.history)
     pause, attended_until = _FIRST_LOOK_SECONDS, 0.0
     while (offset := link.ask(look, deadline, late)) is None:
         now = time.monotonic()

@@ -35,14 +35,15 @@ _THREADS: Final = 64
 def append(broker: BrokerDsn, record: Record) -> Iterator[Operation]:
     """One record by one statement."""
     with session(broker) as connection:
-        yield prepared(connection, append_one_text(), record.columns(), 1)
+        yield prepared(connection, append_one_text(), record.columns() | {"history": record.history}, 1)
 
 
 @per_connection
 def append_many(broker: BrokerDsn, records: Sequence[Record]) -> Iterator[Operation]:
     """A batch of records by one statement."""
     with session(broker) as connection:
-        yield prepared(connection, append_many_text(), reference.columns_of(records), len(records))
+        columns = reference.columns_of(records) | {"history": [record.history for record in records]}
+        yield prepared(connection, append_many_text(), columns, len(records))
 
 
 def comparisons(
