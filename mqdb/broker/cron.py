@@ -52,7 +52,7 @@ MAX_MESSAGES: Final = 20
 #: How late a firing may be that is not left out under `none`: longer than another server takes to go on.
 GRACE: Final = timedelta(minutes=1)
 
-#: What is wrong with a cron itself, and not with the database: data exceptions and program limits (errcodes-appendix).
+#: The fault is the cron's own, not the database's: data exceptions and program limits (errcodes-appendix).
 _SQLSTATES_OF_A_CRON: Final = ("22", "54")
 
 #: The first time after another one, of a cron text in a zone: `mqdb.service.cron_times.next_time`.

@@ -23,7 +23,7 @@ def queue_ends(connection: Connection, queue_key: int) -> Ends | None:
 
 
 def committed_positions(connection: Connection, group: str, queue_keys: Sequence[int]) -> list[ReadQueue]:
-    """Where a group reads on in those of the queues of which it has an offset."""
+    """The next offset of a group on each of the queues on which it has one."""
     with translated(target_of(connection)):
         return group_offsets.positions(connection, group, queue_keys)
 

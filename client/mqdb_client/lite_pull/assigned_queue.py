@@ -112,7 +112,7 @@ class AssignedQueue(ProcessQueue):
             return OwnedQueue(self.queue_key, self._epoch, offset, segment, self.history)
 
     def _behind_handed(self) -> int:
-        # What runs was taken in order, and all that was taken before has ended.
+        # Messages are taken in order, so those that run are the first in hand.
         return next(islice(self._in_hand, self._running, None), self._next_offset)
 
     def agree_on(self, offset: int) -> OwnedQueue:

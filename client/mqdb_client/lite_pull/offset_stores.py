@@ -86,9 +86,9 @@ class UnownedOffsetStore(PolledOffsetStore):
         return taken
 
     def _begin(self, connection: Connection, new: Mapping[int, MessageQueue], start: StartingPoint) -> list[ReadQueue]:
-        """Where to read queues without an offset: where the user is, if the log proves that, else from `start` on.
+        """Begin in queues without an offset: where the user is if the log proves that, else at `start`.
 
-        If the log has lost messages that the user has read, it is read from `start` on, or from before it.
+        If the log has lost messages that the user has read, the reader begins at `start` or before it.
         """
         starts = start_offsets(connection, sorted(new), start)
         reached = {key: found for key in starts if (found := self._buffer.reached(new[key]))}

@@ -125,7 +125,7 @@ class PollBuffer:
         return None if last is None else last.reached
 
     def _is_of_another_history(self, assigned: AssignedQueue) -> bool:
-        """Whether the user knows this queue only as it was in another history."""
+        """True if the last message that the user has got from this queue was found in another history."""
         handed = self._last_handed.get(assigned.queue)
         return handed is not None and handed.history != assigned.history
 

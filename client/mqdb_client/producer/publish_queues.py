@@ -169,13 +169,9 @@ class PublishRoutes:
             known = self._known[topic] = self._learn(topic, deadline, SendGivenUp(topic, timeout_seconds))
         return known
 
-    def forget_all(self, topic: str) -> None:
-        """Forget the routes of a topic entirely: they are not used either while a broker cannot be asked."""
-        self._known.pop(topic, None)
-        self.forget(topic)
-
     def forget(self, topic: str) -> None:
-        """The routes are doubtful: the brokers are asked when the topic is needed next."""
+        """Forget the routes of a topic: they are not used either while a broker cannot be asked."""
+        self._known.pop(topic, None)
         for link in self._links:
             link.instance.routes.forget(topic)
 

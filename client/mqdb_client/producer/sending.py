@@ -247,9 +247,8 @@ class Sending:
     def _refuse_or_go_on(self, delivery: Delivery, attempt: Attempt, error: MqdbError) -> None:
         """Raises the error unless there is another try, which is made ready."""
         if isinstance(error, TopicNotFound):
-            # The route is of the past: the topic was deleted, or the log has another history. Whoever is asked for the
-            # route says whether there is still a topic.
-            self._routes.forget_all(delivery.topic)
+            # The topic was deleted, or the log has another history than the route. The next answer tells which.
+            self._routes.forget(delivery.topic)
             attempt.place.link.ask_anew()
             if time.monotonic() >= delivery.deadline:
                 raise SendGivenUp(delivery.topic, delivery.timeout_seconds, "its queues have changed") from error
