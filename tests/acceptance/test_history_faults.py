@@ -58,6 +58,7 @@ ALL: Final = [
     *((scenario, paused, False) for scenario in ("copy", "recovery", "promotion") for paused in (False, True)),
     *((scenario, False, False) for scenario in ("crash", "restart", "nothing")),
     *((scenario, False, True) for scenario in ("copy", "promotion", "crash", "nothing")),
+    *((scenario, True, True) for scenario in ("copy", "promotion")),
 ]
 USUAL: Final = [("copy", True, False), ("promotion", False, False)]
 
