@@ -35,6 +35,7 @@
     │   ├── TopicNotAllowed               a system topic that nobody may send to
     │   ├── TopicNotWritable              a topic whose permission has no W
     │   ├── GroupInUse                    a group with live members
+    │   ├── TopicInUse                    a topic that crons, scheduled messages or half messages name
     │   ├── FilterDisabled                a broker that takes no SQL92 filters
     │   ├── ConsumptionForbidden          a group that was switched off
     │   ├── QueueOwned                    the queue has an owner: the commit of one who has none is refused
@@ -645,6 +646,23 @@ class PropertiesBroken(MqdbError):
 
     reason: str
     sentence = "the properties of the message cannot be read: {reason}"
+
+
+class TopicInUse(Denied, code=ResponseCode.ILLEGAL_OPERATION):
+    """A topic that is to be deleted while crons, scheduled messages or half messages name it."""
+
+    topic: str
+    crons: tuple[str, ...]
+    scheduled: int
+    half_messages: int
+    sentence = "topic {topic!r} is named by {users}; to delete it with them: mqdb topic delete {topic!q} --force"
+
+    @property
+    def users(self) -> str:
+        """What names it, and how much of each."""
+        crons = f"{len(self.crons):,}: {', '.join(self.crons)}" if self.crons else ""
+        found = {"crons": crons, "scheduled messages": self.scheduled, "half messages": self.half_messages}
+        return " and ".join(f"{kind} ({count})" for kind, count in found.items() if count)
 
 
 # -- clients and the broker -------------------------------------------------------------------

@@ -383,6 +383,14 @@ COMMENT ON TABLE mqdb.delay_offset IS 'How far each delay level is delivered; ap
 COMMENT ON COLUMN mqdb.delay_offset.next_offset IS 'In the queue of SCHEDULE_TOPIC_XXXX that has number level - 1';
 COMMENT ON COLUMN mqdb.delay_offset.messages IS 'How many of them were delivered by this step';
 
+CREATE TABLE mqdb.deleted_topic (
+    topic text PRIMARY KEY,
+    last_pos bigint NOT NULL DEFAULT coalesce(pg_sequence_last_value('mqdb.log_pos'), 0),
+    deleted_at timestamptz NOT NULL DEFAULT mqdb.now()
+);
+COMMENT ON TABLE mqdb.deleted_topic IS 'Topics that somebody has deleted together with the messages that waited for them; one row for each name';
+COMMENT ON COLUMN mqdb.deleted_topic.last_pos IS 'A message that waits and has this position or a lower one went with the topic: it is delivered to nobody, also not to a younger topic of that name';
+
 CREATE TABLE mqdb.timer (
     deliver_ms bigint NOT NULL,
     log_pos bigint NOT NULL,
@@ -726,11 +734,12 @@ FUNCTIONS = (
     "add_timer_slot",
     "recall",
     "message",
+    "queue_ends",
+    "scheduled",
     "consumer_lag",
     "dlq",
     "dlq_redrive_plan",
     "dlq_redrive",
-    "scheduled",
     "half_messages",
 )
 

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection
 
 from mqdb.broker.query import broker_info
-from mqdb.errors import NameInvalid, ParameterInvalid, TopicExists, TopicNotFound
-from mqdb.store import consumer_offsets, queues, topics
-from mqdb.store.consumer_offsets import Progress
+from mqdb.errors import NameInvalid, ParameterInvalid, TopicExists, TopicInUse, TopicNotFound
+from mqdb.store import groups, queues, topic_uses, topics
 from mqdb.store.engine import target_of, transaction, translated
+from mqdb.store.groups import QueueProgress
+from mqdb.store.topic_uses import TopicUses
 from mqdb.store.topics import TopicRoute
 from mqdb.topic import MessageType, TopicConfig, is_system_topic, reply_topic
 
@@ -84,11 +85,30 @@ def update_topic(
         return _found(connection, name)
 
 
-def delete_topic(connection: Connection, name: str) -> bool:
-    """Delete a topic, its queues and all groups' offsets there; False where there was none. Raises NameInvalid."""
-    _check_not_system(name)
+def find_uses(connection: Connection, name: str) -> TopicUses:
+    """The crons, scheduled messages and half messages that name a topic. Raises TopicNotFound."""
     with translated(target_of(connection)):
-        return topics.remove(connection, name)
+        return topic_uses.find(connection, _found(connection, name).config.name)
+
+
+def delete_topic(connection: Connection, name: str, *, force: bool = False) -> TopicUses | None:
+    """Delete a topic, its queues and all groups' offsets there; None where there was none. Raises NameInvalid.
+
+    Raises TopicInUse while something names it. With `force` that ends in the same transaction, and is returned: crons
+    are removed, half messages rolled back, and scheduled messages never delivered, not even to a younger topic of the
+    name.
+    """
+    _check_not_system(name)
+    with translated(target_of(connection)), transaction(connection):
+        if not topics.lock(connection, name):
+            return None
+        uses = topic_uses.find(connection, name)
+        if any(uses):
+            if not force:
+                raise TopicInUse(name, *uses)
+            topic_uses.end(connection, name)
+        topics.remove(connection, name)
+        return uses
 
 
 def list_topics(connection: Connection) -> list[TopicRoute]:
@@ -115,20 +135,20 @@ def unread_messages(connection: Connection, name: str) -> list[Unread]:
         left_out = [each for each in topic_stats(connection, name) if each.queue_id >= config.read_queue_nums]
         progress = group_progress(connection, name) if left_out else []
     next_offsets = {(each.group, each.queue_id): each.next_offset for each in progress}
-    groups: list[str | None] = [*sorted({each.group for each in progress})] or [None]
+    names: list[str | None] = [*sorted({each.group for each in progress})] or [None]
     found = [
         # A group that has no offset there yet would begin at the min offset: it knows the topic.
         Unread(queue_id, group, max_offset - max(min_offset, next_offsets.get((group or "", queue_id), 0)))
         for queue_id, min_offset, max_offset, _ in left_out
-        for group in groups
+        for group in names
     ]
     return [each for each in found if each.messages > 0]
 
 
-def group_progress(connection: Connection, name: str) -> list[Progress]:
+def group_progress(connection: Connection, name: str) -> list[QueueProgress]:
     """Where each group stands on each queue of a topic. Raises TopicNotFound. RocketMQ: consumerProgress."""
     with translated(target_of(connection)):
-        return consumer_offsets.of_topic(connection, _found(connection, name).topic_id)
+        return groups.progress_in(connection, _found(connection, name).config.name)
 
 
 def _found(connection: Connection, name: str) -> TopicRoute:

@@ -5,11 +5,11 @@
 
 Whoever looks at the same time takes the same steps, and one of them succeeds. RocketMQ: ScheduleMessageService.
 
-A message is for the topic of its name, also for one that was deleted and made again. A retry is for the group that
-failed it: as long as that is there its retry topic is made again when need be, and a group that somebody has deleted
-gets its retries only where its retry topic was kept. A younger group of the same name gets none of them. What is for
-nobody is passed by and counted, and can be read in SCHEDULE_TOPIC_XXXX still. RocketMQ writes it to a topic that has
-no configuration, where nobody looks.
+A message is for the topic of its name, also for one that was deleted and made again, unless somebody has deleted the
+topic together with what waited for it. A retry is for the group that failed it: as long as that is there its retry
+topic is made again when need be, and a group that somebody has deleted gets its retries only where its retry topic was
+kept. A younger group of the same name gets none of them. What is for nobody is passed by and counted, and can be read
+in SCHEDULE_TOPIC_XXXX still. RocketMQ writes it to a topic that has no configuration, where nobody looks.
 """
 
 from collections import Counter

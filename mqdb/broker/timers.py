@@ -12,8 +12,8 @@ has come into the queue meanwhile.
 A time of delivery is one of the broker's clock. Set forward, it makes messages due, as time does. Set back, it makes
 them wait longer; what is sent then waits as its time says, though delivery has been past it before.
 
-A message is for the topic of its name. What is for no topic is passed by and counted; so is what the log has lost,
-where nothing would come of holding up all the others. RocketMQ: TimerMessageStore.
+A message is for the topic of its name, unless it went with an older one. What is for no topic is passed by and counted;
+so is what the log has lost, where nothing would come of holding up all the others. RocketMQ: TimerMessageStore.
 """
 
 from collections import Counter

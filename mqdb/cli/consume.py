@@ -339,16 +339,15 @@ class _End(NamedTuple):
     """Where a topic ended on one broker when somebody looked: the max offsets of the queues that can be read."""
 
     connection: "Connection"
-    topic: str
     offsets: dict[int, int]
+    """By the keys of the queues."""
 
     def is_reached_by(self, group: str) -> bool:
         """Whether the group has got as far."""
-        from mqdb.broker.admin import group_progress
+        from mqdb.broker.offsets import committed_offsets
 
-        progress = group_progress(self.connection, self.topic)
-        reached = {one.queue_id: one.next_offset for one in progress if one.group == group}
-        return all(reached.get(queue_id, 0) >= offset for queue_id, offset in self.offsets.items())
+        reached = committed_offsets(self.connection, group, list(self.offsets))
+        return all(reached.get(queue_key, 0) >= offset for queue_key, offset in self.offsets.items())
 
 
 def _end_of(connection: "Connection", topic: str) -> _End:
@@ -356,7 +355,7 @@ def _end_of(connection: "Connection", topic: str) -> _End:
     from mqdb.broker.admin import topic_stats
     from mqdb.cli.reader import tend_dispatch
 
-    queue_nums = len(_route(connection, topic).read_queue_keys)
+    queue_keys = _route(connection, topic).read_queue_keys
     tend_dispatch(connection)
-    stats = topic_stats(connection, topic)[:queue_nums]
-    return _End(connection, topic, {queue.queue_id: queue.max_offset for queue in stats})
+    stats = topic_stats(connection, topic)
+    return _End(connection, {key: queue.max_offset for key, queue in zip(queue_keys, stats, strict=False)})

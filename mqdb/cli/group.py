@@ -60,7 +60,8 @@ def group(context: typer.Context) -> None:
 def list_(context: typer.Context, broker: Brokers = None, as_json: Json = False) -> None:
     """List all groups, with their live members and what they have yet to consume.
 
-    The lag in seconds is the age of the oldest message that waits.
+    The lag in seconds is the age of the oldest of these messages. Waiting are
+    messages that failed and wait for their retry; they are not in the lag.
 
     \b
     [bold]Examples[/bold]
@@ -85,6 +86,7 @@ def list_(context: typer.Context, broker: Brokers = None, as_json: Json = False)
             "topics": each.topics,
             "lag": each.lag,
             "lag_seconds": seconds(each.lag_seconds),
+            "waiting": each.waiting,
         }
         for broker_name, found in answers.results.items()
         for each in found
@@ -98,6 +100,9 @@ def list_(context: typer.Context, broker: Brokers = None, as_json: Json = False)
 @app.command(cls=Command)
 def show(context: typer.Context, name: GroupName, broker: Brokers = None, as_json: Json = False) -> None:
     """Show a group: its settings, subscriptions, members, and how far it has read each queue.
+
+    Waiting are messages of a queue that failed and wait for their retry. When
+    it is due, they are in the lag of the group's retry topic.
 
     \b
     [bold]Examples[/bold]
@@ -169,6 +174,7 @@ def _parts(found: "GroupDetails") -> dict[str, list[Row]]:
                 "max_offset": each.max_offset,
                 "lag": each.lag,
                 "lag_seconds": seconds(each.lag_seconds),
+                "waiting": each.waiting,
                 "owner": each.owner,
                 "epoch": each.epoch,
                 "updated": each.updated_at,

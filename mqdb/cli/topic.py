@@ -24,14 +24,15 @@ from mqdb.cli.rows import (
     print_rows,
     table_of,
 )
-from mqdb.errors import ParameterInvalid, ResponseCode, TopicNotFound
+from mqdb.errors import ParameterInvalid, ResponseCode, TopicInUse, TopicNotFound
 from mqdb.topic import MessageType, Perm, TopicConfig, is_group_topic, is_system_topic
 
 if TYPE_CHECKING:
     from mqdb.broker.admin import QueueStats, Unread
     from mqdb.dsn import BrokerDsn
     from mqdb.settings import Settings
-    from mqdb.store.consumer_offsets import Progress
+    from mqdb.store.groups import QueueProgress
+    from mqdb.store.topic_uses import TopicUses
     from mqdb.store.topics import TopicRoute
 
 app = typer.Typer(cls=Group, rich_markup_mode="rich")
@@ -154,7 +155,7 @@ class _Topic(NamedTuple):
 
     route: "TopicRoute"
     stats: "list[QueueStats]"
-    progress: "list[Progress]"
+    progress: "list[QueueProgress]"
 
 
 @app.command(cls=Command)
@@ -180,7 +181,8 @@ def show(context: typer.Context, name: TopicName, broker: Brokers = None, as_jso
 
     answers = ask_each(chosen_brokers(settings, broker), topic_of).without(TopicNotFound)
     described = [
-        _described(settings, broker_name, found.route) | {"queues": _queues(found.stats), "groups": _groups(found)}
+        _described(settings, broker_name, found.route)
+        | {"queues": _queues(found.stats), "groups": _groups(found.progress)}
         for broker_name, found in answers.results.items()
     ]
     if as_json:
@@ -204,17 +206,17 @@ def _queues(stats: "Sequence[QueueStats]") -> list[Row]:
     ]
 
 
-def _groups(found: _Topic) -> list[Row]:
-    max_offsets = {queue.queue_id: queue.max_offset for queue in found.stats}
+def _groups(progress: "Sequence[QueueProgress]") -> list[Row]:
     return [
         {
             "group": one.group,
             "queue": one.queue_id,
             "next_offset": one.next_offset,
-            "lag": max_offsets.get(one.queue_id, one.next_offset) - one.next_offset,
+            "lag": one.lag,
+            "waiting": one.waiting,
             "owner": one.owner,
         }
-        for one in found.progress
+        for one in progress
     ]
 
 
@@ -332,43 +334,62 @@ def _notes(config: TopicConfig, unread: "Sequence[Unread]") -> Iterator[str]:
 def delete(
     context: typer.Context,
     name: TopicName,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also with the crons, scheduled and half messages that name it.")
+    ] = False,
     broker: Brokers = None,
     yes: Yes = False,
 ) -> None:
     """Delete a topic with its messages and the offsets of all groups there.
 
+    Refused while a cron, a message that waits for its delivery, or a half
+    message without an end names it. With [bold]--force[/bold] these end with it: crons
+    are removed, half messages rolled back, and what waits is not delivered.
+
     \b
     [bold]Examples[/bold]
       mqdb topic delete orders
-      mqdb topic delete orders --yes
+      mqdb topic delete orders --force --yes
       mqdb topic delete orders --broker broker-b
     """
-    from mqdb.broker.admin import delete_topic
-    from mqdb.broker.route import find_topic
+    from mqdb.broker.admin import delete_topic, find_uses
+    from mqdb.cli.reader import tend_dispatch
 
     settings = start(context)
 
-    def topic_on(one: "BrokerDsn") -> "BrokerDsn":
+    def topic_on(one: "BrokerDsn") -> "tuple[BrokerDsn, TopicUses]":
         with connected_to(one) as connection:
-            if find_topic(connection, name) is None:
-                raise NothingToDelete(name)
-        return one
+            tend_dispatch(connection)  # a message is seen to wait when it is dispatched
+            try:
+                uses = find_uses(connection, name)
+            except TopicNotFound as error:
+                raise NothingToDelete(name) from error
+        if any(uses) and not force:
+            raise TopicInUse(name, *uses)
+        return one, uses
 
     found = ask_each(chosen_brokers(settings, broker), topic_on).without(NothingToDelete)
     if not found.results:
         found.check()
     if not yes:
         where = f" on {', '.join(found.results)}" if has_several(settings) else ""
-        confirm(f"Delete topic {name} and all its messages{where}?")
+        going = "".join(dict.fromkeys(_with(name, uses) for _, uses in found.results.values()))
+        confirm(f"Delete topic {name} and all its messages{going}{where}?")
 
     def delete_on(one: "BrokerDsn") -> None:
         with connected_to(one) as connection:
-            if not delete_topic(connection, name):
-                raise NothingToDelete(name)
-        print(f"topic {name} is deleted{on(settings, one)}")
+            gone = delete_topic(connection, name, force=force)
+        if gone is None:
+            raise NothingToDelete(name)
+        print(f"topic {name} is deleted{on(settings, one)}{_with(name, gone)}")
 
-    ask_each(list(found.results.values()), delete_on).without(NothingToDelete).check()
+    ask_each([one for one, _ in found.results.values()], delete_on).without(NothingToDelete).check()
     found.check()
+
+
+def _with(name: str, uses: "TopicUses") -> str:
+    """What goes with a topic, in the words of the refusal."""
+    return f", with {TopicInUse(name, *uses).users}" if any(uses) else ""
 
 
 def _described(settings: "Settings", broker_name: str, route: "TopicRoute") -> Row:

@@ -1,53 +1,66 @@
 -- How far each group has come on each queue, for people and for monitors.
 --
--- A monitor asks for all queues every few seconds, so a row costs four looks at the end of an index, and one record
--- where the group lags. OFFSET 0 is a fence: pulled up, the sub-selects would run once for each mention of their
--- columns. mqdb.now() stands in FROM for the like reason: a volatile column would have lag_seconds worked out also for
--- those who only ask for lag.
+-- A monitor asks every few seconds. So the ends of the queues are found once, not once for each group. A queue with a lag
+-- costs one look at its entries for oldest_pos, and one at the log for lag_seconds. A column that a query leaves out costs
+-- nothing: the planner removes the sub-selects, and the joins of `folding` and `retry`. No CTE of its own, which would
+-- keep the view from being planned with the query around it: the conditions on groups, and what one can group by.
+--
+-- OFFSET 0 keeps the look for oldest_pos from being made once for each mention. mqdb.now() stands in FROM because a
+-- volatile column could not be left out.
 CREATE VIEW mqdb.consumer_lag AS
 SELECT g.group_name,
        t.topic,
-       q.queue_id,
+       e.queue_id,
        reached.next_offset,
-       reached.max_offset,
-       greatest(reached.max_offset - greatest(reached.next_offset, q.base_offset), 0) AS lag,
+       e.max_offset,
+       unread.lag,
        CASE
-           WHEN reached.max_offset <= greatest(reached.next_offset, q.base_offset) THEN 0
+           WHEN unread.lag = 0 THEN 0
            ELSE greatest(extract(epoch FROM clock.now - (
-               SELECT cl.store_time FROM mqdb.commit_log cl
-               WHERE cl.log_pos = (
-                   SELECT cq.log_pos FROM mqdb.consume_queue cq
-                   WHERE cq.queue_key = q.queue_key AND cq.segment >= o.segment
-                     AND cq.queue_offset = greatest(reached.next_offset, q.base_offset)
-                   LIMIT 1)
-           )), 0)::double precision
+               SELECT cl.store_time FROM mqdb.commit_log cl WHERE cl.log_pos = oldest.log_pos)), 0)::double precision
        END AS lag_seconds,
+       oldest.log_pos AS oldest_pos,
+       coalesce(retry.messages, 0) AS waiting,
        o.owner,
        o.epoch,
        o.updated_at
 FROM mqdb.consumer_offset o
 JOIN mqdb.subscription_group g USING (group_id)
-JOIN mqdb.queue q USING (queue_key)
+JOIN (WITH ends AS MATERIALIZED (TABLE mqdb.queue_ends) TABLE ends) AS e USING (queue_key)
 JOIN mqdb.topic t USING (topic_id)
+LEFT JOIN (  -- what exactly-once consumers have committed, and the owner of the queue has yet to fold into its row
+    SELECT c.group_id, c.queue_key, max(c.next_offset) AS next_offset
+    FROM mqdb.offset_commit c JOIN mqdb.consumer_offset o USING (group_id, queue_key)
+    WHERE c.from_offset >= o.next_offset
+    GROUP BY c.group_id, c.queue_key
+) AS folding USING (group_id, queue_key)
+LEFT JOIN (  -- a retry counts for the queue where the message failed first: one that the group reads
+    SELECT g.group_id, q.queue_key, count(*) AS messages
+    FROM mqdb.scheduled s
+    JOIN mqdb.subscription_group g ON s.topic = '%RETRY%' || g.group_name AND s.log_pos > g.created_pos
+    JOIN mqdb.topic t ON t.topic = coalesce(s.origin_topic, s.topic)
+    JOIN mqdb.queue q ON q.topic_id = t.topic_id AND q.queue_id = coalesce(s.origin_queue_id, s.queue_id)
+    WHERE s.delay_level IS NOT NULL
+    GROUP BY g.group_id, q.queue_key
+) AS retry USING (group_id, queue_key)
+CROSS JOIN LATERAL (SELECT greatest(o.next_offset, folding.next_offset) AS next_offset) AS reached
+CROSS JOIN LATERAL (SELECT greatest(reached.next_offset, e.min_offset) AS first_offset) AS kept
+CROSS JOIN LATERAL (SELECT greatest(e.max_offset - kept.first_offset, 0) AS lag) AS unread
 CROSS JOIN LATERAL (
-    SELECT greatest(o.next_offset, (
-               SELECT c.next_offset FROM mqdb.offset_commit c
-               WHERE c.group_id = o.group_id AND c.queue_key = o.queue_key AND c.from_offset >= o.next_offset
-               ORDER BY c.from_offset DESC LIMIT 1)) AS next_offset,
-           coalesce((
-               SELECT cq.queue_offset + 1 FROM mqdb.consume_queue cq
-               WHERE cq.queue_key = q.queue_key
-                 AND cq.segment >= (
-                     SELECT c.segment FROM mqdb.checkpoint c WHERE c.service = 'dispatch' ORDER BY c.seq DESC LIMIT 1)
-               ORDER BY cq.queue_offset DESC LIMIT 1), q.end_offset) AS max_offset
+    SELECT CASE WHEN unread.lag > 0 THEN (
+        SELECT cq.log_pos FROM mqdb.consume_queue cq
+        WHERE cq.queue_key = o.queue_key AND cq.segment >= o.segment AND cq.queue_offset = kept.first_offset
+        LIMIT 1) END AS log_pos
     OFFSET 0
-) AS reached
+) AS oldest
 CROSS JOIN (SELECT mqdb.now() AS now OFFSET 0) AS clock;
 COMMENT ON VIEW mqdb.consumer_lag IS 'How far each group has come on each queue that it reads, and what it has yet to read. RocketMQ: consumerProgress';
 COMMENT ON COLUMN mqdb.consumer_lag.next_offset IS 'Committed: the offset of the next message to consume';
 COMMENT ON COLUMN mqdb.consumer_lag.max_offset IS 'The offset that the next message to arrive will get';
 COMMENT ON COLUMN mqdb.consumer_lag.lag IS 'Messages yet to be consumed; those that retention has dropped unread do not count';
 COMMENT ON COLUMN mqdb.consumer_lag.lag_seconds IS 'Age of the oldest message yet to be consumed, by its store_time; 0 where there is none';
+COMMENT ON COLUMN mqdb.consumer_lag.oldest_pos IS 'Position of that message in the log; NULL where there is none';
+COMMENT ON COLUMN mqdb.consumer_lag.waiting IS 'Messages of the queue that the group has failed to consume, and that wait for their retry: then they are in the lag of its retry topic. Costs a look at all messages that wait in delay levels';
 COMMENT ON COLUMN mqdb.consumer_lag.owner IS 'Client id of the member that reads the queue; NULL while nobody does';
 COMMENT ON COLUMN mqdb.consumer_lag.epoch IS 'Rises with each new owner and each reset';
 COMMENT ON COLUMN mqdb.consumer_lag.updated_at IS 'When offset or owner were last written; commits of exactly-once consumers are folded in later';

@@ -1,4 +1,5 @@
--- The state of each half message, for people: those that the checker has not met yet come from the log.
+-- The state of each half message, for people: those that the checker has not met yet come from the log. The orders and
+-- limits bind the plan to the indexes, as in mqdb.scheduled.
 CREATE VIEW mqdb.half_messages AS
 WITH half AS (
     SELECT h.log_pos, h.queue_offset, h.msg_id, h.producer_group, h.topic, h.state, h.check_times, h.stored_at,
@@ -8,11 +9,20 @@ WITH half AS (
     SELECT cl.log_pos, cq.queue_offset, cl.msg_id, cl.properties ->> 'PGROUP', cl.properties ->> 'REAL_TOPIC', 'PREPARED', 0,
            cl.store_time, NULL, NULL, NULL, NULL
     FROM mqdb.topic t
-    JOIN mqdb.queue q ON q.topic_id = t.topic_id
-    JOIN mqdb.consume_queue cq ON cq.queue_key = q.queue_key
-    JOIN mqdb.commit_log cl ON cl.log_pos = cq.log_pos
+    JOIN mqdb.queue_ends e USING (topic_id)
+    CROSS JOIN LATERAL (
+        SELECT greatest(e.min_offset, (SELECT s.next_offset FROM mqdb.half_step s ORDER BY s.seq DESC LIMIT 1)) AS next_offset
+    ) AS met
+    CROSS JOIN LATERAL (
+        SELECT cq.queue_offset, cq.log_pos FROM mqdb.consume_queue cq
+        WHERE cq.queue_key = e.queue_key AND cq.queue_offset >= met.next_offset
+        ORDER BY cq.queue_offset LIMIT greatest(e.max_offset - met.next_offset, 0)
+    ) AS cq
+    CROSS JOIN LATERAL (
+        SELECT * FROM mqdb.commit_log cl
+        WHERE cl.log_pos >= cq.log_pos AND cl.log_pos <= cq.log_pos ORDER BY cl.log_pos LIMIT 1
+    ) AS cl
     WHERE t.topic = 'RMQ_SYS_TRANS_HALF_TOPIC'
-      AND cq.queue_offset >= greatest(q.base_offset, (SELECT s.next_offset FROM mqdb.half_step s ORDER BY s.seq DESC LIMIT 1))
       AND NOT EXISTS (SELECT FROM mqdb.half_message h WHERE h.log_pos = cq.log_pos)
 )
 SELECT mqdb.unique_id_text(half.msg_id) AS transaction_id, half.* FROM half;

@@ -1,27 +1,38 @@
 -- What waits for its delivery: delayed messages in the queues of their levels, and messages with a time of delivery,
--- collected or not. What was recalled is not shown.
+-- collected or not. What was recalled is not shown, nor what went with its topic.
+--
+-- The cost is that of what waits. Entries and records are read in an order and up to a limit, which binds the plan to
+-- their indexes: by its statistics PostgreSQL takes what is delivered for waiting, and would read the whole log.
 CREATE VIEW mqdb.scheduled AS
 WITH step AS (
     SELECT next_offset, delivered_ms, delivered_pos FROM mqdb.timer_step ORDER BY seq DESC LIMIT 1
 ), entry AS (
-    SELECT (q.queue_id + 1)::smallint AS delay_level, cq.tags_code AS deliver_ms, cq.log_pos
-    FROM mqdb.topic t
-    JOIN mqdb.queue q USING (topic_id)
-    JOIN mqdb.consume_queue cq USING (queue_key)
-    WHERE t.topic = 'SCHEDULE_TOPIC_XXXX'
-      AND cq.queue_offset >= greatest(q.base_offset, (SELECT d.next_offset FROM mqdb.delay_offset d
-                                                      WHERE d.level = q.queue_id + 1 ORDER BY d.seq DESC LIMIT 1))
-    UNION ALL
-    SELECT NULL, cq.tags_code, cq.log_pos
-    FROM mqdb.topic t
-    JOIN mqdb.queue q USING (topic_id)
-    JOIN mqdb.consume_queue cq USING (queue_key)
-    WHERE t.topic = 'rmq_sys_wheel_timer'
-      AND cq.queue_offset >= greatest(q.base_offset, (SELECT next_offset FROM step))
-      AND NOT EXISTS (SELECT FROM mqdb.timer_recall r WHERE r.log_pos = cq.log_pos)
+    SELECT reached.delay_level, cq.tags_code AS deliver_ms, cq.log_pos
+    FROM (
+        SELECT e.queue_key, e.max_offset, (e.queue_id + 1)::smallint AS delay_level,
+               greatest(e.min_offset, (SELECT d.next_offset FROM mqdb.delay_offset d
+                                       WHERE d.level = e.queue_id + 1 ORDER BY d.seq DESC LIMIT 1)) AS next_offset
+        FROM mqdb.topic t JOIN mqdb.queue_ends e USING (topic_id)
+        WHERE t.topic = 'SCHEDULE_TOPIC_XXXX'
+        UNION ALL
+        SELECT e.queue_key, e.max_offset, NULL, greatest(e.min_offset, (SELECT next_offset FROM step))
+        FROM mqdb.topic t JOIN mqdb.queue_ends e USING (topic_id)
+        WHERE t.topic = 'rmq_sys_wheel_timer'
+    ) AS reached
+    CROSS JOIN LATERAL (
+        SELECT cq.tags_code, cq.log_pos FROM mqdb.consume_queue cq
+        WHERE cq.queue_key = reached.queue_key AND cq.queue_offset >= reached.next_offset
+        ORDER BY cq.queue_offset LIMIT greatest(reached.max_offset - reached.next_offset, 0)
+    ) AS cq
+    WHERE reached.delay_level IS NOT NULL
+       OR NOT EXISTS (SELECT FROM mqdb.timer_recall r WHERE r.log_pos = cq.log_pos)
 ), waiting AS (
-    SELECT e.delay_level, e.deliver_ms, cl.log_pos, cl.msg_id, cl.tags, cl.keys, cl.store_time, cl.properties
-    FROM entry e JOIN mqdb.commit_log cl USING (log_pos)
+    SELECT e.delay_level, e.deliver_ms, r.*
+    FROM entry e
+    CROSS JOIN LATERAL (
+        SELECT cl.log_pos, cl.msg_id, cl.tags, cl.keys, cl.store_time, cl.properties FROM mqdb.commit_log cl
+        WHERE cl.log_pos >= e.log_pos AND cl.log_pos <= e.log_pos ORDER BY cl.log_pos LIMIT 1
+    ) AS r
     UNION ALL
     SELECT NULL, m.deliver_ms, m.log_pos, m.msg_id, m.tags, m.keys, m.store_time, m.properties
     FROM mqdb.timer m
@@ -36,8 +47,12 @@ SELECT w.properties ->> 'REAL_TOPIC' AS topic,
        w.tags,
        w.keys,
        w.store_time,
-       w.log_pos
-FROM waiting w;
+       w.log_pos,
+       w.properties ->> 'RETRY_TOPIC' AS origin_topic,
+       mqdb.property_number(w.properties, 'MQDB_ORIGIN_QUEUE_ID') AS origin_queue_id
+FROM waiting w
+WHERE NOT EXISTS (
+    SELECT FROM mqdb.deleted_topic d WHERE d.topic = w.properties ->> 'REAL_TOPIC' AND d.last_pos >= w.log_pos);
 COMMENT ON VIEW mqdb.scheduled IS 'All messages that wait for their delivery, by a delay level or at a time of their own';
 COMMENT ON COLUMN mqdb.scheduled.topic IS 'Topic to which it will be delivered; %RETRY% and a group for what is to be consumed again';
 COMMENT ON COLUMN mqdb.scheduled.queue_id IS 'Queue of that topic';
@@ -48,3 +63,5 @@ COMMENT ON COLUMN mqdb.scheduled.tags IS 'Its tag';
 COMMENT ON COLUMN mqdb.scheduled.keys IS 'Its keys, separated by blanks';
 COMMENT ON COLUMN mqdb.scheduled.store_time IS 'When it was sent, by the clock of the broker';
 COMMENT ON COLUMN mqdb.scheduled.log_pos IS 'Position of the record that was sent';
+COMMENT ON COLUMN mqdb.scheduled.origin_topic IS 'Where it failed first, if it is to be consumed again; NULL otherwise';
+COMMENT ON COLUMN mqdb.scheduled.origin_queue_id IS 'Queue of that topic';

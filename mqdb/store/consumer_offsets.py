@@ -30,7 +30,7 @@ from mqdb.group import ConsumeFromWhere, StartingPoint
 from mqdb.store.fragments import OWNED_QUEUE, array_of, given, group_id
 from mqdb.store.history import History, is_current
 from mqdb.store.queues import max_offset
-from mqdb.store.tables import client, consumer_offset, queue, subscription_group
+from mqdb.store.tables import client, consumer_offset, queue
 from mqdb.store.time_search import offsets_of_time
 
 
@@ -193,30 +193,3 @@ def committed(connection: Connection, group: str, queue_keys: Sequence[int]) -> 
         )
     )
     return {row.queue_key: row.next_offset for row in rows}
-
-
-class Progress(NamedTuple):
-    """How far a group has read a queue, and which member reads it."""
-
-    group: str
-    queue_id: int
-    next_offset: int
-    owner: str | None
-
-
-def of_topic(connection: Connection, topic_id: int) -> list[Progress]:
-    """Each group that has read the topic, on each queue; sorted by group and queue."""
-    columns = (
-        subscription_group.c.group_name,
-        queue.c.queue_id,
-        consumer_offset.c.next_offset,
-        consumer_offset.c.owner,
-    )
-    rows = connection.execute(
-        select(*columns)
-        .join_from(consumer_offset, subscription_group, subscription_group.c.group_id == consumer_offset.c.group_id)
-        .join(queue, queue.c.queue_key == consumer_offset.c.queue_key)
-        .where(queue.c.topic_id == topic_id)
-        .order_by(subscription_group.c.group_name, queue.c.queue_id)
-    )
-    return [Progress(*row) for row in rows]

@@ -35,8 +35,9 @@ from sqlalchemy.types import TypeEngine
 from mqdb.store import locks
 from mqdb.store.commit_log import KEPT, cl, copied_bytes, fits, record_of
 from mqdb.store.consume_queue import ZERO
+from mqdb.store.deleted_topics import went_along
 from mqdb.store.engine import Timed, driver, run_timed, text_of
-from mqdb.store.real_queue import aim_of, delivered, is_readable, target_of
+from mqdb.store.real_queue import aim_of, delivered, has_target, is_readable, target_of
 from mqdb.store.tables import commit_log, consume_queue, delay_offset, subscription_group
 from mqdb.topic import RETRY_PREFIX
 
@@ -141,7 +142,7 @@ def _is_reached(entry: FromClause, record: FromClause, target: FromClause) -> Co
     )
     may_be_older = record.c.real_topic == any_(func.array(young.scalar_subquery()))
     is_older = and_(may_be_older, exists().where(_is_group_of(record), its_group.created_pos >= entry.c.log_pos))
-    return and_(target.c.queue_key.is_not(None), ~is_older)
+    return and_(has_target(record, target, entry.c.log_pos), ~is_older)
 
 
 def _is_group_of(record: FromClause) -> ColumnElement[bool]:
@@ -192,7 +193,10 @@ def strays_text() -> str:
         record.c.log_pos.is_not(None),
         record.c.real_topic,
         func.coalesce(is_readable(record), literal_column("false")),
-        exists().where(_is_group_of(record), subscription_group.c.created_pos < entry.c.log_pos),
+        and_(
+            exists().where(_is_group_of(record), subscription_group.c.created_pos < entry.c.log_pos),
+            ~went_along(record.c.real_topic, entry.c.log_pos),
+        ),
     )
     sources = entry.outerjoin(record, true()).outerjoin(target, true())
     return text_of(

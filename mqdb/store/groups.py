@@ -1,14 +1,30 @@
 """Consumer groups: settings, subscriptions, members, and how far they have come. RocketMQ: SubscriptionGroupManager."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, Connection, Float, Integer, Text, cast, column, delete, extract, func, select, table
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    Float,
+    Integer,
+    Text,
+    and_,
+    cast,
+    column,
+    delete,
+    extract,
+    func,
+    select,
+    table,
+)
 from sqlalchemy.dialects.postgresql import insert
 
 from mqdb.store.clients import ClientKind
-from mqdb.store.tables import client, consumer_offset, subscription, subscription_group
+from mqdb.store.tables import client, commit_log, consumer_offset, subscription, subscription_group
 
 _lag = table(
     "consumer_lag",
@@ -19,6 +35,8 @@ _lag = table(
     column("max_offset", BigInteger),
     column("lag", BigInteger),
     column("lag_seconds", Float),
+    column("oldest_pos", BigInteger),
+    column("waiting", BigInteger),
     column("owner", Text),
     column("epoch", BigInteger),
     column("updated_at"),
@@ -72,9 +90,23 @@ class QueueProgress(NamedTuple):
     max_offset: int
     lag: int
     lag_seconds: float | None
+    oldest_pos: int | None
+    waiting: int
     owner: str | None
     epoch: int
     updated_at: datetime
+
+
+class TopicLag(NamedTuple):
+    """What a group has yet to consume of a topic."""
+
+    group: str
+    topic: str
+    lag: int
+    lag_seconds: float
+    """Age of the unread message with the lowest position; 0 without one."""
+    waiting: int
+    """Messages of the topic that the group has failed to consume, and that wait for their retry."""
 
 
 class GroupSummary(NamedTuple):
@@ -86,6 +118,7 @@ class GroupSummary(NamedTuple):
     topics: int
     lag: int
     lag_seconds: float
+    waiting: int
 
 
 def find(connection: Connection, name: str) -> GroupSettings | None:
@@ -157,39 +190,60 @@ def progress(connection: Connection, name: str) -> list[QueueProgress]:
     return [QueueProgress(*row) for row in connection.execute(rows)]
 
 
-def summaries(connection: Connection) -> list[GroupSummary]:
-    """All groups, by name."""
-    live = (
-        select(
-            client.c.group_name,
-            func.count().label("members"),
-            func.string_agg(client.c.message_model.distinct(), ", ").label("message_model"),
-        )
-        .where(client.c.kind == ClientKind.CONSUMER)
-        .group_by(client.c.group_name)
-        .subquery("live")
-    )
+def progress_in(connection: Connection, topic: str) -> list[QueueProgress]:
+    """Each queue of the topic that a group has an offset in; by group and queue."""
+    rows = select(_lag).where(_lag.c.topic == topic).order_by(_lag.c.group_name, _lag.c.queue_id)
+    return [QueueProgress(*row) for row in connection.execute(rows)]
+
+
+def lags(connection: Connection) -> list[TopicLag]:
+    """Each topic that a group has an offset in, by group and topic.
+
+    One look at the log for each, however many queues they have: consumer_lag would fetch a record for each queue.
+    """
     behind = (
         select(
             _lag.c.group_name,
-            func.count(_lag.c.topic.distinct()).label("topics"),
+            _lag.c.topic,
             cast(func.sum(_lag.c.lag), BigInteger).label("lag"),
-            func.max(_lag.c.lag_seconds).label("lag_seconds"),
+            func.min(_lag.c.oldest_pos).label("oldest_pos"),
+            cast(func.sum(_lag.c.waiting), BigInteger).label("waiting"),
         )
-        .group_by(_lag.c.group_name)
+        .group_by(_lag.c.group_name, _lag.c.topic)
         .subquery("behind")
     )
-    rows = (
+    stored = select(commit_log.c.store_time).where(commit_log.c.log_pos == behind.c.oldest_pos).scalar_subquery()
+    age = cast(extract("epoch", func.mqdb.now() - stored), Float)
+    # greatest() ignores NULL: without an unread message, or without its record, the age is 0.
+    columns = behind.c.group_name, behind.c.topic, behind.c.lag, func.greatest(age, 0.0), behind.c.waiting
+    rows = connection.execute(select(*columns).order_by(behind.c.group_name, behind.c.topic))
+    return [TopicLag(*row) for row in rows]
+
+
+def summaries(connection: Connection) -> list[GroupSummary]:
+    """All groups, by name."""
+    is_member = and_(client.c.group_name == subscription_group.c.group_name, client.c.kind == ClientKind.CONSUMER)
+    rows = connection.execute(
         select(
             subscription_group.c.group_name,
-            func.coalesce(live.c.members, 0),
-            live.c.message_model,
-            func.coalesce(behind.c.topics, 0),
-            func.coalesce(behind.c.lag, 0),
-            func.coalesce(behind.c.lag_seconds, 0.0),
+            func.count(client.c.client_id),
+            func.string_agg(client.c.message_model.distinct(), ", "),
         )
-        .outerjoin_from(subscription_group, live, live.c.group_name == subscription_group.c.group_name)
-        .outerjoin(behind, behind.c.group_name == subscription_group.c.group_name)
+        .outerjoin_from(subscription_group, client, is_member)
+        .group_by(subscription_group.c.group_name)
         .order_by(subscription_group.c.group_name)
+    ).all()
+    by_group = {group: list(found) for group, found in groupby(lags(connection), attrgetter("group"))}
+    return [_summary(group, members, model, by_group.get(group, [])) for group, members, model in rows]
+
+
+def _summary(group: str, members: int, message_model: str | None, topics: Sequence[TopicLag]) -> GroupSummary:
+    return GroupSummary(
+        group,
+        members,
+        message_model,
+        topics=len(topics),
+        lag=sum(each.lag for each in topics),
+        lag_seconds=max((each.lag_seconds for each in topics), default=0.0),
+        waiting=sum(each.waiting for each in topics),
     )
-    return [GroupSummary(*row) for row in connection.execute(rows)]

@@ -24,12 +24,14 @@ from sqlalchemy import (
     bindparam,
     case,
     cast,
+    column,
     delete,
     func,
     literal_column,
     null,
     or_,
     select,
+    table,
     true,
     update,
 )
@@ -287,6 +289,41 @@ def resume(connection: Connection, log_pos: int) -> bool:
     values = {"state": target_of(event), "check_times": 0, "stored_at": now, "ended_at": None} | at_once
     discarded = hm.log_pos == log_pos, hm.state == source_of(event)
     return connection.execute(update(half_message).where(*discarded).values(values)).rowcount == 1
+
+
+def count_open(connection: Connection, topic_name: str) -> int:
+    """How many half messages for a topic have no end."""
+    return connection.execute(select(func.count()).select_from(_open(topic_name))).scalar_one()
+
+
+def roll_back(connection: Connection, topic_name: str) -> None:
+    """Roll back all half messages for a topic that have no end. Waits for those that are just ending."""
+    event = HalfEvent.ROLLBACK
+    half = _open(topic_name)
+    values: dict[str, ColumnElement[Any]] = {
+        "log_pos": half.c.log_pos,
+        "queue_offset": half.c.queue_offset,
+        "msg_id": half.c.msg_id,
+        "producer_group": func.coalesce(half.c.producer_group, _constant("")),
+        "topic": half.c.topic,
+        "state": _constant(target_of(event)),
+        "stored_at": half.c.stored_at,
+        "ended_at": func.mqdb.now(),
+    }
+    made = insert(half_message).from_select(list(values), select(*values.values()).order_by(half.c.log_pos))
+    ended = {name: made.excluded[name] for name in ("state", "ended_at", "check_at", "check_client", "copy_pos")}
+    is_open = hm.state == _constant(source_of(event))
+    connection.execute(made.on_conflict_do_update(index_elements=[hm.log_pos], set_=ended, where=is_open))
+
+
+def _open(topic_name: str) -> FromClause:
+    """Half messages for a topic that have no end, also those that the checker has not met yet."""
+    view = table("half_messages", *(column(name, hm[name].type) for name in _OF_VIEW), schema="mqdb")
+    is_open = view.c.topic == topic_name, view.c.state == _constant(HalfState.PREPARED)
+    return select(view).where(*is_open).subquery("half")
+
+
+_OF_VIEW: Final = ("log_pos", "queue_offset", "msg_id", "producer_group", "topic", "state", "stored_at")
 
 
 def close_lost(connection: Connection, positions: Sequence[int]) -> None:

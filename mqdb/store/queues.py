@@ -4,34 +4,25 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Integer, Row, cast, func, select
+from sqlalchemy import BigInteger, ColumnElement, Connection, Integer, Row, cast, column, func, select, table
 from sqlalchemy.dialects.postgresql import ARRAY
 
-from mqdb.store.tables import checkpoint, commit_log, consume_queue, queue, topic
+from mqdb.store.tables import commit_log, consume_queue, queue, topic
+
+_ends = table(
+    "queue_ends",
+    column("queue_key", Integer),
+    column("topic_id", Integer),
+    column("queue_id", Integer),
+    column("min_offset", BigInteger),
+    column("max_offset", BigInteger),
+    schema="mqdb",
+)
 
 
 def max_offset() -> ColumnElement[int]:
-    """Next offset that dispatch will give to the row's queue, as a column of a select from `queue`.
-
-    It is found in the segment that dispatch writes to, else in end_offset, which was written for all queues when
-    dispatch entered that segment.
-    """
-    newest = (
-        select(checkpoint.c.segment)
-        .where(checkpoint.c.service == "dispatch")
-        .order_by(checkpoint.c.seq.desc())
-        .limit(1)
-        .scalar_subquery()
-    )
-    last = (
-        select(consume_queue.c.queue_offset + 1)
-        .where(consume_queue.c.queue_key == queue.c.queue_key, consume_queue.c.segment >= newest)
-        .order_by(consume_queue.c.queue_offset.desc())
-        .limit(1)
-        .correlate(queue)
-        .scalar_subquery()
-    )
-    return func.coalesce(last, queue.c.end_offset)
+    """Next offset that dispatch will give to the row's queue, as a column of a select from `queue`."""
+    return select(_ends.c.max_offset).where(_ends.c.queue_key == queue.c.queue_key).correlate(queue).scalar_subquery()
 
 
 class Ends(NamedTuple):
@@ -43,38 +34,32 @@ class Ends(NamedTuple):
 
 def ends(connection: Connection, queue_keys: Sequence[int]) -> dict[int, Ends]:
     """Min and max offset of each of the queues that exist, by their keys."""
-    rows = connection.execute(
-        select(queue.c.queue_key, queue.c.base_offset, max_offset()).where(_is_one_of(queue_keys))
-    )
+    columns = _ends.c.queue_key, _ends.c.min_offset, _ends.c.max_offset
+    rows = connection.execute(select(*columns).where(_is_one_of(_ends.c.queue_key, queue_keys)))
     return {queue_key: Ends(*offsets) for queue_key, *offsets in rows}
 
 
 def topics_created_at(connection: Connection, queue_keys: Sequence[int]) -> dict[int, datetime]:
     """When the topic of each of the queues was created, by their keys: never the same for two topics of one name."""
     columns = queue.c.queue_key, topic.c.created_at
-    rows = connection.execute(
-        select(*columns).join(topic, topic.c.topic_id == queue.c.topic_id).where(_is_one_of(queue_keys))
-    )
-    return {row.queue_key: row.created_at for row in rows}
+    rows = select(*columns).join(topic, topic.c.topic_id == queue.c.topic_id)
+    found = connection.execute(rows.where(_is_one_of(queue.c.queue_key, queue_keys)))
+    return {row.queue_key: row.created_at for row in found}
 
 
-def _is_one_of(queue_keys: Sequence[int]) -> ColumnElement[bool]:
-    return queue.c.queue_key == func.any(cast(list(queue_keys), ARRAY(Integer)))
+def _is_one_of(key: ColumnElement[int], queue_keys: Sequence[int]) -> ColumnElement[bool]:
+    return key == func.any(cast(list(queue_keys), ARRAY(Integer)))
 
 
 def stats(connection: Connection, topic_id: int) -> list[Row[Any]]:
     """queue_id, min offset, max offset and newest store time of each queue of a topic."""
-    ends = (
-        select(queue.c.queue_key, queue.c.queue_id, queue.c.base_offset, max_offset().label("max_offset"))
-        .where(queue.c.topic_id == topic_id)
-        .subquery("ends")
-    )
     newest = (
         select(commit_log.c.store_time)
         .join(consume_queue, consume_queue.c.log_pos == commit_log.c.log_pos)
-        .where(consume_queue.c.queue_key == ends.c.queue_key, consume_queue.c.queue_offset == ends.c.max_offset - 1)
-        .correlate(ends)
+        .where(consume_queue.c.queue_key == _ends.c.queue_key, consume_queue.c.queue_offset == _ends.c.max_offset - 1)
+        .correlate(_ends)
         .scalar_subquery()
     )
-    columns = (ends.c.queue_id, ends.c.base_offset, ends.c.max_offset, newest.label("last_store_time"))
-    return list(connection.execute(select(*columns).order_by(ends.c.queue_id)))
+    columns = _ends.c.queue_id, _ends.c.min_offset, _ends.c.max_offset, newest.label("last_store_time")
+    rows = select(*columns).where(_ends.c.topic_id == topic_id).order_by(_ends.c.queue_id)
+    return list(connection.execute(rows))

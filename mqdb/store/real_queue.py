@@ -12,6 +12,7 @@ from sqlalchemy.sql.selectable import LateralFromClause
 
 from mqdb.property import TAGS_CODE, Property
 from mqdb.store.consume_queue import ONE
+from mqdb.store.deleted_topics import went_along
 from mqdb.store.tables import queue, topic
 from mqdb.topic import NOT_ALLOWED_SEND
 
@@ -49,6 +50,14 @@ def target_of(record: FromClause) -> LateralFromClause:
         .limit(ONE)
         .lateral("target")
     )
+
+
+def has_target(record: FromClause, target: FromClause, log_pos: ColumnElement[int]) -> ColumnElement[bool]:
+    """Whether a record at a position is for a queue that is there; not so if it went with an older topic of the name.
+
+    No part of `target_of`: PostgreSQL remembers what that finds for a queue, and no position is asked for twice.
+    """
+    return and_(target.c.queue_key.is_not(None), ~went_along(record.c.real_topic, log_pos))
 
 
 def delivered(record: FromClause, deliver_ms: ColumnElement[int]) -> dict[str, ColumnElement[Any]]:

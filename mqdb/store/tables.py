@@ -351,6 +351,19 @@ delay_offset = Table(
     Column("written_at", _timestamp, nullable=False, server_default=_now),
 )
 
+deleted_topic = Table(
+    "deleted_topic",
+    metadata,
+    Column("topic", Text, primary_key=True),
+    Column(
+        "last_pos",
+        BigInteger,
+        nullable=False,
+        server_default=text("coalesce(pg_sequence_last_value('mqdb.log_pos'), 0)"),
+    ),
+    Column("deleted_at", _timestamp, nullable=False, server_default=_now),
+)
+
 cron = Table(
     "cron",
     metadata,

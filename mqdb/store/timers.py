@@ -37,7 +37,7 @@ from sqlalchemy.sql import FromClause
 from mqdb.store.commit_log import KEPT, cl, copied_bytes, fits, record_of
 from mqdb.store.consume_queue import ONE, ZERO
 from mqdb.store.engine import Timed, driver, run_timed, text_of
-from mqdb.store.real_queue import aim_of, delivered, is_readable, target_of
+from mqdb.store.real_queue import aim_of, delivered, has_target, is_readable, target_of
 from mqdb.store.tables import commit_log, consume_queue, timer, timer_recall
 from mqdb.store.timer_looks import (
     BEHIND_SLOT,
@@ -122,7 +122,7 @@ def _copy(record: FromClause, *order: ColumnElement[Any], sources: FromClause | 
     rows = (
         select(*values.values())
         .select_from((record if sources is None else sources).join(target, true()))
-        .where(~_is_recalled(record.c.log_pos))
+        .where(has_target(record, target, record.c.log_pos), ~_is_recalled(record.c.log_pos))
         .order_by(*order)
     )
     return insert(commit_log).from_select(list(values), rows)
@@ -173,7 +173,7 @@ def deliver_behind_text() -> str:
     )
     copied = _copy(gone, gone.c.deliver_ms, gone.c.log_pos).cte("copied")
     target = target_of(gone)
-    has_queue, can_be_read = target.c.queue_key.is_not(None), _is_readable(gone)
+    has_queue, can_be_read = has_target(gone, target, gone.c.log_pos), _is_readable(gone)
     return text_of(
         select(
             gone.c.real_topic,
@@ -205,7 +205,7 @@ def undelivered_entries_text() -> str:
     target = target_of(record)
     sources = entry.outerjoin(record, true()).outerjoin(target, true())
     is_recalled = _is_recalled(entry.c.log_pos)
-    is_stray = and_(entry.c.deliver_ms <= parameter("now_ms"), target.c.queue_key.is_(None))
+    is_stray = and_(entry.c.deliver_ms <= parameter("now_ms"), ~has_target(record, target, entry.c.log_pos))
     return text_of(
         select(entry.c.log_pos, record.c.log_pos.is_not(None), is_recalled, record.c.real_topic, _is_readable(record))
         .select_from(sources)
@@ -222,7 +222,7 @@ def undelivered_due_text() -> str:
     return text_of(
         select(record.c.log_pos, true(), is_recalled, record.c.real_topic, _is_readable(record))
         .select_from(record.outerjoin(target, true()))
-        .where(or_(is_recalled, target.c.queue_key.is_(None)))
+        .where(or_(is_recalled, ~has_target(record, target, record.c.log_pos)))
     )
 
 

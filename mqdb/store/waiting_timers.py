@@ -9,6 +9,7 @@ from uuid import UUID
 
 from sqlalchemy import ColumnElement, Connection, Select, exists, func, literal_column, select, tuple_, union_all
 
+from mqdb.store.deleted_topics import went_along
 from mqdb.store.real_queue import aim_of
 from mqdb.store.tables import commit_log, consume_queue, timer, timer_recall, timer_step
 from mqdb.store.timer_looks import queue_key
@@ -59,7 +60,9 @@ def _branch(record: Any, deliver_ms: ColumnElement[int], topic: str | None, last
     columns = deliver_ms.label("deliver_ms"), record.c.log_pos, func.coalesce(real_topic, literal_column("''"))
     rest = (record.c[name] for name in ("msg_id", "tags", "keys", "store_time"))
     found = select(*columns, func.coalesce(real_queue_id, literal_column("0")), *rest)
-    found = found.where(~exists().where(timer_recall.c.log_pos == record.c.log_pos))
+    found = found.where(
+        ~exists().where(timer_recall.c.log_pos == record.c.log_pos), ~went_along(real_topic, record.c.log_pos)
+    )
     found = found.order_by(*_order(last, deliver_ms, record.c.log_pos))
     return found if topic is None else found.where(real_topic == topic)
 

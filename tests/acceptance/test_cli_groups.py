@@ -6,13 +6,17 @@ import pty
 import subprocess
 import sys
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import Engine
 
 from mqdb.broker.groups import update_group
+from mqdb.broker.send_back import SendBackRequest, send_back
+from mqdb.failure import Failure
+from mqdb.message import MessageQueue
 from mqdb.store.engine import create_engine
 from tests.fixtures.command_line import Place, served
 from tests.fixtures.consumers import Inbox, Member
@@ -85,6 +89,21 @@ def orders_of(place: Place, group: str = "billing") -> dict[str, Any]:
     (queue,) = [each for each in shown["queues"] if each["topic"] == "orders"]
     assert isinstance(queue, dict)
     return queue
+
+
+def test_a_message_that_waits_for_its_retry_is_listed_and_shown(place: Place, engine: Engine) -> None:
+    queue, failure = MessageQueue("orders", "broker-a", 0), Failure.later("m", datetime.now(UTC))
+    with engine.connect() as connection:
+        (first,) = connection.exec_driver_sql("SELECT log_pos FROM mqdb.message WHERE text = 'one'").scalars()
+        send_back(connection, "billing", [SendBackRequest(first, queue, 0, failure, delay_level=18)])
+
+    wait_until(lambda: orders_of(place)["waiting"] == 1)
+
+    (group,) = rows(place.done("group", "list", "--json"))
+    (of_topic,) = json.loads(place.done("topic", "show", "orders", "--json"))["groups"]
+    assert (group["lag"], group["waiting"]) == (of_topic["lag"], of_topic["waiting"]) == (1, 1)
+    for command in (("group", "list"), ("group", "show", "billing"), ("topic", "show", "orders")):
+        assert "waiting" in place.done(*command)
 
 
 def test_a_group_that_nobody_knows_is_an_error(place: Place) -> None:

@@ -53,7 +53,8 @@ def test_a_topic_shows_its_messages_and_how_far_each_group_has_read_them(place: 
     (queue,) = shown["queues"]
     assert (queue["min_offset"], queue["max_offset"], queue["messages"]) == (0, 3, 3)
     assert queue["last_stored"] is not None
-    assert shown["groups"] == [{"group": "billing", "queue": 0, "next_offset": 2, "lag": 1, "owner": None}]
+    read = {"group": "billing", "queue": 0, "next_offset": 2, "lag": 1, "waiting": 0, "owner": None}
+    assert shown["groups"] == [read]
 
 
 def test_a_topic_is_not_deleted_when_nobody_is_there_to_confirm(place: Place) -> None:
@@ -64,6 +65,27 @@ def test_a_topic_is_not_deleted_when_nobody_is_there_to_confirm(place: Place) ->
     question = "Delete topic orders and all its messages?"
     assert (refused.code, refused.errors) == (1, f"mqdb: {question} Nobody is there to confirm it; add --yes\n")
     assert '"orders"' in place.done("topic", "list", "--json")
+
+
+def test_a_topic_that_something_names_is_deleted_with_it_by_force_only(database: Database, tmp_path: Path) -> None:
+    """Also where nobody dispatches what was sent."""
+    place = Place(tmp_path, database.dsn)
+    place.done("topic", "create", "orders")
+    place.done("cron", "add", "tick", "--cron", "@yearly", "--topic", "orders", "--body", "happy new year")
+    place.done("send", "orders", "later", "--delay", "1h")
+
+    refused = place.call("topic", "delete", "orders", "--yes")
+    asked = place.call("topic", "delete", "orders", "--force")
+    done = place.done("topic", "delete", "orders", "--force", "--yes")
+
+    users = "crons (1: tick) and scheduled messages (1)"
+    assert (refused.code, refused.errors) == (
+        1,
+        f"mqdb: topic 'orders' is named by {users}; to delete it with them: mqdb topic delete orders --force\n",
+    )
+    assert f"Delete topic orders and all its messages, with {users}?" in asked.errors
+    assert done == f"topic orders is deleted, with {users}\n"
+    assert place.done("cron", "list", "--json") == place.done("timer", "list", "--json") == ""
 
 
 @pytest.mark.parametrize("options", [(), ("--yes",)], ids=" ".join)

@@ -1,18 +1,23 @@
 """The view mqdb.consumer_lag: what each group has yet to consume, in messages and in seconds."""
 
-from typing import Any
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import Connection, text
 
+from mqdb.broker.delay import deliver_due
 from mqdb.broker.offsets import commit_offsets, take_queues
+from mqdb.broker.route import find_or_create_retry_topic
+from mqdb.broker.send_back import SendBackRequest, send_back
+from mqdb.failure import Failure
 from mqdb.group import FROM_FIRST_OFFSET
+from mqdb.message import MessageQueue
 from mqdb.store import groups
 from mqdb.store.consumer_offsets import OwnedQueue
-from mqdb.store.groups import QueueProgress
+from mqdb.store.groups import QueueProgress, TopicLag
 from mqdb.store.topics import TopicRoute
-from tests.fixtures import log as by_hand
 from tests.fixtures.broker import append, dispatch_all, topic
+from tests.fixtures.delay import delay, move_clock
 
 
 @pytest.fixture
@@ -80,6 +85,9 @@ def test_commits_of_exactly_once_consumers_count_before_they_are_folded_in(
     )
 
     assert [(each.next_offset, each.lag) for each in lag(broker)] == [(3, 1), (0, 0)]
+    # A consumer without transactions has passed by what is left of them.
+    commit(broker, owned, 2)
+    assert lag(broker)[0].next_offset == 2
 
 
 def test_what_retention_has_dropped_unread_is_no_lag(broker: Connection, owned: list[OwnedQueue]) -> None:
@@ -97,38 +105,123 @@ def test_an_offset_behind_the_end_is_no_lag(broker: Connection, owned: list[Owne
     assert lag(broker)[0][3:7] == (1_000, 4, 0, 0.0)
 
 
-def plan_nodes(plan: dict[str, Any]) -> list[dict[str, Any]]:
-    return [plan, *(node for child in plan.get("Plans", []) for node in plan_nodes(child))]
+def test_the_oldest_message_that_is_not_consumed_is_named_by_its_position(
+    broker: Connection, route: TopicRoute, owned: list[OwnedQueue]
+) -> None:
+    positions = broker.scalars(text("SELECT log_pos FROM mqdb.commit_log ORDER BY log_pos")).all()
+    found = []
+
+    for offset in (0, 3, 4):
+        commit(broker, owned, offset)
+        found.append(lag(broker)[0].oldest_pos)
+
+    assert found == [positions[0], positions[3], None]
+    assert lag(broker)[1].oldest_pos is None
 
 
-def test_each_queue_costs_a_look_at_an_index_and_one_record(log: by_hand.Connection, broker: Connection) -> None:
-    """However many segments there are: what lies before the segment that the group has reached is not looked at."""
-    by_hand.small_segments(log, 100, ahead=20)
-    keys = by_hand.create_topic(log, "orders", 50)
-    for key in keys * 3:
-        by_hand.append(log, key, 10)
-        by_hand.dispatch(log)
+# -- retries ------------------------------------------------------------------------------------
+
+
+def fail(broker: Connection, *offsets: int, group: str = "readers", level: int = 3) -> None:
+    """Have the group fail messages of queue 0 of the topic, and commit all that is there."""
+    rows = broker.execute(text("SELECT queue_offset, log_pos FROM mqdb.message WHERE topic = 'orders'"))
+    positions = {row.queue_offset: row.log_pos for row in rows}
+    queue, failure = MessageQueue("orders", "broker-a", 0), Failure.later("m", datetime.now(UTC))
+    requests = [SendBackRequest(positions[each], queue, each, failure, level) for each in offsets]
+    send_back(broker, group, requests)
+    dispatch_all(broker)
+
+
+def waiting(broker: Connection) -> dict[tuple[str, int], tuple[int, int]]:
+    """Lag and what waits of each queue that has either."""
+    return {(each.topic, each.queue_id): (each.lag, each.waiting) for each in lag(broker) if each.lag or each.waiting}
+
+
+def test_a_message_that_waits_for_its_retry_shows_at_the_queue_where_it_failed(
+    broker: Connection, owned: list[OwnedQueue]
+) -> None:
+    fail(broker, 1, 2)
+    commit(broker, owned, 4)
+
+    assert waiting(broker) == {("orders", 0): (0, 2)}
+
+
+def test_what_is_scheduled_says_where_a_retry_failed_first(broker: Connection, owned: list[OwnedQueue]) -> None:
+    fail(broker, 1)
+    delay(broker, 3, "new")
+
+    found = broker.execute(text("SELECT topic, origin_topic, origin_queue_id FROM mqdb.scheduled ORDER BY log_pos"))
+
+    assert [tuple(row) for row in found] == [("%RETRY%readers", "orders", 0), ("orders", None, None)]
+
+
+def test_a_retry_that_is_due_is_in_the_lag_of_the_retry_topic(broker: Connection, owned: list[OwnedQueue]) -> None:
+    fail(broker, 1)
+    fail(broker, 2, level=18)
+    commit(broker, owned, 4)
+    retry = find_or_create_retry_topic(broker, "readers")
+    take_queues(broker, "readers", "m", retry.queue_keys, FROM_FIRST_OFFSET)
+
+    move_clock(broker, timedelta(minutes=1))
+    deliver_due(broker)
+    dispatch_all(broker)
+
+    assert waiting(broker) == {("orders", 0): (0, 1), ("%RETRY%readers", 0): (1, 0)}
+
+
+def test_what_waits_for_others_or_for_the_first_time_is_no_retry_of_the_group(
+    broker: Connection, owned: list[OwnedQueue]
+) -> None:
+    groups.save(broker, "others", {})
+    fail(broker, 0, 1, group="others")
+    delay(broker, 3, "new")
+    commit(broker, owned, 4)
+
+    assert waiting(broker) == {}
+
+
+def test_a_younger_group_of_the_name_has_none_of_the_retries(broker: Connection, route: TopicRoute) -> None:
     groups.save(broker, "readers", {})
-    owned = take_queues(broker, "readers", "m", keys, FROM_FIRST_OFFSET)
-    commit_offsets(broker, "readers", [queue._replace(next_offset=25, segment=10) for queue in owned])
-    # Partitions of one page each, which a planner would rather read from end to end.
-    log.execute("SET enable_seqscan = off")
-    log.execute("SET enable_bitmapscan = off")
+    fail(broker, 0)
+    groups.remove(broker, "readers")
+    groups.save(broker, "readers", {})
+    take_queues(broker, "readers", "m", route.queue_keys)
 
-    explained = "EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) SELECT * FROM mqdb.consumer_lag"
-    nodes = plan_nodes(by_hand.scalar(log, explained)[0]["Plan"])
-
-    scans = [node for node in nodes if node["Actual Loops"] and "Scan" in node["Node Type"] and "Alias" in node]
-    entries = [node for node in scans if node.get("Relation Name", "").startswith("consume_queue_")]
-    records = [node for node in scans if node.get("Relation Name", "").startswith("commit_log_")]
-    assert {node["Node Type"] for node in entries + records} <= {"Index Scan", "Index Only Scan"}
-    assert min(int(node["Relation Name"].rpartition("_")[2]) for node in entries) >= 10
-    assert sum(node["Actual Loops"] for node in records) == len(keys)
+    assert waiting(broker) == {}
 
 
-def test_who_asks_for_messages_only_does_not_pay_for_the_seconds(log: by_hand.Connection) -> None:
-    explained = "EXPLAIN SELECT group_name, sum(lag) FROM mqdb.consumer_lag GROUP BY group_name"
+def test_a_retry_that_does_not_say_where_it_failed_shows_at_its_retry_topic(
+    broker: Connection, owned: list[OwnedQueue]
+) -> None:
+    commit(broker, owned, 4)
+    retry = find_or_create_retry_topic(broker, "readers")
+    take_queues(broker, "readers", "m", retry.queue_keys, FROM_FIRST_OFFSET)
+    delay(broker, 3, "odd", topic="%RETRY%readers")
 
-    plan = "\n".join(row[0] for row in log.execute(explained))
+    assert waiting(broker) == {("%RETRY%readers", 0): (0, 1)}
 
-    assert "commit_log" not in plan
+
+# -- by group and topic -------------------------------------------------------------------------
+
+
+def test_the_lag_of_a_topic_is_that_of_all_its_queues(
+    broker: Connection, route: TopicRoute, owned: list[OwnedQueue]
+) -> None:
+    broker.execute(text("SET mqdb.clock_offset = '1 h'"))
+    append(broker, route, "e", "f", queue_id=1)
+    append(broker, topic(broker, "other"), "g")
+    dispatch_all(broker)
+    fail(broker, 0)
+    commit(broker, owned, 3)
+    broker.execute(text("SET mqdb.clock_offset = '3 h'"))
+
+    (found,) = groups.lags(broker)
+
+    assert (found.group, found.topic, found.lag, found.waiting) == ("readers", "orders", 1 + 2, 1)
+    assert round(found.lag_seconds, -2) == 10_800
+
+
+def test_without_a_lag_the_age_of_a_topic_is_0(broker: Connection, owned: list[OwnedQueue]) -> None:
+    commit(broker, owned, 4)
+
+    assert groups.lags(broker) == [TopicLag("readers", "orders", 0, 0.0, 0)]

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import IntegrityError
 
-from mqdb.broker.admin import create_topic, delete_topic
+from mqdb.broker.admin import create_topic
 from mqdb.broker.cron import (
     CatchUp,
     Cron,
@@ -39,6 +39,7 @@ from mqdb.errors import (
 )
 from mqdb.message import Message
 from mqdb.service.cron_times import next_time
+from mqdb.store import topics
 from mqdb.store.cron import CronSummary
 from mqdb.topic import Perm, TopicConfig
 from tests.fixtures.broker import topic
@@ -178,7 +179,7 @@ def test_a_year_of_minutes_is_passed_by_in_a_moment(clock: Connection) -> None:
 
 def test_while_its_topic_is_gone_firings_are_skipped_and_counted(clock: Connection) -> None:
     add(clock)
-    delete_topic(clock, "orders")
+    topics.remove(clock, "orders")
     for hour in (10, 11):
         set_clock(clock, f"2026-07-14 {hour}:05:00")
         fire(clock)

@@ -115,7 +115,7 @@ def test_groups_are_summed_up(broker: Connection, session: Connection, route: To
 
     empty, readers, screens = list_groups(broker)
 
-    assert empty == GroupSummary("empty", 0, None, 0, 0, 0)
+    assert empty == GroupSummary("empty", 0, None, 0, 0, 0, 0)
     assert readers[:5] == ("readers", 2, "CLUSTERING", 1, 8)
     assert readers.lag_seconds > 0
     assert screens[:3] == ("screens", 1, "BROADCASTING")

@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import Connection, text
 
-from mqdb.broker import admin
 from mqdb.broker.timers import deliver_due
+from mqdb.store import topics
 from tests.fixtures.broker import dispatch_all, topic
 from tests.fixtures.delay import delivered, move_clock, records
 from tests.fixtures.postgres import Database
@@ -186,7 +186,7 @@ def test_a_topic_that_was_made_again_gets_its_message(broker: Connection) -> Non
     topic(broker, queues=4)
     timer(broker, MINUTE, "a", queue_id=3)
     deliver_all(broker)
-    admin.delete_topic(broker, "orders")
+    topics.remove(broker, "orders")
     topic(broker, queues=2)
     move_clock(broker, HOUR)
 

@@ -22,6 +22,7 @@ from mqdb.group import FROM_FIRST_OFFSET, ConsumeFromWhere
 from mqdb.message import Message
 from mqdb.store.clients import notify_group
 from mqdb.store.engine import transaction
+from mqdb.store.topic_uses import TopicUses
 from mqdb.topic import MAX_QUEUE_NUMS, MessageType, Perm, TopicConfig, reply_topic
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.consumers import Inbox, Member
@@ -258,7 +259,7 @@ def test_a_topic_that_is_changed_meanwhile_is_deleted_with_all_its_queues(
 
     with transaction(broker):
         update_topic(broker, "orders", read_queue_nums=4)
-        deleting: Doing[bool] = Doing(lambda: admin.delete_topic(second, "orders"))
+        deleting: Doing[TopicUses | None] = Doing(lambda: admin.delete_topic(second, "orders"))
         _wait_for_one_that_is_blocked(broker)
 
     assert deleting.result()

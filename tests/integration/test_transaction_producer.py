@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
-from mqdb.broker import admin
 from mqdb.errors import BodyEmpty, IllegalState, ParameterInvalid
+from mqdb.store import topics
 from mqdb.topic import HALF_TOPIC
 from mqdb_client import LocalTransactionState, Message, SendStatus, TransactionProducer
 from mqdb_client.durability import Durability
@@ -146,7 +146,7 @@ def test_an_answer_that_is_refused_keeps_no_other_from_its_message(
     producer = transactional_producer(listener)
     producer.send_in_transaction(Message("gone", "for nobody"))
     producer.send_in_transaction(ORDER)
-    admin.delete_topic(broker, "gone")
+    topics.remove(broker, "gone")
 
     Checker(broker).after(7 * SECOND)
 

@@ -17,6 +17,7 @@ from mqdb.errors import (
     ResponseCode,
     TopicNotFound,
 )
+from mqdb.store import topics
 from mqdb.topic import HALF_TOPIC
 from mqdb.transaction import CHECK_IMMUNITY_TIME, HalfState, LocalTransactionState
 from mqdb.unique_id import format_unique_id
@@ -157,7 +158,7 @@ def test_an_end_within_the_immunity_and_without_a_number_is_taken(broker: Connec
 
 def test_a_commit_to_a_topic_that_is_gone_leaves_the_half_message_as_it_is(broker: Connection) -> None:
     half = send_half(broker, topic(broker))
-    admin.delete_topic(broker, "orders")
+    topics.remove(broker, "orders")
 
     with pytest.raises(TopicNotFound):
         half.end(broker, COMMIT)
@@ -201,7 +202,7 @@ def test_a_commit_that_runs_ahead_of_the_segments_makes_its_own(database: Databa
 
 def test_a_person_hears_that_the_topic_is_gone(broker: Connection) -> None:
     half = send_half(broker, topic(broker))
-    admin.delete_topic(broker, "orders")
+    topics.remove(broker, "orders")
 
     with pytest.raises(TopicNotFound, match="'orders'"):
         resolve(broker, format_unique_id(half.unique_id), Resolution.COMMIT)

@@ -147,7 +147,7 @@ def test_the_tables_make_the_same_catalog(database: Database, empty_database: Da
     """
     by_migration = database.connect()
     for (name,) in by_migration.execute("SELECT viewname FROM pg_views WHERE schemaname = 'mqdb'").fetchall():
-        by_migration.execute(f"DROP VIEW mqdb.{name} CASCADE")
+        by_migration.execute(f"DROP VIEW IF EXISTS mqdb.{name} CASCADE")
     by_migration.execute("DROP TABLE mqdb.alembic_version")
     partitions = "SELECT oid::regclass::text FROM pg_class WHERE relispartition AND relkind = 'r'"
     for (name,) in by_migration.execute(partitions).fetchall():

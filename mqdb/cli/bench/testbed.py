@@ -74,7 +74,7 @@ class Testbed:
     def topic(self, name: str, queue_nums: int) -> Topic:
         """A new topic, which goes at the end."""
         name = PREFIX + name
-        delete_topic(self.connection, name)
+        delete_topic(self.connection, name, force=True)
         config = TopicConfig(name, queue_nums, queue_nums)
         topic = Topic(name, create_topic(self.connection, config).queue_keys)
         self.topics.append(topic)
@@ -107,10 +107,10 @@ class Testbed:
     def clean_up(self) -> None:
         """Delete what the benchmarks have made."""
         for topic in self.topics:
-            delete_topic(self.connection, topic.name)
+            delete_topic(self.connection, topic.name, force=True)
         groups = _GROUP_NAME.startswith(PREFIX, autoescape=True)
         for group in self.connection.scalars(delete(subscription_group).where(groups).returning(_GROUP_NAME)).all():
-            delete_topic(self.connection, retry_topic(group))
+            delete_topic(self.connection, retry_topic(group), force=True)
         reference.drop(self.below)
 
 

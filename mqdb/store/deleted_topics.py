@@ -1,0 +1,28 @@
+"""Topics that were deleted together with the messages that waited for them.
+
+Such a message stays in the log, which is never changed, and names its topic. The row of the topic tells it from a
+message to a younger topic of that name.
+"""
+
+from sqlalchemy import ColumnElement, Connection, and_, any_, func, literal_column, select
+from sqlalchemy.dialects.postgresql import insert
+
+from mqdb.store.tables import deleted_topic
+
+
+def add(connection: Connection, topic: str) -> None:
+    """Let no message be delivered to the topic that was stored before now and still waits."""
+    row = insert(deleted_topic).values(topic=topic)
+    newer = {name: row.excluded[name] for name in ("last_pos", "deleted_at")}
+    connection.execute(row.on_conflict_do_update(index_elements=["topic"], set_=newer))
+
+
+def went_along(topic: ColumnElement[str], log_pos: ColumnElement[int]) -> ColumnElement[bool]:
+    """Whether a message that waits for a topic went with one that was deleted.
+
+    A statement reads the names once, and mostly there are none. Only their messages cost a look by deleted_topic_pkey.
+    """
+    names = func.array(select(deleted_topic.c.topic).scalar_subquery())
+    last_pos = select(deleted_topic.c.last_pos).where(deleted_topic.c.topic == topic).correlate_except(deleted_topic)
+    found = and_(topic == any_(names), log_pos <= last_pos.scalar_subquery())
+    return func.coalesce(found, literal_column("false"))

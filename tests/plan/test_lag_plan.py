@@ -1,0 +1,187 @@
+"""What the lag of all groups costs: each queue's end once, an entry for each queue with a lag, and few records.
+
+Counted are the executions of a plan's nodes, with three groups that have all to read, in many segments.
+"""
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any, Final
+
+import pytest
+from sqlalchemy import Connection, event, text
+
+from mqdb.broker.delay import deliver_due
+from mqdb.broker.offsets import commit_offsets, take_queues
+from mqdb.group import FROM_FIRST_OFFSET
+from mqdb.store import groups, queues
+from mqdb.store.engine import driver
+from mqdb.topic import retry_topic
+from tests.fixtures import log as by_hand
+from tests.fixtures.broker import dispatch_all, topic
+from tests.fixtures.delay import delay, move_clock
+from tests.fixtures.transactions import send_half
+
+GROUPS: Final = ("a", "b", "c")
+QUEUES: Final = 50
+
+#: The segment that all groups have reached.
+REACHED: Final = 10
+
+Node = dict[str, Any]
+
+
+@pytest.fixture
+def lagging(log: by_hand.Connection, broker: Connection) -> Connection:
+    """Queues of one topic with 30 messages, of which each group has consumed 25."""
+    by_hand.small_segments(log, 100, ahead=20)
+    keys = by_hand.create_topic(log, "orders", QUEUES)
+    for key in keys * 3:
+        by_hand.append(log, key, 10)
+        by_hand.dispatch(log)
+    for group in GROUPS:
+        groups.save(broker, group, {})
+        owned = take_queues(broker, group, "m", keys, FROM_FIRST_OFFSET)
+        commit_offsets(broker, group, [queue._replace(next_offset=25, segment=REACHED) for queue in owned])
+    broker.execute(text("ANALYZE"))
+    # Partitions of one page each, which a planner would rather read from end to end.
+    broker.execute(text("SET enable_seqscan = off"))
+    broker.execute(text("SET enable_bitmapscan = off"))
+    return broker
+
+
+def plan(connection: Connection, what: str) -> list[Node]:
+    """The nodes of a query that were executed."""
+    explained = f"EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) {what}"
+    ((report,),) = driver(connection).execute(explained.encode()).fetchall()
+    return [node for node in nodes(report[0]["Plan"]) if node["Actual Loops"]]
+
+
+def nodes(plan: Node) -> Iterator[Node]:
+    yield plan
+    for below in plan.get("Plans", ()):
+        yield from nodes(below)
+
+
+def plan_of_call(connection: Connection, call: Callable[[], object]) -> list[Node]:
+    """The same for the one statement of a function of the store."""
+    executed: list[tuple[str, Any]] = []
+
+    def note(_connection: object, _cursor: object, statement: str, parameters: Any, *_: object) -> None:
+        executed.append((statement, parameters))
+
+    event.listen(connection, "before_cursor_execute", note)
+    call()
+    event.remove(connection, "before_cursor_execute", note)
+    [(statement, parameters)] = executed
+    explained = f"EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) {statement}"
+    ((report,),) = driver(connection).execute(explained.encode(), parameters).fetchall()
+    return [node for node in nodes(report[0]["Plan"]) if node["Actual Loops"]]
+
+
+def scans(plan: list[Node], parent: str) -> list[Node]:
+    """Those of partitions, which have to go by an index."""
+    found = [node for node in plan if node.get("Relation Name", "").startswith(f"{parent}_")]
+    assert {node["Node Type"] for node in found} <= {"Index Scan", "Index Only Scan"}
+    return found
+
+
+def is_end(scan: Node) -> bool:
+    """Whether a scan of entries looks for the end of a queue."""
+    return str(scan["Scan Direction"]) == "Backward"
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "SELECT group_name, sum(lag) FROM mqdb.consumer_lag GROUP BY 1",
+        "SELECT group_name, topic, queue_id, lag, lag_seconds, oldest_pos FROM mqdb.consumer_lag",
+    ],
+)
+def test_the_end_of_a_queue_is_looked_for_once_for_all_groups(lagging: Connection, what: str) -> None:
+    found = plan(lagging, what)
+
+    ends = [scan for scan in scans(found, "consume_queue") if is_end(scan)]
+    newest = lagging.scalar(text("SELECT max(segment) FROM mqdb.checkpoint"))
+    assert {scan["Actual Loops"] for scan in ends} == {lagging.scalar(text("SELECT count(*) FROM mqdb.queue"))}
+    assert min(int(scan["Relation Name"].rpartition("_")[2]) for scan in ends) == newest
+    assert [node["Actual Loops"] for node in found if node.get("CTE Name") == "ends"] == [1]
+
+
+def test_a_lag_costs_an_entry_and_a_record_in_no_segment_before_the_one_that_is_reached(lagging: Connection) -> None:
+    found = plan(lagging, "SELECT lag, lag_seconds, oldest_pos FROM mqdb.consumer_lag")
+
+    entries = [scan for scan in scans(found, "consume_queue") if not is_end(scan)]
+    looks = [node for node in found if node["Node Type"] == "Append" and any(each in entries for each in node["Plans"])]
+    assert sum(node["Actual Loops"] for node in looks) == len(GROUPS) * QUEUES
+    assert min(int(scan["Relation Name"].rpartition("_")[2]) for scan in entries) >= REACHED
+    assert sum(scan["Actual Loops"] for scan in scans(found, "commit_log")) == len(GROUPS) * QUEUES
+
+
+def test_the_age_for_a_group_and_a_topic_costs_one_record(lagging: Connection) -> None:
+    found = plan_of_call(lagging, lambda: groups.lags(lagging))
+
+    assert sum(scan["Actual Loops"] for scan in scans(found, "commit_log")) == len(GROUPS)
+
+
+def test_who_asks_for_messages_only_does_not_pay_for_seconds_and_retries(lagging: Connection) -> None:
+    found = plan(lagging, "SELECT group_name, sum(lag) FROM mqdb.consumer_lag GROUP BY group_name")
+
+    assert scans(found, "commit_log") == []
+    assert all(is_end(scan) for scan in scans(found, "consume_queue"))
+
+
+def test_a_group_and_a_queue_are_looked_up_by_their_keys(lagging: Connection) -> None:
+    found = plan(lagging, "SELECT lag, oldest_pos FROM mqdb.consumer_lag WHERE group_name = 'b'")
+    ends = plan_of_call(lagging, lambda: queues.ends(lagging, [1]))
+
+    [offsets] = [node for node in found if node.get("Relation Name") == "consumer_offset"]
+    assert (offsets["Index Name"], offsets["Actual Rows"]) == ("consumer_offset_pkey", QUEUES)
+    assert {scan["Actual Loops"] for scan in scans(ends, "consume_queue")} == {1}
+
+
+def test_retries_cost_what_waits_in_delay_levels_and_no_more(lagging: Connection) -> None:
+    delay(lagging, 1, *"1234567")
+    move_clock(lagging, timedelta(seconds=2))
+    deliver_due(lagging)
+    delay(lagging, 3, *"123")
+    delay(lagging, 4, *"1234", topic=retry_topic("a"))
+
+    found = plan(lagging, "SELECT waiting FROM mqdb.consumer_lag")
+
+    assert sum(scan["Actual Loops"] for scan in scans(found, "commit_log")) == 3 + 4
+    assert not any(node.get("Relation Name") in ("timer_step", "timer_behind") for node in found)
+
+
+@pytest.mark.parametrize(
+    ("what", "waiting"),
+    [
+        ("SELECT sum(waiting) FROM mqdb.consumer_lag", 3),
+        ("SELECT count(*) FROM mqdb.scheduled", 3),
+        ("SELECT count(*) FROM mqdb.half_messages WHERE state = 'PREPARED'", 1),
+    ],
+)
+def test_what_was_delivered_is_not_read_for_what_waits(broker: Connection, what: str, waiting: int) -> None:
+    """Also where PostgreSQL may plan as it likes: by its statistics a third of all that was delivered waits."""
+    route = topic(broker)
+    groups.save(broker, "readers", {})
+    delay(broker, 1, *map(str, range(5_000)))
+    move_clock(broker, timedelta(seconds=2))
+    deliver_due(broker)
+    broker.execute(text("INSERT INTO mqdb.half_step (seq, next_offset, messages) VALUES (1, 5000, 5000)"))
+    broker.execute(
+        text("""INSERT INTO mqdb.commit_log (queue_key, born_time, tags_code, msg_id, born_host, properties, body)
+                SELECT queue_key, mqdb.now(), 0, gen_random_uuid(), 'test', '{}', 'half'
+                FROM generate_series(1, 5000), mqdb.queue JOIN mqdb.topic USING (topic_id)
+                WHERE topic = 'RMQ_SYS_TRANS_HALF_TOPIC'""")
+    )
+    dispatch_all(broker)
+    delay(broker, 3, *"abc")
+    send_half(broker, route)
+    take_queues(broker, "readers", "m", route.queue_keys)
+    broker.execute(text("ANALYZE"))
+
+    found = plan(broker, what)
+
+    records = scans(found, "commit_log")
+    assert sum(scan["Actual Loops"] for scan in records) == waiting
+    assert all(is_end(scan) or scan["Actual Rows"] <= waiting for scan in scans(found, "consume_queue"))
