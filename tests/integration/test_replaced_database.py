@@ -9,9 +9,10 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 
 from mqdb.errors import BrokerMisnamed, BrokerUnavailable, MqdbError, TopicNotFound
-from mqdb_client import Message, Producer, SendResult
+from mqdb_client import Message, MessageQueue, Producer, SendResult
 from mqdb_client.group_append import GroupAppend
 from mqdb_client.held_connection import HeldConnection
+from mqdb_client.producer.publish_queues import Place
 from mqdb_client.waking import Waking
 from tests.fixtures.appends import Given, Log
 from tests.fixtures.log import scalar
@@ -78,6 +79,22 @@ def test_what_is_asked_beside_the_appends_goes_to_the_new_database_too(database:
 
     assert asked() != before
     assert database.rows(STORED) == [("orders", "before"), ("orders", "after")]
+
+
+def test_a_route_that_is_newer_than_the_refused_one_is_kept(to_one: Producer) -> None:
+    """Many sends in flight are refused after a restart, and the first of them has asked for the route again."""
+    to_one.send(Message("orders", "x"))
+    assert to_one._running is not None
+    link, routes = link_of(to_one), to_one._running.routes
+    route = link.instance.routes.known("orders")
+    assert route is not None
+    older = Place(MessageQueue("orders", link.name, 0), link, route.queue_keys[0], route.history + 1)
+
+    routes.forget(older)
+    assert link.instance.routes.known("orders") is route
+
+    routes.forget(older._replace(history=route.history))
+    assert link.instance.routes.known("orders") is None
 
 
 def test_units_of_another_history_are_refused_and_those_beside_them_are_stored(locked_log: Log, engine: Engine) -> None:

@@ -79,6 +79,8 @@ class PublishQueues:
     ) -> None:
         """`trouble` is why some brokers could not be asked. Raises TopicNotWritable when no broker takes messages."""
         self.parts = parts
+        #: Those of them that may be used again while their broker cannot be asked.
+        self.remembered = parts
         self._chooser = chooser
         self._trouble = trouble
         self._expires_at = expires_at
@@ -104,6 +106,11 @@ class PublishQueues:
             if known(self._topic) is not route:
                 return False
         return self._expires_at == math.inf or time.monotonic() < self._expires_at
+
+    def forget(self, link: BrokerLink) -> None:
+        """Not to be used any more, nor what was remembered of a broker."""
+        self.remembered = [part for part in self.remembered if part.link is not link]
+        self._expires_at = 0.0
 
     def choose(self, delivery: Delivery) -> Place:
         """The queue for the next try.
@@ -169,11 +176,21 @@ class PublishRoutes:
             known = self._known[topic] = self._learn(topic, deadline, SendGivenUp(topic, timeout_seconds))
         return known
 
-    def forget(self, topic: str) -> None:
-        """Forget the routes of a topic: they are not used either while a broker cannot be asked."""
-        self._known.pop(topic, None)
-        for link in self._links:
+    def forget(self, place: Place) -> None:
+        """Forget a route whose queue was refused, unless another send has asked for a newer one since.
+
+        It is not used either while its broker cannot be asked. The next question goes by a new connection, for this one
+        may lead to a server that was replaced.
+        """
+        topic, link = place.queue.topic, place.link
+        route = link.instance.routes.known(topic)
+        if route is not None:
+            if route.history != place.history or place.queue_key not in route.queue_keys:
+                return
             link.instance.routes.forget(topic)
+            link.ask_anew()
+        if (known := self._known.get(topic)) is not None:
+            known.forget(link)
 
     def _learn(self, topic: str, deadline: float, late: SendGivenUp) -> PublishQueues:
         parts, trouble = self._ask_all(topic, deadline, late, may_create=False)
@@ -202,7 +219,7 @@ class PublishRoutes:
         """
         parts: list[_Part] = []
         trouble: dict[str, MqdbError] = {}
-        before = {part.link: part for part in self._known[topic].parts} if topic in self._known else {}
+        before = {part.link: part for part in self._known[topic].remembered} if topic in self._known else {}
         is_alone = len(self._links) == 1
         work = partial(self._create if may_create else _find, topic)
         for asked, link in enumerate(self._links):

@@ -248,8 +248,7 @@ class Sending:
         """Raises the error unless there is another try, which is made ready."""
         if isinstance(error, TopicNotFound):
             # The topic was deleted, or the log has another history than the route. The next answer tells which.
-            self._routes.forget(delivery.topic)
-            attempt.place.link.ask_anew()
+            self._routes.forget(attempt.place)
             if time.monotonic() >= delivery.deadline:
                 raise SendGivenUp(delivery.topic, delivery.timeout_seconds, "its queues have changed") from error
             delivery.brokers_sent = delivery.brokers_sent[:-1]  # this was no try
