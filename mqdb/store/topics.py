@@ -1,7 +1,7 @@
 """Topics and their queues.
 
-A queue_key is given once and never again, so a record that arrives for a deleted topic belongs to nobody,
-and never to a younger topic of the same name.
+A queue_key is given once in a history of the log, so a record that arrives for a deleted topic belongs to nobody, and
+never to a younger topic of the same name. A database that has gone back gives the same keys again (`store/history.py`).
 """
 
 from typing import NamedTuple

@@ -48,9 +48,6 @@ from mqdb_client.consumer.transactional_offset_store import TransactionalOffsetS
 from mqdb_client.instance import ClientInstance
 from mqdb_client.options import FLAG
 
-#: Before the start, where nobody says when. Source: DefaultMQPushConsumer.consumeTimestamp.
-LOOK_BACK: Final = timedelta(minutes=30)
-
 _MEBIBYTE: Final = 1024 * 1024
 
 

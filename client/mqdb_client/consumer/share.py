@@ -20,7 +20,7 @@ from mqdb.broker import membership
 from mqdb.broker.query import server_time
 from mqdb.broker.route import find_topic
 from mqdb.clock import SystemClock
-from mqdb.group import ConsumeFromWhere, StartingPoint
+from mqdb.group import FROM_FIRST_OFFSET, ConsumeFromWhere, StartingPoint
 from mqdb.message import MessageQueue
 from mqdb.rebalance import AllocationStrategy
 from mqdb.topic import retry_topic
@@ -129,7 +129,7 @@ class Shares:
 
     def _starting_point(self, queue: MessageQueue, now: datetime) -> StartingPoint:
         if queue.topic in self._awaited:
-            return StartingPoint(ConsumeFromWhere.FIRST_OFFSET)
+            return FROM_FIRST_OFFSET
         since = self._since.setdefault(queue.topic if self._is_member else queue, now)
         if self._start.where is not ConsumeFromWhere.LAST_OFFSET or since == now:
             return self._start
