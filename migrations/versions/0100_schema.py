@@ -723,7 +723,7 @@ FUNCTIONS = (
     "seal_segment",
     "reserved_properties",
     "limits",
-    "topics_not_allowed",
+    "system_topics",
     "check_send",
     "property_number",
     "property_time",

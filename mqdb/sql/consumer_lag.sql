@@ -37,7 +37,7 @@ LEFT JOIN (  -- what exactly-once consumers have committed, and the owner of the
 LEFT JOIN (  -- a retry counts for the queue where the message failed first: one that the group reads
     SELECT g.group_id, q.queue_key, count(*) AS messages
     FROM mqdb.scheduled s
-    JOIN mqdb.subscription_group g ON s.topic = '%RETRY%' || g.group_name AND s.log_pos > g.created_pos
+    JOIN mqdb.subscription_group g ON s.topic = mqdb.retry_prefix() || g.group_name AND s.log_pos > g.created_pos
     JOIN mqdb.topic t ON t.topic = coalesce(s.origin_topic, s.topic)
     JOIN mqdb.queue q ON q.topic_id = t.topic_id AND q.queue_id = coalesce(s.origin_queue_id, s.queue_id)
     WHERE s.delay_level IS NOT NULL

@@ -1,7 +1,7 @@
 -- The dead letter queues as people read them: what died, why, where it came from, and whether somebody has sent it
 -- back to work. The columns stand in the order in which one asks; what is long comes last.
 CREATE VIEW mqdb.dlq AS
-SELECT substr(t.topic, length('%DLQ%') + 1) AS consumer_group,
+SELECT substr(t.topic, length(mqdb.dlq_prefix()) + 1) AS consumer_group,
        cl.properties ->> 'RETRY_TOPIC' AS topic,
        mqdb.unique_id_text(cl.msg_id) AS msg_id,
        cl.tags,
@@ -33,7 +33,7 @@ FROM mqdb.topic t
 JOIN mqdb.queue q USING (topic_id)
 JOIN mqdb.consume_queue cq USING (queue_key)
 JOIN mqdb.commit_log cl USING (log_pos)
-WHERE starts_with(t.topic, '%DLQ%') AND cq.queue_offset >= q.base_offset;
+WHERE starts_with(t.topic, mqdb.dlq_prefix()) AND cq.queue_offset >= q.base_offset;
 COMMENT ON VIEW mqdb.dlq IS 'All messages that consumer groups have given up, and why. Send them back to work with mqdb.dlq_redrive';
 COMMENT ON COLUMN mqdb.dlq.consumer_group IS 'Who has given it up';
 COMMENT ON COLUMN mqdb.dlq.topic IS 'Topic to which it was sent; NULL where the message does not say';

@@ -67,7 +67,7 @@ BEGIN
             WHERE p.status = 'READY' AND p.queue_key IS NULL
         ), made AS (
             INSERT INTO mqdb.topic (topic, read_queue_nums, write_queue_nums, perm)
-            SELECT '%RETRY%' || n.group_name, n.retry_queue_nums, n.retry_queue_nums, 6 FROM needed n
+            SELECT mqdb.retry_prefix() || n.group_name, n.retry_queue_nums, n.retry_queue_nums, 6 FROM needed n
             ON CONFLICT DO NOTHING
             RETURNING topic.topic_id, topic.write_queue_nums
         )

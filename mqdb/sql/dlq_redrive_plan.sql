@@ -19,16 +19,16 @@ AS $$
         SELECT asked.log_pos, dead.*, g.group_id, target.topic_id, target.perm, target.write_queue_nums
         FROM asked
         LEFT JOIN LATERAL (
-            SELECT cl.msg_id, substr(t.topic, length('%DLQ%') + 1) AS consumer_group,
+            SELECT cl.msg_id, substr(t.topic, length(mqdb.dlq_prefix()) + 1) AS consumer_group,
                    cl.properties ->> 'RETRY_TOPIC' AS topic,
                    mqdb.property_number(cl.properties, 'MQDB_ORIGIN_QUEUE_ID') AS origin_queue_id,
                    (SELECT max(r.redriven_at) FROM mqdb.redrive_result r
                     WHERE NOT again AND r.log_pos = cl.log_pos AND r.status = 'REDRIVEN') AS redriven_at
             FROM mqdb.commit_log cl JOIN mqdb.queue q USING (queue_key) JOIN mqdb.topic t USING (topic_id)
-            WHERE cl.log_pos = asked.log_pos AND starts_with(t.topic, '%DLQ%')
+            WHERE cl.log_pos = asked.log_pos AND starts_with(t.topic, mqdb.dlq_prefix())
         ) dead ON true
         LEFT JOIN mqdb.subscription_group g ON g.group_name = dead.consumer_group
-        LEFT JOIN mqdb.topic target ON target.topic = coalesce(target_topic, '%RETRY%' || dead.consumer_group)
+        LEFT JOIN mqdb.topic target ON target.topic = coalesce(target_topic, mqdb.retry_prefix() || dead.consumer_group)
     ), judged AS (
         SELECT l.*,
                CASE WHEN target_topic = l.topic AND l.origin_queue_id < l.write_queue_nums THEN l.origin_queue_id
@@ -43,7 +43,7 @@ AS $$
                        format('topic "%s" does not exist; create it with: mqdb topic create', target_topic)
                    WHEN l.perm & 2 = 0 THEN
                        format('topic "%s" takes no messages: its permission is %s, without the 2 of W',
-                              coalesce(target_topic, '%RETRY%' || l.consumer_group), l.perm)
+                              coalesce(target_topic, mqdb.retry_prefix() || l.consumer_group), l.perm)
                END AS error
         FROM letter l
     )

@@ -22,7 +22,7 @@ WITH half AS (
         SELECT * FROM mqdb.commit_log cl
         WHERE cl.log_pos >= cq.log_pos AND cl.log_pos <= cq.log_pos ORDER BY cl.log_pos LIMIT 1
     ) AS cl
-    WHERE t.topic = 'RMQ_SYS_TRANS_HALF_TOPIC'
+    WHERE t.topic = mqdb.half_topic()
       AND NOT EXISTS (SELECT FROM mqdb.half_message h WHERE h.log_pos = cq.log_pos)
 )
 SELECT mqdb.unique_id_text(half.msg_id) AS transaction_id, half.* FROM half;

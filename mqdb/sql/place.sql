@@ -40,11 +40,11 @@ BEGIN
                 USING ERRCODE = 'MQ203',
                       DETAIL = jsonb_build_object('broker_name', (SELECT b.broker_name FROM mqdb.broker b));
         END IF;
-        system_topic := 'RMQ_SYS_TRANS_HALF_TOPIC';
+        system_topic := mqdb.half_topic();
     ELSIF delay_level > 0 THEN
         SELECT l.level, ceil(stored_ms + extract(epoch FROM l.delay) * 1000) INTO level, due_ms
         FROM mqdb.delay_level l WHERE l.level <= delay_level ORDER BY l.level DESC LIMIT 1;
-        system_topic := 'SCHEDULE_TOPIC_XXXX';
+        system_topic := mqdb.schedule_topic();
         system_queue := level - 1;
         placed_code := due_ms;
         placed_properties := properties - '{TIMER_DELAY_SEC,TIMER_DELAY_MS,TIMER_DELIVER_MS}'::text[]
@@ -57,7 +57,7 @@ BEGIN
                 USING ERRCODE = 'MQ107', DETAIL = jsonb_build_object(
                     'topic', real_topic, 'delay_ms', due_ms - ceil(stored_ms), 'limit_ms', max_ms);
         END IF;
-        system_topic := 'rmq_sys_wheel_timer';
+        system_topic := mqdb.timer_topic();
         placed_code := due_ms;
         placed_properties := properties || jsonb_build_object('MQDB_TAGS_CODE', tags_code::text);
     ELSE

@@ -40,7 +40,7 @@ BEGIN
     id := message_id::uuid;
     SELECT q.queue_key INTO STRICT timer_key
     FROM mqdb.queue q WHERE q.queue_id = 0
-        AND q.topic_id = (SELECT t.topic_id FROM mqdb.topic t WHERE t.topic = 'rmq_sys_wheel_timer');
+        AND q.topic_id = (SELECT t.topic_id FROM mqdb.topic t WHERE t.topic = mqdb.timer_topic());
 
     WITH indexed AS MATERIALIZED (
         SELECT c.cur, c.done_pos, greatest(c.floor_pos, (SELECT min(s.start_pos) - 1 FROM mqdb.segment s
@@ -74,7 +74,7 @@ BEGIN
     SELECT f.log_pos, f.deliver_ms, f.is_timer INTO pos, due_ms, is_timer
     FROM found f
     WHERE f.topic = recall.topic
-       OR recall.topic IS NULL AND f.topic NOT IN ('SCHEDULE_TOPIC_XXXX', 'RMQ_SYS_TRANS_HALF_TOPIC')
+       OR recall.topic IS NULL AND f.topic NOT IN (mqdb.schedule_topic(), mqdb.half_topic())
     ORDER BY f.is_timer DESC LIMIT 1;
     IF NOT FOUND THEN
         RETURN 'UNKNOWN';

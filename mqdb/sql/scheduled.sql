@@ -13,11 +13,11 @@ WITH step AS (
                greatest(e.min_offset, (SELECT d.next_offset FROM mqdb.delay_offset d
                                        WHERE d.level = e.queue_id + 1 ORDER BY d.seq DESC LIMIT 1)) AS next_offset
         FROM mqdb.topic t JOIN mqdb.queue_ends e USING (topic_id)
-        WHERE t.topic = 'SCHEDULE_TOPIC_XXXX'
+        WHERE t.topic = mqdb.schedule_topic()
         UNION ALL
         SELECT e.queue_key, e.max_offset, NULL, greatest(e.min_offset, (SELECT next_offset FROM step))
         FROM mqdb.topic t JOIN mqdb.queue_ends e USING (topic_id)
-        WHERE t.topic = 'rmq_sys_wheel_timer'
+        WHERE t.topic = mqdb.timer_topic()
     ) AS reached
     CROSS JOIN LATERAL (
         SELECT cq.tags_code, cq.log_pos FROM mqdb.consume_queue cq

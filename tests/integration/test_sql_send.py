@@ -28,7 +28,16 @@ from mqdb.message import MAX_BODY_BYTES
 from mqdb.property import MAX_PROPERTIES_BYTES, RESERVED_PROPERTIES
 from mqdb.selector.tags import java_string_hash, tag_code
 from mqdb.store.engine import driver, translate
-from mqdb.topic import NOT_ALLOWED_SEND, SYSTEM_TOPICS, TEMPLATE_TOPIC
+from mqdb.topic import (
+    DLQ_PREFIX,
+    HALF_TOPIC,
+    NOT_ALLOWED_SEND,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    SYSTEM_TOPICS,
+    TEMPLATE_TOPIC,
+    TIMER_TOPIC,
+)
 from tests.fixtures.log import Connection, create_topic, dispatch_all, scalar
 from tests.fixtures.postgres import Database
 
@@ -299,6 +308,20 @@ def test_what_is_the_brokers_own_is_so_for_python_too(
     session: Connection, function: str, names: frozenset[str]
 ) -> None:
     assert sorted(scalar(session, f"SELECT mqdb.{function}()")) == sorted(names)
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        ("schedule_topic", SCHEDULE_TOPIC),
+        ("timer_topic", TIMER_TOPIC),
+        ("half_topic", HALF_TOPIC),
+        ("retry_prefix", RETRY_PREFIX),
+        ("dlq_prefix", DLQ_PREFIX),
+    ],
+)
+def test_names_of_system_topics_are_those_of_python(session: Connection, function: str, name: str) -> None:
+    assert scalar(session, f"SELECT mqdb.{function}()") == name
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,21 @@
+-- The names of the topics that belong to the broker. Python's are in mqdb/topic.py; a test holds both equal.
+CREATE FUNCTION mqdb.schedule_topic() RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 'SCHEDULE_TOPIC_XXXX';
+COMMENT ON FUNCTION mqdb.schedule_topic() IS 'Topic in which messages wait for their delay level: queue level - 1';
+
+CREATE FUNCTION mqdb.timer_topic() RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 'rmq_sys_wheel_timer';
+COMMENT ON FUNCTION mqdb.timer_topic() IS 'Topic in which messages wait for their time of delivery';
+
+CREATE FUNCTION mqdb.half_topic() RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 'RMQ_SYS_TRANS_HALF_TOPIC';
+COMMENT ON FUNCTION mqdb.half_topic() IS 'Topic of half messages';
+
+CREATE FUNCTION mqdb.retry_prefix() RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN '%RETRY%';
+COMMENT ON FUNCTION mqdb.retry_prefix() IS 'A group''s retry topic is this and its name';
+
+CREATE FUNCTION mqdb.dlq_prefix() RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN '%DLQ%';
+COMMENT ON FUNCTION mqdb.dlq_prefix() IS 'A group''s topic of dead letters is this and its name';
+
+CREATE FUNCTION mqdb.topics_not_allowed() RETURNS text[]
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN ARRAY[mqdb.schedule_topic(), mqdb.timer_topic(), mqdb.half_topic(), 'RMQ_SYS_TRANS_OP_HALF_TOPIC',
+             'TRANS_CHECK_MAX_TIME_TOPIC', 'SELF_TEST_TOPIC', 'OFFSET_MOVED_EVENT'];
+COMMENT ON FUNCTION mqdb.topics_not_allowed() IS 'System topics that only the broker writes to (TopicValidator.NOT_ALLOWED_SEND_TOPIC_SET)';
