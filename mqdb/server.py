@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import timedelta
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Final, Self
@@ -23,12 +24,9 @@ from typing import Any, Final, Self
 from apscheduler.schedulers.background import BackgroundScheduler
 from sqlalchemy import Connection, Engine
 
-from mqdb.broker.delay import set_delay_levels
-from mqdb.broker.filters import set_filter_settings
+from mqdb.broker.broker_settings import change_settings
 from mqdb.broker.query import broker_info
-from mqdb.broker.timers import set_timer_max_delay
 from mqdb.broker.transaction_checks import CheckRules
-from mqdb.broker.transactions import set_reject_transaction_message
 from mqdb.dsn import BrokerDsn, redact
 from mqdb.embedded import Home, SharedPostgres, attach, mark_starting, open_or_attach
 from mqdb.errors import IllegalState, SchemaMissing, SchemaTooOld
@@ -46,13 +44,10 @@ from mqdb.service.timer_keeper import TimerKeeper
 from mqdb.service.transaction_checker import TransactionChecker, TransactionCheckerConfig
 from mqdb.settings import Settings
 from mqdb.store import migrations
+from mqdb.store.broker_settings import BrokerSettings
 from mqdb.store.engine import create_engine, translated
-from mqdb.store.filter_settings import FilterSettings
 
 logger = logging.getLogger(__name__)
-
-#: Leadership and nine services, each with one connection.
-_CONNECTIONS: Final = 10
 
 _SIGNAL_SECONDS: Final = 0.1
 
@@ -183,7 +178,7 @@ class Server:
             if self._engine is None or self._engine_dsn != dsn:
                 if self._engine is not None:
                     self._engine.dispose()
-                self._engine = create_engine(dsn, application_name="mqdb serve", pool_size=_CONNECTIONS)
+                self._engine = create_engine(dsn, application_name="mqdb serve", pool_size=0)
                 self._engine_dsn = dsn
             engine = self._engine
         with translated(redact(dsn)):
@@ -221,20 +216,8 @@ class Server:
         found = broker_info(connection)
         found.require_name(broker.name, redact(broker.dsn))
         self._settings.check_cluster_name(found.cluster_name)
-        levels = self._settings.delay_levels
-        if levels is not None and set_delay_levels(connection, levels):
-            # What waits already may come earlier by it.
-            logger.warning("changed the delay levels", extra={"levels": self._settings.message_delay_level})
-        filters = FilterSettings(self._settings.enable_property_filter, self._settings.filter_support_retry)
-        if set_filter_settings(connection, filters):
-            # Who has subscribed goes on until it starts anew.
-            logger.warning("changed the filter settings", extra=filters._asdict())
-        max_delay = self._settings.timer_max_delay
-        if set_timer_max_delay(connection, max_delay):
-            logger.warning("changed how far ahead a time of delivery may lie", extra={"limit": str(max_delay)})
-        is_rejected = self._settings.reject_transaction_message
-        if set_reject_transaction_message(connection, is_rejected=is_rejected):
-            logger.warning("changed what becomes of half messages", extra={"rejected": is_rejected})
+        for change in change_settings(connection, broker_settings(self._settings), self._settings.delay_levels):
+            logger.warning("changed a setting of the broker", extra=change._asdict())
 
     def _make_services(self, scheduler: BackgroundScheduler) -> list[Service[Any]]:
         context = Context(self._connect, may_act=self._leadership.is_leader)
@@ -260,6 +243,17 @@ class Server:
             service.halt()
         for service in self._services:
             service.stop()
+
+
+def broker_settings(settings: Settings) -> BrokerSettings:
+    """What the clients of the broker obey under these settings."""
+    max_delay = settings.timer_max_delay
+    return BrokerSettings(
+        enable_property_filter=settings.enable_property_filter,
+        filter_support_retry=settings.filter_support_retry,
+        reject_transaction_message=settings.reject_transaction_message,
+        timer_max_delay_ms=None if max_delay is None else max_delay // timedelta(milliseconds=1),
+    )
 
 
 def keeper_config(settings: Settings) -> SegmentKeeperConfig:

@@ -23,9 +23,8 @@ from psycopg import errors as pg
 from sqlalchemy import Connection, func, select
 
 from mqdb.broker.route import find_or_create_retry_topic
-from mqdb.delay_level import DelayLevels
 from mqdb.errors import MessageMissing, NameInvalid, TopicNotFound
-from mqdb.store import delay_levels, delay_steps, schedule
+from mqdb.store import delay_steps, schedule
 from mqdb.store.commit_log import UNMEASURED_RECORDS
 from mqdb.store.delay_steps import Step, Stray, Window
 from mqdb.store.engine import target_of, transaction, translated
@@ -94,18 +93,6 @@ class _Attempt(NamedTuple):
         """Not so when a topic came while it was made: it then was there for the strays, but not for the copies."""
         is_complete = self.copied + len(self.strays) == _messages(self.steps)
         return is_complete and not self.retry_topics and not self.lost
-
-
-def set_delay_levels(connection: Connection, levels: DelayLevels) -> bool:
-    """Let the levels be these, for what is sent from now on; False when they are already.
-
-    What waits and has longer to go than its level takes now, is due at once.
-    """
-    with translated(target_of(connection)), transaction(connection):
-        if delay_levels.find(connection) == levels:
-            return False
-        delay_levels.replace(connection, levels)
-    return True
 
 
 def deliver_due(connection: Connection, max_messages: int = MAX_MESSAGES, first_segment: int = 0) -> DelayRound:

@@ -6,18 +6,8 @@ from sqlalchemy import Connection
 
 from mqdb.errors import FilterDisabled
 from mqdb.selector.subscription import ExpressionType
-from mqdb.store import filter_settings
-from mqdb.store.engine import target_of, transaction, translated
-from mqdb.store.filter_settings import FilterSettings
-
-
-def set_filter_settings(connection: Connection, settings: FilterSettings) -> bool:
-    """Let the settings be these, for who subscribes from now on; False when they are already."""
-    with translated(target_of(connection)), transaction(connection):
-        if filter_settings.find(connection) == settings:
-            return False
-        filter_settings.replace(connection, settings)
-    return True
+from mqdb.store import broker_settings
+from mqdb.store.engine import target_of, translated
 
 
 def check_filters(connection: Connection, expression_types: Collection[str]) -> None:
@@ -27,6 +17,6 @@ def check_filters(connection: Connection, expression_types: Collection[str]) -> 
     """
     if ExpressionType.SQL92 in expression_types:
         with translated(target_of(connection)):
-            is_enabled = filter_settings.find(connection).enable_property_filter
+            is_enabled = broker_settings.find(connection).enable_property_filter
         if not is_enabled:
             raise FilterDisabled(ExpressionType.SQL92)

@@ -30,7 +30,7 @@ from sqlalchemy.exc import IntegrityError
 from mqdb.broker.query import broker_info
 from mqdb.errors import RecallHandleInvalid
 from mqdb.recall_handle import decode_handle
-from mqdb.store import timer_looks, timer_settings, timer_slots, timer_steps, timers, waiting_timers
+from mqdb.store import timer_looks, timer_slots, timer_steps, timers, waiting_timers
 from mqdb.store.commit_log import UNMEASURED_RECORDS
 from mqdb.store.engine import Timed, target_of, transaction, translated
 from mqdb.store.timer_looks import LAST_POS, Due, Look
@@ -158,18 +158,6 @@ class _Delivery:
         strays = [each for each in undelivered if each.has_record and not each.is_recalled]
         self.skipped.update(each.real_topic or "" for each in strays if each.is_readable)
         self.unreadable += [each.log_pos for each in strays if not each.is_readable]
-
-
-def set_timer_max_delay(connection: Connection, max_delay: timedelta | None) -> bool:
-    """Let a time of delivery lie at most so far ahead, None for as far as one likes; False when it is so already.
-
-    What waits already is not touched.
-    """
-    with translated(target_of(connection)), transaction(connection):
-        if timer_settings.find_max_delay(connection) == max_delay:
-            return False
-        timer_settings.replace_max_delay(connection, max_delay)
-    return True
 
 
 def deliver_due(connection: Connection, max_messages: int = MAX_MESSAGES, first_segment: int = 0) -> TimerRound:

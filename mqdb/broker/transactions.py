@@ -91,12 +91,6 @@ class Resolution(StrEnum):
 _EVENTS: Final = {Resolution.COMMIT: HalfEvent.COMMIT, Resolution.ROLLBACK: HalfEvent.ROLLBACK}
 
 
-def set_reject_transaction_message(connection: Connection, *, is_rejected: bool) -> bool:
-    """Let the broker refuse half messages from now on, or take them; False when it does so already."""
-    with translated(target_of(connection)):
-        return half_messages.set_rejects(connection, is_rejected=is_rejected)
-
-
 def end(connection: Connection, request: EndTransaction) -> Ended:
     """Commit or roll a half message back. A second time nothing happens, and the answer says so.
 

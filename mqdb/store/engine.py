@@ -84,7 +84,7 @@ def create_engine(
     A function that needs a transaction opens one with `transaction`. With `prepared=False` the driver prepares no
     statement and makes no session settings: behind a pooler such as PgBouncer (MQDB_POOL_DSN), and where one
     text holds several statements. Transactions are READ COMMITTED all the same, those of single statements too.
-    `indexes_only` is for clients, none of whose statements has to read a whole table.
+    A `pool_size` of 0 sets no limit. `indexes_only` is for clients, none of whose statements has to read a whole table.
     What the DSN says about the way there holds, and so do its `options`, but for what mqdb relies on.
     Raises SettingInvalid for a DSN that is none.
     """

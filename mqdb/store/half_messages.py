@@ -46,7 +46,7 @@ from mqdb.store.commit_log import KEPT, cl, record_of
 from mqdb.store.consume_queue import ZERO
 from mqdb.store.engine import driver, text_of
 from mqdb.store.real_queue import BROKERS_OWN, aim_of, is_readable, real_queue_id
-from mqdb.store.tables import broker, commit_log, half_message, queue, segment, topic
+from mqdb.store.tables import commit_log, half_message, queue, segment, topic
 from mqdb.topic import HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC
 from mqdb.transaction import (
     CHECK_IMMUNITY_TIME,
@@ -364,15 +364,6 @@ def first_prepared(connection: Connection) -> int | None:
     its_segment = select(func.max(segment.c.segment)).where(segment.c.start_pos <= first)
     found: int | None = connection.scalar(its_segment)
     return found
-
-
-# -- settings ---------------------------------------------------------------------------------
-
-
-def set_rejects(connection: Connection, *, is_rejected: bool) -> bool:
-    """Let it be so from now on; False where it is already."""
-    changed = update(broker).where(broker.c.reject_transaction_message != is_rejected)
-    return connection.execute(changed.values(reject_transaction_message=is_rejected)).rowcount == 1
 
 
 def _bounds(positions: Sequence[int]) -> dict[str, object]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from sqlalchemy import ColumnElement, case, not_, or_, true
+from sqlalchemy import ColumnElement, case, not_, or_, select, true
 
 from mqdb.errors import ParameterInvalid
 from mqdb.property import Property
@@ -15,7 +15,7 @@ from mqdb.selector import Selector
 from mqdb.selector.check import MAX_PARTS, count_parts
 from mqdb.selector.subscription import ExpressionType, MessageFilter
 from mqdb.selector.tags import ALL_TAGS, parse_tag_expression
-from mqdb.store.filter_settings import filter_support_retry
+from mqdb.store.tables import broker
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class RetryFilter:
         judged = case(
             {name: selector.where(properties) for name, selector in self.selectors}, value=topic, else_=true()
         )
-        return or_(not_(filter_support_retry()), judged)
+        return or_(not_(select(broker.c.filter_support_retry).scalar_subquery()), judged)
 
     def matches(self, _tag: str | None) -> bool:
         """The database has decided."""

@@ -5,13 +5,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import Connection, DateTime, Interval, literal_column, select, text
 
-from mqdb.broker.delay import set_delay_levels
+from mqdb.broker.broker_settings import change_settings
 from mqdb.broker.route import find_topic
 from mqdb.delay_level import DEFAULT_DELAY_LEVELS, parse_delay_levels
 from mqdb.errors import SettingInvalid
 from mqdb.server import Server
 from mqdb.settings import load_settings
 from mqdb.store import delay_levels
+from mqdb.store.broker_settings import BrokerSettings
 from mqdb.topic import SCHEDULE_TOPIC
 from tests.fixtures.log import scalar
 from tests.fixtures.postgres import Database
@@ -29,13 +30,13 @@ def queues(broker: Connection) -> tuple[int, int]:
 def test_a_new_broker_has_rocketmqs_levels(broker: Connection) -> None:
     assert delay_levels.find(broker) == DEFAULT
     assert queues(broker) == (18, 18)
-    assert not set_delay_levels(broker, DEFAULT)
+    assert not change_settings(broker, BrokerSettings(), DEFAULT)
 
 
 def test_levels_can_be_changed(broker: Connection) -> None:
     levels = parse_delay_levels("2s 1m 3h")
 
-    assert set_delay_levels(broker, levels)
+    assert change_settings(broker, BrokerSettings(), levels)
 
     assert delay_levels.find(broker) == levels
     assert queues(broker) == (18, 18)  # messages of the old levels may wait there
@@ -44,9 +45,9 @@ def test_levels_can_be_changed(broker: Connection) -> None:
 def test_more_levels_have_more_queues(broker: Connection) -> None:
     longer = parse_delay_levels(DEFAULT_DELAY_LEVELS + " 1d 30d")
 
-    set_delay_levels(broker, longer)
-    set_delay_levels(broker, DEFAULT)
-    set_delay_levels(broker, longer)
+    change_settings(broker, BrokerSettings(), longer)
+    change_settings(broker, BrokerSettings(), DEFAULT)
+    change_settings(broker, BrokerSettings(), longer)
 
     assert delay_levels.find(broker).delays[-2:] == (timedelta(days=1), timedelta(days=30))
     assert queues(broker) == (20, 20)

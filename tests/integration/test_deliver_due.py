@@ -6,7 +6,8 @@ import pytest
 from sqlalchemy import Connection, text
 
 from mqdb.broker import admin
-from mqdb.broker.delay import deliver_due, set_delay_levels
+from mqdb.broker.broker_settings import change_settings
+from mqdb.broker.delay import deliver_due
 from mqdb.broker.groups import update_group
 from mqdb.broker.pull import pull
 from mqdb.broker.route import find_topic
@@ -14,6 +15,7 @@ from mqdb.broker.send_back import SendBackRequest, send_back
 from mqdb.delay_level import DEFAULT_DELAY_LEVELS, parse_delay_levels
 from mqdb.failure import Failure
 from mqdb.message import Message, MessageQueue
+from mqdb.store.broker_settings import BrokerSettings
 from mqdb.store.topics import TopicRoute
 from mqdb.topic import retry_topic
 from tests.fixtures.broker import append, bodies, dispatch_all, request, topic
@@ -101,7 +103,7 @@ def test_when_a_level_becomes_shorter_what_waits_longer_is_due_now(broker: Conne
     move_clock(broker, timedelta(minutes=30))
     assert deliver_due(broker).messages == 0
 
-    set_delay_levels(broker, parse_delay_levels("1s " * 17 + "10s"))
+    change_settings(broker, BrokerSettings(), parse_delay_levels("1s " * 17 + "10s"))
 
     assert deliver_due(broker).messages == 1
 
@@ -127,7 +129,7 @@ def test_a_small_step_back_of_the_clock_delivers_nothing_early(broker: Connectio
 @pytest.mark.usefixtures("orders")
 def test_what_waits_in_a_level_that_is_gone_comes_when_it_was_to(broker: Connection) -> None:
     delay(broker, 18, "a")
-    set_delay_levels(broker, parse_delay_levels("1s 5s"))
+    change_settings(broker, BrokerSettings(), parse_delay_levels("1s 5s"))
 
     move_clock(broker, timedelta(hours=1, minutes=59))
     assert deliver_due(broker).messages == 0
@@ -138,7 +140,7 @@ def test_what_waits_in_a_level_that_is_gone_comes_when_it_was_to(broker: Connect
 
 @pytest.mark.usefixtures("orders")
 def test_a_longer_table_has_more_levels(broker: Connection) -> None:
-    set_delay_levels(broker, parse_delay_levels(DEFAULT_DELAY_LEVELS + " 1d"))
+    change_settings(broker, BrokerSettings(), parse_delay_levels(DEFAULT_DELAY_LEVELS + " 1d"))
     delay(broker, 19, "a")
 
     move_clock(broker, timedelta(hours=23, minutes=59))

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, text
 
+from mqdb.broker.broker_settings import change_settings
 from mqdb.broker.client_requests import RequestKind, ask, wait_for_answer
-from mqdb.broker.filters import set_filter_settings
 from mqdb.broker.offsets import committed_offsets
 from mqdb.errors import FilterDisabled, ParameterInvalid, SubscriptionConflict
 from mqdb.group import MessageModel
 from mqdb.message import ReceivedMessage
-from mqdb.store.filter_settings import FilterSettings
+from mqdb.store.broker_settings import BrokerSettings
 from mqdb_client import ConsumeConcurrentlyStatus, Message, MessageSelector
 from tests.fixtures.broker import append, topic
 from tests.fixtures.consumers import LATER, SUCCESS, Inbox, Member, wait_for_filter
@@ -155,7 +155,7 @@ def test_a_lite_pull_consumer_filters(broker: Connection, lite: Lite, start: Cal
 def test_assigning_by_sql92_while_it_is_off_leaves_all_as_it_was(broker: Connection, lite: Lite) -> None:
     route = topic(broker)
     consumer = lite(queue_ids=[0])
-    set_filter_settings(broker, FilterSettings(enable_property_filter=False))
+    change_settings(broker, BrokerSettings(enable_property_filter=False))
 
     with pytest.raises(FilterDisabled):
         consumer.assign(consumer.assignment, by_sql("a > 1"))
@@ -171,7 +171,7 @@ def test_who_has_subscribed_goes_on_when_it_is_switched_off(broker: Connection, 
     route = topic(broker)
     inbox = Inbox()
     consumer = member(inbox, expression=by_sql("a > 1"))
-    set_filter_settings(broker, FilterSettings(enable_property_filter=False))
+    change_settings(broker, BrokerSettings(enable_property_filter=False))
     append(broker, route, message("1", a="1"), message("2", a="2"))
     inbox.wait_for(1)
 
@@ -198,7 +198,7 @@ class FailingOnce(Inbox):
 def test_filter_support_retry_says_whether_a_retry_is_judged(
     served: Connection, member: Member, is_judged: bool
 ) -> None:
-    set_filter_settings(served, FilterSettings(filter_support_retry=is_judged))
+    change_settings(served, BrokerSettings(filter_support_retry=is_judged))
     route, payments, refunds = topic(served), topic(served, "payments"), topic(served, "refunds")
     inbox = FailingOnce()
     consumer = member(inbox, expression=by_sql("a > 1"), persist_consumer_offset_interval=timedelta(milliseconds=20))

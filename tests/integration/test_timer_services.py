@@ -8,12 +8,14 @@ import pytest
 from apscheduler.schedulers.background import BackgroundScheduler
 from sqlalchemy import Connection, Engine, text
 
-from mqdb.broker.timers import TimerRound, set_timer_max_delay
+from mqdb.broker.broker_settings import Change, change_settings
+from mqdb.broker.timers import TimerRound
 from mqdb.service.dispatcher import Dispatcher
 from mqdb.service.service import Context
 from mqdb.service.timer_deliverer import TimerDeliverer, TimerDelivererConfig
 from mqdb.service.timer_keeper import TimerKeeper, TimerKeeperCounts
-from mqdb.store import timer_settings
+from mqdb.store import broker_settings
+from mqdb.store.broker_settings import BrokerSettings
 from tests.fixtures.broker import topic
 from tests.fixtures.delay import delivered, move_clock, records, slow_appends
 from tests.fixtures.postgres import Database
@@ -195,9 +197,10 @@ def test_a_slot_that_somebody_reads_goes_later(
 
 
 def test_the_longest_delay_is_a_setting_of_the_broker(broker: Connection) -> None:
-    assert timer_settings.find_max_delay(broker) is None
-    assert set_timer_max_delay(broker, timedelta(days=3)) is True
-    assert set_timer_max_delay(broker, timedelta(days=3)) is False
-    assert timer_settings.find_max_delay(broker) == timedelta(days=3)
-    assert set_timer_max_delay(broker, None) is True
-    assert timer_settings.find_max_delay(broker) is None
+    limited, unlimited = BrokerSettings(timer_max_delay_ms=1), BrokerSettings()
+    assert broker_settings.find(broker) == unlimited
+    assert change_settings(broker, limited) == [Change("timer_max_delay_ms", None, 1)]
+    assert change_settings(broker, limited) == []
+    assert broker_settings.find(broker) == limited
+    assert change_settings(broker, unlimited) == [Change("timer_max_delay_ms", 1, None)]
+    assert broker_settings.find(broker) == unlimited

@@ -1,0 +1,38 @@
+"""Broker settings: `mqdb serve` writes down what clients, in whichever process, have to obey."""
+
+from typing import NamedTuple
+
+from sqlalchemy import Connection
+
+from mqdb.delay_level import DelayLevels
+from mqdb.store import broker_settings, delay_levels
+from mqdb.store.broker_settings import BrokerSettings
+from mqdb.store.engine import target_of, transaction, translated
+
+
+class Change(NamedTuple):
+    """A setting that had another value before."""
+
+    setting: str
+    before: object
+    after: object
+
+
+def change_settings(
+    connection: Connection, settings: BrokerSettings, levels: DelayLevels | None = None
+) -> list[Change]:
+    """Let the settings be these from now on, and the delay levels if they are given; returns what that has changed.
+
+    A consumer that has subscribed goes on, and so does what waits for its time of delivery. A delayed message that has
+    longer to wait than its level takes now is due at once.
+    """
+    with translated(target_of(connection)), transaction(connection):
+        before = broker_settings.find(connection)
+        found = zip(BrokerSettings._fields, before, settings, strict=True)
+        changes = [Change(*each) for each in found if each[1] != each[2]]
+        if changes:
+            broker_settings.replace(connection, settings)
+        if levels is not None and (old := delay_levels.find(connection)) != levels:
+            delay_levels.replace(connection, levels)
+            changes.append(Change("message_delay_level", old.text, levels.text))
+    return changes

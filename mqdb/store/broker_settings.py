@@ -1,0 +1,29 @@
+"""The settings of a broker that its clients obey, in whichever process they run: columns of mqdb.broker.
+
+RocketMQ: BrokerConfig, MessageStoreConfig.
+"""
+
+from typing import NamedTuple
+
+from sqlalchemy import Connection, select, update
+
+from mqdb.store.tables import broker
+
+
+class BrokerSettings(NamedTuple):
+    """The columns; `mqdb.settings` says what they mean."""
+
+    enable_property_filter: bool = True
+    filter_support_retry: bool = False
+    reject_transaction_message: bool = False
+    timer_max_delay_ms: int | None = None
+
+
+def find(connection: Connection) -> BrokerSettings:
+    """The settings as they are."""
+    return BrokerSettings(*connection.execute(select(*(broker.c[name] for name in BrokerSettings._fields))).one())
+
+
+def replace(connection: Connection, settings: BrokerSettings) -> None:
+    """Let the settings be these, in the caller's transaction, for all that is sent and subscribed from now on."""
+    connection.execute(update(broker).values(settings._asdict()))
