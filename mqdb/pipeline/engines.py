@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
-from mqdb.errors import BrokerUnavailable, MqdbError, StorageRefused
-from mqdb.pipeline.errors import ExtraMissing
+from mqdb.errors import BrokerUnavailable, ExtraMissing, MqdbError, StorageRefused
 from mqdb.pipeline.options import Reading
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ class AdbcSession(Session):
         try:
             from adbc_driver_postgresql import dbapi
         except ImportError as error:
-            raise ExtraMissing("adbc-driver-postgresql") from error
+            raise ExtraMissing("adbc-driver-postgresql", "spark") from error
         self._target = _target(uri)
         self._error: type[Exception] = dbapi.Error
         with self._translated():

@@ -17,7 +17,6 @@
     ├── ArchiveMismatch           what was read back from an archive is not what the broker has
     ├── ArchiveIncomplete         messages that no archived segment has
     ├── JobFailed                 a job that Spark gave up, with what it says
-    ├── ExtraMissing              a library of mqdb[spark] that is not installed
     ├── JavaNotFound
     ├── JarNotFound               no JDBC driver of PostgreSQL
     └── JarMismatch               a fetched JDBC driver that is not the one whose checksum is known
@@ -214,13 +213,6 @@ class JobFailed(MqdbError, code=ResponseCode.SYSTEM_ERROR):
 
     reason: str
     sentence = "{reason}"
-
-
-class ExtraMissing(MqdbError, code=ResponseCode.SERVICE_NOT_AVAILABLE):
-    """A library that only the pipeline needs is not installed."""
-
-    library: str
-    sentence = '{library} is not installed; run: pip install "mqdb[spark]"'
 
 
 class JavaNotFound(MqdbError, code=ResponseCode.SERVICE_NOT_AVAILABLE):

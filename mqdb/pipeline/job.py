@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from mqdb.pipeline.errors import ExtraMissing, JobFailed
+from mqdb.errors import ExtraMissing
+from mqdb.pipeline.errors import JobFailed
 from mqdb.pipeline.local_session import session
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def own_session(cores: int) -> "Iterator[SparkSession]":
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
-        raise ExtraMissing("pyspark") from error
+        raise ExtraMissing("pyspark", "spark") from error
     running = SparkSession.getActiveSession()
     if running is not None:
         yield running

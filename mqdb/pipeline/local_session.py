@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from mqdb.pipeline.errors import ExtraMissing
+from mqdb.errors import ExtraMissing
 from mqdb.pipeline.java import find_java, home_for_spark
 from mqdb.pipeline.jdbc_driver import find_jar
 
@@ -51,7 +51,7 @@ def session(
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
-        raise ExtraMissing("pyspark") from error
+        raise ExtraMissing("pyspark", "spark") from error
     running = SparkSession.getActiveSession()
     if running is not None:
         return running

@@ -11,11 +11,11 @@ import pytest
 from mqdb.broker.archive import SegmentContents
 from mqdb.cli.spark.replay import parse_offsets
 from mqdb.cli.spark.running import spark_session
-from mqdb.errors import MqdbError, ParameterInvalid
+from mqdb.errors import ExtraMissing, MqdbError, ParameterInvalid
 from mqdb.pipeline import errors
 from mqdb.pipeline.archive_files import hour_name
 from mqdb.pipeline.archiving import QueueFound, check_found
-from mqdb.pipeline.errors import ArchiveIncomplete, ArchiveMismatch, ExtraMissing
+from mqdb.pipeline.errors import ArchiveIncomplete, ArchiveMismatch
 from mqdb.pipeline.job import cause_of
 from mqdb.pipeline.offsets import Queue
 from mqdb.pipeline.replaying import Origin, chosen

