@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from mqdb.broker.query import broker_info
 from mqdb.errors import NameInvalid, ParameterInvalid, TopicExists, TopicInUse, TopicNotFound
 from mqdb.store import groups, queues, topic_uses, topics
-from mqdb.store.engine import target_of, transaction, translated
+from mqdb.store.engine import transaction, translates
 from mqdb.store.groups import QueueProgress
 from mqdb.store.topic_uses import TopicUses
 from mqdb.store.topics import TopicRoute
@@ -33,13 +33,14 @@ class Unread(NamedTuple):
     messages: int
 
 
+@translates
 def create_topic(connection: Connection, config: TopicConfig) -> TopicRoute:
     """Create a topic. The same topic once more changes nothing.
 
     Raises TopicExists when it is there with other settings, NameInvalid for a system topic.
     """
     _check_not_system(config.name)
-    with translated(target_of(connection)), transaction(connection):
+    with transaction(connection):
         created = topics.create(connection, config)
         route = _found(connection, config.name)
     if not created and route.config != config:
@@ -47,6 +48,7 @@ def create_topic(connection: Connection, config: TopicConfig) -> TopicRoute:
     return route
 
 
+@translates
 def update_topic(
     connection: Connection,
     name: str,
@@ -76,7 +78,7 @@ def update_topic(
     if not changes:
         raise ParameterInvalid("topic", name, f"nothing to change is given; it has {', '.join(given)}")
     _check_not_system(name)
-    with translated(target_of(connection)), transaction(connection):
+    with transaction(connection):
         _check_not_for_replies(connection, name)
         # Under the lock: of two who each change another setting, both have to last.
         if not topics.lock(connection, name):
@@ -85,12 +87,13 @@ def update_topic(
         return _found(connection, name)
 
 
+@translates
 def find_uses(connection: Connection, name: str) -> TopicUses:
     """The crons, scheduled messages and half messages that name a topic. Raises TopicNotFound."""
-    with translated(target_of(connection)):
-        return topic_uses.find(connection, _found(connection, name).config.name)
+    return topic_uses.find(connection, _found(connection, name).config.name)
 
 
+@translates
 def delete_topic(connection: Connection, name: str, *, force: bool = False) -> TopicUses | None:
     """Delete a topic, its queues and all groups' offsets there; None where there was none. Raises NameInvalid.
 
@@ -99,7 +102,7 @@ def delete_topic(connection: Connection, name: str, *, force: bool = False) -> T
     name.
     """
     _check_not_system(name)
-    with translated(target_of(connection)), transaction(connection):
+    with transaction(connection):
         if not topics.lock(connection, name):
             return None
         uses = topic_uses.find(connection, name)
@@ -111,26 +114,27 @@ def delete_topic(connection: Connection, name: str, *, force: bool = False) -> T
         return uses
 
 
+@translates
 def list_topics(connection: Connection) -> list[TopicRoute]:
     """All topics by name, those of the system included."""
-    with translated(target_of(connection)):
-        return topics.find_all(connection)
+    return topics.find_all(connection)
 
 
+@translates
 def topic_stats(connection: Connection, name: str) -> list[QueueStats]:
     """Each queue of a topic, queue 0 first. Raises TopicNotFound."""
-    with translated(target_of(connection)):
-        route = _found(connection, name)
-        return [QueueStats._make(row) for row in queues.stats(connection, route.topic_id)]
+    route = _found(connection, name)
+    return [QueueStats._make(row) for row in queues.stats(connection, route.topic_id)]
 
 
+@translates
 def unread_messages(connection: Connection, name: str) -> list[Unread]:
     """The messages in queues that read_queue_nums leaves out, for each group that has not consumed all of them.
 
     By queue and group. Counted is what is dispatched, and groups that keep their offsets here: no broadcasting ones.
     Raises TopicNotFound.
     """
-    with translated(target_of(connection)), transaction(connection):
+    with transaction(connection):
         config = _found(connection, name).config
         left_out = [each for each in topic_stats(connection, name) if each.queue_id >= config.read_queue_nums]
         progress = group_progress(connection, name) if left_out else []
@@ -145,10 +149,10 @@ def unread_messages(connection: Connection, name: str) -> list[Unread]:
     return [each for each in found if each.messages > 0]
 
 
+@translates
 def group_progress(connection: Connection, name: str) -> list[QueueProgress]:
     """Where each group stands on each queue of a topic. Raises TopicNotFound. RocketMQ: consumerProgress."""
-    with translated(target_of(connection)):
-        return groups.progress_in(connection, _found(connection, name).config.name)
+    return groups.progress_in(connection, _found(connection, name).config.name)
 
 
 def _found(connection: Connection, name: str) -> TopicRoute:

@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from mqdb.errors import MqdbError, TopicNotFound
 from mqdb.store import archived_segments, topic_ranges
 from mqdb.store.archived_segments import ArchivedSegment, Offsets, Topics
-from mqdb.store.engine import target_of, transaction, translated
+from mqdb.store.engine import target_of, transaction, translated, translates
 from mqdb.store.topic_ranges import OffsetRange
 from mqdb.topic import is_system_topic
 
@@ -51,6 +51,7 @@ def sole_archiver(connection: Connection) -> Iterator[bool]:
                 archived_segments.give_lock_back(connection)
 
 
+@translates
 def plan(connection: Connection, topics: Sequence[str] | None = None) -> list[SegmentContents]:
     """The sealed segments of which something is not archived, oldest first, with what they hold of it.
 
@@ -58,7 +59,7 @@ def plan(connection: Connection, topics: Sequence[str] | None = None) -> list[Se
     whatever was archived of it before. What waits in topics of the broker goes to a topic of its own when its time
     comes. With them it lacks those that stand in none of its archives. Raises TopicNotFound.
     """
-    with translated(target_of(connection)), transaction(connection):
+    with transaction(connection):
         known = topic_ranges.topic_names(connection)
         for name in topics or ():
             if name not in known:
@@ -98,43 +99,44 @@ def _has(topics: Topics, name: str) -> bool:
     return not is_system_topic(name) if topics is None else name in topics
 
 
+@translates
 def unfinished(connection: Connection) -> list[str]:
     """Folders that a run has begun and not finished, for the holder of the lock to remove."""
-    with translated(target_of(connection)):
-        return archived_segments.unfinished_runs(connection)
+    return archived_segments.unfinished_runs(connection)
 
 
+@translates
 def forget(connection: Connection, path: str) -> None:
     """Say that an unfinished folder is removed."""
-    with translated(target_of(connection)):
-        archived_segments.forget_run(connection, path)
+    archived_segments.forget_run(connection, path)
 
 
+@translates
 def begin(connection: Connection, segment: int, path: str) -> None:
     """Say that a folder is going to be written, before there is anything of it."""
-    with translated(target_of(connection)):
-        archived_segments.begin_run(connection, segment, path)
+    archived_segments.begin_run(connection, segment, path)
 
 
+@translates
 def record(connection: Connection, archived: ArchivedSegment) -> bool:
     """Make a segment, or these topics of it, count as archived, in one transaction with the end of its run.
 
     False where it counts already: its folder is then one that the next run removes.
     """
-    with translated(target_of(connection)), transaction(connection):
+    with transaction(connection):
         is_new = archived_segments.record(connection, archived)
         if is_new and archived.path is not None:
             archived_segments.forget_run(connection, archived.path)
         return is_new
 
 
+@translates
 def is_sealed(connection: Connection, segment: int) -> bool:
     """Whether retention has left the segment as it is."""
-    with translated(target_of(connection)):
-        return archived_segments.is_sealed(connection, segment)
+    return archived_segments.is_sealed(connection, segment)
 
 
+@translates
 def find_archived(connection: Connection, topic: str) -> list[ArchivedSegment]:
     """The archived segments with messages of a topic, each once, oldest first, also of one that is deleted."""
-    with translated(target_of(connection)):
-        return archived_segments.find_with_topic(connection, topic)
+    return archived_segments.find_with_topic(connection, topic)

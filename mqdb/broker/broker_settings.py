@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 from mqdb.delay_level import DelayLevels
 from mqdb.store import broker_settings, delay_levels
 from mqdb.store.broker_settings import BrokerSettings
-from mqdb.store.engine import target_of, transaction, translated
+from mqdb.store.engine import transaction, translates
 
 
 class Change(NamedTuple):
@@ -18,6 +18,7 @@ class Change(NamedTuple):
     after: object
 
 
+@translates
 def change_settings(
     connection: Connection, settings: BrokerSettings, levels: DelayLevels | None = None
 ) -> list[Change]:
@@ -26,7 +27,7 @@ def change_settings(
     A consumer that has subscribed goes on, and so does what waits for its time of delivery. A delayed message that has
     longer to wait than its level takes now is due at once.
     """
-    with translated(target_of(connection)), transaction(connection):
+    with transaction(connection):
         before = broker_settings.find(connection)
         found = zip(BrokerSettings._fields, before, settings, strict=True)
         changes = [Change(*each) for each in found if each[1] != each[2]]

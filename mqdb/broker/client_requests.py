@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from mqdb.errors import ClientOffline, ClientRequestFailed, ClientRequestTimeout, ParameterInvalid
 from mqdb.store import client_requests, clients
 from mqdb.store.client_requests import ClientRequest
-from mqdb.store.engine import target_of, transaction, translated
+from mqdb.store.engine import transaction, translates
 
 #: Source: AdminBrokerProcessor.callConsumer.
 ANSWER_TIMEOUT: Final = timedelta(seconds=10)
@@ -40,15 +40,17 @@ class RequestKind(StrEnum):
     CONSUME_DIRECTLY = "CONSUME_DIRECTLY"
 
 
+@translates
 def ask(connection: Connection, client_id: str, kind: str, arguments: Mapping[str, Any]) -> int:
     """Ask a client; returns the number of the request. Raises ClientOffline."""
-    with translated(target_of(connection)), transaction(connection):
+    with transaction(connection):
         if not clients.is_live(connection, client_id):
             raise ClientOffline(client_id)
         client_requests.prune(connection, KEPT)
         return client_requests.add(connection, client_id, kind, arguments)
 
 
+@translates
 def wait_for_answer(connection: Connection, request_id: int, timeout: timedelta = ANSWER_TIMEOUT) -> dict[str, Any]:
     """What the client answers. What it does not answer in time it is not asked any more.
 
@@ -57,40 +59,39 @@ def wait_for_answer(connection: Connection, request_id: int, timeout: timedelta 
     """
     deadline = time.monotonic() + timeout.total_seconds()
     pause = _FIRST_PAUSE_SECONDS
-    with translated(target_of(connection)):
-        while (request := _found(connection, request_id)).answer is None:
-            is_live = clients.is_live(connection, request.client_id)
-            if is_live and time.monotonic() < deadline:
-                time.sleep(pause)
-                pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
-            elif client_requests.withdraw(connection, request_id):
-                if not is_live:
-                    raise ClientOffline(request.client_id)
-                raise ClientRequestTimeout(request.client_id, request.kind, timeout.total_seconds())
+    while (request := _found(connection, request_id)).answer is None:
+        is_live = clients.is_live(connection, request.client_id)
+        if is_live and time.monotonic() < deadline:
+            time.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+        elif client_requests.withdraw(connection, request_id):
+            if not is_live:
+                raise ClientOffline(request.client_id)
+            raise ClientRequestTimeout(request.client_id, request.kind, timeout.total_seconds())
     if "error" in request.answer:
         raise ClientRequestFailed(request.client_id, request.kind, request.answer["error"])
     result: dict[str, Any] = request.answer["result"]
     return result
 
 
+@translates
 def open_requests(
     connection: Connection, client_id: str, group: str, besides: Collection[int] = (), limit: int = MAX_REQUESTS
 ) -> list[ClientRequest]:
     """The oldest requests about a client's consumer of a group that wait, `besides` those that are being answered."""
-    with translated(target_of(connection)):
-        return client_requests.open_of(connection, client_id, group, ANSWER_TIMEOUT, besides, limit)
+    return client_requests.open_of(connection, client_id, group, ANSWER_TIMEOUT, besides, limit)
 
 
+@translates
 def answer(connection: Connection, request_id: int, result: Mapping[str, Any]) -> bool:
     """Answer with what JSON can hold; False when nobody waits for that any more."""
-    with translated(target_of(connection)):
-        return client_requests.answer(connection, request_id, {"result": dict(result)})
+    return client_requests.answer(connection, request_id, {"result": dict(result)})
 
 
+@translates
 def refuse(connection: Connection, request_id: int, reason: str) -> bool:
     """Say that it cannot be answered, and why; False when nobody waits for that any more."""
-    with translated(target_of(connection)):
-        return client_requests.answer(connection, request_id, {"error": reason})
+    return client_requests.answer(connection, request_id, {"error": reason})
 
 
 def _found(connection: Connection, request_id: int) -> ClientRequest:

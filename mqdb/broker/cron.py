@@ -38,7 +38,7 @@ from mqdb.schedule import schedule_of
 from mqdb.store import cron as crons
 from mqdb.store import topics
 from mqdb.store.cron import CronSummary, DueCron, NewCron
-from mqdb.store.engine import target_of, transaction, translated
+from mqdb.store.engine import target_of, transaction, translated, translates
 from mqdb.topic import MAX_TOPIC_LENGTH, Perm, check_name
 
 #: Properties of each message: which cron it is of, and the time that it is for, as 2026-03-29T01:30:00Z.
@@ -103,6 +103,7 @@ class CronRound(NamedTuple):
     """Until the next one is due, 0 when it is by now; None where none waits."""
 
 
+@translates
 def add_cron(connection: Connection, cron: Cron, next_time: NextTime) -> datetime:
     """Store a recurring send; returns the time of its first message.
 
@@ -118,7 +119,7 @@ def add_cron(connection: Connection, cron: Cron, next_time: NextTime) -> datetim
         raise ParameterInvalid("message", cron.name, "waits for its time already: a cron sends at once")
     if message.flag:
         raise ParameterInvalid("flag", message.flag, "must be 0 in a cron")
-    with translated(target_of(connection)), transaction(connection):
+    with transaction(connection):
         now = crons.now(connection)
         # As it will be sent: what fits now fits always.
         properties = {**message.properties, **_properties(cron.name, now)}
@@ -134,32 +135,33 @@ def add_cron(connection: Connection, cron: Cron, next_time: NextTime) -> datetim
     return next_at
 
 
+@translates
 def list_crons(connection: Connection) -> list[CronSummary]:
     """All recurring sends, by name."""
-    with translated(target_of(connection)):
-        return crons.find_all(connection)
+    return crons.find_all(connection)
 
 
+@translates
 def remove_cron(connection: Connection, name: str) -> None:
     """Delete a recurring send; what it has sent stays. Raises CronNotFound."""
-    with translated(target_of(connection)):
-        if not crons.remove(connection, name):
-            raise CronNotFound(name)
+    if not crons.remove(connection, name):
+        raise CronNotFound(name)
 
 
+@translates
 def pause_cron(connection: Connection, name: str) -> None:
     """Let it not fire until it is resumed. Raises CronNotFound."""
-    with translated(target_of(connection)):
-        if not crons.pause(connection, name):
-            raise CronNotFound(name)
+    if not crons.pause(connection, name):
+        raise CronNotFound(name)
 
 
+@translates
 def resume_cron(connection: Connection, name: str, next_time: NextTime) -> datetime:
     """Let it fire again, from its next time on, whatever its catch-up; returns that time.
 
     One that is not paused stays as it is. Raises CronNotFound, CronInvalid, ParameterInvalid.
     """
-    with translated(target_of(connection)), transaction(connection):
+    with transaction(connection):
         found = crons.lock(connection, name)
         if found is None:
             raise CronNotFound(name)
@@ -168,20 +170,20 @@ def resume_cron(connection: Connection, name: str, next_time: NextTime) -> datet
     return next_at
 
 
+@translates
 def fire_due(
     connection: Connection, next_time: NextTime, max_crons: int = MAX_CRONS, max_messages: int = MAX_MESSAGES
 ) -> CronRound:
     """Send what is due, at most so many messages of each of so many crons. What another session fires is left to it."""
-    with translated(target_of(connection)):
-        waits = crons.next_due_in(connection)
-        if waits is None or waits > timedelta(0):
-            return CronRound((), {}, waits)
-        with transaction(connection):
-            now, due = crons.take_due(connection, max_crons)
-            work = _Work(connection, next_time, max_messages, now)
-            for cron in due:
-                work.fire(cron)
-        waits = crons.next_due_in(connection)
+    waits = crons.next_due_in(connection)
+    if waits is None or waits > timedelta(0):
+        return CronRound((), {}, waits)
+    with transaction(connection):
+        now, due = crons.take_due(connection, max_crons)
+        work = _Work(connection, next_time, max_messages, now)
+        for cron in due:
+            work.fire(cron)
+    waits = crons.next_due_in(connection)
     return CronRound(tuple(work.firings), work.broken, None if waits is None else max(waits, timedelta(0)))
 
 

@@ -29,7 +29,7 @@ from mqdb.store.dead_letters import (
     RedriveResult,
     WholeDeadLetter,
 )
-from mqdb.store.engine import driver, target_of, transaction, translated
+from mqdb.store.engine import driver, target_of, transaction, translated, translates
 from mqdb.topic import dlq_topic
 from mqdb.unique_id import format_unique_id
 
@@ -155,13 +155,15 @@ def choose(
     return Chosen(tuple(positions[:limit]), len(found) - len(positions))
 
 
+@translates
 def plan_redrive(connection: Connection, positions: Sequence[int], redrive: Redrive) -> list[RedriveResult]:
     """What `redrive` would do with these messages. Changes nothing; raises what that raises."""
-    with translated(target_of(connection)), transaction(connection):
+    with transaction(connection):
         connection.execute(_READ_ONLY)
         return dead_letters.redrive_letters(connection, positions, dry_run=True, continues=None, **redrive._asdict())
 
 
+@translates
 def redrive_messages(
     connection: Connection, positions: Sequence[int], redrive: Redrive, continues: int | None = None
 ) -> list[RedriveResult]:
@@ -172,15 +174,14 @@ def redrive_messages(
     Raises MessageIllegal for a body, TopicNotAllowed, TopicNotFound for a topic that is deleted in this moment. What
     concerns one message only is a result FAILED, also a topic that is not there.
     """
-    with translated(target_of(connection)):
-        try:
-            return _redrive(connection, positions, redrive, continues)
-        except DBAPIError as error:
-            # No partition for the position: as in `send.append`.
-            if not (isinstance(error.orig, pg.CheckViolation) and driver(connection).autocommit):
-                raise
-            connection.execute(_ENSURE_SEGMENTS)
-            return _redrive(connection, positions, redrive, continues)
+    try:
+        return _redrive(connection, positions, redrive, continues)
+    except DBAPIError as error:
+        # No partition for the position: as in `send.append`.
+        if not (isinstance(error.orig, pg.CheckViolation) and driver(connection).autocommit):
+            raise
+        connection.execute(_ENSURE_SEGMENTS)
+        return _redrive(connection, positions, redrive, continues)
 
 
 def _redrive(
@@ -190,10 +191,10 @@ def _redrive(
     return dead_letters.redrive_letters(connection, positions, **arguments)
 
 
+@translates
 def past_redrives(connection: Connection, log_pos: int) -> list[PastRedrive]:
     """What has been tried with the dead letter at this position, the oldest first."""
-    with translated(target_of(connection)):
-        return dead_letters.past_redrives(connection, log_pos)
+    return dead_letters.past_redrives(connection, log_pos)
 
 
 # -- how they are chosen --------------------------------------------------------------------------

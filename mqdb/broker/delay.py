@@ -27,7 +27,7 @@ from mqdb.errors import MessageMissing, NameInvalid, TopicNotFound
 from mqdb.store import delay_steps, schedule
 from mqdb.store.commit_log import UNMEASURED_RECORDS
 from mqdb.store.delay_steps import Step, Stray, Window
-from mqdb.store.engine import target_of, transaction, translated
+from mqdb.store.engine import transaction, translates
 from mqdb.store.schedule import Head
 from mqdb.topic import RETRY_PREFIX
 
@@ -95,19 +95,19 @@ class _Attempt(NamedTuple):
         return is_complete and not self.retry_topics and not self.lost
 
 
+@translates
 def deliver_due(connection: Connection, max_messages: int = MAX_MESSAGES, first_segment: int = 0) -> DelayRound:
     """Deliver what is due, the level first that is due longest, and each level in its order.
 
     While another session delivers, nothing is done. `first_segment` is that of the round before, 0 at first.
     """
-    with translated(target_of(connection)):
-        heads, newest_segment = schedule.look(connection, max_messages, first_segment)
-        intact = [head for head in heads if head.queue_offset in (None, head.next_offset)]
-        wanted = _messages(steps := _steps(intact, max_messages))
-        if wanted > UNMEASURED_RECORDS:
-            fitting = delay_steps.count_fitting(connection, steps, _window(intact))
-            max_messages = fitting if fitting < wanted else max_messages
-        attempt, lost = _take(connection, intact, max_messages)
+    heads, newest_segment = schedule.look(connection, max_messages, first_segment)
+    intact = [head for head in heads if head.queue_offset in (None, head.next_offset)]
+    wanted = _messages(steps := _steps(intact, max_messages))
+    if wanted > UNMEASURED_RECORDS:
+        fitting = delay_steps.count_fitting(connection, steps, _window(intact))
+        max_messages = fitting if fitting < wanted else max_messages
+    attempt, lost = _take(connection, intact, max_messages)
     # Offsets have no gaps.
     missing = [MessageMissing(head.queue_key, head.next_offset, 0) for head in heads if head not in intact]
     missing += [MessageMissing(stray.queue_key, stray.queue_offset, stray.log_pos) for stray in lost]
@@ -122,9 +122,10 @@ def deliver_due(connection: Connection, max_messages: int = MAX_MESSAGES, first_
     )
 
 
+@translates
 def first_undelivered_segment(connection: Connection) -> int:
     """The segment of the first entry that waits or is due; where there is none, the one that dispatch writes to."""
-    with translated(target_of(connection)), transaction(connection):
+    with transaction(connection):
         # For a session that does not plan by indexes only.
         connection.execute(select(func.set_config("enable_seqscan", "off", True)))
         heads, newest_segment = schedule.look(connection, limit=0, first_segment=0)

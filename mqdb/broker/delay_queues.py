@@ -11,7 +11,7 @@ from sqlalchemy.exc import IntegrityError
 
 from mqdb.errors import MessageMissing, NothingLost, ParameterInvalid
 from mqdb.store import delay_steps, offset_audit, schedule
-from mqdb.store.engine import target_of, transaction, translated
+from mqdb.store.engine import transaction, translates
 from mqdb.store.offset_audit import OffsetChange
 from mqdb.store.schedule import Standing
 from mqdb.topic import SCHEDULE_TOPIC
@@ -20,10 +20,10 @@ from mqdb.topic import SCHEDULE_TOPIC
 SCHEDULE_CONSUMER: Final = "SCHEDULE_CONSUMER"
 
 
+@translates
 def list_delays(connection: Connection) -> list[Standing]:
     """Each delay level, the lowest first."""
-    with translated(target_of(connection)):
-        return schedule.standings(connection)
+    return schedule.standings(connection)
 
 
 def find_lost(connection: Connection, level: int) -> MessageMissing:
@@ -34,25 +34,25 @@ def find_lost(connection: Connection, level: int) -> MessageMissing:
     return _lost(list_delays(connection), level)[1]
 
 
+@translates
 def skip_lost(connection: Connection, level: int, queue_offset: int, reason: str = "") -> None:
     """Have a level go on behind the message at this offset, which the log has lost; what waits behind it is delivered.
 
     That message, and no other one, will never be delivered; it is noted with the reason in mqdb.offset_audit.
     Raises what `find_lost` raises, and NothingLost where the level stands at another message or none.
     """
-    with translated(target_of(connection)):
-        standing, lost = _lost(schedule.standings(connection), level)
-        if lost.queue_offset != queue_offset:
-            raise NothingLost(level)
-        where = f"at {lost.log_pos}" if lost.log_pos else "without an entry"
-        change = OffsetChange(SCHEDULE_TOPIC, level - 1, queue_offset, queue_offset + 1, queue_offset)
-        why = f"stepped over a lost message {where}" + (f": {reason}" if reason else "")
-        try:
-            with transaction(connection):
-                delay_steps.step_over(connection, level, standing.seq + 1, queue_offset)
-                offset_audit.record(connection, SCHEDULE_CONSUMER, [change], why)
-        except IntegrityError as error:  # the level has moved since the look: somebody has stepped over it
-            raise NothingLost(level) from error
+    standing, lost = _lost(schedule.standings(connection), level)
+    if lost.queue_offset != queue_offset:
+        raise NothingLost(level)
+    where = f"at {lost.log_pos}" if lost.log_pos else "without an entry"
+    change = OffsetChange(SCHEDULE_TOPIC, level - 1, queue_offset, queue_offset + 1, queue_offset)
+    why = f"stepped over a lost message {where}" + (f": {reason}" if reason else "")
+    try:
+        with transaction(connection):
+            delay_steps.step_over(connection, level, standing.seq + 1, queue_offset)
+            offset_audit.record(connection, SCHEDULE_CONSUMER, [change], why)
+    except IntegrityError as error:  # the level has moved since the look: somebody has stepped over it
+        raise NothingLost(level) from error
 
 
 def _lost(standings: list[Standing], level: int) -> tuple[Standing, MessageMissing]:

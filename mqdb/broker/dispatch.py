@@ -7,7 +7,7 @@ import psycopg
 from sqlalchemy import Connection, select
 
 from mqdb.store import leader
-from mqdb.store.engine import driver, target_of, translate, translated
+from mqdb.store.engine import driver, target_of, translate, translates
 
 #: Messages in one batch: about 0.2 s of work, and never more than a segment holds.
 MAX_ROWS = 50_000
@@ -46,11 +46,11 @@ def dispatch(connection: Connection, max_rows: int = MAX_ROWS) -> DispatchResult
     return DispatchResult(DispatchOutcome(outcome), messages, more)
 
 
+@translates
 def is_attended(connection: Connection) -> bool:
     """Whether a leader runs the services: its backend is there, and its promise has not run out.
 
     Where none does, clients that wait for messages dispatch themselves. The backend tells of a dead leader at once,
     the promise of a hung one.
     """
-    with translated(target_of(connection)):
-        return bool(connection.scalar(select(leader.is_attended())))
+    return bool(connection.scalar(select(leader.is_attended())))

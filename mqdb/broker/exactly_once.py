@@ -21,7 +21,7 @@ from mqdb.errors import BrokerUnavailable, QueueLost, TransactionEnded
 from mqdb.message import MessageQueue
 from mqdb.store import offset_commits
 from mqdb.store.consumer_offsets import OwnedQueue
-from mqdb.store.engine import driver, target_of, transaction, translated
+from mqdb.store.engine import driver, target_of, transaction, translates
 from mqdb.store.offset_commits import NOT_OWNED, OffsetCommit
 from mqdb.store.tables import offset_commit
 
@@ -38,12 +38,13 @@ class ConsumedBatch(NamedTuple):
 # -- the transaction of a listener --------------------------------------------------------------
 
 
+@translates
 def begin(connection: Connection) -> None:
     """Begin, on a connection that is not in AUTOCOMMIT. Nothing is read yet: the isolation level can be changed."""
-    with translated(target_of(connection)):
-        driver(connection).execute(offset_commits.MARK)
+    driver(connection).execute(offset_commits.MARK)
 
 
+@translates
 def commit(connection: Connection, batch: ConsumedBatch) -> None:
     """Commit what was begun, together with the offset.
 
@@ -53,7 +54,7 @@ def commit(connection: Connection, batch: ConsumedBatch) -> None:
     _require_open(connection)
     below = driver(connection)
     # In one message: a process that stops between the two would keep its queue from all others.
-    with translated(target_of(connection)), _refusals(batch), below.pipeline():
+    with _refusals(batch), below.pipeline():
         offset_commits.append(below, batch.group, batch.client_id, batch.commit, is_marked=True)
         below.execute("COMMIT")
 
@@ -94,6 +95,7 @@ def _refusals(batch: ConsumedBatch) -> Iterator[None]:
 # -- what has failed ----------------------------------------------------------------------------
 
 
+@translates
 def send_back(
     connection: Connection, batch: ConsumedBatch, requests: Sequence[SendBackRequest], max_reconsume_times: int = -1
 ) -> list[SentBack]:
@@ -102,7 +104,7 @@ def send_back(
     Raises what `mqdb.broker.send_back` raises, and QueueLost. BrokerUnavailable: nobody knows.
     """
     group, client_id, _, consumed = batch
-    with translated(target_of(connection)), _refusals(batch), transaction(connection):
+    with _refusals(batch), transaction(connection):
         results = sending_back.send_back(connection, group, requests, max_reconsume_times)
         offset_commits.append(driver(connection), group, client_id, consumed, is_marked=False)
     return results
@@ -111,13 +113,15 @@ def send_back(
 # -- ownership ----------------------------------------------------------------------------------
 
 
+@translates
 def take_queues(connection: Connection, group: str, take: Callable[[], list[OwnedQueue]]) -> list[OwnedQueue]:
     """Own what `take` takes on this connection, from where transactions have come."""
-    with translated(target_of(connection)), transaction(connection):
+    with transaction(connection):
         owned = take()
         return offset_commits.fold(connection, group, owned)
 
 
+@translates
 def commit_offsets(connection: Connection, group: str, owned: Sequence[OwnedQueue]) -> list[OwnedQueue]:
     """Store how far each queue is consumed; returns the queues that were lost to a newer owner.
 
@@ -125,18 +129,19 @@ def commit_offsets(connection: Connection, group: str, owned: Sequence[OwnedQueu
     """
     if not owned:
         return []
-    with translated(target_of(connection)), transaction(connection):
+    with transaction(connection):
         stored = offset_commits.lock(connection, group, owned)
         offset_commits.fold(connection, group, [queue for queue in owned if queue.queue_key in stored], stored)
     return [queue for queue in owned if queue.queue_key not in stored]
 
 
+@translates
 def correct_offset(connection: Connection, group: str, queue_key: int, correct: Callable[[], bool]) -> bool:
     """Have `correct` set the offset of a queue on this connection, whatever transactions have committed.
 
     False when it could not, because the queue was lost.
     """
-    with translated(target_of(connection)), transaction(connection):
+    with transaction(connection):
         is_corrected = correct()
         if is_corrected:
             offset_commits.forget(connection, group, queue_key)

@@ -11,21 +11,21 @@ from sqlalchemy import Connection
 
 from mqdb.store import consumer_offsets, group_offsets, history, queues
 from mqdb.store.consumer_offsets import OwnedQueue
-from mqdb.store.engine import target_of, transaction, translated
+from mqdb.store.engine import transaction, translates
 from mqdb.store.group_offsets import ReadQueue
 from mqdb.store.queues import Ends
 
 
+@translates
 def queue_ends(connection: Connection, queue_key: int) -> Ends | None:
     """Min and max offset of a queue; None where there is none of that key."""
-    with translated(target_of(connection)):
-        return queues.ends(connection, [queue_key]).get(queue_key)
+    return queues.ends(connection, [queue_key]).get(queue_key)
 
 
+@translates
 def committed_positions(connection: Connection, group: str, queue_keys: Sequence[int]) -> list[ReadQueue]:
     """The next offset of a group on each of the queues on which it has one."""
-    with translated(target_of(connection)):
-        return group_offsets.positions(connection, group, queue_keys)
+    return group_offsets.positions(connection, group, queue_keys)
 
 
 class Refused(NamedTuple):
@@ -37,6 +37,7 @@ class Refused(NamedTuple):
     """Those whose offset somebody has set since they were read, or whose log is another one now; read on there."""
 
 
+@translates
 def commit_without_owner(connection: Connection, group: str, positions: Sequence[ReadQueue]) -> Refused:
     """Set the offsets of a group, forward or back, where no member has the queue; the group is made if need be.
 
@@ -44,7 +45,7 @@ def commit_without_owner(connection: Connection, group: str, positions: Sequence
     """
     if not positions:
         return Refused({}, frozenset())
-    with translated(target_of(connection)), transaction(connection):
+    with transaction(connection):
         group_offsets.ensure_group(connection, group)
         done = group_offsets.commit(connection, group, positions)
         rest = [position for position in positions if position.queue_key not in done]
@@ -56,17 +57,17 @@ def commit_without_owner(connection: Connection, group: str, positions: Sequence
         return Refused(owned, moved | group_offsets.reset_since(connection, group, rest))
 
 
+@translates
 def reset_since(connection: Connection, group: str, positions: Sequence[ReadQueue]) -> set[int]:
     """The keys of those queues whose offset somebody has set since they were read."""
     if not positions:
         return set()
-    with translated(target_of(connection)):
-        return group_offsets.reset_since(connection, group, positions)
+    return group_offsets.reset_since(connection, group, positions)
 
 
+@translates
 def commit_positions(connection: Connection, group: str, owned: Sequence[OwnedQueue]) -> list[OwnedQueue]:
     """As `offsets.commit_offsets`, but back as well as forward; returns the queues that were lost to a newer owner."""
     if not owned:
         return []
-    with translated(target_of(connection)):
-        return consumer_offsets.commit(connection, group, owned, may_go_back=True)
+    return consumer_offsets.commit(connection, group, owned, may_go_back=True)

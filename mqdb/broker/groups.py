@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from mqdb.errors import GroupInUse, GroupNotFound
 from mqdb.group import SubscriptionGroupConfig
 from mqdb.store import clients, groups, topics
-from mqdb.store.engine import target_of, transaction, translated
+from mqdb.store.engine import transaction, translates
 from mqdb.store.groups import GroupSettings, GroupSummary, MemberInfo, QueueProgress, StoredSubscription
 from mqdb.topic import dlq_topic, retry_topic
 
@@ -25,33 +25,34 @@ class GroupDetails(NamedTuple):
     progress: list[QueueProgress]
 
 
+@translates
 def list_groups(connection: Connection) -> list[GroupSummary]:
     """All groups by name."""
-    with translated(target_of(connection)):
-        return groups.summaries(connection)
+    return groups.summaries(connection)
 
 
+@translates
 def show_group(connection: Connection, name: str) -> GroupDetails:
     """Settings, subscriptions, members and progress of a group. Raises GroupNotFound."""
-    with translated(target_of(connection)):
-        settings = groups.find(connection, name)
-        if settings is None:
-            raise GroupNotFound(name)
-        return GroupDetails(
-            name,
-            settings,
-            groups.subscriptions(connection, name),
-            groups.members(connection, name),
-            groups.progress(connection, name),
-        )
+    settings = groups.find(connection, name)
+    if settings is None:
+        raise GroupNotFound(name)
+    return GroupDetails(
+        name,
+        settings,
+        groups.subscriptions(connection, name),
+        groups.members(connection, name),
+        groups.progress(connection, name),
+    )
 
 
+@translates
 def list_members(connection: Connection, group: str | None = None) -> list[MemberInfo]:
     """The registered consumers of a group, or of all of them; by group and client id."""
-    with translated(target_of(connection)):
-        return groups.members(connection, group)
+    return groups.members(connection, group)
 
 
+@translates
 def update_group(
     connection: Connection,
     name: str,
@@ -73,7 +74,7 @@ def update_group(
     }
     changes = {setting: value for setting, value in given.items() if value is not None}
     SubscriptionGroupConfig(name, **changes)  # type: ignore[arg-type]  # it checks what it is given
-    with translated(target_of(connection)), transaction(connection):
+    with transaction(connection):
         groups.save(connection, name, changes)
         settings = groups.find(connection, name)
         clients.notify_group(connection, name)
@@ -82,13 +83,14 @@ def update_group(
     return settings
 
 
+@translates
 def delete_group(connection: Connection, name: str, *, with_topics: bool = False) -> list[str]:
     """Delete a group with its offsets and subscriptions; returns the topics that went with it.
 
     Those are its retry topic and its DLQ, with all their messages. What was noted in mqdb.offset_audit stays.
     Raises GroupNotFound, GroupInUse.
     """
-    with translated(target_of(connection)), transaction(connection):
+    with transaction(connection):
         if not groups.lock(connection, name):
             raise GroupNotFound(name)
         if live := clients.live_models(connection, name, but=""):

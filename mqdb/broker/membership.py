@@ -17,7 +17,7 @@ from mqdb.group import MessageModel
 from mqdb.selector.subscription import SubscriptionData
 from mqdb.store import clients, groups, subscriptions
 from mqdb.store.clients import ClientKind, Registration
-from mqdb.store.engine import target_of, transaction, translated
+from mqdb.store.engine import target_of, transaction, translated, translates
 from mqdb.store.subscriptions import StoredSubscriptions
 
 #: A client silent for longer is gone. Source: ConsumerManager.CHANNEL_EXPIRED_TIMEOUT.
@@ -114,17 +114,17 @@ def unregister(connection: Connection, client_id: str, group: str, kind: ClientK
             clients.notify_group(connection, group)
 
 
+@translates
 def may_consume(connection: Connection, group: str) -> bool:
     """Whether the group is switched on, as far as the broker knows it."""
-    with translated(target_of(connection)):
-        settings = groups.find(connection, group)
+    settings = groups.find(connection, group)
     return settings is None or settings.consume_enable
 
 
+@translates
 def members(connection: Connection, group: str) -> list[str]:
     """The client ids of the live consumers of a group, sorted."""
-    with translated(target_of(connection)):
-        return clients.members(connection, group)
+    return clients.members(connection, group)
 
 
 def reap(connection: Connection, expiry: timedelta = CLIENT_EXPIRY) -> list[str]:

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 
 from mqdb.errors import TopicNotFound
 from mqdb.store import message_statistics, segments, topic_ranges
-from mqdb.store.engine import target_of, transaction, translated
+from mqdb.store.engine import transaction, translates
 from mqdb.store.message_statistics import Wanted
 from mqdb.store.topic_ranges import OffsetRange, SegmentBounds
 
@@ -25,11 +25,12 @@ class SegmentCount(NamedTuple):
     statement: str
 
 
+@translates
 def count_by_segment(
     connection: Connection, topics: Sequence[str], since: datetime | None = None, until: datetime | None = None
 ) -> list[SegmentCount]:
     """What is to be run for the messages that were stored from `since` to before `until`. Raises TopicNotFound."""
-    with translated(target_of(connection)), transaction(connection):
+    with transaction(connection):
         # In this order: what dispatch does in the meantime adds batches and segments, and none is missing.
         queues = {bounds.queue_key: bounds for bounds in topic_ranges.bounds(connection, topics)}
         for name in topics:

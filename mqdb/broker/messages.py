@@ -10,7 +10,7 @@ from mqdb.broker.pull import PullRequest, pull
 from mqdb.errors import ParameterInvalid, QueueNotFound, TopicNotFound
 from mqdb.message import MessageQueue, ReceivedMessage
 from mqdb.store import message_index, topics
-from mqdb.store.engine import target_of, transaction, translated
+from mqdb.store.engine import transaction, translates
 from mqdb.store.tables import commit_log, queue, topic
 from mqdb.topic import HALF_TOPIC, SCHEDULE_TOPIC
 
@@ -24,20 +24,21 @@ class StoredCopy(NamedTuple):
     log_pos: int
 
 
+@translates
 def find_copies(connection: Connection, unique_id: UUID) -> list[StoredCopy]:
     """The copies of a message that somebody can consume, as they were stored; [] where there is none.
 
     Those that wait for their time or the end of their transaction are left out, and those whose topic is deleted.
     """
-    with translated(target_of(connection)), transaction(connection):
+    with transaction(connection):
         positions = [log_pos for _, log_pos, _ in message_index.find(connection, [unique_id], 0)]
         return [copy for position in sorted(positions) for copy in _at(connection, position)]
 
 
+@translates
 def locate(connection: Connection, log_pos: int) -> StoredCopy:
     """The copy at a position. Raises ParameterInvalid where there is none that somebody can consume."""
-    with translated(target_of(connection)):
-        copies = _at(connection, log_pos)
+    copies = _at(connection, log_pos)
     if not copies:
         raise ParameterInvalid("log_pos", log_pos, "there is no message that can be consumed")
     return copies[0]
@@ -51,10 +52,10 @@ def read_copy(connection: Connection, broker_name: str, copy: StoredCopy) -> Rec
     return read_message(connection, MessageQueue(copy.topic, broker_name, copy.queue_id), offset)
 
 
+@translates
 def read_message(connection: Connection, where: MessageQueue, offset: int) -> ReceivedMessage:
     """The message at an offset. Raises TopicNotFound, QueueNotFound; ParameterInvalid for an offset without one."""
-    with translated(target_of(connection)):
-        route = topics.find(connection, where.topic)
+    route = topics.find(connection, where.topic)
     if route is None:
         raise TopicNotFound(where.topic)
     if not 0 <= where.queue_id < len(route.queue_keys):

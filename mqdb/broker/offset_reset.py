@@ -16,7 +16,7 @@ from sqlalchemy.exc import OperationalError
 from mqdb.errors import GroupInUse, GroupNotFound, ParameterInvalid, QueueNotFound, TopicNotFound
 from mqdb.group import MessageModel, check_group_name
 from mqdb.store import clients, groups, offset_audit, time_search, topics
-from mqdb.store.engine import target_of, transaction, translated
+from mqdb.store.engine import transaction, translates
 from mqdb.store.offset_audit import AuditRecord, OffsetChange, Standing
 from mqdb.topic import retry_topic
 
@@ -39,6 +39,7 @@ class Boundary(StrEnum):
 ResetTarget: TypeAlias = Boundary | int | datetime | timedelta
 
 
+@translates
 def reset_offsets(
     connection: Connection,
     group: str,
@@ -57,20 +58,20 @@ def reset_offsets(
     time without a time zone, for a group whose members consume by broadcasting, and for one queue of a topic that the
     group has never read.
     """
-    with translated(target_of(connection)):
-        keys = _queue_keys(connection, topic, queue_id)
-        if groups.find(connection, group) is None:
-            raise GroupNotFound(group)
-        _refuse_members(connection, group, force=True)
-        before = offset_audit.standings(connection, group, keys)
-        if queue_id is not None and before[0].next_offset is None:
-            fault = f"group {group!r} has no offset in it; reset all queues of the topic together"
-            raise ParameterInvalid("queue", queue_id, fault)
-        offsets = _offsets_at(connection, before, target)
-        why = f"reset to {target}" + (f": {reason}" if reason else "")
-        return _change(connection, group, before, offsets, why, dry_run)
+    keys = _queue_keys(connection, topic, queue_id)
+    if groups.find(connection, group) is None:
+        raise GroupNotFound(group)
+    _refuse_members(connection, group, force=True)
+    before = offset_audit.standings(connection, group, keys)
+    if queue_id is not None and before[0].next_offset is None:
+        fault = f"group {group!r} has no offset in it; reset all queues of the topic together"
+        raise ParameterInvalid("queue", queue_id, fault)
+    offsets = _offsets_at(connection, before, target)
+    why = f"reset to {target}" + (f": {reason}" if reason else "")
+    return _change(connection, group, before, offsets, why, dry_run)
 
 
+@translates
 def clone_offsets(
     connection: Connection,
     source: str,
@@ -91,20 +92,19 @@ def clone_offsets(
     check_group_name(target)
     if source == target:
         raise ParameterInvalid("target", target, "is the source as well")
-    with translated(target_of(connection)):
-        if groups.find(connection, source) is None:
-            raise GroupNotFound(source)
-        _refuse_members(connection, target, force)
-        copied = _read_by(connection, source, topic_names)
-        before = offset_audit.standings(connection, target, list(copied))
-        why = f"cloned from {source}" + (f": {reason}" if reason else "")
-        return _change(connection, target, before, copied, why, dry_run)
+    if groups.find(connection, source) is None:
+        raise GroupNotFound(source)
+    _refuse_members(connection, target, force)
+    copied = _read_by(connection, source, topic_names)
+    before = offset_audit.standings(connection, target, list(copied))
+    why = f"cloned from {source}" + (f": {reason}" if reason else "")
+    return _change(connection, target, before, copied, why, dry_run)
 
 
+@translates
 def offset_history(connection: Connection, group: str) -> list[AuditRecord]:
     """Each offset of the group that somebody has set, the newest first; also of a group that is gone."""
-    with translated(target_of(connection)):
-        return offset_audit.history(connection, group)
+    return offset_audit.history(connection, group)
 
 
 def _queue_keys(connection: Connection, topic: str, queue_id: int | None) -> Sequence[int]:

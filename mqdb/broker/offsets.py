@@ -9,9 +9,10 @@ from mqdb.errors import ParameterInvalid
 from mqdb.group import FROM_LAST_OFFSET, ConsumeFromWhere, StartingPoint
 from mqdb.store import clients, consumer_offsets, queues, time_search
 from mqdb.store.consumer_offsets import OwnedQueue
-from mqdb.store.engine import target_of, transaction, translated
+from mqdb.store.engine import transaction, translates
 
 
+@translates
 def take_queues(
     connection: Connection,
     group: str,
@@ -33,11 +34,12 @@ def take_queues(
     _check_start(start)
     if not queue_keys:
         return []
-    with translated(target_of(connection)), transaction(connection):
+    with transaction(connection):
         consumer_offsets.begin(connection, group, queue_keys, start)
         return consumer_offsets.take(connection, group, client_id, queue_keys, force)
 
 
+@translates
 def start_offsets(
     connection: Connection,
     queue_keys: Sequence[int],
@@ -50,55 +52,56 @@ def start_offsets(
     _check_start(start)
     if not queue_keys:
         return {}
-    with translated(target_of(connection)):
-        if start.where is ConsumeFromWhere.TIMESTAMP and start.time is not None:
-            return time_search.offsets_of_time(connection, queue_keys, start.time)
-        ends = queues.ends(connection, queue_keys)
+    if start.where is ConsumeFromWhere.TIMESTAMP and start.time is not None:
+        return time_search.offsets_of_time(connection, queue_keys, start.time)
+    ends = queues.ends(connection, queue_keys)
     is_first = start.where is ConsumeFromWhere.FIRST_OFFSET
     return {key: end.min_offset if is_first else end.max_offset for key, end in ends.items()}
 
 
+@translates
 def topics_created_at(connection: Connection, queue_keys: Sequence[int]) -> dict[int, datetime]:
     """When the topic of each queue was created, which tells a topic from an older one of its name that was deleted."""
-    with translated(target_of(connection)):
-        return queues.topics_created_at(connection, queue_keys)
+    return queues.topics_created_at(connection, queue_keys)
 
 
+@translates
 def owned_epochs(connection: Connection, group: str, client_id: str) -> dict[int, int]:
     """The queues that a member owns as the broker sees it, and under which epochs."""
-    with translated(target_of(connection)):
-        return consumer_offsets.epochs(connection, group, client_id)
+    return consumer_offsets.epochs(connection, group, client_id)
 
 
+@translates
 def commit_offsets(connection: Connection, group: str, owned: Sequence[OwnedQueue]) -> list[OwnedQueue]:
     """Commit `next_offset` and `segment` of each queue; returns the queues that were lost to a newer owner."""
     if not owned:
         return []
-    with translated(target_of(connection)):
-        return consumer_offsets.commit(connection, group, owned)
+    return consumer_offsets.commit(connection, group, owned)
 
 
+@translates
 def correct_offset(connection: Connection, group: str, owned: OwnedQueue) -> bool:
     """Set the offset of one queue, back as well as forward, where the stored one does not exist; False when lost."""
-    with translated(target_of(connection)):
-        return not consumer_offsets.commit(connection, group, [owned], may_go_back=True)
+    return not consumer_offsets.commit(connection, group, [owned], may_go_back=True)
 
 
+@translates
 def release_queues(connection: Connection, group: str, owned: Sequence[OwnedQueue]) -> None:
     """Give queues back and tell the group, so that the members that wait for them take them at once."""
     if not owned:
         return
-    with translated(target_of(connection)), transaction(connection):
+    with transaction(connection):
         if consumer_offsets.release(connection, group, owned):
             clients.notify_group(connection, group)
 
 
+@translates
 def committed_offsets(connection: Connection, group: str, queue_keys: Sequence[int]) -> dict[int, int]:
     """The next offset of a group on each of the queues that it has ever taken."""
-    with translated(target_of(connection)):
-        return consumer_offsets.committed(connection, group, queue_keys)
+    return consumer_offsets.committed(connection, group, queue_keys)
 
 
+@translates
 def search_offset(connection: Connection, queue_key: int, time: datetime) -> int:
     """The first offset of a queue whose message was stored at `time` or later; before the first one the min offset,
     behind the last one the max offset. Raises ParameterInvalid for a time without a time zone.
@@ -106,8 +109,7 @@ def search_offset(connection: Connection, queue_key: int, time: datetime) -> int
     Source: DefaultMessageStore.getOffsetInQueueByTime, BoundaryType.LOWER.
     """
     _check_time("time", time)
-    with translated(target_of(connection)):
-        return time_search.offset_of_time(connection, queue_key, time)
+    return time_search.offset_of_time(connection, queue_key, time)
 
 
 def _check_start(start: StartingPoint) -> None:

@@ -27,7 +27,7 @@ from sqlalchemy import Boolean, Connection, DateTime, and_, case, column, func, 
 
 from mqdb.errors import StorageRefused
 from mqdb.store import message_index
-from mqdb.store.engine import target_of, transaction, translated
+from mqdb.store.engine import transaction, translates
 from mqdb.store.real_queue import aim_of
 from mqdb.store.tables import commit_log, queue, topic
 from mqdb.topic import TIMER_TOPIC, is_system_topic
@@ -67,14 +67,15 @@ class TopicQueue(NamedTuple):
     """When a record for it that waits for a time of its own is due, in milliseconds since 1970."""
 
 
+@translates
 def backend_of(connection: Connection) -> Backend:
     """The backend of this connection, asked when it has been opened. Not through a pooler that shares backends."""
     last_pos = select(_log_pos.c.last_value).scalar_subquery()
     mine = select(_activity.c.pid, _activity.c.backend_start, last_pos)
-    with translated(target_of(connection)):
-        return Backend(*connection.execute(mine.where(_activity.c.pid == func.pg_backend_pid())).one())
+    return Backend(*connection.execute(mine.where(_activity.c.pid == func.pg_backend_pid())).one())
 
 
+@translates
 def end_backend(connection: Connection, backend: Backend) -> bool:
     """Ask a backend to end; True when it is gone, False while it is there: ask again, until your deadline.
 
@@ -89,8 +90,7 @@ def end_backend(connection: Connection, backend: Backend) -> bool:
     of_client = and_(_activity.c.pid == backend.pid, _activity.c.usesysid.is_not(None))
     server = select(func.pg_is_in_recovery().label("is_standby")).subquery("server")
     look = select(server.c.is_standby, _activity.c.pid, _activity.c.backend_start, is_it.label("is_it"), asked)
-    with translated(target_of(connection)):
-        row = connection.execute(look.select_from(server.outerjoin(_activity, of_client))).one()
+    row = connection.execute(look.select_from(server.outerjoin(_activity, of_client))).one()
     if row.is_standby:
         reason = "this server is a standby, which cannot tell what its primary will still commit"
         raise StorageRefused(_READ_ONLY, reason)
@@ -100,6 +100,7 @@ def end_backend(connection: Connection, backend: Backend) -> bool:
     return not row.is_it
 
 
+@translates
 def find_sent(connection: Connection, unique_ids: Sequence[UUID], after_pos: int = 0) -> dict[UUID, StoredAt]:
     """Where the messages with these unique ids are stored, dispatched and indexed or not; the others are left out.
 
@@ -121,7 +122,7 @@ def find_sent(connection: Connection, unique_ids: Sequence[UUID], after_pos: int
     """
     if not unique_ids:
         return {}
-    with translated(target_of(connection)), transaction(connection):
+    with transaction(connection):
         rows = message_index.find(connection, unique_ids, after_pos)
     found: dict[UUID, StoredAt] = {}
     for unique_id, log_pos, queue_key in sorted(rows):
@@ -129,15 +130,15 @@ def find_sent(connection: Connection, unique_ids: Sequence[UUID], after_pos: int
     return found
 
 
+@translates
 def queue_of(connection: Connection, stored: StoredAt) -> TopicQueue | None:
     """The queue that a record is for, also while it waits elsewhere; None where its topic has been deleted."""
     named = select(topic.c.topic, queue.c.queue_id).join(queue, queue.c.topic_id == topic.c.topic_id)
     real = select(*aim_of(commit_log), commit_log.c.tags_code)
-    with translated(target_of(connection)):
-        row = connection.execute(named.where(queue.c.queue_key == stored.queue_key)).one_or_none()
-        if row is None or not is_system_topic(row.topic):
-            return TopicQueue(*row) if row is not None else None
-        aim = connection.execute(real.where(commit_log.c.log_pos == stored.log_pos)).one_or_none()
+    row = connection.execute(named.where(queue.c.queue_key == stored.queue_key)).one_or_none()
+    if row is None or not is_system_topic(row.topic):
+        return TopicQueue(*row) if row is not None else None
+    aim = connection.execute(real.where(commit_log.c.log_pos == stored.log_pos)).one_or_none()
     if aim is None or aim[0] is None or aim[1] is None:
         return TopicQueue(*row)
     return TopicQueue(aim[0], aim[1], aim[2] if row.topic == TIMER_TOPIC else None)

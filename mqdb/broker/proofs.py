@@ -10,25 +10,26 @@ from sqlalchemy import Connection
 from mqdb.proof import KeptPosition, Proof
 from mqdb.store import history as histories
 from mqdb.store import proofs, queues
-from mqdb.store.engine import target_of, translated
+from mqdb.store.engine import translates
 from mqdb.store.history import History
 
 
+@translates
 def prove(connection: Connection, positions: Mapping[int, int], history: History | None) -> dict[int, Proof] | None:
     """The proofs of positions, by the keys of their queues. Returns None if the log has another history by now."""
-    with translated(target_of(connection)):
-        found = proofs.find(connection, positions)
-        # Asked afterwards: if the history is the same then, it was the same before.
-        return found if histories.find(connection) == history else None
+    found = proofs.find(connection, positions)
+    # Asked afterwards: if the history is the same then, it was the same before.
+    return found if histories.find(connection) == history else None
 
 
+@translates
 def proven(connection: Connection, claims: Mapping[int, Proof]) -> set[int]:
     """The keys of those queues in which the log holds what their proof says."""
-    with translated(target_of(connection)):
-        hold = proofs.holding(connection, list(claims.items()))
+    hold = proofs.holding(connection, list(claims.items()))
     return {key for key, holds in zip(claims, hold, strict=True) if holds}
 
 
+@translates
 def last_proven(connection: Connection, kept: Mapping[int, KeptPosition]) -> dict[int, KeptPosition]:
     """The last position that the log proves, for each queue by its key, with the proofs that the log holds.
 
@@ -36,9 +37,8 @@ def last_proven(connection: Connection, kept: Mapping[int, KeptPosition]) -> dic
     position is the min offset: every message in the log may be new. Queues that do not exist are left out.
     """
     claims = [(key, proof) for key, position in kept.items() for proof in position.proofs]
-    with translated(target_of(connection)):
-        ends = queues.ends(connection, list(kept))
-        hold = proofs.holding(connection, claims)
+    ends = queues.ends(connection, list(kept))
+    hold = proofs.holding(connection, claims)
     held = {key: [p for (k, p), holds in zip(claims, hold, strict=True) if holds and k == key] for key in ends}
     return {key: _go_on(kept[key].next_offset, tuple(held[key]), end.min_offset) for key, end in ends.items()}
 

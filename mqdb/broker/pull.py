@@ -24,7 +24,7 @@ from mqdb.message import MessageQueue, ReceivedMessage
 from mqdb.selector.subscription import MessageFilter
 from mqdb.selector.tags import TagExpression
 from mqdb.store import consume_queue, segments
-from mqdb.store.engine import target_of, translated
+from mqdb.store.engine import translates
 from mqdb.store.history import History
 
 #: Messages of one queue in one answer. Source: DefaultMQPushConsumer.pullBatchSize.
@@ -78,6 +78,7 @@ class PullResult:
     messages: list[ReceivedMessage]
 
 
+@translates
 def pull(
     connection: Connection,
     requests: Sequence[PullRequest],
@@ -103,19 +104,19 @@ def pull(
     wish = _Wish(limit, _scan_limit(filter, scan_limit, limit, len(requests)), max_bytes, filter)
     if any(request.history != horizon.history for request in requests):
         horizon = Horizon(history=requests[0].history)
-    with translated(target_of(connection)):
-        horizon, window = _window(connection, requests, horizon)
-        answers = _ask(connection, requests, wish, horizon, window)
-        missed = [requests[n - 1] for n, rows in answers.items() if not _is_complete(requests[n - 1], rows, wish)]
-        if missed:
-            window = open_window(min(request.segment for request in missed))
-            again = _ask(connection, missed, wish, UNKNOWN_HORIZON, window)
-            answers |= {requests.index(missed[ordinal - 1]) + 1: rows for ordinal, rows in again.items()}
+    horizon, window = _window(connection, requests, horizon)
+    answers = _ask(connection, requests, wish, horizon, window)
+    missed = [requests[n - 1] for n, rows in answers.items() if not _is_complete(requests[n - 1], rows, wish)]
+    if missed:
+        window = open_window(min(request.segment for request in missed))
+        again = _ask(connection, missed, wish, UNKNOWN_HORIZON, window)
+        answers |= {requests.index(missed[ordinal - 1]) + 1: rows for ordinal, rows in again.items()}
     newest = max((rows[0][_NEWEST] for rows in answers.values()), default=horizon.newest_segment)
     results = [_result(requests[ordinal - 1], rows, wish) for ordinal, rows in sorted(answers.items())]
     return results, horizon._replace(newest_segment=newest)
 
 
+@translates
 def explain_pull(connection: Connection, requests: Sequence[PullRequest], *, filter: MessageFilter) -> list[str]:
     """The plan of a pull with a filter: lines for people.
 
@@ -123,8 +124,7 @@ def explain_pull(connection: Connection, requests: Sequence[PullRequest], *, fil
     """
     wish = _Wish(DEFAULT_LIMIT, _scan_limit(filter, None, DEFAULT_LIMIT, len(requests)), DEFAULT_MAX_BYTES, filter)
     window = open_window(min(request.segment for request in requests))
-    with translated(target_of(connection)):
-        return consume_queue.explain(connection, _parameters(requests, wish, UNKNOWN_HORIZON, window), filter)
+    return consume_queue.explain(connection, _parameters(requests, wish, UNKNOWN_HORIZON, window), filter)
 
 
 class _Wish(NamedTuple):

@@ -7,7 +7,7 @@ from uuid import UUID
 from sqlalchemy import Connection, func, or_, select
 
 from mqdb.errors import BrokerMisnamed
-from mqdb.store.engine import target_of, translated
+from mqdb.store.engine import translates
 from mqdb.store.history import History
 from mqdb.store.tables import broker, commit_log, consume_queue, segment
 
@@ -24,19 +24,20 @@ class BrokerInfo(NamedTuple):
             raise BrokerMisnamed(target, f"this database is broker {self.broker_name!r}, not {expected!r}")
 
 
+@translates
 def broker_info(connection: Connection) -> BrokerInfo:
     """The broker's name and cluster."""
-    with translated(target_of(connection)):
-        return BrokerInfo(*connection.execute(select(broker.c.broker_name, broker.c.cluster_name)).one())
+    return BrokerInfo(*connection.execute(select(broker.c.broker_name, broker.c.cluster_name)).one())
 
 
+@translates
 def server_time(connection: Connection) -> datetime:
     """The time by the broker's clock; aware."""
-    with translated(target_of(connection)):
-        now: datetime = connection.scalars(select(func.mqdb.now())).one()
-        return now
+    now: datetime = connection.scalars(select(func.mqdb.now())).one()
+    return now
 
 
+@translates
 def queue_offset_of(
     connection: Connection,
     queue_key: int,
@@ -61,11 +62,10 @@ def queue_offset_of(
     )
     if msg_id is not None:
         entry = entry.where(or_(func.mqdb.history() == history, id_there == msg_id))
-    with translated(target_of(connection)):
-        return connection.scalar(entry.order_by(consume_queue.c.queue_offset.desc()).limit(1))
+    return connection.scalar(entry.order_by(consume_queue.c.queue_offset.desc()).limit(1))
 
 
+@translates
 def queue_key_of(connection: Connection, log_pos: int) -> int | None:
     """The queue in which a record is stored, None where the log has dropped it. Uses commit_log_pkey."""
-    with translated(target_of(connection)):
-        return connection.scalar(select(commit_log.c.queue_key).where(commit_log.c.log_pos == log_pos))
+    return connection.scalar(select(commit_log.c.queue_key).where(commit_log.c.log_pos == log_pos))

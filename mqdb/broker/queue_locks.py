@@ -12,9 +12,10 @@ from sqlalchemy import Connection
 from mqdb.group import FROM_LAST_OFFSET, StartingPoint
 from mqdb.store import clients, consumer_offsets, queue_locks
 from mqdb.store.consumer_offsets import OwnedQueue
-from mqdb.store.engine import target_of, transaction, translated
+from mqdb.store.engine import transaction, translates
 
 
+@translates
 def take_queues(
     connection: Connection,
     group: str,
@@ -31,7 +32,7 @@ def take_queues(
     """
     if not queue_keys:
         return []
-    with translated(target_of(connection)), transaction(connection):
+    with transaction(connection):
         consumer_offsets.begin(connection, group, queue_keys, start)
         free = queue_locks.free(connection, group, client_id, queue_keys)
         owned = consumer_offsets.take(connection, group, client_id, free, force) if free else []
@@ -40,6 +41,7 @@ def take_queues(
         return owned
 
 
+@translates
 def renew_queues(
     connection: Connection, group: str, client_id: str, owned: Sequence[OwnedQueue], *, expiry: timedelta
 ) -> set[int]:
@@ -49,15 +51,15 @@ def renew_queues(
     """
     if not owned:
         return set()
-    with translated(target_of(connection)):
-        return queue_locks.renew(connection, group, client_id, owned, expiry)
+    return queue_locks.renew(connection, group, client_id, owned, expiry)
 
 
+@translates
 def release_queues(connection: Connection, group: str, client_id: str, owned: Sequence[OwnedQueue]) -> None:
     """Give queues back, unlock them, and tell the group."""
     if not owned:
         return
-    with translated(target_of(connection)), transaction(connection):
+    with transaction(connection):
         released = consumer_offsets.release(connection, group, owned)
         queue_locks.remove(connection, group, client_id, owned)
         if released:

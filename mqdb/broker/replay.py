@@ -4,18 +4,18 @@ from sqlalchemy import Connection
 
 from mqdb.broker import sink
 from mqdb.store import sink as statements
-from mqdb.store.engine import driver, target_of, translated
+from mqdb.store.engine import driver, translates
 
 
+@translates
 def find_write(connection: Connection, write_id: str) -> int | None:
     """How many messages the batch job with this writeId has written; None where none has, or it has not ended."""
-    with translated(target_of(connection)):
-        named = {"sink_id": f"batch:{write_id}", "query_id": None}
-        row = driver(connection).execute(statements.FIND_NEWEST, named).fetchone()
-        return None if row is None else int(row[2])
+    named = {"sink_id": f"batch:{write_id}", "query_id": None}
+    row = driver(connection).execute(statements.FIND_NEWEST, named).fetchone()
+    return None if row is None else int(row[2])
 
 
+@translates
 def write_queue_nums(connection: Connection, topic: str) -> int:
     """How many queues of a topic take messages. Raises TopicNotFound, TopicNotWritable."""
-    with translated(target_of(connection)):
-        return len(sink.write_queue_keys(driver(connection), topic))
+    return len(sink.write_queue_keys(driver(connection), topic))

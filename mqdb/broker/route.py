@@ -4,7 +4,7 @@ from sqlalchemy import Connection
 
 from mqdb.errors import TopicNotFound
 from mqdb.store import failed_messages, topics
-from mqdb.store.engine import target_of, transaction, translated
+from mqdb.store.engine import transaction, translates
 from mqdb.store.topics import TopicRoute
 from mqdb.topic import (
     DEFAULT_TOPIC_QUEUE_NUMS,
@@ -18,12 +18,13 @@ from mqdb.topic import (
 )
 
 
+@translates
 def find_topic(connection: Connection, name: str) -> TopicRoute | None:
     """The topic with its queues, None where there is none of that name."""
-    with translated(target_of(connection)):
-        return topics.find(connection, name)
+    return topics.find(connection, name)
 
 
+@translates
 def create_topic_automatically(
     connection: Connection, name: str, queue_nums: int = DEFAULT_TOPIC_QUEUE_NUMS
 ) -> TopicRoute:
@@ -34,12 +35,11 @@ def create_topic_automatically(
     Source: TopicConfigManager.createTopicInSendMessageMethod.
     """
     check_topic_name(name)
-    with translated(target_of(connection)):
-        template = topics.find(connection, TEMPLATE_TOPIC)
-        if template is None or not template.config.perm & Perm.INHERIT:
-            raise TopicNotFound(name)
-        nums = min(queue_nums, template.config.write_queue_nums)
-        return _create(connection, TopicConfig(name, nums, nums, template.config.perm & ~Perm.INHERIT))
+    template = topics.find(connection, TEMPLATE_TOPIC)
+    if template is None or not template.config.perm & Perm.INHERIT:
+        raise TopicNotFound(name)
+    nums = min(queue_nums, template.config.write_queue_nums)
+    return _create(connection, TopicConfig(name, nums, nums, template.config.perm & ~Perm.INHERIT))
 
 
 def find_or_create_reply_topic(connection: Connection, cluster_name: str) -> TopicRoute:
@@ -50,14 +50,14 @@ def find_or_create_reply_topic(connection: Connection, cluster_name: str) -> Top
     return _find_or_create(connection, TopicConfig(reply_topic(cluster_name), 1, 1))
 
 
+@translates
 def find_or_create_retry_topic(connection: Connection, group: str) -> TopicRoute:
     """The topic that brings failed messages back to a group.
 
     Where there is none it is made with the group's retry_queue_nums, and one queue for a group that is not there.
     Raises NameInvalid. Source: TopicConfigManager.createTopicInSendMessageBackMethod.
     """
-    with translated(target_of(connection)):
-        nums = failed_messages.retry_queue_nums(connection, group) or 1
+    nums = failed_messages.retry_queue_nums(connection, group) or 1
     return _find_or_create(connection, TopicConfig(retry_topic(group), nums, nums))
 
 
@@ -66,9 +66,9 @@ def find_or_create_dlq_topic(connection: Connection, group: str) -> TopicRoute:
     return _find_or_create(connection, TopicConfig(dlq_topic(group), 1, 1))
 
 
+@translates
 def _find_or_create(connection: Connection, config: TopicConfig) -> TopicRoute:
-    with translated(target_of(connection)):
-        return topics.find(connection, config.name) or _create(connection, config)
+    return topics.find(connection, config.name) or _create(connection, config)
 
 
 def _create(connection: Connection, config: TopicConfig) -> TopicRoute:

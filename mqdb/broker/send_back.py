@@ -22,7 +22,7 @@ from mqdb.message import MessageQueue
 from mqdb.property import FailureProperty, Property
 from mqdb.retry import Later, decide
 from mqdb.store import failed_messages
-from mqdb.store.engine import target_of, transaction, translated
+from mqdb.store.engine import target_of, transaction, translates
 from mqdb.store.failed_messages import Copy, Found
 from mqdb.store.history import ANOTHER_HISTORY, History
 from mqdb.topic import Perm, dlq_topic, retry_topic
@@ -56,6 +56,7 @@ class SentBack(NamedTuple):
     """As stored with the copy."""
 
 
+@translates
 def send_back(
     connection: Connection, group: str, requests: Sequence[SendBackRequest], max_reconsume_times: int = -1
 ) -> list[SentBack]:
@@ -67,7 +68,7 @@ def send_back(
     """
     if not requests:
         return []
-    with translated(target_of(connection)), transaction(connection):
+    with transaction(connection):
         found = _find(connection, group, requests)
         results = list(_decide(requests, found, max_reconsume_times))
         copies = _copies(connection, group, requests, results, found)

@@ -32,7 +32,7 @@ from mqdb.errors import RecallHandleInvalid
 from mqdb.recall_handle import decode_handle
 from mqdb.store import timer_looks, timer_slots, timer_steps, timers, waiting_timers
 from mqdb.store.commit_log import UNMEASURED_RECORDS
-from mqdb.store.engine import Timed, target_of, transaction, translated
+from mqdb.store.engine import Timed, transaction, translates
 from mqdb.store.timer_looks import LAST_POS, Due, Look
 from mqdb.store.timer_steps import Step
 from mqdb.store.timers import Undelivered
@@ -160,21 +160,21 @@ class _Delivery:
         self.unreadable += [each.log_pos for each in strays if not each.is_readable]
 
 
+@translates
 def deliver_due(connection: Connection, max_messages: int = MAX_MESSAGES, first_segment: int = 0) -> TimerRound:
     """Collect what is new, and deliver what is due.
 
     While another session delivers or recalls, nothing is done. `first_segment` is that of the round before, 0 at first.
     """
-    with translated(target_of(connection)):
-        at = timer_looks.look(connection, max_messages, first_segment)
-        has_more = at.entries == max_messages
-        if at.entries > UNMEASURED_RECORDS and (fitting := timers.count_fitting(connection, at)) < at.entries:
-            at, has_more = timer_looks.look(connection, fitting, first_segment), True
-        delivery = _Delivery(at, max_messages, has_more)
-        step: Step | None = None
-        if at.entries or delivery.opens_table:
-            timer_slots.add_missing(connection, at.slots or ())
-            step = _take(connection, delivery)
+    at = timer_looks.look(connection, max_messages, first_segment)
+    has_more = at.entries == max_messages
+    if at.entries > UNMEASURED_RECORDS and (fitting := timers.count_fitting(connection, at)) < at.entries:
+        at, has_more = timer_looks.look(connection, fitting, first_segment), True
+    delivery = _Delivery(at, max_messages, has_more)
+    step: Step | None = None
+    if at.entries or delivery.opens_table:
+        timer_slots.add_missing(connection, at.slots or ())
+        step = _take(connection, delivery)
     if step is None:
         delivery = _Delivery(at._replace(entries=0, first_due_ms=None), max_messages, has_more=False)
     late_ms = at.now_ms - min(delivery.first_ms, default=at.now_ms)
@@ -191,23 +191,25 @@ def deliver_due(connection: Connection, max_messages: int = MAX_MESSAGES, first_
     )
 
 
+@translates
 def first_uncollected_segment(connection: Connection) -> int:
     """The segment of the first message that is not collected; where there is none, the one that dispatch writes to."""
-    with translated(target_of(connection)), transaction(connection):
+    with transaction(connection):
         # For a session that does not plan by indexes only.
         connection.execute(select(func.set_config("enable_seqscan", "off", True)))
         at = timer_looks.look(connection, limit=1, first_segment=0)
     return at.newest_segment if at.first_segment is None else at.first_segment
 
 
+@translates
 def list_timers(
     connection: Connection, topic: str | None = None, limit: int = 100, *, last: bool = False
 ) -> list[WaitingTimer]:
     """Messages that wait for a topic, or for any, the first to be due first; or the last, the latest first."""
-    with translated(target_of(connection)):
-        return waiting_timers.find(connection, topic, limit, last=last)
+    return waiting_timers.find(connection, topic, limit, last=last)
 
 
+@translates
 def recall(connection: Connection, handle: str) -> RecallStatus:
     """Take back the message of a recall handle. One transaction, or a part of the open one.
 
@@ -215,18 +217,17 @@ def recall(connection: Connection, handle: str) -> RecallStatus:
     another broker, and TopicNotFound.
     """
     found = decode_handle(handle)
-    with translated(target_of(connection)):
-        name = broker_info(connection).broker_name
+    name = broker_info(connection).broker_name
     if found.broker_name != name:
         raise RecallHandleInvalid(handle, f"is of broker {found.broker_name!r}, not of {name!r}")
     return recall_message(connection, found.unique_id, found.topic)
 
 
+@translates
 def recall_message(connection: Connection, unique_id: UUID, topic: str | None = None) -> RecallStatus:
     """Take back the message of a unique id, of one topic or of any. As `recall`."""
-    with translated(target_of(connection)):
-        status = func.mqdb.recall(topic, format_unique_id(unique_id))
-        return RecallStatus(connection.execute(select(status)).scalar_one())
+    status = func.mqdb.recall(topic, format_unique_id(unique_id))
+    return RecallStatus(connection.execute(select(status)).scalar_one())
 
 
 def _take(connection: Connection, delivery: _Delivery) -> Step | None:

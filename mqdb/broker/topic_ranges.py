@@ -10,7 +10,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection
 
 from mqdb.store import segments, time_search, topic_ranges
-from mqdb.store.engine import target_of, transaction, translated
+from mqdb.store.engine import transaction, translates
 from mqdb.store.topic_ranges import Choice, OffsetRange, Part, QueueBounds, SegmentBounds, Span
 
 
@@ -30,45 +30,46 @@ class Statements(NamedTuple):
     max_offsets: str
 
 
+@translates
 def broker_name(connection: Connection) -> str:
     """What the broker is called."""
-    with translated(target_of(connection)):
-        return topic_ranges.broker_name(connection)
+    return topic_ranges.broker_name(connection)
 
 
+@translates
 def topic_names(connection: Connection) -> list[str]:
     """The names of all topics, those of the broker included."""
-    with translated(target_of(connection)):
-        return topic_ranges.topic_names(connection)
+    return topic_ranges.topic_names(connection)
 
 
+@translates
 def bounds(connection: Connection, topics: Sequence[str]) -> list[QueueBounds]:
     """Min and max offsets of all queues of these topics, as of one moment. A topic that does not exist has none."""
-    with translated(target_of(connection)):
-        return topic_ranges.bounds(connection, topics)
+    return topic_ranges.bounds(connection, topics)
 
 
+@translates
 def offsets_of_time(connection: Connection, queue_keys: Sequence[int], time: datetime) -> dict[int, int]:
     """The first offset of each queue that was stored at the time or later, the max offset where there is none."""
-    with translated(target_of(connection)):
-        return time_search.offsets_of_time(connection, queue_keys, time)
+    return time_search.offsets_of_time(connection, queue_keys, time)
 
 
+@translates
 def layout(connection: Connection, ranges: Iterable[OffsetRange], first_segment: int = 0) -> Layout:
     """Where these ranges lie, from a segment on."""
-    with translated(target_of(connection)), transaction(connection):
+    with transaction(connection):
         # Spans first: what dispatch adds to a segment meanwhile lowers nothing that they need.
         spans = topic_ranges.spans(connection, ranges, first_segment)
         by_number = {each.number: each for each in topic_ranges.segment_bounds(connection)}
         return Layout(spans, by_number, segments.log(connection).last_pos)
 
 
+@translates
 def statements(connection: Connection, parts: Sequence[Part], columns: Sequence[str], choice: Choice) -> Statements:
     """The statements that read these parts, and those that check before and after whether all was there."""
     keys = sorted({span.queue_key for part in parts for span in part.spans})
-    with translated(target_of(connection)):
-        return Statements(
-            topic_ranges.read_texts(connection, parts, columns, choice),
-            topic_ranges.text_with_values(connection, topic_ranges.min_offsets(keys)),
-            topic_ranges.text_with_values(connection, topic_ranges.max_offsets(keys)),
-        )
+    return Statements(
+        topic_ranges.read_texts(connection, parts, columns, choice),
+        topic_ranges.text_with_values(connection, topic_ranges.min_offsets(keys)),
+        topic_ranges.text_with_values(connection, topic_ranges.max_offsets(keys)),
+    )

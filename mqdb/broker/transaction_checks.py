@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from sqlalchemy import Connection
 
 from mqdb.store import clients, half_checks, half_messages
-from mqdb.store.engine import target_of, transaction, translated
+from mqdb.store.engine import transaction, translates
 from mqdb.store.half_checks import Check, DueHalf, NewHalf
 from mqdb.store.half_messages import HalfRecord
 from mqdb.transaction import HalfEvent, first_check_age
@@ -84,12 +84,13 @@ class Checked(NamedTuple):
         return self.asked + self.postponed + len(self.discarded) + len(self.lost)
 
 
+@translates
 def collect(connection: Connection, rules: CheckRules, limit: int) -> Collected | None:
     """Make rows for up to `limit` new half messages, up to the first that is too young to be asked about.
 
     That is as old as `transaction_timeout`, so that mostly all have ended by then. None while another session is at it.
     """
-    with translated(target_of(connection)), transaction(connection):
+    with transaction(connection):
         if not half_checks.begin(connection):
             return None
         seq, next_offset = half_checks.position(connection)
@@ -127,12 +128,13 @@ def _new(half: HalfRecord, queue_offset: int, rules: CheckRules) -> NewHalf:
     return NewHalf(half.log_pos, queue_offset, half.msg_id, *names, stored_at, stored_at + age, age)
 
 
+@translates
 def check(connection: Connection, rules: CheckRules, turns: Turns, limit: int) -> Checked:
     """Ask about up to `limit` half messages that are due; give up those that were asked about enough.
 
     While another session is at it, nothing is done.
     """
-    with translated(target_of(connection)), transaction(connection):
+    with transaction(connection):
         if not half_checks.begin(connection):
             return Checked()
         half_checks.take_from_the_dead(connection)
@@ -181,24 +183,24 @@ def _ask(
     return len(asked), len(postponed)
 
 
+@translates
 def open_checks(connection: Connection, broker_name: str, client_id: str, group: str, limit: int) -> list[Check]:
     """What a client is asked about transactions of its group and has not answered, the oldest question first."""
-    with translated(target_of(connection)):
-        return half_checks.find(connection, broker_name, client_id, group, limit)
+    return half_checks.find(connection, broker_name, client_id, group, limit)
 
 
+@translates
 def prune(connection: Connection, limit: int) -> int:
     """Forget up to `limit` half messages that have ended and that the log has dropped; returns how many."""
-    with translated(target_of(connection)):
-        return half_messages.prune(connection, limit)
+    return half_messages.prune(connection, limit)
 
 
+@translates
 def first_unresolved_segment(connection: Connection) -> int:
     """The segment of the first half message that has not ended or is not looked at.
 
     Where there is none it is the one that dispatch writes to.
     """
-    with translated(target_of(connection)):
-        unseen = half_checks.first_unseen_segment(connection)
-        prepared = half_messages.first_prepared(connection)
+    unseen = half_checks.first_unseen_segment(connection)
+    prepared = half_messages.first_prepared(connection)
     return unseen if prepared is None else min(unseen, prepared)

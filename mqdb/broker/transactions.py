@@ -25,7 +25,7 @@ from mqdb.errors import (
     TopicNotFound,
 )
 from mqdb.store import half_checks, half_messages
-from mqdb.store.engine import driver, target_of, transaction, translated
+from mqdb.store.engine import driver, transaction, translates
 from mqdb.store.half_messages import HalfKey, HalfRecord
 from mqdb.store.tables import half_message
 from mqdb.transaction import EVENT_OF, HalfEvent, HalfState, LocalTransactionState, immunity_of
@@ -91,6 +91,7 @@ class Resolution(StrEnum):
 _EVENTS: Final = {Resolution.COMMIT: HalfEvent.COMMIT, Resolution.ROLLBACK: HalfEvent.ROLLBACK}
 
 
+@translates
 def end(connection: Connection, request: EndTransaction) -> Ended:
     """Commit or roll a half message back. A second time nothing happens, and the answer says so.
 
@@ -99,24 +100,23 @@ def end(connection: Connection, request: EndTransaction) -> Ended:
     ImmunityOver for one that has an immunity and is older than that, unless its producer was asked; TopicNotFound when
     the real topic is gone: the half message stays as it is.
     """
-    with translated(target_of(connection)):
-        event, is_answer = EVENT_OF.get(request.state), request.asked_client is not None
-        if event is not None:
-            # In most cases this is all, and its one round trip what a commit costs.
-            key = HalfKey(request.log_pos, request.group, request.unique_id)
-            with suppress(pg.NotNullViolation):
-                has_changed, copy_pos = _end(connection, event, key, may_be_immune=is_answer)
-                if has_changed:
-                    return Ended(has_changed, next_of(event), copy_pos)
-        half = _find(connection, request.log_pos)
-        _check_owner(half, request)
-        if event is not None:
-            if not is_answer:
-                _check_immunity(half)
-            return _happen(connection, event, half)
-        if request.asked_client is not None:
-            half_checks.forget_question(connection, request.log_pos, request.asked_client)
-        return Ended(has_changed=False, state=half.state or HalfState.PREPARED, copy_pos=None)
+    event, is_answer = EVENT_OF.get(request.state), request.asked_client is not None
+    if event is not None:
+        # In most cases this is all, and its one round trip what a commit costs.
+        key = HalfKey(request.log_pos, request.group, request.unique_id)
+        with suppress(pg.NotNullViolation):
+            has_changed, copy_pos = _end(connection, event, key, may_be_immune=is_answer)
+            if has_changed:
+                return Ended(has_changed, next_of(event), copy_pos)
+    half = _find(connection, request.log_pos)
+    _check_owner(half, request)
+    if event is not None:
+        if not is_answer:
+            _check_immunity(half)
+        return _happen(connection, event, half)
+    if request.asked_client is not None:
+        half_checks.forget_question(connection, request.log_pos, request.asked_client)
+    return Ended(has_changed=False, state=half.state or HalfState.PREPARED, copy_pos=None)
 
 
 def _find(connection: Connection, log_pos: int) -> HalfRecord:
@@ -161,6 +161,7 @@ def _end(connection: Connection, event: HalfEvent, half: HalfKey, *, may_be_immu
 # -- by hand ----------------------------------------------------------------------------------
 
 
+@translates
 def list_halves(
     connection: Connection, states: Sequence[HalfState] = (), group: str | None = None, limit: int = 1_000
 ) -> list[HalfMessage]:
@@ -170,10 +171,10 @@ def list_halves(
         rows = rows.where(_view.c.state.in_(states))
     if group is not None:
         rows = rows.where(_view.c.producer_group == group)
-    with translated(target_of(connection)):
-        return [HalfMessage(*row) for row in connection.execute(rows)]
+    return [HalfMessage(*row) for row in connection.execute(rows)]
 
 
+@translates
 def resolve(connection: Connection, transaction_id: str, resolution: Resolution) -> HalfMessage:
     """End a half message by hand, or have one asked about again that was given up; how it stands then.
 
@@ -183,7 +184,7 @@ def resolve(connection: Connection, transaction_id: str, resolution: Resolution)
     that has ended, and to resume one that was not given up; TopicNotFound when the real topic is gone; ParameterInvalid
     for an id that is none.
     """
-    with translated(target_of(connection)), transaction(connection):
+    with transaction(connection):
         # In the log, not in its row: without its record it could neither be ended nor asked about. It stays there until
         # the transaction ends, for who has read a segment is in the way of its removal.
         half = half_messages.find_named(connection, parse_unique_id(transaction_id))

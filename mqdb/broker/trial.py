@@ -11,7 +11,7 @@ from mqdb.errors import ParameterInvalid, TopicNotFound
 from mqdb.message import MessageQueue
 from mqdb.selector import Selector
 from mqdb.store import matches
-from mqdb.store.engine import target_of, transaction, translated
+from mqdb.store.engine import transaction, translates
 
 
 class Trial(NamedTuple):
@@ -24,6 +24,7 @@ class Trial(NamedTuple):
     plan: list[str]
 
 
+@translates
 def try_selector(connection: Connection, broker_name: str, topic: str, selector: Selector, last: int) -> Trial:
     """Try a filter on the `last` messages of a topic, and pull with it as a consumer does that is a little behind.
 
@@ -35,14 +36,13 @@ def try_selector(connection: Connection, broker_name: str, topic: str, selector:
     if not route.read_queue_keys:
         raise ParameterInvalid("topic", topic, f"its perm {int(route.config.perm)} does not let anybody read it")
     keys = list(route.read_queue_keys)
-    with translated(target_of(connection)):
-        examined, matched = matches.count(connection, keys, selector, last)
+    examined, matched = matches.count(connection, keys, selector, last)
     requests, scanned = [], 0
     for queue_key, stats in zip(keys, topic_stats(connection, topic), strict=False):
         offset = max(stats.min_offset, stats.max_offset - DEFAULT_SCAN_LIMIT)
         requests.append(PullRequest(MessageQueue(topic, broker_name, stats.queue_id), queue_key, offset))
         scanned += stats.max_offset - offset
-    with translated(target_of(connection)), transaction(connection):
+    with transaction(connection):
         for method in ("enable_seqscan", "enable_bitmapscan"):  # as in the sessions of clients
             connection.execute(select(func.set_config(method, "off", True)))
         plan = explain_pull(connection, requests, filter=selector)

@@ -7,11 +7,11 @@ execution, which is more than the statement itself takes.
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from functools import partial
-from typing import Any, Final, NamedTuple, Self
+from functools import partial, wraps
+from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, Self, TypeVar
 
 import psycopg
 import sqlalchemy
@@ -38,6 +38,9 @@ from mqdb.errors import (
     SettingInvalid,
     StorageRefused,
 )
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 #: Give up on a lost host in about 15 s; a connection attempt in 5 s. A DSN may say otherwise.
 _CONNECT_DEFAULTS = {
@@ -261,6 +264,21 @@ def translated(target: str) -> Iterator[None]:
         raise translate(error.orig or error, target) from error
     except psycopg.Error as error:
         raise translate(error, target) from error
+
+
+def translates(function: Callable[Concatenate[Connection, _P], _R]) -> Callable[Concatenate[Connection, _P], _R]:
+    """Let a function that takes a connection raise the errors of `mqdb.errors`, as in `translated`."""
+
+    @wraps(function)
+    def translating(connection: Connection, /, *arguments: _P.args, **options: _P.kwargs) -> _R:
+        try:
+            return function(connection, *arguments, **options)
+        except DBAPIError as error:
+            raise translate(error.orig or error, target_of(connection)) from error
+        except psycopg.Error as error:
+            raise translate(error, target_of(connection)) from error
+
+    return translating
 
 
 #: libpq tells no SQLSTATE of a connection that was refused, only the sentence.
