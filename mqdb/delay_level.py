@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
+from mqdb.duration import duration_text, parse_duration
 from mqdb.errors import DelayLevelsInvalid
 
 #: Source: MessageStoreConfig.messageDelayLevel.
@@ -17,17 +18,10 @@ DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 
 #: 100 years, so that a moment of delivery can always be written down.
 MAX_DELAY: Final = timedelta(days=36_500)
 
-_UNITS: Final = {
-    "d": timedelta(days=1),
-    "h": timedelta(hours=1),
-    "m": timedelta(minutes=1),
-    "s": timedelta(seconds=1),
-}
-
 #: Each is a queue, and a round of the delay deliverer asks for all of them. RocketMQ has 18 unless told otherwise.
 MAX_LEVELS: Final = 100
 
-_DELAY: Final = re.compile(r"0*([0-9]+)([smhd])")
+_DELAY: Final = re.compile(r"[0-9]+[smhd]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +42,7 @@ class DelayLevels:
     @property
     def text(self) -> str:
         """The table as one would write it, each delay in the largest unit that leaves a whole number."""
-        return " ".join(map(_written, self.delays))
+        return " ".join(map(duration_text, self.delays))
 
 
 def parse_delay_levels(text: str) -> DelayLevels:
@@ -66,13 +60,6 @@ def _parsed(text: str, word: str) -> timedelta:
     match = _DELAY.fullmatch(word)
     if match is None:
         raise DelayLevelsInvalid(text, word, "is not a number with one of the units s, m, h and d, such as 30s")
-    number, unit = match.groups()
-    # As a float: int() refuses thousands of digits.
-    if float(number) > MAX_DELAY / _UNITS[unit]:
+    if (delay := parse_duration(word)) is None or delay > MAX_DELAY:
         raise DelayLevelsInvalid(text, word, f"is longer than {MAX_DELAY.days:,} days")
-    return int(number) * _UNITS[unit]
-
-
-def _written(delay: timedelta) -> str:
-    unit = next((unit for unit, one in _UNITS.items() if delay >= one and not delay % one), "s")
-    return f"{delay // _UNITS[unit]}{unit}"
+    return delay

@@ -36,6 +36,7 @@ from pydantic_settings import (
 
 from mqdb.delay_level import MAX_DELAY, DelayLevels, parse_delay_levels
 from mqdb.dsn import BrokerDsn, hide_dsn, is_broker_name, parse_brokers, redact
+from mqdb.duration import duration_text, parse_duration
 from mqdb.errors import DelayLevelsInvalid, NameInvalid, SettingInvalid, shown
 from mqdb.topic import MAX_TOPIC_LENGTH, check_topic_name, reply_topic
 
@@ -44,7 +45,6 @@ ENV_PREFIX = "MQDB_"
 DEFAULT = "default"
 
 _DSNS = ("dsn", "pool_dsn")
-_UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 def default_home() -> Path:
@@ -54,15 +54,10 @@ def default_home() -> Path:
 
 
 def _duration(value: object) -> object:
-    if isinstance(value, timedelta):
-        return value
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d)", value.strip()) if isinstance(value, str) else None
-    if match is None:
+    duration = parse_duration(value) if isinstance(value, str) else value
+    if not isinstance(duration, timedelta):
         raise ValueError("write a number and its unit, such as 72h, 3d, 45s or 500ms")
-    try:
-        return timedelta(**{_UNITS[match[2]]: float(match[1])})
-    except OverflowError:
-        return timedelta.max
+    return duration
 
 
 @dataclass(frozen=True)
@@ -74,7 +69,8 @@ class DurationRange:
 
     def __call__(self, value: timedelta) -> timedelta:
         if not self.least <= value <= self.most:
-            raise ValueError(f"must be from {_shown_duration(self.least)} to {_shown_duration(self.most)}")
+            least, most = (duration_text(bound, fewest_days=7) for bound in (self.least, self.most))
+            raise ValueError(f"must be from {least} to {most}")
         return value
 
 
@@ -216,7 +212,17 @@ class Settings(BaseSettings):
 
     def shown(self, name: str) -> str:
         """The value of a setting as one would write it, without passwords."""
-        return _shown(name, getattr(self, name))
+        match value := getattr(self, name):
+            case None:
+                return ""
+            case bool():
+                return str(value).lower()
+            case timedelta():
+                return duration_text(value, fewest_days=7)
+            case tuple():
+                return ";".join(f"{hour:02}" for hour in value)
+            case _:
+                return str(_safe(name, value))
 
     @field_validator(*_DSNS)
     @classmethod
@@ -391,26 +397,3 @@ def _safe(name: str, value: object) -> object:
         return value
     text = value if isinstance(value, str) else str(value) if isinstance(value, Path) else shown(value)
     return hide_dsn(text) if name in Settings.model_fields and name not in _DSNS else redact(text)
-
-
-def _shown(name: str, value: object) -> str:
-    match value:
-        case None:
-            return ""
-        case bool():
-            return str(value).lower()
-        case timedelta():
-            return _shown_duration(value)
-        case tuple():
-            return ";".join(f"{hour:02}" for hour in value)
-        case _:
-            return str(_safe(name, value))
-
-
-def _shown_duration(value: timedelta) -> str:
-    """In the largest unit that leaves a whole number, but no days below a week: 72h, 30d, 500ms."""
-    for unit in ("d", "h", "m", "s"):
-        one = timedelta(**{_UNITS[unit]: 1})
-        if value % one == timedelta(0) and (unit != "d" or value >= timedelta(days=7)):
-            return f"{value // one}{unit}"
-    return f"{value / timedelta(milliseconds=1):g}ms"

@@ -1,14 +1,11 @@
 """When `mqdb send` has its messages delivered: a delay level, a delay, or a moment."""
 
-import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Final
 
+from mqdb.duration import parse_duration
 from mqdb.errors import ParameterInvalid
 from mqdb.schedule import schedule_properties
-
-_UNITS: Final = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 def parse_schedule(delay_level: int, delay: str | None, deliver_at: str | None) -> Mapping[str, str]:
@@ -21,13 +18,12 @@ def parse_schedule(delay_level: int, delay: str | None, deliver_at: str | None) 
 
 
 def _parse_delay(text: str) -> timedelta:
-    match = re.fullmatch(r"(\d+)(ms|[smhd])", text, re.ASCII)
-    try:
-        if match is not None:
-            return timedelta(**{_UNITS[match[2]]: int(match[1])})
-    except (ValueError, OverflowError) as error:  # more digits, or days, than there are
-        raise ParameterInvalid("delay", text, "is too long") from error
-    raise ParameterInvalid("delay", text, "write a number and a unit, such as 500ms, 90s, 15m, 2h or 7d")
+    delay = parse_duration(text)
+    if delay is None:
+        raise ParameterInvalid("delay", text, "write a number and a unit, such as 500ms, 90s, 15m, 2h or 7d")
+    if delay == timedelta.max:
+        raise ParameterInvalid("delay", text, "is too long")
+    return delay
 
 
 def _parse_moment(text: str) -> datetime:

@@ -36,7 +36,7 @@ def test_without_a_zone_it_is_that_of_this_machine(text: str) -> None:
     assert parsed.tzinfo is not None
 
 
-@pytest.mark.parametrize("text", ["", "yesterday", "2", "-2h", "2 h", "2w", "2026-13-01", "9" * 20 + "d", "٢h"])
+@pytest.mark.parametrize("text", ["", "yesterday", "2", "-2h", "2w", "2026-13-01", "9" * 20 + "d", "٢h"])
 def test_anything_else_is_refused_with_examples(text: str) -> None:
     with pytest.raises(ParameterInvalid, match="2026-07-14T09:30") as refused:
         parse_time("since", text)
