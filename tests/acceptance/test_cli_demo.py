@@ -87,6 +87,7 @@ def kept_home() -> Iterator[Path]:
         yield home
 
 
+@pytest.mark.long
 def test_a_kept_demo_stays_until_ctrl_c_and_can_be_run_again_in_the_same_home(kept_home: Path) -> None:
     place = Place(kept_home)
     for runs in (1, 2):
@@ -117,6 +118,7 @@ def test_a_demo_that_is_stopped_half_way_cleans_up(tmp_path: Path, how: signal.S
     assert not home.exists()
 
 
+@pytest.mark.long
 def test_a_demo_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
     with Place(tmp_path).running("demo") as demo, Descendants(demo) as descendants:
         home = Path(demo.line().removeprefix("starting a broker in "))

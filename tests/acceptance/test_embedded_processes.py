@@ -109,7 +109,7 @@ class SharingProcess:
                 stream.close()
 
 
-@pytest.fixture(params=["root", "plain user"])
+@pytest.fixture(params=[pytest.param("root", marks=pytest.mark.long), "plain user"])
 def user(request: pytest.FixtureRequest) -> Iterator[User]:
     is_root = os.geteuid() == 0
     if request.param == "root" and not is_root:

@@ -183,7 +183,12 @@ def left(broker: FaultyBroker) -> int:
 @pytest.mark.timeout(120 + 40 * KILLS)
 @pytest.mark.parametrize("run", range(RUNS or 1))
 @pytest.mark.parametrize(
-    ("sharing", "mode"), [("SHARED", "CONCURRENT"), ("GREEDY", "CONCURRENT"), ("SHARED", "ORDERLY")]
+    ("sharing", "mode"),
+    [
+        ("GREEDY", "CONCURRENT"),
+        pytest.param("SHARED", "CONCURRENT", marks=pytest.mark.long),
+        pytest.param("SHARED", "ORDERLY", marks=pytest.mark.long),
+    ],
 )
 def test_each_message_is_consumed_once_and_sent_on_once(
     broker: FaultyBroker, tmp_path: Path, run: int, sharing: str, mode: str, capsys: pytest.CaptureFixture[str]

@@ -60,7 +60,7 @@ ALL: Final = [
     *((scenario, False, True) for scenario in ("copy", "promotion", "crash", "nothing")),
     *((scenario, True, True) for scenario in ("copy", "promotion")),
 ]
-USUAL: Final = [("copy", True, False), ("promotion", False, False)]
+USUAL: Final = [("promotion", False, False)]
 
 _DRAIN_SECONDS: Final = 60.0
 

@@ -54,6 +54,7 @@ _COUNT: Final = """
 _TEXTS: Final = "SELECT queue_id, text FROM mqdb.message WHERE topic = %s ORDER BY queue_id, queue_offset"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(600 + 30 * SECONDS + 240 * KILLS)
 @pytest.mark.parametrize("run", range(RUNS))

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import venv
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
@@ -14,13 +15,20 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The `bin` folder of a virtual environment that holds the built wheel, its dependencies and nothing else."""
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built wheel."""
     folder = tmp_path_factory.mktemp("wheel")
     run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT))
+    [built] = folder.glob("mqdb-*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path) -> Path:
+    """The `bin` folder of a virtual environment that holds the built wheel, its dependencies and nothing else."""
+    folder = wheel.parent
     venv.create(folder / "venv", with_pip=True)
     programs = folder / "venv" / "bin"
-    [wheel] = folder.glob("mqdb-*.whl")
     # Compiled is what is imported; all of it would take longer than the rest of this.
     install = [str(programs / "python"), "-m", "pip", "install", "--quiet", "--no-compile"]
     run(*install, "--require-hashes", "--requirement", str(ROOT / "requirements.lock"))
@@ -36,8 +44,24 @@ def run(*command: str) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
+def test_the_wheel_holds_every_file_of_the_packages_and_the_migrations(wheel: Path) -> None:
+    with ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    listed = subprocess.run(
+        ["git", "ls-files", "mqdb", "client/mqdb_client", "migrations", "alembic.ini", "pyspark_mqdb.py"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    inside = {name.removeprefix("client/") for name in listed if name.startswith(("mqdb/", "client/", "pyspark_mqdb"))}
+    beside = {f"mqdb/{name}" for name in listed if name.startswith(("migrations/", "alembic.ini"))}
+
+    assert len(inside) > 300
+    assert inside | beside <= names
+
+
+@pytest.mark.long
 def test_an_installed_wheel_migrates_an_empty_database(installed: Path, empty_database: Database) -> None:
     run(str(installed / "mqdb"), "migrate", "--dsn", empty_database.dsn)
 
@@ -46,7 +70,7 @@ def test_an_installed_wheel_migrates_an_empty_database(installed: Path, empty_da
     assert "CREATE TABLE mqdb.commit_log" in run(str(installed / "mqdb"), "migrate", "--sql")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_installed_wheel_carries_the_demo_and_the_types(installed: Path) -> None:
     look = (
         "import mqdb, mqdb_client; from pathlib import Path;"
@@ -58,12 +82,12 @@ def test_an_installed_wheel_carries_the_demo_and_the_types(installed: Path) -> N
     assert run(str(installed / "python"), "-c", look).split() == ["1", "True", "True", "True"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_installed_wheel_reads_selectors(installed: Path) -> None:
     assert "java_int" in run(str(installed / "mqdb"), "selector", "explain", "a > 5")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_installed_wheel_has_the_module_by_which_spark_finds_the_data_source(installed: Path) -> None:
     look = "import importlib.util; print(importlib.util.find_spec('pyspark_mqdb').origin)"
 

@@ -109,7 +109,7 @@ def test_a_reader_without_a_committed_offset_gets_what_is_new_in_a_log_that_went
     assert sorted(consuming.received) == sorted([*kept, *lost, *new])
 
 
-@pytest.mark.parametrize("way", ["lite pull", "assigned"])
+@pytest.mark.parametrize("way", ["lite pull", pytest.param("assigned", marks=pytest.mark.long)])
 def test_an_offset_of_a_message_that_the_log_has_lost_is_not_committed(past: Past, way: str, tmp_path: Path) -> None:
     kept, lost, new = numbered("kept"), numbered("lost"), numbered("new", 4 * QUEUES)
     past.store(*kept)

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 SEED: Final = int(os.environ.get("MQDB_SELECTOR_SEED", random.SystemRandom().randrange(2**32)))
 
 #: Pairs of a legal selector and a message.
-CASES: Final = int(os.environ.get("MQDB_SELECTOR_CASES", 100 * fuzz_cases()))
+CASES: Final = int(os.environ.get("MQDB_SELECTOR_CASES", 40 * fuzz_cases()))
 
 _MESSAGES_PER_SELECTOR: Final = 20
 _MOST_DISAGREEMENTS: Final = 20

@@ -29,6 +29,7 @@ def pipeline() -> ModuleType:
     return module
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_run_ends_what_one_before_it_has_left_and_sends_no_flight_twice(
     spark: "SparkSession", database: Database, pipeline: ModuleType, tmp_path: Path
