@@ -34,7 +34,7 @@ def test_ctrl_c_at_any_moment_of_an_append_leaves_the_way_free_for_the_next(lock
 
 def test_ctrl_c_at_any_moment_of_one_that_waits_leaves_the_others_to_be_woken(locked_log: Log) -> None:
     appends = locked_log.appends
-    modules = ("mqdb_client.group_append", "mqdb_client.waking", "mqdb_client.sleeping")
+    modules = ("mqdb_client.group_append", "mqdb_client.waking")
     number, is_interrupted = 0, True
     while is_interrupted:
         number += 1

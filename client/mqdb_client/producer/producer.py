@@ -155,8 +155,6 @@ class Producer:
                 registration = Registration(client_id, ClientKind.PRODUCER, self.group, mqdb.__version__)
                 cluster.register(registration._replace(checks_transactions=self._checks_transactions))
                 waking = Waking()
-                undo.callback(waking.sleepers.close)
-                waking.sleepers.open()
                 links = {
                     each.broker_name: BrokerLink(each, self._config.durability, waking) for each in cluster.instances
                 }
