@@ -17,11 +17,11 @@ import pytest
 from sqlalchemy import Connection
 
 from mqdb.errors import BodyInvalid, BrokerUnavailable, IllegalState, MqdbError, SendGivenUp
-from mqdb_client import group_append
-from mqdb_client.append_unit import NoAnswer, Unit
-from mqdb_client.group_append import GroupAppend
-from mqdb_client.held_connection import HeldConnection
-from mqdb_client.waking import Sleeper, Waking
+from mqdb_client.producer import group_append
+from mqdb_client.producer.append_unit import NoAnswer, Unit
+from mqdb_client.producer.group_append import GroupAppend
+from mqdb_client.producer.held_connection import HeldConnection
+from mqdb_client.producer.waking import Sleeper, Waking
 from tests.fixtures.appends import STALL, Given, Log, stored
 from tests.fixtures.processes import wait_until
 from tests.fixtures.threads import Doing

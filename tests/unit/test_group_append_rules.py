@@ -7,9 +7,9 @@ from mqdb.broker import send
 from mqdb.errors import BrokerUnavailable, MqdbError, SendGivenUp
 from mqdb.message import Message
 from mqdb.unique_id import UniqueIdGenerator
-from mqdb_client.append_unit import Unit, UnitState
-from mqdb_client.group_append import GroupAppend
-from mqdb_client.waking import Waking
+from mqdb_client.producer.append_unit import Unit, UnitState
+from mqdb_client.producer.group_append import GroupAppend
+from mqdb_client.producer.waking import Waking
 from tests.fixtures.appends import Given
 
 _ids = UniqueIdGenerator()

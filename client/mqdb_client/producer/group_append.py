@@ -47,12 +47,12 @@ from mqdb.errors import (
 from mqdb.message import SendStatus
 from mqdb.store.commit_log import Record
 from mqdb.store.engine import NO_SQLSTATE
-from mqdb_client.append_unit import NoAnswer, Unit, UnitState
-from mqdb_client.batch import record_size
-from mqdb_client.durability import committed
-from mqdb_client.held_connection import HeldConnection, NotRun, Overdue
-from mqdb_client.reentry import refuse_reentry
-from mqdb_client.waking import Sleeper, Waking
+from mqdb_client.producer.append_unit import NoAnswer, Unit, UnitState
+from mqdb_client.producer.batch import record_size
+from mqdb_client.producer.durability import committed
+from mqdb_client.producer.held_connection import HeldConnection, NotRun, Overdue
+from mqdb_client.producer.reentry import refuse_reentry
+from mqdb_client.producer.waking import Sleeper, Waking
 
 logger = logging.getLogger(__name__)
 
