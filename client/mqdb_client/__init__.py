@@ -17,7 +17,6 @@ from mqdb.group import ConsumeFromWhere, MessageModel
 from mqdb.log_lines import FieldFormatter
 from mqdb.message import Message, MessageQueue, ReceivedMessage, SendResult, SendStatus
 from mqdb.transaction import LocalTransactionState
-from mqdb_client.batch import split_batches
 from mqdb_client.consumer.consume_hooks import ConsumeMessageContext, ConsumeMessageHook, ConsumeReturnType
 from mqdb_client.consumer.message_listener import (
     ConsumeConcurrentlyContext,
@@ -30,14 +29,15 @@ from mqdb_client.consumer.message_listener import (
 )
 from mqdb_client.consumer.message_selector import MessageSelector
 from mqdb_client.consumer.push_consumer import PushConsumer
-from mqdb_client.durability import Durability
-from mqdb_client.fault_tolerance import LatencyFaultTable
 from mqdb_client.lite_pull.lite_pull_consumer import LitePullConsumer
 from mqdb_client.lite_pull.topic_watch import TopicMessageQueueChangeListener
+from mqdb_client.producer.batch import split_batches
+from mqdb_client.producer.durability import Durability
+from mqdb_client.producer.fault_tolerance import LatencyFaultTable
 from mqdb_client.producer.producer import Producer
-from mqdb_client.producer_hooks import CheckForbiddenHook, SendMessageContext, SendMessageHook, SendMode
-from mqdb_client.queue_selector import MessageQueueSelector, select_by_hash, select_random
-from mqdb_client.request_reply import create_reply_message
+from mqdb_client.producer.queue_selector import MessageQueueSelector, select_by_hash, select_random
+from mqdb_client.producer.request_reply import create_reply_message
+from mqdb_client.producer.send_hooks import CheckForbiddenHook, SendMessageContext, SendMessageHook, SendMode
 from mqdb_client.transaction.listener import PreparedMessage, TransactionListener
 from mqdb_client.transaction.producer import TransactionProducer, TransactionSendResult
 

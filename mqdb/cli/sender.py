@@ -69,7 +69,7 @@ class Sender:
             self._send_in_batches([each.message for each in messages])
 
     def _send_in_batches(self, messages: Sequence[Message]) -> None:
-        from mqdb_client.batch import split_batches
+        from mqdb_client.producer.batch import split_batches
 
         for batch in split_batches(messages):
             results = self._producer.send_batch(batch)

@@ -44,8 +44,8 @@ from mqdb.errors import (
 )
 from mqdb.settings import load_settings
 from mqdb_client import Message, MessageQueue, Producer, PushConsumer, SendResult, SendStatus
-from mqdb_client.durability import Durability
-from mqdb_client.queue_selector import select_by_hash
+from mqdb_client.producer.durability import Durability
+from mqdb_client.producer.queue_selector import select_by_hash
 from tests.fixtures.consumers import Inbox, Member
 from tests.fixtures.log import create_topic
 from tests.fixtures.postgres import Database

@@ -8,8 +8,8 @@ from functools import partial
 import pytest
 from sqlalchemy import Connection
 
-from mqdb_client.append_unit import NoAnswer, Unit
-from mqdb_client.held_connection import NotRun
+from mqdb_client.producer.append_unit import NoAnswer, Unit
+from mqdb_client.producer.held_connection import NotRun
 from tests.fixtures.appends import STALL, Log, stored
 from tests.fixtures.interrupts import interrupted_at
 from tests.fixtures.processes import wait_until
@@ -17,7 +17,7 @@ from tests.fixtures.threads import Doing
 
 Sender = Doing[Sequence[int] | NoAnswer]
 
-MODULES = ("mqdb_client.group_append", "mqdb_client.held_connection", "mqdb_client.waking")
+MODULES = ("mqdb_client.producer.group_append", "mqdb_client.producer.held_connection", "mqdb_client.producer.waking")
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -28,13 +28,13 @@ def test_ctrl_c_at_any_moment_of_an_append_leaves_the_way_free_for_the_next(lock
         locked_log.appends.append(locked_log.unit("next", seconds=10))
         number += 1
 
-    assert number > (1 if module == "mqdb_client.waking" else 10)
+    assert number > (1 if module == "mqdb_client.producer.waking" else 10)
     assert locked_log.statements().count(["n"]) == number - 1
 
 
 def test_ctrl_c_at_any_moment_of_one_that_waits_leaves_the_others_to_be_woken(locked_log: Log) -> None:
     appends = locked_log.appends
-    modules = ("mqdb_client.group_append", "mqdb_client.waking", "mqdb_client.sleeping")
+    modules = ("mqdb_client.producer.group_append", "mqdb_client.producer.waking")
     number, is_interrupted = 0, True
     while is_interrupted:
         number += 1

@@ -8,7 +8,8 @@ from datetime import timedelta
 import pytest
 
 from mqdb.errors import BrokerUnavailable, IllegalState, SendGivenUp
-from mqdb_client import Message, Producer, group_append
+from mqdb_client import Message, Producer
+from mqdb_client.producer import group_append
 from tests.fixtures.async_sends import SECONDS, error_of
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until

@@ -17,9 +17,10 @@ from mqdb.message import Message, SendResult, SendStatus
 from mqdb.settings import load_settings
 from mqdb.store.engine import create_engine, driver
 from mqdb.unique_id import UniqueIdGenerator, parse_unique_id
-from mqdb_client import Producer, durability
-from mqdb_client.durability import CommitWait, Durability, apply, committed, durable, status_of
-from mqdb_client.held_connection import HeldConnection
+from mqdb_client import Producer
+from mqdb_client.producer import durability
+from mqdb_client.producer.durability import CommitWait, Durability, apply, committed, durable, status_of
+from mqdb_client.producer.held_connection import HeldConnection
 from tests.fixtures.log import create_topic
 from tests.fixtures.postgres import Database, superuser_dsn
 from tests.fixtures.processes import wait_until

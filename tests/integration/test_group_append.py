@@ -17,12 +17,11 @@ import pytest
 from sqlalchemy import Connection
 
 from mqdb.errors import BodyInvalid, BrokerUnavailable, IllegalState, MqdbError, SendGivenUp
-from mqdb_client import group_append
-from mqdb_client.append_unit import NoAnswer, Unit
-from mqdb_client.group_append import GroupAppend
-from mqdb_client.held_connection import HeldConnection
-from mqdb_client.sleeping import Sleeper
-from mqdb_client.waking import Waking
+from mqdb_client.producer import group_append
+from mqdb_client.producer.append_unit import NoAnswer, Unit
+from mqdb_client.producer.group_append import GroupAppend
+from mqdb_client.producer.held_connection import HeldConnection
+from mqdb_client.producer.waking import Sleeper, Waking
 from tests.fixtures.appends import STALL, Given, Log, stored
 from tests.fixtures.processes import wait_until
 from tests.fixtures.threads import Doing
@@ -178,12 +177,8 @@ def test_one_that_leaves_before_it_is_woken_wakes_the_next(log: Log, monkeypatch
     assert left == [units[1].sleeper]
 
 
-@pytest.mark.parametrize("many", [group_append._MANY, 0])
-def test_where_one_who_was_woken_does_not_wake_the_next_the_own_thread_does(
-    log: Log, monkeypatch: pytest.MonkeyPatch, many: int
-) -> None:
+def test_where_one_who_was_woken_does_not_wake_the_next_the_own_thread_does(log: Log) -> None:
     """As where Ctrl-C comes in that very moment."""
-    monkeypatch.setattr(group_append, "_MANY", many)
     first = log.sender("a")
     log.appends._waking._is_under_way = True
     senders = [log.sender(name) for name in "bcd"]

@@ -9,7 +9,7 @@ import pytest
 from mqdb.compression import Compression
 from mqdb.errors import PropertiesTooLarge, PropertyInvalid
 from mqdb_client import Message, Producer
-from mqdb_client.producer_hooks import SendMessageContext, SendMode
+from mqdb_client.producer.send_hooks import SendMessageContext, SendMode
 from tests.fixtures.async_sends import SECONDS
 from tests.fixtures.log import create_topic
 from tests.fixtures.postgres import Database

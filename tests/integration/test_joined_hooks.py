@@ -6,7 +6,7 @@ import pytest
 
 from mqdb.errors import ParameterInvalid, TopicNotFound
 from mqdb_client import Message, MessageQueue, Producer
-from mqdb_client.producer_hooks import SendMessageContext
+from mqdb_client.producer.send_hooks import SendMessageContext
 from tests.fixtures.log import Connection, create_topic
 from tests.fixtures.postgres import Database
 from tests.fixtures.producers import Attempts, attempts_of, producer_of, stored_bodies

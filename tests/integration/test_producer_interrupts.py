@@ -16,11 +16,11 @@ import psycopg
 import pytest
 
 from mqdb.errors import IllegalState, SendGivenUp, SendOutcomeUnknown
-from mqdb_client import Message, Producer, SendResult, group_append, held_connection
-from mqdb_client.group_append import GroupAppend
-from mqdb_client.producer import running_producer
+from mqdb_client import Message, Producer, SendResult
+from mqdb_client.producer import group_append, held_connection, running_producer
 from mqdb_client.producer.async_send import AsyncSend
-from mqdb_client.producer_hooks import SendMessageContext
+from mqdb_client.producer.group_append import GroupAppend
+from mqdb_client.producer.send_hooks import SendMessageContext
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 from tests.fixtures.producers import is_blocked, link_of, pid_of, producer_of, stall, stored_bodies

@@ -8,7 +8,7 @@ import pytest
 
 from mqdb.errors import StorageRefused
 from mqdb_client import Message, Producer
-from mqdb_client.producer_hooks import SendMessageContext, SendMessageHook
+from mqdb_client.producer.send_hooks import SendMessageContext, SendMessageHook
 from tests.fixtures.log import create_topic
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until

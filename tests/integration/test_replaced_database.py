@@ -10,10 +10,10 @@ from sqlalchemy import Connection, Engine, text
 
 from mqdb.errors import BrokerMisnamed, BrokerUnavailable, MqdbError, TopicNotFound
 from mqdb_client import Message, MessageQueue, Producer, SendResult
-from mqdb_client.group_append import GroupAppend
-from mqdb_client.held_connection import HeldConnection
+from mqdb_client.producer.group_append import GroupAppend
+from mqdb_client.producer.held_connection import HeldConnection
 from mqdb_client.producer.publish_queues import Place
-from mqdb_client.waking import Waking
+from mqdb_client.producer.waking import Waking
 from tests.fixtures.appends import Given, Log
 from tests.fixtures.log import scalar
 from tests.fixtures.postgres import Database

@@ -24,8 +24,9 @@ from mqdb.message import Message, ReceivedMessage
 from mqdb.selector.tags import tag_code
 from mqdb.settings import load_settings
 from mqdb.topic import reply_topic
-from mqdb_client import Producer, create_reply_message, reply_reader
-from mqdb_client.reply_reader import LOOK_BACK, SCAN_LIMIT
+from mqdb_client import Producer, create_reply_message
+from mqdb_client.producer import reply_reader
+from mqdb_client.producer.reply_reader import LOOK_BACK, SCAN_LIMIT
 from tests.fixtures.consumers import SUCCESS, Member
 from tests.fixtures.leaders import pretend_to_lead
 from tests.fixtures.log import Connection, append, create_topic, dispatch
@@ -609,7 +610,7 @@ def test_a_reply_that_came_while_the_broker_was_out_of_reach_is_found(
 
     assert future.result(20).body == b"pong"
     wait_until(lambda: "replies are read again" in caplog.text)
-    told = [record.getMessage() for record in caplog.records if record.name == "mqdb_client.reply_reader"]
+    told = [record.getMessage() for record in caplog.records if record.name == "mqdb_client.producer.reply_reader"]
     assert told == ["replies cannot be read, and it is tried again", "replies are read again"]
 
 

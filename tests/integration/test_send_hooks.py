@@ -6,8 +6,8 @@ import pytest
 
 from mqdb.errors import BatchTooLarge, ParameterInvalid, StorageRefused
 from mqdb_client import Message, Producer, SendStatus
-from mqdb_client.durability import Durability
-from mqdb_client.producer_hooks import SendMessageContext, SendMode
+from mqdb_client.producer.durability import Durability
+from mqdb_client.producer.send_hooks import SendMessageContext, SendMode
 from tests.fixtures.postgres import Database
 from tests.fixtures.producers import TwoBrokers, attempts_of, producer_of, refuse_appends, stored_bodies
 

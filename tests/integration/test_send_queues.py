@@ -7,7 +7,7 @@ import pytest
 
 from mqdb.errors import NameInvalid, ParameterInvalid
 from mqdb_client import Message, MessageQueue, Producer
-from mqdb_client.queue_selector import select_by_hash, select_random
+from mqdb_client.producer.queue_selector import select_by_hash, select_random
 from tests.fixtures.postgres import Database
 from tests.fixtures.producers import TwoBrokers, producer_of, stored_bodies
 from tests.fixtures.sends import ON_A, ON_B, queues_of, sent_to

@@ -15,10 +15,10 @@ from sqlalchemy import Connection, Engine, text
 from mqdb.errors import BrokerUnavailable, MqdbError
 from mqdb.settings import load_settings
 from mqdb.store.engine import target_of, translated
-from mqdb_client import Message, Producer, held_connection, listener, registrations
-from mqdb_client.held_connection import HeldConnection
+from mqdb_client import Message, Producer, listener, registrations
 from mqdb_client.new_connection import in_time
-from mqdb_client.producer import publish_queues
+from mqdb_client.producer import held_connection, publish_queues
+from mqdb_client.producer.held_connection import HeldConnection
 from tests.fixtures.log import create_topic
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until

@@ -10,7 +10,7 @@ from mqdb.errors import BodyEmpty, IllegalState, ParameterInvalid
 from mqdb.store import topics
 from mqdb.topic import HALF_TOPIC
 from mqdb_client import LocalTransactionState, Message, SendStatus, TransactionProducer
-from mqdb_client.durability import Durability
+from mqdb_client.producer.durability import Durability
 from tests.fixtures.broker import topic
 from tests.fixtures.delay import delivered, records
 from tests.fixtures.log import create_topic

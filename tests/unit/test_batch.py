@@ -22,7 +22,7 @@ from mqdb.errors import (
 )
 from mqdb.message import Message
 from mqdb.store.commit_log import Record
-from mqdb_client.batch import (
+from mqdb_client.producer.batch import (
     MAX_BATCH_BYTES,
     check_batch,
     check_batch_size,

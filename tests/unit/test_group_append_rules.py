@@ -3,16 +3,13 @@
 from datetime import UTC, datetime
 from typing import Any, cast
 
-import pytest
-
 from mqdb.broker import send
 from mqdb.errors import BrokerUnavailable, MqdbError, SendGivenUp
 from mqdb.message import Message
 from mqdb.unique_id import UniqueIdGenerator
-from mqdb_client import group_append as module
-from mqdb_client.append_unit import Unit, UnitState
-from mqdb_client.group_append import GroupAppend
-from mqdb_client.waking import Waking
+from mqdb_client.producer.append_unit import Unit, UnitState
+from mqdb_client.producer.group_append import GroupAppend
+from mqdb_client.producer.waking import Waking
 from tests.fixtures.appends import Given
 
 _ids = UniqueIdGenerator()
@@ -90,17 +87,3 @@ def test_who_has_waited_all_in_vain_waits_in_the_same_order_again() -> None:
     appends._put_back(cast("list[Unit]", batch))
 
     assert list(appends._waiting) == [*batch[1:], new]
-
-
-@pytest.mark.parametrize(("brokers", "many", "waits"), [(1, 1, True), (1, 0, False), (2, 0, True)])
-def test_the_own_thread_waits_for_those_who_are_woken_unless_they_are_many_on_one_broker(
-    monkeypatch: pytest.MonkeyPatch, brokers: int, many: int, waits: bool
-) -> None:
-    monkeypatch.setattr(module, "_MANY", many)
-    waking, waited = Waking(), list[bool]()
-    appends, *_ = [GroupAppend(cast(Any, Lost()), waking) for _ in range(brokers)]
-    monkeypatch.setattr(appends, "_await_woken", lambda: waited.append(True))
-
-    appends._lead_next()
-
-    assert waited == [True] * waits

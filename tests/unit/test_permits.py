@@ -9,7 +9,7 @@ from mqdb.unique_id import UniqueIdGenerator
 from mqdb_client import Message
 from mqdb_client.producer.async_send import Permits, _Handed
 from mqdb_client.producer.delivery import ANYWHERE, Delivery
-from mqdb_client.producer_hooks import SendMode
+from mqdb_client.producer.send_hooks import SendMode
 from tests.fixtures.interrupts import interrupted_at
 
 MODULES = ("mqdb_client.producer.async_send",)

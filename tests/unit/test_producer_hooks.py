@@ -6,7 +6,7 @@ import pytest
 
 from mqdb.errors import ParameterInvalid
 from mqdb.message import Message, MessageQueue, SendResult, SendStatus
-from mqdb_client.producer_hooks import CheckForbiddenHook, Hooks, SendMessageContext, SendMessageHook, SendMode
+from mqdb_client.producer.send_hooks import CheckForbiddenHook, Hooks, SendMessageContext, SendMessageHook, SendMode
 
 QUEUE = MessageQueue("orders", "broker-a", 3)
 

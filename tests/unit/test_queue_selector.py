@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from mqdb.errors import ParameterInvalid
 from mqdb.message import Message, MessageQueue
-from mqdb_client.queue_selector import RoundRobin, by_hash, check_sharding_key, select_by_hash, select_random, selected
+from mqdb_client.producer.queue_selector import (
+    RoundRobin,
+    by_hash,
+    check_sharding_key,
+    select_by_hash,
+    select_random,
+    selected,
+)
 
 QUEUES = [MessageQueue("orders", name, number) for name in ("broker-a", "broker-b") for number in range(4)]
 MESSAGE = Message("orders", "x")

@@ -7,7 +7,7 @@ import pytest
 
 from mqdb.errors import RequestTimeout
 from mqdb.message import ReceivedMessage
-from mqdb_client.request_futures import RequestFutures, WaitingRequest
+from mqdb_client.producer.request_futures import RequestFutures, WaitingRequest
 
 SECONDS = 30.0
 

@@ -12,7 +12,7 @@ from mqdb.errors import IllegalState, MqdbError, ReplyImpossible, RequestTimeout
 from mqdb.message import MessageQueue, ReceivedMessage, check_message, stored_properties
 from mqdb.topic import reply_topic
 from mqdb_client import create_reply_message
-from mqdb_client.request_futures import RequestFutures, WaitingRequest
+from mqdb_client.producer.request_futures import RequestFutures, WaitingRequest
 from tests.fixtures.processes import wait_until
 from tests.fixtures.threads import Doing
 

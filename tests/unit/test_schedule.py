@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mqdb.errors import NotSupported, ResponseCode, ScheduleInvalid
 from mqdb.message import Message, check_message
 from mqdb.schedule import MAX_MILLISECONDS, DelayLevel, DeliverAfter, DeliverAt, schedule_of
-from mqdb_client.batch import check_batch, check_unscheduled
+from mqdb_client.producer.batch import check_batch, check_unscheduled
 
 NOON = datetime(2026, 7, 14, 12, 0, tzinfo=UTC)
 NOON_MS = 1_784_030_400_000

@@ -4,20 +4,16 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
-from mqdb_client.sleeping import Sleeper
-from mqdb_client.waking import Waking
+from mqdb_client.producer.waking import Sleeper, Waking
 
 
 @pytest.fixture
-def waking() -> Iterator[Waking]:
-    waking = Waking()
-    waking.sleepers.open()
-    yield waking
-    waking.sleepers.close()
+def waking() -> Waking:
+    return Waking()
 
 
 class Sleeping:
@@ -33,20 +29,26 @@ class Sleeping:
         if self.sleeper.sleep(time.monotonic() + self._seconds):
             self._names.append(self._name)
             self._waking.pass_on()
-            self._waking.sleepers.give_back(self.sleeper)
         else:
             self._names.append(f"{self._name} leaves")
             self._waking.leave(self.sleeper)
-            self._waking.sleepers.forget(self.sleeper)
 
     def join(self) -> None:
         self._thread.join(20)
         assert not self._thread.is_alive(), f"nobody wakes {self._name}"
 
 
+def test_a_sleeper_that_was_woken_before_does_not_sleep_and_its_time_ends_the_next_sleep() -> None:
+    sleeper = Sleeper()
+    sleeper.wake()
+
+    assert sleeper.sleep(time.monotonic() + 60)
+    assert not sleeper.sleep(time.monotonic() - 1)
+
+
 def test_each_wakes_the_next_and_who_wants_to_be_the_last_is(waking: Waking) -> None:
     names = list[str]()
-    last, *others = [Sleeping(waking, names, name, waking.sleepers.take()) for name in "dabc"]
+    last, *others = [Sleeping(waking, names, name, Sleeper()) for name in "dabc"]
     waking.add_last(last.sleeper)
     for each in others:
         waking.add(each.sleeper)
@@ -60,7 +62,7 @@ def test_each_wakes_the_next_and_who_wants_to_be_the_last_is(waking: Waking) -> 
 
 def test_who_leaves_wakes_the_next_whether_its_turn_has_come_or_not(waking: Waking) -> None:
     names = list[str]()
-    sleepers = [waking.sleepers.take(), waking.sleepers.take()]
+    sleepers = [Sleeper(), Sleeper()]
     for each in sleepers:
         waking.add(each)
     leaving = Sleeping(waking, names, "a", sleepers[0], seconds=0.0)
@@ -74,7 +76,7 @@ def test_who_leaves_wakes_the_next_whether_its_turn_has_come_or_not(waking: Waki
 
 def test_begin_wakes_nobody_while_one_is_awake_who_will(waking: Waking) -> None:
     names = list[str]()
-    first, second = waking.sleepers.take(), Sleeping(waking, names, "b", waking.sleepers.take())
+    first, second = Sleeper(), Sleeping(waking, names, "b", Sleeper())
     waking.add(first)
     waking.begin()
     assert first.sleep(time.monotonic() + 10)
@@ -96,7 +98,7 @@ def test_whoever_comes_and_leaves_meanwhile_nobody_is_left_behind(waking: Waking
     def come(count: int, seconds: list[float]) -> Callable[[], None]:
         def work() -> None:
             for n in range(count):
-                sleeper = waking.sleepers.take()
+                sleeper = Sleeper()
                 if n % 5:
                     waking.add(sleeper)
                 else:

@@ -24,11 +24,11 @@ from typing import Final, TypeAlias
 
 from mqdb.errors import IllegalState, MqdbError, SendGivenUp
 from mqdb.message import SendResult
-from mqdb_client.append_unit import NoAnswer
+from mqdb_client.producer.append_unit import NoAnswer
 from mqdb_client.producer.delivery import Delivery
+from mqdb_client.producer.send_hooks import SendMode
 from mqdb_client.producer.sending import Attempt, Sending
 from mqdb_client.producer.settling import OpenSend, Settling
-from mqdb_client.producer_hooks import SendMode
 
 logger = logging.getLogger(__name__)
 

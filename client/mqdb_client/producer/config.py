@@ -9,9 +9,9 @@ from typing import Annotated
 from mqdb.compression import Compression
 from mqdb.group import DEFAULT_PRODUCER, check_group_name
 from mqdb.message import MAX_BODY_BYTES
-from mqdb_client.durability import Durability
-from mqdb_client.fault_tolerance import LatencyFaultTable
 from mqdb_client.options import FLAG, INSTANCE_NAME, check_options, one_of, or_none, whole
+from mqdb_client.producer.durability import Durability
+from mqdb_client.producer.fault_tolerance import LatencyFaultTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

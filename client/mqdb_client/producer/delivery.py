@@ -11,9 +11,9 @@ from mqdb.errors import ParameterInvalid
 from mqdb.message import Message, MessageQueue, SendResult
 from mqdb.unique_id import UniqueIdGenerator, format_unique_id
 from mqdb_client.producer.placement import Placement
-from mqdb_client.producer_hooks import SendMode
+from mqdb_client.producer.queue_selector import MessageQueueSelector, check_sharding_key
+from mqdb_client.producer.send_hooks import SendMode
 from mqdb_client.queue_argument import check_queue
-from mqdb_client.queue_selector import MessageQueueSelector, check_sharding_key
 
 
 class Target(NamedTuple):

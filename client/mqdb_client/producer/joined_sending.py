@@ -1,7 +1,7 @@
 """Joined sending: what a producer does for a send that becomes a part of the caller's transaction.
 
-`mqdb_client.joined_send` appends; here the records are made, and hooks and selectors get the queue that they want to
-know beforehand.
+`joined_send.py` appends; here the records are made, and hooks and selectors get the queue that they want to know
+beforehand.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,13 +13,13 @@ from mqdb.clock import Clock
 from mqdb.compression import compressed
 from mqdb.message import Message, MessageQueue, SendResult, check_message
 from mqdb.unique_id import UniqueIdGenerator, format_unique_id
-from mqdb_client.batch import MessageBatch
-from mqdb_client.joined_send import CallersConnection, JoinedSend
+from mqdb_client.producer.batch import MessageBatch
 from mqdb_client.producer.config import ProducerConfig
 from mqdb_client.producer.delivery import Target
-from mqdb_client.producer_hooks import Hooks, SendMessageContext, SendMode
-from mqdb_client.queue_chooser import QueueChooser
-from mqdb_client.queue_selector import by_hash, selected
+from mqdb_client.producer.joined_send import CallersConnection, JoinedSend
+from mqdb_client.producer.queue_chooser import QueueChooser
+from mqdb_client.producer.queue_selector import by_hash, selected
+from mqdb_client.producer.send_hooks import Hooks, SendMessageContext, SendMode
 
 T = TypeVar("T")
 

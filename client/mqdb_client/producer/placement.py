@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from mqdb.message import MessageQueue
 from mqdb.store.commit_log import Record
-from mqdb_client.broker_link import BrokerLink
+from mqdb_client.producer.broker_link import BrokerLink
 
 #: Given the record of a message, the queue that was chosen and the way to its broker: the record to store. It is called
 #: in the thread that sends, once for each try.

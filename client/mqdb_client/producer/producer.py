@@ -34,28 +34,28 @@ from mqdb.settings import Settings
 from mqdb.store.clients import ClientKind, Registration
 from mqdb.topic import check_topic_name
 from mqdb.unique_id import UniqueIdGenerator, parse_unique_id
-from mqdb_client.append_unit import NoAnswer
-from mqdb_client.batch import MessageBatch, check_batch, check_unscheduled, list_of_messages
-from mqdb_client.broker_link import BrokerLink
 from mqdb_client.cluster import Cluster
-from mqdb_client.durability import Durability
-from mqdb_client.fault_tolerance import LatencyFaultTable, LatencyFaultTolerance
 from mqdb_client.instance import DEFAULT_INSTANCE_NAME, settings_of
-from mqdb_client.joined_send import CallersConnection
 from mqdb_client.options import CLOCK, takes
+from mqdb_client.producer.append_unit import NoAnswer
+from mqdb_client.producer.batch import MessageBatch, check_batch, check_unscheduled, list_of_messages
+from mqdb_client.producer.broker_link import BrokerLink
 from mqdb_client.producer.config import ProducerConfig
 from mqdb_client.producer.delivery import Delivery, Target, target_of
+from mqdb_client.producer.durability import Durability
+from mqdb_client.producer.fault_tolerance import LatencyFaultTable, LatencyFaultTolerance
+from mqdb_client.producer.joined_send import CallersConnection
 from mqdb_client.producer.joined_sending import JoinedSending
 from mqdb_client.producer.publish_queues import Place, PublishRoutes
 from mqdb_client.producer.queue_offsets import find_queue_offset
+from mqdb_client.producer.queue_selector import MessageQueueSelector
+from mqdb_client.producer.recalling import handle_of, recall
+from mqdb_client.producer.request_reply import check_timeout
 from mqdb_client.producer.running_producer import ProducerState, RunningProducer
+from mqdb_client.producer.send_hooks import CheckForbiddenHook, Hooks, SendMessageHook, SendMode
 from mqdb_client.producer.sending import Sending
 from mqdb_client.producer.unknown import settle
-from mqdb_client.producer_hooks import CheckForbiddenHook, Hooks, SendMessageHook, SendMode
-from mqdb_client.queue_selector import MessageQueueSelector
-from mqdb_client.recalling import handle_of, recall
-from mqdb_client.request_reply import check_timeout
-from mqdb_client.waking import Waking
+from mqdb_client.producer.waking import Waking
 
 T = TypeVar("T")
 
@@ -155,8 +155,6 @@ class Producer:
                 registration = Registration(client_id, ClientKind.PRODUCER, self.group, mqdb.__version__)
                 cluster.register(registration._replace(checks_transactions=self._checks_transactions))
                 waking = Waking()
-                undo.callback(waking.sleepers.close)
-                waking.sleepers.open()
                 links = {
                     each.broker_name: BrokerLink(each, self._config.durability, waking) for each in cluster.instances
                 }

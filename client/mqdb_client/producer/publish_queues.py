@@ -29,12 +29,12 @@ from mqdb.message import MessageQueue
 from mqdb.store.history import History
 from mqdb.store.topics import TopicRoute
 from mqdb.topic import Perm
-from mqdb_client.broker_link import BrokerLink
-from mqdb_client.fault_tolerance import LatencyFaultTolerance
-from mqdb_client.held_connection import IMPATIENT_SECONDS
+from mqdb_client.producer.broker_link import BrokerLink
 from mqdb_client.producer.delivery import ANYWHERE, Delivery
-from mqdb_client.queue_chooser import QueueChooser
-from mqdb_client.queue_selector import by_hash, selected
+from mqdb_client.producer.fault_tolerance import LatencyFaultTolerance
+from mqdb_client.producer.held_connection import IMPATIENT_SECONDS
+from mqdb_client.producer.queue_chooser import QueueChooser
+from mqdb_client.producer.queue_selector import by_hash, selected
 
 # Of the time that is left, for each of several brokers: one that is silent must not use up what another one needs.
 _SHARE_OF_ONE: Final = 0.25

@@ -5,15 +5,15 @@ from enum import StrEnum
 
 from mqdb.clock import Clock
 from mqdb.errors import IllegalState
-from mqdb_client.broker_link import BrokerLink
 from mqdb_client.cluster import Cluster
 from mqdb_client.producer.async_send import AsyncSend, Permits
+from mqdb_client.producer.broker_link import BrokerLink
 from mqdb_client.producer.config import ProducerConfig
 from mqdb_client.producer.joined_sending import JoinedSending
 from mqdb_client.producer.publish_queues import PublishRoutes
+from mqdb_client.producer.reentry import refuse_reentry
+from mqdb_client.producer.request_reply import RequestReply
 from mqdb_client.producer.sending import Sending
-from mqdb_client.reentry import refuse_reentry
-from mqdb_client.request_reply import RequestReply
 
 
 class ProducerState(StrEnum):

@@ -30,17 +30,17 @@ from mqdb.errors import (
 from mqdb.message import SendResult, SendStatus, check_message
 from mqdb.store.commit_log import Record
 from mqdb.unique_id import format_unique_id
-from mqdb_client.append_unit import NoAnswer, Unit
-from mqdb_client.batch import MessageBatch, check_batch_size
-from mqdb_client.broker_link import BrokerLink
-from mqdb_client.durability import Durability, status_of
-from mqdb_client.fault_tolerance import LatencyFaultTolerance
+from mqdb_client.producer.append_unit import NoAnswer, Unit
+from mqdb_client.producer.batch import MessageBatch, check_batch_size
+from mqdb_client.producer.broker_link import BrokerLink
 from mqdb_client.producer.config import ProducerConfig
 from mqdb_client.producer.delivery import ANYWHERE, Delivery
+from mqdb_client.producer.durability import Durability, status_of
+from mqdb_client.producer.fault_tolerance import LatencyFaultTolerance
 from mqdb_client.producer.publish_queues import Place, PublishRoutes
+from mqdb_client.producer.recalling import recall_handle_of
+from mqdb_client.producer.send_hooks import Hooks, SendMessageContext, SendMode
 from mqdb_client.producer.unknown import UnknownSends, settle
-from mqdb_client.producer_hooks import Hooks, SendMessageContext, SendMode
-from mqdb_client.recalling import recall_handle_of
 
 #: What a sync send is tried again for. Source: DefaultMQProducer.retryResponseCodes.
 RETRY_RESPONSE_CODES: Final = frozenset(

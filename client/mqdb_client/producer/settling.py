@@ -14,8 +14,8 @@ from uuid import UUID
 
 from mqdb.broker.outcome import Backend, StoredAt
 from mqdb.errors import MqdbError, SendGivenUp
-from mqdb_client.append_unit import NoAnswer
-from mqdb_client.broker_link import BrokerLink
+from mqdb_client.producer.append_unit import NoAnswer
+from mqdb_client.producer.broker_link import BrokerLink
 from mqdb_client.producer.sending import Attempt
 from mqdb_client.producer.unknown import settle
 

@@ -15,8 +15,8 @@ from sqlalchemy import Connection
 
 from mqdb.broker.outcome import Backend, StoredAt, end_backend, find_sent
 from mqdb.errors import BrokerUnavailable, MqdbError
-from mqdb_client.append_unit import NoAnswer
-from mqdb_client.broker_link import BrokerLink
+from mqdb_client.producer.append_unit import NoAnswer
+from mqdb_client.producer.broker_link import BrokerLink
 
 T = TypeVar("T")
 

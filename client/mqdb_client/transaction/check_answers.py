@@ -21,7 +21,7 @@ from mqdb.errors import BrokerUnavailable, MqdbError
 from mqdb.store.half_checks import Check
 from mqdb.transaction import LocalTransactionState
 from mqdb.unique_id import parse_unique_id
-from mqdb_client.broker_link import BrokerLink
+from mqdb_client.producer.broker_link import BrokerLink
 from mqdb_client.transaction.listener import TransactionListener, answer_of
 
 logger = logging.getLogger(__name__)

@@ -24,10 +24,10 @@ from mqdb.settings import Settings
 from mqdb.store.commit_log import Record
 from mqdb.transaction import LocalTransactionState
 from mqdb.unique_id import parse_unique_id
-from mqdb_client.broker_link import BrokerLink
+from mqdb_client.producer.broker_link import BrokerLink
 from mqdb_client.producer.delivery import target_of
 from mqdb_client.producer.producer import Producer
-from mqdb_client.producer_hooks import SendMode
+from mqdb_client.producer.send_hooks import SendMode
 from mqdb_client.transaction.check_answers import CheckAnswers
 from mqdb_client.transaction.listener import (
     Check,

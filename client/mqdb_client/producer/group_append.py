@@ -10,9 +10,8 @@ gather; when it ends, a thread of the group append's own appends for all of them
     own thread                 ├── append 2, 3 and 4 ──┤          ├── append what has gathered ──┤
 
 Each one that is woken wakes the next: woken all at once, they would fight for the interpreter, and on two cores that
-costs more than all the work on their messages. Where there are many, the own thread does not wait for the last one:
-those who are back are enough for its next statement. A thread may also hand its unit in and go on; the own thread
-appends it.
+costs more than all the work on their messages. The own thread waits until the last one is awake. A thread may also hand
+its unit in and go on; the own thread appends it.
 
 What gathers is bounded by the threads that wait, for each brings one unit, and by the limits on what is handed in
 (`async_send`). A unit is one message, or the messages of one batch: stored as a whole or not at all, whatever becomes
@@ -48,13 +47,12 @@ from mqdb.errors import (
 from mqdb.message import SendStatus
 from mqdb.store.commit_log import Record
 from mqdb.store.engine import NO_SQLSTATE
-from mqdb_client.append_unit import NoAnswer, Unit, UnitState
-from mqdb_client.batch import record_size
-from mqdb_client.durability import committed
-from mqdb_client.held_connection import HeldConnection, NotRun, Overdue
-from mqdb_client.reentry import refuse_reentry
-from mqdb_client.sleeping import LockSleeper, Sleeper
-from mqdb_client.waking import Waking
+from mqdb_client.producer.append_unit import NoAnswer, Unit, UnitState
+from mqdb_client.producer.batch import record_size
+from mqdb_client.producer.durability import committed
+from mqdb_client.producer.held_connection import HeldConnection, NotRun, Overdue
+from mqdb_client.producer.reentry import refuse_reentry
+from mqdb_client.producer.waking import Sleeper, Waking
 
 logger = logging.getLogger(__name__)
 
@@ -71,10 +69,6 @@ _SHARE_TO_LEAD: Final = 0.12
 # How long the own thread waits at most for those who are to be woken before it: user's code may keep the interpreter,
 # or Ctrl-C hit one of them before it has woken the next.
 _LONGEST_WAKING_SECONDS: Final = 0.01
-
-# With so many who wait or are to be woken, enough are back for the next statement. With fewer it would be a small one,
-# whose round trip and flush cost more than to wait for the others; so would those of two brokers.
-_MANY: Final = 40
 
 # Classes of SQLSTATE that a single row can cause: data exception, integrity violation, program limit; or none at all,
 # where the driver has refused a value.
@@ -93,7 +87,6 @@ class GroupAppend:
         """`backend_on` tells the backend of a connection of `held`, for a NoAnswer."""
         self._held = held
         self._waking = waking
-        waking.join()
         self._backend_on = backend_on
         #: A backend that has appended, and the last position that it told.
         self._newest: tuple[Backend | None, int] = (None, 0)
@@ -190,7 +183,7 @@ class GroupAppend:
             self._tell()
         else:
             if unit.done is None:
-                unit.sleeper = self._waking.sleepers.take()
+                unit.sleeper = Sleeper()
             unit.state = UnitState.WAITING
             self._waiting.append(unit)
             if not self._is_busy:
@@ -217,11 +210,8 @@ class GroupAppend:
         finally:
             if is_woken:
                 self._waking.pass_on()
-                self._waking.sleepers.give_back(sleeper)
-            else:
-                if unit.state is UnitState.DONE:
-                    self._waking.leave(sleeper)
-                self._waking.sleepers.forget(sleeper)
+            elif unit.state is UnitState.DONE:
+                self._waking.leave(sleeper)
 
     def _end_at_deadline(self, unit: Unit) -> None:
         if unit.state in (UnitState.WAITING, UnitState.APART):
@@ -264,8 +254,7 @@ class GroupAppend:
             first = self._first_with_time()
             if first is not None:
                 self._lead([], first)
-            if self._waking.is_shared or self._waking.left + len(self._waiting) < _MANY:
-                self._await_woken()
+            self._await_woken()
         finally:
             with self._guard:
                 self._hand_over()
@@ -354,7 +343,7 @@ class GroupAppend:
 
     def _await_woken(self) -> None:
         """Let those who are woken come first: they are done with then, and many are back to be taken along."""
-        sleeper = LockSleeper()
+        sleeper = Sleeper()
         self._waking.add_last(sleeper)
         self._waking.begin()
         if sleeper.sleep(time.monotonic() + _LONGEST_WAKING_SECONDS):

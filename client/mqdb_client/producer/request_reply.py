@@ -23,9 +23,9 @@ from mqdb.errors import ParameterInvalid, ReplyImpossible
 from mqdb.message import Message, ReceivedMessage, SendResult
 from mqdb.property import Property
 from mqdb.topic import reply_topic
-from mqdb_client.broker_link import BrokerLink
-from mqdb_client.reply_reader import ReplyReader
-from mqdb_client.request_futures import RequestFutures, WaitingRequest
+from mqdb_client.producer.broker_link import BrokerLink
+from mqdb_client.producer.reply_reader import ReplyReader
+from mqdb_client.producer.request_futures import RequestFutures, WaitingRequest
 
 logger = logging.getLogger(__name__)
 

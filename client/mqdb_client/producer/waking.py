@@ -7,9 +7,26 @@ whatever core is idle. On two cores that costs more than all that 64 threads do 
 """
 
 import contextlib
+import threading
+import time
 from collections import deque
+from collections.abc import Callable
 
-from mqdb_client.sleeping import Sleeper, Sleepers
+
+class Sleeper:
+    """What one thread sleeps by until another thread wakes it, once."""
+
+    __slots__ = ("_lock", "wake")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+        #: Ends the sleep, or the next one. Not a function of Python: Ctrl-C could come before it has woken anybody.
+        self.wake: Callable[[], None] = self._lock.release
+
+    def sleep(self, deadline: float) -> bool:
+        """Wait to be woken; do not wait if that has happened already. False at the deadline, of time.monotonic."""
+        return self._lock.acquire(timeout=max(0.0, deadline - time.monotonic()))
 
 
 class Waking:
@@ -20,21 +37,10 @@ class Waking:
     """
 
     def __init__(self) -> None:
-        self.sleepers = Sleepers()
         self._line: deque[Sleeper] = deque()
         self._last: deque[Sleeper] = deque()
         #: One has been woken who has not woken the next yet.
         self._is_under_way = False
-        self._users = 0
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether several have their threads woken by it."""
-        return self._users > 1
-
-    def join(self) -> None:
-        """One more has its threads woken by it."""
-        self._users += 1
 
     @property
     def left(self) -> int:

@@ -18,7 +18,7 @@ from mqdb.recall_handle import RecallHandle, decode_handle, encode_handle
 from mqdb.schedule import DeliverAfter, DeliverAt
 from mqdb.store.commit_log import Record
 from mqdb.topic import RETRY_PREFIX
-from mqdb_client.broker_link import BrokerLink
+from mqdb_client.producer.broker_link import BrokerLink
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -12,7 +12,7 @@ from uuid import UUID
 from mqdb.broker.outcome import Backend, StoredAt
 from mqdb.message import SendStatus
 from mqdb.store.commit_log import Record
-from mqdb_client.sleeping import Sleeper
+from mqdb_client.producer.waking import Sleeper
 
 
 class NoAnswer(Exception):

@@ -23,7 +23,7 @@ from mqdb.message import MessageQueue, ReceivedMessage
 from mqdb.proof import Proof, place_of, proof
 from mqdb.selector.tags import TagExpression, tag_code
 from mqdb_client.backoff import pauses
-from mqdb_client.broker_link import BrokerLink
+from mqdb_client.producer.broker_link import BrokerLink
 from mqdb_client.wake_limit import WakeLimit
 
 logger = logging.getLogger(__name__)

@@ -10,12 +10,12 @@ from sqlalchemy import Connection
 
 from mqdb.broker.outcome import Backend, backend_of
 from mqdb.errors import MqdbError, SendGivenUp
-from mqdb_client.durability import Durability, durable
-from mqdb_client.group_append import GroupAppend
-from mqdb_client.held_connection import HeldConnection, NotRun, Overdue
 from mqdb_client.instance import ClientInstance
 from mqdb_client.new_connection import in_time
-from mqdb_client.waking import Waking
+from mqdb_client.producer.durability import Durability, durable
+from mqdb_client.producer.group_append import GroupAppend
+from mqdb_client.producer.held_connection import HeldConnection, NotRun, Overdue
+from mqdb_client.producer.waking import Waking
 
 T = TypeVar("T")
 

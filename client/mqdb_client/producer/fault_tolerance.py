@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import NamedTuple
 
-from mqdb_client.queue_selector import RoundRobin
+from mqdb_client.producer.queue_selector import RoundRobin
 
 
 class LatencyFaultTable(Enum):

@@ -6,8 +6,8 @@ RocketMQ: TopicPublishInfo.selectOneMessageQueue, MQFaultStrategy.selectOneMessa
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
-from mqdb_client.fault_tolerance import LatencyFaultTolerance
-from mqdb_client.queue_selector import RoundRobin
+from mqdb_client.producer.fault_tolerance import LatencyFaultTolerance
+from mqdb_client.producer.queue_selector import RoundRobin
 
 
 class OnBroker(Protocol):

@@ -45,8 +45,8 @@ from mqdb.store.joined_append import Statement
 from mqdb.store.migrations import check_revision
 from mqdb.topic import Perm
 from mqdb.unique_id import format_unique_id
-from mqdb_client.queue_selector import RoundRobin
-from mqdb_client.recalling import recall_handle_of
+from mqdb_client.producer.queue_selector import RoundRobin
+from mqdb_client.producer.recalling import recall_handle_of
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session, scoped_session
