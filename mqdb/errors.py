@@ -322,7 +322,7 @@ class BodyInvalid(MessageIllegal):
 
 
 class BodyTooLarge(MessageIllegal, sqlstate="MQ102"):
-    """The body is larger than `max_message_size`."""
+    """The body is larger than `max_message_size_bytes`."""
 
     size: int
     limit: int

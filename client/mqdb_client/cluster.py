@@ -10,7 +10,8 @@ from mqdb.broker_list import brokers_of
 from mqdb.errors import BrokerUnavailable
 from mqdb.settings import Settings
 from mqdb.store.clients import Registration
-from mqdb_client.instance import DEFAULT_INSTANCE_NAME, ClientInstance
+from mqdb_client.client_config import DEFAULT_INSTANCE_NAME
+from mqdb_client.instance import ClientInstance
 
 
 class Cluster:

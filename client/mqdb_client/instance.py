@@ -28,9 +28,8 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from mqdb.broker import membership
 from mqdb.broker.client_requests import MAX_REQUESTS
 from mqdb.broker.query import broker_info
-from mqdb.dsn import BrokerDsn, redact
-from mqdb.errors import BrokerUnavailable, IllegalState, ParameterInvalid
-from mqdb.settings import Settings, load_settings
+from mqdb.dsn import BrokerDsn
+from mqdb.errors import BrokerUnavailable, IllegalState
 from mqdb.store import history as histories
 from mqdb.store.clients import ClientKind, Registration
 from mqdb.store.engine import create_engine, target_of, translated
@@ -38,6 +37,7 @@ from mqdb.store.history import History
 from mqdb.store.migrations import check_schema
 from mqdb.unique_id import local_address
 from mqdb_client.callbacks import Callback, CallbackHandle, Callbacks
+from mqdb_client.client_config import DEFAULT_INSTANCE_NAME
 from mqdb_client.dispatch_watch import DispatchWatch
 from mqdb_client.duty import Duty
 from mqdb_client.listener import Heard, Listener
@@ -48,29 +48,12 @@ from mqdb_client.wake_limit import WakeLimit
 
 logger = logging.getLogger(__name__)
 
-#: Stands for a name that no other process has. Source: ClientConfig.changeInstanceNameToPID.
-DEFAULT_INSTANCE_NAME: Final = "DEFAULT"
-
 #: Between signs of life, and between looks at the routes. Source: ClientConfig.
 HEARTBEAT_INTERVAL: Final = timedelta(seconds=30)
 
 _PRESENCE_RETRY_SECONDS: Final = 1.0
 
 _MADE_AT: Final = "mqdb_made_at"
-
-
-def settings_of(dsn: str | None, settings: Settings | None) -> Settings:
-    """The settings of a client that was given one, the other or none of the two.
-
-    Raises ParameterInvalid, SettingInvalid.
-    """
-    if dsn is not None and settings is not None:
-        raise ParameterInvalid("dsn", redact(dsn), "give dsn or settings, not both: the settings hold a dsn")
-    given: object = settings
-    if not isinstance(given, Settings | None):
-        reason = f"is {type(given).__name__}; give Settings, as load_settings() returns them"
-        raise ParameterInvalid("settings", given, reason)
-    return settings if settings is not None else load_settings(dsn=dsn)
 
 
 class ClientInstance:

@@ -97,7 +97,10 @@ def _refusals(batch: ConsumedBatch) -> Iterator[None]:
 
 @translates
 def send_back(
-    connection: Connection, batch: ConsumedBatch, requests: Sequence[SendBackRequest], max_reconsume_times: int = -1
+    connection: Connection,
+    batch: ConsumedBatch,
+    requests: Sequence[SendBackRequest],
+    max_reconsume_times: int | None = None,
 ) -> list[SentBack]:
     """Send messages back, and commit their offset, in one transaction: they come again once, and the queue goes on.
 

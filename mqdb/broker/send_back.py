@@ -58,11 +58,11 @@ class SentBack(NamedTuple):
 
 @translates
 def send_back(
-    connection: Connection, group: str, requests: Sequence[SendBackRequest], max_reconsume_times: int = -1
+    connection: Connection, group: str, requests: Sequence[SendBackRequest], max_reconsume_times: int | None = None
 ) -> list[SentBack]:
     """Send messages back in the order given: all of them, or none. One transaction, or a part of the open one.
 
-    `max_reconsume_times` is the number of retries before a message is dead; -1 leaves it to the group.
+    `max_reconsume_times` is the number of retries before a message is dead; None leaves it to the group.
     Raises GroupNotFound, MessageGone when retention has dropped a message, TopicNotWritable when somebody has closed
     the retry topic, and BrokerUnavailable where the log has another history than a request.
     """
@@ -91,8 +91,8 @@ def _find(connection: Connection, group: str, requests: Sequence[SendBackRequest
     return found
 
 
-def _decide(requests: Sequence[SendBackRequest], found: Found, max_reconsume_times: int) -> Iterator[SentBack]:
-    most = found.retry_max_times if max_reconsume_times < 0 else max_reconsume_times
+def _decide(requests: Sequence[SendBackRequest], found: Found, max_reconsume_times: int | None) -> Iterator[SentBack]:
+    most = found.retry_max_times if max_reconsume_times is None else max_reconsume_times
     for request, stored in zip(requests, found.reconsume_times, strict=True):
         times = stored if request.reconsume_times is None else request.reconsume_times
         assert times is not None

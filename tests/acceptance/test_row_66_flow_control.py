@@ -69,7 +69,7 @@ def test_row_66_a_queue_holds_so_many_bytes_of_bodies_and_the_last_pull(broker: 
     size = 64 * KIBIBYTE
     sent = fill(broker, per_queue=40, size=size)
     gate = blocked(size)
-    member(gate, consume_thread_nums=1, pull_batch_size=4, pull_threshold_size_for_queue=1)
+    member(gate, consume_thread_nums=1, pull_batch_size=4, pull_threshold_size_for_queue_mib=1)
 
     most = most_in_hand(broker, "body_bytes", MEBIBYTE + 1)
     gate.open()
@@ -108,7 +108,7 @@ def in_hand_of_only_queue(broker: Connection) -> int:
     ("options", "what", "limit", "beyond"),
     [
         ({"pull_threshold_for_topic": 200}, "in_hand", 200 // QUEUES, BATCH),
-        ({"pull_threshold_size_for_topic": 1}, "body_bytes", MEBIBYTE // QUEUES, BATCH * KIBIBYTE),
+        ({"pull_threshold_size_for_topic_mib": 1}, "body_bytes", MEBIBYTE // QUEUES, BATCH * KIBIBYTE),
     ],
     ids=["messages", "bytes"],
 )

@@ -57,7 +57,7 @@ def waits_for_room(doing: Doing["Future[SendResult]"]) -> bool:
 
 
 def test_the_bytes_of_bodies_are_bounded_as_well(database: Database) -> None:
-    with producer_of(database.dsn, "20s", back_pressure_for_async_send_size=1_000) as producer:
+    with producer_of(database.dsn, "20s", back_pressure_for_async_send_size_bytes=1_000) as producer:
         producer.send(Message("orders", "first"))
         locker = stall(database)
         under_way = [producer.send_async(Message("orders", b"x" * 400)) for _ in range(2)]
@@ -74,7 +74,7 @@ def test_the_bytes_of_bodies_are_bounded_as_well(database: Database) -> None:
 
 
 def test_a_message_larger_than_all_that_may_be_under_way_goes_alone(database: Database) -> None:
-    with producer_of(database.dsn, "20s", back_pressure_for_async_send_size=1_000) as producer:
+    with producer_of(database.dsn, "20s", back_pressure_for_async_send_size_bytes=1_000) as producer:
         producer.send(Message("orders", "first"))
         locker = stall(database)
         large = producer.send_async(Message("orders", b"x" * 5_000))

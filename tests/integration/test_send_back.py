@@ -119,9 +119,11 @@ def test_the_listener_may_choose_the_level(
     assert (result.is_dead, result.delay_level) == (dead, level)
 
 
-@pytest.mark.parametrize(("given", "of_group", "dead"), [(-1, 0, True), (-1, 1, False), (0, 5, True), (1, 0, False)])
+@pytest.mark.parametrize(
+    ("given", "of_group", "dead"), [(None, 0, True), (None, 1, False), (0, 5, True), (1, 0, False)]
+)
 def test_the_maximum_is_the_consumers_or_else_the_groups(
-    broker: Connection, group: str, orders: list[int], given: int, of_group: int, dead: bool
+    broker: Connection, group: str, orders: list[int], given: int | None, of_group: int, dead: bool
 ) -> None:
     broker.execute(text("UPDATE mqdb.subscription_group SET retry_max_times = :times"), {"times": of_group})
 

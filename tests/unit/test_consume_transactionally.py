@@ -33,7 +33,7 @@ class Script:
     #: The offsets of each attempt, and the reconsume times of its first message.
     calls: list[tuple[list[int], int]] = field(default_factory=list)
     #: The offsets of each batch that was sent back, with delay level and most retries.
-    sent_back: list[tuple[list[int], int, int]] = field(default_factory=list)
+    sent_back: list[tuple[list[int], int, int | None]] = field(default_factory=list)
 
     def attempt(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> Attempt:
         self.calls.append(([message.queue_offset for message in messages], messages[0].reconsume_times))
@@ -41,7 +41,7 @@ class Script:
         return attempt() if callable(attempt) else attempt
 
     def send_back(
-        self, _queue: ProcessQueue, messages: list[ReceivedMessage], _attempt: Attempt, level: int, most: int
+        self, _queue: ProcessQueue, messages: list[ReceivedMessage], _attempt: Attempt, level: int, most: int | None
     ) -> End:
         self.sent_back.append(([message.queue_offset for message in messages], level, most))
         return self.taken_back.pop(0) if self.taken_back else End.COMMITTED
@@ -219,7 +219,7 @@ def test_a_transaction_that_met_others_four_times_has_failed(consuming: Consumin
     deliver(consuming(script), queue, 1)
     wait_until(lambda: consumed(queue))
 
-    assert script.sent_back == [([0], 0, -1)]
+    assert script.sent_back == [([0], 0, None)]
 
 
 def test_a_broker_that_cannot_be_reached_is_no_failure_and_is_reported_once(

@@ -23,7 +23,7 @@ RANGES = {
     "pull_batch_size": (1, 1_024),
     "pull_threshold_for_all": (1, 6_553_500),
     "pull_threshold_for_queue": (1, 65_535),
-    "pull_threshold_size_for_queue": (1, 1_024),
+    "pull_threshold_size_for_queue_mib": (1, 1_024),
     "consume_max_span": (1, 65_535),
 }
 

@@ -21,6 +21,7 @@ from mqdb.group import ConsumeFromWhere, MessageModel
 from mqdb.message import ReceivedMessage
 from mqdb.rebalance import allocate_by_config
 from mqdb_client import ConsumeConcurrentlyStatus, MessageSelector, PushConsumer
+from mqdb_client.consumer.push_consumer_config import PushConsumerConfig
 
 DSN = "postgresql://mqdb@127.0.0.1:1/nowhere"
 
@@ -38,15 +39,15 @@ RANGES = {
     "consume_message_batch_max_size": (1, 1_024),
     "pull_batch_size": (1, 1_024),
     "pull_threshold_for_queue": (1, 65_535),
-    "pull_threshold_size_for_queue": (1, 1_024),
+    "pull_threshold_size_for_queue_mib": (1, 1_024),
     "consume_concurrently_max_span": (1, 65_535),
     "subscription_version": (0, 2**63 - 1),
 }
 
-#: With these -1 says that there is no limit.
+#: With these None, and RocketMQ's -1, say that there is no limit.
 RANGES_OR_NONE = {
     "pull_threshold_for_topic": (1, 6_553_500),
-    "pull_threshold_size_for_topic": (1, 102_400),
+    "pull_threshold_size_for_topic_mib": (1, 102_400),
     "max_reconsume_times": (0, 2**31 - 1),
 }
 
@@ -67,13 +68,24 @@ def test_numbers_have_the_ranges_of_rocketmq(name: str) -> None:
 @pytest.mark.parametrize("name", RANGES_OR_NONE)
 def test_numbers_that_may_be_unlimited(name: str) -> None:
     lowest, highest = RANGES_OR_NONE[name]
-    for value in (-1, lowest, highest):
-        consumer("readers", **{name: value})
+    for value, meant in ((None, None), (-1, None), (lowest, lowest), (highest, highest)):
+        assert getattr(PushConsumerConfig("readers", **{name: value}), name) == meant  # type: ignore[arg-type]
 
-    for wrong in (lowest - 1 or -2, highest + 1):
-        if wrong != -1:
-            with pytest.raises(ParameterInvalid, match=f"from {lowest:,} to {highest:,}, or -1"):
-                consumer("readers", **{name: wrong})
+    for wrong in (-2, -1.0, highest + 1):
+        with pytest.raises(ParameterInvalid, match=f"from {lowest:,} to {highest:,}, or None"):
+            consumer("readers", **{name: wrong})
+
+
+def test_the_constructor_shows_the_options_and_refuses_others() -> None:
+    shown = inspect.signature(PushConsumer).parameters["pull_batch_size"]
+
+    assert (shown.annotation, shown.default, shown.kind) == (int, 32, inspect.Parameter.KEYWORD_ONLY)
+    with pytest.raises(TypeError, match="'pull_batch'"):
+        consumer(pull_batch=5)
+
+
+def test_a_configuration_does_not_show_a_password() -> None:
+    assert "secret" not in repr(PushConsumerConfig("readers", "postgresql://mqdb:secret@host/database"))
 
 
 @pytest.mark.parametrize(
@@ -97,6 +109,7 @@ MEANT: dict[str, tuple[type, ...]] = {
     "consume_timestamp": (NoneType,),
     "instance_name": (str,),
     "local_offset_directory": (str, NoneType),
+    **dict.fromkeys(RANGES_OR_NONE, (NoneType,)),
 }
 
 

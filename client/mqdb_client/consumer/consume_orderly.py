@@ -62,13 +62,13 @@ class ConsumeOrderly:
         send_back: SendBack | None,
         on_progress: Callable[[ProcessQueue], None],
         hooks: ConsumeHooks | None = None,
-        max_reconsume_times: int = -1,
+        max_reconsume_times: int | None = None,
         suspend_time: timedelta = SUSPEND_TIME,
         consume_timeout: timedelta = CONSUME_TIMEOUT,
         time_slice: timedelta = TIME_SLICE,
         clock: Clock | None = None,
     ) -> None:
-        """`host` is what a failure says it happened on: the client id. `max_reconsume_times` of -1 is without end.
+        """`host` is what a failure says it happened on: the client id. `max_reconsume_times` of None is without end.
 
         `consume_timeout` is for hooks only: a listener that takes longer holds up its queue, and nothing else happens.
         """
@@ -195,7 +195,7 @@ class ConsumeOrderly:
     def _have_failed_too_often(self, messages: list[ReceivedMessage]) -> bool:
         # While one of a batch may still be tried they all come again. Source: checkReconsumeTimes.
         most = self._max_reconsume_times
-        return most >= 0 and all(message.reconsume_times >= most for message in messages)
+        return most is not None and all(message.reconsume_times >= most for message in messages)
 
     def _give_up(self, process_queue: ProcessQueue, messages: list[ReceivedMessage], verdict: Verdict) -> bool:
         """Send messages to the dead letter queue; False when that fails."""

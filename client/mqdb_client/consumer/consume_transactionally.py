@@ -65,13 +65,13 @@ class ConsumeTransactionally:
         batch_max_size: int,
         on_progress: Callable[[ProcessQueue], None],
         hooks: ConsumeHooks | None = None,
-        max_reconsume_times: int = -1,
+        max_reconsume_times: int | None = None,
         suspend_time: timedelta = SUSPEND_TIME,
         reconsume_delay: timedelta = RECONSUME_DELAY,
         consume_timeout: timedelta = CONSUME_TIMEOUT,
         clock: Clock | None = None,
     ) -> None:
-        """`max_reconsume_times` of -1 is as the group has it, in orderly consumption without end.
+        """`max_reconsume_times` of None is as the group has it, in orderly consumption without end.
 
         `consume_timeout` is for hooks only: a listener that takes longer holds up its queue, and nothing else happens.
         """
@@ -212,4 +212,4 @@ class ConsumeTransactionally:
     def _have_failed_too_often(self, messages: list[ReceivedMessage]) -> bool:
         # While one of a batch may still be tried they all come again. Source: checkReconsumeTimes.
         most = self._max_reconsume_times
-        return most >= 0 and all(message.reconsume_times >= most for message in messages)
+        return most is not None and all(message.reconsume_times >= most for message in messages)

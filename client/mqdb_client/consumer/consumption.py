@@ -19,7 +19,6 @@ from mqdb.errors import ParameterInvalid
 from mqdb.group import MessageModel
 from mqdb.message import ReceivedMessage
 from mqdb.store.engine import driver
-from mqdb_client.consumer.config import PushConsumerConfig
 from mqdb_client.consumer.consume_concurrently import ConsumeConcurrently
 from mqdb_client.consumer.consume_hooks import ConsumeHooks
 from mqdb_client.consumer.consume_orderly import ConsumeOrderly
@@ -44,9 +43,10 @@ from mqdb_client.consumer.message_listener import (
 )
 from mqdb_client.consumer.offset_store import BrokerOffsetStore, Lease, OffsetStore
 from mqdb_client.consumer.process_queue import FlowLimits, ProcessQueue
+from mqdb_client.consumer.push_consumer_config import PushConsumerConfig
 from mqdb_client.consumer.transactional_offset_store import TransactionalOffsetStore
 from mqdb_client.instance import ClientInstance
-from mqdb_client.options import FLAG
+from mqdb_client.option_rules import FLAG
 
 _MEBIBYTE: Final = 1024 * 1024
 
@@ -110,12 +110,13 @@ class Consumption:
         In order a queue stands still behind what fails, so how far its messages are apart says nothing.
         Source: DefaultMQPushConsumerImpl.pullMessage.
         """
+        topic_mib = config.pull_threshold_size_for_topic_mib
         return FlowLimits(
             messages=config.pull_threshold_for_queue,
-            body_bytes=config.pull_threshold_size_for_queue * _MEBIBYTE,
+            body_bytes=config.pull_threshold_size_for_queue_mib * _MEBIBYTE,
             span=sys.maxsize if self.orderly else config.consume_concurrently_max_span,
-            topic_messages=_limit(config.pull_threshold_for_topic),
-            topic_body_bytes=_limit(config.pull_threshold_size_for_topic, _MEBIBYTE),
+            topic_messages=config.pull_threshold_for_topic,
+            topic_body_bytes=None if topic_mib is None else topic_mib * _MEBIBYTE,
         )
 
     def offset_store(
@@ -144,10 +145,6 @@ class Consumption:
         finally:
             transactions.close()
         return result
-
-
-def _limit(number: int, unit: int = 1) -> int | None:
-    return None if number == -1 else number * unit
 
 
 def _lease(broker_expiry: timedelta) -> Lease:

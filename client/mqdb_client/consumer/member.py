@@ -15,9 +15,9 @@ from mqdb.group import MessageModel
 from mqdb.message import MessageQueue
 from mqdb.selector.subscription import MessageFilter
 from mqdb.store.clients import ClientKind
-from mqdb_client.consumer.config import PushConsumerConfig
 from mqdb_client.consumer.offset_store import OffsetStore
 from mqdb_client.consumer.process_queue import FlowLimits, ProcessQueue
+from mqdb_client.consumer.push_consumer_config import PushConsumerConfig
 from mqdb_client.consumer.queue_ownership import QueueOwnership
 from mqdb_client.consumer.queue_reader import QueueReader
 from mqdb_client.consumer.rebalance_service import RebalanceTimes

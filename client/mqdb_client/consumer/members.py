@@ -24,13 +24,13 @@ from mqdb.store.clients import ClientKind, Registration
 from mqdb.store.retry_filter import retry_filter
 from mqdb.topic import retry_topic
 from mqdb_client.cluster import Cluster
-from mqdb_client.consumer.config import PushConsumerConfig
 from mqdb_client.consumer.consume_hooks import ConsumeHooks
 from mqdb_client.consumer.consumption import Consumption
 from mqdb_client.consumer.direct_consumption import ConsumeMessageDirectlyResult
 from mqdb_client.consumer.local_offsets import LocalOffsets, offsets_directory
 from mqdb_client.consumer.member import Member
 from mqdb_client.consumer.process_queue import ProcessQueue
+from mqdb_client.consumer.push_consumer_config import PushConsumerConfig
 from mqdb_client.consumer.request_answers import RequestAnswers
 from mqdb_client.consumer.share import TopicPresence
 from mqdb_client.consumer.shutdown_report import shutdown_report

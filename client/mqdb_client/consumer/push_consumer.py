@@ -3,23 +3,18 @@
 import threading
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from enum import Enum
-from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from mqdb.errors import IllegalState, NotSupported, ShutdownTimedOut
-from mqdb.group import ConsumeFromWhere, MessageModel
 from mqdb.message import MessageQueue
-from mqdb.rebalance import AllocationStrategy, allocate_averagely
 from mqdb.selector.subscription import MessageFilter
 from mqdb.selector.tags import ALL_TAGS
-from mqdb.settings import Settings
 from mqdb.topic import check_topic_name
+from mqdb_client.client_config import configured_by, settings_of
 from mqdb_client.cluster import Cluster
-from mqdb_client.consumer.config import PushConsumerConfig
-from mqdb_client.consumer.consume_concurrently import CONSUME_TIMEOUT
 from mqdb_client.consumer.consume_hooks import ConsumeHooks, ConsumeMessageHook
 from mqdb_client.consumer.consumption import Consumption
 from mqdb_client.consumer.members import Members
@@ -29,9 +24,9 @@ from mqdb_client.consumer.message_listener import (
     MessageListenerTransactional,
 )
 from mqdb_client.consumer.message_selector import MessageSelector, filter_of
+from mqdb_client.consumer.push_consumer_config import PushConsumerConfig
 from mqdb_client.consumer.stop_signals import on_stop_signal
-from mqdb_client.instance import DEFAULT_INSTANCE_NAME, settings_of
-from mqdb_client.options import SHUTDOWN_TIMEOUT, or_none
+from mqdb_client.option_rules import SHUTDOWN_TIMEOUT, or_none
 
 _SIGNAL_SECONDS: Final = 0.1
 _TIMEOUT: Final = or_none(SHUTDOWN_TIMEOUT)
@@ -58,69 +53,14 @@ class PushConsumer:
     it comes, and one that is lost holds up no other.
     """
 
-    def __init__(
-        self,
-        group: str,
-        dsn: str | None = None,
-        settings: Settings | None = None,
-        *,
-        consume_from_where: ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET,
-        consume_timestamp: datetime | None = None,
-        message_model: MessageModel = MessageModel.CLUSTERING,
-        instance_name: str = DEFAULT_INSTANCE_NAME,
-        local_offset_directory: str | Path | None = None,
-        allocate_message_queue_strategy: AllocationStrategy[Any] = allocate_averagely,
-        subscription_version: int = 0,
-        consume_thread_nums: int = 20,
-        consume_message_batch_max_size: int = 1,
-        pull_batch_size: int = 32,
-        pull_threshold_for_queue: int = 1_000,
-        pull_threshold_size_for_queue: int = 100,
-        pull_threshold_for_topic: int = -1,
-        pull_threshold_size_for_topic: int = -1,
-        pull_interval: timedelta = timedelta(0),
-        consume_concurrently_max_span: int = 2_000,
-        max_reconsume_times: int = -1,
-        consume_timeout: timedelta = CONSUME_TIMEOUT,
-        suspend_current_queue_time: timedelta = timedelta(seconds=1),
-        queue_lock_expiry: timedelta = timedelta(seconds=60),
-        persist_consumer_offset_interval: timedelta = timedelta(seconds=5),
-        rebalance_interval: timedelta = timedelta(seconds=20),
-        hand_over_grace: timedelta = timedelta(seconds=30),
-        shutdown_timeout: timedelta = timedelta(seconds=25),
-    ) -> None:
+    @configured_by(PushConsumerConfig)
+    def __init__(self, config: PushConsumerConfig) -> None:
         """PushConsumerConfig says what the options mean. Raises NameInvalid, ParameterInvalid, SettingInvalid."""
-        self._config = PushConsumerConfig(
-            group=group,
-            consume_from_where=consume_from_where,
-            consume_timestamp=consume_timestamp,
-            message_model=message_model,
-            instance_name=instance_name,
-            local_offset_directory=local_offset_directory,
-            allocate_message_queue_strategy=allocate_message_queue_strategy,
-            subscription_version=subscription_version,
-            consume_thread_nums=consume_thread_nums,
-            consume_message_batch_max_size=consume_message_batch_max_size,
-            pull_batch_size=pull_batch_size,
-            pull_threshold_for_queue=pull_threshold_for_queue,
-            pull_threshold_size_for_queue=pull_threshold_size_for_queue,
-            pull_threshold_for_topic=pull_threshold_for_topic,
-            pull_threshold_size_for_topic=pull_threshold_size_for_topic,
-            pull_interval=pull_interval,
-            consume_concurrently_max_span=consume_concurrently_max_span,
-            max_reconsume_times=max_reconsume_times,
-            consume_timeout=consume_timeout,
-            suspend_current_queue_time=suspend_current_queue_time,
-            queue_lock_expiry=queue_lock_expiry,
-            persist_consumer_offset_interval=persist_consumer_offset_interval,
-            rebalance_interval=rebalance_interval,
-            hand_over_grace=hand_over_grace,
-            shutdown_timeout=shutdown_timeout,
-        )
-        self._settings = settings_of(dsn, settings)
+        self._config = config
+        self._settings = settings_of(config)
         self._subscriptions: dict[str, MessageFilter] = {}
         self._consumption: Consumption | None = None
-        self._hooks = ConsumeHooks(group)
+        self._hooks = ConsumeHooks(config.group)
         self._lifecycle = threading.RLock()
         self._state = _State.CREATED
         self._members: Members | None = None

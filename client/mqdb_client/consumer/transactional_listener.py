@@ -138,7 +138,7 @@ class TransactionalListener:
         messages: list[ReceivedMessage],
         attempt: Attempt,
         delay_level: int,
-        max_reconsume_times: int,
+        max_reconsume_times: int | None,
     ) -> End:
         """Have messages come again through the broker; FAILED when it does not take them."""
         failure = self._failure(attempt)

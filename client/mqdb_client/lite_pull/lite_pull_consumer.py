@@ -9,28 +9,25 @@ from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from mqdb.broker.group_offsets import queue_ends
 from mqdb.broker.offsets import committed_offsets, search_offset
 from mqdb.errors import IllegalState, ParameterInvalid, RouteNotFound, ShutdownTimedOut
-from mqdb.group import ConsumeFromWhere
 from mqdb.message import MessageQueue, ReceivedMessage
-from mqdb.rebalance import AllocationStrategy, allocate_averagely
 from mqdb.selector.subscription import MessageFilter
 from mqdb.selector.tags import ALL_TAGS
-from mqdb.settings import Settings
 from mqdb.store.queues import Ends
 from mqdb.topic import check_topic_name
+from mqdb_client.client_config import configured_by, settings_of
 from mqdb_client.cluster import Cluster
 from mqdb_client.consumer.message_selector import MessageSelector, filter_of
 from mqdb_client.consumer.shutdown_report import shutdown_report
-from mqdb_client.instance import DEFAULT_INSTANCE_NAME, settings_of
-from mqdb_client.lite_pull.config import LitePullConsumerConfig, check_poll_timeout
+from mqdb_client.lite_pull.lite_pull_config import POLL_TIMEOUT, LitePullConsumerConfig
 from mqdb_client.lite_pull.members import LitePullMembers
 from mqdb_client.lite_pull.topic_queues import QueuePlace, TopicQueues
 from mqdb_client.lite_pull.topic_watch import TopicMessageQueueChangeListener, TopicWatch
-from mqdb_client.options import is_whole, takes
+from mqdb_client.option_rules import is_whole, takes
 from mqdb_client.queue_argument import check_queue, queues_of
 
 _ANY: Final = Ends(0, 2**63 - 1)
@@ -70,52 +67,11 @@ class LitePullConsumer:
     in when it comes.
     """
 
-    def __init__(
-        self,
-        group: str,
-        dsn: str | None = None,
-        settings: Settings | None = None,
-        *,
-        consume_from_where: ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET,
-        consume_timestamp: datetime | None = None,
-        instance_name: str = DEFAULT_INSTANCE_NAME,
-        allocate_message_queue_strategy: AllocationStrategy[Any] = allocate_averagely,
-        subscription_version: int = 0,
-        pull_batch_size: int = 10,
-        poll_timeout: timedelta = timedelta(seconds=5),
-        auto_commit: bool = True,
-        auto_commit_interval: timedelta = timedelta(seconds=5),
-        pull_threshold_for_all: int = 10_000,
-        pull_threshold_for_queue: int = 1_000,
-        pull_threshold_size_for_queue: int = 100,
-        consume_max_span: int = 2_000,
-        topic_metadata_check_interval: timedelta = timedelta(seconds=30),
-        rebalance_interval: timedelta = timedelta(seconds=20),
-        hand_over_grace: timedelta = timedelta(seconds=30),
-        shutdown_timeout: timedelta = timedelta(seconds=25),
-    ) -> None:
+    @configured_by(LitePullConsumerConfig)
+    def __init__(self, config: LitePullConsumerConfig) -> None:
         """LitePullConsumerConfig says what the options mean. Raises NameInvalid, ParameterInvalid, SettingInvalid."""
-        self._config = LitePullConsumerConfig(
-            group=group,
-            consume_from_where=consume_from_where,
-            consume_timestamp=consume_timestamp,
-            instance_name=instance_name,
-            allocate_message_queue_strategy=allocate_message_queue_strategy,
-            subscription_version=subscription_version,
-            pull_batch_size=pull_batch_size,
-            poll_timeout=poll_timeout,
-            auto_commit=auto_commit,
-            auto_commit_interval=auto_commit_interval,
-            pull_threshold_for_all=pull_threshold_for_all,
-            pull_threshold_for_queue=pull_threshold_for_queue,
-            pull_threshold_size_for_queue=pull_threshold_size_for_queue,
-            consume_max_span=consume_max_span,
-            topic_metadata_check_interval=topic_metadata_check_interval,
-            rebalance_interval=rebalance_interval,
-            hand_over_grace=hand_over_grace,
-            shutdown_timeout=shutdown_timeout,
-        )
-        self._settings = settings_of(dsn, settings)
+        self._config = config
+        self._settings = settings_of(config)
         self._subscriptions: dict[str, MessageFilter] = {}
         self._is_member = False
         self._chosen: frozenset[MessageQueue] | None = None
@@ -233,7 +189,8 @@ class LitePullConsumer:
         [] also when another thread shuts it down meanwhile. Raises ParameterInvalid, and IllegalState when it does
         not run.
         """
-        check_poll_timeout(wait := self._config.poll_timeout if timeout is None else timeout)
+        wait = self._config.poll_timeout if timeout is None else timeout
+        POLL_TIMEOUT.check("poll_timeout", wait)
         return self._require_running().buffer.poll(self._config.pull_batch_size, wait.total_seconds())
 
     def __iter__(self) -> Iterator[ReceivedMessage]:

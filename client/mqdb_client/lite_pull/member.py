@@ -19,7 +19,7 @@ from mqdb_client.consumer.queue_reader import QueueReader
 from mqdb_client.consumer.rebalance_service import RebalanceTimes
 from mqdb_client.consumer.share import Shares
 from mqdb_client.instance import ClientInstance
-from mqdb_client.lite_pull.config import LitePullConsumerConfig
+from mqdb_client.lite_pull.lite_pull_config import LitePullConsumerConfig
 from mqdb_client.lite_pull.offset_stores import PolledOffsetStore
 from mqdb_client.lite_pull.poll_buffer import Agreed, PollBuffer
 
@@ -44,7 +44,7 @@ class LitePullMember(QueueReader):
         self._buffer = buffer
         limits = FlowLimits(
             messages=config.pull_threshold_for_queue,
-            body_bytes=config.pull_threshold_size_for_queue * _MEBIBYTE,
+            body_bytes=config.pull_threshold_size_for_queue_mib * _MEBIBYTE,
             span=config.consume_max_span,
         )
         super().__init__(

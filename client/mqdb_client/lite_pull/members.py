@@ -26,7 +26,7 @@ from mqdb_client.consumer.request_answers import RequestAnswers
 from mqdb_client.consumer.share import Shares, TopicPresence, starting_point
 from mqdb_client.instance import ClientInstance
 from mqdb_client.lite_pull.assigned_queue import AssignedQueue
-from mqdb_client.lite_pull.config import LitePullConsumerConfig
+from mqdb_client.lite_pull.lite_pull_config import LitePullConsumerConfig
 from mqdb_client.lite_pull.member import LitePullMember
 from mqdb_client.lite_pull.offset_stores import PolledOffsetStore, UnownedOffsetStore
 from mqdb_client.lite_pull.poll_buffer import Agreed, PollBuffer

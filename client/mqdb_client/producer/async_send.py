@@ -202,7 +202,7 @@ class AsyncSend:
         if not has_room:
             trouble = self._sending.trouble_since(delivery.deadline - delivery.timeout_seconds)
             given_up = SendGivenUp(delivery.topic, delivery.timeout_seconds, str(trouble or ""))
-            given_up.add_note("too many messages are under way; see back_pressure_for_async_send_num and _size")
+            given_up.add_note("too many messages are under way; see back_pressure_for_async_send_num and _size_bytes")
             raise given_up
 
     def _try(self, handed: _Handed) -> None:

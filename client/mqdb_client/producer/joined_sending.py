@@ -57,7 +57,7 @@ class JoinedSending:
         unique_ids = self._unique_ids.take(len(messages), born_time)
         # As everywhere, the messages of a batch are not compressed.
         compression = None if isinstance(messages, MessageBatch) else self._config.compression
-        threshold = self._config.compress_message_body_threshold
+        threshold = self._config.compress_message_body_threshold_bytes
 
         def append() -> list[SendResult]:
             host = self._born_host
@@ -94,7 +94,7 @@ class JoinedSending:
                 begun.append(context)
             for context in contexts:
                 for message in context.messages:
-                    check_message(message, self._config.max_message_size)
+                    check_message(message, self._config.max_message_size_bytes)
             sent = append()
         except Exception as error:  # a hook's own, too; it goes on to the caller
             for context in begun:

@@ -18,11 +18,9 @@ import mqdb
 from mqdb.broker.outcome import StoredAt, find_sent, queue_of
 from mqdb.broker.query import queue_key_of
 from mqdb.broker.timers import RecallStatus
-from mqdb.clock import Clock, SystemClock
-from mqdb.compression import Compression, compress
+from mqdb.compression import compress
 from mqdb.errors import BrokerUnavailable, IllegalState, MqdbError, ParameterInvalid, SendOutcomeUnknown
 from mqdb.message import (
-    MAX_BODY_BYTES,
     Message,
     MessageQueue,
     ReceivedMessage,
@@ -30,20 +28,18 @@ from mqdb.message import (
     SendStatus,
     check_message,
 )
-from mqdb.settings import Settings
 from mqdb.store.clients import ClientKind, Registration
 from mqdb.topic import check_topic_name
 from mqdb.unique_id import UniqueIdGenerator, parse_unique_id
+from mqdb_client.client_config import configured_by, settings_of
 from mqdb_client.cluster import Cluster
-from mqdb_client.instance import DEFAULT_INSTANCE_NAME, settings_of
-from mqdb_client.options import CLOCK, takes
+from mqdb_client.option_rules import takes
 from mqdb_client.producer.append_unit import NoAnswer
 from mqdb_client.producer.batch import MessageBatch, check_batch, check_unscheduled, list_of_messages
 from mqdb_client.producer.broker_link import BrokerLink
 from mqdb_client.producer.config import ProducerConfig
 from mqdb_client.producer.delivery import Delivery, Target, target_of
-from mqdb_client.producer.durability import Durability
-from mqdb_client.producer.fault_tolerance import LatencyFaultTable, LatencyFaultTolerance
+from mqdb_client.producer.fault_tolerance import LatencyFaultTolerance
 from mqdb_client.producer.joined_send import CallersConnection
 from mqdb_client.producer.joined_sending import JoinedSending
 from mqdb_client.producer.publish_queues import Place, PublishRoutes
@@ -76,48 +72,18 @@ class Producer:
     #: Whether it can be asked about transactions of its group.
     _checks_transactions: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        group: str,
-        dsn: str | None = None,
-        settings: Settings | None = None,
-        *,
-        instance_name: str = DEFAULT_INSTANCE_NAME,
-        retry_times_when_send_failed: int = 2,
-        retry_times_when_send_async_failed: int = 2,
-        retry_another_broker_when_not_store_ok: bool = False,
-        send_latency_fault_enable: bool = False,
-        latency_fault_table: LatencyFaultTable = LatencyFaultTable.V5,
-        durability: Durability = Durability.SYNC_FLUSH,
-        compression: Compression | None = None,
-        compress_message_body_threshold: int = 4_096,
-        max_message_size: int = MAX_BODY_BYTES,
-        back_pressure_for_async_send_num: int = 10_000,
-        back_pressure_for_async_send_size: int = 100 * 1024 * 1024,
-        clock: Clock | None = None,
-    ) -> None:
+    @configured_by(ProducerConfig)
+    def __init__(self, config: ProducerConfig) -> None:
         """Connects to nothing yet. ProducerConfig says what the options mean.
 
         Raises NameInvalid, ParameterInvalid, and SettingInvalid for the settings.
         """
-        self._config = ProducerConfig(
-            group=group,
-            instance_name=instance_name,
-            retry_times_when_send_failed=retry_times_when_send_failed,
-            retry_times_when_send_async_failed=retry_times_when_send_async_failed,
-            retry_another_broker_when_not_store_ok=retry_another_broker_when_not_store_ok,
-            send_latency_fault_enable=send_latency_fault_enable,
-            latency_fault_table=latency_fault_table,
-            durability=durability,
-            compression=compression,
-            compress_message_body_threshold=compress_message_body_threshold,
-            max_message_size=max_message_size,
-            back_pressure_for_async_send_num=back_pressure_for_async_send_num,
-            back_pressure_for_async_send_size=back_pressure_for_async_send_size,
-        )
-        self._settings = settings_of(dsn, settings)
-        self._clock = SystemClock() if clock is None else clock
-        CLOCK.check("clock", self._clock)
+        self._configure(config)
+
+    def _configure(self, config: ProducerConfig) -> None:
+        self._config = config
+        self._settings = settings_of(config)
+        self._clock = config.clock
         self._timeout_seconds = _seconds(self._settings.send_message_timeout)
         self._unique_ids = UniqueIdGenerator(self._clock)
         self._hooks = Hooks()
@@ -252,7 +218,7 @@ class Producer:
         handler or a finalizer sends in the midst of another send of its thread.
         """
         running = self._work()
-        check_message(message, self._config.max_message_size)
+        check_message(message, self._config.max_message_size_bytes)
         target = target_of(message, sharding_key, queue, selector, selector_argument)
         if connection is not None:
             _check_untimed(timeout)
@@ -281,10 +247,10 @@ class Producer:
         if connection is not None:
             _check_untimed(timeout)
             for message in messages:
-                check_message(message, self._config.max_message_size)
+                check_message(message, self._config.max_message_size_bytes)
                 check_unscheduled(message)
         else:
-            check_batch(messages, self._config.max_message_size)
+            check_batch(messages, self._config.max_message_size_bytes)
         if not messages:
             return []
         target = target_of(messages[0], sharding_key, queue)
@@ -315,7 +281,7 @@ class Producer:
         with the message at once, and SendGivenUp when there is no room until the timeout.
         """
         running = self._work()
-        check_message(message, self._config.max_message_size)
+        check_message(message, self._config.max_message_size_bytes)
         if callback is not None:
             takes("future").check("callback", callback)
         target = target_of(message, sharding_key, queue, selector, selector_argument)
@@ -338,7 +304,7 @@ class Producer:
         Waits and raises as `send_async` does.
         """
         running = self._work()
-        check_message(message, self._config.max_message_size)
+        check_message(message, self._config.max_message_size_bytes)
         target = target_of(message, sharding_key, queue, selector, selector_argument)
         running.async_send.submit_oneway(self._delivery((message,), target, SendMode.ONEWAY, None))
 
@@ -349,7 +315,7 @@ class Producer:
         down meanwhile. Source: DefaultMQProducerImpl.request.
         """
         running = self._work()
-        check_message(message, self._config.max_message_size)
+        check_message(message, self._config.max_message_size_bytes)
         send = partial(_send_with, self.send, sharding_key)
         return running.request_reply.request(message, timeout, send)
 
@@ -366,7 +332,7 @@ class Producer:
         `callback` is called with the future, in a thread that completes the requests of this producer: be quick there.
         """
         running = self._work()
-        check_message(message, self._config.max_message_size)
+        check_message(message, self._config.max_message_size_bytes)
         send = partial(_send_with, self.send_async, sharding_key)
         future = running.request_reply.request_async(message, timeout, send)
         if callback is not None:

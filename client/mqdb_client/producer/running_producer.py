@@ -44,7 +44,7 @@ class RunningProducer:
         self.routes = routes
         self.sending = sending
         self.joined_sending = joined_sending
-        self._permits = Permits(config.back_pressure_for_async_send_num, config.back_pressure_for_async_send_size)
+        self._permits = Permits(config.back_pressure_for_async_send_num, config.back_pressure_for_async_send_size_bytes)
         self._clock = clock
         self._guard = threading.RLock()  # see `refuse_reentry`
         self._is_closed = False

@@ -169,7 +169,7 @@ class Sending:
         self._hooks.begin(context)
         try:
             for message in delivery.messages:
-                check_message(message, self._config.max_message_size)
+                check_message(message, self._config.max_message_size_bytes)
             attempt.make_records()
         except BaseException as error:
             self._hooks.end(context, error=error)
@@ -280,7 +280,7 @@ class Sending:
             check_batch_size(records)
         elif self._config.compression is not None:
             body, sys_flag = compressed(
-                records[0].body, self._config.compression, self._config.compress_message_body_threshold
+                records[0].body, self._config.compression, self._config.compress_message_body_threshold_bytes
             )
             records[0] = records[0]._replace(body=body, sys_flag=sys_flag)
         if (placement := delivery.placement) is not None:

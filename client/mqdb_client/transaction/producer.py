@@ -20,11 +20,12 @@ from mqdb.errors import BrokerUnavailable, IllegalState, MqdbError
 from mqdb.message import Message, MessageQueue, SendResult, SendStatus, check_message
 from mqdb.property import Property
 from mqdb.schedule import Half
-from mqdb.settings import Settings
 from mqdb.store.commit_log import Record
 from mqdb.transaction import LocalTransactionState
 from mqdb.unique_id import parse_unique_id
+from mqdb_client.client_config import configured_by
 from mqdb_client.producer.broker_link import BrokerLink
+from mqdb_client.producer.config import ProducerConfig
 from mqdb_client.producer.delivery import target_of
 from mqdb_client.producer.producer import Producer
 from mqdb_client.producer.send_hooks import SendMode
@@ -61,6 +62,15 @@ class TransactionSendResult(SendResult):
         return self.message_id
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionProducerConfig(ProducerConfig):
+    """What a transaction producer can be told: a listener, or two functions in its place."""
+
+    listener: TransactionListener | None = None
+    execute_local_transaction: Execute | None = None
+    check_local_transaction: Check | None = None
+
+
 class TransactionProducer(Producer):
     """Sends messages with local transactions, and answers what brokers ask about those of its group.
 
@@ -82,23 +92,14 @@ class TransactionProducer(Producer):
 
     _checks_transactions: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        group: str,
-        listener: TransactionListener | None = None,
-        dsn: str | None = None,
-        settings: Settings | None = None,
-        *,
-        execute_local_transaction: Execute | None = None,
-        check_local_transaction: Check | None = None,
-        **options: Any,
-    ) -> None:
-        """Takes a listener, or two functions in its place; the options are those of a Producer.
+    @configured_by(TransactionProducerConfig)
+    def __init__(self, config: TransactionProducerConfig) -> None:
+        """Takes a listener, or two functions in its place; the other options are those of a Producer.
 
         Raises what Producer raises, and ParameterInvalid without a listener.
         """
-        self._listener = listener_of(listener, execute_local_transaction, check_local_transaction)
-        super().__init__(group, dsn, settings, **options)
+        self._listener = listener_of(config.listener, config.execute_local_transaction, config.check_local_transaction)
+        self._configure(config)
         self._answers: tuple[CheckAnswers, ...] = ()
 
     def start(self) -> None:
@@ -143,10 +144,10 @@ class TransactionProducer(Producer):
         Source: DefaultMQProducerImpl.sendMessageInTransaction.
         """
         running = self._work()
-        check_message(message, self._config.max_message_size)
+        check_message(message, self._config.max_message_size_bytes)
         target = target_of(message, sharding_key)
         half = _half_of(message, self.group)
-        check_message(half, self._config.max_message_size)  # its own properties count, too
+        check_message(half, self._config.max_message_size_bytes)  # its own properties count, too
         delivery = self._delivery((half,), target, SendMode.SYNC, timeout)
         delivery.placement = _as_half
         (sent,) = running.sending.send(delivery)

@@ -1,4 +1,4 @@
-"""Options: the rules for what a client can be told, written beside the options.
+"""The rules for what a client can be told, written beside the options.
 
     pull_batch_size: Annotated[int, whole(1, 1_024)]
     auto_commit: Annotated[bool, FLAG]
@@ -28,6 +28,8 @@ class Rule(NamedTuple):
     allows: Callable[[Any], bool]
     #: What to give instead.
     reason: str
+    #: Whether -1, as in RocketMQ, is another way to say None.
+    is_unlimited: bool = False
 
     def check(self, name: str, value: object) -> None:
         """Raise ParameterInvalid unless the value is allowed."""
@@ -40,7 +42,9 @@ def check_options(config: "DataclassInstance") -> None:
     for option in fields(config):
         for rule in get_args(option.type)[1:]:
             if isinstance(rule, Rule):
-                rule.check(option.name, getattr(config, option.name))
+                rule.check(option.name, value := getattr(config, option.name))
+                if rule.is_unlimited and value == -1:
+                    object.__setattr__(config, option.name, None)  # before anybody has seen it
 
 
 def is_whole(value: object) -> TypeGuard[int]:
@@ -55,9 +59,10 @@ def whole(lowest: int, highest: int) -> Rule:
 
 
 def whole_or_unlimited(lowest: int, highest: int) -> Rule:
-    """The same, or -1."""
+    """The same, or None. RocketMQ's -1 becomes None."""
     limited = whole(lowest, highest)
-    return Rule(lambda value: limited.allows(value) or (is_whole(value) and value == -1), f"{limited.reason}, or -1")
+    allows = or_none(limited).allows
+    return Rule(lambda value: allows(value) or (is_whole(value) and value == -1), f"{limited.reason}, or None", True)
 
 
 def duration(lowest: timedelta, highest: timedelta = timedelta.max) -> Rule:
