@@ -12,11 +12,18 @@ A producer works inside its block, a consumer until it is told to stop:
 """
 
 from mqdb import errors
+from mqdb.broker.admin import QueueStats, Unread
 from mqdb.compression import Compression
 from mqdb.group import ConsumeFromWhere, MessageModel
 from mqdb.log_lines import FieldFormatter
 from mqdb.message import Message, MessageQueue, ReceivedMessage, SendResult, SendStatus
+from mqdb.store.groups import QueueProgress
+from mqdb.store.topic_uses import TopicUses
+from mqdb.topic import MessageType, Perm, TopicConfig
 from mqdb.transaction import LocalTransactionState
+from mqdb_client.admin.admin import Admin, BrokerAdmin
+from mqdb_client.admin.answers import Answers
+from mqdb_client.admin.topics import TopicDetails
 from mqdb_client.batch import split_batches
 from mqdb_client.consumer.consume_hooks import ConsumeMessageContext, ConsumeMessageHook, ConsumeReturnType
 from mqdb_client.consumer.message_listener import (
@@ -81,6 +88,17 @@ __all__ = [
     "ConsumeFromWhere",
     "MessageSelector",
     "TopicMessageQueueChangeListener",
+    "Admin",
+    "BrokerAdmin",
+    "Answers",
+    "TopicConfig",
+    "MessageType",
+    "Perm",
+    "TopicDetails",
+    "QueueStats",
+    "QueueProgress",
+    "Unread",
+    "TopicUses",
     "errors",
     "FieldFormatter",
 ]

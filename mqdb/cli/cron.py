@@ -188,7 +188,7 @@ def pause(context: typer.Context, name: CronName, broker: Brokers = None) -> Non
     def pause_on(one: "BrokerDsn") -> None:
         with connected_to(one) as connection:
             pause_cron(connection, name)
-        print(f"cron {name} is paused{on(settings, one)}")
+        print(f"cron {name} is paused{on(settings, one.name)}")
 
     ask_each(chosen_brokers(settings, broker), pause_on).without(CronNotFound).check()
 
@@ -211,7 +211,7 @@ def resume(context: typer.Context, name: CronName, broker: Brokers = None) -> No
     def resume_on(one: "BrokerDsn") -> None:
         with connected_to(one) as connection:
             next_at = resume_cron(connection, name, next_time)
-        print(f"cron {name} fires next at {shown_time(next_at)}{on(settings, one)}")
+        print(f"cron {name} fires next at {shown_time(next_at)}{on(settings, one.name)}")
 
     ask_each(chosen_brokers(settings, broker), resume_on).without(CronNotFound).check()
 
@@ -231,6 +231,6 @@ def remove(context: typer.Context, name: CronName, broker: Brokers = None) -> No
     def remove_on(one: "BrokerDsn") -> None:
         with connected_to(one) as connection:
             remove_cron(connection, name)
-        print(f"cron {name} is removed{on(settings, one)}")
+        print(f"cron {name} is removed{on(settings, one.name)}")
 
     ask_each(chosen_brokers(settings, broker), remove_on).without(CronNotFound).check()

@@ -113,16 +113,14 @@ def skip(
     if not found.results:
         found.check()
     if not yes:
-        what = " and ".join(
-            f"offset {lost.queue_offset}{on(settings, brokers[name])}" for name, lost in found.results.items()
-        )
+        what = " and ".join(f"offset {lost.queue_offset}{on(settings, name)}" for name, lost in found.results.items())
         confirm(f"Never deliver the lost message of delay level {level} at {what}?")
 
     def skip_on(one: "BrokerDsn") -> None:
         lost = found.results[one.name]
         with connected_to(one) as connection:
             skip_lost(connection, level, lost.queue_offset, reason)
-        print(f"delay level {level} goes on behind offset {lost.queue_offset}{on(settings, one)}")
+        print(f"delay level {level} goes on behind offset {lost.queue_offset}{on(settings, one.name)}")
 
     ask_each([brokers[name] for name in found.results], skip_on).check()
     found.check()

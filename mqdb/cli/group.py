@@ -242,7 +242,7 @@ def set_(
                 consume_broadcast_enable=broadcast,
             )
         now = in_a_line(dict(list(_settings(changed).items())[:4]))
-        print(f"group {name}{on(settings, one)}: {now}")
+        print(f"group {name}{on(settings, one.name)}: {now}")
 
     ask_each(chosen_brokers(settings, broker), set_on).check()
 
@@ -281,6 +281,6 @@ def delete(
         with connected_to(one) as connection:
             gone = delete_group(connection, name, with_topics=with_topics)
         topics = f", and topic {' and '.join(map(shlex.quote, gone))}" if gone else ""
-        print(f"group {name} is deleted{on(settings, one)}{topics}")
+        print(f"group {name} is deleted{on(settings, one.name)}{topics}")
 
     ask_each(brokers, delete_on).without(GroupNotFound).check()

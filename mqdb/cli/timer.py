@@ -111,7 +111,7 @@ def recall(
     answers = ask_each(brokers, take_back)
     for one in brokers:
         if answers.results.get(one.name) is RecallStatus.RECALLED:
-            print(f"recalled {message}{on(settings, one)}")
+            print(f"recalled {message}{on(settings, one.name)}")
             return
     answers.check()
     if RecallStatus.ALREADY_DELIVERED in answers.results.values():

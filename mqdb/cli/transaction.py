@@ -140,6 +140,6 @@ def resolve(
     def done_on(one: "BrokerDsn") -> None:
         with connected_to(one) as connection:
             half = resolve_on(connection, transaction_id, Resolution(outcome))
-        print(f"half message {half.transaction_id} is {half.state.lower().replace('_', ' ')}{on(settings, one)}")
+        print(f"half message {half.transaction_id} is {half.state.lower().replace('_', ' ')}{on(settings, one.name)}")
 
     ask_each(brokers, done_on).without(HalfMessageNotFound).check()
