@@ -9,6 +9,9 @@ from mqdb.errors import ParameterInvalid
 from mqdb.settings import Settings
 from mqdb_client.admin.answers import Answers, ask_each
 from mqdb_client.admin.broker_access import BrokerAccess
+from mqdb_client.admin.consumers import Consumers
+from mqdb_client.admin.groups import Groups
+from mqdb_client.admin.offsets import Offsets
 from mqdb_client.admin.topics import Topics
 from mqdb_client.instance import settings_of
 
@@ -25,6 +28,9 @@ class BrokerAdmin:
     def __init__(self, access: BrokerAccess) -> None:
         self._access = access
         self.topics = Topics(access)
+        self.groups = Groups(access)
+        self.consumers = Consumers(access)
+        self.offsets = Offsets(access)
 
     @property
     def name(self) -> str:
