@@ -69,10 +69,11 @@ def print_answers(
     *,
     broker_at: int = 1,
     ordered: bool = False,
+    descending: bool = False,
 ) -> None:
     """Print what brokers have answered, the column of the broker at that place; then raise what has failed.
 
-    The rows come broker by broker, or in the order of their first column.
+    The rows come broker by broker, or ordered by their first column.
     """
     rows = [
         dict([*row[:broker_at], *of_broker(settings, name).items(), *row[broker_at:]])
@@ -80,7 +81,7 @@ def print_answers(
         for row in (list(row_of(each).items()) for each in found)
     ]
     if ordered:
-        rows.sort(key=lambda row: next(iter(row.values())))
+        rows.sort(key=lambda row: next(iter(row.values())), reverse=descending)
     if rows or not answers.failures:
         print_rows(rows, as_json, nothing)
     answers.check()

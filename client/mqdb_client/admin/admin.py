@@ -10,9 +10,14 @@ from mqdb.settings import Settings
 from mqdb_client.admin.answers import Answers, ask_each
 from mqdb_client.admin.broker_access import BrokerAccess
 from mqdb_client.admin.consumers import Consumers
+from mqdb_client.admin.crons import Crons
+from mqdb_client.admin.delays import Delays
 from mqdb_client.admin.groups import Groups
 from mqdb_client.admin.offsets import Offsets
+from mqdb_client.admin.selectors import Selectors
+from mqdb_client.admin.timers import Timers
 from mqdb_client.admin.topics import Topics
+from mqdb_client.admin.transactions import Transactions
 from mqdb_client.instance import settings_of
 
 T = TypeVar("T")
@@ -31,6 +36,11 @@ class BrokerAdmin:
         self.groups = Groups(access)
         self.consumers = Consumers(access)
         self.offsets = Offsets(access)
+        self.timers = Timers(access)
+        self.delays = Delays(access)
+        self.crons = Crons(access)
+        self.transactions = Transactions(access)
+        self.selectors = Selectors(access)
 
     @property
     def name(self) -> str:
