@@ -44,7 +44,8 @@
     │   └── ImmunityOver                  the end of a transaction that comes after its immunity
     ├── NotFound                          name something that exists, or make it
     │   ├── TopicNotFound
-    │   │   └── RouteNotFound             no broker of the cluster has the topic
+    │   │   ├── RouteNotFound             no broker of the cluster has the topic
+    │   │   └── NothingToDelete           a topic that somebody wants to delete
     │   ├── QueueNotFound
     │   ├── GroupNotFound
     │   ├── CronNotFound
@@ -69,6 +70,7 @@
     │   └── StorageRefused                PostgreSQL refused a statement for a reason of its own
     ├── CompressedBodyBroken              a stored body that cannot be decompressed
     ├── PropertiesBroken                  stored properties that cannot be read
+    ├── SomeBrokersFailed                 work on several brokers that has failed on some of them
     ├── IllegalState                      a client used before start or after shutdown
     ├── TransactionEnded                  a transactional listener has ended its transaction itself
     ├── OffsetsUnusable                   the offset file of a broadcasting consumer
@@ -417,6 +419,12 @@ class TopicNotFound(NotFound, code=ResponseCode.TOPIC_NOT_EXIST, sqlstate="MQ301
 
 class RouteNotFound(TopicNotFound, code=ResponseCode.NOT_FOUND_TOPIC):
     """No broker that can be reached has the topic, and none may create it. Source: MQClientException 10005."""
+
+
+class NothingToDelete(TopicNotFound):
+    """The topic is not there; nobody who deletes it wants to create it."""
+
+    sentence = "topic {topic!r} does not exist"
 
 
 class TopicExists(InvalidInput, code=ResponseCode.TOPIC_EXIST_ALREADY):
@@ -939,6 +947,24 @@ class AuthenticationFailed(BrokerUnavailable, code=ResponseCode.USER_NOT_EXIST):
 
 class BrokerMisnamed(BrokerUnavailable, code=ResponseCode.BROKER_NOT_EXIST):
     """The database says that it is another broker than the one the DSN list names."""
+
+
+class SomeBrokersFailed(MqdbError):
+    """Work on several brokers has failed on some of them; they say why. On the others it is done."""
+
+    reasons: dict[str, str]
+    done: tuple[str, ...]
+    sentence = "{failures}; done on {others}"
+
+    @property
+    def failures(self) -> str:
+        """What each broker has said."""
+        return "; ".join(f"{name}: {reason}" for name, reason in self.reasons.items())
+
+    @property
+    def others(self) -> str:
+        """The brokers on which it was done."""
+        return ", ".join(self.done) or "none"
 
 
 class StorageRefused(Transient, code=ResponseCode.SERVICE_NOT_AVAILABLE):

@@ -12,12 +12,32 @@ A producer works inside its block, a consumer until it is told to stop:
 """
 
 from mqdb import errors
+from mqdb.broker.admin import QueueStats, Unread
+from mqdb.broker.cron import CatchUp
+from mqdb.broker.groups import GroupDetails
+from mqdb.broker.offset_reset import Boundary
+from mqdb.broker.timers import RecallStatus
+from mqdb.broker.transactions import HalfMessage, Resolution
+from mqdb.broker.trial import Trial
 from mqdb.compression import Compression
 from mqdb.group import ConsumeFromWhere, MessageModel
 from mqdb.log_lines import FieldFormatter
 from mqdb.message import Message, MessageQueue, ReceivedMessage, SendResult, SendStatus
-from mqdb.transaction import LocalTransactionState
+from mqdb.store.cron import CronSummary
+from mqdb.store.groups import GroupSettings, GroupSummary, MemberInfo, QueueProgress, StoredSubscription
+from mqdb.store.offset_audit import AuditRecord, OffsetChange
+from mqdb.store.schedule import Standing
+from mqdb.store.topic_uses import TopicUses
+from mqdb.store.waiting_timers import WaitingTimer
+from mqdb.topic import MessageType, Perm, TopicConfig
+from mqdb.transaction import HalfState, LocalTransactionState
+from mqdb_client.admin.admin import Admin, BrokerAdmin
+from mqdb_client.admin.answers import Answers
+from mqdb_client.admin.consumers import ConsumerStatus, DirectConsumption
+from mqdb_client.admin.selectors import SelectorExplanation, explain_selector
+from mqdb_client.admin.topics import TopicDetails
 from mqdb_client.consumer.consume_hooks import ConsumeMessageContext, ConsumeMessageHook, ConsumeReturnType
+from mqdb_client.consumer.direct_consumption import ConsumeMessageDirectlyResult, DirectResult
 from mqdb_client.consumer.message_listener import (
     ConsumeConcurrentlyContext,
     ConsumeConcurrentlyStatus,
@@ -81,6 +101,40 @@ __all__ = [
     "ConsumeFromWhere",
     "MessageSelector",
     "TopicMessageQueueChangeListener",
+    "Admin",
+    "BrokerAdmin",
+    "Answers",
+    "TopicConfig",
+    "MessageType",
+    "Perm",
+    "TopicDetails",
+    "QueueStats",
+    "QueueProgress",
+    "Unread",
+    "TopicUses",
+    "GroupSummary",
+    "GroupDetails",
+    "GroupSettings",
+    "StoredSubscription",
+    "MemberInfo",
+    "ConsumerStatus",
+    "DirectConsumption",
+    "ConsumeMessageDirectlyResult",
+    "DirectResult",
+    "Boundary",
+    "OffsetChange",
+    "AuditRecord",
+    "WaitingTimer",
+    "RecallStatus",
+    "Standing",
+    "CronSummary",
+    "CatchUp",
+    "HalfMessage",
+    "HalfState",
+    "Resolution",
+    "Trial",
+    "SelectorExplanation",
+    "explain_selector",
     "errors",
     "FieldFormatter",
 ]

@@ -110,12 +110,11 @@ class ConsumerConfig(ClientConfig):
         check_options(self)
 
 
-def settings_of(config: ClientConfig) -> Settings:
+def settings_of(dsn: str | None, settings: Settings | None) -> Settings:
     """The settings of a client that was given a DSN, settings or none of the two.
 
     Raises ParameterInvalid, SettingInvalid.
     """
-    dsn, settings = config.dsn, config.settings
     if dsn is not None and settings is not None:
         raise ParameterInvalid("dsn", redact(dsn), "give dsn or settings, not both: the settings hold a dsn")
     given: object = settings

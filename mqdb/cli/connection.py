@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from mqdb.errors import MqdbError, ParameterInvalid
+from mqdb.errors import MqdbError, ParameterInvalid, SomeBrokersFailed
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -17,24 +17,6 @@ if TYPE_CHECKING:
     from mqdb.settings import Settings
 
 T = TypeVar("T")
-
-
-class SomeBrokersFailed(MqdbError):
-    """Brokers on which a command has failed, with what they said, and the others."""
-
-    reasons: dict[str, str]
-    done: tuple[str, ...]
-    sentence = "{failures}; done on {others}"
-
-    @property
-    def failures(self) -> str:
-        """What each broker has said."""
-        return "; ".join(f"{name}: {reason}" for name, reason in self.reasons.items())
-
-    @property
-    def others(self) -> str:
-        """The brokers on which it was done."""
-        return ", ".join(self.done) or "none"
 
 
 @dataclass(frozen=True)

@@ -1,23 +1,16 @@
 """`mqdb consumer list | status | consume`: the consumers that run, and what can be asked of them."""
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mqdb.cli.connection import Answers, ask_each, chosen_brokers, connected_to
 from mqdb.cli.options import Command, Group, start
-from mqdb.cli.rows import Brokers, Json, Row, in_a_line, json_of, of_broker, print_rows, seconds, spoken, table_of
-from mqdb.errors import ClientOffline, ParameterInvalid
+from mqdb.cli.rows import Brokers, Json, Row, in_a_line, json_of, of_broker, print_answers, seconds, spoken, table_of
+from mqdb.errors import ClientOffline
 
 if TYPE_CHECKING:
-    from uuid import UUID
-
-    from sqlalchemy import Connection
-
-    from mqdb.broker.messages import StoredCopy
-    from mqdb.dsn import BrokerDsn
-    from mqdb.settings import Settings
-    from mqdb.store.groups import MemberInfo
+    from mqdb_client import MemberInfo
 
 app = typer.Typer(cls=Group, rich_markup_mode="rich")
 
@@ -59,33 +52,25 @@ def list_(
       mqdb consumer list
       mqdb consumer list --group billing --json | jq -r .client_id
     """
-    from mqdb.broker.groups import list_members
+    from mqdb_client import Admin
 
     settings = start(context)
+    with Admin(settings=settings) as admin:
+        answers = admin.on_each(lambda one: one.consumers.list(group), broker)
+    print_answers(settings, answers, _member, as_json, "No consumer is there.")
 
-    def members_on(one: "BrokerDsn") -> "list[MemberInfo]":
-        with connected_to(one) as connection:
-            return list_members(connection, group)
 
-    answers = ask_each(chosen_brokers(settings, broker), members_on)
-    rows: list[Row] = [
-        {
-            "group": each.group,
-            **of_broker(settings, broker_name),
-            "client_id": each.client_id,
-            "model": each.message_model,
-            "queues": each.queues,
-            "since": each.registered_at,
-            "silent_seconds": seconds(each.silent_seconds),
-            "language": each.language,
-            "version": each.version,
-        }
-        for broker_name, members in answers.results.items()
-        for each in members
-    ]
-    if rows or not answers.failures:
-        print_rows(rows, as_json, "No consumer is there.")
-    answers.check()
+def _member(member: "MemberInfo") -> Row:
+    return {
+        "group": member.group,
+        "client_id": member.client_id,
+        "model": member.message_model,
+        "queues": member.queues,
+        "since": member.registered_at,
+        "silent_seconds": seconds(member.silent_seconds),
+        "language": member.language,
+        "version": member.version,
+    }
 
 
 @app.command(cls=Command)
@@ -106,42 +91,19 @@ def status(
       mqdb consumer status '10.0.0.7@4711#81726354' --stack
       mqdb consumer status '10.0.0.7@4711#81726354' --json | jq .queues
     """
-    from mqdb.broker.client_requests import RequestKind
+    from mqdb_client import Admin
 
     settings = start(context)
-
-    def status_on(one: "BrokerDsn") -> list[Row]:
-        with connected_to(one) as connection:
-            return [
-                {"client_id": client_id, "group": group, **of_broker(settings, one.name)}
-                | _answer(connection, client_id, RequestKind.STATUS, {"group": group})
-                for group in _groups_of(connection, client_id)
-            ]
-
-    answers = ask_each(chosen_brokers(settings, broker), status_on).without(ClientOffline)
-    for found in answers.results.values():
+    with Admin(settings=settings) as admin:
+        answers = admin.on_each(lambda one: one.consumers.status(client_id), broker).without(ClientOffline)
+    for broker_name, found in answers.results.items():
         for each in found:
+            described = {"client_id": client_id, "group": each.group, **of_broker(settings, broker_name)} | each.details
             if as_json:
-                print(json_of(each))
+                print(json_of(described))
             else:
-                _print_status(each, stack)
+                _print_status(described, stack)
     answers.check()
-
-
-def _groups_of(connection: "Connection", client_id: str) -> list[str]:
-    """The groups in which the client is a consumer. Raises ClientOffline where there is none."""
-    from mqdb.broker.groups import list_members
-
-    groups = [member.group for member in list_members(connection) if member.client_id == client_id]
-    if not groups:
-        raise ClientOffline(client_id)
-    return groups
-
-
-def _answer(connection: "Connection", client_id: str, kind: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    from mqdb.broker.client_requests import ask, wait_for_answer
-
-    return wait_for_answer(connection, ask(connection, client_id, kind, arguments))
 
 
 def _print_status(described: dict[str, Any], with_stacks: bool) -> None:
@@ -185,47 +147,19 @@ def consume(
       mqdb consumer consume '10.0.0.7@4711#81726354' --group billing \\
         --message-id 0A0B0C0D1E2F00000000000000000001
     """
-    from mqdb.broker.client_requests import RequestKind
-    from mqdb.unique_id import parse_unique_id
+    from mqdb_client import Admin
 
     settings = start(context)
-    unique_id = parse_unique_id(message_id)
-
-    def consume_on(one: "BrokerDsn") -> Row:
-        with connected_to(one) as connection:
-            if group not in _groups_of(connection, client_id):
-                raise ParameterInvalid("group", group, f"client {client_id} is no member of it")
-            copy = _copy_for(connection, group, unique_id, message_id)
-            where = {"topic": copy.topic, "queue": copy.queue_id}
-            request = {"group": group, "log_pos": copy.log_pos}
-            return where | _answer(connection, client_id, RequestKind.CONSUME_DIRECTLY, request)
-
-    answers = ask_each(chosen_brokers(settings, broker), consume_on).without(ClientOffline)
-    _print_results(settings, answers, as_json)
-    answers.check()
-
-
-def _copy_for(connection: "Connection", group: str, unique_id: "UUID", message_id: str) -> "StoredCopy":
-    """The copy of a message that the group would get: of a topic that it subscribes to, if there is one."""
-    from mqdb.broker.groups import show_group
-    from mqdb.broker.messages import find_copies
-    from mqdb.cli.reader import tend_dispatch
-
-    tend_dispatch(connection)
-    copies = find_copies(connection, unique_id)
-    if not copies:
-        raise ParameterInvalid("message_id", message_id, "there is no such message")
-    topics = {each.topic for each in show_group(connection, group).subscriptions}
-    return next((copy for copy in copies if copy.topic in topics), copies[0])
-
-
-def _print_results(settings: "Settings", answers: Answers[Row], as_json: bool) -> None:
-    rows = [of_broker(settings, name) | result for name, result in answers.results.items()]
-    if as_json:
-        print_rows(rows, as_json, "")
-        return
-    for row in rows:
-        print(f"{row['result']} in {row['spent_ms']:,} ms: message of topic {row['topic']}, queue {row['queue']}")
-        for text in (row["remark"], row["traceback"]):
+    with Admin(settings=settings) as admin:
+        asked = admin.on_each(lambda one: one.consumers.consume(client_id, group, message_id), broker)
+    answers = asked.without(ClientOffline)
+    for broker_name, (topic, queue_id, told) in answers.results.items():
+        if as_json:
+            where = {**of_broker(settings, broker_name), "topic": topic, "queue": queue_id}
+            print(json_of(where | asdict(told)))
+            continue
+        print(f"{told.result} in {told.spent_ms:,} ms: message of topic {topic}, queue {queue_id}")
+        for text in (told.remark, told.traceback):
             if text:
                 print(text.rstrip("\n"))
+    answers.check()

@@ -5,18 +5,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from mqdb.cli.connection import ask_each, chosen_brokers, connected_to
 from mqdb.cli.options import Command, Group, start
 from mqdb.cli.records import parse_property
-from mqdb.cli.rows import Brokers, Json, Row, of_broker, on, print_rows
+from mqdb.cli.rows import Brokers, Json, Row, on, print_answers
 from mqdb.cli.times import shown_time
 from mqdb.errors import CronNotFound, ParameterInvalid
 from mqdb.message import Message
 
 if TYPE_CHECKING:
-    from mqdb.dsn import BrokerDsn
-    from mqdb.settings import Settings
-    from mqdb.store.cron import CronSummary
+    from mqdb_client import Admin, BrokerAdmin, CronSummary
 
 app = typer.Typer(cls=Group, rich_markup_mode="rich")
 
@@ -96,14 +93,15 @@ def add(
           --topic reports --file report.json --tag daily --property origin=hq
       mqdb cron add rates --cron @hourly --topic rates --body x --catch-up none
     """
-    from mqdb.broker.cron import CatchUp, Cron, add_cron
-    from mqdb.service.cron_times import next_time
+    from mqdb_client import Admin, CatchUp
 
     settings = start(context)
     message = Message(topic, _body(body, file), tag, tuple(key or ()), dict(map(parse_property, prop or ())))
-    new = Cron(name, text, message, timezone, sharding_key, CatchUp(catch_up))
-    with connected_to(_only(settings, broker)) as connection:
-        next_at = add_cron(connection, new, next_time)
+    with Admin(settings=settings) as admin:
+        crons = _only(admin, broker).crons
+        next_at = crons.add(
+            name, text, message, timezone=timezone, sharding_key=sharding_key, catch_up=CatchUp(catch_up)
+        )
     print(f"cron {name} sends to topic {topic}, first at {shown_time(next_at)}")
 
 
@@ -118,9 +116,9 @@ def _body(text: str | None, file: Path | None) -> bytes | str:
         raise ParameterInvalid("file", str(file), exc.strerror or str(exc)) from exc
 
 
-def _only(settings: "Settings", name: str | None) -> "BrokerDsn":
+def _only(admin: "Admin", name: str | None) -> "BrokerAdmin":
     """Of several brokers each would send the message."""
-    brokers = chosen_brokers(settings, None if name is None else [name])
+    brokers = admin.chosen(None if name is None else [name])
     if len(brokers) > 1:
         known = ", ".join(one.name for one in brokers)
         raise ParameterInvalid("broker", None, f"one broker sends the messages; add --broker with one of {known}")
@@ -138,28 +136,17 @@ def list_(context: typer.Context, broker: Brokers = None, as_json: Json = False)
       mqdb cron list
       mqdb cron list --json | jq 'select(.skipped > 0)'
     """
-    from mqdb.broker.cron import list_crons
+    from mqdb_client import Admin
 
     settings = start(context)
-
-    def crons_on(one: "BrokerDsn") -> "list[CronSummary]":
-        with connected_to(one) as connection:
-            return list_crons(connection)
-
-    answers = ask_each(chosen_brokers(settings, broker), crons_on)
-    rows: list[Row] = [
-        {"name": each.name, **of_broker(settings, broker_name), **_described(each)}
-        for broker_name, found in answers.results.items()
-        for each in found
-    ]
-    rows.sort(key=lambda row: row["name"])
-    if rows or not answers.failures:
-        print_rows(rows, as_json, "There is no recurring send yet.")
-    answers.check()
+    with Admin(settings=settings) as admin:
+        answers = admin.on_each(lambda one: one.crons.list(), broker)
+    print_answers(settings, answers, _described, as_json, "There is no recurring send yet.", ordered=True)
 
 
 def _described(cron: "CronSummary") -> Row:
     return {
+        "name": cron.name,
         "cron": cron.cron,
         "timezone": cron.timezone,
         "topic": cron.topic,
@@ -181,16 +168,16 @@ def pause(context: typer.Context, name: CronName, broker: Brokers = None) -> Non
       mqdb cron pause tick
       mqdb cron pause tick --broker broker-b
     """
-    from mqdb.broker.cron import pause_cron
+    from mqdb_client import Admin
 
     settings = start(context)
 
-    def pause_on(one: "BrokerDsn") -> None:
-        with connected_to(one) as connection:
-            pause_cron(connection, name)
-        print(f"cron {name} is paused{on(settings, one)}")
+    def pause_on(one: "BrokerAdmin") -> None:
+        one.crons.pause(name)
+        print(f"cron {name} is paused{on(settings, one.name)}")
 
-    ask_each(chosen_brokers(settings, broker), pause_on).without(CronNotFound).check()
+    with Admin(settings=settings) as admin:
+        admin.on_each(pause_on, broker).without(CronNotFound).check()
 
 
 @app.command(cls=Command)
@@ -203,17 +190,16 @@ def resume(context: typer.Context, name: CronName, broker: Brokers = None) -> No
     [bold]Examples[/bold]
       mqdb cron resume tick
     """
-    from mqdb.broker.cron import resume_cron
-    from mqdb.service.cron_times import next_time
+    from mqdb_client import Admin
 
     settings = start(context)
 
-    def resume_on(one: "BrokerDsn") -> None:
-        with connected_to(one) as connection:
-            next_at = resume_cron(connection, name, next_time)
-        print(f"cron {name} fires next at {shown_time(next_at)}{on(settings, one)}")
+    def resume_on(one: "BrokerAdmin") -> None:
+        next_at = one.crons.resume(name)
+        print(f"cron {name} fires next at {shown_time(next_at)}{on(settings, one.name)}")
 
-    ask_each(chosen_brokers(settings, broker), resume_on).without(CronNotFound).check()
+    with Admin(settings=settings) as admin:
+        admin.on_each(resume_on, broker).without(CronNotFound).check()
 
 
 @app.command(cls=Command)
@@ -224,13 +210,13 @@ def remove(context: typer.Context, name: CronName, broker: Brokers = None) -> No
     [bold]Examples[/bold]
       mqdb cron remove tick
     """
-    from mqdb.broker.cron import remove_cron
+    from mqdb_client import Admin
 
     settings = start(context)
 
-    def remove_on(one: "BrokerDsn") -> None:
-        with connected_to(one) as connection:
-            remove_cron(connection, name)
-        print(f"cron {name} is removed{on(settings, one)}")
+    def remove_on(one: "BrokerAdmin") -> None:
+        one.crons.remove(name)
+        print(f"cron {name} is removed{on(settings, one.name)}")
 
-    ask_each(chosen_brokers(settings, broker), remove_on).without(CronNotFound).check()
+    with Admin(settings=settings) as admin:
+        admin.on_each(remove_on, broker).without(CronNotFound).check()

@@ -5,16 +5,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mqdb.cli.confirm import confirm
-from mqdb.cli.connection import ask_each, chosen_brokers, connected_to
 from mqdb.cli.options import Command, Group, start
-from mqdb.cli.rows import Brokers, Json, Row, Yes, of_broker, on, print_rows, seconds
+from mqdb.cli.rows import Brokers, Json, Row, Yes, on, print_answers, seconds
 from mqdb.delay_level import DelayLevels
 from mqdb.errors import NothingLost, ParameterInvalid
 
 if TYPE_CHECKING:
-    from mqdb.dsn import BrokerDsn
-    from mqdb.errors import MessageMissing
-    from mqdb.store.schedule import Standing
+    from mqdb_client import BrokerAdmin, Standing
 
 app = typer.Typer(cls=Group, rich_markup_mode="rich")
 
@@ -48,29 +45,18 @@ def list_(context: typer.Context, broker: Brokers = None, as_json: Json = False)
       mqdb delay list
       mqdb delay list --json | jq 'select(.lost_offset != null)'
     """
-    from mqdb.broker.delay_queues import list_delays
+    from mqdb_client import Admin
 
     settings = start(context)
-
-    def delays_on(one: "BrokerDsn") -> "list[Standing]":
-        with connected_to(one) as connection:
-            return list_delays(connection)
-
-    answers = ask_each(chosen_brokers(settings, broker), delays_on)
-    rows: list[Row] = [
-        {"level": each.level, **of_broker(settings, broker_name), **_described(each)}
-        for broker_name, found in answers.results.items()
-        for each in found
-    ]
-    rows.sort(key=lambda row: row["level"])
-    if rows or not answers.failures:
-        print_rows(rows, as_json, "There is no delay level.")
-    answers.check()
+    with Admin(settings=settings) as admin:
+        answers = admin.on_each(lambda one: one.delays.list(), broker)
+    print_answers(settings, answers, _described, as_json, "There is no delay level.", ordered=True)
 
 
 def _described(standing: "Standing") -> Row:
     lost, late = standing.lost, standing.late
     return {
+        "level": standing.level,
         "delay": None if standing.delay is None else DelayLevels((standing.delay,)).text,
         "waiting": standing.waiting,
         "next_due": standing.due_at,
@@ -100,29 +86,23 @@ def skip(
       mqdb delay skip 3
       mqdb delay skip 3 --broker broker-b --reason 'bad disk' --yes
     """
-    from mqdb.broker.delay_queues import find_lost, skip_lost
+    from mqdb_client import Admin
 
     settings = start(context)
-    brokers = {one.name: one for one in chosen_brokers(settings, broker)}
 
-    def lost_on(one: "BrokerDsn") -> "MessageMissing":
-        with connected_to(one) as connection:
-            return find_lost(connection, level)
+    def skip_on(one: "BrokerAdmin") -> None:
+        offset = found.results[one.name].queue_offset
+        one.delays.skip(level, offset, reason=reason)
+        print(f"delay level {level} goes on behind offset {offset}{on(settings, one.name)}")
 
-    found = ask_each(list(brokers.values()), lost_on).without(NothingLost, ParameterInvalid)
-    if not found.results:
-        found.check()
-    if not yes:
-        what = " and ".join(
-            f"offset {lost.queue_offset}{on(settings, brokers[name])}" for name, lost in found.results.items()
-        )
-        confirm(f"Never deliver the lost message of delay level {level} at {what}?")
-
-    def skip_on(one: "BrokerDsn") -> None:
-        lost = found.results[one.name]
-        with connected_to(one) as connection:
-            skip_lost(connection, level, lost.queue_offset, reason)
-        print(f"delay level {level} goes on behind offset {lost.queue_offset}{on(settings, one)}")
-
-    ask_each([brokers[name] for name in found.results], skip_on).check()
+    with Admin(settings=settings) as admin:
+        found = admin.on_each(lambda one: one.delays.find_lost(level), broker).without(NothingLost, ParameterInvalid)
+        if not found.results:
+            found.check()
+        if not yes:
+            what = " and ".join(
+                f"offset {lost.queue_offset}{on(settings, name)}" for name, lost in found.results.items()
+            )
+            confirm(f"Never deliver the lost message of delay level {level} at {what}?")
+        admin.on_each(skip_on, list(found.results)).check()
     found.check()

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mqdb.cli.confirm import confirm
-from mqdb.cli.connection import ask_each, chosen_brokers, connected_to
 from mqdb.cli.group_offset import app as offset
 from mqdb.cli.options import Command, Group, start
 from mqdb.cli.rows import (
@@ -20,16 +19,14 @@ from mqdb.cli.rows import (
     of_broker,
     of_part,
     on,
-    print_rows,
+    print_answers,
     seconds,
     table_of,
 )
 from mqdb.errors import GroupNotFound
 
 if TYPE_CHECKING:
-    from mqdb.broker.groups import GroupDetails
-    from mqdb.dsn import BrokerDsn
-    from mqdb.store.groups import GroupSettings, GroupSummary
+    from mqdb_client import BrokerAdmin, GroupDetails, GroupSettings, GroupSummary
 
 app = typer.Typer(cls=Group, rich_markup_mode="rich")
 app.add_typer(offset, name="offset")
@@ -68,33 +65,24 @@ def list_(context: typer.Context, broker: Brokers = None, as_json: Json = False)
       mqdb group list
       mqdb group list --json | jq 'select(.lag > 1000)'
     """
-    from mqdb.broker.groups import list_groups
+    from mqdb_client import Admin
 
     settings = start(context)
+    with Admin(settings=settings) as admin:
+        answers = admin.on_each(lambda one: one.groups.list(), broker)
+    print_answers(settings, answers, _summary, as_json, "There is no group yet.", ordered=True)
 
-    def groups_on(one: "BrokerDsn") -> "list[GroupSummary]":
-        with connected_to(one) as connection:
-            return list_groups(connection)
 
-    answers = ask_each(chosen_brokers(settings, broker), groups_on)
-    rows: list[Row] = [
-        {
-            "group": each.group,
-            **of_broker(settings, broker_name),
-            "members": each.members,
-            "model": each.message_model,
-            "topics": each.topics,
-            "lag": each.lag,
-            "lag_seconds": seconds(each.lag_seconds),
-            "waiting": each.waiting,
-        }
-        for broker_name, found in answers.results.items()
-        for each in found
-    ]
-    rows.sort(key=lambda row: row["group"])
-    if rows or not answers.failures:
-        print_rows(rows, as_json, "There is no group yet.")
-    answers.check()
+def _summary(group: "GroupSummary") -> Row:
+    return {
+        "group": group.group,
+        "members": group.members,
+        "model": group.message_model,
+        "topics": group.topics,
+        "lag": group.lag,
+        "lag_seconds": seconds(group.lag_seconds),
+        "waiting": group.waiting,
+    }
 
 
 @app.command(cls=Command)
@@ -109,15 +97,11 @@ def show(context: typer.Context, name: GroupName, broker: Brokers = None, as_jso
       mqdb group show billing
       mqdb group show billing --json | jq '.queues[] | select(.owner == null)'
     """
-    from mqdb.broker.groups import show_group
+    from mqdb_client import Admin
 
     settings = start(context)
-
-    def group_of(one: "BrokerDsn") -> "GroupDetails":
-        with connected_to(one) as connection:
-            return show_group(connection, name)
-
-    answers = ask_each(chosen_brokers(settings, broker), group_of).without(GroupNotFound)
+    with Admin(settings=settings) as admin:
+        answers = admin.on_each(lambda one: one.groups.show(name), broker).without(GroupNotFound)
     described = [
         {"group": found.group, **of_broker(settings, broker_name), **_settings(found.settings), **_parts(found)}
         for broker_name, found in answers.results.items()
@@ -227,24 +211,23 @@ def set_(
       mqdb group set billing --retry-max-times 3
       mqdb group set billing --no-consume
     """
-    from mqdb.broker.groups import update_group
+    from mqdb_client import Admin
 
     settings = start(context)
 
-    def set_on(one: "BrokerDsn") -> None:
-        with connected_to(one) as connection:
-            changed = update_group(
-                connection,
-                name,
-                retry_max_times=retry_max_times,
-                retry_queue_nums=retry_queues,
-                consume_enable=consume,
-                consume_broadcast_enable=broadcast,
-            )
+    def set_on(one: "BrokerAdmin") -> None:
+        changed = one.groups.update(
+            name,
+            retry_max_times=retry_max_times,
+            retry_queue_nums=retry_queues,
+            consume_enable=consume,
+            consume_broadcast_enable=broadcast,
+        )
         now = in_a_line(dict(list(_settings(changed).items())[:4]))
-        print(f"group {name}{on(settings, one)}: {now}")
+        print(f"group {name}{on(settings, one.name)}: {now}")
 
-    ask_each(chosen_brokers(settings, broker), set_on).check()
+    with Admin(settings=settings) as admin:
+        admin.on_each(set_on, broker).check()
 
 
 @app.command(cls=Command)
@@ -268,19 +251,19 @@ def delete(
       mqdb group delete billing
       mqdb group delete billing --with-topics --yes
     """
-    from mqdb.broker.groups import delete_group
+    from mqdb_client import Admin
 
     settings = start(context)
-    brokers = chosen_brokers(settings, broker)
-    if not yes:
-        what = f"group {name} and all its offsets" + (", its retries and its DLQ" if with_topics else "")
-        where = f" on {', '.join(one.name for one in brokers)}" if has_several(settings) else ""
-        confirm(f"Delete {what}{where}?")
 
-    def delete_on(one: "BrokerDsn") -> None:
-        with connected_to(one) as connection:
-            gone = delete_group(connection, name, with_topics=with_topics)
+    def delete_on(one: "BrokerAdmin") -> None:
+        gone = one.groups.delete(name, with_topics=with_topics)
         topics = f", and topic {' and '.join(map(shlex.quote, gone))}" if gone else ""
-        print(f"group {name} is deleted{on(settings, one)}{topics}")
+        print(f"group {name} is deleted{on(settings, one.name)}{topics}")
 
-    ask_each(brokers, delete_on).without(GroupNotFound).check()
+    with Admin(settings=settings) as admin:
+        chosen = admin.chosen(broker)
+        if not yes:
+            what = f"group {name} and all its offsets" + (", its retries and its DLQ" if with_topics else "")
+            where = f" on {', '.join(one.name for one in chosen)}" if has_several(settings) else ""
+            confirm(f"Delete {what}{where}?")
+        admin.on_each(delete_on, broker).without(GroupNotFound).check()

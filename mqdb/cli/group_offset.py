@@ -1,31 +1,27 @@
 """`mqdb group offset reset | clone | history`: where a group goes on, on all brokers that the settings name."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
 from mqdb.cli.confirm import check_somebody_is_there, confirm
-from mqdb.cli.connection import Answers, ask_each, chosen_brokers, connected_to
 from mqdb.cli.offset_target import parse_target
 from mqdb.cli.options import Command, Group, start
-from mqdb.cli.rows import Brokers, Json, Row, Yes, of_broker, print_rows
-from mqdb.errors import GroupNotFound, MqdbError, TopicNotFound
+from mqdb.cli.rows import Brokers, Json, Row, Yes, print_answers
+from mqdb.errors import GroupNotFound, TopicNotFound
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
-    from mqdb.dsn import BrokerDsn
     from mqdb.settings import Settings
-    from mqdb.store.offset_audit import AuditRecord, OffsetChange
+    from mqdb_client import AuditRecord, BrokerAdmin, OffsetChange
 
 app = typer.Typer(cls=Group, rich_markup_mode="rich")
 
 DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Show what would change, and change nothing.")]
 Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; kept with the change.", show_default=False)]
 
-#: Does it on one broker, or with True only says what it would do.
-Change: TypeAlias = "Callable[[Connection, bool], Sequence[OffsetChange]]"
+#: Changes offsets on one broker; with True it only says what would change.
+Change: TypeAlias = "Callable[[BrokerAdmin, bool], list[OffsetChange]]"
 
 
 @app.callback(invoke_without_command=True)
@@ -81,18 +77,13 @@ def reset(
       mqdb group offset reset billing orders --to 4711 --queue 3 --yes
       mqdb group offset reset billing orders --to latest
     """
-    from mqdb.broker.offset_reset import reset_offsets
-    from mqdb.cli.reader import tend_dispatch
-
     settings = start(context)
     target = parse_target(to)
 
-    def change(connection: "Connection", is_dry: bool) -> "Sequence[OffsetChange]":
-        tend_dispatch(connection)  # what has been sent lies before the end
-        return reset_offsets(connection, group, topic, target, queue_id=queue, reason=reason, dry_run=is_dry)
+    def change(one: "BrokerAdmin", is_dry: bool) -> "list[OffsetChange]":
+        return one.offsets.reset(group, topic, target, queue_id=queue, reason=reason, dry_run=is_dry)
 
-    steps = _Steps(settings, chosen_brokers(settings, broker), change, (TopicNotFound, GroupNotFound), as_json)
-    steps.take(dry_run, None if yes else f"Reset group {group} in topic {topic} to {to}?")
+    _take(settings, change, broker, as_json, dry_run, None if yes else f"Reset group {group} in topic {topic} to {to}?")
 
 
 @app.command(cls=Command)
@@ -123,15 +114,14 @@ def clone(
       mqdb group offset clone billing billing-test
       mqdb group offset clone billing billing-2 --topic orders --dry-run
     """
-    from mqdb.broker.offset_reset import clone_offsets
-
     settings = start(context)
 
-    def change(connection: "Connection", is_dry: bool) -> "Sequence[OffsetChange]":
-        return clone_offsets(connection, source, target, topic or (), force=force, reason=reason, dry_run=is_dry)
+    question = None if yes else f"Have group {target} go on where group {source} stands?"
 
-    steps = _Steps(settings, chosen_brokers(settings, broker), change, (TopicNotFound, GroupNotFound), as_json)
-    steps.take(dry_run, None if yes else f"Have group {target} go on where group {source} stands?")
+    def change(one: "BrokerAdmin", is_dry: bool) -> "list[OffsetChange]":
+        return one.offsets.clone(source, target, topic or (), force=force, reason=reason, dry_run=is_dry)
+
+    _take(settings, change, broker, as_json, dry_run, question)
 
 
 @app.command(cls=Command)
@@ -148,86 +138,62 @@ def history(
       mqdb group offset history billing
       mqdb group offset history billing --json | jq -r .reason
     """
-    from mqdb.broker.offset_reset import offset_history
+    from mqdb_client import Admin
 
     settings = start(context)
-
-    def history_on(one: "BrokerDsn") -> "list[AuditRecord]":
-        with connected_to(one) as connection:
-            return offset_history(connection, group)
-
-    answers = ask_each(chosen_brokers(settings, broker), history_on)
-    rows: list[Row] = [
-        {
-            "changed": each.changed_at,
-            **of_broker(settings, broker_name),
-            "topic": each.topic,
-            "queue": each.queue_id,
-            "old_offset": each.old_offset,
-            "new_offset": each.new_offset,
-            "actor": each.actor,
-            "reason": each.reason,
-        }
-        for broker_name, records in answers.results.items()
-        for each in records
-    ]
-    print_rows(rows, as_json, f"Nobody has set an offset of group {group}.")
-    answers.check()
+    with Admin(settings=settings) as admin:
+        answers = admin.on_each(lambda one: one.offsets.history(group), broker)
+    print_answers(settings, answers, _past, as_json, f"Nobody has set an offset of group {group}.")
 
 
-class _Steps:
-    """A change of offsets from the look at it, over the question, to the deed."""
+def _past(record: "AuditRecord") -> Row:
+    return {
+        "changed": record.changed_at,
+        "topic": record.topic,
+        "queue": record.queue_id,
+        "old_offset": record.old_offset,
+        "new_offset": record.new_offset,
+        "actor": record.actor,
+        "reason": record.reason,
+    }
 
-    def __init__(
-        self,
-        settings: "Settings",
-        brokers: "Sequence[BrokerDsn]",
-        change: Change,
-        unknown: tuple[type[MqdbError], ...],
-        as_json: bool,
-    ) -> None:
-        """`unknown` are the errors that do not matter on one broker as long as another one knows better."""
-        self._settings = settings
-        self._brokers = brokers
-        self._change = change
-        self._unknown = unknown
-        self._as_json = as_json
 
-    def take(self, dry_run: bool, question: str | None) -> None:
-        """Do it, after the question if there is one. Raises what keeps it from that."""
+def _take(
+    settings: "Settings",
+    change: Change,
+    brokers: list[str] | None,
+    as_json: bool,
+    dry_run: bool,
+    question: str | None,
+) -> None:
+    """Change offsets, after the question if there is one; a dry run only shows what would change."""
+    from mqdb_client import Admin
+
+    with Admin(settings=settings) as admin:
+
+        def show(nothing: str, *, is_dry: bool) -> None:
+            answers = admin.on_each(lambda one: change(one, is_dry), brokers)
+            # What one broker does not know does not matter if another one knows it.
+            answers = answers.without(TopicNotFound, GroupNotFound)
+            print_answers(settings, answers, _described, as_json, nothing, broker_at=0)
+
+        if question is not None and not dry_run:
+            check_somebody_is_there(question)
+        if question is not None or dry_run:
+            show("Nothing would change.", is_dry=True)
         if dry_run:
-            self._print(self._on_each(is_dry=True), "Nothing would change.")
             return
         if question is not None:
-            self._ask(question)
-        self._print(self._on_each(is_dry=False), "Nothing has changed.")
+            confirm(question)
+        show("Nothing has changed.", is_dry=False)
 
-    def _ask(self, question: str) -> None:
-        check_somebody_is_there(question)
-        self._print(self._on_each(is_dry=True), "Nothing would change.")
-        confirm(question)
 
-    def _on_each(self, *, is_dry: bool) -> "Answers[Sequence[OffsetChange]]":
-        def on_one(one: "BrokerDsn") -> "Sequence[OffsetChange]":
-            with connected_to(one) as connection:
-                return self._change(connection, is_dry)
-
-        return ask_each(self._brokers, on_one).without(*self._unknown)
-
-    def _print(self, answers: "Answers[Sequence[OffsetChange]]", nothing: str) -> None:
-        rows: list[Row] = [
-            {
-                **of_broker(self._settings, broker_name),
-                "topic": each.topic,
-                "queue": each.queue_id,
-                "old_offset": each.old_offset,
-                "new_offset": each.new_offset,
-                "come_again": each.repeated,
-                "skipped": each.skipped,
-            }
-            for broker_name, changes in answers.results.items()
-            for each in changes
-        ]
-        if rows or not answers.failures:
-            print_rows(rows, self._as_json, nothing)
-        answers.check()
+def _described(change: "OffsetChange") -> Row:
+    return {
+        "topic": change.topic,
+        "queue": change.queue_id,
+        "old_offset": change.old_offset,
+        "new_offset": change.new_offset,
+        "come_again": change.repeated,
+        "skipped": change.skipped,
+    }

@@ -8,7 +8,7 @@ from mqdb.cli.times import parse_time
 from mqdb.errors import ParameterInvalid
 
 if TYPE_CHECKING:
-    from mqdb.broker.offset_reset import ResetTarget
+    from mqdb_client import Boundary
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -23,12 +23,12 @@ def parse_offset(text: str) -> int | None:
     return offset if offset is not None and offset <= _MAX_OFFSET else None
 
 
-def parse_target(text: str) -> "ResetTarget":
+def parse_target(text: str) -> "Boundary | int | datetime | timedelta":
     """An end, an offset, or a time: ISO 8601, how long ago, or milliseconds since 1970 behind an @. ParameterInvalid.
 
     Negative milliseconds are the latest, as in RocketMQ.
     """
-    from mqdb.broker.offset_reset import Boundary
+    from mqdb_client import Boundary
 
     if text.lower() in [*Boundary]:
         return Boundary(text.lower())

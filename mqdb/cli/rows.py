@@ -5,9 +5,9 @@ read, and JSON.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar
 
 import typer
 
@@ -16,8 +16,8 @@ from mqdb.cli.times import shown_time
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from mqdb.dsn import BrokerDsn
     from mqdb.settings import Settings
+    from mqdb_client.admin.answers import Answers
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
 Brokers = Annotated[
@@ -31,6 +31,8 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 #: Values by their names in JSON; a table's columns have the same names with blanks.
 Row: TypeAlias = dict[str, Any]
 
+T = TypeVar("T")
+
 #: Headings of columns with ids.
 _IDS: Final = frozenset({"message", "message id", "transaction id", "client id"})
 
@@ -43,9 +45,9 @@ def has_several(settings: "Settings") -> bool:
     return len(settings.brokers) > 1
 
 
-def on(settings: "Settings", broker: "BrokerDsn") -> str:
+def on(settings: "Settings", broker_name: str) -> str:
     """Where something was done, for the end of a sentence; "" where there is one broker only."""
-    return f" on {broker.name}" if has_several(settings) else ""
+    return f" on {broker_name}" if has_several(settings) else ""
 
 
 def of_broker(settings: "Settings", broker_name: str) -> Row:
@@ -56,6 +58,33 @@ def of_broker(settings: "Settings", broker_name: str) -> Row:
 def of_part(described: Sequence[Row], name: str) -> list[Row]:
     """The rows that each of several things has under a name, with the column of its broker where it has one."""
     return [({"broker": each["broker"]} if "broker" in each else {}) | row for each in described for row in each[name]]
+
+
+def print_answers(
+    settings: "Settings",
+    answers: "Answers[list[T]]",
+    row_of: Callable[[T], Row],
+    as_json: bool,
+    nothing: str,
+    *,
+    broker_at: int = 1,
+    ordered: bool = False,
+    descending: bool = False,
+) -> None:
+    """Print what brokers have answered, the column of the broker at that place; then raise what has failed.
+
+    The rows come broker by broker, or ordered by their first column.
+    """
+    rows = [
+        dict([*row[:broker_at], *of_broker(settings, name).items(), *row[broker_at:]])
+        for name, found in answers.results.items()
+        for row in (list(row_of(each).items()) for each in found)
+    ]
+    if ordered:
+        rows.sort(key=lambda row: next(iter(row.values())), reverse=descending)
+    if rows or not answers.failures:
+        print_rows(rows, as_json, nothing)
+    answers.check()
 
 
 def print_rows(rows: Sequence[Row], as_json: bool, nothing: str) -> None:

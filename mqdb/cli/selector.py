@@ -1,12 +1,10 @@
 """`mqdb selector explain`: what an SQL92 expression means, and what it costs."""
 
 import json
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mqdb.cli.connection import Answers, ask_each, chosen_brokers, connected_to
 from mqdb.cli.options import Command, Group, start
 from mqdb.cli.rows import Brokers, Row, of_broker
 from mqdb.errors import TopicNotFound
@@ -14,9 +12,7 @@ from mqdb.errors import TopicNotFound
 if TYPE_CHECKING:
     from rich.tree import Tree
 
-    from mqdb.broker.trial import Trial
-    from mqdb.dsn import BrokerDsn
-    from mqdb.selector import Selector
+    from mqdb_client import SelectorExplanation
 
 app = typer.Typer(cls=Group, rich_markup_mode="rich")
 
@@ -62,71 +58,46 @@ def explain(
       mqdb selector explain -- "-a > 0"   # after -- nothing is an option
     """
     settings = start(context)
-    from mqdb.selector import compile_selector
+    from mqdb_client import Admin, Answers, Trial, explain_selector
 
-    compiled = compile_selector(expression)
+    explained = explain_selector(expression)
     answers: Answers[Trial] = Answers()
     if topic is not None:
-        tried = _on_topic(compiled, topic, last)
-        answers = ask_each(chosen_brokers(settings, broker), tried).without(TopicNotFound)
-    described = _described(compiled)
+        with Admin(settings=settings) as admin:
+            tried = admin.on_each(lambda one: one.selectors.try_on(topic, expression, last), broker)
+        answers = tried.without(TopicNotFound)
     trials = [{"topic": topic, **of_broker(settings, name), **one._asdict()} for name, one in answers.results.items()]
     if as_json:
-        print(json.dumps(described | {"trials": trials}))
+        print(json.dumps(_described(explained) | {"trials": trials}))
     else:
-        _print(compiled, described, trials)
+        _print(explained, trials)
     answers.check()
 
 
-def _on_topic(selector: "Selector", topic: str, last: int) -> "Callable[[BrokerDsn], Trial]":
-    def tried_on(one: "BrokerDsn") -> "Trial":
-        from mqdb.broker.trial import try_selector
-        from mqdb.cli.reader import tend_dispatch
-
-        with connected_to(one) as connection:
-            tend_dispatch(connection)
-            return try_selector(connection, one.name, topic, selector, last)
-
-    return tried_on
-
-
-def _described(selector: "Selector") -> Row:
-    from mqdb.selector.warnings import warnings_of
-    from mqdb.selector.written import tree_lines
-
+def _described(explained: "SelectorExplanation") -> Row:
+    tree = ["  " * depth + label for depth, label in explained.tree]
     return {
-        "expression": selector.expression,
-        "properties": sorted(selector.properties_used),
-        "tree": ["  " * depth + label for depth, label in tree_lines(selector.tree)],
-        "sql": _sql_of(selector),
-        "warnings": [f"{warning.part}: {warning.reason}" for warning in warnings_of(selector.tree)],
+        "expression": explained.expression,
+        "properties": explained.properties,
+        "tree": tree,
+        "sql": explained.sql,
+        "warnings": explained.warnings,
     }
 
 
-def _sql_of(selector: "Selector") -> str:
-    """The condition as one can paste it into psql. What runs has its literals bound."""
-    from sqlalchemy import column
-    from sqlalchemy.dialects.postgresql import JSONB, dialect
-
-    plain = dialect(paramstyle="named")  # type: ignore[no-untyped-call]
-    plain._backslash_escapes = False  # until it has met a server it takes one for old, and doubles backslashes
-    condition = selector.where(column("properties", JSONB))
-    return str(condition.compile(dialect=plain, compile_kwargs={"literal_binds": True}))
-
-
-def _print(selector: "Selector", described: Row, trials: list[Row]) -> None:
+def _print(explained: "SelectorExplanation", trials: list[Row]) -> None:
     from rich.markup import escape
 
     from mqdb.cli.console import standard_output
 
     console = standard_output()
-    console.print(_tree_of(selector))
-    console.print(f"\n[bold]Properties[/bold]: {escape(', '.join(described['properties'])) or 'none'}")
+    console.print(_tree_of(explained))
+    console.print(f"\n[bold]Properties[/bold]: {escape(', '.join(explained.properties)) or 'none'}")
     console.print("\n[bold]SQL[/bold]")
-    console.print(escape(described["sql"]), soft_wrap=True)
-    if described["warnings"]:
+    console.print(escape(explained.sql), soft_wrap=True)
+    if explained.warnings:
         console.print("\n[bold]Warnings[/bold]")
-    for warning in described["warnings"]:
+    for warning in explained.warnings:
         console.print(f"- {escape(warning)}")
     for trial in trials:
         where = f" on {trial['broker']}" if "broker" in trial else ""
@@ -139,14 +110,11 @@ def _verdict(trial: Row) -> str:
     return f"{trial['matched']:,} of the last {trial['examined']:,} messages match"
 
 
-def _tree_of(selector: "Selector") -> "Tree":
+def _tree_of(explained: "SelectorExplanation") -> "Tree":
     from rich.markup import escape
     from rich.tree import Tree
 
-    from mqdb.selector.written import tree_lines
-
-    lines = tree_lines(selector.tree)
-    _, root_label = next(lines)
+    (_, root_label), *lines = explained.tree
     path = [Tree(escape(root_label))]
     for depth, label in lines:
         del path[depth:]

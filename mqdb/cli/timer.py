@@ -1,19 +1,16 @@
 """`mqdb timer list | recall`: messages with a time of delivery, on all brokers that the settings name."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mqdb.cli.connection import ask_each, chosen_brokers, connected_to
 from mqdb.cli.options import Command, Group, start
-from mqdb.cli.rows import Brokers, Json, Row, of_broker, on, print_rows
-from mqdb.errors import MqdbError, ResponseCode
+from mqdb.cli.rows import Brokers, Json, Row, on, print_answers
+from mqdb.errors import MqdbError, ParameterInvalid, ResponseCode
 
 if TYPE_CHECKING:
-    from mqdb.broker.timers import RecallStatus
-    from mqdb.dsn import BrokerDsn
-    from mqdb.store.waiting_timers import WaitingTimer
+    from mqdb_client import Admin, WaitingTimer
 
 app = typer.Typer(cls=Group, rich_markup_mode="rich")
 
@@ -57,34 +54,27 @@ def list_(
       mqdb timer list --topic orders
       mqdb timer list --last -n 10 --json
     """
-    from mqdb.broker.timers import list_timers
-    from mqdb.unique_id import format_unique_id
+    from mqdb_client import Admin
 
     settings = start(context)
+    with Admin(settings=settings) as admin:
+        answers = admin.on_each(lambda one: one.timers.list(topic, limit, last=last), broker)
+    nothing = "No message waits for a time of delivery."
+    print_answers(settings, answers, _described, as_json, nothing, ordered=True, descending=last)
 
-    def timers_on(one: "BrokerDsn") -> "list[WaitingTimer]":
-        with connected_to(one) as connection:
-            return list_timers(connection, topic, limit, last=last)
 
-    answers = ask_each(chosen_brokers(settings, broker), timers_on)
-    found = [(each, name) for name, timers in answers.results.items() for each in timers]
-    found.sort(key=lambda pair: pair[0].due_at, reverse=last)
-    rows: list[Row] = [
-        {
-            "due": each.due_at,
-            **of_broker(settings, name),
-            "topic": each.topic,
-            "queue_id": each.queue_id,
-            "message_id": format_unique_id(each.msg_id),
-            "tag": each.tags,
-            "keys": each.keys,
-            "sent": each.store_time,
-        }
-        for each, name in found
-    ]
-    if rows or not answers.failures:
-        print_rows(rows, as_json, "No message waits for a time of delivery.")
-    answers.check()
+def _described(timer: "WaitingTimer") -> Row:
+    from mqdb.unique_id import format_unique_id
+
+    return {
+        "due": timer.due_at,
+        "topic": timer.topic,
+        "queue_id": timer.queue_id,
+        "message_id": format_unique_id(timer.msg_id),
+        "tag": timer.tags,
+        "keys": timer.keys,
+        "sent": timer.store_time,
+    }
 
 
 @app.command(cls=Command)
@@ -104,14 +94,14 @@ def recall(
     [bold]Examples[/bold]
       mqdb timer recall 7F0000010A2B00000C0D16B4C3A20001
     """
-    from mqdb.broker.timers import RecallStatus
+    from mqdb_client import Admin, RecallStatus
 
     settings = start(context)
-    brokers, take_back = _way_to(message, chosen_brokers(settings, broker))
-    answers = ask_each(brokers, take_back)
-    for one in brokers:
-        if answers.results.get(one.name) is RecallStatus.RECALLED:
-            print(f"recalled {message}{on(settings, one)}")
+    with Admin(settings=settings) as admin:
+        answers = admin.on_each(lambda one: one.timers.recall(message), _asked(admin, message, broker))
+    for broker_name, status in answers.results.items():
+        if status is RecallStatus.RECALLED:
+            print(f"recalled {message}{on(settings, broker_name)}")
             return
     answers.check()
     if RecallStatus.ALREADY_DELIVERED in answers.results.values():
@@ -119,29 +109,15 @@ def recall(
     raise NothingRecalled(message, "none of that id waits; perhaps it was recalled before")
 
 
-def _way_to(
-    message: str, brokers: "tuple[BrokerDsn, ...]"
-) -> "tuple[list[BrokerDsn], Callable[[BrokerDsn], RecallStatus]]":
-    """The brokers to ask, and how: a handle says which one it is."""
-    from mqdb.broker.timers import recall as recall_handle
-    from mqdb.broker.timers import recall_message
-    from mqdb.errors import ParameterInvalid
+def _asked(admin: "Admin", message: str, names: Sequence[str] | None) -> Sequence[str] | None:
+    """The brokers to ask; a handle says which one has the message."""
     from mqdb.recall_handle import decode_handle
     from mqdb.unique_id import parse_unique_id
 
     try:
-        unique_id = parse_unique_id(message)
+        parse_unique_id(message)
     except ParameterInvalid:
         name = decode_handle(message).broker_name
-
-        def by_handle(one: "BrokerDsn") -> "RecallStatus":
-            with connected_to(one) as connection:
-                return recall_handle(connection, message)
-
-        return [one for one in brokers if one.name == name] or list(brokers), by_handle
-
-    def by_unique_id(one: "BrokerDsn") -> "RecallStatus":
-        with connected_to(one) as connection:
-            return recall_message(connection, unique_id)
-
-    return list(brokers), by_unique_id
+        if name in (one.name for one in admin.chosen(names)):
+            return [name]
+    return names

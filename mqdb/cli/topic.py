@@ -3,12 +3,11 @@
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mqdb.cli.confirm import confirm
-from mqdb.cli.connection import ask_each, chosen_brokers, connected_to
 from mqdb.cli.options import Command, Group, start
 from mqdb.cli.rows import (
     Brokers,
@@ -21,29 +20,16 @@ from mqdb.cli.rows import (
     of_broker,
     of_part,
     on,
-    print_rows,
+    print_answers,
     table_of,
 )
-from mqdb.errors import ParameterInvalid, ResponseCode, TopicInUse, TopicNotFound
+from mqdb.errors import NothingToDelete, ParameterInvalid, TopicInUse, TopicNotFound
 from mqdb.topic import MessageType, Perm, TopicConfig, is_group_topic, is_system_topic
 
 if TYPE_CHECKING:
-    from mqdb.broker.admin import QueueStats, Unread
-    from mqdb.dsn import BrokerDsn
-    from mqdb.settings import Settings
-    from mqdb.store.groups import QueueProgress
-    from mqdb.store.topic_uses import TopicUses
-    from mqdb.store.topics import TopicRoute
+    from mqdb_client import BrokerAdmin, QueueProgress, QueueStats, TopicUses, Unread
 
 app = typer.Typer(cls=Group, rich_markup_mode="rich")
-
-
-class NothingToDelete(TopicNotFound, code=ResponseCode.TOPIC_NOT_EXIST):
-    """The topic is not there; nobody who deletes it wants to create it."""
-
-    def __str__(self) -> str:
-        return f"topic {self.topic!r} does not exist"
-
 
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.", show_default=False)]
 
@@ -94,24 +80,24 @@ def create(
       mqdb topic create payments --queues 16 --order --type FIFO
       mqdb topic create orders --broker broker-a --broker broker-c
     """
-    from mqdb.broker.admin import create_topic
+    from mqdb_client import Admin
 
     settings = start(context)
-    config = TopicConfig(
-        name=name,
-        read_queue_nums=queues if read_queues is None else read_queues,
-        write_queue_nums=queues if write_queues is None else write_queues,
-        perm=Perm(perm) if 0 <= perm <= 7 else perm,  # type: ignore[arg-type]  # TopicConfig refuses the rest
-        order=order,
-        message_type=message_type,
-    )
 
-    def create_on(one: "BrokerDsn") -> None:
-        with connected_to(one) as connection:
-            create_topic(connection, config)
-        print(f"topic {name} has {config.write_queue_nums} queues{on(settings, one)}")
+    def create_on(one: "BrokerAdmin") -> None:
+        config = one.topics.create(
+            name,
+            queues=queues,
+            read_queues=read_queues,
+            write_queues=write_queues,
+            perm=perm,
+            order=order,
+            message_type=message_type,
+        )
+        print(f"topic {name} has {config.write_queue_nums} queues{on(settings, one.name)}")
 
-    ask_each(chosen_brokers(settings, broker), create_on).check()
+    with Admin(settings=settings) as admin:
+        admin.on_each(create_on, broker).check()
 
 
 @app.command("list", cls=Command)
@@ -128,34 +114,19 @@ def list_(
       mqdb topic list
       mqdb topic list --json | jq -r .topic
     """
-    from mqdb.broker.admin import list_topics
+    from mqdb_client import Admin
+
+    def topics_on(one: "BrokerAdmin") -> list[TopicConfig]:
+        return [
+            config
+            for config in one.topics.list()
+            if everything or not (is_system_topic(config.name) or is_group_topic(config.name))
+        ]
 
     settings = start(context)
-
-    def topics_of(one: "BrokerDsn") -> "list[TopicRoute]":
-        with connected_to(one) as connection:
-            return list_topics(connection)
-
-    answers = ask_each(chosen_brokers(settings, broker), topics_of)
-    rows = [
-        _described(settings, broker_name, route)
-        for broker_name, routes in answers.results.items()
-        for route in routes
-        if everything or not (is_system_topic(route.config.name) or is_group_topic(route.config.name))
-    ]
-    if has_several(settings):
-        rows.sort(key=lambda row: row["topic"])
-    if rows or not answers.failures:
-        print_rows(rows, as_json, "There is no topic yet.")
-    answers.check()
-
-
-class _Topic(NamedTuple):
-    """What one broker knows of a topic."""
-
-    route: "TopicRoute"
-    stats: "list[QueueStats]"
-    progress: "list[QueueProgress]"
+    with Admin(settings=settings) as admin:
+        answers = admin.on_each(topics_on, broker)
+    print_answers(settings, answers, _described, as_json, "There is no topic yet.", ordered=True)
 
 
 @app.command(cls=Command)
@@ -167,22 +138,14 @@ def show(context: typer.Context, name: TopicName, broker: Brokers = None, as_jso
       mqdb topic show orders
       mqdb topic show orders --json | jq .groups
     """
-    from mqdb.broker.admin import group_progress, topic_stats
-    from mqdb.broker.route import find_topic
+    from mqdb_client import Admin
 
     settings = start(context)
-
-    def topic_of(one: "BrokerDsn") -> _Topic:
-        with connected_to(one) as connection:
-            route = find_topic(connection, name)
-            if route is None:
-                raise TopicNotFound(name)
-            return _Topic(route, topic_stats(connection, name), group_progress(connection, name))
-
-    answers = ask_each(chosen_brokers(settings, broker), topic_of).without(TopicNotFound)
+    with Admin(settings=settings) as admin:
+        answers = admin.on_each(lambda one: one.topics.show(name), broker).without(TopicNotFound)
     described = [
-        _described(settings, broker_name, found.route)
-        | {"queues": _queues(found.stats), "groups": _groups(found.progress)}
+        {"topic": name, **of_broker(settings, broker_name), **_described(found.config)}
+        | {"queues": _queues(found.queues), "groups": _groups(found.progress)}
         for broker_name, found in answers.results.items()
     ]
     if as_json:
@@ -277,12 +240,13 @@ def set_(
       mqdb topic set orders --write-queues 4
       mqdb topic set orders --perm 4 --broker broker-b
     """
-    from mqdb.broker.admin import unread_messages, update_topic
+    from mqdb_client import Admin
 
     settings = start(context)
     changes: dict[str, Any] = {
-        "read_queue_nums": queues if read_queues is None else read_queues,
-        "write_queue_nums": queues if write_queues is None else write_queues,
+        "queues": queues,
+        "read_queues": read_queues,
+        "write_queues": write_queues,
         "perm": perm,
         "order": order,
         "message_type": message_type,
@@ -290,21 +254,21 @@ def set_(
     if all(value is None for value in changes.values()):
         raise ParameterInvalid("topic", name, f"nothing to change; add one of {_CHANGES}")
 
-    def set_on(one: "BrokerDsn") -> None:
-        with connected_to(one) as connection:
-            route = update_topic(connection, name, **changes)
-            unread = unread_messages(connection, name)
-        described = _described(settings, one.name, route)
+    def set_on(one: "BrokerAdmin") -> None:
+        config = one.topics.update(name, **changes)
+        unread = one.topics.unread(name)
+        described = _described(config)
         if as_json:
             left_out = [{"queue": each.queue_id, "group": each.group, "messages": each.messages} for each in unread]
-            print(json_of(described | {"unread": left_out}))
+            print(json_of({"topic": name, **of_broker(settings, one.name), **described, "unread": left_out}))
             return
-        now = {setting: value for setting, value in described.items() if setting not in ("topic", "broker")}
-        print(f"topic {name}{on(settings, one)}: {in_a_line(now)}")
-        for note in _notes(route.config, unread):
-            print(f"note{on(settings, one)}: {note}")
+        now = {setting: value for setting, value in described.items() if setting != "topic"}
+        print(f"topic {name}{on(settings, one.name)}: {in_a_line(now)}")
+        for note in _notes(config, unread):
+            print(f"note{on(settings, one.name)}: {note}")
 
-    ask_each(chosen_brokers(settings, broker), set_on).without(TopicNotFound).check()
+    with Admin(settings=settings) as admin:
+        admin.on_each(set_on, broker).without(TopicNotFound).check()
 
 
 _CHANGES = "--queues, --read-queues, --write-queues, --perm, --order, --no-order, --type"
@@ -352,38 +316,29 @@ def delete(
       mqdb topic delete orders --force --yes
       mqdb topic delete orders --broker broker-b
     """
-    from mqdb.broker.admin import delete_topic, find_uses
-    from mqdb.cli.reader import tend_dispatch
+    from mqdb_client import Admin
 
     settings = start(context)
 
-    def topic_on(one: "BrokerDsn") -> "tuple[BrokerDsn, TopicUses]":
-        with connected_to(one) as connection:
-            tend_dispatch(connection)  # a message is seen to wait when it is dispatched
-            try:
-                uses = find_uses(connection, name)
-            except TopicNotFound as error:
-                raise NothingToDelete(name) from error
+    def uses_on(one: "BrokerAdmin") -> "TopicUses":
+        uses = one.topics.uses(name)
         if any(uses) and not force:
             raise TopicInUse(name, *uses)
-        return one, uses
+        return uses
 
-    found = ask_each(chosen_brokers(settings, broker), topic_on).without(NothingToDelete)
-    if not found.results:
-        found.check()
-    if not yes:
-        where = f" on {', '.join(found.results)}" if has_several(settings) else ""
-        going = "".join(dict.fromkeys(_with(name, uses) for _, uses in found.results.values()))
-        confirm(f"Delete topic {name} and all its messages{going}{where}?")
+    def delete_on(one: "BrokerAdmin") -> None:
+        gone = one.topics.delete(name, force=force)
+        print(f"topic {name} is deleted{on(settings, one.name)}{_with(name, gone)}")
 
-    def delete_on(one: "BrokerDsn") -> None:
-        with connected_to(one) as connection:
-            gone = delete_topic(connection, name, force=force)
-        if gone is None:
-            raise NothingToDelete(name)
-        print(f"topic {name} is deleted{on(settings, one)}{_with(name, gone)}")
-
-    ask_each([one for one, _ in found.results.values()], delete_on).without(NothingToDelete).check()
+    with Admin(settings=settings) as admin:
+        found = admin.on_each(uses_on, broker).without(NothingToDelete)
+        if not found.results:
+            found.check()
+        if not yes:
+            where = f" on {', '.join(found.results)}" if has_several(settings) else ""
+            going = "".join(dict.fromkeys(_with(name, uses) for uses in found.results.values()))
+            confirm(f"Delete topic {name} and all its messages{going}{where}?")
+        admin.on_each(delete_on, list(found.results)).without(NothingToDelete).check()
     found.check()
 
 
@@ -392,12 +347,10 @@ def _with(name: str, uses: "TopicUses") -> str:
     return f", with {TopicInUse(name, *uses).users}" if any(uses) else ""
 
 
-def _described(settings: "Settings", broker_name: str, route: "TopicRoute") -> Row:
-    """The settings of a topic, with the broker where there are several."""
-    config = route.config
+def _described(config: TopicConfig) -> Row:
+    """The settings of a topic."""
     return {
         "topic": config.name,
-        **of_broker(settings, broker_name),
         "read_queues": config.read_queue_nums,
         "write_queues": config.write_queue_nums,
         "perm": _shown_perm(config.perm),

@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mqdb.cli.confirm import confirm
-from mqdb.cli.connection import ask_each, chosen_brokers, connected_to
 from mqdb.cli.options import Command, Group, start
-from mqdb.cli.rows import Brokers, Json, Row, Yes, of_broker, on, print_rows
+from mqdb.cli.rows import Brokers, Json, Row, Yes, on, print_answers
 from mqdb.errors import HalfMessageNotFound
 
 if TYPE_CHECKING:
-    from mqdb.broker.transactions import HalfMessage
-    from mqdb.dsn import BrokerDsn
+    from mqdb_client import BrokerAdmin, HalfMessage
 
 app = typer.Typer(cls=Group, rich_markup_mode="rich")
 
@@ -76,23 +74,13 @@ def list_(
       mqdb transaction list
       mqdb transaction list --group orders-service --state discarded --json
     """
-    from mqdb.broker.transactions import list_halves
-    from mqdb.transaction import HalfState
+    from mqdb_client import Admin, HalfState
 
     settings = start(context)
     states = [HalfState[each.name] for each in state or (_State.PREPARED, _State.DISCARDED)]
-
-    def halves_on(one: "BrokerDsn") -> "list[HalfMessage]":
-        with connected_to(one) as connection:
-            return list_halves(connection, states, group, limit)
-
-    answers = ask_each(chosen_brokers(settings, broker), halves_on)
-    rows: list[Row] = [
-        {**of_broker(settings, name), **_described(each)} for name, found in answers.results.items() for each in found
-    ]
-    if rows or not answers.failures:
-        print_rows(rows, as_json, "There is no such half message.")
-    answers.check()
+    with Admin(settings=settings) as admin:
+        answers = admin.on_each(lambda one: one.transactions.list(states, group, limit), broker)
+    print_answers(settings, answers, _described, as_json, "There is no such half message.", broker_at=0)
 
 
 def _described(half: "HalfMessage") -> Row:
@@ -129,17 +117,15 @@ def resolve(
       mqdb transaction resolve 0A0B0C0D1E2F00000000000000000001 commit
       mqdb transaction resolve 0A0B0C0D1E2F00000000000000000001 resume --yes
     """
-    from mqdb.broker.transactions import Resolution
-    from mqdb.broker.transactions import resolve as resolve_on
+    from mqdb_client import Admin, Resolution
 
     settings = start(context)
-    brokers = chosen_brokers(settings, broker)
-    if not yes:
-        confirm(f"{outcome.capitalize()} half message {transaction_id}?")
 
-    def done_on(one: "BrokerDsn") -> None:
-        with connected_to(one) as connection:
-            half = resolve_on(connection, transaction_id, Resolution(outcome))
-        print(f"half message {half.transaction_id} is {half.state.lower().replace('_', ' ')}{on(settings, one)}")
+    def resolve_on(one: "BrokerAdmin") -> None:
+        half = one.transactions.resolve(transaction_id, Resolution(outcome))
+        print(f"half message {half.transaction_id} is {half.state.lower().replace('_', ' ')}{on(settings, one.name)}")
 
-    ask_each(brokers, done_on).without(HalfMessageNotFound).check()
+    with Admin(settings=settings) as admin:
+        if not yes:
+            confirm(f"{outcome.capitalize()} half message {transaction_id}?")
+        admin.on_each(resolve_on, broker).without(HalfMessageNotFound).check()

@@ -36,6 +36,7 @@ def parameters(error: type[MqdbError]) -> dict[str, Any]:
 def sample(name: str, hint: Any) -> object:
     samples: dict[Any, object] = {
         dict[str, tuple[str, str]]: {f"a {name}": ("TAG", "*")},
+        dict[str, str]: {f"a {name}": f"for a {name}"},
         int: 100 + len(name),
         float: 2.5,
         Path: Path("/srv") / name,
@@ -159,6 +160,7 @@ def test_no_value_makes_a_sentence_longer_than_a_screen(error: type[MqdbError]) 
         str: "x\n" * 50_000, int: 10**5_000, object: "y" * 100_000, list[str]: ["z" * 100_000] * 100,
         tuple[str, ...]: ("z" * 100_000,) * 100, Path: Path("/srv") / ("p" * 200),
         dict[str, tuple[str, str]]: {"t" * 100_000: ("TAG", "e" * 100_000)},
+        dict[str, str]: {"n" * 100_000: "r" * 100_000},
     }  # fmt: skip
     values = {name: huge.get(hint, 1.5) for name, hint in parameters(error).items()}
     values |= {"position": 7} if "position" in values else {}

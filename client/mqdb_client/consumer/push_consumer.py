@@ -57,7 +57,7 @@ class PushConsumer:
     def __init__(self, config: PushConsumerConfig) -> None:
         """PushConsumerConfig says what the options mean. Raises NameInvalid, ParameterInvalid, SettingInvalid."""
         self._config = config
-        self._settings = settings_of(config)
+        self._settings = settings_of(config.dsn, config.settings)
         self._subscriptions: dict[str, MessageFilter] = {}
         self._consumption: Consumption | None = None
         self._hooks = ConsumeHooks(config.group)

@@ -71,7 +71,7 @@ class LitePullConsumer:
     def __init__(self, config: LitePullConsumerConfig) -> None:
         """LitePullConsumerConfig says what the options mean. Raises NameInvalid, ParameterInvalid, SettingInvalid."""
         self._config = config
-        self._settings = settings_of(config)
+        self._settings = settings_of(config.dsn, config.settings)
         self._subscriptions: dict[str, MessageFilter] = {}
         self._is_member = False
         self._chosen: frozenset[MessageQueue] | None = None

@@ -82,7 +82,7 @@ class Producer:
 
     def _configure(self, config: ProducerConfig) -> None:
         self._config = config
-        self._settings = settings_of(config)
+        self._settings = settings_of(config.dsn, config.settings)
         self._clock = config.clock
         self._timeout_seconds = _seconds(self._settings.send_message_timeout)
         self._unique_ids = UniqueIdGenerator(self._clock)

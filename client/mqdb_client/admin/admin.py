@@ -1,0 +1,113 @@
+"""The administrator's view of brokers. RocketMQ: DefaultMQAdminExt, mqadmin."""
+
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Self, TypeVar
+
+from mqdb.broker_list import brokers_of
+from mqdb.errors import ParameterInvalid
+from mqdb.settings import Settings
+from mqdb_client.admin.answers import Answers, ask_each
+from mqdb_client.admin.broker_access import BrokerAccess
+from mqdb_client.admin.consumers import Consumers
+from mqdb_client.admin.crons import Crons
+from mqdb_client.admin.delays import Delays
+from mqdb_client.admin.groups import Groups
+from mqdb_client.admin.offsets import Offsets
+from mqdb_client.admin.selectors import Selectors
+from mqdb_client.admin.timers import Timers
+from mqdb_client.admin.topics import Topics
+from mqdb_client.admin.transactions import Transactions
+from mqdb_client.client_config import settings_of
+
+T = TypeVar("T")
+
+
+class BrokerAdmin:
+    """What one broker shows to people, and what they may change there; by subject.
+
+    Each method that changes something takes an `actor`, who wants it. For now the actor is only logged: a change is a
+    line at level INFO, a fixed sentence and its fields.
+    """
+
+    def __init__(self, access: BrokerAccess) -> None:
+        self._access = access
+        self.topics = Topics(access)
+        self.groups = Groups(access)
+        self.consumers = Consumers(access)
+        self.offsets = Offsets(access)
+        self.timers = Timers(access)
+        self.delays = Delays(access)
+        self.crons = Crons(access)
+        self.transactions = Transactions(access)
+        self.selectors = Selectors(access)
+
+    @property
+    def name(self) -> str:
+        """The name of the broker."""
+        return self._access.name
+
+
+class Admin(BrokerAdmin):
+    """Administers the brokers that the settings name: all that the commands of `mqdb` do.
+
+        with Admin() as admin:
+            admin.topics.create("orders", queues=16)
+
+    With one broker, as above, its subjects are attributes. Several brokers know nothing of each other, so that each is
+    asked by itself:
+
+        admin.on("broker-a").topics.create("orders")
+        admin.on_each(lambda broker: broker.topics.create("orders")).check()
+
+    Any thread may use it. Besides what a method says, each raises BrokerUnavailable and its kin, a SchemaMismatch, and
+    StorageRefused.
+    """
+
+    def __init__(self, dsn: str | None = None, settings: Settings | None = None) -> None:
+        """Connects to nothing yet.
+
+        Raises SettingInvalid, ParameterInvalid for both arguments, and BrokerUnavailable for an embedded broker that
+        does not run.
+        """
+        brokers = brokers_of(settings_of(dsn, settings))
+        super().__init__(BrokerAccess(*brokers))
+        self.brokers: tuple[BrokerAdmin, ...] = tuple(BrokerAdmin(BrokerAccess(broker)) for broker in brokers)
+        """Each broker by itself, in the order of the settings."""
+        if len(brokers) == 1:
+            self.brokers = (self,)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Disconnect. A later use connects again."""
+        for broker in self.brokers:
+            broker._access.close()
+
+    def on(self, name: str) -> BrokerAdmin:
+        """The broker of that name. Raises ParameterInvalid if there is none."""
+        return self.chosen([name])[0]
+
+    def on_each(self, work: Callable[[BrokerAdmin], T], names: Sequence[str] | None = None) -> Answers[T]:
+        """Do the work on each broker, or on those of these names; one that fails does not keep the others from theirs.
+
+        Raises ParameterInvalid for an unknown name. What the work raises is in the answers.
+        """
+        return ask_each(self.chosen(names), work)
+
+    def chosen(self, names: Sequence[str] | None = None) -> tuple[BrokerAdmin, ...]:
+        """The brokers of these names in the order of the settings; without names, all of them.
+
+        Raises ParameterInvalid for an unknown name.
+        """
+        known = [broker.name for broker in self.brokers]
+        for name in names or ():
+            if name not in known:
+                raise ParameterInvalid("broker", name, f"there is no such broker; the brokers are: {', '.join(known)}")
+        return tuple(broker for broker in self.brokers if not names or broker.name in names)

@@ -1,0 +1,52 @@
+"""What came of the same work on several brokers."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+from mqdb.errors import MqdbError, SomeBrokersFailed
+
+
+class Named(Protocol):
+    """A broker, or what stands for it."""
+
+    @property
+    def name(self) -> str:
+        """The name of the broker."""
+
+
+T = TypeVar("T")
+B = TypeVar("B", bound=Named)
+
+
+@dataclass(frozen=True)
+class Answers(Generic[T]):
+    """What each broker has answered, by its name, in the order of the brokers."""
+
+    results: dict[str, T] = field(default_factory=dict)
+    failures: dict[str, MqdbError] = field(default_factory=dict)
+
+    def without(self, *kinds: type[MqdbError]) -> "Answers[T]":
+        """The same without failures of these kinds, if any broker has a result."""
+        if not self.results:
+            return self
+        return Answers(self.results, {name: why for name, why in self.failures.items() if not isinstance(why, kinds)})
+
+    def check(self) -> None:
+        """Raise SomeBrokersFailed if a broker has failed; if all have, with the same words, the failure itself."""
+        reasons = {name: str(error) for name, error in self.failures.items()}
+        if not self.results and len(set(reasons.values())) == 1:
+            raise next(iter(self.failures.values()))
+        if reasons:
+            raise SomeBrokersFailed(reasons, tuple(self.results))
+
+
+def ask_each(brokers: Iterable[B], work: Callable[[B], T]) -> Answers[T]:
+    """Do the work for each broker, in their order. After an error of mqdb it goes on with the next broker."""
+    answers: Answers[T] = Answers()
+    for broker in brokers:
+        try:
+            answers.results[broker.name] = work(broker)
+        except MqdbError as error:
+            answers.failures[broker.name] = error
+    return answers

@@ -1,0 +1,78 @@
+"""The way of an administrator to one broker."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Final
+
+from sqlalchemy import Connection, Engine
+
+from mqdb.broker.dispatch import dispatch, is_attended
+from mqdb.broker.query import broker_info
+from mqdb.dsn import BrokerDsn, redact
+from mqdb.errors import ParameterInvalid
+from mqdb.store.engine import create_engine, translated
+from mqdb.store.migrations import check_schema
+
+_CHECKED: Final = "mqdb_checked"
+
+
+class BrokerAccess:
+    """Connections to one broker. The first use opens one; any thread may use it.
+
+    Made for several brokers it stands for the question which one is meant.
+    """
+
+    def __init__(self, *brokers: BrokerDsn) -> None:
+        self._brokers = brokers
+
+    @property
+    def name(self) -> str:
+        """The name of the broker. Raises ParameterInvalid for several."""
+        return self._broker.name
+
+    @property
+    def _broker(self) -> BrokerDsn:
+        if len(self._brokers) > 1:
+            names = ", ".join(broker.name for broker in self._brokers)
+            reason = f"there are several brokers, {names}: name one with on(), or ask each with on_each()"
+            raise ParameterInvalid("broker", None, reason)
+        return self._brokers[0]
+
+    @cached_property
+    def _engine(self) -> Engine:
+        return create_engine(self._broker.dsn, application_name="mqdb admin")
+
+    @contextmanager
+    def connected(self) -> Iterator[Connection]:
+        """A connection in AUTOCOMMIT.
+
+        Raises BrokerUnavailable and its kin, BrokerMisnamed, and a SchemaMismatch unless the schema is the one of this
+        mqdb.
+        """
+        target = redact(self._broker.dsn)
+        with translated(target), self._engine.connect() as connection:
+            if _CHECKED not in connection.info:
+                check_schema(connection)
+                broker_info(connection).require_name(self.name, target)
+                connection.info[_CHECKED] = True
+            yield connection
+
+    @contextmanager
+    def dispatched(self) -> Iterator[Connection]:
+        """The same. All messages that were sent are in their queues, even if no `mqdb serve` runs."""
+        with self.connected() as connection:
+            tend_dispatch(connection)
+            yield connection
+
+    def close(self) -> None:
+        """Disconnect. A later use connects again."""
+        if len(self._brokers) == 1:
+            self._engine.dispose()
+
+
+def tend_dispatch(connection: Connection) -> None:
+    """Dispatch what was sent, unless a `mqdb serve` does."""
+    if not is_attended(connection):
+        while dispatch(connection).more:
+            pass

@@ -1,0 +1,100 @@
+"""Running consumers, and what can be asked of them. RocketMQ: mqadmin consumerStatus, consumeMessage."""
+
+import logging
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection
+
+from mqdb.broker import groups, messages
+from mqdb.broker.client_requests import RequestKind, ask, wait_for_answer
+from mqdb.broker.messages import StoredCopy
+from mqdb.errors import ClientOffline, ClientRequestFailed, ParameterInvalid
+from mqdb.store.groups import MemberInfo
+from mqdb.unique_id import parse_unique_id
+from mqdb_client.admin.broker_access import BrokerAccess
+from mqdb_client.consumer.direct_consumption import ConsumeMessageDirectlyResult, DirectResult
+
+logger = logging.getLogger(__name__)
+
+
+class ConsumerStatus(NamedTuple):
+    """What a consumer says of itself: `state`, `queues` and `listeners`, and whatever else is worth knowing."""
+
+    client_id: str
+    group: str
+    details: dict[str, Any]
+
+
+class DirectConsumption(NamedTuple):
+    """Which copy of a message a listener was given, and what it has answered."""
+
+    topic: str
+    queue_id: int
+    result: ConsumeMessageDirectlyResult
+
+
+class Consumers:
+    """The consumers that are registered at a broker."""
+
+    def __init__(self, access: BrokerAccess) -> None:
+        self._access = access
+
+    def status(self, client_id: str) -> list[ConsumerStatus]:
+        """Ask a client how it is, for each group in which it is a consumer. Waits for 10 seconds at most.
+
+        Raises ClientOffline, ClientRequestTimeout, ClientRequestFailed.
+        """
+        with self._access.connected() as connection:
+            return [
+                ConsumerStatus(client_id, group, _answer(connection, client_id, RequestKind.STATUS, {"group": group}))
+                for group in _groups_of(connection, client_id)
+            ]
+
+    def consume(self, client_id: str, group: str, message_id: str, *, actor: str | None = None) -> DirectConsumption:
+        """Have a consumer consume one message now. No offset moves, and a failure is not retried.
+
+        Of a message that was retried it gets the first copy that is still there in a topic that the group has
+        subscribed to. Waits for 10 seconds at most.
+        Raises ClientOffline, ClientRequestTimeout, ClientRequestFailed; ParameterInvalid if the client is no member of
+        the group, or there is no such message.
+        """
+        unique_id = parse_unique_id(message_id)
+        with self._access.dispatched() as connection:
+            if group not in _groups_of(connection, client_id):
+                raise ParameterInvalid("group", group, f"client {client_id} is no member of it")
+            copies = messages.find_copies(connection, unique_id)
+            if not copies:
+                raise ParameterInvalid("message_id", message_id, "there is no such message")
+            copy = _copy_for(connection, group, copies)
+            request = {"group": group, "log_pos": copy.log_pos}
+            answer = _answer(connection, client_id, RequestKind.CONSUME_DIRECTLY, request)
+        told = {"client_id": client_id, "group": group, "message_id": message_id}
+        logger.info("had a message consumed", extra=told | {"broker": self._access.name, "actor": actor})
+        try:
+            result = ConsumeMessageDirectlyResult(**answer | {"result": DirectResult(answer["result"])})
+        except (KeyError, TypeError, ValueError) as error:  # a client of another version
+            raise ClientRequestFailed(
+                client_id, RequestKind.CONSUME_DIRECTLY, f"cannot read its answer: {error}"
+            ) from error
+        return DirectConsumption(copy.topic, copy.queue_id, result)
+
+    def list(self, group: str | None = None) -> list[MemberInfo]:
+        """The registered consumers of a group, or of all groups; by group and client id."""
+        with self._access.connected() as connection:
+            return groups.list_members(connection, group)
+
+
+def _groups_of(connection: Connection, client_id: str) -> list[str]:
+    found = [member.group for member in groups.list_members(connection) if member.client_id == client_id]
+    if not found:
+        raise ClientOffline(client_id)
+    return found
+
+
+def _copy_for(connection: Connection, group: str, copies: list[StoredCopy]) -> StoredCopy:
+    topics = {each.topic for each in groups.show_group(connection, group).subscriptions}
+    return next((copy for copy in copies if copy.topic in topics), copies[0])
+
+
+def _answer(connection: Connection, client_id: str, kind: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    return wait_for_answer(connection, ask(connection, client_id, kind, arguments))

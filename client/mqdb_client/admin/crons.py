@@ -1,0 +1,77 @@
+"""Recurring sends."""
+
+import logging
+from datetime import datetime
+
+from mqdb.broker import cron
+from mqdb.broker.cron import CatchUp, Cron
+from mqdb.message import Message
+from mqdb.store.cron import CronSummary
+from mqdb_client.admin.broker_access import BrokerAccess
+
+logger = logging.getLogger(__name__)
+
+
+class Crons:
+    """The recurring sends of a broker. Each time is sent exactly once, by the `mqdb serve` that leads."""
+
+    def __init__(self, access: BrokerAccess) -> None:
+        self._access = access
+
+    def add(
+        self,
+        name: str,
+        text: str,
+        message: Message,
+        *,
+        timezone: str = "UTC",
+        sharding_key: str | None = None,
+        catch_up: CatchUp = CatchUp.ONCE,
+        actor: str | None = None,
+    ) -> datetime:
+        """Add a recurring send; returns the time of its first message.
+
+        `text` is a cron text such as `30 7 * * mon-fri` or `@hourly`, `timezone` the IANA name of the zone of its
+        times. All messages with one sharding key go to one queue. `catch_up` says what is sent of the times that
+        passed while no broker was there.
+        Raises CronInvalid, CronExists, TopicNotFound, TopicNotWritable, ParameterInvalid, NameInvalid, MessageIllegal.
+        """
+        from mqdb.service.cron_times import next_time
+
+        new = Cron(name, text, message, timezone, sharding_key, catch_up)
+        with self._access.connected() as connection:
+            next_at = cron.add_cron(connection, new, next_time)
+        self._log("added a cron", name, actor)
+        return next_at
+
+    def pause(self, name: str, *, actor: str | None = None) -> None:
+        """Let a recurring send not fire until it is resumed. Raises CronNotFound."""
+        with self._access.connected() as connection:
+            cron.pause_cron(connection, name)
+        self._log("paused a cron", name, actor)
+
+    def resume(self, name: str, *, actor: str | None = None) -> datetime:
+        """Let a recurring send fire again; returns its next time. Times that passed meanwhile are not caught up.
+
+        Raises CronNotFound; CronInvalid and ParameterInvalid if somebody has changed its row to nonsense.
+        """
+        from mqdb.service.cron_times import next_time
+
+        with self._access.connected() as connection:
+            next_at = cron.resume_cron(connection, name, next_time)
+        self._log("resumed a cron", name, actor)
+        return next_at
+
+    def remove(self, name: str, *, actor: str | None = None) -> None:
+        """Remove a recurring send; the messages that it has sent stay. Raises CronNotFound."""
+        with self._access.connected() as connection:
+            cron.remove_cron(connection, name)
+        self._log("removed a cron", name, actor)
+
+    def list(self) -> list[CronSummary]:
+        """All recurring sends, by name."""
+        with self._access.connected() as connection:
+            return cron.list_crons(connection)
+
+    def _log(self, sentence: str, name: str, actor: str | None) -> None:
+        logger.info(sentence, extra={"cron": name, "broker": self._access.name, "actor": actor})

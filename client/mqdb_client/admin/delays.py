@@ -1,0 +1,41 @@
+"""The delay levels: what waits in each, and a level that stands still."""
+
+import logging
+
+from mqdb.broker import delay_queues
+from mqdb.errors import MessageMissing
+from mqdb.store.schedule import Standing
+from mqdb_client.admin.broker_access import BrokerAccess
+
+logger = logging.getLogger(__name__)
+
+
+class Delays:
+    """The delay levels of a broker."""
+
+    def __init__(self, access: BrokerAccess) -> None:
+        self._access = access
+
+    def find_lost(self, level: int) -> MessageMissing:
+        """The message at which a level stands still: the log has lost it.
+
+        Raises NothingLost if the level does not stand still, ParameterInvalid if there is no such level.
+        """
+        with self._access.connected() as connection:
+            return delay_queues.find_lost(connection, level)
+
+    def skip(self, level: int, queue_offset: int, *, reason: str = "", actor: str | None = None) -> None:
+        """Have a level go on behind the lost message at this offset, which will never be delivered.
+
+        It is kept with the reason; see `offsets.history("SCHEDULE_CONSUMER")`.
+        Raises NothingLost if the level does not stand still there, ParameterInvalid if there is no such level.
+        """
+        with self._access.connected() as connection:
+            delay_queues.skip_lost(connection, level, queue_offset, reason)
+        told = {"level": level, "offset": queue_offset, "broker": self._access.name, "actor": actor}
+        logger.info("stepped over a lost message", extra=told)
+
+    def list(self) -> list[Standing]:
+        """Each delay level, the lowest first."""
+        with self._access.connected() as connection:
+            return delay_queues.list_delays(connection)

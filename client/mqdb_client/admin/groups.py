@@ -1,0 +1,64 @@
+"""Consumer groups, as administrators see them. RocketMQ: mqadmin updateSubGroup, deleteSubGroup, consumerProgress."""
+
+import logging
+
+from mqdb.broker import groups
+from mqdb.broker.groups import GroupDetails
+from mqdb.store.groups import GroupSettings, GroupSummary
+from mqdb_client.admin.broker_access import BrokerAccess
+
+logger = logging.getLogger(__name__)
+
+
+class Groups:
+    """The consumer groups of a broker."""
+
+    def __init__(self, access: BrokerAccess) -> None:
+        self._access = access
+
+    def show(self, name: str) -> GroupDetails:
+        """Settings, subscriptions, members of a group, and how far it has read each queue. Raises GroupNotFound."""
+        with self._access.connected() as connection:
+            return groups.show_group(connection, name)
+
+    def update(
+        self,
+        name: str,
+        *,
+        consume_enable: bool | None = None,
+        consume_broadcast_enable: bool | None = None,
+        retry_queue_nums: int | None = None,
+        retry_max_times: int | None = None,
+        actor: str | None = None,
+    ) -> GroupSettings:
+        """Change those settings that are given; returns all of them. A group that does not exist is made.
+
+        Raises NameInvalid, ParameterInvalid.
+        """
+        with self._access.connected() as connection:
+            settings = groups.update_group(
+                connection,
+                name,
+                consume_enable=consume_enable,
+                consume_broadcast_enable=consume_broadcast_enable,
+                retry_queue_nums=retry_queue_nums,
+                retry_max_times=retry_max_times,
+            )
+        logger.info("changed a group", extra={"group": name, "broker": self._access.name, "actor": actor})
+        return settings
+
+    def delete(self, name: str, *, with_topics: bool = False, actor: str | None = None) -> list[str]:
+        """Delete a group with its offsets and subscriptions; returns the topics that went with it.
+
+        `with_topics` deletes its retry topic and its DLQ too, with all their messages.
+        Raises GroupNotFound; GroupInUse while the group has live members.
+        """
+        with self._access.connected() as connection:
+            gone = groups.delete_group(connection, name, with_topics=with_topics)
+        logger.info("deleted a group", extra={"group": name, "broker": self._access.name, "actor": actor})
+        return gone
+
+    def list(self) -> list[GroupSummary]:
+        """All groups by name, each with its lag."""
+        with self._access.connected() as connection:
+            return groups.list_groups(connection)

@@ -1,0 +1,101 @@
+"""Offsets of groups: look at them and set them. RocketMQ: mqadmin resetOffsetByTime, cloneGroupOffset."""
+
+import logging
+from collections.abc import Collection, Sequence
+from datetime import datetime, timedelta
+
+from mqdb.broker import groups, offset_reset, offsets, route
+from mqdb.broker.offset_reset import Boundary
+from mqdb.errors import TopicNotFound
+from mqdb.store.groups import QueueProgress
+from mqdb.store.offset_audit import AuditRecord, OffsetChange
+from mqdb_client.admin.broker_access import BrokerAccess
+
+logger = logging.getLogger(__name__)
+
+
+class Offsets:
+    """How far the groups of a broker have read."""
+
+    def __init__(self, access: BrokerAccess) -> None:
+        self._access = access
+
+    def show(self, group: str, topic: str | None = None) -> list[QueueProgress]:
+        """Where a group stands in each queue that it has read, of one topic or of all. Raises GroupNotFound."""
+        with self._access.connected() as connection:
+            progress = groups.show_group(connection, group).progress
+        return [each for each in progress if topic in (None, each.topic)]
+
+    def committed(self, group: str, topic: str) -> dict[int, int]:
+        """The next offset of a group in each queue of a topic in which it has one. Raises TopicNotFound.
+
+        Costs less than `show`, which also finds the ends of the queues.
+        """
+        with self._access.connected() as connection:
+            found = route.find_topic(connection, topic)
+            if found is None:
+                raise TopicNotFound(topic)
+            reached = offsets.committed_offsets(connection, group, found.queue_keys)
+        return {queue_id: reached[key] for queue_id, key in enumerate(found.queue_keys) if key in reached}
+
+    def reset(
+        self,
+        group: str,
+        topic: str,
+        to: Boundary | int | datetime | timedelta,
+        *,
+        queue_id: int | None = None,
+        reason: str = "",
+        dry_run: bool = False,
+        actor: str | None = None,
+    ) -> list[OffsetChange]:
+        """Have a group go on at another place of a topic, in all its queues or in one; returns what that changes.
+
+        `to` is an end, an offset, a time, or how long ago by the broker's clock. For a time, that is the first message
+        that was stored then or later. Members may be running: they drop what they have in hand. Each change is kept
+        with the reason; see `history`. With `dry_run` nothing changes.
+        Raises TopicNotFound, GroupNotFound, QueueNotFound; ParameterInvalid for an offset that a queue does not have,
+        for a time without a zone, for a group whose members consume by broadcasting, and for one queue that the group
+        has never read.
+        """
+        with self._access.dispatched() as connection:
+            changes = offset_reset.reset_offsets(
+                connection, group, topic, to, queue_id=queue_id, reason=reason, dry_run=dry_run
+            )
+        if not dry_run:
+            self._log("reset offsets", {"group": group, "topic": topic, "to": to}, changes, actor)
+        return changes
+
+    def clone(
+        self,
+        source: str,
+        target: str,
+        topics: Collection[str] = (),
+        *,
+        force: bool = False,
+        reason: str = "",
+        dry_run: bool = False,
+        actor: str | None = None,
+    ) -> list[OffsetChange]:
+        """Have group `target` go on where group `source` stands, in these topics, or in all except its retries.
+
+        `target` is made if there is none. With `dry_run` nothing changes.
+        Raises GroupNotFound, TopicNotFound, NameInvalid; GroupInUse while `target` has live members, unless with
+        `force`; ParameterInvalid for a topic that `source` has never read, for the same group twice, and for members
+        that consume by broadcasting.
+        """
+        with self._access.connected() as connection:
+            changes = offset_reset.clone_offsets(
+                connection, source, target, topics, force=force, reason=reason, dry_run=dry_run
+            )
+        if not dry_run:
+            self._log("cloned offsets", {"source": source, "group": target}, changes, actor)
+        return changes
+
+    def history(self, group: str) -> list[AuditRecord]:
+        """Each offset of a group that somebody has set, the newest first; also of a group that is gone."""
+        with self._access.connected() as connection:
+            return offset_reset.offset_history(connection, group)
+
+    def _log(self, sentence: str, what: dict[str, object], changes: Sequence[OffsetChange], actor: str | None) -> None:
+        logger.info(sentence, extra=what | {"queues": len(changes), "broker": self._access.name, "actor": actor})

@@ -1,0 +1,65 @@
+"""SQL92 selectors: what one means, and what it costs."""
+
+from dataclasses import dataclass
+
+from mqdb.broker import trial
+from mqdb.broker.trial import Trial
+from mqdb_client.admin.broker_access import BrokerAccess
+
+
+@dataclass(frozen=True, slots=True)
+class SelectorExplanation:
+    """How a selector is read."""
+
+    expression: str
+    properties: tuple[str, ...]
+    """Names of the properties that it looks at."""
+    tree: tuple[tuple[int, str], ...]
+    """Its parts in the order of a walk through its tree, each with its depth."""
+    sql: str
+    """The condition that the database evaluates, as one can paste it into psql."""
+    warnings: tuple[str, ...]
+    """What may surprise."""
+
+
+class Selectors:
+    """Tries selectors on the messages of a broker."""
+
+    def __init__(self, access: BrokerAccess) -> None:
+        self._access = access
+
+    def try_on(self, topic: str, expression: str, last: int = 1_000) -> Trial:
+        """How many of the latest messages of a topic match, and what the pull of a consumer costs. Changes nothing.
+
+        Raises SelectorSyntaxError, TopicNotFound, and ParameterInvalid for a topic that nobody may read.
+        """
+        from mqdb.selector import compile_selector
+
+        selector = compile_selector(expression)
+        with self._access.dispatched() as connection:
+            return trial.try_selector(connection, self._access.name, topic, selector, last)
+
+
+def explain_selector(expression: str) -> SelectorExplanation:
+    """Explain how a selector is read. Asks no broker. Raises SelectorSyntaxError."""
+    from sqlalchemy import column
+    from sqlalchemy.dialects.postgresql import JSONB, dialect
+
+    from mqdb.selector import compile_selector
+    from mqdb.selector.warnings import warnings_of
+    from mqdb.selector.written import tree_lines
+
+    selector = compile_selector(expression)
+    plain = dialect(paramstyle="named")  # type: ignore[no-untyped-call]
+    plain._backslash_escapes = False  # until it has met a server it takes one for old, and doubles backslashes
+    # What runs has its literals bound.
+    condition = selector.where(column("properties", JSONB)).compile(
+        dialect=plain, compile_kwargs={"literal_binds": True}
+    )
+    return SelectorExplanation(
+        selector.expression,
+        tuple(sorted(selector.properties_used)),
+        tuple(tree_lines(selector.tree)),
+        str(condition),
+        tuple(f"{warning.part}: {warning.reason}" for warning in warnings_of(selector.tree)),
+    )

@@ -1,0 +1,40 @@
+"""Messages that wait for their time of delivery."""
+
+import logging
+
+from mqdb.broker import timers
+from mqdb.broker.timers import RecallStatus
+from mqdb.errors import ParameterInvalid
+from mqdb.store.waiting_timers import WaitingTimer
+from mqdb.unique_id import parse_unique_id
+from mqdb_client.admin.broker_access import BrokerAccess
+
+logger = logging.getLogger(__name__)
+
+
+class Timers:
+    """The messages of a broker that wait for a time of delivery."""
+
+    def __init__(self, access: BrokerAccess) -> None:
+        self._access = access
+
+    def recall(self, message: str, *, actor: str | None = None) -> RecallStatus:
+        """Take back a message, by its recall handle or its unique id; tells what became of it.
+
+        Raises RecallHandleInvalid for a text that is neither, and for a handle of another broker; TopicNotFound.
+        """
+        with self._access.connected() as connection:
+            try:
+                unique_id = parse_unique_id(message)
+            except ParameterInvalid:
+                status = timers.recall(connection, message)
+            else:
+                status = timers.recall_message(connection, unique_id)
+        told = {"recalled": message, "status": status, "broker": self._access.name, "actor": actor}
+        logger.info("recalled a message", extra=told)
+        return status
+
+    def list(self, topic: str | None = None, limit: int = 100, *, last: bool = False) -> list[WaitingTimer]:
+        """Messages that wait, for one topic or for all; those that are due first, or last."""
+        with self._access.dispatched() as connection:
+            return timers.list_timers(connection, topic, limit, last=last)

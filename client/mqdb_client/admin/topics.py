@@ -1,0 +1,137 @@
+"""Topics, as administrators see them. RocketMQ: mqadmin updateTopic, topicList, topicStatus, deleteTopic."""
+
+import logging
+from typing import NamedTuple
+
+from mqdb.broker import admin, route
+from mqdb.broker.admin import QueueStats, Unread
+from mqdb.errors import NothingToDelete, TopicNotFound
+from mqdb.store.groups import QueueProgress
+from mqdb.store.topic_uses import TopicUses
+from mqdb.topic import MessageType, Perm, TopicConfig
+from mqdb_client.admin.broker_access import BrokerAccess
+
+logger = logging.getLogger(__name__)
+
+
+class TopicDetails(NamedTuple):
+    """A topic, its queues, and where each group stands in each queue that it has read."""
+
+    config: TopicConfig
+    queues: list[QueueStats]
+    progress: list[QueueProgress]
+
+
+class Topics:
+    """The topics of a broker."""
+
+    def __init__(self, access: BrokerAccess) -> None:
+        self._access = access
+
+    def create(
+        self,
+        name: str,
+        *,
+        queues: int = 8,
+        read_queues: int | None = None,
+        write_queues: int | None = None,
+        perm: int = Perm.READ | Perm.WRITE,
+        order: bool = False,
+        message_type: MessageType = MessageType.NORMAL,
+        actor: str | None = None,
+    ) -> TopicConfig:
+        """Create a topic. The same topic once more changes nothing.
+
+        `queues` are read and written; the two options after it give another number to one side. `perm` is a sum of
+        the members of Perm.
+        Raises TopicExists for a topic with other settings, NameInvalid, ParameterInvalid.
+        """
+        read_queue_nums = queues if read_queues is None else read_queues
+        write_queue_nums = queues if write_queues is None else write_queues
+        # It makes a Perm of the number.
+        config = TopicConfig(name, read_queue_nums, write_queue_nums, perm, order, message_type)  # type: ignore[arg-type]
+        with self._access.connected() as connection:
+            admin.create_topic(connection, config)
+        self._log("created a topic", name, actor)
+        return config
+
+    def show(self, name: str) -> TopicDetails:
+        """Settings, queues and readers of a topic. Raises TopicNotFound."""
+        with self._access.connected() as connection:
+            found = route.find_topic(connection, name)
+            if found is None:
+                raise TopicNotFound(name)
+            return TopicDetails(
+                found.config, admin.topic_stats(connection, name), admin.group_progress(connection, name)
+            )
+
+    def update(
+        self,
+        name: str,
+        *,
+        queues: int | None = None,
+        read_queues: int | None = None,
+        write_queues: int | None = None,
+        perm: int | None = None,
+        order: bool | None = None,
+        message_type: MessageType | None = None,
+        actor: str | None = None,
+    ) -> TopicConfig:
+        """Change those settings that are given; returns what it has then.
+
+        Fewer queues: their messages stay, and more queues later bring them back. `unread` tells what is hidden.
+        Raises TopicNotFound, NameInvalid for a topic of the broker, and ParameterInvalid for a value out of bounds, or
+        if nothing is given.
+        """
+        with self._access.connected() as connection:
+            changed = admin.update_topic(
+                connection,
+                name,
+                read_queue_nums=queues if read_queues is None else read_queues,
+                write_queue_nums=queues if write_queues is None else write_queues,
+                perm=perm,
+                order=order,
+                message_type=message_type,
+            )
+        self._log("changed a topic", name, actor)
+        return changed.config
+
+    def unread(self, name: str) -> list[Unread]:
+        """The messages in queues that are no longer read, for each group that has not consumed all of them.
+
+        Raises TopicNotFound.
+        """
+        with self._access.connected() as connection:
+            return admin.unread_messages(connection, name)
+
+    def uses(self, name: str) -> TopicUses:
+        """The crons, scheduled messages and half messages that name a topic. Raises NothingToDelete, a TopicNotFound.
+
+        Each message that was sent counts, even if no `mqdb serve` runs.
+        """
+        with self._access.dispatched() as connection:
+            try:
+                return admin.find_uses(connection, name)
+            except TopicNotFound as error:
+                raise NothingToDelete(name) from error
+
+    def delete(self, name: str, *, force: bool = False, actor: str | None = None) -> TopicUses:
+        """Delete a topic with its messages and the offsets of all groups there; returns what went with it.
+
+        Raises TopicInUse while something names the topic. With `force` that ends with it: crons are removed, half
+        messages rolled back, and messages that wait are not delivered. Raises NothingToDelete, NameInvalid.
+        """
+        with self._access.dispatched() as connection:
+            gone = admin.delete_topic(connection, name, force=force)
+        if gone is None:
+            raise NothingToDelete(name)
+        self._log("deleted a topic", name, actor)
+        return gone
+
+    def list(self) -> list[TopicConfig]:
+        """All topics by name, those of the broker and of groups included."""
+        with self._access.connected() as connection:
+            return [found.config for found in admin.list_topics(connection)]
+
+    def _log(self, sentence: str, topic: str, actor: str | None) -> None:
+        logger.info(sentence, extra={"topic": topic, "broker": self._access.name, "actor": actor})

@@ -1,0 +1,43 @@
+"""Half messages, and those whose producers do not say how their transactions ended."""
+
+import logging
+from collections.abc import Sequence
+
+from mqdb.broker import transactions
+from mqdb.broker.transactions import HalfMessage, Resolution
+from mqdb.transaction import HalfState
+from mqdb_client.admin.broker_access import BrokerAccess
+
+logger = logging.getLogger(__name__)
+
+
+class Transactions:
+    """The half messages of a broker."""
+
+    def __init__(self, access: BrokerAccess) -> None:
+        self._access = access
+
+    def resolve(self, transaction_id: str, resolution: Resolution, *, actor: str | None = None) -> HalfMessage:
+        """End a half message by hand, or have one that was discarded asked about again; returns what it is then.
+
+        Raises HalfMessageNotFound; HalfMessageClosed for one that has ended, or was not discarded and is to be resumed;
+        TopicNotFound if its real topic is gone; ParameterInvalid for a text that is no id.
+        """
+        with self._access.connected() as connection:
+            half = transactions.resolve(connection, transaction_id, resolution)
+        told = {"transaction_id": half.transaction_id, "state": half.state}
+        logger.info("resolved a half message", extra=told | {"broker": self._access.name, "actor": actor})
+        return half
+
+    def list(
+        self,
+        states: Sequence[HalfState] = (HalfState.PREPARED, HalfState.DISCARDED),
+        group: str | None = None,
+        limit: int = 100,
+    ) -> list[HalfMessage]:
+        """Half messages in these states, the oldest first; by default those without an end.
+
+        `group` is that of their producers.
+        """
+        with self._access.dispatched() as connection:
+            return transactions.list_halves(connection, states, group, limit)

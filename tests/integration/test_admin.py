@@ -1,0 +1,107 @@
+"""Admin as such: which broker it asks, what it says of an actor, and what it raises."""
+
+import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mqdb_client import Admin, errors
+from tests.fixtures.postgres import Database, with_parts
+
+
+@pytest.fixture
+def admin(database: Database) -> Iterator[Admin]:
+    with Admin(database.dsn) as admin:
+        yield admin
+
+
+@pytest.fixture
+def of_two(database: Database, second_database: Database) -> Iterator[Admin]:
+    second_database.connect().execute("UPDATE mqdb.broker SET broker_name = 'broker-b'")
+    with Admin(f"broker-a={database.dsn};broker-b={second_database.dsn}") as admin:
+        yield admin
+
+
+def test_the_settings_of_the_environment_say_which_broker(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MQDB_DSN", database.dsn)
+
+    with Admin() as admin:
+        assert admin.name == "broker-a"
+        assert [config.name for config in admin.topics.list() if config.name == "TBW102"] == ["TBW102"]
+
+
+def test_without_a_broker_in_the_home_there_is_nothing_to_administer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MQDB_DSN", raising=False)
+    monkeypatch.setenv("MQDB_HOME", str(tmp_path))
+
+    with pytest.raises(errors.BrokerUnavailable):
+        Admin()
+
+
+def test_several_brokers_are_asked_by_name_or_each(of_two: Admin) -> None:
+    of_two.on("broker-b").topics.create("orders", queues=2)
+
+    answers = of_two.on_each(lambda broker: broker.topics.show("orders"))
+
+    assert {name: len(found.queues) for name, found in answers.results.items()} == {"broker-b": 2}
+    assert {name: type(error) for name, error in answers.failures.items()} == {"broker-a": errors.TopicNotFound}
+    answers.without(errors.TopicNotFound).check()
+    with pytest.raises(errors.SomeBrokersFailed, match=r"broker-a: topic 'orders' does not exist.*; done on broker-b"):
+        answers.check()
+
+
+def test_a_question_to_several_brokers_at_once_is_refused(of_two: Admin) -> None:
+    with pytest.raises(errors.ParameterInvalid, match="several brokers, broker-a, broker-b"):
+        of_two.topics.list()
+
+
+def test_an_unknown_broker_is_refused_with_the_names_of_those_there_are(of_two: Admin) -> None:
+    with pytest.raises(errors.ParameterInvalid, match="the brokers are: broker-a, broker-b"):
+        of_two.on("broker-c")
+
+
+def test_a_database_of_another_name_is_refused(database: Database) -> None:
+    with Admin(f"broker-x={database.dsn}") as admin, pytest.raises(errors.BrokerMisnamed):
+        admin.topics.list()
+
+
+def test_a_database_that_is_not_there_is_a_typed_error(database: Database) -> None:
+    with Admin(with_parts(database.dsn, database="nowhere")) as admin, pytest.raises(errors.DatabaseMissing):
+        admin.topics.list()
+
+
+def test_it_works_on_after_its_connection_was_lost(admin: Admin, database: Database) -> None:
+    admin.topics.list()
+    of_others = "datname = current_database() AND pid <> pg_backend_pid()"
+    database.connect().execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {of_others}".encode())
+
+    with pytest.raises(errors.BrokerUnavailable):
+        admin.topics.list()
+
+    assert admin.topics.list()
+
+
+def test_many_threads_may_use_it_at_a_time(admin: Admin) -> None:
+    found: list[int] = []
+    threads = [threading.Thread(target=lambda: found.append(len(admin.topics.list()))) for _ in range(16)]
+
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(found) == 16
+
+
+def test_a_change_logs_who_wants_it(admin: Admin, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "mqdb_client.admin")
+
+    admin.topics.create("orders", actor="ada")
+    admin.topics.delete("orders")
+
+    told = [(record.message, vars(record)["topic"], vars(record)["actor"]) for record in caplog.records]
+    assert told == [("created a topic", "orders", "ada"), ("deleted a topic", "orders", None)]

@@ -1,0 +1,117 @@
+"""Admin.groups, Admin.consumers and Admin.offsets."""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+import pytest
+
+from mqdb_client import (
+    Admin,
+    Boundary,
+    ConsumeConcurrentlyStatus,
+    ConsumeFromWhere,
+    DirectResult,
+    Message,
+    Producer,
+    PushConsumer,
+    ReceivedMessage,
+    errors,
+)
+from tests.fixtures.postgres import Database
+from tests.fixtures.processes import wait_until
+
+
+@pytest.fixture
+def admin(database: Database) -> Iterator[Admin]:
+    with Admin(database.dsn) as admin:
+        admin.topics.create("orders", queues=1)
+        yield admin
+
+
+@pytest.fixture
+def message_ids(admin: Admin, database: Database) -> list[str]:
+    """Of three messages that are sent to the topic."""
+    with Producer("shop", database.dsn) as producer:
+        return [producer.send(Message("orders", body)).message_id for body in ("one", "two", "three")]
+
+
+def consume(_messages: list[ReceivedMessage]) -> ConsumeConcurrentlyStatus:
+    return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+
+
+@pytest.fixture
+def consumer(admin: Admin, message_ids: list[str], database: Database) -> Iterator[PushConsumer]:
+    consumer = PushConsumer(
+        "billing",
+        database.dsn,
+        consume_from_where=ConsumeFromWhere.FIRST_OFFSET,
+        persist_consumer_offset_interval=timedelta(seconds=1),
+    )
+    consumer.subscribe("orders")
+    consumer.register_listener(consume)
+    consumer.start()
+    wait_until(lambda: admin.offsets.committed("billing", "orders") == {0: 3})
+    yield consumer
+    consumer.shutdown()
+
+
+def test_a_group_is_made_changed_shown_listed_and_deleted(admin: Admin) -> None:
+    changed = admin.groups.update("billing", retry_max_times=3, consume_enable=False)
+
+    assert (changed.retry_max_times, changed.consume_enable) == (3, False)
+    assert admin.groups.show("billing").settings == changed
+    assert [(group.group, group.members) for group in admin.groups.list()] == [("billing", 0)]
+    assert admin.groups.delete("billing") == []
+    with pytest.raises(errors.GroupNotFound):
+        admin.groups.show("billing")
+
+
+def test_a_running_consumer_is_listed_and_tells_how_it_is(admin: Admin, consumer: PushConsumer) -> None:
+    (member,) = admin.consumers.list("billing")
+
+    (status,) = admin.consumers.status(member.client_id)
+
+    assert (status.client_id, status.group) == (member.client_id, "billing")
+    assert sorted(queue["next_offset"] for queue in status.details["queues"]) == [0, 3]  # its retries, and orders
+    with pytest.raises(errors.GroupInUse):
+        admin.groups.delete("billing")
+
+
+def test_a_running_consumer_consumes_a_message_again(
+    admin: Admin, consumer: PushConsumer, message_ids: list[str]
+) -> None:
+    (member,) = admin.consumers.list()
+
+    topic, queue_id, told = admin.consumers.consume(member.client_id, "billing", message_ids[1], actor="ada")
+
+    assert (topic, queue_id, told.result) == ("orders", 0, DirectResult.CR_SUCCESS)
+    assert admin.offsets.committed("billing", "orders") == {0: 3}
+
+
+def test_nobody_is_there_to_be_asked(admin: Admin) -> None:
+    with pytest.raises(errors.ClientOffline):
+        admin.consumers.status("somebody")
+
+
+@pytest.mark.usefixtures("message_ids")
+def test_offsets_are_reset_cloned_and_remembered(admin: Admin) -> None:
+    admin.groups.update("billing")
+
+    assert [change.new_offset for change in admin.offsets.reset("billing", "orders", 2, dry_run=True)] == [2]
+    assert admin.offsets.committed("billing", "orders") == {}
+    admin.offsets.reset("billing", "orders", 2, reason="two are enough", actor="ada")
+    (change,) = admin.offsets.reset("billing", "orders", Boundary.EARLIEST)
+    assert (change.old_offset, change.new_offset, change.repeated) == (2, 0, 2)
+    admin.offsets.reset("billing", "orders", timedelta(days=1))
+    (cloned,) = admin.offsets.clone("billing", "billing-2")
+
+    assert (cloned.topic, cloned.new_offset) == ("orders", 0)
+    assert [standing.lag for standing in admin.offsets.show("billing-2", "orders")] == [3]
+    assert [record.reason for record in admin.offsets.history("billing")][-1] == "reset to 2: two are enough"
+
+
+def test_a_reset_to_a_time_without_a_zone_is_refused(admin: Admin) -> None:
+    admin.groups.update("billing")
+
+    with pytest.raises(errors.ParameterInvalid, match="time zone"):
+        admin.offsets.reset("billing", "orders", datetime(2026, 7, 14))  # noqa: DTZ001
