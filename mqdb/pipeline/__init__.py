@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from mqdb.pipeline.archiving import archive
-    from mqdb.pipeline.dead_letter_report import dlq_report
+    from mqdb.pipeline.dead_letter_counting import dlq_report
     from mqdb.pipeline.jdbc import read_jdbc
     from mqdb.pipeline.local_session import register, session
     from mqdb.pipeline.replaying import Origin, replay
@@ -25,7 +25,7 @@ _MODULES: Final = {
     "archive": "archiving",
     "replay": "replaying",
     "Origin": "replaying",
-    "dlq_report": "dead_letter_report",
+    "dlq_report": "dead_letter_counting",
     "stats": "statistics",
 }
 

@@ -9,8 +9,9 @@ from pyspark.sql import SparkSession
 from sqlalchemy import Connection, text
 
 from mqdb.errors import GroupNotFound, ParameterInvalid, TopicNotFound
+from mqdb.pipeline.dead_letter_counting import dlq_report
 from mqdb.pipeline.dead_letter_page import page
-from mqdb.pipeline.dead_letter_report import Count, dlq_report
+from mqdb.pipeline.dead_letter_report import Count
 from mqdb.pipeline.statistics import stats, topic_totals
 from mqdb.property import FailureProperty
 from tests.fixtures.broker import append, dispatch_all, topic

@@ -59,7 +59,7 @@ def dlq_report(
     settings = start(context)
     begin = None if since is None else parse_time("since", since)
     with running(settings, broker, "counting dead letters", cores) as (spark, dsn):
-        from mqdb.pipeline.dead_letter_report import dlq_report
+        from mqdb.pipeline.dead_letter_counting import dlq_report
 
         report = dlq_report(spark, dsn, groups=groups, since=begin, html=html)
     print_report(report, limit, as_json)
