@@ -32,6 +32,18 @@ def test_ctrl_c_at_any_moment_of_an_append_leaves_the_way_free_for_the_next(lock
     assert locked_log.statements().count(["n"]) == number - 1
 
 
+def test_ctrl_c_at_any_moment_where_a_unit_is_handed_in_leaves_the_way_free_for_the_next(locked_log: Log) -> None:
+    locked_log.unlock()
+    modules = tuple(f"mqdb_client.producer.{name}" for name in ("append_plan", "group_append"))
+    number = 1
+    while interrupted_at(number, lambda: locked_log.appends.hand_in(locked_log.unit("x"), lambda: None), modules):
+        locked_log.appends.append(locked_log.unit("next", seconds=10))
+        wait_until(lambda: not locked_log.appends._plan.is_busy)
+        number += 1
+
+    assert number > 4
+
+
 def test_ctrl_c_at_any_moment_of_one_that_waits_leaves_the_others_to_be_woken(locked_log: Log) -> None:
     appends = locked_log.appends
     modules = tuple(f"mqdb_client.producer.{name}" for name in ("append_plan", "group_append", "waking"))

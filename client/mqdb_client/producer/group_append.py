@@ -108,8 +108,12 @@ class GroupAppend:
         refuse_reentry(self._guard)
         unit.is_handed_in = True
         unit.tell = partial(self._untold.append, done)
-        with self._guard:
-            if self._plan.arrive(unit) is Turn.CALL:
+        turn = Turn.CALL
+        try:
+            with self._guard:
+                turn = self._plan.arrive(unit)
+        finally:
+            if turn is Turn.CALL:  # or Ctrl-C on the way here: a call too many does no harm
                 self._work.put(True)
         if self._plan.ended:
             self._tell()
@@ -186,7 +190,7 @@ class GroupAppend:
     def _lead_next(self) -> None:
         with self._guard:
             if not self._plan.is_busy or self._plan.leading is not None:
-                return  # called twice, after Ctrl-C in the thread that called
+                return  # a call too many, after Ctrl-C in the thread that called
             first = self._plan.first(time.monotonic())
         try:
             self._tell()
