@@ -6,6 +6,7 @@ counterpart is the SQL function `mqdb.now()`.
 
 import time
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Protocol
 
 from mqdb.errors import ParameterInvalid
@@ -24,13 +25,8 @@ class Clock(Protocol):
 class SystemClock:
     """The clock of this machine."""
 
-    def now(self) -> datetime:
-        """The time of day, aware, in UTC."""
-        return datetime.now(UTC)
-
-    def monotonic(self) -> float:
-        """Seconds from an unknown start."""
-        return time.monotonic()
+    now = staticmethod(partial(datetime.now, UTC))
+    monotonic = staticmethod(time.monotonic)
 
 
 class ManualClock:

@@ -14,7 +14,14 @@ from typing import Final
 
 from mqdb.compression import COMPRESSED_FLAG, decompress
 from mqdb.errors import BodyEmpty, BodyInvalid, BodyTooLarge, NoMessage, ParameterInvalid, shown
-from mqdb.property import KEY_SEPARATOR, Property, check_properties, read_properties, with_tag_and_keys
+from mqdb.property import (
+    KEY_SEPARATOR,
+    RESERVED_PROPERTIES,
+    Property,
+    check_properties,
+    check_stored_properties,
+    read_properties,
+)
 from mqdb.schedule import schedule_of, schedule_properties
 from mqdb.topic import RETRY_PREFIX, check_can_send, check_topic_name
 from mqdb.unique_id import format_unique_id
@@ -101,8 +108,9 @@ def check_message(message: object, max_body_bytes: int = MAX_BODY_BYTES) -> None
         raise BodyEmpty()
     if len(message.body) > max_body_bytes:
         raise BodyTooLarge(len(message.body), max_body_bytes)
-    check_properties(message.properties, message.tag, message.keys, message.system_properties)
-    if message.system_properties:
+    if message.system_properties or not _is_plain(message):
+        check_properties(message.properties, message.tag, message.keys)
+        check_stored_properties(_all_properties(message))
         schedule_of(message)
     flag: object = message.flag
     # bool is a kind of int, but not for the driver: one among the flags of others would spoil their statement.
@@ -119,15 +127,49 @@ def _check_topic(topic: str) -> None:
 _check_topic_once = lru_cache(maxsize=4096)(_check_topic)
 
 
+#: So many characters cannot be too large, whatever they are and however many names and values they make.
+_SURELY_FITTING: Final = 4_096
+
+
+def _is_plain(message: Message) -> bool:
+    """Whether one quick look finds nothing wrong with the properties, as in nearly all messages."""
+    texts = [*message.properties, *message.properties.values(), *message.keys]
+    if message.tag is not None:
+        texts.append(message.tag)
+    try:
+        text = "".join(texts)
+    except TypeError:
+        return False
+    return (
+        all(texts)
+        and len(text) <= _SURELY_FITTING
+        and text.isprintable()
+        and " " not in text
+        and RESERVED_PROPERTIES.isdisjoint(message.properties)
+    )
+
+
 def stored_properties(message: Message, unique_id: uuid.UUID) -> dict[str, str]:
     """All properties as the commit log holds them: the user's, the library's, TAGS, KEYS and UNIQ_KEY."""
-    stored = with_tag_and_keys(message.properties, message.tag, message.keys)
-    if message.system_properties:
-        stored |= message.system_properties
+    stored = _all_properties(message)
     stored[_UNIQ_KEY] = format_unique_id(unique_id)
     return stored
 
 
+def _all_properties(message: Message) -> dict[str, str]:
+    """The properties of a message that has no unique id yet."""
+    stored = dict(message.properties)
+    if message.tag is not None:
+        stored[_TAGS] = message.tag
+    if message.keys:
+        stored[_KEYS] = KEY_SEPARATOR.join(message.keys)
+    if message.system_properties:
+        stored |= message.system_properties
+    return stored
+
+
+_TAGS: Final = Property.TAGS.value
+_KEYS: Final = Property.KEYS.value
 _UNIQ_KEY: Final = Property.UNIQ_KEY.value
 _RETRY_TOPIC: Final = Property.RETRY_TOPIC.value
 

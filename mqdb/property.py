@@ -111,39 +111,35 @@ RESERVED_PROPERTIES: Final = frozenset(
 )
 
 
-_NO_PROPERTIES: Final[Mapping[str, str]] = {}
+def check_properties(properties: Mapping[str, str], tag: str | None, keys: Sequence[str]) -> None:
+    """Raise unless a user may send this; `check_stored_properties` looks at the characters and the size.
 
-
-def with_tag_and_keys(properties: Mapping[str, str], tag: str | None, keys: Sequence[str]) -> dict[str, str]:
-    """A user's properties with the tag and the keys as the properties that RocketMQ makes of them."""
-    stored = dict(properties)
-    if tag is not None:
-        stored[_TAGS] = tag
-    if keys:
-        stored[_KEYS] = KEY_SEPARATOR.join(keys)
-    return stored
-
-
-def check_properties(
-    properties: Mapping[str, str],
-    tag: str | None,
-    keys: Sequence[str],
-    system_properties: Mapping[str, str] = _NO_PROPERTIES,
-) -> None:
-    """Raise unless a user may send this.
-
-    PropertyReserved: a name of the broker's among `properties`. PropertyInvalid: a name or value
-    that is no text, is blank, or holds a character that cannot be stored; a key with a blank in
-    it. PropertiesTooLarge: over 32,767 bytes, counted as RocketMQ encodes them, with the tag, the
-    keys, the library's own `system_properties` and the unique id that each message gets.
-    Source: Message.putUserProperty, MessageExtEncoder.
+    PropertyReserved: a name of the broker's among `properties`. PropertyInvalid: a name or value that is no text or is
+    blank; a key with a blank in it. Source: Message.putUserProperty.
     """
-    if not system_properties and _are_plain(properties, tag, keys):
-        return
-    _check_names_and_values(properties)
+    if not RESERVED_PROPERTIES.isdisjoint(properties):
+        raise PropertyReserved(min(RESERVED_PROPERTIES.intersection(properties)))
+    for name, value in properties.items():
+        if not (_is_word(name) and _is_word(value)):
+            raise PropertyInvalid(str(name), _word_fault("name", name) or _word_fault("value", value))
     _check_tag(tag)
     _check_keys(keys)
-    _check_characters_and_size(with_tag_and_keys(properties, tag, keys) | dict(system_properties))
+
+
+def check_stored_properties(stored: Mapping[str, str]) -> None:
+    """Raise unless all properties of a message, but for the unique id, can be stored.
+
+    PropertyInvalid: a character that cannot be stored. PropertiesTooLarge: over 32,767 bytes, counted as RocketMQ
+    encodes them, with the unique id that each message gets. Source: MessageExtEncoder.
+    """
+    # One search in one text, not one for each name and value.
+    text = "".join(stored) + "".join(stored.values())
+    if _FORBIDDEN.search(text):
+        raise next(_forbidden_characters(stored))
+    text_bytes = len(text) if text.isascii() else len(text.encode())
+    size = text_bytes + _SEPARATORS_BYTES * len(stored) + _UNIQUE_ID_BYTES
+    if size > MAX_PROPERTIES_BYTES:
+        raise PropertiesTooLarge(size, MAX_PROPERTIES_BYTES)
 
 
 def storable(text: str) -> str:
@@ -151,45 +147,12 @@ def storable(text: str) -> str:
     return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-_TAGS: Final = Property.TAGS.value
-_KEYS: Final = Property.KEYS.value
-
 # RocketMQ encodes `name U+0001 value U+0002`. PostgreSQL has no NUL in text, and UTF-8 has no
 # half of a surrogate pair.
 _FORBIDDEN = re.compile("[\x00-\x02\ud800-\udfff]")
 
 _SEPARATORS_BYTES: Final = 2
 _UNIQUE_ID_BYTES: Final = len(Property.UNIQ_KEY) + 32 + _SEPARATORS_BYTES
-
-
-#: So many characters cannot be too large, whatever they are and however many names and values they make.
-_SURELY_FITTING: Final = 4_096
-
-
-def _are_plain(properties: Mapping[str, str], tag: str | None, keys: Sequence[str]) -> bool:
-    """Whether one quick look finds nothing that could be wrong: with nearly all messages, so that they cost little."""
-    texts = [*properties, *properties.values(), *keys]
-    if tag is not None:
-        texts.append(tag)
-    try:
-        text = "".join(texts)
-    except TypeError:
-        return False
-    return (
-        all(texts)
-        and len(text) <= _SURELY_FITTING
-        and text.isprintable()
-        and " " not in text
-        and RESERVED_PROPERTIES.isdisjoint(properties)
-    )
-
-
-def _check_names_and_values(properties: Mapping[str, str]) -> None:
-    if not RESERVED_PROPERTIES.isdisjoint(properties):
-        raise PropertyReserved(min(RESERVED_PROPERTIES.intersection(properties)))
-    for name, value in properties.items():
-        if not (_is_word(name) and _is_word(value)):
-            raise PropertyInvalid(str(name), _word_fault("name", name) or _word_fault("value", value))
 
 
 def _is_word(text: object) -> bool:
@@ -204,26 +167,17 @@ def _word_fault(what: str, text: object) -> str:
 
 def _check_tag(tag: object) -> None:
     if not isinstance(tag, str | None):
-        raise PropertyInvalid(_TAGS, f"the tag is {_type(tag)}, not text; use str()")
+        raise PropertyInvalid(Property.TAGS.value, f"the tag is {_type(tag)}, not text; use str()")
 
 
 def _check_keys(keys: Sequence[object]) -> None:
     for key in keys:
         if not isinstance(key, str):
-            raise PropertyInvalid(_KEYS, f"key {shown(key)} is {_type(key)}, not text; use str()")
+            raise PropertyInvalid(Property.KEYS.value, f"key {shown(key)} is {_type(key)}, not text; use str()")
         if not key or KEY_SEPARATOR in key:
-            raise PropertyInvalid(_KEYS, f"key {shown(key)} is empty or holds a blank, which stands between keys")
-
-
-def _check_characters_and_size(stored: Mapping[str, str]) -> None:
-    # One search in one text, not one for each name and value.
-    text = "".join(stored) + "".join(stored.values())
-    if _FORBIDDEN.search(text):
-        raise next(_forbidden_characters(stored))
-    text_bytes = len(text) if text.isascii() else len(text.encode())
-    size = text_bytes + _SEPARATORS_BYTES * len(stored) + _UNIQUE_ID_BYTES
-    if size > MAX_PROPERTIES_BYTES:
-        raise PropertiesTooLarge(size, MAX_PROPERTIES_BYTES)
+            raise PropertyInvalid(
+                Property.KEYS.value, f"key {shown(key)} is empty or holds a blank, which stands between keys"
+            )
 
 
 def _forbidden_characters(stored: Mapping[str, str]) -> Iterator[PropertyInvalid]:

@@ -17,7 +17,7 @@ from mqdb.schedule import schedule_of
 from mqdb.selector.tags import tag_code
 from mqdb.store import commit_log
 from mqdb.store.commit_log import Record
-from mqdb.store.engine import driver, target_of, translate
+from mqdb.store.engine import target_of, translate
 from mqdb.store.history import History
 
 
@@ -64,12 +64,14 @@ def _json_object(texts: Mapping[str, str]) -> str:
 def append(connection: Connection, records: Sequence[Record], topic: str = "") -> list[int]:
     """Append records of any queues; returns their positions, in the order given. One statement, one round trip.
 
-    All are stored, or none. Raises TopicNotFound (`topic` is for its sentence) when a queue is gone,
-    or of another history, MessageIllegal
-    for a time of delivery beyond the broker's limit, StorageRefused or BrokerUnavailable when the database says no.
+    All are stored, or none. Raises TopicNotFound (`topic` is for its sentence) if a queue is gone or of another
+    history, MessageIllegal for a time of delivery beyond the broker's limit, StorageRefused or BrokerUnavailable if the
+    database says no.
     """
+    below = connection.connection.driver_connection  # `driver` without its call: this runs for every message sent
+    assert isinstance(below, psycopg.Connection)
     try:
-        return _append(driver(connection), records)
+        return _append(below, records)
     except pg.NotNullViolation as error:
         raise TopicNotFound(topic) from error
     except psycopg.Error as error:

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 from sqlalchemy import Connection
 
-from mqdb_client.producer.append_unit import NoAnswer, Unit
+from mqdb_client.producer.append_plan import NoAnswer, Unit
 from mqdb_client.producer.held_connection import NotRun
 from tests.fixtures.appends import STALL, Log, stored
 from tests.fixtures.interrupts import interrupted_at
@@ -17,7 +17,7 @@ from tests.fixtures.threads import Doing
 
 Sender = Doing[Sequence[int] | NoAnswer]
 
-MODULES = ("mqdb_client.producer.group_append", "mqdb_client.producer.held_connection", "mqdb_client.producer.waking")
+MODULES = tuple(f"mqdb_client.producer.{name}" for name in ("append_plan", "group_append", "held_connection"))
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -28,13 +28,25 @@ def test_ctrl_c_at_any_moment_of_an_append_leaves_the_way_free_for_the_next(lock
         locked_log.appends.append(locked_log.unit("next", seconds=10))
         number += 1
 
-    assert number > (1 if module == "mqdb_client.producer.waking" else 10)
+    assert number > 10
     assert locked_log.statements().count(["n"]) == number - 1
+
+
+def test_ctrl_c_at_any_moment_where_a_unit_is_handed_in_leaves_the_way_free_for_the_next(locked_log: Log) -> None:
+    locked_log.unlock()
+    modules = tuple(f"mqdb_client.producer.{name}" for name in ("append_plan", "group_append"))
+    number = 1
+    while interrupted_at(number, lambda: locked_log.appends.hand_in(locked_log.unit("x"), lambda: None), modules):
+        locked_log.appends.append(locked_log.unit("next", seconds=10))
+        wait_until(lambda: not locked_log.appends._plan.is_busy)
+        number += 1
+
+    assert number > 4
 
 
 def test_ctrl_c_at_any_moment_of_one_that_waits_leaves_the_others_to_be_woken(locked_log: Log) -> None:
     appends = locked_log.appends
-    modules = ("mqdb_client.producer.group_append", "mqdb_client.producer.waking")
+    modules = tuple(f"mqdb_client.producer.{name}" for name in ("append_plan", "group_append", "waking"))
     number, is_interrupted = 0, True
     while is_interrupted:
         number += 1
@@ -42,7 +54,7 @@ def test_ctrl_c_at_any_moment_of_one_that_waits_leaves_the_others_to_be_woken(lo
 
         def gather(unit: Unit = unit, is_over: threading.Event = is_over) -> list[Sender]:
             """Those behind it, once it waits or has been interrupted before."""
-            wait_until(lambda: unit.sleeper is not None or is_over.is_set())
+            wait_until(lambda: unit.tell is not None or is_over.is_set())
             others = [locked_log.sender(name) for name in "bc"]
             locked_log.unlock()
             return others
@@ -54,7 +66,7 @@ def test_ctrl_c_at_any_moment_of_one_that_waits_leaves_the_others_to_be_woken(lo
             assert len(stored(sender)) == 1
             assert sender.seconds < 20, f"interrupted at {number}, it was told so at its deadline only"
         appends.append(locked_log.unit("next", seconds=10))
-        wait_until(lambda: not appends._is_busy)
+        wait_until(lambda: not appends._plan.is_busy)
         locked_log.locker.execute(STALL)
 
     assert number > 10

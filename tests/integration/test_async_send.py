@@ -94,7 +94,7 @@ def test_async_and_sync_sends_share_statements(database: Database, producer: Pro
     first = producer.send_async(Message("orders", "x"))
     wait_until(lambda: is_blocked(database, pid_of(producer)))
     second = Doing(lambda: producer.send(Message("orders", "x")))
-    wait_until(lambda: len(link_of(producer).appends._waiting) == 1)
+    wait_until(lambda: len(link_of(producer).appends._plan.waiting) == 1)
     third = producer.send_async(Message("orders", "x"))
     locker.rollback()
     for outcome in (first.result(SECONDS), second.result(), third.result(SECONDS)):

@@ -9,7 +9,7 @@ import pytest
 
 from mqdb.errors import BrokerUnavailable, IllegalState, SendGivenUp
 from mqdb_client import Message, Producer
-from mqdb_client.producer import group_append
+from mqdb_client.producer import append_plan
 from tests.fixtures.async_sends import SECONDS, error_of
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
@@ -102,7 +102,7 @@ def test_shutdown_ends_in_time_and_what_is_left_is_given_up_for_certain(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # When the first statement is cancelled nobody begins another one, which would leave its end less time.
-    monkeypatch.setattr(group_append, "_SHARE_TO_LEAD", 0.8)
+    monkeypatch.setattr(append_plan, "_SHARE_TO_LEAD", 0.8)
     with producer_of(database.dsn, "4s") as producer:
         producer.send(Message("orders", "first"), timeout=timedelta(seconds=SECONDS))
         locker = stall(database)

@@ -19,7 +19,7 @@ from mqdb.broker.outcome import StoredAt
 from mqdb.errors import MqdbError, SendGivenUp, SendOutcomeUnknown
 from mqdb_client import Message, Producer, SendResult, SendStatus
 from mqdb_client.producer import settling
-from mqdb_client.producer.append_unit import NoAnswer
+from mqdb_client.producer.append_plan import NoAnswer
 from mqdb_client.producer.broker_link import BrokerLink
 from mqdb_client.producer.unknown import settle
 from tests.fixtures.async_sends import SECONDS, error_of

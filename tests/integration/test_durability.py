@@ -6,6 +6,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from typing import TypeVar
 from uuid import UUID
 
 import pytest
@@ -19,13 +20,15 @@ from mqdb.store.engine import create_engine, driver
 from mqdb.unique_id import UniqueIdGenerator, parse_unique_id
 from mqdb_client import Producer
 from mqdb_client.producer import durability
-from mqdb_client.producer.durability import CommitWait, Durability, apply, committed, durable, status_of
+from mqdb_client.producer.durability import COMMIT_WAIT, CommitWait, Durability, apply, durable, status_of
 from mqdb_client.producer.held_connection import HeldConnection
 from tests.fixtures.log import create_topic
 from tests.fixtures.postgres import Database, superuser_dsn
 from tests.fixtures.processes import wait_until
 from tests.fixtures.standby import Standby
 from tests.fixtures.threads import Doing
+
+T = TypeVar("T")
 
 ALL = list(Durability)
 
@@ -56,6 +59,8 @@ class Sender:
         record = send.record(Message("orders", "x"), self._queue_key, unique_id, datetime.now(UTC), "test")
 
         def work(connection: Connection) -> tuple[list[int], SendStatus]:
+            if COMMIT_WAIT not in connection.info:
+                return send.append(connection, [record]), SendStatus.SEND_OK
             return committed(connection, lambda connection: send.append(connection, [record]))
 
         positions, status = self.held.run(work, time.monotonic() + seconds)
@@ -220,6 +225,13 @@ def test_the_warning_comes_through_where_the_server_is_told_to_send_errors_only(
 
     with standby.paused():
         assert sync_master.send(SECONDS) is SendStatus.FLUSH_SLAVE_TIMEOUT
+
+
+def committed(connection: Connection, work: Callable[[Connection], T]) -> tuple[T, SendStatus]:
+    """The result of `work`, which appends, and the status of what it has appended."""
+    wait = connection.info[COMMIT_WAIT]
+    wait.begin(connection)
+    return work(connection), wait.status(connection)
 
 
 def test_another_warning_says_nothing_about_the_standby(primary: Engine) -> None:

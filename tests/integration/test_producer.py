@@ -385,7 +385,7 @@ def gathered(database: Database, producer: Producer, *work: Callable[[], Any]) -
     doings = [Doing(work[0])]
     wait_until(lambda: is_blocked(database, pid))
     doings += map(Doing, work[1:])
-    wait_until(lambda: len(link_of(producer).appends._waiting) == len(work) - 1)
+    wait_until(lambda: len(link_of(producer).appends._plan.waiting) == len(work) - 1)
     locker.rollback()
     return [doing.outcome() for doing in doings]
 
@@ -532,9 +532,9 @@ def test_shutdown_waits_for_the_sends_under_way(database: Database) -> None:
         sending = [Doing(first)]
         wait_until(lambda: is_blocked(database, pid))
         sending += map(Doing, others)
-        wait_until(lambda: len(appends._waiting) == 3)
+        wait_until(lambda: len(appends._plan.waiting) == 3)
         ending = Doing(producer.shutdown)
-        wait_until(lambda: appends._is_closed)
+        wait_until(lambda: appends._plan.is_closed)
         locker.rollback()
         ending.result()
 

@@ -401,7 +401,7 @@ def test_one_who_waits_for_a_broker_keeps_nobody_from_turning_to_the_other(order
         proxy.cut()
         # A queue was chosen, so there is no other broker for this one.
         patient = Doing(partial(producer.send, Message("orders", "patient"), queue=ON_A))
-        wait_until(lambda: link_of(producer).connection.is_lost and link_of(producer).appends._is_busy)
+        wait_until(lambda: link_of(producer).connection.is_lost and link_of(producer).appends._plan.is_busy)
 
         assert sent_at_once(producer, 16) == {"broker-b"}
         proxy.restore()

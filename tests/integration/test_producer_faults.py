@@ -322,7 +322,7 @@ def test_ctrl_c_in_a_sending_thread_strands_nobody(database: Database, producer:
     def interrupt() -> None:
         wait_until(lambda: is_blocked(database, pid))
         late.extend(Doing(partial(producer.send, Message("orders", f"late {n}"))) for n in range(3))
-        wait_until(lambda: len(appends._waiting) == 3)
+        wait_until(lambda: len(appends._plan.waiting) == 3)
         _thread.interrupt_main()
 
     interrupter = threading.Thread(target=interrupt)

@@ -17,9 +17,9 @@ import pytest
 
 from mqdb.errors import IllegalState, SendGivenUp, SendOutcomeUnknown
 from mqdb_client import Message, Producer, SendResult
-from mqdb_client.producer import group_append, held_connection, running_producer
+from mqdb_client.producer import append_plan, held_connection, running_producer
+from mqdb_client.producer.append_plan import AppendPlan
 from mqdb_client.producer.async_send import AsyncSend
-from mqdb_client.producer.group_append import GroupAppend
 from mqdb_client.producer.send_hooks import SendMessageContext
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
@@ -58,7 +58,7 @@ def sending(producer: Producer, body: str, seconds: float = 20) -> Doing[SendRes
 
 def waiting(producer: Producer) -> int:
     """How many wait for their turn to append."""
-    return len(link_of(producer).appends._waiting)
+    return len(link_of(producer).appends._plan.waiting)
 
 
 def stalled(database: Database, producer: Producer, body: str) -> tuple[Any, Doing[SendResult]]:
@@ -98,18 +98,18 @@ def test_ctrl_c_right_after_the_answer_stores_nothing_twice(
         # The main thread leads, and takes those along who come while it waits for the connection.
         with link.connection._turn:
             has_turn.set()
-            wait_until(lambda: link.appends._is_busy)
+            wait_until(lambda: link.appends._plan.is_busy)
             others.extend(sending(producer, f"other {number}") for number in range(3))
             wait_until(lambda: waiting(producer) == 3)
 
-    succeed = GroupAppend._succeed
+    stored = AppendPlan.stored
 
-    def interrupted(appends: GroupAppend, units: list[Any], *answer: Any) -> None:
+    def interrupted(plan: AppendPlan, units: list[Any], *answer: Any) -> None:
         if threading.current_thread() is threading.main_thread():
             raise KeyboardInterrupt
-        succeed(appends, units, *answer)
+        stored(plan, units, *answer)
 
-    monkeypatch.setattr(GroupAppend, "_succeed", interrupted)
+    monkeypatch.setattr(AppendPlan, "stored", interrupted)
     gathering = Doing(gather)
     has_turn.wait()
     with pytest.raises(KeyboardInterrupt):
@@ -305,7 +305,7 @@ def test_an_async_send_with_hardly_any_time_left_begins_no_statement_for_others(
 
     monkeypatch.setattr(held, "_connect", counted)
     # So that whole seconds lie between "hardly any" and enough.
-    monkeypatch.setattr(group_append, "_SHARE_TO_LEAD", 0.75)
+    monkeypatch.setattr(append_plan, "_SHARE_TO_LEAD", 0.75)
     locker = stall(database)
     # The first one's statement is cancelled after 2 s: the second has a third of its time left then, the other most.
     futures = [producer.send_async(Message("orders", "late"), timeout=timedelta(seconds=8))]

@@ -12,7 +12,7 @@ from mqdb.errors import BrokerMisnamed, BrokerUnavailable, MqdbError, TopicNotFo
 from mqdb_client import Message, MessageQueue, Producer, SendResult
 from mqdb_client.producer.group_append import GroupAppend
 from mqdb_client.producer.held_connection import HeldConnection
-from mqdb_client.producer.publish_queues import Place
+from mqdb_client.producer.queue_choice import Place
 from mqdb_client.producer.waking import Waking
 from tests.fixtures.appends import Given, Log
 from tests.fixtures.log import scalar
@@ -112,7 +112,7 @@ def test_units_of_another_history_are_refused_and_those_beside_them_are_stored(l
     try:
         # Handed in before anybody leads: both go into one statement.
         ended: list[Given] = []
-        appends._is_busy = True
+        appends._plan.is_busy = True
         for unit in (right, wrong):
             appends.hand_in(unit, partial(ended.append, unit))
         appends._work.put(True)

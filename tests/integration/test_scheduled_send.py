@@ -370,7 +370,7 @@ def test_a_refused_half_message_does_not_spoil_the_sends_beside_it(
     wait_until(lambda: is_blocked(orders, pid))
     good = [producer.send_async(Message("orders", f"good {number}", delay=HOUR)) for number in range(3)]
     half = Doing(lambda: producer.send_in_transaction(Message("orders", "half")))
-    wait_until(lambda: len(link.appends._waiting) == 4)
+    wait_until(lambda: len(link.appends._plan.waiting) == 4)
     locker.rollback()
 
     assert isinstance(leading.outcome(), SendResult)

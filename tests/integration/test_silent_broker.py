@@ -17,7 +17,7 @@ from mqdb.settings import load_settings
 from mqdb.store.engine import target_of, translated
 from mqdb_client import Message, Producer, listener, registrations
 from mqdb_client.new_connection import in_time
-from mqdb_client.producer import held_connection, publish_queues
+from mqdb_client.producer import held_connection, publish_routes
 from mqdb_client.producer.held_connection import HeldConnection
 from tests.fixtures.log import create_topic
 from tests.fixtures.postgres import Database
@@ -197,7 +197,7 @@ def test_a_close_does_not_wait_for_an_attempt_to_connect(engine: Engine) -> None
 @pytest.fixture
 def to_both(two_brokers: TwoBrokers, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[Producer]:
     """A producer that has asked each of two brokers already; `proxy` is its way to `broker-a`."""
-    monkeypatch.setattr(publish_queues, "_SHARE_OF_ONE", 0.02)
+    monkeypatch.setattr(publish_routes, "_SHARE_OF_ONE", 0.02)
     create_topic(two_brokers.b.connect(), "orders", 4)
     with producer_of(dsn_of_two(proxy.dsn, two_brokers.b.dsn)) as producer:
         wait_connected(producer)
@@ -215,7 +215,7 @@ def test_a_silent_broker_does_not_keep_a_send_from_the_other_one(proxy: Proxy, t
 def test_a_slow_broker_that_alone_has_the_topic_gets_all_the_time(
     two_brokers: TwoBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publish_queues, "_SHARE_OF_ONE", 0.0)
+    monkeypatch.setattr(publish_routes, "_SHARE_OF_ONE", 0.0)
     create_topic(two_brokers.a.connect(), "orders", 4)
     settings = load_settings(dsn=two_brokers.dsn, send_message_timeout="60s", auto_create_topic_enable=False)
     with Producer("senders", settings=settings) as producer:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mqdb.errors import ParameterInvalid
 from mqdb.failure import MAX_TEXT_BYTES, MAX_TRACEBACK_BYTES, Failure
-from mqdb.property import FailureProperty, Property, check_properties
+from mqdb.property import FailureProperty, Property, check_stored_properties
 
 HOST = "10.0.0.7@314#159"
 NOON = datetime(2024, 2, 29, 12, 0, 0, 123_456, tzinfo=UTC)
@@ -159,7 +159,7 @@ def test_any_text_can_be_stored(message: str, traceback: str) -> None:
 
     assert len(told["MQDB_FAILURE_MESSAGE"].encode()) <= MAX_TEXT_BYTES
     assert len(told["MQDB_FAILURE_TRACEBACK"].encode()) <= MAX_TRACEBACK_BYTES
-    check_properties({}, None, (), system_properties=told)
+    check_stored_properties(told)
 
 
 def test_the_names_are_none_of_rocketmq() -> None:

@@ -7,11 +7,13 @@ import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mqdb import message as message_module
 from mqdb.compression import Compression, compress, compressed_flag
 from mqdb.errors import (
     BodyEmpty,
@@ -44,6 +46,19 @@ ID = uuid.UUID("0a000001-1f90-00c0-ffee-001122334455")
 
 
 # -- what a user writes -------------------------------------------------------------------------
+
+
+anything = st.one_of(
+    st.text(max_size=3), st.sampled_from(["TAGS", " ", "\ud800", "\1", "\u3000", "x" * 9_000]), st.none()
+)
+
+
+@given(st.dictionaries(anything, anything, max_size=4), anything, st.lists(anything, max_size=2))
+def test_what_passes_the_quick_look_passes_the_full_check(properties: Any, tag: Any, keys: Any) -> None:
+    given_message = Message("orders", b"x", tag, keys, properties)
+    if message_module._is_plain(given_message):
+        with patch.object(message_module, "_is_plain", return_value=False):
+            check_message(given_message)
 
 
 def test_a_text_body_is_sent_as_utf8() -> None:

@@ -8,8 +8,9 @@ from itertools import count
 from mqdb.unique_id import UniqueIdGenerator
 from mqdb_client import Message
 from mqdb_client.producer.async_send import Permits, _Handed
-from mqdb_client.producer.delivery import ANYWHERE, Delivery
+from mqdb_client.producer.queue_choice import ANYWHERE
 from mqdb_client.producer.send_hooks import SendMode
+from mqdb_client.producer.sending import PendingSend
 from tests.fixtures.interrupts import interrupted_at
 
 MODULES = ("mqdb_client.producer.async_send",)
@@ -17,7 +18,7 @@ MODULES = ("mqdb_client.producer.async_send",)
 
 def new_handed() -> _Handed:
     messages, now = (Message("orders", "x"),), datetime.now(UTC)
-    return _Handed(Delivery(messages, UniqueIdGenerator(), now, ANYWHERE, SendMode.ASYNC, 1.0, 0.0, 1.0), None)
+    return _Handed(PendingSend(messages, UniqueIdGenerator(), now, ANYWHERE, SendMode.ASYNC, 1.0, 0.0, 1.0), None)
 
 
 def check_all_is_given_back(permits: Permits, handed: _Handed, number: int) -> None:

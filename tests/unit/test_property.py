@@ -1,13 +1,11 @@
 """Properties: what a user may store, down to the last byte."""
 
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqdb import property as property_module
 from mqdb.errors import PropertiesTooLarge, PropertyInvalid, PropertyReserved, ResponseCode
 from mqdb.property import (
     MAX_PROPERTIES_BYTES,
@@ -16,6 +14,7 @@ from mqdb.property import (
     FailureProperty,
     Property,
     check_properties,
+    check_stored_properties,
 )
 
 RESERVED_BY_ROCKETMQ = """
@@ -46,16 +45,11 @@ def padded_to(size: int, padding: str = "x", **others: str) -> dict[str, str]:
     return {**others, "padding": padding * whole + "x" * remainder}
 
 
-anything = st.one_of(
-    st.text(max_size=3), st.sampled_from(["TAGS", " ", "\ud800", "\1", "\u3000", "x" * 9_000]), st.none()
-)
-
-
-@given(st.dictionaries(anything, anything, max_size=4), anything, st.lists(anything, max_size=2))
-def test_what_passes_the_quick_look_passes_the_full_check(properties: Any, tag: Any, keys: Any) -> None:
-    if property_module._are_plain(properties, tag, keys):
-        with patch.object(property_module, "_are_plain", return_value=False):
-            check_properties(properties, tag, keys)
+def check(properties: Any, tag: Any, keys: Any) -> None:
+    """As `check_message` does."""
+    check_properties(properties, tag, keys)
+    own = {"TAGS": tag} if tag is not None else {}
+    check_stored_properties(properties | own | ({"KEYS": " ".join(keys)} if keys else {}))
 
 
 def test_the_reserved_names_are_those_of_rocketmq_of_failures_and_of_what_waits() -> None:
@@ -65,39 +59,39 @@ def test_the_reserved_names_are_those_of_rocketmq_of_failures_and_of_what_waits(
 @pytest.mark.parametrize("name", sorted(RESERVED_PROPERTIES))
 def test_a_reserved_name_is_refused(name: str) -> None:
     with pytest.raises(PropertyReserved, match=name) as caught:
-        check_properties({"origin": "EWR", name: "1"}, None, ())
+        check({"origin": "EWR", name: "1"}, None, ())
 
     assert caught.value.code is ResponseCode.MESSAGE_ILLEGAL
 
 
 @pytest.mark.parametrize("name", ["__SHARDINGKEY", "CHECK_IMMUNITY_TIME_IN_SECONDS", "keys", "Tags", "KEYS "])
 def test_names_that_only_look_reserved_are_free(name: str) -> None:
-    check_properties({name: "1"}, None, ())
+    check({name: "1"}, None, ())
 
 
 @given(st.dictionaries(words.filter(lambda name: name not in RESERVED_PROPERTIES), words, max_size=5))
 def test_words_of_any_script_may_be_stored(properties: dict[str, str]) -> None:
-    check_properties(properties, "TagA", ("k1",))
+    check(properties, "TagA", ("k1",))
 
 
 @pytest.mark.parametrize("blank", ["", " ", "\t\r\n", "\x1f \x03"])
 def test_a_blank_name_or_value_is_refused(blank: str) -> None:
     with pytest.raises(PropertyInvalid, match="the name is blank"):
-        check_properties({blank: "1"}, None, ())
+        check({blank: "1"}, None, ())
     with pytest.raises(PropertyInvalid, match="property 'origin': the value is blank"):
-        check_properties({"origin": blank}, None, ())
+        check({"origin": blank}, None, ())
 
 
 @pytest.mark.parametrize("value", [5, None, b"EWR", True])
 def test_a_value_that_is_no_text_is_refused_with_its_type(value: Any) -> None:
     with pytest.raises(PropertyInvalid, match=rf"'dep_delay': the value is {type(value).__name__}, .* use str\(\)"):
-        check_properties({"dep_delay": value}, None, ())
+        check({"dep_delay": value}, None, ())
 
 
 def test_a_name_that_is_no_text_is_refused_with_its_type() -> None:
     names: dict[Any, str] = {5: "five"}
     with pytest.raises(PropertyInvalid, match="'5': the name is int"):
-        check_properties(names, None, ())
+        check(names, None, ())
 
 
 @given(st.sampled_from("\0\1\2\ud800\udbff\udc00\udfff"), st.text(), st.text())
@@ -105,46 +99,46 @@ def test_a_character_that_cannot_be_stored_is_refused_everywhere(character: str,
     # A letter in front keeps the text from being blank.
     text = f"x{before}{character}{after}".replace(" ", "")
     with pytest.raises(PropertyInvalid, match=r"the name holds U\+"):
-        check_properties({text: "1"}, None, ())
+        check({text: "1"}, None, ())
     with pytest.raises(PropertyInvalid, match=r"the value holds U\+") as caught:
-        check_properties({"origin": text}, None, ())
+        check({"origin": text}, None, ())
     assert caught.value.name == "origin"
     with pytest.raises(PropertyInvalid, match=r"'TAGS': the value holds U\+"):
-        check_properties({}, text, ())
+        check({}, text, ())
     with pytest.raises(PropertyInvalid, match=r"'KEYS': the value holds U\+"):
-        check_properties({}, None, ("k1", text))
+        check({}, None, ("k1", text))
 
 
 def test_half_a_surrogate_pair_at_the_end_of_each_of_two_values_is_refused() -> None:
     # Put together they would be one good character.
     with pytest.raises(PropertyInvalid, match=r"'a': the value holds U\+D83D"):
-        check_properties({"a": "x\ud83d", "b": "\ude80x"}, None, ())
+        check({"a": "x\ud83d", "b": "\ude80x"}, None, ())
 
 
 @pytest.mark.parametrize("key", ["", "a b", " ", "a "])
 def test_a_key_is_one_word(key: str) -> None:
     with pytest.raises(PropertyInvalid, match=f"'KEYS': key '{key}' is empty or holds a blank"):
-        check_properties({}, None, ("k1", key))
+        check({}, None, ("k1", key))
 
 
 @pytest.mark.parametrize("key", [5, None])
 def test_a_key_that_is_no_text_is_refused_with_its_type(key: Any) -> None:
     with pytest.raises(PropertyInvalid, match=f"key {key} is {type(key).__name__}, not text"):
-        check_properties({}, None, (key,))
+        check({}, None, (key,))
 
 
 def test_a_tag_that_is_no_text_is_refused_with_its_type() -> None:
     tag: Any = 5
     with pytest.raises(PropertyInvalid, match="'TAGS': the tag is int, not text"):
-        check_properties({}, tag, ())
+        check({}, tag, ())
 
 
 @pytest.mark.parametrize("padding", ["x", "ü", "標", "🚀"])
 def test_32767_bytes_of_properties_may_be_stored_and_not_one_more(padding: str) -> None:
-    check_properties(padded_to(32_767, padding), None, ())
+    check(padded_to(32_767, padding), None, ())
 
     with pytest.raises(PropertiesTooLarge, match="have 32,768 bytes encoded, the limit is 32,767") as caught:
-        check_properties(padded_to(32_768, padding), None, ())
+        check(padded_to(32_768, padding), None, ())
     assert caught.value.code is ResponseCode.MESSAGE_ILLEGAL
 
 
@@ -163,8 +157,8 @@ def test_tag_keys_and_id_count_as_the_properties_that_they_become(
         system[Property.KEYS.value] = " ".join(keys)
     free = MAX_PROPERTIES_BYTES - size_of(system)
 
-    check_properties(padded_to(free, **properties), tag, keys)
+    check(padded_to(free, **properties), tag, keys)
 
     with pytest.raises(PropertiesTooLarge) as caught:
-        check_properties(padded_to(free + 1, **properties), tag, keys)
+        check(padded_to(free + 1, **properties), tag, keys)
     assert caught.value.size == 32_768

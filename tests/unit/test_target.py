@@ -6,7 +6,7 @@ import pytest
 
 from mqdb.errors import ParameterInvalid
 from mqdb.message import Message, MessageQueue
-from mqdb_client.producer.delivery import ANYWHERE, Target, target_of
+from mqdb_client.producer.queue_choice import ANYWHERE, Target, target_of
 from mqdb_client.producer.queue_selector import select_random
 
 MESSAGE = Message("orders", "x")

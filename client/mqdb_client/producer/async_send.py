@@ -24,10 +24,9 @@ from typing import Final, TypeAlias
 
 from mqdb.errors import IllegalState, MqdbError, SendGivenUp
 from mqdb.message import SendResult
-from mqdb_client.producer.append_unit import NoAnswer
-from mqdb_client.producer.delivery import Delivery
+from mqdb_client.producer.append_plan import NoAnswer
 from mqdb_client.producer.send_hooks import SendMode
-from mqdb_client.producer.sending import Attempt, Sending
+from mqdb_client.producer.sending import Attempt, PendingSend, Sending
 from mqdb_client.producer.settling import OpenSend, Settling
 
 logger = logging.getLogger(__name__)
@@ -100,12 +99,12 @@ class Permits:
 
 
 class _Handed:
-    """A delivery that nobody waits for, and what will tell of its end; None where nobody asks."""
+    """A send that nobody waits for, and what will tell of its end; None where nobody asks."""
 
-    __slots__ = ("delivery", "end", "future", "is_under_way")
+    __slots__ = ("end", "future", "is_under_way", "pending")
 
-    def __init__(self, delivery: Delivery, future: "Future[SendResult] | None") -> None:
-        self.delivery = delivery
+    def __init__(self, pending: PendingSend, future: "Future[SendResult] | None") -> None:
+        self.pending = pending
         self.future = future
         #: Whether it has a permit.
         self.is_under_way = False
@@ -114,7 +113,7 @@ class _Handed:
 
     @property
     def body_bytes(self) -> int:
-        return len(self.delivery.messages[0].body)
+        return len(self.pending.messages[0].body)
 
 
 _Ended: TypeAlias = tuple[_Handed, Attempt]
@@ -152,7 +151,7 @@ class AsyncSend:
             self._end_threads()
             raise
 
-    def submit(self, delivery: Delivery) -> "Future[SendResult]":
+    def submit(self, pending: PendingSend) -> "Future[SendResult]":
         """Send one message; the future has its result, or the error. It cannot be cancelled.
 
         Waits while too much is under way, and for the route of a topic that is not known yet; raises SendGivenUp
@@ -160,12 +159,12 @@ class AsyncSend:
         """
         future: Future[SendResult] = Future()
         future.set_running_or_notify_cancel()
-        self._begin(_Handed(delivery, future))
+        self._begin(_Handed(pending, future))
         return future
 
-    def submit_oneway(self, delivery: Delivery) -> None:
+    def submit_oneway(self, pending: PendingSend) -> None:
         """Send one message and never hear of it; the log tells of failures. Waits and raises as `submit` does."""
-        self._begin(_Handed(delivery, None))
+        self._begin(_Handed(pending, None))
 
     def is_own_thread(self) -> bool:
         """Whether this is a thread that calls callbacks."""
@@ -189,9 +188,9 @@ class AsyncSend:
                 thread.join()
 
     def _begin(self, handed: _Handed) -> None:
-        delivery = handed.delivery
+        pending = handed.pending
         try:
-            if has_room := self._permits.acquire(handed, delivery.deadline):
+            if has_room := self._permits.acquire(handed, pending.deadline):
                 if self._is_asleep:
                     self._is_asleep = False
                     self._ended.put(_Signal.AWAKE)
@@ -200,15 +199,15 @@ class AsyncSend:
             self._end(handed, error)
             raise
         if not has_room:
-            trouble = self._sending.trouble_since(delivery.deadline - delivery.timeout_seconds)
-            given_up = SendGivenUp(delivery.topic, delivery.timeout_seconds, str(trouble or ""))
+            trouble = self._sending.trouble_since(pending.deadline - pending.timeout_seconds)
+            given_up = SendGivenUp(pending.topic, pending.timeout_seconds, str(trouble or ""))
             given_up.add_note("too many messages are under way; see back_pressure_for_async_send_num and _size_bytes")
             raise given_up
 
     def _try(self, handed: _Handed) -> None:
-        delivery = handed.delivery
+        pending = handed.pending
         try:
-            attempt = self._sending.begin(delivery)
+            attempt = self._sending.begin(pending)
             attempt.place.link.appends.hand_in(attempt, partial(self._ended.put, (handed, attempt)))
         except Exception as error:  # noqa: BLE001 - whoever looks at the future raises it
             self._end(handed, error)
@@ -246,7 +245,7 @@ class AsyncSend:
         self._settling.end_late()
         now = time.monotonic()
         # Both threads that judge may wait, by other deadlines.
-        for failed in [failed for failed in self._failed.copy() if failed[0].delivery.deadline <= now]:
+        for failed in [failed for failed in self._failed.copy() if failed[0].pending.deadline <= now]:
             with suppress(ValueError):  # it is being judged
                 self._failed.remove(failed)
                 self._judge_safely(failed)
@@ -259,13 +258,13 @@ class AsyncSend:
             self._end(handed, error)
         else:
             judge = partial(self._have_judged, (handed, attempt, error))
-            if isinstance(error, NoAnswer) and handed.delivery.mode is not SendMode.ONEWAY:
+            if isinstance(error, NoAnswer) and handed.pending.mode is not SendMode.ONEWAY:
                 self._settling.add(OpenSend(attempt, error, judge))
             else:
                 judge()
 
     def _finish(self, handed: _Handed, attempt: Attempt) -> None:
-        results = self._sending.finish(handed.delivery, attempt)
+        results = self._sending.finish(handed.pending, attempt)
         assert results is not None  # only sync sends go to another broker as well
         self._end(handed, results[0])
 
@@ -286,7 +285,7 @@ class AsyncSend:
 
     def _judge(self, handed: _Handed, attempt: Attempt, error: MqdbError | NoAnswer) -> None:
         try:
-            if self._sending.judge(handed.delivery, attempt, error):
+            if self._sending.judge(handed.pending, attempt, error):
                 self._finish(handed, attempt)
             else:
                 self._try(handed)
@@ -304,4 +303,4 @@ class AsyncSend:
         elif handed.future is not None:
             handed.future.set_exception(outcome)
         else:
-            logger.warning("a oneway send has failed", extra={"topic": handed.delivery.topic, "reason": str(outcome)})
+            logger.warning("a oneway send has failed", extra={"topic": handed.pending.topic, "reason": str(outcome)})

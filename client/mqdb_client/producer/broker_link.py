@@ -13,13 +13,12 @@ from mqdb.errors import MqdbError, SendGivenUp
 from mqdb_client.instance import ClientInstance
 from mqdb_client.new_connection import in_time
 from mqdb_client.producer.durability import Durability, durable
-from mqdb_client.producer.group_append import GroupAppend
+from mqdb_client.producer.group_append import BACKEND, GroupAppend
 from mqdb_client.producer.held_connection import HeldConnection, NotRun, Overdue
 from mqdb_client.producer.waking import Waking
 
 T = TypeVar("T")
 
-_BACKEND: Final = "mqdb_backend"
 _MOST_GONE: Final = 16
 
 
@@ -37,7 +36,7 @@ class BrokerLink:
         # Behind a pooler each statement may meet another backend.
         connect = connect if instance.pool_dsn else partial(_introduced, connect)
         self.connection = HeldConnection(connect, instance.target, instance.distrust)
-        self.appends = GroupAppend(self.connection, waking, _backend_on)
+        self.appends = GroupAppend(self.connection, waking)
         #: Backends of lost connections that are known to have ended; the last few.
         self.gone: deque[Backend] = deque(maxlen=_MOST_GONE)
         self._questions = HeldConnection(instance.connect, instance.target, instance.distrust)
@@ -88,14 +87,9 @@ def _introduced(connect: Callable[[], Connection]) -> Connection:
     connection = connect()
     try:
         with in_time(connection):
-            connection.info[_BACKEND] = backend_of(connection)
+            connection.info[BACKEND] = backend_of(connection)
     except BaseException:
         connection.invalidate()
         connection.close()
         raise
     return connection
-
-
-def _backend_on(connection: Connection) -> Backend | None:
-    backend: Backend | None = connection.info.get(_BACKEND)
-    return backend

@@ -6,7 +6,7 @@ message stored on the master: the statement succeeds, and a warning says what is
 connection listens for it:
 
     connect ──▶ apply       no standby is there: commits do not wait, and are SLAVE_NOT_AVAILABLE at once
-    append  ──▶ committed   no warning: SEND_OK
+    append  ──▶ status      no warning: SEND_OK
                             the warning: FLUSH_SLAVE_TIMEOUT while a standby is connected, else SLAVE_NOT_AVAILABLE
 
 A wait that is cut off rather than cancelled (a lost connection, pg_terminate_backend) leaves the outcome unknown to
@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from enum import StrEnum
 from functools import partial
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias
 
 from psycopg.errors import Diagnostic
 from sqlalchemy import Connection, and_, case, column, exists, func, not_, select, table
@@ -30,7 +30,6 @@ from mqdb.message import SendStatus
 from mqdb.store.engine import driver, target_of, translated
 from mqdb_client.new_connection import in_time
 
-T = TypeVar("T")
 Connect: TypeAlias = Callable[[], Connection]
 
 #: How long a connection believes that there are standbys to wait for (one heartbeat, as clients believe other things;
@@ -39,7 +38,8 @@ Connect: TypeAlias = Callable[[], Connection]
 STANDBY_BELIEVED_SECONDS: Final = 30.0
 NO_STANDBY_BELIEVED_SECONDS: Final = 1.0
 
-_KEY: Final = "mqdb_commit_wait"
+#: The key in `Connection.info` of the CommitWait of a connection whose commits wait for standbys.
+COMMIT_WAIT: Final = "mqdb_commit_wait"
 
 # The file of PostgreSQL's source in which commits wait for standbys. Unlike the text of a warning it is never
 # translated (lc_messages).
@@ -95,21 +95,10 @@ def _connect(connect: Connect, durability: Durability) -> Connection:
 def apply(connection: Connection, durability: Durability) -> None:
     """Have a new connection commit with `durability` as long as it lives. Raises BrokerUnavailable and its kin."""
     if durability is Durability.SYNC_MASTER:
-        connection.info[_KEY] = CommitWait(connection)
+        connection.info[COMMIT_WAIT] = CommitWait(connection)
     else:
         with translated(target_of(connection)):
             connection.execute(select(func.set_config("synchronous_commit", _LEVELS[durability], False)))
-
-
-def committed(connection: Connection, work: Callable[[Connection], T]) -> tuple[T, SendStatus]:
-    """The result of `work`, which appends on the connection, and the status of what it has appended.
-
-    One and the same for all of it. Raises what `work` raises.
-    """
-    wait: CommitWait | None = connection.info.get(_KEY)
-    if wait is None:
-        return work(connection), SendStatus.SEND_OK
-    return wait.watch(connection, work)
 
 
 def status_of(connection: Connection) -> SendStatus:
@@ -132,16 +121,18 @@ class CommitWait:
         self._look_at = -math.inf
         self._look(connection)
 
-    def watch(self, connection: Connection, work: Callable[[Connection], T]) -> tuple[T, SendStatus]:
-        """As `committed`."""
+    def begin(self, connection: Connection) -> None:
+        """Before an append."""
         if time.monotonic() >= self._look_at:
             self._look(connection)
         self._has_given_up = False
-        result = work(connection)
+
+    def status(self, connection: Connection) -> SendStatus:
+        """The status of all that was appended since `begin`."""
         if not self._has_given_up:
-            return result, self._status
+            return self._status
         self._look_at = -math.inf
-        return result, _reason(connection)
+        return _reason(connection)
 
     def _look(self, connection: Connection) -> None:
         """Have commits wait for standbys if there are any."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import NamedTuple
 
-from mqdb_client.producer.queue_selector import RoundRobin
+from mqdb_client.producer.queue_selector import turns
 
 
 class LatencyFaultTable(Enum):
@@ -53,7 +53,7 @@ class LatencyFaultTolerance:
         self._clock = clock
         # Entries are replaced as a whole, so that no lock is needed.
         self._faults: dict[str, _Fault] = {}
-        self._turn = RoundRobin()
+        self._turns = turns()
 
     def update(self, broker_name: str, latency_seconds: float, is_isolated: bool) -> None:
         """A send to the broker took so long; `is_isolated` when it ended with an error that is the broker's.
@@ -83,7 +83,7 @@ class LatencyFaultTolerance:
         now = self._clock()
         random.shuffle(known)
         known.sort(key=lambda item: (item[1].available_from > now, item[1]))
-        return known[self._turn.next(max(len(known) // 2, 1))][0]
+        return known[next(self._turns) % max(len(known) // 2, 1)][0]
 
     def remove(self, broker_name: str) -> None:
         """Forget the broker; it may be unknown already."""

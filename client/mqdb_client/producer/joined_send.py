@@ -45,7 +45,7 @@ from mqdb.store.joined_append import Statement
 from mqdb.store.migrations import check_revision
 from mqdb.topic import Perm
 from mqdb.unique_id import format_unique_id
-from mqdb_client.producer.queue_selector import RoundRobin
+from mqdb_client.producer.queue_selector import turns
 from mqdb_client.producer.recalling import recall_handle_of
 
 if TYPE_CHECKING:
@@ -60,6 +60,13 @@ _DriverConnection: TypeAlias = "psycopg.Connection[Any] | psycopg.AsyncConnectio
 _NO_QUEUES: Final[Mapping[str, MessageQueue]] = {}
 
 
+def check_untimed(timeout: object) -> None:
+    """Raise ParameterInvalid for a timeout: the caller's transaction has its own."""
+    if timeout is not None:
+        reason = "does not apply to a send in your transaction; set statement_timeout there"
+        raise ParameterInvalid("timeout", timeout, reason)
+
+
 class JoinedSend:
     """Appends on connections of the caller. Any thread may use it, each with a connection of its own.
 
@@ -72,7 +79,7 @@ class JoinedSend:
         self._find_queue_offset = find_queue_offset
         # By the driver's connection: the pooled one that a caller holds may have another after a reconnect.
         self._brokers: WeakKeyDictionary[_DriverConnection, _Broker] = WeakKeyDictionary()
-        self._turns: dict[tuple[str, str], RoundRobin] = {}
+        self._turns: dict[tuple[str, str], Iterator[int]] = {}
 
     def send(
         self,
@@ -143,10 +150,10 @@ class JoinedSend:
         """A number whose remainder by the number of queues is the queue: queue_selector's rules, for SQL."""
         if sharding_key is not None:
             return abs(java_string_hash(sharding_key))
-        turn = self._turns.get((broker_name, topic))
-        if turn is None:
-            turn = self._turns.setdefault((broker_name, topic), RoundRobin())
-        return turn.next(_MANY_TURNS)
+        its_turns = self._turns.get((broker_name, topic))
+        if its_turns is None:
+            its_turns = self._turns.setdefault((broker_name, topic), turns())
+        return next(its_turns)
 
     def _refusal(
         self, joined: "_Joined", broker: "_Broker", topics: Sequence[str], queues: Mapping[str, MessageQueue]
@@ -157,10 +164,6 @@ class JoinedSend:
             if queue.queue_id >= (count := max(nums[queue.topic])):
                 return QueueNotFound(queue.topic, queue.queue_id, count)
         return TopicNotFound(topics[0])  # created in this moment
-
-
-# More than any topic has queues, and a number that PostgreSQL can count to.
-_MANY_TURNS: Final = 2**62
 
 
 # -- brokers ----------------------------------------------------------------------------------

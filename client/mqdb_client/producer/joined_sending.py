@@ -15,9 +15,8 @@ from mqdb.message import Message, MessageQueue, SendResult, check_message
 from mqdb.unique_id import UniqueIdGenerator, format_unique_id
 from mqdb_client.producer.batch import MessageBatch
 from mqdb_client.producer.config import ProducerConfig
-from mqdb_client.producer.delivery import Target
 from mqdb_client.producer.joined_send import CallersConnection, JoinedSend
-from mqdb_client.producer.queue_chooser import QueueChooser
+from mqdb_client.producer.queue_choice import QueueChooser, Target
 from mqdb_client.producer.queue_selector import by_hash, selected
 from mqdb_client.producer.send_hooks import Hooks, SendMessageContext, SendMode
 

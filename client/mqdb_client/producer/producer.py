@@ -10,50 +10,30 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from datetime import timedelta
 from functools import partial
-from types import TracebackType
-from typing import ClassVar, Self, TypeVar
-from uuid import UUID
+from typing import ClassVar, Self
 
 import mqdb
-from mqdb.broker.outcome import StoredAt, find_sent, queue_of
-from mqdb.broker.query import queue_key_of
 from mqdb.broker.timers import RecallStatus
 from mqdb.compression import compress
-from mqdb.errors import BrokerUnavailable, IllegalState, MqdbError, ParameterInvalid, SendOutcomeUnknown
-from mqdb.message import (
-    Message,
-    MessageQueue,
-    ReceivedMessage,
-    SendResult,
-    SendStatus,
-    check_message,
-)
+from mqdb.errors import IllegalState
+from mqdb.message import Message, MessageQueue, ReceivedMessage, SendResult, check_message
 from mqdb.store.clients import ClientKind, Registration
 from mqdb.topic import check_topic_name
-from mqdb.unique_id import UniqueIdGenerator, parse_unique_id
+from mqdb.unique_id import UniqueIdGenerator
 from mqdb_client.client_config import configured_by, settings_of
 from mqdb_client.cluster import Cluster
 from mqdb_client.option_rules import takes
-from mqdb_client.producer.append_unit import NoAnswer
 from mqdb_client.producer.batch import MessageBatch, check_batch, check_unscheduled, list_of_messages
-from mqdb_client.producer.broker_link import BrokerLink
 from mqdb_client.producer.config import ProducerConfig
-from mqdb_client.producer.delivery import Delivery, Target, target_of
-from mqdb_client.producer.fault_tolerance import LatencyFaultTolerance
-from mqdb_client.producer.joined_send import CallersConnection
-from mqdb_client.producer.joined_sending import JoinedSending
-from mqdb_client.producer.publish_queues import Place, PublishRoutes
-from mqdb_client.producer.queue_offsets import find_queue_offset
+from mqdb_client.producer.joined_send import CallersConnection, check_untimed
+from mqdb_client.producer.queue_choice import Target, target_of
 from mqdb_client.producer.queue_selector import MessageQueueSelector
-from mqdb_client.producer.recalling import handle_of, recall
+from mqdb_client.producer.recalling import recall
 from mqdb_client.producer.request_reply import check_timeout
 from mqdb_client.producer.running_producer import ProducerState, RunningProducer
 from mqdb_client.producer.send_hooks import CheckForbiddenHook, Hooks, SendMessageHook, SendMode
-from mqdb_client.producer.sending import Sending
-from mqdb_client.producer.unknown import settle
-from mqdb_client.producer.waking import Waking
-
-T = TypeVar("T")
+from mqdb_client.producer.sending import PendingSend
+from mqdb_client.producer.sent_messages import SentMessages
 
 
 class Producer:
@@ -86,6 +66,7 @@ class Producer:
         self._clock = config.clock
         self._timeout_seconds = _seconds(self._settings.send_message_timeout)
         self._unique_ids = UniqueIdGenerator(self._clock)
+        self._sent = SentMessages(lambda: self._work().links, self._timeout_seconds)
         self._hooks = Hooks()
         self._life = threading.Lock()
         self._state = ProducerState.CREATED
@@ -120,29 +101,14 @@ class Producer:
                 client_id = cluster.instances[0].client_id
                 registration = Registration(client_id, ClientKind.PRODUCER, self.group, mqdb.__version__)
                 cluster.register(registration._replace(checks_transactions=self._checks_transactions))
-                waking = Waking()
-                links = {
-                    each.broker_name: BrokerLink(each, self._config.durability, waking) for each in cluster.instances
-                }
-                running = self._running_of(cluster, links)
+                running = RunningProducer(
+                    self._config, self._settings, cluster, self._hooks, self._unique_ids, self._clock, self._sent
+                )
                 undo.callback(running.close)
-                for link in links.values():
-                    link.open()
+                running.open()
                 self._undo = undo.pop_all()
             self._running = running
             self._state = ProducerState.RUNNING
-
-    def _running_of(self, cluster: Cluster, links: dict[str, BrokerLink]) -> RunningProducer:
-        config, settings = self._config, self._settings
-        faults = LatencyFaultTolerance(config.latency_fault_table) if config.send_latency_fault_enable else None
-        queue_nums = settings.default_topic_queue_nums if settings.auto_create_topic_enable else None
-        routes = PublishRoutes(links, queue_nums, faults)
-        born_host = cluster.instances[0].address
-        sending = Sending(config, links, routes, self._hooks, faults, born_host, self._find_queue_offset)
-        joined_sending = JoinedSending(
-            config, self._hooks, self._unique_ids, self._clock, born_host, self._find_joined_offset
-        )
-        return RunningProducer(config, cluster, links, routes, sending, joined_sending, self._clock)
 
     def shutdown(self) -> None:
         """Let the sends under way end, leave the group and disconnect.
@@ -169,9 +135,7 @@ class Producer:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.shutdown()
 
     @property
@@ -182,7 +146,8 @@ class Producer:
         running = self._running
         if running is None:
             raise IllegalState(self._name, self._state)
-        running.check_process()
+        if running.instance.is_forked:
+            running.instance.check_process()
         return running
 
     # -- sending ------------------------------------------------------------------------------
@@ -221,9 +186,9 @@ class Producer:
         check_message(message, self._config.max_message_size_bytes)
         target = target_of(message, sharding_key, queue, selector, selector_argument)
         if connection is not None:
-            _check_untimed(timeout)
+            check_untimed(timeout)
             return running.joined_sending.send(connection, (message,), target)[0]
-        return running.sending.send(self._delivery((message,), target, SendMode.SYNC, timeout))[0]
+        return running.sending.send(self._pending((message,), target, SendMode.SYNC, timeout))[0]
 
     def send_batch(
         self,
@@ -245,7 +210,7 @@ class Producer:
         running = self._work()
         messages = list_of_messages(messages)
         if connection is not None:
-            _check_untimed(timeout)
+            check_untimed(timeout)
             for message in messages:
                 check_message(message, self._config.max_message_size_bytes)
                 check_unscheduled(message)
@@ -256,7 +221,7 @@ class Producer:
         target = target_of(messages[0], sharding_key, queue)
         if connection is not None:
             return running.joined_sending.send(connection, MessageBatch(messages), target)
-        return running.sending.send(self._delivery(MessageBatch(messages), target, SendMode.SYNC, timeout))
+        return running.sending.send(self._pending(MessageBatch(messages), target, SendMode.SYNC, timeout))
 
     def send_async(
         self,
@@ -285,7 +250,7 @@ class Producer:
         if callback is not None:
             takes("future").check("callback", callback)
         target = target_of(message, sharding_key, queue, selector, selector_argument)
-        future = running.async_send.submit(self._delivery((message,), target, SendMode.ASYNC, timeout))
+        future = running.async_send.submit(self._pending((message,), target, SendMode.ASYNC, timeout))
         if callback is not None:
             future.add_done_callback(callback)
         return future
@@ -306,7 +271,7 @@ class Producer:
         running = self._work()
         check_message(message, self._config.max_message_size_bytes)
         target = target_of(message, sharding_key, queue, selector, selector_argument)
-        running.async_send.submit_oneway(self._delivery((message,), target, SendMode.ONEWAY, None))
+        running.async_send.submit_oneway(self._pending((message,), target, SendMode.ONEWAY, None))
 
     def request(self, message: Message, timeout: timedelta, sharding_key: str | None = None) -> ReceivedMessage:
         """Send a message and wait for the reply to it, which a consumer makes by `create_reply_message` and sends.
@@ -316,8 +281,9 @@ class Producer:
         """
         running = self._work()
         check_message(message, self._config.max_message_size_bytes)
-        send = partial(_send_with, self.send, sharding_key)
-        return running.request_reply.request(message, timeout, send)
+        return running.request_reply.request(
+            message, timeout, lambda request, time_left: self.send(request, sharding_key, timeout=time_left)
+        )
 
     def request_async(
         self,
@@ -333,8 +299,9 @@ class Producer:
         """
         running = self._work()
         check_message(message, self._config.max_message_size_bytes)
-        send = partial(_send_with, self.send_async, sharding_key)
-        future = running.request_reply.request_async(message, timeout, send)
+        future = running.request_reply.request_async(
+            message, timeout, lambda request, time_left: self.send_async(request, sharding_key, timeout=time_left)
+        )
         if callback is not None:
             future.add_done_callback(callback)
         return future
@@ -356,48 +323,7 @@ class Producer:
         answer within the send timeout; SendOutcomeUnknown while it is not stored and may be yet, which behind a pooler
         nobody can rule out.
         """
-        running = self._work()
-        try:
-            unique_id = parse_unique_id(message_id)
-        except ValueError as error:
-            raise ParameterInvalid("message_id", message_id, str(error)) from None
-        deadline = time.monotonic() + self._timeout_seconds
-        unknown = running.sending.unknown.find(unique_id)
-        links = tuple(running.links.values()) if unknown is None else (unknown.link,)
-        silent: BrokerUnavailable | None = None
-        for link in links:
-            late = BrokerUnavailable(link.instance.target, f"no answer within {self._timeout_seconds:g} s")
-            try:
-                if unknown is None:
-                    find = partial(find_sent, unique_ids=[unique_id])
-                    found = link.ask(find, deadline, late, is_patient=len(links) == 1)
-                else:
-                    found = settle(link, unknown.outcome, [unique_id], deadline, late)
-                if found:
-                    return self._found(link, message_id, found[unique_id], deadline, late)
-            except BrokerUnavailable as error:
-                silent = error  # another one may have it
-            except NoAnswer as error:
-                assert unknown is not None
-                reason = f"{error.reason}; it is not stored so far, and may be yet"
-                raise SendOutcomeUnknown(unknown.topic, link.name, (message_id,), reason) from None
-        if silent is not None:
-            raise silent
-        return None
-
-    def _found(
-        self, link: BrokerLink, message_id: str, stored: StoredAt, deadline: float, late: MqdbError
-    ) -> SendResult | None:
-        unique_id = parse_unique_id(message_id)
-        named = link.ask(partial(queue_of, stored=stored), deadline, late)
-        if named is None:  # its topic was deleted since
-            return None
-        queue = MessageQueue(named.topic, link.name, named.queue_id)
-        find = partial(self._find_queue_offset, Place(queue, link, stored.queue_key), stored.log_pos, unique_id)
-        result = SendResult(SendStatus.SEND_OK, message_id, queue, stored.log_pos, find)
-        if named.deliver_ms is not None:
-            result.recall_handle = handle_of(unique_id, queue, named.deliver_ms)
-        return result
+        return self._sent.outcome(message_id, self._work().sending.unknown)
 
     def recall(self, handle: str) -> RecallStatus:
         """Take a message back before its time of delivery, by the `recall_handle` of its SendResult.
@@ -418,30 +344,12 @@ class Producer:
         """Have `hook` say of each try, from the next one on, whether it may be made. Raises ParameterInvalid."""
         self._hooks.register_check_forbidden_hook(hook)
 
-    # -- how it is done -----------------------------------------------------------------------
-
-    def _delivery(
+    def _pending(
         self, messages: Sequence[Message], target: Target, mode: SendMode, timeout: timedelta | None
-    ) -> Delivery:
+    ) -> PendingSend:
         seconds = self._timeout_seconds if timeout is None else _seconds(timeout)
         began = time.monotonic()
-        return Delivery(messages, self._unique_ids, self._clock.now(), target, mode, seconds, began, began + seconds)
-
-    def _find_joined_offset(self, queue: MessageQueue, queue_key: int, log_pos: int, unique_id: UUID) -> int:
-        link = self._work().links.get(queue.broker_name)
-        if link is None:
-            raise IllegalState(f"broker {queue.broker_name!r}", "not one of this producer's; its offsets are unknown")
-        late = BrokerUnavailable(link.instance.target, f"no answer within {self._timeout_seconds:g} s")
-        find = partial(queue_key_of, log_pos=log_pos)
-        if link.ask(find, time.monotonic() + self._timeout_seconds, late) is None:
-            reason = "not in the log: its transaction is open, or was rolled back, or retention has dropped it"
-            raise IllegalState(f"the message at {log_pos} of {queue.broker_name}", reason)
-        return self._find_queue_offset(Place(queue, link, queue_key), log_pos, unique_id)
-
-    def _find_queue_offset(self, place: Place, log_pos: int, unique_id: UUID, waits: bool = False) -> int:
-        """What `SendResult.queue_offset` asks for; of a message that waits, in the queue where it waits."""
-        self._work()
-        return find_queue_offset(place, log_pos, unique_id, self._timeout_seconds, waits)
+        return PendingSend(messages, self._unique_ids, self._clock.now(), target, mode, seconds, began, began + seconds)
 
 
 def _shut_down_at_exit(reference: "weakref.ref[Producer]") -> None:
@@ -449,16 +357,6 @@ def _shut_down_at_exit(reference: "weakref.ref[Producer]") -> None:
     # In a forked child even its lock may be held, by a thread that is not there.
     if producer is not None and producer._running is not None and not producer._running.cluster.is_forked:
         producer.shutdown()
-
-
-def _send_with(send: Callable[..., T], sharding_key: str | None, message: Message, timeout: timedelta) -> T:
-    return send(message, sharding_key, timeout=timeout)
-
-
-def _check_untimed(timeout: timedelta | None) -> None:
-    if timeout is not None:
-        reason = "does not apply to a send in your transaction; set statement_timeout there"
-        raise ParameterInvalid("timeout", timeout, reason)
 
 
 def _seconds(timeout: timedelta) -> float:

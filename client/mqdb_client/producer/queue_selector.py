@@ -4,7 +4,7 @@ RocketMQ: MessageQueueSelector, SelectMessageQueueByHash, SelectMessageQueueByRa
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any, Protocol
 
@@ -98,16 +98,10 @@ def _java_hash(argument: object) -> int:
     raise ParameterInvalid("selector_argument", argument, f"{reason}; give text or a whole number of 64 bits")
 
 
-class RoundRobin:
-    """Queues in turn, from a random one on, so that not all producers begin at queue 0. Any thread may ask.
+def turns() -> Iterator[int]:
+    """Numbers whose remainders are queues in turn, from a random one on, so that not all producers begin at queue 0.
 
-    RocketMQ counts in each thread for itself; here all threads of a producer share one turn, and so the queues get
-    equal numbers whatever threads do.
+    Any thread may take the next. RocketMQ counts in each thread for itself; here all threads of a producer share one
+    turn, and so the queues get equal numbers whatever threads do.
     """
-
-    def __init__(self) -> None:
-        self._numbers = count(random.randrange(1 << 16))
-
-    def next(self, queue_nums: int) -> int:
-        """The next queue."""
-        return next(self._numbers) % queue_nums
+    return count(random.randrange(1 << 16))

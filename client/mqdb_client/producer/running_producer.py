@@ -5,15 +5,21 @@ from enum import StrEnum
 
 from mqdb.clock import Clock
 from mqdb.errors import IllegalState
+from mqdb.settings import Settings
+from mqdb.unique_id import UniqueIdGenerator
 from mqdb_client.cluster import Cluster
 from mqdb_client.producer.async_send import AsyncSend, Permits
 from mqdb_client.producer.broker_link import BrokerLink
 from mqdb_client.producer.config import ProducerConfig
+from mqdb_client.producer.fault_tolerance import LatencyFaultTolerance
+from mqdb_client.producer.group_append import refuse_reentry
 from mqdb_client.producer.joined_sending import JoinedSending
-from mqdb_client.producer.publish_queues import PublishRoutes
-from mqdb_client.producer.reentry import refuse_reentry
+from mqdb_client.producer.publish_routes import PublishRoutes
 from mqdb_client.producer.request_reply import RequestReply
+from mqdb_client.producer.send_hooks import Hooks
 from mqdb_client.producer.sending import Sending
+from mqdb_client.producer.sent_messages import SentMessages
+from mqdb_client.producer.waking import Waking
 
 
 class ProducerState(StrEnum):
@@ -30,26 +36,36 @@ class RunningProducer:
     def __init__(
         self,
         config: ProducerConfig,
+        settings: Settings,
         cluster: Cluster,
-        links: dict[str, BrokerLink],
-        routes: PublishRoutes,
-        sending: Sending,
-        joined_sending: JoinedSending,
+        hooks: Hooks,
+        unique_ids: UniqueIdGenerator,
         clock: Clock,
+        sent: SentMessages,
     ) -> None:
+        """Connects to nothing yet. Raises ParameterInvalid for a durability that a pooler cannot give."""
         self.cluster = cluster
-        #: Raises IllegalState in a forked child. Asked for each message, so it is not passed through the cluster.
-        self.check_process = cluster.instances[0].check_process
-        self.links = links
-        self.routes = routes
-        self.sending = sending
-        self.joined_sending = joined_sending
+        #: It knows whether this is a forked child.
+        self.instance = cluster.instances[0]
+        waking = Waking()
+        self.links = {each.broker_name: BrokerLink(each, config.durability, waking) for each in cluster.instances}
+        faults = LatencyFaultTolerance(config.latency_fault_table) if config.send_latency_fault_enable else None
+        queue_nums = settings.default_topic_queue_nums if settings.auto_create_topic_enable else None
+        self.routes = PublishRoutes(self.links, queue_nums, faults)
+        born_host = self.instance.address
+        self.sending = Sending(config, self.links, self.routes, hooks, faults, born_host, sent.find_queue_offset)
+        self.joined_sending = JoinedSending(config, hooks, unique_ids, clock, born_host, sent.find_joined_offset)
         self._permits = Permits(config.back_pressure_for_async_send_num, config.back_pressure_for_async_send_size_bytes)
         self._clock = clock
         self._guard = threading.RLock()  # see `refuse_reentry`
         self._is_closed = False
         self._async_send: AsyncSend | None = None
         self._request_reply: RequestReply | None = None
+
+    def open(self) -> None:
+        """Begin to connect. Raises RuntimeError if a thread cannot be started."""
+        for link in self.links.values():
+            link.open()
 
     @property
     def async_send(self) -> AsyncSend:

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from mqdb.broker.outcome import Backend, StoredAt
 from mqdb.errors import MqdbError, SendGivenUp
-from mqdb_client.producer.append_unit import NoAnswer
+from mqdb_client.producer.append_plan import NoAnswer
 from mqdb_client.producer.broker_link import BrokerLink
 from mqdb_client.producer.sending import Attempt
 from mqdb_client.producer.unknown import settle
@@ -101,7 +101,7 @@ class Settling:
                 self._open[asked] = [open_ for open_ in self._open[asked] if id(open_) not in done]
             for open_ in batch:
                 if found is not None:
-                    its = {each: found[each] for each in open_.attempt.delivery.unique_ids if each in found}
+                    its = {each: found[each] for each in open_.attempt.pending.unique_ids if each in found}
                     # Nobody knows what a backend that nobody knows may store yet.
                     if its or asked.backend is not None:
                         open_.unknown.found = its
@@ -112,7 +112,7 @@ def _found(asked: _Asked, batch: list[OpenSend]) -> Mapping[UUID, StoredAt] | No
     """What is stored of them; None where that cannot be found out in the time that the last of them has."""
     last = max(batch, key=lambda open_: open_.attempt.deadline).attempt
     unknown = NoAnswer(batch[0].unknown.reason, asked.backend, min(open_.unknown.after_pos for open_ in batch))
-    unique_ids = [unique_id for open_ in batch for unique_id in open_.attempt.delivery.unique_ids]
+    unique_ids = [unique_id for open_ in batch for unique_id in open_.attempt.pending.unique_ids]
     late = SendGivenUp(last.topic, last.timeout_seconds)
     try:
         return settle(asked.link, unknown, unique_ids, last.deadline, late)

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 
 from mqdb.broker.outcome import Backend, StoredAt, end_backend, find_sent
 from mqdb.errors import BrokerUnavailable, MqdbError
-from mqdb_client.producer.append_unit import NoAnswer
+from mqdb_client.producer.append_plan import NoAnswer
 from mqdb_client.producer.broker_link import BrokerLink
 
 T = TypeVar("T")

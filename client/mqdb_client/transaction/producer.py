@@ -17,17 +17,15 @@ from typing import Any, ClassVar, Final
 
 from mqdb.broker.transactions import EndTransaction, end
 from mqdb.errors import BrokerUnavailable, IllegalState, MqdbError
-from mqdb.message import Message, MessageQueue, SendResult, SendStatus, check_message
+from mqdb.message import Message, SendResult, SendStatus, check_message
 from mqdb.property import Property
-from mqdb.schedule import Half
-from mqdb.store.commit_log import Record
 from mqdb.transaction import LocalTransactionState
 from mqdb.unique_id import parse_unique_id
 from mqdb_client.client_config import configured_by
 from mqdb_client.producer.broker_link import BrokerLink
 from mqdb_client.producer.config import ProducerConfig
-from mqdb_client.producer.delivery import target_of
 from mqdb_client.producer.producer import Producer
+from mqdb_client.producer.queue_choice import target_of
 from mqdb_client.producer.send_hooks import SendMode
 from mqdb_client.transaction.check_answers import CheckAnswers
 from mqdb_client.transaction.listener import (
@@ -148,9 +146,9 @@ class TransactionProducer(Producer):
         target = target_of(message, sharding_key)
         half = _half_of(message, self.group)
         check_message(half, self._config.max_message_size_bytes)  # its own properties count, too
-        delivery = self._delivery((half,), target, SendMode.SYNC, timeout)
-        delivery.placement = _as_half
-        (sent,) = running.sending.send(delivery)
+        pending = self._pending((half,), target, SendMode.SYNC, timeout)
+        pending.is_half = True
+        (sent,) = running.sending.send(pending)
         state = self._execute(half, argument, sent)
         if state is not LocalTransactionState.UNKNOWN:
             self._end(running.links[sent.queue.broker_name], sent, state)
@@ -203,8 +201,3 @@ def _half_of(message: Message, group: str) -> Message:
     return Message(
         message.topic, message.body, message.tag, message.keys, message.properties, message.flag, kept | its_own
     )
-
-
-def _as_half(record: Record, _queue: MessageQueue, _link: BrokerLink) -> Record:
-    """RocketMQ: TransactionalMessageBridge.parseHalfMessageInner."""
-    return record._replace(wait=Half())
