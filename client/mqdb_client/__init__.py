@@ -44,6 +44,7 @@ from mqdb_client.admin.admin import Admin, BrokerAdmin
 from mqdb_client.admin.answers import Answers
 from mqdb_client.admin.consumers import ConsumerStatus, DirectConsumption
 from mqdb_client.admin.selectors import SelectorExplanation, explain_selector
+from mqdb_client.admin.topic_reader import TopicReader
 from mqdb_client.admin.topics import TopicDetails
 from mqdb_client.batch import split_batches
 from mqdb_client.consumer.consume_hooks import ConsumeMessageContext, ConsumeMessageHook, ConsumeReturnType
@@ -133,6 +134,7 @@ __all__ = [
     "Boundary",
     "OffsetChange",
     "AuditRecord",
+    "TopicReader",
     "DeadLetterFilter",
     "CauseOfDeath",
     "DeadLetter",

@@ -14,6 +14,7 @@ from mqdb_client.admin.crons import Crons
 from mqdb_client.admin.dead_letters import DeadLetters
 from mqdb_client.admin.delays import Delays
 from mqdb_client.admin.groups import Groups
+from mqdb_client.admin.messages import Messages
 from mqdb_client.admin.offsets import Offsets
 from mqdb_client.admin.selectors import Selectors
 from mqdb_client.admin.timers import Timers
@@ -37,6 +38,7 @@ class BrokerAdmin:
         self.groups = Groups(access)
         self.consumers = Consumers(access)
         self.offsets = Offsets(access)
+        self.messages = Messages(access)
         self.dead_letters = DeadLetters(access)
         self.timers = Timers(access)
         self.delays = Delays(access)
