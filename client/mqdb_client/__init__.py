@@ -14,6 +14,7 @@ A producer works inside its block, a consumer until it is told to stop:
 from mqdb import errors
 from mqdb.broker.admin import QueueStats, Unread
 from mqdb.broker.cron import CatchUp
+from mqdb.broker.dead_letters import Chosen, DeadLetterFilter, Redrive
 from mqdb.broker.groups import GroupDetails
 from mqdb.broker.offset_reset import Boundary
 from mqdb.broker.timers import RecallStatus
@@ -24,6 +25,14 @@ from mqdb.group import ConsumeFromWhere, MessageModel
 from mqdb.log_lines import FieldFormatter
 from mqdb.message import Message, MessageQueue, ReceivedMessage, SendResult, SendStatus
 from mqdb.store.cron import CronSummary
+from mqdb.store.dead_letters import (
+    CauseOfDeath,
+    DeadLetter,
+    PastRedrive,
+    RedriveResult,
+    RedriveStatus,
+    WholeDeadLetter,
+)
 from mqdb.store.groups import GroupSettings, GroupSummary, MemberInfo, QueueProgress, StoredSubscription
 from mqdb.store.offset_audit import AuditRecord, OffsetChange
 from mqdb.store.schedule import Standing
@@ -35,6 +44,7 @@ from mqdb_client.admin.admin import Admin, BrokerAdmin
 from mqdb_client.admin.answers import Answers
 from mqdb_client.admin.consumers import ConsumerStatus, DirectConsumption
 from mqdb_client.admin.selectors import SelectorExplanation, explain_selector
+from mqdb_client.admin.topic_reader import TopicReader
 from mqdb_client.admin.topics import TopicDetails
 from mqdb_client.consumer.consume_hooks import ConsumeMessageContext, ConsumeMessageHook, ConsumeReturnType
 from mqdb_client.consumer.direct_consumption import ConsumeMessageDirectlyResult, DirectResult
@@ -124,6 +134,16 @@ __all__ = [
     "Boundary",
     "OffsetChange",
     "AuditRecord",
+    "TopicReader",
+    "DeadLetterFilter",
+    "CauseOfDeath",
+    "DeadLetter",
+    "WholeDeadLetter",
+    "Chosen",
+    "Redrive",
+    "RedriveResult",
+    "RedriveStatus",
+    "PastRedrive",
     "WaitingTimer",
     "RecallStatus",
     "Standing",

@@ -18,6 +18,7 @@ from mqdb.cli.delay import app as delay
 from mqdb.cli.demo.command import demo
 from mqdb.cli.dlq.commands import app as dlq
 from mqdb.cli.group import app as group
+from mqdb.cli.message import app as message
 from mqdb.cli.migrate import migrate
 from mqdb.cli.options import Command, Group
 from mqdb.cli.selector import app as selector
@@ -81,6 +82,7 @@ def mqdb(
 for function in (serve, demo, migrate, send, consume, config):
     app.command(cls=Command)(function)
 app.add_typer(topic, name="topic")
+app.add_typer(message, name="message")
 app.add_typer(group, name="group")
 app.add_typer(consumer, name="consumer")
 app.add_typer(delay, name="delay")

@@ -8,12 +8,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mqdb.cli.connection import ask_each, chosen_brokers, connected_to
 from mqdb.cli.formats import FORMATS, OutputFormat
 from mqdb.cli.offset_target import parse_offset
 from mqdb.cli.options import start
@@ -22,12 +21,8 @@ from mqdb.message import ReceivedMessage
 from mqdb.printable import printable
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
-    from mqdb.dsn import BrokerDsn
-    from mqdb.selector.subscription import MessageFilter
     from mqdb.settings import Settings
-    from mqdb.store.topics import TopicRoute
+    from mqdb_client import Admin, BrokerAdmin, MessageSelector
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +92,7 @@ def consume(
       mqdb consume orders --broker broker-b
     """
     settings = start(context)
-    message_filter = _filter_of(tag, sql)
+    selector = _selector_of(tag, sql)
     where = _parse_offset(from_offset)
     if group is not None and isinstance(where, int):
         raise ParameterInvalid("from_offset", from_offset, "a group begins at first or last; leave --group out")
@@ -116,13 +111,16 @@ def consume(
         def show(message: ReceivedMessage) -> None:
             sys.stdout.buffer.write(bytes_of(message))
 
-        _read(_chosen_broker(settings, broker, topic), topic, where, message_filter, count, exits, show)
+        from mqdb_client import Admin
+
+        with Admin(settings=settings) as admin:
+            _read(_chosen_broker(admin, broker, topic), topic, where, selector, count, exits, show)
     else:
 
         def show_at_once(message: ReceivedMessage) -> None:
             _write_unbuffered(bytes_of(message))
 
-        _consume(settings, topic, group, from_offset, message_filter, count, exits, show_at_once)
+        _consume(settings, topic, group, from_offset, selector, count, exits, show_at_once)
 
 
 def _write_unbuffered(output: bytes) -> None:
@@ -139,17 +137,15 @@ def _write_unbuffered(output: bytes) -> None:
         rest = rest[written:]
 
 
-def _filter_of(tag: str | None, sql: str | None) -> "MessageFilter":
+def _selector_of(tag: str | None, sql: str | None) -> "MessageSelector":
     """Raises TagExpressionInvalid, SelectorSyntaxError, and ParameterInvalid where both are given."""
-    if sql is None:
-        from mqdb.selector.tags import parse_tag_expression
+    from mqdb_client import MessageSelector
 
-        return parse_tag_expression(tag)
+    if sql is None:
+        return MessageSelector.by_tag(tag)
     if tag is not None:
         raise ParameterInvalid("tag", tag, "a filter is by --tag or by --sql; in SQL92 the tag is the property TAGS")
-    from mqdb.selector import compile_selector
-
-    return compile_selector(sql)
+    return MessageSelector.by_sql(sql)
 
 
 def _parse_offset(text: str) -> str | int:
@@ -160,24 +156,11 @@ def _parse_offset(text: str) -> str | int:
     raise ParameterInvalid("from_offset", text, "write first, last or the number of an offset")
 
 
-def _route(connection: "Connection", topic: str) -> "TopicRoute":
-    from mqdb.broker.route import find_topic
-    from mqdb.topic import check_topic_name
-
-    check_topic_name(topic)
-    route = find_topic(connection, topic)
-    if route is None:
-        raise TopicNotFound(topic)
-    if not route.read_queue_keys:
-        raise ParameterInvalid("topic", topic, f"its perm {int(route.config.perm)} does not let anybody read it")
-    return route
-
-
 # -- without a group ------------------------------------------------------------------------------
 
 
-def _chosen_broker(settings: "Settings", name: str | None, topic: str) -> "BrokerDsn":
-    brokers = chosen_brokers(settings, name if name is None else [name])
+def _chosen_broker(admin: "Admin", name: str | None, topic: str) -> "BrokerAdmin":
+    brokers = admin.chosen(name if name is None else [name])
     if len(brokers) > 1:
         names = ", ".join(broker.name for broker in brokers)
         reason = f"there are several brokers, {names}: name one with --broker, or read from all with --group"
@@ -186,29 +169,18 @@ def _chosen_broker(settings: "Settings", name: str | None, topic: str) -> "Broke
 
 
 def _read(
-    broker: "BrokerDsn",
+    broker: "BrokerAdmin",
     topic: str,
     where: str | int,
-    message_filter: "MessageFilter",
+    selector: "MessageSelector",
     count: int | None,
     exits: bool,
     show: Callable[[ReceivedMessage], None],
 ) -> None:
-    from mqdb.broker.admin import topic_stats
-    from mqdb.broker.filters import check_filters
-    from mqdb.cli.reader import TopicReader, tend_dispatch
-
-    with connected_to(broker) as connection:
-        route = _route(connection, topic)
-        check_filters(connection, {message_filter.expression_type})
-        tend_dispatch(connection)
-        if where == "last":
-            offsets = [queue.max_offset for queue in topic_stats(connection, topic)]
-        else:
-            offsets = [where if isinstance(where, int) else 0] * len(route.read_queue_keys)
-        reader = TopicReader(connection, route, broker.name, offsets[: len(route.read_queue_keys)], message_filter)
-        logger.info("reading", extra={"topic": topic, "offsets": offsets})
-        for number, message in enumerate(_arriving(reader.read, lambda: tend_dispatch(connection), exits), 1):
+    start = where if isinstance(where, int) else None if where == "last" else 0
+    with broker.messages.reading(topic, start, selector) as reader:
+        logger.info("reading", extra={"topic": topic, "offsets": reader.offsets})
+        for number, message in enumerate(_arriving(reader.read, reader.dispatch, exits), 1):
             show(message)
             if number == count:
                 break
@@ -272,7 +244,7 @@ def _consume(
     topic: str,
     group: str,
     from_offset: str,
-    message_filter: "MessageFilter",
+    selector: "MessageSelector",
     count: int | None,
     exits: bool,
     show: Callable[[ReceivedMessage], None],
@@ -280,7 +252,7 @@ def _consume(
     from datetime import timedelta
 
     from mqdb.group import ConsumeFromWhere
-    from mqdb_client import ConsumeOrderlyStatus, MessageSelector, PushConsumer
+    from mqdb_client import Admin, ConsumeOrderlyStatus, PushConsumer
 
     printer = _Printer(count, show)
 
@@ -295,14 +267,10 @@ def _consume(
         consume_from_where=ConsumeFromWhere.FIRST_OFFSET if from_offset == "first" else ConsumeFromWhere.LAST_OFFSET,
         persist_consumer_offset_interval=timedelta(seconds=_COMMIT_SECONDS),
     )
-    consumer.subscribe(topic, MessageSelector(message_filter))
+    consumer.subscribe(topic, selector)
     consumer.register_listener(listen, orderly=True)
-    with ExitStack() as connections:
-
-        def end_on(broker: "BrokerDsn") -> _End:
-            return _end_of(connections.enter_context(connected_to(broker)), topic)
-
-        ends = ask_each(chosen_brokers(settings, None), end_on).without(TopicNotFound, ParameterInvalid)
+    with Admin(settings=settings) as admin:
+        ends = admin.on_each(lambda one: one.messages.end_of(topic)).without(TopicNotFound, ParameterInvalid)
         if not ends.results:
             ends.check()
         try:
@@ -310,7 +278,7 @@ def _consume(
                 consumer.start()
             # Never without end: a Ctrl-C in the instant before a wait does not wake it.
             while not printer.is_done.wait(_COMMIT_SECONDS):
-                if exits and all(end.is_reached_by(group) for end in ends.results.values()):
+                if exits and all(_has_reached(admin, name, group, topic, end) for name, end in ends.results.items()):
                     break
         finally:
             consumer.shutdown()
@@ -335,27 +303,7 @@ def _uninterrupted() -> Iterator[None]:
         signal.raise_signal(heard[0])
 
 
-class _End(NamedTuple):
-    """Where a topic ended on one broker when somebody looked: the max offsets of the queues that can be read."""
-
-    connection: "Connection"
-    offsets: dict[int, int]
-    """By the keys of the queues."""
-
-    def is_reached_by(self, group: str) -> bool:
-        """Whether the group has got as far."""
-        from mqdb.broker.offsets import committed_offsets
-
-        reached = committed_offsets(self.connection, group, list(self.offsets))
-        return all(reached.get(queue_key, 0) >= offset for queue_key, offset in self.offsets.items())
-
-
-def _end_of(connection: "Connection", topic: str) -> _End:
-    """Raises TopicNotFound, and ParameterInvalid for a topic that nobody may read."""
-    from mqdb.broker.admin import topic_stats
-    from mqdb.cli.reader import tend_dispatch
-
-    queue_keys = _route(connection, topic).read_queue_keys
-    tend_dispatch(connection)
-    stats = topic_stats(connection, topic)
-    return _End(connection, {key: queue.max_offset for key, queue in zip(queue_keys, stats, strict=False)})
+def _has_reached(admin: "Admin", broker_name: str, group: str, topic: str, end: dict[int, int]) -> bool:
+    """Whether the group has read each queue up to these offsets."""
+    reached = admin.on(broker_name).offsets.committed(group, topic)
+    return all(reached.get(queue_id, 0) >= offset for queue_id, offset in end.items())

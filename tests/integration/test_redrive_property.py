@@ -13,7 +13,7 @@ from mqdb.broker.dead_letters import DeadLetterFilter, Redrive, choose
 from mqdb.cli.dlq.redriver import Redriver
 from mqdb.store.dead_letters import RedriveResult, RedriveStatus
 from tests.fixtures.broker import dispatch_all
-from tests.fixtures.dead_letters import FAILURE, bury, create_group, redriven, results, stored
+from tests.fixtures.dead_letters import FAILURE, bury, create_group, letters_on, redriven, results, stored
 
 _numbers = itertools.count()
 
@@ -72,7 +72,7 @@ def run(
     with redriver.interruption:
         if batches == 0:
             signal.raise_signal(signal.SIGINT)
-        for number, batch in enumerate(redriver.run("broker-a", connection, positions), 1):
+        for number, batch in enumerate(redriver.run("broker-a", letters_on(connection), positions), 1):
             found += batch
             if number == batches:
                 signal.raise_signal(signal.SIGINT)

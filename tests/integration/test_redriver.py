@@ -3,11 +3,11 @@
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from mqdb.broker.dead_letters import Redrive
 from mqdb.cli.dlq.redriver import Redriver, RedriveStopped
 from mqdb.errors import BrokerUnavailable
 from mqdb.store.engine import driver
-from tests.fixtures.dead_letters import bury, redriven, results
+from mqdb_client import Redrive
+from tests.fixtures.dead_letters import bury, letters_on, redriven, results
 
 
 def redriver(**options: int) -> Redriver:
@@ -23,7 +23,7 @@ def test_a_lost_broker_leaves_whole_batches_and_says_how_many(broker: Connection
     letters = [bury(broker, str(number)) for number in range(5)]
 
     with engine.connect() as session:
-        batches = redriver(most_at_a_time=2).run("broker-a", session, letters)
+        batches = redriver(most_at_a_time=2).run("broker-a", letters_on(session), letters)
         next(batches)
         end(session, broker)
         with pytest.raises(RedriveStopped, match="; 2 of 5 messages were dealt with before") as stopped:
@@ -38,4 +38,4 @@ def test_a_broker_that_is_lost_at_once_is_the_error(broker: Connection, engine: 
     with engine.connect() as session:
         end(session, broker)
         with pytest.raises(BrokerUnavailable):
-            next(redriver().run("broker-a", session, [1]))
+            next(redriver().run("broker-a", letters_on(session), [1]))

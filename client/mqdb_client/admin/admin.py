@@ -11,8 +11,10 @@ from mqdb_client.admin.answers import Answers, ask_each
 from mqdb_client.admin.broker_access import BrokerAccess
 from mqdb_client.admin.consumers import Consumers
 from mqdb_client.admin.crons import Crons
+from mqdb_client.admin.dead_letters import DeadLetters
 from mqdb_client.admin.delays import Delays
 from mqdb_client.admin.groups import Groups
+from mqdb_client.admin.messages import Messages
 from mqdb_client.admin.offsets import Offsets
 from mqdb_client.admin.selectors import Selectors
 from mqdb_client.admin.timers import Timers
@@ -36,6 +38,8 @@ class BrokerAdmin:
         self.groups = Groups(access)
         self.consumers = Consumers(access)
         self.offsets = Offsets(access)
+        self.messages = Messages(access)
+        self.dead_letters = DeadLetters(access)
         self.timers = Timers(access)
         self.delays = Delays(access)
         self.crons = Crons(access)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from mqdb.cli.connection import Answers, ask_each, chosen_brokers
 from mqdb.cli.dlq.options import (
     ExceptionPart,
     Ids,
@@ -21,7 +20,6 @@ from mqdb.cli.dlq.options import (
     Where,
     filter_of,
     shown_broker,
-    with_dead_letters,
 )
 from mqdb.cli.dlq.redrive import redrive
 from mqdb.cli.options import Command, Group, start
@@ -29,8 +27,7 @@ from mqdb.cli.rows import Brokers, Json, Row, print_rows
 from mqdb.errors import DeadLetterNotFound, GroupNotFound, ParameterInvalid
 
 if TYPE_CHECKING:
-    from mqdb.dsn import BrokerDsn
-    from mqdb.store.dead_letters import CauseOfDeath, DeadLetter, PastRedrive, WholeDeadLetter
+    from mqdb_client import Answers, BrokerAdmin, PastRedrive, WholeDeadLetter
 
 app = typer.Typer(cls=Group, rich_markup_mode="rich")
 
@@ -82,33 +79,26 @@ def list_(
       mqdb dlq list billing --where "error like '%price%' and redriven_at is null"
       mqdb dlq list billing --json | jq -r .error
     """
-    from mqdb.broker.dead_letters import causes_of_death, list_dead_letters
     from mqdb.cli.dlq.letters import cause_row, letter_json, letter_row, record_json
+    from mqdb_client import Admin
 
     settings = start(context)
     wanted = filter_of(group, topic, tag, since, until, exception, ids, where)
 
-    def causes_on(one: "BrokerDsn") -> "list[CauseOfDeath]":
-        with with_dead_letters(one) as connection:
-            return causes_of_death(connection, wanted)
-
-    def letters_on(one: "BrokerDsn") -> "list[DeadLetter]":
-        with with_dead_letters(one) as connection:
-            return list_dead_letters(connection, wanted, limit)
-
     def shown(name: str) -> str | None:
         return shown_broker(settings, name)
 
-    brokers = chosen_brokers(settings, broker)
-    if group is None:
-        _print_list(ask_each(brokers, causes_on), cause_row, record_json, shown, as_json)
-    else:
-        answers = ask_each(brokers, letters_on).without(GroupNotFound)
-        _print_list(answers, letter_row, letter_json, shown, as_json)
+    with Admin(settings=settings) as admin:
+        if group is None:
+            causes = admin.on_each(lambda one: one.dead_letters.causes(wanted), broker)
+            _print_list(causes, cause_row, record_json, shown, as_json)
+        else:
+            letters = admin.on_each(lambda one: one.dead_letters.list(wanted, limit), broker)
+            _print_list(letters.without(GroupNotFound), letter_row, letter_json, shown, as_json)
 
 
 def _print_list(
-    answers: Answers[list[Any]],
+    answers: "Answers[list[Any]]",
     row_of: Callable[[Any], Row],
     json_of: Callable[[Any, str | None], str],
     shown: Callable[[str], str | None],
@@ -141,20 +131,12 @@ def show(
       mqdb dlq show 0A0B0C0D1E2F00000000000000000001
       mqdb dlq show 0A0B0C0D1E2F00000000000000000001 --json | jq -r .traceback
     """
-    from mqdb.broker.dead_letters import past_redrives, show_dead_letters
     from mqdb.cli.dlq.letters import letter_json
+    from mqdb_client import Admin
 
     settings = start(context)
-    wanted = filter_of(None, None, None, None, None, None, [message_id], None)
-
-    def letters_on(one: "BrokerDsn") -> "list[tuple[WholeDeadLetter, list[PastRedrive]]]":
-        with with_dead_letters(one) as connection:
-            letters = show_dead_letters(connection, wanted)
-            if not letters:
-                raise DeadLetterNotFound(message_id)
-            return [(letter, past_redrives(connection, letter.log_pos)) for letter in letters]
-
-    answers = ask_each(chosen_brokers(settings, broker), letters_on).without(DeadLetterNotFound)
+    with Admin(settings=settings) as admin:
+        answers = admin.on_each(lambda one: one.dead_letters.show(message_id), broker).without(DeadLetterNotFound)
     found = [(shown_broker(settings, name), *each) for name, answer in answers.results.items() for each in answer]
     for number, (name, letter, redrives) in enumerate(found):
         if as_json:
@@ -208,28 +190,26 @@ def export(
       mqdb dlq export --output dead.jsonl
       mqdb dlq export billing --since 7d | jq -r .exception | sort | uniq -c
     """
-    from mqdb.broker.dead_letters import count_dead_letters, read_dead_letters
     from mqdb.cli.console import progress, standard_error
     from mqdb.cli.dlq.letters import letter_json
+    from mqdb_client import Admin
 
     settings = start(context)
     wanted = filter_of(group, topic, tag, since, until, exception, ids, where)
-    brokers = chosen_brokers(settings, broker)
     written = 0
     console = standard_error()
     console.quiet = not _is_file(output) and sys.stdout.isatty()
-    with _written(output) as file, progress(console) as bars:
+    with Admin(settings=settings) as admin, _written(output) as file, progress(console) as bars:
 
-        def export_from(one: "BrokerDsn") -> None:
+        def export_from(one: "BrokerAdmin") -> None:
             nonlocal written
-            with with_dead_letters(one) as connection:
-                bar = bars.add_task(one.name, total=count_dead_letters(connection, wanted), note="")
-                for letter in read_dead_letters(connection, wanted):
-                    file.write(letter_json(letter, shown_broker(settings, one.name)).encode() + b"\n")
-                    written += 1
-                    bars.update(bar, advance=1, note=f"{written:,} messages")
+            bar = bars.add_task(one.name, total=one.dead_letters.count(wanted), note="")
+            for letter in one.dead_letters.read(wanted):
+                file.write(letter_json(letter, shown_broker(settings, one.name)).encode() + b"\n")
+                written += 1
+                bars.update(bar, advance=1, note=f"{written:,} messages")
 
-        answers = ask_each(brokers, export_from).without(GroupNotFound)
+        answers = admin.on_each(export_from, broker).without(GroupNotFound)
         if not answers.results:
             # Inside: what was there before stays.
             answers.check()

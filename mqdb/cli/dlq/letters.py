@@ -14,7 +14,7 @@ from mqdb.cli.times import shown_time
 from mqdb.compression import compression_of, decompress
 from mqdb.errors import CompressedBodyBroken, CompressionUnavailable
 from mqdb.printable import json_text, printable
-from mqdb.store.dead_letters import CauseOfDeath, DeadLetter, PastRedrive, RedriveResult, WholeDeadLetter
+from mqdb_client import CauseOfDeath, DeadLetter, PastRedrive, RedriveResult, WholeDeadLetter
 
 #: Of a body that is shown as hex; `mqdb dlq export` has all of it.
 _MOST_HEX_BYTES: Final = 1_024

@@ -1,21 +1,15 @@
 """What the commands of `mqdb dlq` have in common: how messages are chosen, and on which brokers."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mqdb.cli.connection import connected_to
 from mqdb.cli.rows import has_several
 from mqdb.cli.times import parse_time
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
-    from mqdb.broker.dead_letters import DeadLetterFilter
-    from mqdb.dsn import BrokerDsn
     from mqdb.settings import Settings
+    from mqdb_client import DeadLetterFilter
 
 
 def _filter_option(*names: str, metavar: str | None = None, help: str) -> Any:
@@ -54,9 +48,9 @@ def filter_of(
     where: str | None,
 ) -> "DeadLetterFilter":
     """What these options choose. Raises NameInvalid, ParameterInvalid or TagExpressionInvalid."""
-    from mqdb.broker.dead_letters import DeadLetterFilter
     from mqdb.group import check_group_name
     from mqdb.unique_id import parse_unique_id
+    from mqdb_client import DeadLetterFilter
 
     if group is not None:
         check_group_name(group)
@@ -70,16 +64,6 @@ def filter_of(
         tuple(map(parse_unique_id, ids or ())),
         where,
     )
-
-
-@contextmanager
-def with_dead_letters(broker: "BrokerDsn") -> "Iterator[Connection]":
-    """A connection to a broker, all of whose messages are in their queues, also where no `mqdb serve` sees to it."""
-    from mqdb.cli.reader import tend_dispatch
-
-    with connected_to(broker) as connection:
-        tend_dispatch(connection)
-        yield connection
 
 
 def shown_broker(settings: "Settings", name: str) -> str | None:

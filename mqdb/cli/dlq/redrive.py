@@ -6,15 +6,13 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mqdb.cli.confirm import confirm
-from mqdb.cli.connection import Answers, ask_each, chosen_brokers
 from mqdb.cli.dlq.options import (
     ExceptionPart,
     Ids,
@@ -25,31 +23,17 @@ from mqdb.cli.dlq.options import (
     Where,
     filter_of,
     shown_broker,
-    with_dead_letters,
 )
 from mqdb.cli.dlq.redriver import Redriver
 from mqdb.cli.options import start
 from mqdb.cli.rows import Brokers, Json, Yes, has_several, of_broker, print_rows
-from mqdb.errors import GroupNotFound, ParameterInvalid, TopicNotFound, TopicNotWritable
-from mqdb.topic import Perm, check_can_send, check_topic_name
+from mqdb.errors import GroupNotFound, ParameterInvalid
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
-    from mqdb.broker.dead_letters import Chosen, DeadLetterFilter, Redrive
-    from mqdb.dsn import BrokerDsn
     from mqdb.settings import Settings
-    from mqdb.store.dead_letters import RedriveResult
+    from mqdb_client import Admin, Answers, BrokerAdmin, Chosen, RedriveResult
 
 _BODY = "Another body, for one message"
-
-
-class _Work(NamedTuple):
-    """What is to be redriven on a broker."""
-
-    broker: "BrokerDsn"
-    connection: "Connection"
-    chosen: "Chosen"
 
 
 def redrive(
@@ -102,30 +86,29 @@ def redrive(
       mqdb dlq redrive billing --id 0A0B0C0D1E2F00000000000000000001 --edit
       mqdb dlq redrive billing --topic orders --to-topic orders-again
     """
-    from mqdb.broker.dead_letters import Redrive
+    from mqdb_client import Admin, Answers, Redrive
 
     settings = start(context)
     wanted = filter_of(group, topic, tag, since, until, exception, ids, where)
     condition = f"{wanted} --limit {limit}" if limit else str(wanted)
-    how = Redrive(condition, _checked_target(to_topic), _given_body(body, body_file, edit), again)
+    how = Redrive(condition, to_topic, _given_body(body, body_file, edit), again)
     per_second = None if rate is None else _parse_rate(rate)
-    with ExitStack() as connections:
+    with Admin(settings=settings) as admin:
 
-        def choose_on(one: "BrokerDsn") -> _Work:
-            connection = connections.enter_context(with_dead_letters(one))
-            return _Work(one, connection, _choose(connection, wanted, how, limit))
+        def choose_on(one: "BrokerAdmin") -> "Chosen":
+            return one.dead_letters.choose(wanted, again=again, limit=limit, to_topic=to_topic)
 
-        found = ask_each(chosen_brokers(settings, broker), choose_on).without(GroupNotFound)
-        work = [one for one in found.results.values() if one.chosen.positions]
+        found = admin.on_each(choose_on, broker).without(GroupNotFound)
+        work = {name: chosen for name, chosen in found.results.items() if chosen.positions}
         if work and (edit or how.body is not None):
             _check_one_message(work, edit)
             if edit:
-                how = how._replace(body=_edited(work[0]))
+                how = how._replace(body=_edited(admin, work))
         if work and not (dry_run or yes):
             _confirm(settings, group, work, to_topic)
         redriver = Redriver(how, is_dry_run=dry_run, per_second=per_second)
         line_of = _json_line if as_json else _line if each or dry_run else None
-        failures = found.failures | _run(redriver, settings, work, line_of).failures
+        failures = found.failures | _run(redriver, settings, admin, work, line_of).failures
     if not as_json:
         _print_summary(settings, redriver, found)
     redriver.interruption.pass_on()
@@ -134,13 +117,6 @@ def redrive(
 
 
 # -- what is asked for ----------------------------------------------------------------------------
-
-
-def _checked_target(topic: str | None) -> str | None:
-    if topic is not None:
-        check_topic_name(topic)
-        check_can_send(topic)
-    return topic
 
 
 def _parse_rate(text: str) -> float:
@@ -161,34 +137,20 @@ def _given_body(text: str | None, file: Path | None, edit: bool) -> bytes | None
         raise ParameterInvalid("body_file", str(file), error.strerror or str(error)) from error
 
 
-def _choose(connection: "Connection", wanted: "DeadLetterFilter", how: "Redrive", limit: int | None) -> "Chosen":
-    """Raises TopicNotFound and TopicNotWritable for the target here: later it would fail for each message."""
-    from mqdb.broker.dead_letters import choose
-    from mqdb.broker.route import find_topic
-
-    chosen = choose(connection, wanted, again=how.again, limit=limit)
-    if how.target_topic is not None and chosen.positions:
-        route = find_topic(connection, how.target_topic)
-        if route is None:
-            raise TopicNotFound(how.target_topic)
-        if not route.config.perm & Perm.WRITE:
-            raise TopicNotWritable(how.target_topic, route.config.perm)
-    return chosen
-
-
-def _check_one_message(work: "Sequence[_Work]", edit: bool) -> None:
-    count = sum(len(one.chosen.positions) for one in work)
+def _check_one_message(work: "dict[str, Chosen]", edit: bool) -> None:
+    count = sum(len(chosen.positions) for chosen in work.values())
     if count > 1:
         option = "edit" if edit else "body"
         raise ParameterInvalid(option, f"{count:,} messages", "another body is for one message; choose it with --id")
 
 
-def _edited(one: _Work) -> bytes:
-    """What the user makes of the body in their editor."""
-    from mqdb.broker.dead_letters import DeadLetterFilter, show_dead_letters
+def _edited(admin: "Admin", work: "dict[str, Chosen]") -> bytes:
+    """What the user makes of the body of the one message in their editor."""
     from mqdb.compression import decompress
+    from mqdb_client import DeadLetterFilter
 
-    (letter,) = show_dead_letters(one.connection, DeadLetterFilter(where=f"log_pos = {one.chosen.positions[0]}"))
+    ((name, chosen),) = work.items()
+    (letter,) = admin.on(name).dead_letters.read(DeadLetterFilter(where=f"log_pos = {chosen.positions[0]}"))
     before = decompress(letter.body, letter.sys_flag)
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
     with tempfile.TemporaryDirectory(prefix="mqdb-") as folder:
@@ -204,9 +166,9 @@ def _edited(one: _Work) -> bytes:
     return body
 
 
-def _confirm(settings: "Settings", group: str, work: "Sequence[_Work]", to_topic: str | None) -> None:
-    count = sum(len(one.chosen.positions) for one in work)
-    where = f" on {', '.join(one.broker.name for one in work)}" if has_several(settings) else ""
+def _confirm(settings: "Settings", group: str, work: "dict[str, Chosen]", to_topic: str | None) -> None:
+    count = sum(len(chosen.positions) for chosen in work.values())
+    where = f" on {', '.join(work)}" if has_several(settings) else ""
     target = "" if to_topic is None else f", to all groups of topic {to_topic}"
     what = "1 message" if count == 1 else f"{count:,} messages"
     confirm(f"Redrive {what} of group {group}{where}{target}?", "--yes, or --dry-run")
@@ -218,27 +180,28 @@ def _confirm(settings: "Settings", group: str, work: "Sequence[_Work]", to_topic
 def _run(
     redriver: Redriver,
     settings: "Settings",
-    work: "Sequence[_Work]",
+    admin: "Admin",
+    work: "dict[str, Chosen]",
     line_of: "Callable[[RedriveResult, str | None], str] | None",
-) -> Answers[None]:
+) -> "Answers[None]":
     from mqdb.cli.console import progress, standard_error
+    from mqdb_client import Answers
 
     # Not what rich puts in its place: that is where the bars are, on standard error.
     output, console = sys.stdout, standard_error()
     console.quiet = line_of is not None and output.isatty()
     with redriver.interruption, progress(console) as bars:
-        of_broker = {one.broker.name: one for one in work}
 
-        def redrive_on(broker: "BrokerDsn") -> None:
-            _, connection, chosen = of_broker[broker.name]
-            bar = bars.add_task(broker.name, total=len(chosen.positions), note="")
-            for results in redriver.run(broker.name, connection, chosen.positions):
+        def redrive_on(one: "BrokerAdmin") -> None:
+            positions = work[one.name].positions
+            bar = bars.add_task(one.name, total=len(positions), note="")
+            for results in redriver.run(one.name, one.dead_letters, positions):
                 if line_of is not None:
                     for result in results:
-                        print(line_of(result, shown_broker(settings, broker.name)), file=output)
+                        print(line_of(result, shown_broker(settings, one.name)), file=output)
                 bars.update(bar, advance=len(results), note=f"{redriver.done:,} messages")
 
-        return ask_each([one.broker for one in work], redrive_on)
+        return admin.on_each(redrive_on, list(work)) if work else Answers()
 
 
 def _json_line(result: "RedriveResult", broker: str | None) -> str:
@@ -253,16 +216,16 @@ def _line(result: "RedriveResult", _broker: str | None) -> str:
     return result_line(result)
 
 
-def _print_summary(settings: "Settings", redriver: Redriver, found: Answers[_Work]) -> None:
+def _print_summary(settings: "Settings", redriver: Redriver, found: "Answers[Chosen]") -> None:
     """A line for each broker, status and reason; and how many were left out for having been redriven before."""
     rows = [
         of_broker(settings, broker) | {"status": status, "messages": count, "why": reason}
         for (broker, status, reason), count in sorted(redriver.tally.items())
     ]
-    total = sum(len(one.chosen.positions) for one in found.results.values())
+    total = sum(len(one.positions) for one in found.results.values())
     if rows or not (total or found.failures):
         print_rows(rows, as_json=False, nothing="No message meets the conditions.")
-    if left_out := sum(one.chosen.left_out for one in found.results.values()):
+    if left_out := sum(one.left_out for one in found.results.values()):
         print(f"{left_out:,} more were redriven before; --again takes them, too.")
     if redriver.is_stopped:
         print(f"mqdb: stopped after {redriver.done:,} of {total:,} messages", file=sys.stderr)

@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from mqdb.errors import MqdbError
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
-    from mqdb.broker.dead_letters import Redrive
-    from mqdb.store.dead_letters import RedriveResult
+    from mqdb_client import Redrive, RedriveResult
+    from mqdb_client.admin.dead_letters import DeadLetters
 
 #: Messages of a transaction. Their bodies stay in the database.
 MOST_AT_A_TIME: Final = 500
@@ -126,7 +124,7 @@ class Redriver:
         return self.interruption.is_heard and self.done < self._total
 
     def run(
-        self, broker_name: str, connection: "Connection", positions: Sequence[int]
+        self, broker_name: str, letters: "DeadLetters", positions: Sequence[int]
     ) -> "Iterator[list[RedriveResult]]":
         """Deal with the messages at these positions of a broker; the results batch by batch, until it is interrupted.
 
@@ -140,7 +138,7 @@ class Redriver:
             if self.interruption.is_heard_within(due - time.monotonic()):
                 return
             try:
-                results = self._deal_with(connection, batch, redrive_id)
+                results = letters.redrive_batch(batch, self._redrive, redrive_id, dry_run=self._is_dry_run)
             except MqdbError as error:
                 if not done:
                     raise
@@ -159,15 +157,6 @@ class Redriver:
         failed = sum(count for (_, status, _), count in self.tally.items() if status == "FAILED")
         if failed:
             raise RedriveFailed(failed, self.done)
-
-    def _deal_with(
-        self, connection: "Connection", batch: Sequence[int], redrive_id: int | None
-    ) -> "list[RedriveResult]":
-        from mqdb.broker.dead_letters import plan_redrive, redrive_messages
-
-        if self._is_dry_run:
-            return plan_redrive(connection, batch, self._redrive)
-        return redrive_messages(connection, batch, self._redrive, redrive_id)
 
     def _batches(self, positions: Sequence[int]) -> Iterator[Sequence[int]]:
         size = self._most_at_a_time

@@ -5,26 +5,18 @@ in which they were sent, and in exactly their order within each queue.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from sqlalchemy import Connection
 
-from mqdb.broker.dispatch import dispatch, is_attended
 from mqdb.broker.horizon import UNKNOWN_HORIZON
 from mqdb.broker.pull import PullRequest, PullResult, PullStatus, pull
 from mqdb.errors import TopicNotFound
 from mqdb.message import MessageQueue, ReceivedMessage
 from mqdb.selector.subscription import MessageFilter
-from mqdb.store.topics import TopicRoute
+from mqdb_client.admin.broker_access import tend_dispatch
 
 _LIMIT = 500
-
-
-def tend_dispatch(connection: Connection) -> None:
-    """Dispatch what has been sent, where no `mqdb serve` does."""
-    if not is_attended(connection):
-        while dispatch(connection).more:
-            pass
 
 
 class _Queue:
@@ -43,24 +35,24 @@ class _Queue:
 
 
 class TopicReader:
-    """Reads the queues of a topic from an offset on; `offsets` has one for each queue that can be read."""
+    """Reads queues of a topic. A loop over it ends where there is no message left."""
 
     def __init__(
         self,
         connection: Connection,
-        route: TopicRoute,
-        broker_name: str,
-        offsets: list[int],
+        queues: Sequence[tuple[MessageQueue, int, int]],
         message_filter: MessageFilter,
     ) -> None:
-        self._topic = route.config.name
+        """`queues` are with their keys, and the offsets at which to begin."""
         self._connection = connection
         self._filter = message_filter
         self._horizon = UNKNOWN_HORIZON
-        self._queues = [
-            _Queue(MessageQueue(self._topic, broker_name, queue_id), queue_key, offset)
-            for queue_id, (queue_key, offset) in enumerate(zip(route.read_queue_keys, offsets, strict=True))
-        ]
+        self._queues = [_Queue(*queue) for queue in queues]
+
+    @property
+    def offsets(self) -> list[int]:
+        """Where each queue is read next."""
+        return [queue.request.offset for queue in self._queues]
 
     def read(self) -> list[ReceivedMessage]:
         """The next messages; [] at the end of all queues. Raises TopicNotFound once the topic is deleted."""
@@ -70,6 +62,14 @@ class TopicReader:
                 return messages
             if all(queue.is_at_end for queue in self._queues):
                 return []
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        while messages := self.read():
+            yield from messages
+
+    def dispatch(self) -> None:
+        """Let messages that were sent meanwhile come to their queues, if no `mqdb serve` sees to it."""
+        tend_dispatch(self._connection)
 
     def _pull(self) -> None:
         asked = {queue.request.queue_key: queue for queue in self._queues if not queue.ready}
@@ -81,7 +81,7 @@ class TopicReader:
             horizon=self._horizon,
         )
         if not results and asked:
-            raise TopicNotFound(self._topic)  # deleted meanwhile
+            raise TopicNotFound(self._queues[0].request.queue.topic)  # deleted meanwhile
         for result in results:
             asked[result.request.queue_key].take_over(result, self._filter)
 

@@ -1,0 +1,128 @@
+"""Dead letters: messages that groups have given up. RocketMQ: queryDlqMessage, resendDlqMessage of the dashboard."""
+
+import logging
+from collections.abc import Iterator, Sequence
+
+from mqdb.broker import dead_letters, route
+from mqdb.broker.dead_letters import Chosen, DeadLetterFilter, Redrive
+from mqdb.errors import DeadLetterNotFound, TopicNotFound, TopicNotWritable
+from mqdb.store.dead_letters import CauseOfDeath, DeadLetter, PastRedrive, RedriveResult, WholeDeadLetter
+from mqdb.topic import Perm, check_can_send, check_topic_name
+from mqdb.unique_id import parse_unique_id
+from mqdb_client.admin.broker_access import BrokerAccess
+
+logger = logging.getLogger(__name__)
+
+#: Messages that `redrive` sends in one transaction. Their bodies stay in the database.
+MOST_AT_A_TIME = 500
+
+
+class DeadLetters:
+    """The dead letters of a broker.
+
+    A method that takes a filter raises GroupNotFound, and ParameterInvalid for the filter's `where`.
+    """
+
+    def __init__(self, access: BrokerAccess) -> None:
+        self._access = access
+
+    def causes(self, wanted: DeadLetterFilter) -> list[CauseOfDeath]:
+        """How many there are of each group, topic and exception."""
+        with self._access.dispatched() as connection:
+            return dead_letters.causes_of_death(connection, wanted)
+
+    def count(self, wanted: DeadLetterFilter) -> int:
+        """How many there are."""
+        with self._access.dispatched() as connection:
+            return dead_letters.count_dead_letters(connection, wanted)
+
+    def show(self, message_id: str) -> list[tuple[WholeDeadLetter, list[PastRedrive]]]:
+        """All of a dead letter, and what was tried with it; once for each time that a group has given it up.
+
+        Raises DeadLetterNotFound; ParameterInvalid for a text that is no id.
+        """
+        wanted = DeadLetterFilter(ids=(parse_unique_id(message_id),))
+        with self._access.dispatched() as connection:
+            letters = dead_letters.show_dead_letters(connection, wanted)
+            if not letters:
+                raise DeadLetterNotFound(message_id)
+            return [(letter, dead_letters.past_redrives(connection, letter.log_pos)) for letter in letters]
+
+    def read(self, wanted: DeadLetterFilter) -> Iterator[WholeDeadLetter]:
+        """All of them with their bodies, a few at a time, the oldest first; in one transaction until they are read."""
+        with self._access.dispatched() as connection:
+            yield from dead_letters.read_dead_letters(connection, wanted)
+
+    def choose(
+        self, wanted: DeadLetterFilter, *, again: bool = False, limit: int | None = None, to_topic: str | None = None
+    ) -> Chosen:
+        """What a redrive takes: the oldest ones, those that were redriven before only if `again`.
+
+        Raises TopicNotFound, TopicNotWritable, TopicNotAllowed and NameInvalid for `to_topic`.
+        """
+        if to_topic is not None:
+            check_topic_name(to_topic)
+            check_can_send(to_topic)
+        with self._access.dispatched() as connection:
+            chosen = dead_letters.choose(connection, wanted, again=again, limit=limit)
+            # Later it would fail for each message.
+            target = route.find_topic(connection, to_topic) if to_topic is not None and chosen.positions else None
+        if to_topic is not None and chosen.positions:
+            if target is None:
+                raise TopicNotFound(to_topic)
+            if not target.config.perm & Perm.WRITE:
+                raise TopicNotWritable(to_topic, target.config.perm)
+        return chosen
+
+    def redrive(
+        self,
+        wanted: DeadLetterFilter,
+        *,
+        to_topic: str | None = None,
+        body: bytes | None = None,
+        again: bool = False,
+        limit: int | None = None,
+        dry_run: bool = False,
+        actor: str | None = None,
+    ) -> list[RedriveResult]:
+        """Send dead letters back to work: to the group that failed them, or to `to_topic` as if they were new.
+
+        `body` is another one, for one message. They go in batches, each a transaction: after an error the same call
+        goes on where this one has ended. With `dry_run` nothing changes.
+        Raises what `choose` raises, and MessageIllegal for a body. A message that cannot be redriven is a result.
+        """
+        condition = f"{wanted} --limit {limit}" if limit else str(wanted)
+        how = Redrive(condition, to_topic, body, again)
+        positions = self.choose(wanted, again=again, limit=limit, to_topic=to_topic).positions
+        results: list[RedriveResult] = []
+        for start in range(0, len(positions), MOST_AT_A_TIME):
+            continues = results[0].redrive_id if results else None
+            batch = positions[start : start + MOST_AT_A_TIME]
+            results += self.redrive_batch(batch, how, continues, dry_run=dry_run, actor=actor)
+        return results
+
+    def redrive_batch(
+        self,
+        positions: Sequence[int],
+        how: Redrive,
+        continues: int | None = None,
+        *,
+        dry_run: bool = False,
+        actor: str | None = None,
+    ) -> list[RedriveResult]:
+        """Redrive the dead letters at these positions, of which `choose` tells, in one transaction.
+
+        `continues` is the redrive_id that an earlier batch of the same redrive was given.
+        """
+        with self._access.connected() as connection:
+            if dry_run:
+                return dead_letters.plan_redrive(connection, positions, how)
+            results = dead_letters.redrive_messages(connection, positions, how, continues)
+        told = {"redrive_id": results[0].redrive_id if results else None, "messages": len(results)}
+        logger.info("redrove dead letters", extra=told | {"broker": self._access.name, "actor": actor})
+        return results
+
+    def list(self, wanted: DeadLetterFilter, limit: int | None = None) -> list[DeadLetter]:
+        """The youngest first."""
+        with self._access.dispatched() as connection:
+            return dead_letters.list_dead_letters(connection, wanted, limit)

@@ -1,0 +1,116 @@
+"""Messages: show one, find some, read a topic. RocketMQ: mqadmin queryMsgById, queryMsgByKey, queryMsgByOffset."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from itertools import islice
+
+from sqlalchemy import Connection
+
+from mqdb.broker import messages, offsets, query, route
+from mqdb.broker.admin import topic_stats
+from mqdb.broker.filters import check_filters
+from mqdb.errors import ParameterInvalid, QueueNotFound, TopicNotFound
+from mqdb.message import MessageQueue, ReceivedMessage
+from mqdb.store.topics import TopicRoute
+from mqdb.topic import check_topic_name
+from mqdb.unique_id import parse_unique_id
+from mqdb_client.admin.broker_access import BrokerAccess, tend_dispatch
+from mqdb_client.admin.topic_reader import TopicReader
+from mqdb_client.consumer.message_selector import MessageSelector
+
+
+class Messages:
+    """The messages of a broker. Looking at them changes nothing, and no group notices."""
+
+    def __init__(self, access: BrokerAccess) -> None:
+        self._access = access
+
+    def show(self, message_id: str) -> list[ReceivedMessage]:
+        """The stored copies of a message, by its unique id, as they were stored; [] if there is none.
+
+        A message that was delayed, retried or given up has several. Copies that wait for their time or for the end of
+        their transaction are left out. Raises ParameterInvalid for a text that is no id.
+        """
+        unique_id = parse_unique_id(message_id)
+        with self._access.dispatched() as connection:
+            copies = messages.find_copies(connection, unique_id)
+            return [messages.read_copy(connection, self._access.name, copy) for copy in copies]
+
+    def find(
+        self,
+        topic: str,
+        *,
+        key: str | None = None,
+        queue_id: int | None = None,
+        offset: int | None = None,
+        time: datetime | timedelta | None = None,
+        limit: int = 32,
+    ) -> list[ReceivedMessage]:
+        """Up to `limit` messages of a topic, in about the order in which they were sent.
+
+        Those with a key, or the first ones at an offset of each queue or later, or the first ones that were stored at
+        a time or later, a moment or how long ago by the broker's clock. These go together; with `queue_id` only in
+        that queue. A key costs a look at each message.
+        Raises TopicNotFound, QueueNotFound, and ParameterInvalid for a topic that nobody may read, for offset and time
+        together, and for a time without a zone.
+        """
+        if offset is not None and time is not None:
+            raise ParameterInvalid("offset", offset, "give an offset or a time, not both")
+        with self._access.dispatched() as connection:
+            found = _route(connection, topic)
+            if queue_id is not None and not 0 <= queue_id < len(found.read_queue_keys):
+                raise QueueNotFound(topic, queue_id, len(found.read_queue_keys))
+            offsets_of = self._offsets(connection, found, offset or 0, time)
+            chosen = range(len(offsets_of)) if queue_id is None else [queue_id]
+            queues = [
+                (MessageQueue(topic, self._access.name, each), found.read_queue_keys[each], offsets_of[each])
+                for each in chosen
+            ]
+            reader = TopicReader(connection, queues, MessageSelector.by_tag().message_filter)
+            wanted = (each for each in reader if key is None or key in each.keys)
+            return list(islice(wanted, limit))
+
+    @contextmanager
+    def reading(
+        self, topic: str, start: int | None = 0, selector: MessageSelector | None = None
+    ) -> Iterator[TopicReader]:
+        """A reader of a topic from this offset of each queue on, or from the end if it is None; for a `with`.
+
+        Raises NameInvalid, TopicNotFound, FilterDisabled, and ParameterInvalid for a topic that nobody may read.
+        """
+        message_filter = (selector or MessageSelector.by_tag()).message_filter
+        with self._access.connected() as connection:
+            found = _route(connection, topic)
+            check_filters(connection, {message_filter.expression_type})
+            tend_dispatch(connection)
+            ends = [queue.max_offset for queue in topic_stats(connection, topic)]
+            queues = [
+                (MessageQueue(topic, self._access.name, queue_id), key, ends[queue_id] if start is None else start)
+                for queue_id, key in enumerate(found.read_queue_keys)
+            ]
+            yield TopicReader(connection, queues, message_filter)
+
+    def end_of(self, topic: str) -> dict[int, int]:
+        """The max offset of each queue that can be read. Raises what `reading` raises."""
+        with self._access.dispatched() as connection:
+            queues = len(_route(connection, topic).read_queue_keys)
+            return {queue.queue_id: queue.max_offset for queue in topic_stats(connection, topic)[:queues]}
+
+    def _offsets(
+        self, connection: Connection, found: TopicRoute, offset: int, time: datetime | timedelta | None
+    ) -> Sequence[int]:
+        if time is None:
+            return [offset] * len(found.read_queue_keys)
+        moment = query.server_time(connection) - time if isinstance(time, timedelta) else time
+        return [offsets.search_offset(connection, key, moment) for key in found.read_queue_keys]
+
+
+def _route(connection: Connection, topic: str) -> TopicRoute:
+    check_topic_name(topic)
+    found = route.find_topic(connection, topic)
+    if found is None:
+        raise TopicNotFound(topic)
+    if not found.read_queue_keys:
+        raise ParameterInvalid("topic", topic, f"its perm {int(found.config.perm)} does not let anybody read it")
+    return found

@@ -1,0 +1,158 @@
+"""`mqdb message show | find`: messages that the brokers have, on all brokers that the settings name."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mqdb.cli.formats import as_json as json_line
+from mqdb.cli.formats import as_text
+from mqdb.cli.options import Command, Group, start
+from mqdb.cli.rows import Brokers, Json, Row, in_a_line, print_answers
+from mqdb.cli.times import parse_time
+from mqdb.errors import MqdbError, ParameterInvalid, QueueNotFound, ResponseCode, TopicNotFound
+from mqdb.printable import printable
+
+if TYPE_CHECKING:
+    from mqdb.message import ReceivedMessage
+    from mqdb_client import Answers
+
+app = typer.Typer(cls=Group, rich_markup_mode="rich")
+
+
+class MessageNotFound(MqdbError, code=ResponseCode.QUERY_NOT_FOUND):
+    """No broker has a message of that id that could be consumed."""
+
+    message_id: str
+    sentence = "there is no message {message_id!r}; it may wait for its time: mqdb timer list"
+
+
+@app.callback(invoke_without_command=True)
+def message(context: typer.Context) -> None:
+    """Look at messages. Nothing changes, and no group notices.
+
+    \b
+    [bold]Examples[/bold]
+      mqdb message show 0A0B0C0D1E2F00000000000000000001
+      mqdb message find orders --key order-17
+    """
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@app.command(cls=Command)
+def show(
+    context: typer.Context,
+    message_id: Annotated[str, typer.Argument(metavar="ID", help="Its unique id.", show_default=False)],
+    broker: Brokers = None,
+    as_json: Json = False,
+) -> None:
+    """Show all of a message: where it is, its properties and its body.
+
+    A message that was delayed, retried or given up is there several times with
+    one id; each copy is shown, as they were stored.
+
+    \b
+    [bold]Examples[/bold]
+      mqdb message show 0A0B0C0D1E2F00000000000000000001
+      mqdb message show 0A0B0C0D1E2F00000000000000000001 --json | jq .properties
+    """
+    from mqdb_client import Admin
+
+    settings = start(context)
+    with Admin(settings=settings) as admin:
+        answers = admin.on_each(lambda one: one.messages.show(message_id), broker)
+    copies = [copy for found in answers.results.values() for copy in found]
+    if as_json:
+        _print_json(answers)
+    for number, copy in enumerate(() if as_json else copies):
+        print("\n" * bool(number), end="")
+        print(f"{copy.message_id}: {in_a_line(_described(copy))}")
+        for name, value in copy.properties.items():
+            print(printable(f"  {name}={value}"))
+        print(printable(as_text(copy).decode(errors="backslashreplace")), end="")
+    answers.check()
+    if not copies:
+        raise MessageNotFound(message_id)
+
+
+@app.command(cls=Command)
+def find(
+    context: typer.Context,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Where to look.", show_default=False)],
+    key: Annotated[
+        str | None, typer.Option("--key", "-k", metavar="KEY", help="They have this key.", show_default=False)
+    ] = None,
+    offset: Annotated[
+        int | None,
+        typer.Option(
+            "--offset", "-o", metavar="N", min=0, help="From this offset of each queue on.", show_default=False
+        ),
+    ] = None,
+    time: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Stored then or later: 2026-07-14T09:30, or 2h for ago.", show_default=False),
+    ] = None,
+    queue: Annotated[
+        int | None, typer.Option("--queue", "-q", metavar="N", min=0, help="Only in this queue.", show_default=False)
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="So many of each broker.")] = 32,
+    broker: Brokers = None,
+    as_json: Json = False,
+) -> None:
+    """Find messages of a topic by key, offset or time, in about the order in which they were sent.
+
+    A key costs a look at each message from there on; with a time it is quick.
+
+    \b
+    [bold]Examples[/bold]
+      mqdb message find orders --key order-17 --time 2h
+      mqdb message find orders --queue 3 --offset 4711 --limit 1
+      mqdb message find orders --time 2026-07-14T09:30+02:00 --json
+    """
+    from mqdb_client import Admin
+
+    settings = start(context)
+    if offset is not None and time is not None:
+        raise ParameterInvalid("offset", offset, "give --offset or --time, not both")
+    since = None if time is None else parse_time("time", time)
+    with Admin(settings=settings) as admin:
+        answers = admin.on_each(
+            lambda one: one.messages.find(topic, key=key, queue_id=queue, offset=offset, time=since, limit=limit),
+            broker,
+        ).without(TopicNotFound, QueueNotFound)
+    if as_json:
+        _print_json(answers)
+        answers.check()
+    else:
+        print_answers(settings, answers, _row, as_json, "There is no such message.", broker_at=2)
+
+
+def _print_json(answers: "Answers[list[ReceivedMessage]]") -> None:
+    for found in answers.results.values():
+        for each in found:
+            sys.stdout.write(json_line(each).decode())
+
+
+def _row(message: "ReceivedMessage") -> Row:
+    return {"stored": message.store_time, "message_id": message.message_id} | {
+        "queue": message.queue.queue_id,
+        "offset": message.queue_offset,
+        "tag": message.tag,
+        "keys": " ".join(message.keys),
+        "bytes": len(message.stored_body),
+    }
+
+
+def _described(message: "ReceivedMessage") -> Row:
+    return {
+        "topic": message.topic,
+        "broker": message.queue.broker_name,
+        "queue": message.queue.queue_id,
+        "offset": message.queue_offset,
+        "position": message.log_pos,
+        "born": message.born_time,
+        "stored": message.store_time,
+        "from": message.born_host,
+        "retries": message.reconsume_times,
+    }

@@ -1,0 +1,93 @@
+"""Admin.messages, and `mqdb message`."""
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from mqdb_client import Admin, Message, MessageSelector, Producer, errors
+from tests.fixtures.command_line import Place
+from tests.fixtures.postgres import Database
+
+
+@pytest.fixture
+def admin(database: Database) -> Iterator[Admin]:
+    with Admin(database.dsn) as admin:
+        admin.topics.create("orders", queues=1)
+        yield admin
+
+
+@pytest.fixture
+def message_ids(admin: Admin, database: Database) -> list[str]:
+    """Of three messages, of which the last two have the key k2."""
+    with Producer("shop", database.dsn) as producer:
+        keys = {"one": "k1", "two": "k2", "three": ("k2", "k3")}
+        return [producer.send(Message("orders", body, keys=key)).message_id for body, key in keys.items()]
+
+
+def test_a_message_is_shown_by_its_id(admin: Admin, message_ids: list[str]) -> None:
+    (message,) = admin.messages.show(message_ids[1])
+
+    assert (message.message_id, message.body, message.queue_offset) == (message_ids[1], b"two", 1)
+    assert admin.messages.show("0A0B0C0D1E2F00000000000000000001") == []
+    with pytest.raises(errors.ParameterInvalid):
+        admin.messages.show("no id")
+
+
+def test_messages_are_found_by_key_offset_and_time(admin: Admin, message_ids: list[str]) -> None:
+    def found(**wanted: object) -> list[str]:
+        return [message.message_id for message in admin.messages.find("orders", **wanted)]  # type: ignore[arg-type]
+
+    assert found() == message_ids
+    assert found(key="k2") == message_ids[1:]
+    assert found(key="k2", limit=1) == message_ids[1:2]
+    assert found(offset=2) == message_ids[2:]
+    assert found(queue_id=0, offset=1, limit=1) == message_ids[1:2]
+    assert found(time=timedelta(hours=1)) == message_ids
+    assert found(time=datetime.now(UTC) + timedelta(hours=1)) == []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "error"),
+    [
+        ({"topic": "nowhere"}, errors.TopicNotFound),
+        ({"queue_id": 1}, errors.QueueNotFound),
+        ({"offset": 1, "time": timedelta(hours=1)}, errors.ParameterInvalid),
+        ({"time": datetime(2026, 7, 14)}, errors.ParameterInvalid),  # noqa: DTZ001
+    ],
+)
+def test_a_search_that_makes_no_sense_is_refused(
+    admin: Admin, wanted: dict[str, object], error: type[errors.MqdbError]
+) -> None:
+    with pytest.raises(error):
+        admin.messages.find(**{"topic": "orders"} | wanted)  # type: ignore[arg-type]
+
+
+def test_a_topic_is_read_as_messages_come(admin: Admin, message_ids: list[str], database: Database) -> None:
+    with admin.messages.reading("orders", 1, MessageSelector.by_tag("*")) as reader:
+        assert [message.message_id for message in reader] == message_ids[1:]
+        with Producer("shop", database.dsn) as producer:
+            message_id = producer.send(Message("orders", "four")).message_id
+        reader.dispatch()
+        assert [message.message_id for message in reader] == [message_id]
+
+
+def test_the_command_line_shows_and_finds(database: Database, tmp_path: Path, message_ids: list[str]) -> None:
+    place = Place(tmp_path, database.dsn)
+
+    shown = place.done("message", "show", message_ids[0])
+    (found,) = map(json.loads, place.done("message", "find", "orders", "--key", "k1", "--json").splitlines())
+    unknown = place.call("message", "show", "0A0B0C0D1E2F00000000000000000001")
+    both = place.call("message", "find", "orders", "--offset", "1", "--time", "1h")
+
+    assert f"{message_ids[0]}: topic orders, broker broker-a, queue 0, offset 0" in shown
+    assert shown.endswith("one\n")
+    assert (found["message_id"], found["body"], found["keys"]) == (message_ids[0], "one", ["k1"])
+    assert json.loads(place.done("message", "show", message_ids[0], "--json")) == found
+    table = place.done("message", "find", "orders", "--queue", "0", "--offset", "1")
+    assert [message_id in table for message_id in message_ids] == [False, True, True]
+    assert place.done("message", "find", "orders", "--key", "nobody") == "There is no such message.\n"
+    assert (unknown.code, "there is no message" in unknown.errors) == (1, True)
+    assert (both.code, "not both" in both.errors) == (1, True)
