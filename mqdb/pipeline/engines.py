@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 from mqdb.errors import BrokerUnavailable, MqdbError, StorageRefused
 from mqdb.pipeline.errors import ExtraMissing
-from mqdb.pipeline.options import Reading
+from mqdb.pipeline.source_options import Reading
 
 if TYPE_CHECKING:
     import pyarrow as pa

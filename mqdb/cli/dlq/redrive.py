@@ -15,7 +15,7 @@ import typer
 
 from mqdb.cli.confirm import confirm
 from mqdb.cli.connection import Answers, ask_each, chosen_brokers
-from mqdb.cli.dlq.options import (
+from mqdb.cli.dlq.choice import (
     ExceptionPart,
     Ids,
     Since,

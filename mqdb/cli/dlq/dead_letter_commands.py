@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import typer
 
 from mqdb.cli.connection import Answers, ask_each, chosen_brokers
-from mqdb.cli.dlq.options import (
+from mqdb.cli.dlq.choice import (
     ExceptionPart,
     Ids,
     Since,
