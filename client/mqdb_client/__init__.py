@@ -68,8 +68,8 @@ from mqdb_client.producer.producer import Producer
 from mqdb_client.producer.queue_selector import MessageQueueSelector, select_by_hash, select_random
 from mqdb_client.producer.request_reply import create_reply_message
 from mqdb_client.producer.send_hooks import CheckForbiddenHook, SendMessageContext, SendMessageHook, SendMode
-from mqdb_client.transaction.listener import PreparedMessage, TransactionListener
-from mqdb_client.transaction.producer import TransactionProducer, TransactionSendResult
+from mqdb_client.transaction.transaction_listener import PreparedMessage, TransactionListener
+from mqdb_client.transaction.transaction_producer import TransactionProducer, TransactionSendResult
 
 __all__ = [
     "Producer",

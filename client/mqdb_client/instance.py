@@ -40,8 +40,8 @@ from mqdb_client.callbacks import Callback, CallbackHandle, Callbacks
 from mqdb_client.client_config import DEFAULT_INSTANCE_NAME
 from mqdb_client.dispatch_watch import DispatchWatch
 from mqdb_client.duty import Duty
-from mqdb_client.listener import Heard, Listener
 from mqdb_client.new_connection import Scissors, history_on, in_time, note_history
+from mqdb_client.notifications import Heard, NotificationThread
 from mqdb_client.registrations import Registrations
 from mqdb_client.route import Routes
 from mqdb_client.wake_limit import WakeLimit
@@ -138,7 +138,7 @@ class ClientInstance:
         self._group_changes: Callbacks[str | None] = Callbacks("group change")
         self._requests: Callbacks[None] = Callbacks("request")
         self._waiting_for_arrivals: set[object] = set()
-        #: What was heard and not passed on yet. Only the listening thread knows it.
+        #: What was heard and not passed on yet. Only the notification thread knows it.
         self._changed_groups: set[str] = set()
         self._is_asked = False
         self._wake_limit = WakeLimit()
@@ -165,7 +165,7 @@ class ClientInstance:
         self._presence = Duty("presence", self._announce_again, due=False)
         self._heartbeat = Duty("heartbeat", self._beat_and_refresh, due=False)
         self._dispatch = Duty("dispatch", self._tend_dispatch)
-        self._listener = Listener(
+        self._notifications = NotificationThread(
             create_engine(broker.dsn, pool_size=1, application_name=f"mqdb {self.client_id} listener"),
             greet=self._greet,
             heard=self._heard,
@@ -186,7 +186,7 @@ class ClientInstance:
         with self._opening:
             if self._is_open:
                 return
-            is_up = self._listener.start(may_be_down=may_be_down)
+            is_up = self._notifications.start(may_be_down=may_be_down)
             self._may_connect = True
             try:
                 if is_up:  # to try again now would take another 5 s where a host does not answer
@@ -210,7 +210,7 @@ class ClientInstance:
             self._disconnect()
 
     def _disconnect(self) -> None:
-        self._listener.stop()
+        self._notifications.stop()
         self._may_connect = self.is_met = False
         self.engine.dispose()
 
@@ -287,7 +287,7 @@ class ClientInstance:
         """
         undo = self._registrations.enter(registration, may_be_down=may_be_down)
         self._dispatch.in_seconds(0)
-        self._listener.wake()
+        self._notifications.wake()
         return undo
 
     def change(self, registration: Registration, *, may_be_down: bool = False) -> Callable[[], None]:
@@ -304,22 +304,22 @@ class ClientInstance:
     def on_arrival(self, callback: "Callback[frozenset[int] | None]") -> CallbackHandle:
         """Have `callback` called with the keys of queues that have got messages; None means any queue.
 
-        Runs in the listening thread, so it must be quick. After a reconnect it is called with None.
+        Runs in the notification thread, so it must be quick. After a reconnect it is called with None.
         """
         return self._arrivals.add(callback)
 
     def on_group_change(self, callback: "Callback[str | None]") -> CallbackHandle:
         """Have `callback` called with the group whose members or free queues have changed; None means any group.
 
-        Runs in the listening thread, so it must be quick. After a reconnect it is called with None; also where another
-        database is found behind the address, by the thread that has found it.
+        Runs in the notification thread, so it must be quick. After a reconnect it is called with None; also
+        where another database is found behind the address, by the thread that has found it.
         """
         return self._group_changes.add(callback)
 
     def on_request(self, callback: "Callback[None]") -> CallbackHandle:
         """Have `callback` called, with None, when somebody may have asked this client for something.
 
-        Runs in the listening thread, so it must be quick.
+        Runs in the notification thread, so it must be quick.
         """
         return self._requests.add(callback)
 
@@ -329,13 +329,13 @@ class ClientInstance:
         waiting = object()
         self._waiting_for_arrivals.add(waiting)
         self._dispatch.in_seconds(0)
-        self._listener.wake()
+        self._notifications.wake()
         try:
             yield
         finally:
             self._waiting_for_arrivals.discard(waiting)
 
-    # -- what the listening thread does -------------------------------------------------------
+    # -- what the notification thread does -------------------------------------------------------
 
     def _greet(self, connection: Connection) -> None:
         """First words on a LISTEN connection. The presence lock comes before any registration."""
@@ -368,7 +368,7 @@ class ClientInstance:
 
     def _announce_again(self) -> float | None:
         try:
-            membership.announce(self._listener.connection, self.client_id)
+            membership.announce(self._notifications.connection, self.client_id)
         except IllegalState:
             return _PRESENCE_RETRY_SECONDS
         self._registrations.renew()

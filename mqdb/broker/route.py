@@ -3,8 +3,9 @@
 from sqlalchemy import Connection
 
 from mqdb.errors import TopicNotFound
-from mqdb.store import failed_messages, topics
+from mqdb.store import topics
 from mqdb.store.engine import transaction, translates
+from mqdb.store.send_back import retry_queue_nums
 from mqdb.store.topics import TopicRoute
 from mqdb.topic import (
     DEFAULT_TOPIC_QUEUE_NUMS,
@@ -57,7 +58,7 @@ def find_or_create_retry_topic(connection: Connection, group: str) -> TopicRoute
     Where there is none it is made with the group's retry_queue_nums, and one queue for a group that is not there.
     Raises NameInvalid. Source: TopicConfigManager.createTopicInSendMessageBackMethod.
     """
-    nums = failed_messages.retry_queue_nums(connection, group) or 1
+    nums = retry_queue_nums(connection, group) or 1
     return _find_or_create(connection, TopicConfig(retry_topic(group), nums, nums))
 
 

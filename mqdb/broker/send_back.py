@@ -21,10 +21,9 @@ from mqdb.failure import Failure
 from mqdb.message import MessageQueue
 from mqdb.property import FailureProperty, Property
 from mqdb.retry import Later, decide
-from mqdb.store import failed_messages
 from mqdb.store.engine import target_of, transaction, translates
-from mqdb.store.failed_messages import Copy, Found
 from mqdb.store.history import ANOTHER_HISTORY, History
+from mqdb.store.send_back import Copy, Found, copy, find
 from mqdb.topic import Perm, dlq_topic, retry_topic
 
 
@@ -73,14 +72,14 @@ def send_back(
         results = list(_decide(requests, found, max_reconsume_times))
         copies = _copies(connection, group, requests, results, found)
         try:
-            failed_messages.copy(connection, copies)
+            copy(connection, copies)
         except pg.NotNullViolation as error:  # the other queues belong to the broker, and stay
             raise TopicNotFound(dlq_topic(group)) from error
     return results
 
 
 def _find(connection: Connection, group: str, requests: Sequence[SendBackRequest]) -> Found:
-    found = failed_messages.find(connection, group, [request.log_pos for request in requests])
+    found = find(connection, group, [request.log_pos for request in requests])
     if found is None:
         raise GroupNotFound(group)
     if any(request.history not in (None, found.history) for request in requests):

@@ -16,7 +16,7 @@ from mqdb.cli.consumer import app as consumer
 from mqdb.cli.cron import app as cron
 from mqdb.cli.delay import app as delay
 from mqdb.cli.demo.command import demo
-from mqdb.cli.dlq.commands import app as dlq
+from mqdb.cli.dlq.dead_letter_commands import app as dlq
 from mqdb.cli.group import app as group
 from mqdb.cli.message import app as message
 from mqdb.cli.migrate import migrate

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 from mqdb.errors import BrokerUnavailable, ExtraMissing, MqdbError, StorageRefused
-from mqdb.pipeline.options import Reading
+from mqdb.pipeline.source_options import Reading
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final
 from mqdb.pipeline.errors import OptionInvalid, OptionUnknown
 from mqdb.pipeline.jdbc_driver import DRIVER, ensure_driver
 from mqdb.pipeline.jdbc_url import JdbcTarget, jdbc_target
-from mqdb.pipeline.options import parse_source
 from mqdb.pipeline.planning import batch_tasks
 from mqdb.pipeline.schema import RowFormat, ddl
+from mqdb.pipeline.source_options import parse_source
 from mqdb.pipeline.tasks import Task
 
 if TYPE_CHECKING:

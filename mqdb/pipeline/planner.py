@@ -16,8 +16,8 @@ from mqdb.broker.topic_ranges import Layout
 from mqdb.errors import QueueNotFound, TopicNotFound
 from mqdb.pipeline.errors import DataLoss, LogReplaced, OffsetOutOfRange, OptionInvalid
 from mqdb.pipeline.offsets import Queue, StreamOffset
-from mqdb.pipeline.options import Splitting, Subscription
 from mqdb.pipeline.positions import FIRST, PAST_LAST, Place, Position
+from mqdb.pipeline.source_options import Splitting, Subscription
 from mqdb.store.topic_ranges import OffsetRange, Part, QueueBounds, SegmentBounds, Span
 from mqdb.topic import is_group_topic, is_system_topic
 

@@ -15,10 +15,10 @@ from mqdb.errors import BrokerUnavailable
 from mqdb.pipeline import planner
 from mqdb.pipeline.errors import DataLoss, StreamUnreadable
 from mqdb.pipeline.offsets import Queue, StreamOffset
-from mqdb.pipeline.options import MessageChoice, SourceOptions, Subscription
 from mqdb.pipeline.positions import Position
 from mqdb.pipeline.progress import GroupProgress
 from mqdb.pipeline.schema import sources_of
+from mqdb.pipeline.source_options import MessageChoice, SourceOptions, Subscription
 from mqdb.pipeline.tasks import Check, Read, Task
 from mqdb.proof import Proof
 from mqdb.selector import compile_selector

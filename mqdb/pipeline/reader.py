@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from mqdb.pipeline.engines import Session, UndefinedTable, give_back, take
 from mqdb.pipeline.errors import DataLoss, ReplicaBehind
-from mqdb.pipeline.options import Reading
 from mqdb.pipeline.rows import finished
 from mqdb.pipeline.schema import sources_of
+from mqdb.pipeline.source_options import Reading
 from mqdb.pipeline.tasks import Check, Read, Task
 
 if TYPE_CHECKING:

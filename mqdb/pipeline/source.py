@@ -39,8 +39,8 @@ from pyspark.sql.types import (
 )
 
 from mqdb.pipeline.offsets import StreamOffset
-from mqdb.pipeline.options import SourceOptions, parse_source, source_columns
 from mqdb.pipeline.schema import HEADERS, check_columns, columns_of
+from mqdb.pipeline.source_options import SourceOptions, parse_source, source_columns
 from mqdb.pipeline.tasks import Task
 
 if TYPE_CHECKING:

@@ -47,7 +47,7 @@ def test_row_72_what_is_in_hand_goes_on_and_what_is_sent_waits(broker: Connectio
 def wait_for_pull(consumer: PushConsumer) -> None:
     """Until a pull that has begun before `suspend` is over: it brings whatever it finds."""
     assert consumer._members is not None
-    pull = consumer._members._members["broker-a"].pull
+    pull = consumer._members.by_broker["broker-a"].pull
     wait_until(lambda: is_awaited(pull._wake))
 
 

@@ -309,7 +309,7 @@ def test_after_a_lost_connection_everything_is_as_before(
 
     assert reap(database) == []
     assert len(clients(database)) == 2
-    told = [record.getMessage() for record in caplog.records if record.name == "mqdb_client.listener"]
+    told = [record.getMessage() for record in caplog.records if record.name == "mqdb_client.notifications"]
     assert told == ["lost the connection to the broker", "connected to the broker again"]
 
 
@@ -342,7 +342,7 @@ def test_a_long_outage_is_told_once(database: Database, proxy: Proxy, caplog: py
     wait_until(lambda: None in heard.values)
     instance.close()
 
-    listener = [record for record in caplog.records if record.name == "mqdb_client.listener"]
+    listener = [record for record in caplog.records if record.name == "mqdb_client.notifications"]
     told = [record.getMessage() for record in listener if record.levelno >= logging.INFO]
     assert told == ["lost the connection to the broker", "connected to the broker again"]
 

@@ -233,7 +233,6 @@ def test_a_connection_to_the_old_database_is_left(
         subscriptions={"orders": parse_tag_expression("*")},
         batch_size=32,
         deliver=lambda _queue, _count: None,
-        correct=lambda _queue, _offset: None,
     )
     service.add(queue)
     service.start()

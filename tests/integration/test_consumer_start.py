@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import Connection, text
 
 from mqdb_client.consumer.consume_concurrently import ConsumeConcurrently
+from mqdb_client.consumer.members import Members
 from mqdb_client.consumer.process_queue import ProcessQueue
-from mqdb_client.lite_pull.members import LitePullMembers
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.consumers import Inbox, Member
 from tests.fixtures.lite_pull import Lite, polled
@@ -21,7 +21,7 @@ from tests.fixtures.transactional import Ledger, TransactionalMember
 # What each kind of consumer needs threads for, and how many of them there are.
 PARTS = pytest.mark.parametrize(
     ("part_of_name", "but"),
-    [("listener", 0), ("send-back", 0), ("consume", 3), ("requests", 0), ("rebalance", 0), ("readers-pull", 0)],
+    [("notifications", 0), ("send-back", 0), ("consume", 3), ("requests", 0), ("rebalance", 0), ("readers-pull", 0)],
 )
 
 
@@ -102,7 +102,7 @@ def test_a_transactional_consumer_that_gets_no_thread_leaves_nothing_behind(
     assert refused.calls == []
 
 
-@pytest.mark.parametrize("part_of_name", ["listener", "requests", "rebalance", "readers-pull", "topics"])
+@pytest.mark.parametrize("part_of_name", ["notifications", "requests", "rebalance", "readers-pull", "topics"])
 def test_a_lite_pull_consumer_that_gets_no_thread_leaves_nothing_behind(
     broker: Connection, lite: Lite, part_of_name: str
 ) -> None:
@@ -120,7 +120,7 @@ def test_a_lite_pull_consumer_that_cannot_be_made_gives_its_connections_back(
     def refuse(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(LitePullMembers, "__init__", refuse)
+    monkeypatch.setattr(Members, "__init__", refuse)
     before = threads()
 
     with pytest.raises(MemoryError):

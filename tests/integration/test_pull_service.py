@@ -17,20 +17,15 @@ from mqdb_client.consumer.process_queue import FlowLimits, ProcessQueue
 from mqdb_client.consumer.pull_service import PullService
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.processes import wait_until
+from tests.fixtures.queue_owner import Owner
 
 LIMITS = FlowLimits(messages=1_000, body_bytes=100 * 1024 * 1024, span=2_000)
 
-Corrections = list[tuple[ProcessQueue, int]]
 Pulling = Callable[..., PullService]
 
 
 @pytest.fixture
-def corrections() -> Corrections:
-    return []
-
-
-@pytest.fixture
-def pulling(engine: Engine, corrections: Corrections) -> Iterator[Pulling]:
+def pulling(engine: Engine) -> Iterator[Pulling]:
     """Starts a pull service on topic `orders`, and those with selectors, that nobody consumes from."""
     started: list[PullService] = []
 
@@ -41,7 +36,6 @@ def pulling(engine: Engine, corrections: Corrections) -> Iterator[Pulling]:
             subscriptions={"orders": parse_tag_expression(expression), **selectors},
             batch_size=32,
             deliver=lambda _queue, _count: None,
-            correct=lambda queue, offset: corrections.append((queue, offset)),
         )
         for queue in queues:
             service.add(queue)
@@ -60,8 +54,9 @@ def queue_of(route: TopicRoute, queue_id: int = 0, *, offset: int = 0, limits: F
 
 
 def consume(service: PullService, queue: ProcessQueue, count: int) -> None:
-    messages = queue.take(count)
-    if queue.finish(messages):
+    queue.owner = owner = Owner()
+    queue.finish(queue.take(count))
+    if owner.progress:
         service.on_room()
 
 
@@ -115,7 +110,7 @@ def test_messages_are_found_without_any_announcement(broker: Connection, pulling
 
 @pytest.mark.parametrize(("offset", "legal"), [(10**9, 3), (0, 2)], ids=["behind the end", "before the beginning"])
 def test_row_68_an_offset_that_does_not_exist_is_reported_with_a_legal_one(
-    broker: Connection, pulling: Pulling, corrections: Corrections, offset: int, legal: int
+    broker: Connection, pulling: Pulling, offset: int, legal: int
 ) -> None:
     """Checklist row 68: beyond max is max, below min is min. The queue is dropped, its messages are of no use."""
     route = topic(broker)
@@ -123,11 +118,12 @@ def test_row_68_an_offset_that_does_not_exist_is_reported_with_a_legal_one(
     dispatch_all(broker)
     broker.execute(text("UPDATE mqdb.queue SET base_offset = 2 WHERE queue_key = :key"), {"key": route.queue_keys[0]})
     queue = queue_of(route, offset=offset)
+    queue.owner = owner = Owner()
 
     pulling(queue)
-    wait_until(lambda: corrections)
+    wait_until(lambda: owner.corrections)
 
-    assert corrections == [(queue, legal)]
+    assert owner.corrections == [(queue, legal)]
     assert queue.is_dropped
 
 

@@ -99,7 +99,7 @@ def test_row_72_a_suspended_consumer_finishes_what_it_has_and_pulls_no_more(brok
 def wait_until_nothing_is_pulled(suspended: PushConsumer) -> None:
     """A pull that is on its way still brings what it finds."""
     assert suspended._members is not None
-    [pulling] = [member.pull for member in suspended._members._members.values()]
+    [pulling] = [member.pull for member in suspended._members.by_broker.values()]
     # The pull thread sets it where it then looks whether it is suspended.
     poll_at = pulling._poll_at
     wait_until(lambda: pulling._poll_at != poll_at)

@@ -138,7 +138,7 @@ def beat(producer: Producer) -> None:
     """Have it give a sign of life now, and ask for its routes again."""
     instance = link_of(producer).instance
     instance._heartbeat.in_seconds(0)
-    instance._listener.wake()
+    instance._notifications.wake()
 
 
 @pytest.mark.usefixtures("soon")

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from mqdb.service.delay_deliverer import DelayDeliverer
 from mqdb.service.service import Context
-from mqdb.store import delay_steps, failed_messages, schedule
+from mqdb.store import delay_steps, schedule, send_back
 from mqdb.store.engine import create_engine, driver
 from tests.fixtures.postgres import Database
 
@@ -127,7 +127,7 @@ def test_a_step_looks_its_targets_up_by_their_keys(connection: Connection) -> No
 
 
 def test_failed_messages_are_found_by_their_positions(connection: Connection) -> None:
-    found = plan(connection, failed_messages.find_text(), GROUP | bounds(connection))
+    found = plan(connection, send_back.find_text(), GROUP | bounds(connection))
 
     assert partitions(found, "commit_log") == {NEEDED}
     assert_by_position(found)
@@ -136,7 +136,7 @@ def test_failed_messages_are_found_by_their_positions(connection: Connection) ->
 
 
 def test_failed_messages_are_copied_by_their_positions(connection: Connection) -> None:
-    found = plan(connection, failed_messages.copy_text(), COPIES | bounds(connection))
+    found = plan(connection, send_back.copy_text(), COPIES | bounds(connection))
 
     assert partitions(found, "commit_log") == {NEEDED}
     assert_by_position(found)

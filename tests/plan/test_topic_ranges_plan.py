@@ -15,8 +15,8 @@ from mqdb.cli.bench import sample
 from mqdb.pipeline import planner
 from mqdb.pipeline.engines import session_uri
 from mqdb.pipeline.offsets import Queue
-from mqdb.pipeline.options import Splitting
 from mqdb.pipeline.schema import MESSAGE_COLUMNS
+from mqdb.pipeline.source_options import Splitting
 from mqdb.store.engine import create_engine
 from mqdb.store.topic_ranges import Choice, OffsetRange, Part
 from tests.fixtures.log import create_topic, dispatch_all

@@ -10,7 +10,7 @@ from mqdb.errors import BrokerUnavailable
 from mqdb_client.backoff import pauses
 from mqdb_client.callbacks import Callbacks
 from mqdb_client.duty import Duty
-from mqdb_client.listener import Heard, understand
+from mqdb_client.notifications import Heard, understand
 
 
 @pytest.mark.parametrize(

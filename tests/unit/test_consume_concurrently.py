@@ -16,10 +16,11 @@ from mqdb.message import MessageQueue, ReceivedMessage
 from mqdb.store.consumer_offsets import OwnedQueue
 from mqdb_client.consumer.consume_concurrently import ConsumeConcurrently
 from mqdb_client.consumer.consume_hooks import ConsumeHooks, ConsumeMessageContext, ConsumeReturnType
-from mqdb_client.consumer.failed_messages import SendBack
 from mqdb_client.consumer.message_listener import ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus
 from mqdb_client.consumer.process_queue import FlowLimits, ProcessQueue
+from mqdb_client.consumer.send_back import SendBack
 from tests.fixtures.processes import wait_until
+from tests.fixtures.queue_owner import Owner
 
 SUCCESS = ConsumeConcurrentlyStatus.CONSUME_SUCCESS
 LATER = ConsumeConcurrentlyStatus.RECONSUME_LATER
@@ -58,13 +59,7 @@ class SentBack(list[SendBackRequest]):
 
 
 @pytest.fixture
-def progress() -> list[ProcessQueue]:
-    """The queues of which progress was told."""
-    return []
-
-
-@pytest.fixture
-def consuming(progress: list[ProcessQueue]) -> Iterator[Consuming]:
+def consuming() -> Iterator[Consuming]:
     """Starts consumption by a listener; what fails cannot be sent back, and comes again at once."""
     started: list[ConsumeConcurrently] = []
 
@@ -85,7 +80,6 @@ def consuming(progress: list[ProcessQueue]) -> Iterator[Consuming]:
             thread_nums=threads,
             batch_max_size=batch,
             send_back=send_back,
-            on_progress=progress.append,
             reconsume_delay=delay,
             **options,
         )
@@ -173,10 +167,11 @@ def test_what_a_listener_does_to_its_list_does_not_matter(consuming: Consuming) 
     wait_until(lambda: len(queue) == 0)
 
 
-def test_queues_that_were_dropped_are_not_consumed(consuming: Consuming, progress: list[ProcessQueue]) -> None:
+def test_queues_that_were_dropped_are_not_consumed(consuming: Consuming) -> None:
     offsets: list[int] = []
     entered, leave = threading.Event(), threading.Event()
     queue = queue_of()
+    queue.owner = owner = Owner()
 
     def listener(messages: list[ReceivedMessage]) -> ConsumeConcurrentlyStatus:
         offsets.append(messages[0].queue_offset)
@@ -189,14 +184,15 @@ def test_queues_that_were_dropped_are_not_consumed(consuming: Consuming, progres
     queue.drop()
     assert not queue.is_settled
     leave.set()
-    wait_until(lambda: progress == [queue])
+    wait_until(lambda: owner.progress == [queue])
 
     assert offsets == [0]
     assert queue.is_settled
 
 
-def test_a_queue_with_room_again_is_told(consuming: Consuming, progress: list[ProcessQueue]) -> None:
+def test_a_queue_with_room_again_is_told(consuming: Consuming) -> None:
     queue = queue_of(limits=FlowLimits(messages=4, body_bytes=1_000, span=1_000))
+    queue.owner = owner = Owner()
     leave = threading.Event()
 
     def listener(_messages: list[ReceivedMessage]) -> ConsumeConcurrentlyStatus:
@@ -208,7 +204,7 @@ def test_a_queue_with_room_again_is_told(consuming: Consuming, progress: list[Pr
     leave.set()
     wait_until(lambda: len(queue) == 0)
 
-    assert progress == [queue]
+    assert owner.progress == [queue]
 
 
 def test_failed_messages_do_not_keep_it_from_stopping(consuming: Consuming) -> None:
@@ -523,9 +519,7 @@ def test_no_listener_runs_before_it_may(consuming: Consuming) -> None:
         offsets.append(messages[0].queue_offset)
         return SUCCESS
 
-    consume = ConsumeConcurrently(
-        "readers", listener, [], host="", thread_nums=2, batch_max_size=1, send_back=None, on_progress=lambda _: None
-    )
+    consume = ConsumeConcurrently("readers", listener, [], host="", thread_nums=2, batch_max_size=1, send_back=None)
     consume.start()
     deliver(consume, queue, 3)
 

@@ -191,6 +191,7 @@ def test_a_queue_that_is_dropped_starts_nothing_more(orderly: Orderly) -> None:
     gate = threading.Event()
     script = Script(lambda: SUCCESS if gate.wait(10) else None)
     queue = queue_of()
+    queue.owner = orderly
 
     deliver(orderly(script), queue, 3)
     script.wait_for(1)
@@ -224,6 +225,7 @@ def test_what_a_listener_says_about_a_lost_queue_is_ignored(orderly: Orderly) ->
 def test_a_queue_with_room_again_is_told(orderly: Orderly) -> None:
     gate = threading.Event()
     queue = queue_of(limits=FlowLimits(messages=4, body_bytes=1_000, span=1_000))
+    queue.owner = orderly
 
     deliver(orderly(Script(lambda: SUCCESS if gate.wait(10) else None)), queue, 6)
     assert not queue.has_room()

@@ -19,6 +19,7 @@ from mqdb_client.consumer.process_queue import ProcessQueue
 from mqdb_client.consumer.transactional_listener import Attempt, End
 from tests.fixtures.orderly import queue_of, received
 from tests.fixtures.processes import wait_until
+from tests.fixtures.queue_owner import Owner
 
 UNREACHED = Attempt(End.UNREACHED, error=BrokerUnavailable("nowhere", "it is down"))
 
@@ -54,14 +55,13 @@ class Script:
         return [offsets for offsets, _ in self.calls]
 
 
-class Consuming:
+class Consuming(Owner):
     """Starts consumption by scripts; it waits for nothing longer than it must."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._monkeypatch = monkeypatch
         self.started: list[ConsumeTransactionally] = []
-        #: The queues of which progress was told.
-        self.progress: list[ProcessQueue] = []
+        super().__init__()
         monkeypatch.setattr(consume_transactionally, "_UNREACHED_SECONDS", 0.01)
 
     def __call__(self, script: Script, *, threads: int = 4, batch: int = 1, **options: Any) -> ConsumeTransactionally:
@@ -75,7 +75,6 @@ class Consuming:
             {"broker-a": None},  # type: ignore[dict-item]
             thread_nums=threads,
             batch_max_size=batch,
-            on_progress=self.progress.append,
             **options,
         )
         self.started.append(consume)
@@ -154,6 +153,7 @@ def test_a_queue_that_was_dropped_is_not_consumed(consuming: Consuming) -> None:
         return Attempt(End.COMMITTED)
 
     script, queue = Script([wait]), queue_of()
+    queue.owner = consuming
     deliver(consuming(script), queue, 3)
     assert entered.wait(10)
     queue.drop()
@@ -240,6 +240,7 @@ def test_a_broker_that_cannot_be_reached_is_no_failure_and_is_reported_once(
 )
 def test_a_queue_of_which_nobody_knows_how_far_it_is_consumed_is_dropped(consuming: Consuming, attempt: Any) -> None:
     script, queue = Script([attempt], [End.UNKNOWN]), queue_of()
+    queue.owner = consuming
 
     deliver(consuming(script), queue, 3)
     wait_until(lambda: consuming.progress == [queue])

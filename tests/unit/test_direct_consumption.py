@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from mqdb.message import MessageQueue, ReceivedMessage
+from mqdb.store.consumer_offsets import OwnedQueue
 from mqdb_client import ConsumeConcurrentlyStatus
 from mqdb_client.consumer.direct_consumption import DirectResult, consume_directly, judge
 from mqdb_client.consumer.message_listener import ConsumeOrderlyContext, ConsumeOrderlyStatus
-from mqdb_client.consumer.thread_stacks import name_of, stack_of
+from mqdb_client.consumer.process_queue import FlowLimits, ProcessQueue
+from mqdb_client.consumer.running_calls import RunningCall
 from tests.fixtures.processes import wait_until
 
 
@@ -87,7 +89,12 @@ def test_a_listener_gets_the_message_and_a_context_if_it_wants_one() -> None:
     assert [(told.result, told.is_orderly) for told in results] == [("CR_SUCCESS", False), ("CR_COMMIT", True)]
 
 
-def test_a_stack_tells_where_a_thread_is() -> None:
+def call_of(thread_id: int) -> RunningCall:
+    queue = ProcessQueue(message().queue, OwnedQueue(7, 1, 0, 0), FlowLimits(1, 1, 1))
+    return RunningCall(queue, [message()], thread_id)
+
+
+def test_a_running_call_tells_where_its_thread_is() -> None:
     released = threading.Event()
 
     def wait_here() -> None:
@@ -95,19 +102,21 @@ def test_a_stack_tells_where_a_thread_is() -> None:
 
     thread = threading.Thread(target=wait_here, name="stuck")
     thread.start()
-    ident = thread.ident
-    assert ident is not None
+    assert thread.ident is not None
+    call = call_of(thread.ident)
     try:
-        wait_until(lambda: "released.wait(60)" in (stack_of(ident) or ""))
-        stack, name = stack_of(ident), name_of(ident)
+        wait_until(lambda: "released.wait(60)" in str(call.describe()["stack"]))
+        told = call.describe()
     finally:
         released.set()
         thread.join()
 
-    assert "wait_here" in (stack or "")
-    assert "released.wait(60)" in (stack or "")
-    assert name == "stuck"
+    assert "wait_here" in str(told["stack"])
+    assert "released.wait(60)" in str(told["stack"])
+    assert told["thread"] == "stuck"
 
 
 def test_a_thread_that_has_ended_has_no_stack() -> None:
-    assert (stack_of(sys.maxsize), name_of(sys.maxsize)) == (None, None)
+    told = call_of(sys.maxsize).describe()
+
+    assert (told["stack"], told["thread"]) == (None, None)

@@ -194,6 +194,7 @@ def test_a_dropped_queue_settles_without_what_was_not_committed(orderly: Orderly
     gate = threading.Event()
     script = Script(SUCCESS, SUCCESS, lambda: SUCCESS if gate.wait(10) else None, auto_commit=False)
     queue = queue_of()
+    queue.owner = orderly
 
     deliver(orderly(script), queue, 5)
     script.wait_for(3)
@@ -211,6 +212,7 @@ def test_a_commit_counts_for_all_that_was_kept_although_the_queue_was_dropped_me
     gate = threading.Event()
     script = Script(SUCCESS, SUCCESS, lambda: COMMIT if gate.wait(10) else None, auto_commit=False)
     queue = queue_of()
+    queue.owner = orderly
 
     deliver(orderly(script), queue, 5)
     script.wait_for(3)

@@ -11,6 +11,7 @@ from mqdb.store.consumer_offsets import OwnedQueue
 from mqdb_client.consumer.process_queue import FlowLimits
 from mqdb_client.lite_pull.assigned_queue import AssignedQueue
 from mqdb_client.lite_pull.poll_buffer import PollBuffer
+from tests.fixtures.queue_owner import Owner
 
 QUEUE, OTHER = (MessageQueue("orders", "broker-a", queue_id) for queue_id in range(2))
 LIMITS = FlowLimits(messages=1_000, body_bytes=100 * 1024 * 1024, span=2_000)
@@ -20,24 +21,19 @@ class Buffer(PollBuffer):
     """A buffer, and what it has called."""
 
     def __init__(self, *, auto_commit: bool = True, threshold_for_all: int = 10_000) -> None:
-        self.progressed: list[AssignedQueue] = []
-        self.rooms = 0
+        self.owner = Owner()
         super().__init__(
             "readers",
             auto_commit=auto_commit,
             threshold_for_all=threshold_for_all,
-            on_progress=self.progressed.append,
-            on_room=self._count_room,
         )
-
-    def _count_room(self) -> None:
-        self.rooms += 1
 
     def begin(
         self, queue: MessageQueue = QUEUE, *, offset: int = 0, epoch: int = 1, history: int | None = None
     ) -> AssignedQueue:
         """Read a queue."""
         assigned = self.make_queue(queue, OwnedQueue(queue.queue_id, epoch, offset, 1, history), LIMITS)
+        assigned.owner = self.owner
         self.add(assigned)
         return assigned
 
@@ -160,10 +156,10 @@ def test_nothing_is_pulled_while_all_queues_together_hold_too_much() -> None:
     assert not second.has_room()
 
     assert len(buffer.offsets(limit=6)) == 6
-    assert buffer.rooms == 0
+    assert buffer.owner.progress == []
     buffer.offsets(limit=1)  # by this the six are done
 
-    assert buffer.rooms == 1
+    assert len(buffer.owner.progress) == 1
     assert first.has_room()
 
 
@@ -179,7 +175,7 @@ def test_a_queue_that_is_moved_away_is_not_returned_and_settles_with_the_next_po
     assert buffer.offsets() == []
 
     assert (settled_before, assigned.is_settled) == (False, True)
-    assert buffer.progressed == [assigned]
+    assert buffer.owner.progress == [assigned]
     assert assigned.position().next_offset == 10
 
 
@@ -213,7 +209,7 @@ def test_what_was_agreed_on_may_be_committed_before_it_is_done(auto_commit: bool
     buffer.acknowledge(handed)
 
     assert (agreed.next_offset, between, assigned.position()) == (10, agreed, agreed)
-    assert buffer.progressed == [assigned]
+    assert buffer.owner.progress == [assigned]
 
 
 def test_a_commit_acknowledges_nothing_that_was_polled_meanwhile() -> None:

@@ -1,7 +1,7 @@
 """What a member has in hand of a queue, and how far it may commit."""
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import pytest
 from hypothesis import settings
@@ -12,6 +12,7 @@ from mqdb.compression import COMPRESSED_FLAG
 from mqdb.message import MessageQueue, ReceivedMessage
 from mqdb.store.consumer_offsets import OwnedQueue
 from mqdb_client.consumer.process_queue import FlowLimits, ProcessQueue
+from tests.fixtures.queue_owner import Owner
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
 LIMITS = FlowLimits(messages=1_000, body_bytes=100 * 1024 * 1024, span=2_000)
@@ -30,6 +31,13 @@ def process_queue(next_offset: int = 0, limits: FlowLimits = LIMITS) -> ProcessQ
 def put(queue: ProcessQueue, offsets: Iterable[int], *, size: int = 1) -> None:
     given = list(offsets)
     assert queue.put([message(offset, size) for offset in given], given[-1] + 1, 1)
+
+
+def is_told(act: Callable[[list[ReceivedMessage]], None], queue: ProcessQueue, messages: list[ReceivedMessage]) -> bool:
+    """Whether the owner of a queue hears of what is done."""
+    queue.owner = owner = Owner()
+    act(messages)
+    return owner.progress == [queue]
 
 
 def start_all(queue: ProcessQueue) -> dict[int, ReceivedMessage]:
@@ -168,7 +176,8 @@ def test_dropped_queue_starts_nothing_more_and_settles_with_its_last_listener() 
     first, second = queue.take(1), queue.take(1)
 
     queue.drop()
-    told = [queue.take(1) == [], queue.is_settled, queue.finish(second), queue.is_settled, queue.finish(first)]
+    told = [queue.take(1) == [], queue.is_settled, is_told(queue.finish, queue, second), queue.is_settled]
+    told.append(is_told(queue.finish, queue, first))
 
     assert told == [True, False, False, False, True]
     assert queue.is_settled
@@ -181,7 +190,7 @@ def test_failure_settles_a_dropped_queue_as_well() -> None:
     failed = queue.take(1)
     queue.drop()
 
-    assert queue.fail(failed)
+    assert is_told(queue.fail, queue, failed)
     assert queue.is_settled
     assert not queue.retry(failed)
     assert queue.position().next_offset == 0
@@ -242,7 +251,7 @@ def test_full_queue_tells_when_a_quarter_of_it_is_done() -> None:
     assert not queue.has_room()
     running = start_all(queue)
 
-    told = [offset for offset in range(120) if queue.finish([running[offset]])]
+    told = [offset for offset in range(120) if is_told(queue.finish, queue, [running[offset]])]
 
     assert told == [44]  # 75 are left
     assert queue.has_room()
@@ -252,11 +261,11 @@ def test_stuck_message_slows_its_queue_down_by_the_span() -> None:
     queue = process_queue(0, FlowLimits(messages=100, body_bytes=10_000, span=20))
     put(queue, range(22))
     running = start_all(queue)
-    told = [offset for offset in range(1, 21) if queue.finish([running[offset]])]
+    told = [offset for offset in range(1, 21) if is_told(queue.finish, queue, [running[offset]])]
     assert not queue.has_room()
 
     assert told == []
-    assert queue.finish([running[21]])
+    assert is_told(queue.finish, queue, [running[21]])
     assert queue.has_room()
 
 
@@ -266,7 +275,7 @@ def test_one_message_at_a_time_is_possible() -> None:
     assert not queue.has_room()
     running = start_all(queue)
 
-    assert [queue.finish([running[0]]), queue.finish([running[1]])] == [False, True]
+    assert [is_told(queue.finish, queue, [running[offset]]) for offset in range(2)] == [False, True]
 
 
 # -- against a model ----------------------------------------------------------------------------
@@ -320,7 +329,7 @@ class ProcessQueueMachine(RuleBasedStateMachine):
     def finish(self, batch: list[ReceivedMessage]) -> None:
         if batch:
             was_full = not self.queue.has_room()
-            has_told = self.queue.finish(batch)
+            has_told = is_told(self.queue.finish, self.queue, batch)
             for each in batch:
                 del self.unfinished[each.queue_offset]
             assert has_told == (was_full and self.queue.has_room())
@@ -328,7 +337,7 @@ class ProcessQueueMachine(RuleBasedStateMachine):
     @rule(target=failed, batch=consumes(running))
     def fail(self, batch: list[ReceivedMessage]) -> list[ReceivedMessage]:
         if batch:
-            assert not self.queue.fail(batch)
+            assert not is_told(self.queue.fail, self.queue, batch)
         return batch
 
     @rule(batch=consumes(failed))

@@ -20,9 +20,9 @@ from mqdb.pipeline.errors import (
     StreamUnreadable,
 )
 from mqdb.pipeline.offsets import Queue, StreamOffset
-from mqdb.pipeline.options import NAMES, SourceOptions, parse_source, source_columns
 from mqdb.pipeline.positions import EARLIEST, LATEST
 from mqdb.pipeline.schema import KAFKA_COLUMNS, MESSAGE_COLUMNS, RowFormat, check_columns, sources_of
+from mqdb.pipeline.source_options import NAMES, SourceOptions, parse_source, source_columns
 from mqdb.proof import Proof
 
 URL = "postgresql://user:geheim@host:5432/database"

@@ -13,8 +13,8 @@ from mqdb.errors import QueueNotFound, TopicNotFound
 from mqdb.pipeline import planner
 from mqdb.pipeline.errors import DataLoss, LogReplaced, OffsetOutOfRange, OptionInvalid
 from mqdb.pipeline.offsets import Queue, StreamOffset
-from mqdb.pipeline.options import Splitting, Subscription
 from mqdb.pipeline.positions import EARLIEST, LATEST, Place, Position
+from mqdb.pipeline.source_options import Splitting, Subscription
 from mqdb.store.topic_ranges import OffsetRange, Part, QueueBounds, SegmentBounds, Span
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -4,7 +4,7 @@ The threads share one line of tokens, each good for one batch of a process queue
 thread is there to run it. So a slow message holds up nothing but its own thread, and a message costs two
 uncontended locks and no hand-over between threads while there is work.
 
-What the listener fails is sent back by a thread for each broker (`failed_messages.py`), what it does not return for
+What the listener fails is sent back by a thread for each broker (`send_back.py`), what it does not return for
 `consume_timeout` too. RocketMQ: ConsumeMessageConcurrentlyService.
 """
 
@@ -21,7 +21,6 @@ from mqdb.failure import Failure
 from mqdb.message import ReceivedMessage
 from mqdb.retry import FIRST_RETRY_LEVEL
 from mqdb_client.consumer.consume_hooks import ConsumeHooks, return_type_of
-from mqdb_client.consumer.failed_messages import RECONSUME_DELAY, FailedMessages, SendBack
 from mqdb_client.consumer.message_listener import (
     ConsumeConcurrentlyContext,
     ConsumeConcurrentlyStatus,
@@ -30,6 +29,7 @@ from mqdb_client.consumer.message_listener import (
 )
 from mqdb_client.consumer.process_queue import ProcessQueue
 from mqdb_client.consumer.running_calls import RunningCalls
+from mqdb_client.consumer.send_back import RECONSUME_DELAY, SendBack, SendBackThread
 from mqdb_client.consumer.worker_threads import WorkerThreads
 
 logger = logging.getLogger(__name__)
@@ -52,8 +52,7 @@ class _Verdict(NamedTuple):
 class ConsumeConcurrently:
     """The threads of one consumer. `broker_names` are those of its brokers.
 
-    `on_progress` is called by them with a process queue that has room again or has settled. Without `send_back`, in
-    broadcasting, what fails is reported and done with.
+    Without `send_back`, in broadcasting, what fails is reported and done with.
     """
 
     def __init__(
@@ -66,7 +65,6 @@ class ConsumeConcurrently:
         thread_nums: int,
         batch_max_size: int,
         send_back: SendBack | None,
-        on_progress: Callable[[ProcessQueue], None],
         hooks: ConsumeHooks | None = None,
         consume_timeout: timedelta = CONSUME_TIMEOUT,
         reconsume_delay: timedelta = RECONSUME_DELAY,
@@ -78,22 +76,20 @@ class ConsumeConcurrently:
         self._takes_context = takes_context(listener)
         self._host = host
         self._batch_max_size = batch_max_size
-        self._on_progress = on_progress
         self._hooks = hooks or ConsumeHooks(group)
         self._consume_timeout = consume_timeout
         self._clock = clock or SystemClock()
         self._tokens: SimpleQueue[ProcessQueue | None] = SimpleQueue()
         self.threads = WorkerThreads(f"mqdb-{group}-consume", self._work, lambda: self._tokens.put(None), thread_nums)
         self.calls = RunningCalls()
-        self._failed: dict[str, FailedMessages] = {}
+        self._send_back: dict[str, SendBackThread] = {}
         if send_back is not None:
-            self._failed = {
-                broker_name: FailedMessages(
+            self._send_back = {
+                broker_name: SendBackThread(
                     group,
                     broker_name,
                     send_back=partial(send_back, broker_name),
                     retry=self._retry,
-                    on_progress=on_progress,
                     tick=self._give_up_calls,
                     tick_seconds=min(consume_timeout.total_seconds() / 10, 1.0),
                     reconsume_delay=reconsume_delay,
@@ -103,8 +99,8 @@ class ConsumeConcurrently:
 
     def start(self) -> None:
         """Start the threads. The listener is not called before `threads.begin`."""
-        for failed in self._failed.values():
-            failed.start()
+        for thread in self._send_back.values():
+            thread.start()
         self.threads.start()
 
     def submit(self, process_queue: ProcessQueue, count: int) -> None:
@@ -115,10 +111,10 @@ class ConsumeConcurrently:
     def stop(self, seconds: float | None) -> int:
         """End the threads when their listeners return; the number of those that still run after `seconds`."""
         running = self.threads.stop(seconds)
-        for failed in self._failed.values():
-            failed.begin_to_stop()
-        for failed in self._failed.values():
-            failed.stop()
+        for thread in self._send_back.values():
+            thread.begin_to_stop()
+        for thread in self._send_back.values():
+            thread.stop()
         return running
 
     # -- the threads ----------------------------------------------------------------------------
@@ -138,24 +134,21 @@ class ConsumeConcurrently:
             fields = _where(messages) | {"seconds": round(time.monotonic() - call.started_at, 1)}
             logger.warning("a listener that was given up has returned, for nothing", extra=fields)
             return
-        is_awaited = False
         if verdict.failure is None:
-            is_awaited = process_queue.finish(messages)
-        else:
-            if verdict.consumed:
-                is_awaited = process_queue.finish(messages[: verdict.consumed])
-            is_awaited |= self._fail(process_queue, messages[verdict.consumed :], verdict.failure, verdict.delay_level)
-        if is_awaited:
-            self._on_progress(process_queue)
+            process_queue.finish(messages)
+            return
+        if verdict.consumed:
+            process_queue.finish(messages[: verdict.consumed])
+        self._fail(process_queue, messages[verdict.consumed :], verdict.failure, verdict.delay_level)
 
     def _fail(
         self, process_queue: ProcessQueue, messages: list[ReceivedMessage], failure: Failure, delay_level: int
-    ) -> bool:
-        if self._failed:
-            self._failed[process_queue.queue.broker_name].put(process_queue, messages, failure, delay_level)
-            return False
-        logger.warning("messages have failed, and do not come again in broadcasting", extra=_where(messages))
-        return process_queue.finish(messages)
+    ) -> None:
+        if self._send_back:
+            self._send_back[process_queue.queue.broker_name].put(process_queue, messages, failure, delay_level)
+        else:
+            logger.warning("messages have failed, and do not come again in broadcasting", extra=_where(messages))
+            process_queue.finish(messages)
 
     def _ask(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> _Verdict:
         """Call the listener. RECONSUME_LATER is a request, and its own affair; what it did not mean to is logged."""
@@ -191,7 +184,7 @@ class ConsumeConcurrently:
         logger.error("listener returned %r instead of a ConsumeConcurrentlyStatus", answer, extra=_where(messages))
         return _Verdict(0, Failure.no_answer(answer, self._host, self._clock.now()), level)
 
-    # -- what the threads of failed messages ask for --------------------------------------------
+    # -- what the threads that send back ask for --------------------------------------------
 
     def _retry(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
         if process_queue.retry(messages):

@@ -24,12 +24,12 @@ from mqdb.clock import Clock, SystemClock
 from mqdb.message import ReceivedMessage
 from mqdb_client.consumer.consume_concurrently import CONSUME_TIMEOUT
 from mqdb_client.consumer.consume_hooks import ConsumeHooks, return_type_of
-from mqdb_client.consumer.failed_messages import SendBack
 from mqdb_client.consumer.message_listener import ConsumeOrderlyContext, MessageListenerOrderly, takes_context
 from mqdb_client.consumer.orderly_verdict import Decision, Verdict, clamp, verdict_of, where
 from mqdb_client.consumer.process_queue import ProcessQueue
 from mqdb_client.consumer.queue_line import Lane, QueueLine
 from mqdb_client.consumer.running_calls import RunningCalls
+from mqdb_client.consumer.send_back import SendBack
 from mqdb_client.consumer.worker_threads import WorkerThreads
 
 logger = logging.getLogger(__name__)
@@ -47,8 +47,7 @@ _LEASE_SECONDS: Final = 0.1
 class ConsumeOrderly:
     """The threads of one consumer.
 
-    `on_progress` is called by them with a process queue that has room again or has settled. Without `send_back`, in
-    broadcasting, what has failed too often is reported and done with.
+    Without `send_back`, in broadcasting, what has failed too often is reported and done with.
     """
 
     def __init__(
@@ -60,7 +59,6 @@ class ConsumeOrderly:
         thread_nums: int,
         batch_max_size: int,
         send_back: SendBack | None,
-        on_progress: Callable[[ProcessQueue], None],
         hooks: ConsumeHooks | None = None,
         max_reconsume_times: int | None = None,
         suspend_time: timedelta = SUSPEND_TIME,
@@ -77,7 +75,6 @@ class ConsumeOrderly:
         self._host = host
         self._batch_max_size = batch_max_size
         self._send_back = send_back
-        self._on_progress = on_progress
         self._hooks = hooks or ConsumeHooks(group)
         self._max_reconsume_times = max_reconsume_times
         self._suspend_time = clamp(suspend_time)
@@ -145,21 +142,21 @@ class ConsumeOrderly:
             # First what was kept: as long as this batch runs, a queue that was dropped is not handed over.
             kept, lane.kept = lane.kept, []
             process_queue.finish_failed(kept)
-            self._finish(process_queue, messages)
+            process_queue.finish(messages)
         elif verdict.decision is Decision.KEEP:
             lane.kept += messages
-            self._fail(process_queue, messages)
+            process_queue.fail(messages)
         elif verdict.decision is Decision.ROLL_BACK:
             kept, lane.kept = lane.kept, []
-            self._fail(process_queue, messages)
+            process_queue.fail(messages)
             process_queue.retry(kept + messages)
             return verdict.suspend_time or self._suspend_time
         elif self._have_failed_too_often(messages) and self._give_up(process_queue, messages, verdict):
-            self._finish(process_queue, messages)
+            process_queue.finish(messages)
         else:
             for message in messages:
                 message.reconsume_times += 1
-            self._fail(process_queue, messages)
+            process_queue.fail(messages)
             process_queue.retry(messages)
             return verdict.suspend_time or self._suspend_time
         return None
@@ -183,14 +180,6 @@ class ConsumeOrderly:
         return verdict
 
     # -- what becomes of messages ---------------------------------------------------------------
-
-    def _finish(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
-        if process_queue.finish(messages):
-            self._on_progress(process_queue)
-
-    def _fail(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
-        if process_queue.fail(messages):
-            self._on_progress(process_queue)
 
     def _have_failed_too_often(self, messages: list[ReceivedMessage]) -> bool:
         # While one of a batch may still be tried they all come again. Source: checkReconsumeTimes.

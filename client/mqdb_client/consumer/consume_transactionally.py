@@ -12,7 +12,7 @@ RocketMQ has no such thing; all else is as in ConsumeMessageConcurrentlyService 
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Final
 
@@ -21,7 +21,6 @@ from mqdb.message import ReceivedMessage
 from mqdb_client.consumer.consume_concurrently import CONSUME_TIMEOUT
 from mqdb_client.consumer.consume_hooks import ConsumeHooks
 from mqdb_client.consumer.consume_orderly import SUSPEND_TIME
-from mqdb_client.consumer.failed_messages import RECONSUME_DELAY
 from mqdb_client.consumer.message_listener import (
     ConsumeConcurrentlyContext,
     ConsumeOrderlyContext,
@@ -31,6 +30,7 @@ from mqdb_client.consumer.orderly_verdict import clamp, where
 from mqdb_client.consumer.process_queue import ProcessQueue
 from mqdb_client.consumer.queue_line import QueueLine
 from mqdb_client.consumer.running_calls import RunningCalls
+from mqdb_client.consumer.send_back import RECONSUME_DELAY
 from mqdb_client.consumer.transactional_listener import Attempt, End, TransactionalListener
 from mqdb_client.consumer.worker_threads import WorkerThreads
 from mqdb_client.instance import ClientInstance
@@ -48,11 +48,7 @@ _LEASE_SECONDS: Final = 0.1
 
 
 class ConsumeTransactionally:
-    """The threads of one consumer. `instances` are its brokers by their names.
-
-    `on_progress` is called by them with a process queue that has room again or has settled, also with one that was
-    dropped here.
-    """
+    """The threads of one consumer. `instances` are its brokers by their names."""
 
     def __init__(
         self,
@@ -63,7 +59,6 @@ class ConsumeTransactionally:
         is_orderly: bool,
         thread_nums: int,
         batch_max_size: int,
-        on_progress: Callable[[ProcessQueue], None],
         hooks: ConsumeHooks | None = None,
         max_reconsume_times: int | None = None,
         suspend_time: timedelta = SUSPEND_TIME,
@@ -90,7 +85,6 @@ class ConsumeTransactionally:
             for broker_name, instance in instances.items()
         }
         self._batch_max_size = batch_max_size
-        self._on_progress = on_progress
         self._max_reconsume_times = max_reconsume_times
         self._suspend_time = clamp(suspend_time)
         self._reconsume_delay = reconsume_delay
@@ -144,14 +138,12 @@ class ConsumeTransactionally:
             logger.exception("consumption fails, and the queue is taken again", extra=where(messages))
             end = End.UNKNOWN
         if end is End.COMMITTED:
-            is_awaited = process_queue.finish(messages)
+            process_queue.finish(messages)
         else:
             if end is End.UNKNOWN:
                 process_queue.drop()
-            is_awaited = process_queue.fail(messages)
+            process_queue.fail(messages)
             process_queue.retry(messages)
-        if is_awaited:
-            self._on_progress(process_queue)
         return seconds
 
     def _process(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> tuple[End, float]:

@@ -1,75 +1,102 @@
 """A member of a group: what a consumer is to one broker, from start to shutdown.
 
-    broker ── pull thread ──▶ process queue ── worker threads ──▶ listener
+    broker ── pull thread ──▶ process queue ──▶ strategy: listener or polls
                   ▲                 │ lowest unfinished offset
         arrivals ─┘                 ▼
     group changes ────▶ rebalance thread ──▶ offsets and queue ownership in the broker
 
-A consumer has one for each broker of its cluster, and `members.py` holds them together. Nothing that a member does
-waits for another broker. RocketMQ: DefaultMQPushConsumerImpl.
+Nothing that a member does waits for another broker. RocketMQ: DefaultMQPushConsumerImpl, DefaultLitePullConsumerImpl.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 
-from mqdb.group import MessageModel
-from mqdb.message import MessageQueue
+from mqdb.errors import BrokerUnavailable
+from mqdb.group import StartingPoint
 from mqdb.selector.subscription import MessageFilter
 from mqdb.store.clients import ClientKind
-from mqdb_client.consumer.offset_store import OffsetStore
-from mqdb_client.consumer.process_queue import FlowLimits, ProcessQueue
-from mqdb_client.consumer.push_consumer_config import PushConsumerConfig
+from mqdb_client.client_config import ConsumerConfig
+from mqdb_client.consumer.consumer_strategy import ConsumerStrategy
+from mqdb_client.consumer.pull_service import PullService
 from mqdb_client.consumer.queue_ownership import QueueOwnership
-from mqdb_client.consumer.queue_reader import QueueReader
-from mqdb_client.consumer.rebalance_service import RebalanceTimes
-from mqdb_client.consumer.share import Shares, TopicPresence, starting_point
+from mqdb_client.consumer.rebalance_service import RebalanceService, RebalanceTimes
+from mqdb_client.consumer.share import Shares, TopicPresence
 from mqdb_client.instance import ClientInstance
 
 
-def take_all(_group: str, _client_id: str, queues: Sequence[MessageQueue], _ids: Sequence[str]) -> list[MessageQueue]:
-    """The allocation strategy of broadcasting: each member reads every queue."""
-    return sorted(queues)
-
-
-class Member(QueueReader):
+class Member:
     """Started once, when the instance is in the group, then left once."""
 
     def __init__(
         self,
         instance: ClientInstance,
-        config: PushConsumerConfig,
+        config: ConsumerConfig,
+        strategy: ConsumerStrategy,
         filters: Mapping[str, MessageFilter],
+        start: StartingPoint,
         presence: TopicPresence,
-        store: OffsetStore,
-        limits: FlowLimits,
-        deliver: Callable[[ProcessQueue, int], None],
     ) -> None:
-        """`deliver` gets a process queue and how many messages were put into it."""
-        is_broadcasting = config.message_model is MessageModel.BROADCASTING
-        super().__init__(
+        """`filters` are those of the topics that are read."""
+        self._group = config.group
+        self._instance = instance
+        self._is_member = strategy.is_member
+        store = strategy.offset_store(instance)
+        self.pull = PullService(
             config.group,
-            instance,
-            filters,
+            connect=instance.connect,
+            subscriptions=filters,
+            batch_size=strategy.pull_batch_size,
+            interval=strategy.pull_interval,
+            deliver=strategy.deliver,
+        )
+        self.rebalance = RebalanceService(
+            config.group,
+            connect=instance.connect,
+            topics=filters.keys(),
             shares=Shares(
                 config.group,
                 instance.client_id,
                 instance.broker_name,
-                starting_point(config.consume_from_where, config.consume_timestamp),
+                start,
                 presence=presence,
-                strategy=take_all if is_broadcasting else config.allocate_message_queue_strategy,
+                strategy=strategy.allocate,
+                is_member=strategy.is_member,
             ),
-            ownership=QueueOwnership(config.group, store, limits),
+            ownership=QueueOwnership(config.group, store, strategy.limits, strategy.make_queue),
             times=RebalanceTimes(
                 rebalance_interval=config.rebalance_interval,
-                persist_interval=config.persist_consumer_offset_interval,
+                persist_interval=strategy.persist_interval,
                 hand_over_grace=config.hand_over_grace,
                 renew_interval=store.lease.renew_every if store.lease else None,
             ),
-            pull_batch_size=config.pull_batch_size,
-            pull_interval=config.pull_interval,
-            deliver=deliver,
-            # At once, and not when the last listener has returned: until then nobody else gets the queues.
-            on_left=lambda: instance.unregister(config.group, ClientKind.CONSUMER),
+            strategy=strategy,
+            pull=self.pull,
+            on_left=self._leave_group,
         )
+
+    def start(self, *, may_be_down: bool) -> None:
+        """Take queues and pull them. Raises what keeps it from that, and has left nothing behind then.
+
+        With `may_be_down` a broker that cannot be reached is waited for by the threads.
+        """
+        with ExitStack() as undo:
+            self._callbacks = (
+                self._instance.on_arrival(self.pull.on_arrival),
+                self._instance.on_group_change(self._on_group_change),
+            )
+            undo.callback(self._cancel_callbacks)
+            self._balance(may_be_down)
+            self.rebalance.start()
+            undo.callback(self.rebalance.leave)
+            undo.callback(self.rebalance.begin_to_leave)
+            self.pull.start()
+            undo.pop_all()
+
+    def read(self, filters: Mapping[str, MessageFilter]) -> None:
+        """Read these topics from now on, and no others."""
+        self.pull.subscriptions = filters
+        self.rebalance.topics = filters.keys()
+        self.rebalance.rebalance()
 
     def suspend(self) -> None:
         """Pull nothing and leave the queues as they are. What is in hand is consumed."""
@@ -81,3 +108,33 @@ class Member(QueueReader):
         self.rebalance.is_suspended = False
         self.rebalance.rebalance()
         self.pull.resume()
+
+    def begin_to_leave(self) -> None:
+        """Start nothing more, and give each queue back when its messages in hand are settled."""
+        self._cancel_callbacks()
+        self.rebalance.begin_to_leave()
+
+    def leave(self, seconds: float | None = None) -> None:
+        """Return when all queues are given back, or after `seconds`."""
+        self.rebalance.leave(seconds)
+        self.pull.stop()
+
+    def _balance(self, may_be_down: bool) -> None:
+        if not may_be_down:
+            self.rebalance.balance()
+        elif self._instance.is_met:
+            with suppress(BrokerUnavailable):
+                self.rebalance.balance()
+
+    def _cancel_callbacks(self) -> None:
+        for callback in self._callbacks:
+            callback.cancel()
+
+    def _on_group_change(self, group: str | None) -> None:
+        if group in (None, self._group):
+            self.rebalance.rebalance()
+
+    def _leave_group(self) -> None:
+        """All queues are given back. Nobody else gets them before this, so it does not wait for other members."""
+        if self._is_member:
+            self._instance.unregister(self._group, ClientKind.CONSUMER)

@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final
+from typing import Final, Protocol
 
 from mqdb.message import MessageQueue, ReceivedMessage
 from mqdb.proof import Proof, place_of, proof
@@ -48,12 +48,24 @@ class FlowLimits:
 _RESUME_NUMERATOR, _RESUME_DENOMINATOR = 3, 4
 
 
+class QueueOwner(Protocol):
+    """Whoever owns process queues: it is told what has become of them, by any thread."""
+
+    def on_progress(self, process_queue: "ProcessQueue") -> None:
+        """A process queue has room again, or has settled."""
+
+    def correct(self, process_queue: "ProcessQueue", next_offset: int) -> None:
+        """The offset of a process queue, which is dropped already, does not exist; it goes on at another one."""
+
+
 class ProcessQueue:
     """One queue under one epoch. All methods may be called by any thread."""
 
     def __init__(self, queue: MessageQueue, owned: OwnedQueue, limits: FlowLimits) -> None:
         self.queue = queue
         self.queue_key = owned.queue_key
+        #: Set before it is read.
+        self.owner: QueueOwner | None = None
         #: Until when it may be consumed without another sign of life of its owner, in seconds of time.monotonic().
         self.lease_ends = math.inf
         #: The history of the log in which its key, its offsets and the positions of its messages mean something.
@@ -172,24 +184,31 @@ class ProcessQueue:
             self._running += len(messages)
             return messages
 
-    def finish(self, messages: list[ReceivedMessage]) -> bool:
-        """Messages that were taken are done; True when somebody waits for that: there is room again, or it settled."""
+    def finish(self, messages: list[ReceivedMessage]) -> None:
+        """Messages that were taken are done. The owner hears of it when there is room again, or when it has settled."""
         with self._lock:
             self._running -= len(messages)
             for message in messages:
                 self._body_bytes -= self._in_hand.pop(message.queue_offset)
-            if self._is_dropped:
-                return not self._running
-            if self._is_full and self._has_room():
+            is_awaited = self.is_settled
+            if self._is_full and not self._is_dropped and self._has_room():
                 self._is_full = False
-                return True
-            return False
+                is_awaited = True
+        if is_awaited:
+            self.tell_owner()
 
-    def fail(self, messages: list[ReceivedMessage]) -> bool:
-        """Messages that were taken stay in hand, until `retry`; True as for `finish`."""
+    def fail(self, messages: list[ReceivedMessage]) -> None:
+        """Messages that were taken stay in hand, until `retry`. The owner hears of it when it has settled."""
         with self._lock:
             self._running -= len(messages)
-            return self.is_settled
+            is_awaited = self.is_settled
+        if is_awaited:
+            self.tell_owner()
+
+    def tell_owner(self) -> None:
+        """Have the owner look at it."""
+        if self.owner is not None:
+            self.owner.on_progress(self)
 
     def finish_failed(self, messages: list[ReceivedMessage]) -> None:
         """Messages that failed, and were not retried, are done after all, also when the queue was dropped meanwhile."""

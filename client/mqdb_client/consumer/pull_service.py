@@ -40,8 +40,8 @@ MAX_PAUSE_SECONDS = 5.0
 class PullService:
     """The pulls of one consumer.
 
-    `deliver` gets a process queue and how many messages were put into it; `correct` a process queue, dropped,
-    whose offset does not exist, and the offset to go on at. Both are called by the pull thread.
+    `deliver` gets a process queue and how many messages were put into it. A process queue whose offset does not exist
+    is dropped, and its owner corrects it.
     """
 
     def __init__(
@@ -53,7 +53,6 @@ class PullService:
         batch_size: int,
         interval: timedelta = timedelta(0),
         deliver: Callable[[ProcessQueue, int], None],
-        correct: Callable[[ProcessQueue, int], None],
     ) -> None:
         self._group = group
         self._connect = connect
@@ -63,7 +62,6 @@ class PullService:
         self._interval = interval.total_seconds()
         self._resting: dict[int, float] = {}  # until when a queue is not to be pulled
         self._deliver = deliver
-        self._correct = correct
         self._wake = threading.Condition()
         self._wake_limit = WakeLimit()
         self._schedule = PullSchedule()
@@ -263,7 +261,8 @@ class PullService:
         """Hand on what a pull has found in one queue; True when there is more behind it."""
         if result.status is PullStatus.OFFSET_ILLEGAL:
             process_queue.drop()
-            self._correct(process_queue, result.next_begin_offset)
+            if process_queue.owner is not None:
+                process_queue.owner.correct(process_queue, result.next_begin_offset)
             return False
         messages = result.messages
         if message_filter.expression_type is ExpressionType.TAG and not message_filter.matches_all:

@@ -16,7 +16,6 @@ from mqdb.topic import check_topic_name
 from mqdb_client.client_config import configured_by, settings_of
 from mqdb_client.cluster import Cluster
 from mqdb_client.consumer.consume_hooks import ConsumeHooks, ConsumeMessageHook
-from mqdb_client.consumer.consumption import Consumption
 from mqdb_client.consumer.members import Members
 from mqdb_client.consumer.message_listener import (
     MessageListener,
@@ -25,6 +24,8 @@ from mqdb_client.consumer.message_listener import (
 )
 from mqdb_client.consumer.message_selector import MessageSelector, filter_of
 from mqdb_client.consumer.push_consumer_config import PushConsumerConfig
+from mqdb_client.consumer.push_strategy import Consumption, PushStrategy
+from mqdb_client.consumer.shutdown_report import shutdown_report
 from mqdb_client.consumer.stop_signals import on_stop_signal
 from mqdb_client.option_rules import SHUTDOWN_TIMEOUT, or_none
 
@@ -63,6 +64,7 @@ class PushConsumer:
         self._hooks = ConsumeHooks(config.group)
         self._lifecycle = threading.RLock()
         self._state = _State.CREATED
+        self._strategy: PushStrategy | None = None
         self._members: Members | None = None
         self._stop_requests: SimpleQueue[None] = SimpleQueue()
         self._has_left = threading.Event()
@@ -107,7 +109,7 @@ class PushConsumer:
                 raise IllegalState(str(self), "shut down; create another one")
             config = self._config if version is None else replace(self._config, subscription_version=version)
             if self._members is not None:
-                self._members.subscribe_to(subscriptions, config.subscription_version)
+                self._members.read(subscriptions, config.subscription_version)
             self._subscriptions, self._config = subscriptions, config
 
     def register_listener(
@@ -155,17 +157,13 @@ class PushConsumer:
             self._consumption.check_model(self._config.message_model)
             cluster = Cluster(self._settings, self._config.instance_name)
             try:
-                self._members = Members(
-                    cluster,
-                    self._config,
-                    dict(self._subscriptions),
-                    self._consumption,
-                    self._hooks,
-                    home=self._settings.home,
+                self._strategy = PushStrategy(
+                    cluster, self._config, self._consumption, self._hooks, home=self._settings.home
                 )
+                self._members = Members(self._config, dict(self._subscriptions), self._strategy)
                 self._members.start()
             except BaseException:
-                self._members = None
+                self._members = self._strategy = None
                 cluster.release()
                 raise
             self._state = _State.RUNNING
@@ -189,8 +187,9 @@ class PushConsumer:
         """
         with self._lifecycle:
             config = replace(self._config, consume_thread_nums=consume_thread_nums)
-            members = self._require_running("update_consume_thread_nums()")
-            members.consume.threads.resize(config.consume_thread_nums)
+            self._require_running("update_consume_thread_nums()")
+            assert self._strategy is not None
+            self._strategy.consume.threads.resize(config.consume_thread_nums)
             self._config = config
 
     def _require_running(self, what: str) -> Members:
@@ -208,8 +207,7 @@ class PushConsumer:
         ParameterInvalid for a timeout that is no timedelta, and goes on then.
         """
         _TIMEOUT.check("timeout", timeout)
-        members = self._members
-        if members is not None and members.is_listening_thread():
+        if self._strategy is not None and self._strategy.consume.threads.is_own_thread():
             raise IllegalState(str(self), "waiting for this listener; call shutdown() in another thread")
         with self._lifecycle:
             members = self._members if self._state is _State.RUNNING else None
@@ -217,13 +215,22 @@ class PushConsumer:
         # Not with the lock in hand: a listener that is waited for may want to subscribe, and hears that it is too late.
         try:
             if members is not None:
-                members.leave((self._config.shutdown_timeout if timeout is None else timeout).total_seconds())
+                self._leave(members, self._config.shutdown_timeout if timeout is None else timeout)
         finally:
             if members is not None:
-                self._members = None
+                self._members = self._strategy = None
                 self._has_left.set()
             self._stop_requests.put(None)
         self._has_left.wait()
+
+    def _leave(self, members: Members, timeout: timedelta) -> None:
+        assert self._strategy is not None
+        calls, seconds = self._strategy.consume.calls, timeout.total_seconds()
+        with shutdown_report(self.group, seconds, lambda: len(calls.current())):
+            running = members.leave(seconds)
+        # Of the threads that are left, others have nothing to do any more, and are about to end.
+        if running and (listeners := len(calls.current())):
+            raise ShutdownTimedOut(self.group, listeners, seconds)
 
     def run(self) -> None:
         """Consume until SIGINT, SIGTERM or `shutdown` by another thread; starts it if need be, and shuts it down.

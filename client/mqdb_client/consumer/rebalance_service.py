@@ -21,7 +21,9 @@ from mqdb.broker.dispatch import is_attended
 from mqdb.errors import MqdbError
 from mqdb.message import MessageQueue
 from mqdb.topic import retry_topic
+from mqdb_client.consumer.consumer_strategy import ConsumerStrategy
 from mqdb_client.consumer.process_queue import ProcessQueue
+from mqdb_client.consumer.pull_service import PullService
 from mqdb_client.consumer.queue_ownership import QueueOwnership
 from mqdb_client.consumer.share import Share, Shares
 from mqdb_client.duty import Duty
@@ -53,10 +55,10 @@ class RebalanceTimes:
 
 
 class RebalanceService:
-    """Rebalance and commits of one consumer on one broker.
+    """Rebalance and commits of one consumer on one broker: the owner of its process queues.
 
-    `on_gain` and `on_loss` are called by its thread with the process queues that are read from now on, and no more;
-    `on_left` at its end, when all queues are given back.
+    The strategy and the pull service hear from its thread which queues are read from now on, and which no more.
+    `on_left` is called at its end, when all queues are given back.
     """
 
     def __init__(
@@ -68,8 +70,8 @@ class RebalanceService:
         shares: Shares,
         ownership: QueueOwnership,
         times: RebalanceTimes,
-        on_gain: Callable[[ProcessQueue], None],
-        on_loss: Callable[[ProcessQueue], None],
+        strategy: ConsumerStrategy,
+        pull: PullService,
         on_left: Callable[[], None],
     ) -> None:
         self._group = group
@@ -80,8 +82,8 @@ class RebalanceService:
         self._shares = shares
         self._ownership = ownership
         self._times = times
-        self._on_gain = on_gain
-        self._on_loss = on_loss
+        self._strategy = strategy
+        self._pull = pull
         self._on_left = on_left
         self._wanted_since: dict[int, float] = {}
         self._corrections: deque[tuple[ProcessQueue, int]] = deque()
@@ -149,13 +151,16 @@ class RebalanceService:
         """Members or queues have changed, or the broker could not be reached and may have given this member up."""
         self._ask(self._rebalancing)
 
-    def give_back(self) -> None:
-        """A dropped queue has settled."""
-        self._ask(self._giving_back)
+    def on_progress(self, process_queue: ProcessQueue) -> None:
+        """A process queue has room again, or has settled."""
+        if process_queue.is_dropped:
+            self._ask(self._giving_back)
+        else:
+            self._pull.on_room()
 
-    def correct(self, illegal: ProcessQueue, next_offset: int) -> None:
+    def correct(self, process_queue: ProcessQueue, next_offset: int) -> None:
         """The offset of a queue, which is dropped already, does not exist; it goes on at another one."""
-        self._corrections.append((illegal, next_offset))
+        self._corrections.append((process_queue, next_offset))
         self._ask(self._correcting)
 
     def _ask(self, duty: Duty) -> None:
@@ -292,12 +297,15 @@ class RebalanceService:
     def _start_reading(self, queues: Collection[ProcessQueue]) -> None:
         self._ownership.share_limits()
         for held in queues:
-            self._on_gain(held)
+            held.owner = self
+            self._strategy.on_gain(held)
+            self._pull.add(held)
         self._note_assignment()
 
     def _stop_reading(self, queues: Collection[ProcessQueue]) -> None:
         for held in queues:
-            self._on_loss(held)
+            self._strategy.on_loss(held)
+            self._pull.remove(held)
         self._ownership.share_limits()
         self._note_assignment()
 

@@ -1,6 +1,6 @@
 """Request answers: a consumer answers what people ask it through a broker, while it goes on consuming.
 
-    NOTIFY c:<client id> ──▶ listening thread ──▶ the thread here ──▶ a thread for each request ──▶ answer
+    NOTIFY c:<client id> ──▶ notification thread ──▶ the thread here ──▶ a thread for each request ──▶ answer
 
 A listener that hangs in a message that it was asked to consume holds up neither the next question nor anything else,
 until MAX_REQUESTS of them hang in one client: the requests after these wait as rows. RocketMQ: ClientRemotingProcessor.

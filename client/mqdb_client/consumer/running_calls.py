@@ -4,8 +4,10 @@ A call that takes too long is given up: its messages go their way without it, an
 count. Its thread stays with it, for there is no way to end one. RocketMQ: ProcessQueue.cleanExpiredMsg.
 """
 
+import sys
 import threading
 import time
+import traceback
 from dataclasses import dataclass, field
 
 from mqdb.message import ReceivedMessage
@@ -21,6 +23,20 @@ class RunningCall:
     thread_id: int = field(default_factory=threading.get_ident)
     started_at: float = field(default_factory=time.monotonic)
     is_given_up: bool = False
+
+    def describe(self) -> dict[str, object]:
+        """For people: what it is about, and where its thread is. A listener that hangs is told by its stack."""
+        thread = next((thread for thread in threading.enumerate() if thread.ident == self.thread_id), None)
+        frame = sys._current_frames().get(self.thread_id)
+        return {
+            "thread": thread and thread.name,
+            "seconds": round(time.monotonic() - self.started_at, 3),
+            "queue": str(self.process_queue.queue),
+            "queue_offset": self.messages[0].queue_offset,
+            "messages": len(self.messages),
+            "is_given_up": self.is_given_up,
+            "stack": None if frame is None else "".join(traceback.format_stack(frame)),
+        }
 
 
 class RunningCalls:

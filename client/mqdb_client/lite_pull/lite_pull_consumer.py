@@ -21,10 +21,11 @@ from mqdb.store.queues import Ends
 from mqdb.topic import check_topic_name
 from mqdb_client.client_config import configured_by, settings_of
 from mqdb_client.cluster import Cluster
+from mqdb_client.consumer.members import Members
 from mqdb_client.consumer.message_selector import MessageSelector, filter_of
 from mqdb_client.consumer.shutdown_report import shutdown_report
 from mqdb_client.lite_pull.lite_pull_config import POLL_TIMEOUT, LitePullConsumerConfig
-from mqdb_client.lite_pull.members import LitePullMembers
+from mqdb_client.lite_pull.poll_strategy import AssignedPolls, SubscribedPolls
 from mqdb_client.lite_pull.topic_queues import QueuePlace, TopicQueues
 from mqdb_client.lite_pull.topic_watch import TopicMessageQueueChangeListener, TopicWatch
 from mqdb_client.option_rules import is_whole, takes
@@ -43,11 +44,16 @@ class _State(Enum):
 class _Running:
     """What there is between start and shutdown."""
 
-    def __init__(self, members: LitePullMembers, topics: TopicQueues, watch: TopicWatch) -> None:
+    def __init__(self, strategy: SubscribedPolls, members: Members, topics: TopicQueues, watch: TopicWatch) -> None:
+        self.strategy = strategy
         self.members = members
-        self.buffer = members.buffer
+        self.buffer = strategy.buffer
         self.topics = topics
         self.watch = watch
+
+    def seek(self, queue: MessageQueue, queue_key: int, offset: int) -> None:
+        self.buffer.seek(queue, offset)
+        self.members.by_broker[queue.broker_name].pull.on_arrival([queue_key])
 
 
 class LitePullConsumer:
@@ -128,7 +134,7 @@ class LitePullConsumer:
                 raise IllegalState(str(self), "for assigned queues already; subscribe or assign, not both")
             config = self._config if version is None else replace(self._config, subscription_version=version)
             if self._running is not None:
-                self._running.members.subscribe_to(subscriptions, config.subscription_version)
+                self._running.members.read(subscriptions, config.subscription_version)
             self._subscriptions, self._config = subscriptions, config
             self._is_member |= bool(subscriptions)
 
@@ -150,8 +156,9 @@ class LitePullConsumer:
                 for queue in wanted:
                     self._running.topics.check_broker(queue)
             filters = {queue.topic: message_filter for queue in sorted(wanted)}
-            if self._running is not None:
-                self._running.members.choose(wanted, filters)
+            if self._running is not None and isinstance(self._running.strategy, AssignedPolls):
+                self._running.strategy.choose(wanted, filters)
+                self._running.members.read(filters, self._config.subscription_version)
             self._chosen, self._filters = wanted, filters
 
     def _require_not_shut_down(self) -> None:
@@ -227,19 +234,19 @@ class LitePullConsumer:
         if not _is_offset(offset, ends):
             limits = f"from the min offset {ends.min_offset:,} to the max offset {ends.max_offset:,}"
             raise ParameterInvalid("offset", offset, f"must be a whole number {limits} of queue {queue}")
-        running.members.seek(queue, place.queue_key, offset)
+        running.seek(queue, place.queue_key, offset)
 
     def seek_to_begin(self, queue: MessageQueue) -> None:
         """As `seek`, to the min offset."""
         running = self._require_running()
         place = running.topics.place(queue)
-        running.members.seek(queue, place.queue_key, _ends(place, queue).min_offset)
+        running.seek(queue, place.queue_key, _ends(place, queue).min_offset)
 
     def seek_to_end(self, queue: MessageQueue) -> None:
         """As `seek`, to the max offset: only what is sent from now on."""
         running = self._require_running()
         place = running.topics.place(queue)
-        running.members.seek(queue, place.queue_key, _ends(place, queue).max_offset)
+        running.seek(queue, place.queue_key, _ends(place, queue).max_offset)
 
     def offset_for_timestamp(self, queue: MessageQueue, time: datetime) -> int:
         """The offset of the first message that was stored at `time` or later; the max offset where there is none.
@@ -272,10 +279,10 @@ class LitePullConsumer:
         running = self._require_running()
         if offsets is not None:
             _check_offsets(offsets)
-            running.members.commit(running.buffer.agree_on(offsets))
+            running.strategy.commit(running.members, running.buffer.agree_on(offsets))
             return
         handed = running.buffer.handed
-        running.members.commit(running.buffer.agree())
+        running.strategy.commit(running.members, running.buffer.agree())
         running.buffer.acknowledge(handed)
 
     # -- life -------------------------------------------------------------------------------------
@@ -296,7 +303,8 @@ class LitePullConsumer:
                 topics = TopicQueues(cluster)
                 for queue in self._chosen or ():
                     topics.check_broker(queue)
-                members = self._members(cluster)
+                strategy = self._strategy(cluster)
+                members = Members(self._config, self._subscriptions if self._is_member else self._filters, strategy)
                 members.start()
                 undo.callback(members.leave)
                 watch = TopicWatch(self.group, topics.find, self._config.topic_metadata_check_interval)
@@ -304,13 +312,13 @@ class LitePullConsumer:
                     watch.listen(topic, listener)
                 watch.start()
                 undo.pop_all()
-            self._running = _Running(members, topics, watch)
+            self._running = _Running(strategy, members, topics, watch)
             self._state = _State.RUNNING
 
-    def _members(self, cluster: Cluster) -> LitePullMembers:
+    def _strategy(self, cluster: Cluster) -> SubscribedPolls:
         if self._is_member:
-            return LitePullMembers(cluster, self._config, self._subscriptions, None)
-        return LitePullMembers(cluster, self._config, self._filters, self._chosen or frozenset())
+            return SubscribedPolls(cluster, self._config)
+        return AssignedPolls(cluster, self._config, self._chosen or frozenset())
 
     def shutdown(self) -> None:
         """Commit what is done, and leave the group; a poll in another thread returns. Again: nothing happens.
@@ -334,7 +342,7 @@ class LitePullConsumer:
         running = self._running
         if running is None:
             raise IllegalState(str(self), self._state.value)
-        running.members.cluster.check_process()
+        running.strategy.cluster.check_process()
         return running
 
     def __enter__(self) -> Self:

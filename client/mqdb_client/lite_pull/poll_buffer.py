@@ -8,7 +8,7 @@ RocketMQ: AssignedMessageQueue, DefaultLitePullConsumerImpl.poll.
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from mqdb.errors import IllegalState, QueueLost
@@ -35,11 +35,7 @@ class Agreed(NamedTuple):
 
 
 class PollBuffer:
-    """The queues of all brokers. Any thread may use it.
-
-    `on_progress` is called with a queue that has room again or has settled, `on_room` when there is room again in
-    the whole buffer; neither may call back.
-    """
+    """The queues of all brokers. Any thread may use it."""
 
     def __init__(
         self,
@@ -47,14 +43,10 @@ class PollBuffer:
         *,
         auto_commit: bool,
         threshold_for_all: int,
-        on_progress: Callable[[AssignedQueue], None],
-        on_room: Callable[[], None],
     ) -> None:
         self._group = group
         self._auto_commit = auto_commit
         self._threshold_for_all = threshold_for_all
-        self._on_progress = on_progress
-        self._on_room = on_room
         self._wake = threading.Condition()
         self._current: dict[MessageQueue, AssignedQueue] = {}
         self._newest: dict[int, AssignedQueue] = {}  # of each queue, also when it is not read any more
@@ -163,10 +155,9 @@ class PollBuffer:
             mine = [handed for handed in self._handed if any(handed is each for each in done)]
             self._handed = [handed for handed in self._handed if not any(handed is each for each in mine)]
             for assigned, messages in mine:
-                if assigned.finish(messages):
-                    self._on_progress(assigned)
+                assigned.finish(messages)
             if self._is_full and mine:
-                self._on_room()
+                self._tell_owners()
 
     def agree(self) -> list[Agreed]:
         """All that polls have returned may be committed. It is not done by that: its queues are not given back."""
@@ -211,7 +202,7 @@ class PollBuffer:
         with self._wake:
             self._paused -= set(queues)
             self._look_at(queues)
-            self._on_room()
+            self._tell_owners()
 
     def choose(self, queues: frozenset[MessageQueue]) -> None:
         """These queues are to be read, and no others."""
@@ -249,6 +240,11 @@ class PollBuffer:
             if len(messages) == wanted:
                 self._ready[assigned] = None  # there may be more
         return taken
+
+    def _tell_owners(self) -> None:
+        """There is room again, whichever the queue: one of each owner is enough."""
+        for assigned in {assigned.owner: assigned for assigned in self._current.values()}.values():
+            assigned.tell_owner()
 
     def _look_at(self, queues: Collection[MessageQueue]) -> None:
         self._ready.update(dict.fromkeys(self._current[queue] for queue in queues if queue in self._current))

@@ -1,6 +1,6 @@
 """Check answers: a transaction producer says what has become of local transactions when a broker asks.
 
-    NOTIFY c:<client id> ──▶ listening thread ──▶ a thread for each broker: what is asked ──▶ listener ──▶ END
+    NOTIFY c:<client id> ──▶ notification thread ──▶ a thread for each broker: what is asked ──▶ listener ──▶ END
 
 What a broker asks stands in its rows until it is answered, so these are the queue: nothing is refused because too much
 is asked at once, and what this process does not answer another one is asked. RocketMQ: ClientRemotingProcessor.
@@ -22,7 +22,7 @@ from mqdb.store.half_checks import Check
 from mqdb.transaction import LocalTransactionState
 from mqdb.unique_id import parse_unique_id
 from mqdb_client.producer.broker_link import BrokerLink
-from mqdb_client.transaction.listener import TransactionListener, answer_of
+from mqdb_client.transaction.transaction_listener import TransactionListener, answer_of
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mqdb.cli.confirm import confirm
-from mqdb.cli.dlq.options import (
+from mqdb.cli.dlq.choice import (
     ExceptionPart,
     Ids,
     Since,

@@ -1,4 +1,4 @@
-"""The listener: one connection on which a process hears from the broker, and the thread that owns it.
+"""Notifications: one connection on which a process hears from the broker, and the thread that owns it.
 
 The thread waits for notifications, does its duties when they are due, and connects again when the connection is
 lost, with growing pauses. The log hears of the loss once, and of the recovery once.
@@ -85,7 +85,7 @@ def understand(payloads: Iterable[str]) -> Heard:
     return Heard(is_any or bool(keys), None if is_any else frozenset(keys), frozenset(groups), frozenset(clients))
 
 
-class Listener:
+class NotificationThread:
     """Hears for a client. What it hears, and the duties, are taken care of in its thread.
 
     `greet` is called with each new connection, and makes it unusable by raising; `recovered` after each but the first.
@@ -140,7 +140,7 @@ class Listener:
             self._bell = socket.socketpair()
             for end in self._bell:
                 end.setblocking(False)
-            thread = threading.Thread(target=self._run, name="mqdb-listener", daemon=True)
+            thread = threading.Thread(target=self._run, name="mqdb-notifications", daemon=True)
             thread.start()
         except BaseException:
             self.stop()
@@ -149,7 +149,7 @@ class Listener:
         return is_connected
 
     def stop(self) -> None:
-        """Stop listening and close the connection. Not from the listening thread. Again: nothing happens.
+        """Stop listening and close the connection. Not from its own thread. Again: nothing happens.
 
         What the thread waits for is cut off when it has not come in a few seconds.
         """
@@ -174,7 +174,7 @@ class Listener:
             self._cut_duties()
             thread.join(_CUT_AGAIN_SECONDS)
         if thread.is_alive():  # it tries to connect, and ends when that does
-            logger.warning("the listening thread has not ended yet", extra={"broker": self._target})
+            logger.warning("the notification thread has not ended yet", extra={"broker": self._target})
 
     def wake(self) -> None:
         """Have the thread look at its duties now."""

@@ -1,4 +1,4 @@
-"""Failed messages: for each broker a thread that sends back what the listener has not consumed.
+"""Sending back: for each broker a thread that sends back the messages that the listener has not consumed.
 
     listener's threads ──▶ put ──▶ one statement for all that wait ──▶ delay level, %RETRY%group, listener
                                           │                       └──▶ %DLQ%group
@@ -49,11 +49,11 @@ class _Failed(NamedTuple):
         ]
 
 
-class FailedMessages:
+class SendBackThread:
     """The thread of one consumer for one broker.
 
-    `send_back` sends requests back to it, all or none. `retry` gets messages that are to be consumed here again,
-    `on_progress` process queues that have room again or have settled, and `tick` is called every `tick_seconds`.
+    `send_back` sends requests back to it, all or none. `retry` gets messages that are to be consumed here again, and
+    `tick` is called every `tick_seconds`.
     """
 
     def __init__(
@@ -63,7 +63,6 @@ class FailedMessages:
         *,
         send_back: Callable[[Sequence[SendBackRequest]], object],
         retry: Callable[[ProcessQueue, list[ReceivedMessage]], None],
-        on_progress: Callable[[ProcessQueue], None],
         tick: Callable[[], None],
         tick_seconds: float,
         reconsume_delay: timedelta = RECONSUME_DELAY,
@@ -71,7 +70,6 @@ class FailedMessages:
         self._fields: Final = {"group": group, "broker": broker_name}
         self._send_back = send_back
         self._retry = retry
-        self._on_progress = on_progress
         self._tick = tick
         self._tick_seconds = tick_seconds
         self._reconsume_delay = reconsume_delay.total_seconds()
@@ -161,11 +159,9 @@ class FailedMessages:
     def _settle(self, batch: Sequence[_Failed], error: Exception | None) -> None:
         for each in batch:
             if error is None:
-                is_awaited = each.process_queue.finish(each.messages)
+                each.process_queue.finish(each.messages)
             else:
-                is_awaited = each.process_queue.fail(each.messages)
+                each.process_queue.fail(each.messages)
                 for message in each.messages:
                     message.reconsume_times += 1
                 heapq.heappush(self._waiting, (time.monotonic() + self._reconsume_delay, next(self._numbers), each))
-            if is_awaited:
-                self._on_progress(each.process_queue)

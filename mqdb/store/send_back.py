@@ -1,4 +1,4 @@
-"""Failed messages: found in the log by their positions, and copied to where they wait or end.
+"""Messages that are sent back: found in the log by their positions, and copied to where they wait or end.
 
 A copy is made inside the database: the client names the record, and body and properties never travel.
 """

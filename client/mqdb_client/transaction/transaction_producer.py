@@ -28,7 +28,7 @@ from mqdb_client.producer.producer import Producer
 from mqdb_client.producer.queue_choice import target_of
 from mqdb_client.producer.send_hooks import SendMode
 from mqdb_client.transaction.check_answers import CheckAnswers
-from mqdb_client.transaction.listener import (
+from mqdb_client.transaction.transaction_listener import (
     Check,
     Execute,
     PreparedMessage,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from mqdb.cli.dlq.options import (
+from mqdb.cli.dlq.choice import (
     ExceptionPart,
     Ids,
     Since,

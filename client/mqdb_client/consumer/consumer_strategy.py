@@ -1,0 +1,98 @@
+"""Consumer strategy: what distinguishes one way to consume from the others.
+
+    PushStrategy          consumer/push_strategy.py      the messages go to a listener
+    SubscribedPolls       lite_pull/poll_strategy.py     they go to polls; rebalance chooses the queues
+    AssignedPolls         lite_pull/poll_strategy.py     they go to polls; the user chooses the queues
+
+`Members` and `Member` are the same for all of them. They call the strategy; it does not call them.
+"""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from mqdb.group import MessageModel
+from mqdb.message import MessageQueue, ReceivedMessage
+from mqdb.rebalance import AllocationStrategy
+from mqdb.selector.subscription import MessageFilter
+from mqdb.store.clients import Registration
+from mqdb.store.consumer_offsets import OwnedQueue
+from mqdb_client.cluster import Cluster
+from mqdb_client.consumer.direct_consumption import ConsumeMessageDirectlyResult
+from mqdb_client.consumer.offset_store import OffsetStore
+from mqdb_client.consumer.process_queue import FlowLimits, ProcessQueue
+from mqdb_client.instance import ClientInstance
+
+
+class ConsumerStrategy:
+    """One for each consumer, whichever the broker. Opened once, then closed once."""
+
+    #: Whether it enters the group, whose members share the queues.
+    is_member = True
+    message_model = MessageModel.CLUSTERING
+    pull_interval = timedelta(0)
+
+    cluster: Cluster
+    #: Which of a topic's queues are this member's.
+    allocate: AllocationStrategy[MessageQueue]
+    limits: FlowLimits
+    pull_batch_size: int
+    #: Between commits of offsets.
+    persist_interval: timedelta
+
+    # -- life -----------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Get ready for messages, before the group is entered. `close` follows also if this raises."""
+
+    def enter(self, registration: Registration, filters: Mapping[str, MessageFilter]) -> None:
+        """Enter the group on all brokers. Raises what `Cluster.register` raises."""
+        self.cluster.register(registration)
+
+    def begin(self) -> None:
+        """All members have started."""
+
+    def change(self, registration: Registration) -> None:
+        """Subscribe to something else on all brokers. Raises what `Cluster.change` raises."""
+        self.cluster.change(registration)
+
+    def begin_to_close(self) -> None:
+        """Nobody is to get messages any more that did not get them yet."""
+
+    def close(self, seconds: float | None) -> int:
+        """Stop; the number of threads that still run the listener after `seconds`."""
+        return 0
+
+    # -- what is read ---------------------------------------------------------------------------
+
+    def topics(self, filters: Mapping[str, MessageFilter]) -> Mapping[str, MessageFilter]:
+        """The filters by topic, those of the group's own topics included."""
+        return filters
+
+    def offset_store(self, instance: ClientInstance) -> OffsetStore:
+        """Where the offsets on one broker are kept."""
+        raise NotImplementedError
+
+    def make_queue(self, queue: MessageQueue, owned: OwnedQueue, limits: FlowLimits) -> ProcessQueue:
+        """What a member has in hand of a queue that it has just taken."""
+        return ProcessQueue(queue, owned, limits)
+
+    def on_gain(self, process_queue: ProcessQueue) -> None:
+        """A queue is read from now on."""
+
+    def on_loss(self, process_queue: ProcessQueue) -> None:
+        """A queue is read no more."""
+
+    def deliver(self, process_queue: ProcessQueue, count: int) -> None:
+        """So many messages were put into a process queue."""
+        raise NotImplementedError
+
+    # -- what people ask ------------------------------------------------------------------------
+
+    def describe(self) -> dict[str, Any]:
+        """What `AnswersRequests.describe` says beside the queues and the subscriptions."""
+        raise NotImplementedError
+
+    def consume_directly(self, message: ReceivedMessage) -> ConsumeMessageDirectlyResult:
+        """Call the listener with a message, with no effect on offsets and retries."""
+        raise NotImplementedError

@@ -1,0 +1,221 @@
+"""Push strategy: the messages go to a listener, in one of these ways.
+
+                        threads                    offsets
+    concurrently        ConsumeConcurrently        BrokerOffsetStore
+    orderly             ConsumeOrderly             LockedOffsetStore
+    transactionally     ConsumeTransactionally     TransactionalOffsetStore over one of those two
+    in broadcasting     the first or the second    LocalFileOffsetStore
+
+Everything else, from membership to pulls, is the same for all of them.
+"""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from mqdb.broker.send_back import SendBackRequest, send_back
+from mqdb.errors import ParameterInvalid
+from mqdb.group import MessageModel
+from mqdb.message import MessageQueue, ReceivedMessage
+from mqdb.selector.subscription import MessageFilter
+from mqdb.store.engine import driver
+from mqdb.store.retry_filter import retry_filter
+from mqdb.topic import retry_topic
+from mqdb_client.cluster import Cluster
+from mqdb_client.consumer.consume_concurrently import ConsumeConcurrently
+from mqdb_client.consumer.consume_hooks import ConsumeHooks
+from mqdb_client.consumer.consume_orderly import ConsumeOrderly
+from mqdb_client.consumer.consume_service import ConsumeService
+from mqdb_client.consumer.consume_transactionally import ConsumeTransactionally
+from mqdb_client.consumer.consumer_strategy import ConsumerStrategy
+from mqdb_client.consumer.direct_consumption import (
+    ConsumeMessageDirectlyResult,
+    DirectResult,
+    consume_directly,
+    judge,
+)
+from mqdb_client.consumer.listener_transactions import ListenerTransactions
+from mqdb_client.consumer.local_file_offset_store import LocalFileOffsetStore
+from mqdb_client.consumer.local_offsets import LocalOffsets, offsets_directory
+from mqdb_client.consumer.locked_offset_store import LockedOffsetStore
+from mqdb_client.consumer.message_listener import (
+    ConsumeConcurrentlyContext,
+    ConsumeOrderlyContext,
+    takes_context,
+    with_context,
+)
+from mqdb_client.consumer.offset_store import BrokerOffsetStore, Lease, OffsetStore
+from mqdb_client.consumer.process_queue import FlowLimits, ProcessQueue
+from mqdb_client.consumer.push_consumer_config import PushConsumerConfig
+from mqdb_client.consumer.transactional_offset_store import TransactionalOffsetStore
+from mqdb_client.instance import ClientInstance
+from mqdb_client.option_rules import FLAG
+
+_MEBIBYTE: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Consumption:
+    """A listener, and how it wants its messages. Raises ParameterInvalid for one that cannot be called so."""
+
+    listener: Callable[..., Any]
+    orderly: bool = False
+    transactional: bool = False
+
+    def __post_init__(self) -> None:
+        FLAG.check("orderly", self.orderly)
+        FLAG.check("transactional", self.transactional)
+        takes_context(self.listener, self.plain_arguments)
+
+    @property
+    def plain_arguments(self) -> int:
+        """The arguments of the listener beside the context."""
+        return 2 if self.transactional else 1
+
+    def check_model(self, message_model: MessageModel) -> None:
+        """Raises ParameterInvalid where this way cannot be had in a message model."""
+        if self.transactional and message_model is MessageModel.BROADCASTING:
+            reason = "offsets of broadcasting are kept in a file, which is no part of a transaction"
+            raise ParameterInvalid("transactional", True, reason)
+
+
+class PushStrategy(ConsumerStrategy):
+    """The strategy of one push consumer. It has the threads that call the listener, and in broadcasting the file."""
+
+    def __init__(
+        self, cluster: Cluster, config: PushConsumerConfig, consumption: Consumption, hooks: ConsumeHooks, *, home: Path
+    ) -> None:
+        self.cluster = cluster
+        self._config = config
+        self._consumption = consumption
+        self._instances = {instance.broker_name: instance for instance in cluster.instances}
+        self.message_model = config.message_model
+        self.pull_batch_size = config.pull_batch_size
+        self.pull_interval = config.pull_interval
+        self.persist_interval = config.persist_consumer_offset_interval
+        self.limits = self._limits()
+        self.allocate = config.allocate_message_queue_strategy
+        self._local_offsets: LocalOffsets | None = None
+        if config.message_model is MessageModel.BROADCASTING:
+            self.allocate = take_all
+            address = cluster.instances[0].address
+            directory = offsets_directory(home, address, config.instance_name, config.group)
+            self._local_offsets = LocalOffsets(Path(config.local_offset_directory or directory))
+        self.consume = self._consume_service(hooks)
+
+    def _limits(self) -> FlowLimits:
+        """In order a queue stands still behind what fails, so how far its messages are apart says nothing.
+
+        Source: DefaultMQPushConsumerImpl.pullMessage.
+        """
+        config, topic_mib = self._config, self._config.pull_threshold_size_for_topic_mib
+        return FlowLimits(
+            messages=config.pull_threshold_for_queue,
+            body_bytes=config.pull_threshold_size_for_queue_mib * _MEBIBYTE,
+            span=sys.maxsize if self._consumption.orderly else config.consume_concurrently_max_span,
+            topic_messages=config.pull_threshold_for_topic,
+            topic_body_bytes=None if topic_mib is None else topic_mib * _MEBIBYTE,
+        )
+
+    def _consume_service(self, hooks: ConsumeHooks) -> ConsumeService:
+        config, consumption = self._config, self._consumption
+        options: dict[str, Any] = {
+            "thread_nums": config.consume_thread_nums,
+            "batch_max_size": config.consume_message_batch_max_size,
+            "hooks": hooks,
+            "consume_timeout": config.consume_timeout,
+        }
+        tries: dict[str, Any] = {
+            "max_reconsume_times": config.max_reconsume_times,
+            "suspend_time": config.suspend_current_queue_time,
+        }
+        if consumption.transactional:
+            return ConsumeTransactionally(
+                config.group, consumption.listener, self._instances, is_orderly=consumption.orderly, **options, **tries
+            )
+        options["host"] = self.cluster.instances[0].client_id
+        options["send_back"] = None if config.message_model is MessageModel.BROADCASTING else self._send_back
+        if consumption.orderly:
+            return ConsumeOrderly(config.group, consumption.listener, **options, **tries)
+        return ConsumeConcurrently(config.group, consumption.listener, self._instances, **options)
+
+    def _send_back(self, broker_name: str, requests: Sequence[SendBackRequest]) -> None:
+        with self._instances[broker_name].connect() as connection:
+            send_back(connection, self._config.group, requests, self._config.max_reconsume_times)
+
+    # -- life -----------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Open the file of offsets, and start the threads. The listener is not called before `begin`."""
+        if self._local_offsets is not None:
+            self._local_offsets.open()
+        self.consume.start()
+
+    def begin(self) -> None:
+        """Have the listener called."""
+        self.consume.threads.begin()
+
+    def close(self, seconds: float | None) -> int:
+        """End the threads when their listeners return, and give the file back."""
+        running = self.consume.stop(seconds)
+        if self._local_offsets is not None:
+            self._local_offsets.close()
+        return running
+
+    # -- what is read ---------------------------------------------------------------------------
+
+    def topics(self, filters: Mapping[str, MessageFilter]) -> Mapping[str, MessageFilter]:
+        """In clustering also the retry topic of the group. Raises what `retry_filter` raises."""
+        if self._local_offsets is not None:
+            return filters
+        return {**filters, retry_topic(self._config.group): retry_filter(filters)}
+
+    def offset_store(self, instance: ClientInstance) -> OffsetStore:
+        """Where the offsets on one broker are kept."""
+        if self._local_offsets is not None:
+            return LocalFileOffsetStore(self._local_offsets)
+        group, client_id, expiry = self._config.group, instance.client_id, self._config.queue_lock_expiry
+        store = BrokerOffsetStore(group, client_id)
+        if self._consumption.orderly:
+            # In RocketMQ's proportions: 20, 30 and 60 s.
+            lease = Lease(renew_every=expiry / 3, client_expiry=expiry / 2, broker_expiry=expiry)
+            store = LockedOffsetStore(group, client_id, lease)
+        return TransactionalOffsetStore(group, store) if self._consumption.transactional else store
+
+    def deliver(self, process_queue: ProcessQueue, count: int) -> None:
+        """So many messages more are there for the listener."""
+        self.consume.submit(process_queue, count)
+
+    # -- what people ask ------------------------------------------------------------------------
+
+    def describe(self) -> dict[str, Any]:
+        """The calls of the listener that have not returned, among other things."""
+        return {
+            "message_model": self._config.message_model.value,
+            "consume_thread_nums": self.consume.threads.thread_nums,
+            "listeners": [call.describe() for call in self.consume.calls.current()],
+        }
+
+    def consume_directly(self, message: ReceivedMessage) -> ConsumeMessageDirectlyResult:
+        """Have the listener consume one message, with no effect on offsets and retries."""
+        listener, orderly = self._consumption.listener, self._consumption.orderly
+        if not self._consumption.transactional:
+            return consume_directly(listener, message, orderly=orderly)
+        context = ConsumeOrderlyContext(message.queue) if orderly else ConsumeConcurrentlyContext(message.queue)
+        call = with_context(listener, self._consumption.plain_arguments)
+        transactions = ListenerTransactions(self._instances[message.queue.broker_name])
+        try:
+            with transactions.begin() as connection:
+                result = judge(lambda: call([message], connection, context), is_orderly=orderly)
+                if result.result in (DirectResult.CR_SUCCESS, DirectResult.CR_COMMIT):
+                    driver(connection).commit()
+        finally:
+            transactions.close()
+        return result
+
+
+def take_all(_group: str, _client_id: str, queues: Sequence[MessageQueue], _ids: Sequence[str]) -> list[MessageQueue]:
+    """The allocation strategy of broadcasting: each member reads every queue."""
+    return sorted(queues)

@@ -1,0 +1,161 @@
+"""The strategies of lite pull consumers: the messages go to a buffer, from which polls take them.
+
+Subscribed, the consumer enters the group, whose members share the queues. With queues that the user has chosen it does
+not: it reads them beside whoever is in the group, and commits only where no member has the queue.
+RocketMQ: DefaultLitePullConsumerImpl.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, Final
+
+from mqdb.broker.filters import check_filters
+from mqdb.errors import BrokerUnavailable, MqdbError, NotSupported
+from mqdb.message import MessageQueue, ReceivedMessage
+from mqdb.selector.subscription import ExpressionType, MessageFilter
+from mqdb.store.clients import Registration
+from mqdb.store.consumer_offsets import OwnedQueue
+from mqdb_client.cluster import Cluster
+from mqdb_client.consumer.consumer_strategy import ConsumerStrategy
+from mqdb_client.consumer.direct_consumption import ConsumeMessageDirectlyResult
+from mqdb_client.consumer.members import Members
+from mqdb_client.consumer.process_queue import FlowLimits, ProcessQueue
+from mqdb_client.instance import ClientInstance
+from mqdb_client.lite_pull.lite_pull_config import LitePullConsumerConfig
+from mqdb_client.lite_pull.poll_buffer import Agreed, PollBuffer
+from mqdb_client.lite_pull.polled_offset_stores import PolledOffsetStore, UnownedOffsetStore
+
+_MEBIBYTE: Final = 1024 * 1024
+
+
+class SubscribedPolls(ConsumerStrategy):
+    """The strategy of a lite pull consumer that subscribes. It has the buffer, which all brokers share."""
+
+    def __init__(self, cluster: Cluster, config: LitePullConsumerConfig) -> None:
+        self.cluster = cluster
+        self._config = config
+        self.buffer = PollBuffer(
+            config.group, auto_commit=config.auto_commit, threshold_for_all=config.pull_threshold_for_all
+        )
+        self.allocate = config.allocate_message_queue_strategy
+        self.pull_batch_size = config.pull_batch_size
+        self.persist_interval = config.auto_commit_interval
+        self.limits = FlowLimits(
+            messages=config.pull_threshold_for_queue,
+            body_bytes=config.pull_threshold_size_for_queue_mib * _MEBIBYTE,
+            span=config.consume_max_span,
+        )
+        self._stores = {
+            instance.broker_name: self._store(config.group, instance.client_id) for instance in cluster.instances
+        }
+
+    def _store(self, group: str, client_id: str) -> PolledOffsetStore:
+        return PolledOffsetStore(group, client_id, self.buffer)
+
+    def offset_store(self, instance: ClientInstance) -> PolledOffsetStore:
+        """Where the offsets on one broker are kept."""
+        return self._stores[instance.broker_name]
+
+    def begin_to_close(self) -> None:
+        """Polls return at once, with nothing."""
+        self.buffer.close()
+
+    def make_queue(self, queue: MessageQueue, owned: OwnedQueue, limits: FlowLimits) -> ProcessQueue:
+        """One in which a user may seek."""
+        return self.buffer.make_queue(queue, owned, limits)
+
+    def on_gain(self, process_queue: ProcessQueue) -> None:
+        """Polls return its messages from now on."""
+        self.buffer.add(process_queue)
+
+    def on_loss(self, process_queue: ProcessQueue) -> None:
+        """Polls return no message of it any more."""
+        self.buffer.remove(process_queue)
+
+    def deliver(self, process_queue: ProcessQueue, count: int) -> None:
+        """A poll that waits may return them."""
+        self.buffer.deliver(process_queue, count)
+
+    def commit(self, members: Members, agreed: Sequence[Agreed]) -> None:
+        """Commit on all brokers, and return when it is done. Raises the first of the errors.
+
+        These are QueueLost, QueueOwned; BrokerUnavailable and its kin.
+        """
+        errors: list[MqdbError] = []
+        for instance in self.cluster.instances:
+            of_broker = [each for each in agreed if each.queue.broker_name == instance.broker_name]
+            if not of_broker:
+                continue
+            try:
+                with instance.connect() as connection:
+                    self.offset_store(instance).commit_agreed(connection, of_broker)
+            except BaseException as error:
+                members.by_broker[instance.broker_name].rebalance.rebalance()
+                if not isinstance(error, MqdbError):
+                    raise
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def describe(self) -> dict[str, Any]:
+        """There are no listeners."""
+        return {"auto_commit": self._config.auto_commit, "listeners": []}
+
+    def consume_directly(self, message: ReceivedMessage) -> ConsumeMessageDirectlyResult:
+        """Raises NotSupported: nobody is called with messages here."""
+        raise NotSupported("consuming a message directly in a lite pull consumer, which has no listener")
+
+
+class AssignedPolls(SubscribedPolls):
+    """The strategy of a lite pull consumer that is assigned queues. It is no member of the group."""
+
+    is_member = False
+
+    def __init__(self, cluster: Cluster, config: LitePullConsumerConfig, queues: frozenset[MessageQueue]) -> None:
+        super().__init__(cluster, config)
+        self._queues = queues
+        self.allocate = self._chosen_of
+        self._undo = ExitStack()
+
+    def _store(self, group: str, client_id: str) -> PolledOffsetStore:
+        return UnownedOffsetStore(group, client_id, self.buffer, self._config.auto_commit)
+
+    def _chosen_of(
+        self, _group: str, _client_id: str, queues: Sequence[MessageQueue], _client_ids: Sequence[str]
+    ) -> list[MessageQueue]:
+        """As an allocation strategy: those of the queues that were chosen, whatever others read."""
+        return sorted(self._queues.intersection(queues))
+
+    def enter(self, registration: Registration, filters: Mapping[str, MessageFilter]) -> None:
+        """Wait for messages without being in the group. Raises FilterDisabled."""
+        self.choose(self._queues, filters)
+        for instance in self.cluster.instances:
+            self._undo.enter_context(instance.awaiting_arrivals())
+
+    def change(self, registration: Registration) -> None:
+        """The group hears nothing of it."""
+
+    def close(self, seconds: float | None) -> int:
+        """Wait for messages no more."""
+        self._undo.close()
+        return 0
+
+    def choose(self, queues: frozenset[MessageQueue], filters: Mapping[str, MessageFilter]) -> None:
+        """These queues are to be read, and no others; `filters` are those of their topics. Raises FilterDisabled."""
+        self._check(filters)
+        self._queues = queues
+        self.buffer.choose(queues)
+
+    def _check(self, filters: Mapping[str, MessageFilter]) -> None:
+        """What a broker checks of who enters a group. One that is down is not asked, unless it is the only one."""
+        types = {each.expression_type for each in filters.values()}
+        if types <= {ExpressionType.TAG}:
+            return
+        for instance in self.cluster.instances:
+            if instance.is_met or self.cluster.is_single:
+                try:
+                    with instance.connect() as connection:
+                        check_filters(connection, types)
+                except BrokerUnavailable:
+                    if self.cluster.is_single:
+                        raise
