@@ -20,10 +20,15 @@ from mqdb.broker.offset_reset import Boundary
 from mqdb.broker.timers import RecallStatus
 from mqdb.broker.transactions import HalfMessage, Resolution
 from mqdb.broker.trial import Trial
+from mqdb.clock import Clock
 from mqdb.compression import Compression
+from mqdb.delay_level import DelayLevels
+from mqdb.dsn import BrokerDsn
 from mqdb.group import ConsumeFromWhere, MessageModel
 from mqdb.log_lines import FieldFormatter
 from mqdb.message import Message, MessageQueue, ReceivedMessage, SendResult, SendStatus
+from mqdb.selector.subscription import ExpressionType, MessageFilter
+from mqdb.settings import SettingLine, Settings, default_home, load_settings
 from mqdb.store.cron import CronSummary
 from mqdb.store.dead_letters import (
     CauseOfDeath,
@@ -87,6 +92,7 @@ __all__ = [
     "LocalTransactionState",
     "split_batches",
     "create_reply_message",
+    "Clock",
     "Durability",
     "Compression",
     "LatencyFaultTable",
@@ -110,6 +116,8 @@ __all__ = [
     "MessageModel",
     "ConsumeFromWhere",
     "MessageSelector",
+    "MessageFilter",
+    "ExpressionType",
     "TopicMessageQueueChangeListener",
     "Admin",
     "BrokerAdmin",
@@ -155,6 +163,12 @@ __all__ = [
     "Trial",
     "SelectorExplanation",
     "explain_selector",
+    "Settings",
+    "load_settings",
+    "BrokerDsn",
+    "SettingLine",
+    "DelayLevels",
+    "default_home",
     "errors",
     "FieldFormatter",
 ]

@@ -51,6 +51,11 @@ class BrokerAdmin:
         """The name of the broker."""
         return self._access.name
 
+    def check(self) -> None:
+        """Connect, if it is not connected yet. Raises what every method raises if it cannot reach its broker."""
+        with self._access.connected():
+            pass
+
 
 class Admin(BrokerAdmin):
     """Administers the brokers that the settings name: all that the commands of `mqdb` do.
