@@ -41,6 +41,7 @@ from mqdb.store.dead_letters import (
 from mqdb.store.groups import GroupSettings, GroupSummary, MemberInfo, QueueProgress, StoredSubscription
 from mqdb.store.offset_audit import AuditRecord, OffsetChange
 from mqdb.store.schedule import Standing
+from mqdb.store.segments import Log, Segment, SegmentState
 from mqdb.store.topic_uses import TopicUses
 from mqdb.store.waiting_timers import WaitingTimer
 from mqdb.topic import MessageType, Perm, TopicConfig
@@ -162,6 +163,9 @@ __all__ = [
     "Resolution",
     "Trial",
     "SelectorExplanation",
+    "Segment",
+    "SegmentState",
+    "Log",
     "explain_selector",
     "Settings",
     "load_settings",
