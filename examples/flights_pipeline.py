@@ -31,12 +31,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
 from rich.table import Table
 
-from mqdb.broker.admin import create_topic
-from mqdb.pipeline import session
-from mqdb.server import Server
-from mqdb.settings import Settings, default_home
-from mqdb.store.engine import create_engine
-from mqdb.topic import TopicConfig
+from mqdb_client import Admin, Settings, default_home
+from mqdb_client.server import Server
+from mqdb_client.spark import session
 
 FLIGHTS: Final = "flights"
 DELAYS: Final = "flight_delays"
@@ -186,11 +183,9 @@ def run(spark: SparkSession, dsn: str, home: Path, output: Path, number: int, sa
 
 def make_topics(dsn: str) -> None:
     """The topics; those that are there stay as they are."""
-    engine = create_engine(dsn)
-    with engine.connect() as connection:
+    with Admin(dsn) as admin:
         for topic in (FLIGHTS, DELAYS, RUNS):
-            create_topic(connection, TopicConfig(topic, QUEUES, QUEUES))
-    engine.dispose()
+            admin.topics.create(topic, queues=QUEUES)
 
 
 def wait_for_offsets(connection: psycopg.Connection) -> None:

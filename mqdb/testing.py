@@ -1,5 +1,7 @@
 """What tests of mqdb, and tests of programs that use it, may change in a database of their own."""
 
+from datetime import timedelta
+
 from sqlalchemy import Connection
 
 #: Clients take the time of the broker from mqdb.now() alone. Only the owner of the schema may replace it.
@@ -16,3 +18,11 @@ def make_clock_movable(connection: Connection) -> None:
     From then on every role that can connect may do so. Needs the owner of the schema.
     """
     connection.exec_driver_sql(_MOVABLE_CLOCK)
+
+
+def set_clock_ahead(connection: Connection, ahead: timedelta) -> None:
+    """Let the broker's clock be so far ahead, in all sessions at once. Needs the owner of the schema."""
+    connection.exec_driver_sql(
+        f"""CREATE OR REPLACE FUNCTION mqdb.now() RETURNS timestamptz LANGUAGE sql VOLATILE PARALLEL SAFE
+            RETURN clock_timestamp() + interval '{ahead.total_seconds()} s'"""
+    )

@@ -20,10 +20,15 @@ from mqdb.broker.offset_reset import Boundary
 from mqdb.broker.timers import RecallStatus
 from mqdb.broker.transactions import HalfMessage, Resolution
 from mqdb.broker.trial import Trial
+from mqdb.clock import Clock
 from mqdb.compression import Compression
+from mqdb.delay_level import DelayLevels
+from mqdb.dsn import BrokerDsn
 from mqdb.group import ConsumeFromWhere, MessageModel
 from mqdb.log_lines import FieldFormatter
 from mqdb.message import Message, MessageQueue, ReceivedMessage, SendResult, SendStatus
+from mqdb.selector.subscription import ExpressionType, MessageFilter
+from mqdb.settings import SettingLine, Settings, default_home, load_settings
 from mqdb.store.cron import CronSummary
 from mqdb.store.dead_letters import (
     CauseOfDeath,
@@ -36,6 +41,7 @@ from mqdb.store.dead_letters import (
 from mqdb.store.groups import GroupSettings, GroupSummary, MemberInfo, QueueProgress, StoredSubscription
 from mqdb.store.offset_audit import AuditRecord, OffsetChange
 from mqdb.store.schedule import Standing
+from mqdb.store.segments import Log, Segment, SegmentState
 from mqdb.store.topic_uses import TopicUses
 from mqdb.store.waiting_timers import WaitingTimer
 from mqdb.topic import MessageType, Perm, TopicConfig
@@ -87,6 +93,7 @@ __all__ = [
     "LocalTransactionState",
     "split_batches",
     "create_reply_message",
+    "Clock",
     "Durability",
     "Compression",
     "LatencyFaultTable",
@@ -110,6 +117,8 @@ __all__ = [
     "MessageModel",
     "ConsumeFromWhere",
     "MessageSelector",
+    "MessageFilter",
+    "ExpressionType",
     "TopicMessageQueueChangeListener",
     "Admin",
     "BrokerAdmin",
@@ -154,7 +163,16 @@ __all__ = [
     "Resolution",
     "Trial",
     "SelectorExplanation",
+    "Segment",
+    "SegmentState",
+    "Log",
     "explain_selector",
+    "Settings",
+    "load_settings",
+    "BrokerDsn",
+    "SettingLine",
+    "DelayLevels",
+    "default_home",
     "errors",
     "FieldFormatter",
 ]

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mqdb.cli.connection import ask_each
 from mqdb.cli.options import start
 from mqdb.errors import BrokerUnavailable, ParameterInvalid, SettingInvalid
 
@@ -44,6 +43,7 @@ def migrate(
       mqdb migrate --dsn 'a=postgresql://mqdb@a/mqdb;b=postgresql://mqdb@b/mqdb'
     """
     from mqdb.store import migrations
+    from mqdb_client.admin.answers import ask_each
 
     if sql:
         print(migrations.upgrade_sql(since))

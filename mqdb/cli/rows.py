@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from mqdb.settings import Settings
-    from mqdb_client.admin.answers import Answers
+    from mqdb_client import Answers
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
 Brokers = Annotated[

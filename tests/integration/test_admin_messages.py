@@ -1,4 +1,4 @@
-"""Admin.messages, and `mqdb message`."""
+"""Admin.messages, `mqdb message`, and Admin.retention."""
 
 import json
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mqdb_client import Admin, Message, MessageSelector, Producer, errors
+from mqdb_client import Admin, Message, MessageSelector, Producer, SegmentState, errors
 from tests.fixtures.command_line import Place
 from tests.fixtures.postgres import Database
 
@@ -91,3 +91,11 @@ def test_the_command_line_shows_and_finds(database: Database, tmp_path: Path, me
     assert place.done("message", "find", "orders", "--key", "nobody") == "There is no such message.\n"
     assert (unknown.code, "there is no message" in unknown.errors) == (1, True)
     assert (both.code, "not both" in both.errors) == (1, True)
+
+
+@pytest.mark.usefixtures("message_ids")
+def test_the_segments_of_the_log_are_told(admin: Admin) -> None:
+    first = admin.retention.segments()[0]
+
+    assert (first.start_pos, first.state, first.closed_at) == (1, SegmentState.OPEN, None)
+    assert first.start_pos <= admin.retention.log().last_pos < first.end_pos

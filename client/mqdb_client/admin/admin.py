@@ -16,6 +16,7 @@ from mqdb_client.admin.delays import Delays
 from mqdb_client.admin.groups import Groups
 from mqdb_client.admin.messages import Messages
 from mqdb_client.admin.offsets import Offsets
+from mqdb_client.admin.retention import Retention
 from mqdb_client.admin.selectors import Selectors
 from mqdb_client.admin.timers import Timers
 from mqdb_client.admin.topics import Topics
@@ -45,11 +46,17 @@ class BrokerAdmin:
         self.crons = Crons(access)
         self.transactions = Transactions(access)
         self.selectors = Selectors(access)
+        self.retention = Retention(access)
 
     @property
     def name(self) -> str:
         """The name of the broker."""
         return self._access.name
+
+    def check(self) -> None:
+        """Connect, if it is not connected yet. Raises what every method raises if it cannot reach its broker."""
+        with self._access.connected():
+            pass
 
 
 class Admin(BrokerAdmin):

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -72,13 +72,13 @@ def _home(settings: "Settings", keep: bool) -> "Iterator[Settings]":
 
 
 def _run(settings: "Settings", console: "Console", keep: bool) -> bool:
-    from mqdb.cli.connection import connected
     from mqdb.cli.demo.broker import BrokerProcess
     from mqdb.cli.demo.flights import load_flights
     from mqdb.cli.demo.report import print_lines, print_queries, print_result
     from mqdb.cli.demo.scenario import Scenario
     from mqdb.cli.psql import psql_of
     from mqdb.cli.serve import greeting
+    from mqdb_client.admin.broker_access import BrokerAccess
 
     console.print(f"starting a broker in {settings.home}" if settings.broker is None else "starting a broker")
     with BrokerProcess(settings) as broker:
@@ -89,7 +89,7 @@ def _run(settings: "Settings", console: "Console", keep: bool) -> bool:
         with _shown(scenario, console):
             result = scenario.run()
         print_result(console, result)
-        with connected(of_clients) as connection:
+        with closing(BrokerAccess(*of_clients.brokers)) as access, access.connected() as connection:
             print_queries(console, connection)
         if keep:
             print_lines(console, greeting(settings, dsn))

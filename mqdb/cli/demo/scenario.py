@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
-from mqdb.cli.connection import connected
 from mqdb.cli.demo.account import Account, Delivery, Sent, count_disorder, latencies, settle
 from mqdb.cli.demo.child import wait_for
 from mqdb.cli.demo.flights import TOPIC, Flight
@@ -14,7 +13,8 @@ from mqdb.cli.demo.publish import Part, Publisher
 from mqdb.errors import MqdbError
 from mqdb.selector.tags import parse_tag_expression
 from mqdb.settings import Settings
-from mqdb.topic import TopicConfig
+
+QUEUES = 8
 
 #: The first part of the flights goes as fast as it can; the rest, which shows the latency, at a rate that leaves
 #: the machine time to breathe.
@@ -101,7 +101,7 @@ class _Group:
 
     def is_joined(self) -> bool:
         counts = [member.queue_count for member in self.members]
-        return all(counts) and sum(counts) == TopicConfig(TOPIC).read_queue_nums
+        return all(counts) and sum(counts) == QUEUES
 
 
 class Scenario:
@@ -141,10 +141,10 @@ class Scenario:
 
     def run(self) -> Result:
         """Raises ChildFailed, JoinTimeout and whatever keeps a client from its work."""
-        from mqdb.broker.admin import create_topic
+        from mqdb_client import Admin
 
-        with connected(self._settings) as connection:
-            create_topic(connection, TopicConfig(TOPIC))
+        with Admin(settings=self._settings) as admin:
+            admin.topics.create(TOPIC, queues=QUEUES)
         with self._joined_groups():
             early, late = self._publish()
         # Whatever came twice, or too late, has come by now: the members have left.

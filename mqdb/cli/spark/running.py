@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mqdb.cli.connection import chosen_brokers, connected_to
-
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from rich.progress import Progress, TaskID
@@ -27,17 +25,20 @@ DEFAULT_CORES = 2
 def chosen_broker(settings: "Settings", name: str | None) -> "BrokerDsn":
     """The broker of that name, or the only one, which has answered.
 
-    Raises OptionInvalid where there are several and none is named, and what `connected_to` raises.
+    Raises OptionInvalid where there are several and none is named, and what `BrokerAdmin.check` raises.
     """
+    from mqdb.broker_list import brokers_of
     from mqdb.pipeline.errors import OptionInvalid
+    from mqdb_client import Admin
 
-    brokers = chosen_brokers(settings, None if name is None else [name])
-    if len(brokers) > 1:
-        names = ", ".join(broker.name for broker in brokers)
-        raise OptionInvalid("--broker", None, f"is missing; a job works on one of the brokers {names}")
-    # Spark takes seconds to start, and tells the same in a hundred lines.
-    with connected_to(brokers[0]):
-        return brokers[0]
+    with Admin(settings=settings) as admin:
+        chosen = admin.chosen(None if name is None else [name])
+        if len(chosen) > 1:
+            names = ", ".join(broker.name for broker in chosen)
+            raise OptionInvalid("--broker", None, f"is missing; a job works on one of the brokers {names}")
+        # Spark takes seconds to start, and tells the same in a hundred lines.
+        chosen[0].check()
+    return next(broker for broker in brokers_of(settings) if broker.name == chosen[0].name)
 
 
 @contextmanager

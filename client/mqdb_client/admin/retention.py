@@ -1,0 +1,22 @@
+"""What the log holds, segment by segment. How long it is kept, the settings of `mqdb serve` say."""
+
+from mqdb.store import segments
+from mqdb.store.segments import Log, Segment
+from mqdb_client.admin.broker_access import BrokerAccess
+
+
+class Retention:
+    """The segments of a broker's log. Retention drops whole segments, the oldest first."""
+
+    def __init__(self, access: BrokerAccess) -> None:
+        self._access = access
+
+    def log(self) -> Log:
+        """The log as a whole: the time, the last position, and how many records the next segment will hold."""
+        with self._access.connected() as connection:
+            return segments.log(connection)
+
+    def segments(self) -> list[Segment]:
+        """All segments, the oldest first: their positions, their state, and when they were closed."""
+        with self._access.connected() as connection:
+            return segments.find_all(connection)

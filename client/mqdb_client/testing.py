@@ -1,0 +1,145 @@
+"""A pytest plugin for programs that use mqdb: a broker for the tests, topics of their own, a clock that moves.
+
+    pytest_plugins = ["mqdb_client.testing"]  # in conftest.py
+
+It is no entry point of pytest: pytest would import it, and mqdb with it, in each test run on a machine that has mqdb.
+"""
+
+import itertools
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import timedelta
+
+import psycopg
+import pytest
+
+from mqdb.embedded import EmbeddedPostgres, temporary_home
+from mqdb.errors import Denied, NotFound
+from mqdb.server import Server
+from mqdb.settings import Settings
+from mqdb.testing import set_clock_ahead
+from mqdb_client.admin.admin import Admin
+
+_CHANNEL = "mqdb_testing"
+
+#: Whoever waits hears of each commit of an offset.
+_TELL = f"""
+CREATE FUNCTION public.mqdb_testing_tell() RETURNS trigger LANGUAGE plpgsql AS
+    $$ BEGIN PERFORM pg_notify('{_CHANNEL}', ''); RETURN NULL; END $$;
+CREATE TRIGGER mqdb_testing AFTER INSERT OR UPDATE ON mqdb.consumer_offset EXECUTE FUNCTION public.mqdb_testing_tell();
+CREATE TRIGGER mqdb_testing AFTER INSERT ON mqdb.offset_commit EXECUTE FUNCTION public.mqdb_testing_tell();
+"""
+
+
+class TestBroker:
+    """A broker for tests, with its services, in this process."""
+
+    __test__ = False  # pytest takes no class of this name for tests
+
+    def __init__(self, dsn: str) -> None:
+        self.dsn = dsn
+        """Where clients find it: `Producer("shop", mqdb_broker.dsn)`."""
+        self.admin = Admin(dsn)
+        """Its administration."""
+        self._ahead = timedelta(0)
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute(_TELL.encode())
+
+    def move_clock(self, by: timedelta) -> None:
+        """Move the clock of the broker ahead, for good: delayed messages and timers become due, crons fire.
+
+        For the broker time has passed for all: its services and clients count as silent for so long, until the next
+        sign of life. Raises ValueError for a time that is not ahead.
+        """
+        if by < timedelta(0):
+            raise ValueError(f"the clock of a broker cannot go back, by {by}")
+        self._ahead += by
+        with self.admin._access.connected() as connection:
+            set_clock_ahead(connection, self._ahead)
+
+    def wait_until_consumed(self, group: str, topic: str, timeout: timedelta = timedelta(seconds=30)) -> None:
+        """Return when a group has committed all messages of a topic that are there now.
+
+        Consumers commit when they shut down, and every `persist_consumer_offset_interval`, 5 s by default. A message
+        that failed and was sent back for a retry counts as consumed.
+        Raises AssertionError, which says how far each queue is, if the time is over; TopicNotFound.
+        """
+        deadline = time.monotonic() + timeout.total_seconds()
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            connection.execute(f"LISTEN {_CHANNEL}".encode())
+            ends = self.admin.messages.end_of(topic)
+            while True:
+                reached = self.admin.offsets.committed(group, topic)
+                missing = {queue: end for queue, end in ends.items() if reached.get(queue, 0) < end}
+                if not missing:
+                    return
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    where = ", ".join(
+                        f"queue {queue}: {reached.get(queue, 0)} of {missing[queue]}" for queue in missing
+                    )
+                    seconds = timeout.total_seconds()
+                    raise AssertionError(f"group {group!r} has not consumed topic {topic!r} in {seconds:g} s; {where}")
+                for _ in connection.notifies(timeout=left, stop_after=1):
+                    pass
+
+
+class TestTopics:
+    """Topics and groups of one test, under names that no other test has. They go when the test ends."""
+
+    __test__ = False
+
+    _numbers = itertools.count(1)
+
+    def __init__(self, broker: TestBroker) -> None:
+        self._broker = broker
+        self._mark = secrets.token_hex(4)
+        self._topics: list[str] = []
+        self._groups: list[str] = []
+
+    def topic(self, name: str = "topic", *, queues: int = 1) -> str:
+        """Create a topic; returns its name, which begins with this one."""
+        topic = self._named(name)
+        self._broker.admin.topics.create(topic, queues=queues)
+        self._topics.append(topic)
+        return topic
+
+    def group(self, name: str = "group") -> str:
+        """The name of a group, which begins with this one. Its first consumer makes it."""
+        self._groups.append(self._named(name))
+        return self._groups[-1]
+
+    def remove(self) -> None:
+        """Delete all of them, but a group that still has members."""
+        for group in self._groups:
+            with suppress(NotFound, Denied):
+                self._broker.admin.groups.delete(group, with_topics=True)
+        for topic in self._topics:
+            with suppress(NotFound):
+                self._broker.admin.topics.delete(topic, force=True)
+
+    def _named(self, name: str) -> str:
+        return f"{name}-{self._mark}-{next(self._numbers)}"
+
+
+@pytest.fixture(scope="session")
+def mqdb_broker() -> Iterator[TestBroker]:
+    """A broker on an embedded PostgreSQL of this test run, which ends with it."""
+    with (
+        temporary_home() as home,
+        EmbeddedPostgres(home, durable=False) as postgres,
+        Server(Settings(dsn=postgres.dsn, home=home)),
+    ):
+        broker = TestBroker(postgres.dsn)
+        yield broker
+        broker.admin.close()
+
+
+@pytest.fixture
+def mqdb_topics(mqdb_broker: TestBroker) -> Iterator[TestTopics]:
+    """Topics and groups for one test."""
+    topics = TestTopics(mqdb_broker)
+    yield topics
+    topics.remove()
