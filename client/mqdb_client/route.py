@@ -5,8 +5,7 @@ from contextlib import AbstractContextManager
 
 from sqlalchemy import Connection
 
-from mqdb.broker.route import find_topic
-from mqdb.store.topics import TopicRoute
+from mqdb.store.topics import TopicRoute, find_topic
 
 
 class Routes:

@@ -115,12 +115,6 @@ def delete_topic(connection: Connection, name: str, *, force: bool = False) -> T
 
 
 @translates
-def list_topics(connection: Connection) -> list[TopicRoute]:
-    """All topics by name, those of the system included."""
-    return topics.find_all(connection)
-
-
-@translates
 def topic_stats(connection: Connection, name: str) -> list[QueueStats]:
     """Each queue of a topic, queue 0 first. Raises TopicNotFound."""
     route = _found(connection, name)
@@ -156,7 +150,7 @@ def group_progress(connection: Connection, name: str) -> list[QueueProgress]:
 
 
 def _found(connection: Connection, name: str) -> TopicRoute:
-    route = topics.find(connection, name)
+    route = topics.find_topic(connection, name)
     if route is None:
         raise TopicNotFound(name)
     return route

@@ -100,24 +100,6 @@ def _has(topics: Topics, name: str) -> bool:
 
 
 @translates
-def unfinished(connection: Connection) -> list[str]:
-    """Folders that a run has begun and not finished, for the holder of the lock to remove."""
-    return archived_segments.unfinished_runs(connection)
-
-
-@translates
-def forget(connection: Connection, path: str) -> None:
-    """Say that an unfinished folder is removed."""
-    archived_segments.forget_run(connection, path)
-
-
-@translates
-def begin(connection: Connection, segment: int, path: str) -> None:
-    """Say that a folder is going to be written, before there is anything of it."""
-    archived_segments.begin_run(connection, segment, path)
-
-
-@translates
 def record(connection: Connection, archived: ArchivedSegment) -> bool:
     """Make a segment, or these topics of it, count as archived, in one transaction with the end of its run.
 
@@ -128,15 +110,3 @@ def record(connection: Connection, archived: ArchivedSegment) -> bool:
         if is_new and archived.path is not None:
             archived_segments.forget_run(connection, archived.path)
         return is_new
-
-
-@translates
-def is_sealed(connection: Connection, segment: int) -> bool:
-    """Whether retention has left the segment as it is."""
-    return archived_segments.is_sealed(connection, segment)
-
-
-@translates
-def find_archived(connection: Connection, topic: str) -> list[ArchivedSegment]:
-    """The archived segments with messages of a topic, each once, oldest first, also of one that is deleted."""
-    return archived_segments.find_with_topic(connection, topic)

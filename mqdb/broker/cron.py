@@ -37,7 +37,7 @@ from mqdb.property import KEY_SEPARATOR
 from mqdb.schedule import schedule_of
 from mqdb.store import cron as crons
 from mqdb.store import topics
-from mqdb.store.cron import CronSummary, DueCron, NewCron
+from mqdb.store.cron import DueCron, NewCron
 from mqdb.store.engine import target_of, transaction, translated, translates
 from mqdb.topic import MAX_TOPIC_LENGTH, Perm, check_name
 
@@ -125,7 +125,7 @@ def add_cron(connection: Connection, cron: Cron, next_time: NextTime) -> datetim
         properties = {**message.properties, **_properties(cron.name, now)}
         check_message(Message(message.topic, message.body, message.tag, message.keys, properties))
         next_at = next_time(cron.cron, cron.timezone, now)
-        route = topics.find(connection, message.topic)
+        route = topics.find_topic(connection, message.topic)
         if route is None:
             raise TopicNotFound(message.topic)
         if not route.config.perm & Perm.WRITE:
@@ -133,12 +133,6 @@ def add_cron(connection: Connection, cron: Cron, next_time: NextTime) -> datetim
         if not crons.add(connection, _row(cron), next_at):
             raise CronExists(cron.name)
     return next_at
-
-
-@translates
-def list_crons(connection: Connection) -> list[CronSummary]:
-    """All recurring sends, by name."""
-    return crons.find_all(connection)
 
 
 @translates

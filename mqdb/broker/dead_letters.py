@@ -25,7 +25,6 @@ from mqdb.store.dead_letters import (
     CauseOfDeath,
     DeadLetter,
     Letter,
-    PastRedrive,
     RedriveResult,
     WholeDeadLetter,
 )
@@ -191,12 +190,6 @@ def _redrive(
     return dead_letters.redrive_letters(connection, positions, **arguments)
 
 
-@translates
-def past_redrives(connection: Connection, log_pos: int) -> list[PastRedrive]:
-    """What has been tried with the dead letter at this position, the oldest first."""
-    return dead_letters.past_redrives(connection, log_pos)
-
-
 # -- how they are chosen --------------------------------------------------------------------------
 
 
@@ -222,7 +215,7 @@ def _chosen(connection: Connection, wanted: DeadLetterFilter) -> Iterator[tuple[
 
 def _check_group(connection: Connection, group: str) -> None:
     """Raises GroupNotFound for one that neither exists nor has left dead letters."""
-    if groups.find(connection, group) is None and topics.find(connection, dlq_topic(group)) is None:
+    if groups.find(connection, group) is None and topics.find_topic(connection, dlq_topic(group)) is None:
         raise GroupNotFound(group)
 
 

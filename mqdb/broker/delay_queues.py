@@ -13,17 +13,11 @@ from mqdb.errors import MessageMissing, NothingLost, ParameterInvalid
 from mqdb.store import delay_steps, offset_audit, schedule
 from mqdb.store.engine import transaction, translates
 from mqdb.store.offset_audit import OffsetChange
-from mqdb.store.schedule import Standing
+from mqdb.store.schedule import Standing, list_delays
 from mqdb.topic import SCHEDULE_TOPIC
 
 #: Under which what was stepped over stands in mqdb.offset_audit. Source: MixAll.SCHEDULE_CONSUMER_GROUP.
 SCHEDULE_CONSUMER: Final = "SCHEDULE_CONSUMER"
-
-
-@translates
-def list_delays(connection: Connection) -> list[Standing]:
-    """Each delay level, the lowest first."""
-    return schedule.standings(connection)
 
 
 def find_lost(connection: Connection, level: int) -> MessageMissing:
@@ -41,7 +35,7 @@ def skip_lost(connection: Connection, level: int, queue_offset: int, reason: str
     That message, and no other one, will never be delivered; it is noted with the reason in mqdb.offset_audit.
     Raises what `find_lost` raises, and NothingLost where the level stands at another message or none.
     """
-    standing, lost = _lost(schedule.standings(connection), level)
+    standing, lost = _lost(schedule.list_delays(connection), level)
     if lost.queue_offset != queue_offset:
         raise NothingLost(level)
     where = f"at {lost.log_pos}" if lost.log_pos else "without an entry"

@@ -22,12 +22,6 @@ def queue_ends(connection: Connection, queue_key: int) -> Ends | None:
     return queues.ends(connection, [queue_key]).get(queue_key)
 
 
-@translates
-def committed_positions(connection: Connection, group: str, queue_keys: Sequence[int]) -> list[ReadQueue]:
-    """The next offset of a group on each of the queues on which it has one."""
-    return group_offsets.positions(connection, group, queue_keys)
-
-
 class Refused(NamedTuple):
     """Queues of which an offset was not committed."""
 

@@ -11,7 +11,7 @@ from mqdb.errors import GroupInUse, GroupNotFound
 from mqdb.group import SubscriptionGroupConfig
 from mqdb.store import clients, groups, topics
 from mqdb.store.engine import transaction, translates
-from mqdb.store.groups import GroupSettings, GroupSummary, MemberInfo, QueueProgress, StoredSubscription
+from mqdb.store.groups import GroupSettings, MemberInfo, QueueProgress, StoredSubscription
 from mqdb.topic import dlq_topic, retry_topic
 
 
@@ -26,12 +26,6 @@ class GroupDetails(NamedTuple):
 
 
 @translates
-def list_groups(connection: Connection) -> list[GroupSummary]:
-    """All groups by name."""
-    return groups.summaries(connection)
-
-
-@translates
 def show_group(connection: Connection, name: str) -> GroupDetails:
     """Settings, subscriptions, members and progress of a group. Raises GroupNotFound."""
     settings = groups.find(connection, name)
@@ -41,15 +35,9 @@ def show_group(connection: Connection, name: str) -> GroupDetails:
         name,
         settings,
         groups.subscriptions(connection, name),
-        groups.members(connection, name),
+        groups.list_members(connection, name),
         groups.progress(connection, name),
     )
-
-
-@translates
-def list_members(connection: Connection, group: str | None = None) -> list[MemberInfo]:
-    """The registered consumers of a group, or of all of them; by group and client id."""
-    return groups.members(connection, group)
 
 
 @translates

@@ -121,12 +121,6 @@ def may_consume(connection: Connection, group: str) -> bool:
     return settings is None or settings.consume_enable
 
 
-@translates
-def members(connection: Connection, group: str) -> list[str]:
-    """The client ids of the live consumers of a group, sorted."""
-    return clients.members(connection, group)
-
-
 def reap(connection: Connection, expiry: timedelta = CLIENT_EXPIRY) -> list[str]:
     """Remove clients that are silent or whose connection is closed, and tell their groups; returns the groups."""
     with _changing(connection):

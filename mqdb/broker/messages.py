@@ -55,7 +55,7 @@ def read_copy(connection: Connection, broker_name: str, copy: StoredCopy) -> Rec
 @translates
 def read_message(connection: Connection, where: MessageQueue, offset: int) -> ReceivedMessage:
     """The message at an offset. Raises TopicNotFound, QueueNotFound; ParameterInvalid for an offset without one."""
-    route = topics.find(connection, where.topic)
+    route = topics.find_topic(connection, where.topic)
     if route is None:
         raise TopicNotFound(where.topic)
     if not 0 <= where.queue_id < len(route.queue_keys):

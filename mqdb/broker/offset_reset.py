@@ -17,7 +17,7 @@ from mqdb.errors import GroupInUse, GroupNotFound, ParameterInvalid, QueueNotFou
 from mqdb.group import MessageModel, check_group_name
 from mqdb.store import clients, groups, offset_audit, time_search, topics
 from mqdb.store.engine import transaction, translates
-from mqdb.store.offset_audit import AuditRecord, OffsetChange, Standing
+from mqdb.store.offset_audit import OffsetChange, Standing
 from mqdb.topic import retry_topic
 
 #: Rows of offsets are locked by members for a statement each. Shorter than deadlock_timeout, which is 1 s: a member and
@@ -101,14 +101,8 @@ def clone_offsets(
     return _change(connection, target, before, copied, why, dry_run)
 
 
-@translates
-def offset_history(connection: Connection, group: str) -> list[AuditRecord]:
-    """Each offset of the group that somebody has set, the newest first; also of a group that is gone."""
-    return offset_audit.history(connection, group)
-
-
 def _queue_keys(connection: Connection, topic: str, queue_id: int | None) -> Sequence[int]:
-    route = topics.find(connection, topic)
+    route = topics.find_topic(connection, topic)
     if route is None:
         raise TopicNotFound(topic)
     if queue_id is None:
@@ -130,7 +124,7 @@ def _refuse_members(connection: Connection, group: str, force: bool) -> None:
 def _read_by(connection: Connection, group: str, topic_names: Collection[str]) -> dict[int, int]:
     """Where the group stands in each queue of these topics."""
     for name in topic_names:
-        if topics.find(connection, name) is None:
+        if topics.find_topic(connection, name) is None:
             raise TopicNotFound(name)
     standing = offset_audit.standings(connection, group, offset_audit.queues_read(connection, group))
     for name in set(topic_names) - {each.topic for each in standing}:

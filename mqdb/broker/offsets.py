@@ -60,18 +60,6 @@ def start_offsets(
 
 
 @translates
-def topics_created_at(connection: Connection, queue_keys: Sequence[int]) -> dict[int, datetime]:
-    """When the topic of each queue was created, which tells a topic from an older one of its name that was deleted."""
-    return queues.topics_created_at(connection, queue_keys)
-
-
-@translates
-def owned_epochs(connection: Connection, group: str, client_id: str) -> dict[int, int]:
-    """The queues that a member owns as the broker sees it, and under which epochs."""
-    return consumer_offsets.epochs(connection, group, client_id)
-
-
-@translates
 def commit_offsets(connection: Connection, group: str, owned: Sequence[OwnedQueue]) -> list[OwnedQueue]:
     """Commit `next_offset` and `segment` of each queue; returns the queues that were lost to a newer owner."""
     if not owned:
@@ -93,12 +81,6 @@ def release_queues(connection: Connection, group: str, owned: Sequence[OwnedQueu
     with transaction(connection):
         if consumer_offsets.release(connection, group, owned):
             clients.notify_group(connection, group)
-
-
-@translates
-def committed_offsets(connection: Connection, group: str, queue_keys: Sequence[int]) -> dict[int, int]:
-    """The next offset of a group on each of the queues that it has ever taken."""
-    return consumer_offsets.committed(connection, group, queue_keys)
 
 
 @translates

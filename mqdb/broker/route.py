@@ -20,12 +20,6 @@ from mqdb.topic import (
 
 
 @translates
-def find_topic(connection: Connection, name: str) -> TopicRoute | None:
-    """The topic with its queues, None where there is none of that name."""
-    return topics.find(connection, name)
-
-
-@translates
 def create_topic_automatically(
     connection: Connection, name: str, queue_nums: int = DEFAULT_TOPIC_QUEUE_NUMS
 ) -> TopicRoute:
@@ -36,7 +30,7 @@ def create_topic_automatically(
     Source: TopicConfigManager.createTopicInSendMessageMethod.
     """
     check_topic_name(name)
-    template = topics.find(connection, TEMPLATE_TOPIC)
+    template = topics.find_topic(connection, TEMPLATE_TOPIC)
     if template is None or not template.config.perm & Perm.INHERIT:
         raise TopicNotFound(name)
     nums = min(queue_nums, template.config.write_queue_nums)
@@ -69,13 +63,13 @@ def find_or_create_dlq_topic(connection: Connection, group: str) -> TopicRoute:
 
 @translates
 def _find_or_create(connection: Connection, config: TopicConfig) -> TopicRoute:
-    return topics.find(connection, config.name) or _create(connection, config)
+    return topics.find_topic(connection, config.name) or _create(connection, config)
 
 
 def _create(connection: Connection, config: TopicConfig) -> TopicRoute:
     with transaction(connection):  # two clients at once: one creates it, the other waits and finds it
         topics.create(connection, config)
-    route = topics.find(connection, config.name)
+    route = topics.find_topic(connection, config.name)
     if route is None:
         raise TopicNotFound(config.name)
     return route

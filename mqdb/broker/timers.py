@@ -30,13 +30,12 @@ from sqlalchemy.exc import IntegrityError
 from mqdb.broker.query import broker_info
 from mqdb.errors import RecallHandleInvalid
 from mqdb.recall_handle import decode_handle
-from mqdb.store import timer_looks, timer_slots, timer_steps, timers, waiting_timers
+from mqdb.store import timer_looks, timer_slots, timer_steps, timers
 from mqdb.store.commit_log import UNMEASURED_RECORDS
 from mqdb.store.engine import Timed, transaction, translates
 from mqdb.store.timer_looks import LAST_POS, Due, Look
 from mqdb.store.timer_steps import Step
 from mqdb.store.timers import Undelivered
-from mqdb.store.waiting_timers import WaitingTimer
 from mqdb.unique_id import format_unique_id
 
 #: Messages of each kind in one transaction, of which each kind has at most `MAX_COPIED_BYTES`.
@@ -199,14 +198,6 @@ def first_uncollected_segment(connection: Connection) -> int:
         connection.execute(select(func.set_config("enable_seqscan", "off", True)))
         at = timer_looks.look(connection, limit=1, first_segment=0)
     return at.newest_segment if at.first_segment is None else at.first_segment
-
-
-@translates
-def list_timers(
-    connection: Connection, topic: str | None = None, limit: int = 100, *, last: bool = False
-) -> list[WaitingTimer]:
-    """Messages that wait for a topic, or for any, the first to be due first; or the last, the latest first."""
-    return waiting_timers.find(connection, topic, limit, last=last)
 
 
 @translates

@@ -4,14 +4,13 @@ RocketMQ has no such request: its readers in bulk pull like all others.
 """
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 from typing import NamedTuple
 
 from sqlalchemy import Connection
 
-from mqdb.store import segments, time_search, topic_ranges
+from mqdb.store import segments, topic_ranges
 from mqdb.store.engine import transaction, translates
-from mqdb.store.topic_ranges import Choice, OffsetRange, Part, QueueBounds, SegmentBounds, Span
+from mqdb.store.topic_ranges import Choice, OffsetRange, Part, SegmentBounds, Span
 
 
 class Layout(NamedTuple):
@@ -28,30 +27,6 @@ class Statements(NamedTuple):
     reads: list[str]
     min_offsets: str
     max_offsets: str
-
-
-@translates
-def broker_name(connection: Connection) -> str:
-    """What the broker is called."""
-    return topic_ranges.broker_name(connection)
-
-
-@translates
-def topic_names(connection: Connection) -> list[str]:
-    """The names of all topics, those of the broker included."""
-    return topic_ranges.topic_names(connection)
-
-
-@translates
-def bounds(connection: Connection, topics: Sequence[str]) -> list[QueueBounds]:
-    """Min and max offsets of all queues of these topics, as of one moment. A topic that does not exist has none."""
-    return topic_ranges.bounds(connection, topics)
-
-
-@translates
-def offsets_of_time(connection: Connection, queue_keys: Sequence[int], time: datetime) -> dict[int, int]:
-    """The first offset of each queue that was stored at the time or later, the max offset where there is none."""
-    return time_search.offsets_of_time(connection, queue_keys, time)
 
 
 @translates

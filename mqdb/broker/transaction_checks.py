@@ -19,7 +19,7 @@ from sqlalchemy import Connection
 
 from mqdb.store import clients, half_checks, half_messages
 from mqdb.store.engine import transaction, translates
-from mqdb.store.half_checks import Check, DueHalf, NewHalf
+from mqdb.store.half_checks import DueHalf, NewHalf
 from mqdb.store.half_messages import HalfRecord
 from mqdb.transaction import HalfEvent, first_check_age
 
@@ -181,18 +181,6 @@ def _ask(
     if postponed:
         half_checks.postpone(connection, postponed, interval)
     return len(asked), len(postponed)
-
-
-@translates
-def open_checks(connection: Connection, broker_name: str, client_id: str, group: str, limit: int) -> list[Check]:
-    """What a client is asked about transactions of its group and has not answered, the oldest question first."""
-    return half_checks.find(connection, broker_name, client_id, group, limit)
-
-
-@translates
-def prune(connection: Connection, limit: int) -> int:
-    """Forget up to `limit` half messages that have ended and that the log has dropped; returns how many."""
-    return half_messages.prune(connection, limit)
 
 
 @translates

@@ -6,12 +6,12 @@ from sqlalchemy import Connection, func, select
 
 from mqdb.broker.admin import topic_stats
 from mqdb.broker.pull import DEFAULT_SCAN_LIMIT, PullRequest, explain_pull
-from mqdb.broker.route import find_topic
 from mqdb.errors import ParameterInvalid, TopicNotFound
 from mqdb.message import MessageQueue
 from mqdb.selector import Selector
 from mqdb.store import matches
 from mqdb.store.engine import transaction, translates
+from mqdb.store.topics import find_topic
 
 
 class Trial(NamedTuple):

@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from uuid import uuid4
 
 from mqdb.broker import archive as verbs
-from mqdb.broker import topic_ranges
 from mqdb.broker.archive import SegmentContents
 from mqdb.dsn import redact
 from mqdb.pipeline import archive_files
 from mqdb.pipeline.archive_files import FileSystem
 from mqdb.pipeline.errors import ArchiveBusy, ArchiveMismatch
 from mqdb.pipeline.offsets import Queue
-from mqdb.store.archived_segments import ArchivedSegment
+from mqdb.store.archived_segments import ArchivedSegment, begin_run, forget_run, is_sealed, unfinished_runs
 from mqdb.store.engine import create_engine, translated
+from mqdb.store.topic_ranges import broker_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -82,7 +82,7 @@ def archive(
         files = FileSystem(spark)
         removed = _remove_unfinished(connection, files)
         planned = verbs.plan(connection, topics)[:limit]
-        root = f"{files.qualified(fspath(path))}/broker={topic_ranges.broker_name(connection)}"
+        root = f"{files.qualified(fspath(path))}/broker={broker_name(connection)}"
         archived, dropped, done, total = [], [], 0, sum(contents.messages for contents in planned)
         for contents in planned:
             on_progress(done, total, f"segment {contents.segment}")
@@ -126,10 +126,10 @@ def _told(found: QueueFound | None) -> str:
 
 
 def _remove_unfinished(connection: "Connection", files: FileSystem) -> tuple[str, ...]:
-    unfinished = verbs.unfinished(connection)
+    unfinished = unfinished_runs(connection)
     for folder in unfinished:
         files.remove(folder)
-        verbs.forget(connection, folder)
+        forget_run(connection, folder)
         logger.info("removed what a run had not finished", extra={"path": folder})
     return tuple(unfinished)
 
@@ -148,11 +148,11 @@ def _archived(
 
     if not contents.messages:
         return ArchivedSegment(contents.segment, None, contents.topics, {}, 0, 0, None, None)
-    verbs.begin(connection, contents.segment, folder)
+    begin_run(connection, contents.segment, folder)
     try:
         archive_files.write(_messages(spark, dsn, contents), folder)
     except (PySparkException, Py4JError):
-        if verbs.is_sealed(connection, contents.segment):
+        if is_sealed(connection, contents.segment):
             raise
         return None
     found, first, last = _read_back(archive_files.read(spark, folder))

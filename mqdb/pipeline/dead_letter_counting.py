@@ -85,7 +85,7 @@ def _plan(dsn: str, groups: Sequence[str] | None, since: datetime | timedelta | 
 
 def _dead_letter_topics(connection: "Connection", groups: Sequence[str] | None) -> list[str]:
     """The DLQs that there are; a group has one as soon as its first message has died."""
-    found = [route.config.name for route in topics.find_all(connection) if route.config.name.startswith(DLQ_PREFIX)]
+    found = [route.config.name for route in topics.list_topics(connection) if route.config.name.startswith(DLQ_PREFIX)]
     if groups is None:
         return found
     for group in groups:

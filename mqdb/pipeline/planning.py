@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from datetime import datetime
 from functools import cached_property
 from types import MappingProxyType
 from typing import Final, TypeVar
@@ -25,7 +24,8 @@ from mqdb.selector import compile_selector
 from mqdb.selector.tags import parse_tag_expression
 from mqdb.store import proofs
 from mqdb.store.engine import create_engine, target_of, translated
-from mqdb.store.topic_ranges import Choice, OffsetRange, Part, QueueBounds
+from mqdb.store.time_search import offsets_of_time
+from mqdb.store.topic_ranges import Choice, OffsetRange, Part, QueueBounds, bounds, broker_name, topic_names
 
 _Queues = dict[Queue, QueueBounds]
 _Proofs = Mapping[Queue, Proof]
@@ -158,7 +158,7 @@ class StreamPlanner:
 
     @cached_property
     def _broker(self) -> str:
-        return self._ask(verbs.broker_name)
+        return self._ask(broker_name)
 
     def _offset(self, offsets: Mapping[Queue, int], queues: _Queues, found: _Proofs = _NONE) -> StreamOffset:
         return StreamOffset(self._broker, offsets, {queue.topic: queues[queue].topic_id for queue in offsets}, found)
@@ -188,8 +188,8 @@ def _connected(engine: Engine) -> Iterator[Connection]:
 def _find_queues(connection: Connection, subscription: Subscription, *, must_exist: bool = True) -> _Queues:
     topics: Sequence[str] = planner.wanted_topics(subscription)
     if subscription.pattern is not None:
-        topics = planner.matching_topics(subscription.pattern, verbs.topic_names(connection))
-    return planner.subscribed(subscription, verbs.bounds(connection, topics), must_exist=must_exist)
+        topics = planner.matching_topics(subscription.pattern, topic_names(connection))
+    return planner.subscribed(subscription, bounds(connection, topics), must_exist=must_exist)
 
 
 def _starting(connection: Connection, options: SourceOptions, queues: _Queues) -> dict[Queue, int]:
@@ -205,10 +205,8 @@ def _starting(connection: Connection, options: SourceOptions, queues: _Queues) -
 def _resolve(
     connection: Connection, position: Position, queues: _Queues, *, must_hold: bool = False, clip: bool = False
 ) -> dict[Queue, int]:
-    def offsets_of_time(queue_keys: Sequence[int], time: datetime) -> dict[int, int]:
-        return verbs.offsets_of_time(connection, queue_keys, time)
-
-    return planner.resolve(position, queues, offsets_of_time, must_hold=must_hold, clip=clip)
+    find = partial(offsets_of_time, connection)
+    return planner.resolve(position, queues, find, must_hold=must_hold, clip=clip)
 
 
 def _tasks(

@@ -14,14 +14,13 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Final
 
-from mqdb.broker.archive import find_archived
 from mqdb.broker.replay import find_write, write_queue_nums
 from mqdb.dsn import redact
 from mqdb.errors import ParameterInvalid
 from mqdb.pipeline import archive_files
 from mqdb.pipeline.errors import ArchiveIncomplete
 from mqdb.store import segments
-from mqdb.store.archived_segments import ArchivedSegment
+from mqdb.store.archived_segments import ArchivedSegment, find_archived
 from mqdb.store.engine import create_engine, translated
 
 if TYPE_CHECKING:

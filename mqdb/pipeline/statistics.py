@@ -96,7 +96,7 @@ def _checked(
     engine = create_engine(dsn, application_name="mqdb stats", pool_size=1)
     try:
         with translated(redact(dsn)), engine.connect() as connection:
-            names = [route.config.name for route in stored_topics.find_all(connection)]
+            names = [route.config.name for route in stored_topics.list_topics(connection)]
             now = segments.log(connection).now
     finally:
         engine.dispose()

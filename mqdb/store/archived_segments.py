@@ -17,6 +17,7 @@ from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from mqdb.store import locks
+from mqdb.store.engine import translates
 from mqdb.store.segments import SegmentState
 from mqdb.store.tables import archive_run, archived_segment, segment
 
@@ -75,22 +76,26 @@ def topics_archived(connection: Connection, first: int) -> dict[int, list[Topics
     return found
 
 
+@translates
 def is_sealed(connection: Connection, number: int) -> bool:
     """Whether the segment is there, and sealed."""
     found = select(segment.c.state).where(segment.c.segment == number)
     return connection.scalar(found) == SegmentState.SEALED
 
 
+@translates
 def begin_run(connection: Connection, number: int, path: str) -> None:
     """Write down that a folder is going to be written."""
     connection.execute(insert(archive_run).values(path=path, segment=number))
 
 
+@translates
 def unfinished_runs(connection: Connection) -> list[str]:
     """The folders that were begun and are no archived segment, the oldest first."""
     return list(connection.scalars(select(archive_run.c.path).order_by(archive_run.c.started_at, archive_run.c.path)))
 
 
+@translates
 def forget_run(connection: Connection, path: str) -> None:
     """Take away the row of a folder."""
     connection.execute(delete(archive_run).where(archive_run.c.path == path))
@@ -103,7 +108,8 @@ def record(connection: Connection, archived: ArchivedSegment) -> bool:
     return connection.execute(statement).first() is not None
 
 
-def find_with_topic(connection: Connection, topic: str) -> list[ArchivedSegment]:
+@translates
+def find_archived(connection: Connection, topic: str) -> list[ArchivedSegment]:
     """The archived segments that hold messages of a topic, each once, oldest first. Reads the whole catalogue."""
     columns = [archived_segment.c[name] for name in ArchivedSegment._fields]
     has_topic = archived_segment.c.offsets.has_key(topic)

@@ -30,6 +30,7 @@ from sqlalchemy.sql import Select
 from mqdb.group import MessageModel
 from mqdb.selector.subscription import SubscriptionData
 from mqdb.store import locks, queue_locks
+from mqdb.store.engine import translates
 from mqdb.store.fragments import group_id
 from mqdb.store.tables import client, consumer_offset, presence
 
@@ -115,7 +116,8 @@ def remove(connection: Connection, client_id: str, group: str, kind: ClientKind)
     queue_locks.remove_all(connection, group, client_id)
 
 
-def members(connection: Connection, group: str) -> list[str]:
+@translates
+def members_of(connection: Connection, group: str) -> list[str]:
     """The consumers of a group, sorted by client id."""
     of_group = and_(client.c.group_name == group, client.c.kind == ClientKind.CONSUMER)
     return list(connection.scalars(select(client.c.client_id).where(of_group).order_by(client.c.client_id)))

@@ -27,6 +27,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 
 from mqdb.group import ConsumeFromWhere, StartingPoint
+from mqdb.store.engine import translates
 from mqdb.store.fragments import OWNED_QUEUE, array_of, given, group_id
 from mqdb.store.history import History, is_current
 from mqdb.store.queues import max_offset
@@ -175,7 +176,8 @@ def release(connection: Connection, group: str, owned: Sequence[OwnedQueue]) -> 
     return set(connection.scalars(changed.returning(consumer_offset.c.queue_key)))
 
 
-def epochs(connection: Connection, group: str, client_id: str) -> dict[int, int]:
+@translates
+def owned_epochs(connection: Connection, group: str, client_id: str) -> dict[int, int]:
     """The queues that a member owns, and under which epochs."""
     rows = connection.execute(
         select(consumer_offset.c.queue_key, consumer_offset.c.epoch).where(
@@ -185,7 +187,8 @@ def epochs(connection: Connection, group: str, client_id: str) -> dict[int, int]
     return {row.queue_key: row.epoch for row in rows}
 
 
-def committed(connection: Connection, group: str, queue_keys: Sequence[int]) -> dict[int, int]:
+@translates
+def committed_offsets(connection: Connection, group: str, queue_keys: Sequence[int]) -> dict[int, int]:
     """The next offset of a group on each of the queues that it has read."""
     rows = connection.execute(
         select(consumer_offset.c.queue_key, consumer_offset.c.next_offset).where(

@@ -18,6 +18,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB, insert
 
+from mqdb.store.engine import translates
 from mqdb.store.tables import cron, topic
 from mqdb.topic import Perm
 
@@ -81,7 +82,8 @@ def add(connection: Connection, new: NewCron, next_at: datetime) -> bool:
     return connection.scalar(row.on_conflict_do_nothing().returning(cron.c.name)) is not None
 
 
-def find_all(connection: Connection) -> list[CronSummary]:
+@translates
+def list_crons(connection: Connection) -> list[CronSummary]:
     """All of them, by name."""
     rows = connection.execute(select(*(cron.c[name] for name in CronSummary._fields)).order_by(cron.c.name))
     return [CronSummary._make(row) for row in rows]

@@ -35,6 +35,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.types import TypeEngine
 
+from mqdb.store.engine import translates
 from mqdb.store.tables import redrive, redrive_result, segment
 
 
@@ -228,6 +229,7 @@ def positions(connection: Connection, source: FromClause, *conditions: ColumnEle
     return [(log_pos, is_redriven) for log_pos, is_redriven in connection.execute(chosen)]
 
 
+@translates
 def past_redrives(connection: Connection, log_pos: int) -> list[PastRedrive]:
     """What has been tried with the letter at a position, the oldest first."""
     columns = (

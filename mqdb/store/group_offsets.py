@@ -28,6 +28,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.types import TypeEngine
 
+from mqdb.store.engine import translates
 from mqdb.store.fragments import array_of, given, group_id, is_ahead
 from mqdb.store.history import History, is_current
 from mqdb.store.offset_commits import effective_offset
@@ -57,7 +58,8 @@ _READ_QUEUE: Final[Mapping[str, TypeEngine[Any]]] = {
 _stored: Final = consumer_offset.c
 
 
-def positions(connection: Connection, group: str, queue_keys: Sequence[int]) -> list[ReadQueue]:
+@translates
+def committed_positions(connection: Connection, group: str, queue_keys: Sequence[int]) -> list[ReadQueue]:
     """Where the group reads on in those of the queues on which it has an offset."""
     columns = _stored.queue_key, effective_offset(), _stored.segment, _stored.reset_at
     rows = connection.execute(select(*columns).where(*_are_rows(group, queue_keys)))

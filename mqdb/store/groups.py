@@ -24,6 +24,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import insert
 
 from mqdb.store.clients import ClientKind
+from mqdb.store.engine import translates
 from mqdb.store.tables import client, commit_log, consumer_offset, subscription, subscription_group
 
 _lag = table(
@@ -160,7 +161,8 @@ def subscriptions(connection: Connection, name: str) -> list[StoredSubscription]
     return [StoredSubscription(*row) for row in rows]
 
 
-def members(connection: Connection, name: str | None = None) -> list[MemberInfo]:
+@translates
+def list_members(connection: Connection, name: str | None = None) -> list[MemberInfo]:
     """The registered consumers of a group, or of all groups; by group and client id."""
     owned = (
         select(func.count())
@@ -220,7 +222,8 @@ def lags(connection: Connection) -> list[TopicLag]:
     return [TopicLag(*row) for row in rows]
 
 
-def summaries(connection: Connection) -> list[GroupSummary]:
+@translates
+def list_groups(connection: Connection) -> list[GroupSummary]:
     """All groups, by name."""
     is_member = and_(client.c.group_name == subscription_group.c.group_name, client.c.kind == ClientKind.CONSUMER)
     rows = connection.execute(

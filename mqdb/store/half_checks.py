@@ -36,7 +36,7 @@ from mqdb.message import MessageQueue, ReceivedMessage
 from mqdb.store import clients, half_messages
 from mqdb.store.commit_log import cl, record_of
 from mqdb.store.consume_queue import ONE
-from mqdb.store.engine import driver, text_of
+from mqdb.store.engine import driver, text_of, translates
 from mqdb.store.fragments import given
 from mqdb.store.half_messages import half_queue
 from mqdb.store.real_queue import aim_of, is_readable
@@ -258,7 +258,8 @@ def checks_text() -> str:
     return text_of(select(*columns).select_from(sources).where(is_readable(record)).order_by(half.c.check_at))
 
 
-def find(connection: Connection, broker_name: str, client_id: str, group: str, limit: int) -> list[Check]:
+@translates
+def open_checks(connection: Connection, broker_name: str, client_id: str, group: str, limit: int) -> list[Check]:
     """What a client is asked about a group, and has not answered; the oldest question first."""
     asked = select(hm.log_pos).where(hm.check_client == client_id, hm.producer_group == group)
     positions = list(connection.scalars(asked.order_by(hm.check_at).limit(limit)))

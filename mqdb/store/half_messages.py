@@ -44,7 +44,7 @@ from mqdb.property import Property
 from mqdb.store import message_index
 from mqdb.store.commit_log import KEPT, cl, record_of
 from mqdb.store.consume_queue import ZERO
-from mqdb.store.engine import driver, text_of
+from mqdb.store.engine import driver, text_of, translates
 from mqdb.store.real_queue import BROKERS_OWN, aim_of, is_readable, real_queue_id
 from mqdb.store.tables import commit_log, half_message, queue, segment, topic
 from mqdb.topic import HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC
@@ -344,6 +344,7 @@ def first_pos() -> ScalarSelect[int]:
     return select(func.min(segment.c.start_pos)).scalar_subquery()
 
 
+@translates
 def prune(connection: Connection, limit: int) -> int:
     """Remove the rows of up to `limit` half messages that the log does not have any more; returns how many.
 

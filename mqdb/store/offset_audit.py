@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from sqlalchemy import BigInteger, Connection, Integer, cast, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
+from mqdb.store.engine import translates
 from mqdb.store.fragments import array_of, given, group_id
 from mqdb.store.offset_commits import effective_offset
 from mqdb.store.queues import max_offset
@@ -140,7 +141,8 @@ def record(connection: Connection, group: str, changes: Sequence[OffsetChange], 
     connection.execute(insert(offset_audit).values(rows))
 
 
-def history(connection: Connection, group: str) -> list[AuditRecord]:
+@translates
+def offset_history(connection: Connection, group: str) -> list[AuditRecord]:
     """All that was noted of a group, the newest first."""
     columns = (offset_audit.c[name] for name in ("group_name", *AuditRecord._fields[1:]))
     rows = connection.execute(

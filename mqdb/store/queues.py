@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import BigInteger, ColumnElement, Connection, Integer, Row, cast, column, func, select, table
 from sqlalchemy.dialects.postgresql import ARRAY
 
+from mqdb.store.engine import translates
 from mqdb.store.tables import commit_log, consume_queue, queue, topic
 
 _ends = table(
@@ -39,6 +40,7 @@ def ends(connection: Connection, queue_keys: Sequence[int]) -> dict[int, Ends]:
     return {queue_key: Ends(*offsets) for queue_key, *offsets in rows}
 
 
+@translates
 def topics_created_at(connection: Connection, queue_keys: Sequence[int]) -> dict[int, datetime]:
     """When the topic of each of the queues was created, by their keys: never the same for two topics of one name."""
     columns = queue.c.queue_key, topic.c.created_at

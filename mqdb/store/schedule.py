@@ -33,7 +33,7 @@ from sqlalchemy.sql import FromClause
 from mqdb.errors import MessageMissing
 from mqdb.store.consume_queue import ONE, ZERO
 from mqdb.store.delay_levels import delivery_time
-from mqdb.store.engine import driver, text_of
+from mqdb.store.engine import driver, text_of, translates
 from mqdb.store.queues import max_offset
 from mqdb.store.tables import checkpoint, commit_log, consume_queue, delay_level, delay_offset, queue, segment, topic
 from mqdb.topic import SCHEDULE_TOPIC
@@ -202,7 +202,8 @@ class Standing(NamedTuple):
     """Of the level's newest step."""
 
 
-def standings(connection: Connection) -> list[Standing]:
+@translates
+def list_delays(connection: Connection) -> list[Standing]:
     """All levels that have a queue, level 1 first. Uses consume_queue_offset and commit_log_pkey."""
     level = _levels()
     head = (

@@ -15,6 +15,7 @@ from sqlalchemy import BigInteger, ColumnElement, Connection, Integer, Select, c
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.sql.selectable import TableValuedAlias
 
+from mqdb.store.engine import translates
 from mqdb.store.fragments import array_of, given
 from mqdb.store.queues import max_offset
 from mqdb.store.segments import log
@@ -40,6 +41,7 @@ def offset_of_time(connection: Connection, queue_key: int, time: datetime) -> in
     return offsets_of_time(connection, [queue_key], time).get(queue_key, 0)
 
 
+@translates
 def offsets_of_time(connection: Connection, queue_keys: Sequence[int], time: datetime) -> dict[int, int]:
     """As `offset_of_time`, for several queues at once: a round is one statement, however many they are."""
     ends = {end.queue_key: end for end in _ends(connection, queue_keys)}

@@ -37,7 +37,7 @@ from sqlalchemy.types import TypeEngine
 from mqdb.property import KEY_SEPARATOR
 from mqdb.selector import Selector
 from mqdb.selector.tags import TagExpression
-from mqdb.store.engine import driver
+from mqdb.store.engine import driver, translates
 from mqdb.store.fragments import array_of, given
 from mqdb.store.queues import max_offset
 from mqdb.store.segments import SegmentState
@@ -109,17 +109,20 @@ class Part(NamedTuple):
     is_whole: bool
 
 
+@translates
 def broker_name(connection: Connection) -> str:
     """What the broker is called."""
     name: str = connection.execute(select(broker.c.broker_name)).scalar_one()
     return name
 
 
+@translates
 def topic_names(connection: Connection) -> list[str]:
     """The names of all topics."""
     return list(connection.scalars(select(topic.c.topic).order_by(topic.c.topic)))
 
 
+@translates
 def bounds(connection: Connection, topics: Sequence[str]) -> list[QueueBounds]:
     """Where all queues of these topics begin and end at one moment; topics that do not exist have none."""
     columns = topic.c.topic, topic.c.topic_id, queue.c.queue_id, queue.c.queue_key, queue.c.base_offset, max_offset()

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from sqlalchemy import ColumnElement, Connection, Row, delete, func, literal, select, update
 from sqlalchemy.dialects.postgresql import aggregate_order_by, insert
 
+from mqdb.store.engine import translates
 from mqdb.store.history import History
 from mqdb.store.tables import queue, topic
 from mqdb.topic import MessageType, Perm, TopicConfig
@@ -36,13 +37,15 @@ class TopicRoute(NamedTuple):
         return self.queue_keys[: self.config.read_queue_nums] if self.config.perm & Perm.READ else ()
 
 
-def find(connection: Connection, name: str) -> TopicRoute | None:
+@translates
+def find_topic(connection: Connection, name: str) -> TopicRoute | None:
     """The topic of that name."""
     rows = _routes(connection, topic.c.topic == name)
     return rows[0] if rows else None
 
 
-def find_all(connection: Connection) -> list[TopicRoute]:
+@translates
+def list_topics(connection: Connection) -> list[TopicRoute]:
     """All topics, by name."""
     return _routes(connection, topic.c.topic.is_not(None))
 

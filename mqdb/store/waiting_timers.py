@@ -10,6 +10,7 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, Connection, Select, exists, func, literal_column, select, tuple_, union_all
 
 from mqdb.store.deleted_topics import went_along
+from mqdb.store.engine import translates
 from mqdb.store.real_queue import aim_of
 from mqdb.store.tables import commit_log, consume_queue, timer, timer_recall, timer_step
 from mqdb.store.timer_looks import queue_key
@@ -31,7 +32,10 @@ class WaitingTimer(NamedTuple):
     """When it was sent."""
 
 
-def find(connection: Connection, topic: str | None, limit: int, *, last: bool = False) -> list[WaitingTimer]:
+@translates
+def list_timers(
+    connection: Connection, topic: str | None = None, limit: int = 100, *, last: bool = False
+) -> list[WaitingTimer]:
     """Up to `limit` messages for a topic, or for all, the first to be due first; or the last, the latest first.
 
     Uses timer_due, and reads all that is not collected yet.

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, text
 
-from mqdb.broker.offsets import committed_offsets
 from mqdb.group import MessageModel
 from mqdb.message import ReceivedMessage
+from mqdb.store.consumer_offsets import committed_offsets
 from mqdb.topic import retry_topic
 from mqdb_client import (
     ConsumeConcurrentlyContext,

@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import Connection
 
-from mqdb.broker.offsets import committed_offsets
 from mqdb.errors import FilterDisabled, ResponseCode
+from mqdb.store.consumer_offsets import committed_offsets
 from mqdb_client import Message, MessageSelector
 from tests.fixtures.broker import append, topic
 from tests.fixtures.consumers import Inbox, Member

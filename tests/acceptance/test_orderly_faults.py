@@ -15,7 +15,7 @@ import psutil
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from mqdb.broker.offsets import committed_offsets
+from mqdb.store.consumer_offsets import committed_offsets
 from mqdb.store.topics import TopicRoute
 from mqdb_client.consumer.offset_store import Lease
 from tests.fixtures.broker import append, topic

@@ -11,7 +11,7 @@ from typing import IO
 import pytest
 from sqlalchemy import Connection, Engine
 
-from mqdb.broker.offsets import committed_offsets
+from mqdb.store.consumer_offsets import committed_offsets
 from mqdb.store.topics import TopicRoute
 from tests.fixtures.broker import append, topic
 from tests.fixtures.busy_machine import within

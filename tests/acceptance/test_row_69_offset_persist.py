@@ -9,7 +9,7 @@ from datetime import datetime
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from mqdb.broker.offsets import committed_offsets
+from mqdb.store.consumer_offsets import committed_offsets
 from mqdb.store.topics import TopicRoute
 from tests.fixtures.broker import append, topic
 from tests.fixtures.consumer_processes import RunConsumer

@@ -20,7 +20,7 @@ from mqdb.service.segment_keeper import KeeperCounts, SegmentKeeper, SegmentKeep
 from mqdb.service.service import Context
 from mqdb.settings import load_settings
 from mqdb.store import segments
-from mqdb.store.archived_segments import Topics
+from mqdb.store.archived_segments import Topics, begin_run, find_archived, is_sealed, unfinished_runs
 from mqdb.topic import SCHEDULE_TOPIC
 from tests.fixtures.archive import as_archived, seal_full
 from tests.fixtures.broker import append, topic
@@ -101,13 +101,13 @@ def test_a_topic_that_was_deleted_is_not_archived(broker: Connection) -> None:
 
 def test_a_segment_is_archived_once(broker: Connection) -> None:
     contents = archive.plan(broker)[0]
-    archive.begin(broker, 1, "file:/archive/run=1")
-    archive.begin(broker, 1, "file:/archive/run=2")
+    begin_run(broker, 1, "file:/archive/run=1")
+    begin_run(broker, 1, "file:/archive/run=2")
 
     assert archive.record(broker, as_archived(contents, "file:/archive/run=1"))
     assert not archive.record(broker, as_archived(contents, "file:/archive/run=2"))
 
-    assert archive.unfinished(broker) == ["file:/archive/run=2"]
+    assert unfinished_runs(broker) == ["file:/archive/run=2"]
     assert [contents.segment for contents in archive.plan(broker)] == [2]
 
 
@@ -115,8 +115,8 @@ def test_the_catalogue_gives_back_what_it_was_told(broker: Connection) -> None:
     archived = as_archived(archive.plan(broker, ["orders"])[0])
     archive.record(broker, archived)
 
-    assert archive.find_archived(broker, "orders") == [archived]
-    assert archive.find_archived(broker, "payments") == []
+    assert find_archived(broker, "orders") == [archived]
+    assert find_archived(broker, "payments") == []
 
 
 # -- topics that are archived before the rest -----------------------------------------------------
@@ -143,11 +143,11 @@ def test_topics_are_archived_where_they_are_lacking(broker: Connection) -> None:
 def test_a_partly_archived_segment_is_archived_as_a_whole_and_read_once(broker: Connection) -> None:
     whole = archive.plan(broker)[2]
     assert whole == SegmentContents(3, {"orders": {0: (16, 17)}, "payments": {0: (0, 9)}})
-    assert [each.path for each in archive.find_archived(broker, "payments")] == ["file:/archive/run=payments"]
+    assert [each.path for each in find_archived(broker, "payments")] == ["file:/archive/run=payments"]
 
     assert archive.record(broker, as_archived(whole, "file:/archive/run=whole"))
 
-    assert [each.path for each in archive.find_archived(broker, "payments")] == ["file:/archive/run=whole"]
+    assert [each.path for each in find_archived(broker, "payments")] == ["file:/archive/run=whole"]
     assert [contents.segment for contents in archive.plan(broker, ["payments"])] == [1, 2]
     assert [contents.segment for contents in archive.plan(broker)] == [1, 2]
 
@@ -223,7 +223,7 @@ def test_the_catalogue_remembers_a_segment_that_is_dropped(broker: Connection, k
     move_clock(broker, FOUR_DAYS)
     assert keep(CONFIG).dropped == 1
 
-    assert [each.segment for each in archive.find_archived(broker, "orders")] == [1]
+    assert [each.segment for each in find_archived(broker, "orders")] == [1]
     assert [contents.segment for contents in archive.plan(broker)] == [2]
 
 
@@ -249,8 +249,8 @@ def test_a_segment_that_retention_gives_up_meanwhile_does_not_count_as_empty(bro
 
     assert [contents.segment for contents in planned] == [1, 2]
     assert [contents.segment for contents in archive.plan(broker)] == [2]
-    assert not archive.is_sealed(broker, 1)
-    assert archive.is_sealed(broker, 2)
+    assert not is_sealed(broker, 1)
+    assert is_sealed(broker, 2)
 
 
 def test_the_setting_reaches_the_segment_keeper(tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ import pytest
 from sqlalchemy import Connection
 
 from mqdb.broker.admin import update_topic
-from mqdb.broker.offsets import committed_offsets
 from mqdb.errors import ShutdownTimedOut
 from mqdb.group import ConsumeFromWhere, MessageModel
+from mqdb.store.consumer_offsets import committed_offsets
 from mqdb_client import ConsumeOrderlyStatus, LitePullConsumer, PushConsumer
 from mqdb_client.consumer.stop_signals import on_stop_signal
 from tests.fixtures.broker import append, topic

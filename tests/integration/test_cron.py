@@ -10,16 +10,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import IntegrityError
 
 from mqdb.broker.admin import create_topic
-from mqdb.broker.cron import (
-    CatchUp,
-    Cron,
-    add_cron,
-    fire_due,
-    list_crons,
-    pause_cron,
-    remove_cron,
-    resume_cron,
-)
+from mqdb.broker.cron import CatchUp, Cron, add_cron, fire_due, pause_cron, remove_cron, resume_cron
 from mqdb.errors import (
     BodyEmpty,
     BodyTooLarge,
@@ -40,7 +31,7 @@ from mqdb.errors import (
 from mqdb.message import Message
 from mqdb.service.cron_times import next_time
 from mqdb.store import topics
-from mqdb.store.cron import CronSummary
+from mqdb.store.cron import CronSummary, list_crons
 from mqdb.topic import Perm, TopicConfig
 from tests.fixtures.broker import topic
 from tests.fixtures.crons import add, fire, sent, set_clock

@@ -8,9 +8,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from mqdb.broker.cron import CatchUp, list_crons
+from mqdb.broker.cron import CatchUp
 from mqdb.errors import BrokerUnavailable
 from mqdb.store import cron as crons
+from mqdb.store.cron import list_crons
 from mqdb.store.engine import driver, transaction
 from tests.fixtures.broker import topic
 from tests.fixtures.crons import add, fire, sent, set_clock

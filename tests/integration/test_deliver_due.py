@@ -10,13 +10,12 @@ from mqdb.broker.broker_settings import change_settings
 from mqdb.broker.delay import deliver_due
 from mqdb.broker.groups import update_group
 from mqdb.broker.pull import pull
-from mqdb.broker.route import find_topic
 from mqdb.broker.send_back import SendBackRequest, send_back
 from mqdb.delay_level import DEFAULT_DELAY_LEVELS, parse_delay_levels
 from mqdb.failure import Failure
 from mqdb.message import Message, MessageQueue
 from mqdb.store.broker_settings import BrokerSettings
-from mqdb.store.topics import TopicRoute
+from mqdb.store.topics import TopicRoute, find_topic
 from mqdb.topic import retry_topic
 from tests.fixtures.broker import append, bodies, dispatch_all, request, topic
 from tests.fixtures.delay import delay, deliver_all, delivered, move_clock, records, stop_clock

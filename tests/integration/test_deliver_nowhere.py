@@ -7,8 +7,8 @@ from sqlalchemy import Connection, text
 
 from mqdb.broker.delay import deliver_due
 from mqdb.broker.groups import delete_group, update_group
-from mqdb.broker.route import find_or_create_retry_topic, find_topic
-from mqdb.store.topics import TopicRoute
+from mqdb.broker.route import find_or_create_retry_topic
+from mqdb.store.topics import TopicRoute, find_topic
 from mqdb.topic import HALF_TOPIC, retry_topic
 from tests.fixtures.broker import topic
 from tests.fixtures.delay import delay, delivered, move_clock

@@ -8,20 +8,14 @@ from sqlalchemy import Connection, Engine, text
 
 from mqdb.broker import membership, queue_locks
 from mqdb.broker.admin import delete_topic, update_topic
-from mqdb.broker.group_offsets import (
-    Refused,
-    commit_positions,
-    commit_without_owner,
-    committed_positions,
-    queue_ends,
-    reset_since,
-)
+from mqdb.broker.group_offsets import Refused, commit_positions, commit_without_owner, queue_ends, reset_since
 from mqdb.broker.offset_reset import reset_offsets
-from mqdb.broker.offsets import committed_offsets, release_queues, start_offsets, take_queues
+from mqdb.broker.offsets import release_queues, start_offsets, take_queues
 from mqdb.errors import ParameterInvalid
 from mqdb.group import FROM_FIRST_OFFSET, FROM_LAST_OFFSET, ConsumeFromWhere, StartingPoint
 from mqdb.store.clients import ClientKind, Registration
-from mqdb.store.group_offsets import ReadQueue
+from mqdb.store.consumer_offsets import committed_offsets
+from mqdb.store.group_offsets import ReadQueue, committed_positions
 from mqdb.store.topics import TopicRoute
 from tests.fixtures.broker import append, dispatch_all, topic
 

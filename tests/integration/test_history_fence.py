@@ -17,7 +17,7 @@ from mqdb.group import FROM_FIRST_OFFSET
 from mqdb.message import MessageQueue
 from mqdb.store import history
 from mqdb.store.clients import ClientKind, Registration
-from mqdb.store.consumer_offsets import OwnedQueue
+from mqdb.store.consumer_offsets import OwnedQueue, owned_epochs
 from mqdb.store.group_offsets import ReadQueue
 from mqdb.store.offset_commits import OffsetCommit
 from tests.fixtures.broker import append, dispatch_all, topic
@@ -92,7 +92,7 @@ def test_a_lock(broker: Connection, held: Held) -> None:
 def test_a_queue_that_is_given_back(broker: Connection, held: Held) -> None:
     offsets.release_queues(broker, GROUP, [held.at(0, is_current=False)])
 
-    assert offsets.owned_epochs(broker, GROUP, CLIENT) == {held.owned.queue_key: held.owned.epoch}
+    assert owned_epochs(broker, GROUP, CLIENT) == {held.owned.queue_key: held.owned.epoch}
 
 
 def test_the_offset_of_a_transaction(broker: Connection, engine: Engine, held: Held) -> None:

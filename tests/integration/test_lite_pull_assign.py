@@ -9,10 +9,10 @@ import pytest
 from sqlalchemy import Connection, text
 
 from mqdb.broker.admin import create_topic, update_topic
-from mqdb.broker.offsets import committed_offsets
 from mqdb.errors import IllegalState, ParameterInvalid, QueueOwned, RouteNotFound
 from mqdb.group import ConsumeFromWhere
 from mqdb.message import MessageQueue, ReceivedMessage
+from mqdb.store.consumer_offsets import committed_offsets
 from mqdb.store.engine import create_engine
 from mqdb.topic import TopicConfig
 from mqdb_client import LitePullConsumer

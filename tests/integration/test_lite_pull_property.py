@@ -12,8 +12,8 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import Connection
 
-from mqdb.broker.offsets import committed_offsets
 from mqdb.message import MessageQueue, ReceivedMessage
+from mqdb.store.consumer_offsets import committed_offsets
 from mqdb.store.topics import TopicRoute
 from mqdb_client import LitePullConsumer
 from tests.fixtures.broker import append, dispatch_all, topic

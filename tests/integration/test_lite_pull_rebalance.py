@@ -10,10 +10,10 @@ from sqlalchemy import Connection, Engine, text
 
 from mqdb.broker.admin import delete_topic
 from mqdb.broker.client_requests import RequestKind, ask, wait_for_answer
-from mqdb.broker.membership import members
 from mqdb.broker.offset_reset import reset_offsets
 from mqdb.errors import ClientRequestFailed, IllegalState
 from mqdb.group import ConsumeFromWhere
+from mqdb.store.clients import members_of
 from mqdb_client import LitePullConsumer
 from tests.fixtures.broker import append, bodies, topic
 from tests.fixtures.lite_pull import Lite, committed, drained, fill, numbers, polled, queue_of
@@ -174,7 +174,7 @@ def test_it_answers_what_people_ask_of_a_member(broker: Connection, lite: Lite) 
     fill(broker)
     consumer = lite("orders")
     polled(consumer, 10)
-    [client_id] = members(broker, "readers")
+    [client_id] = members_of(broker, "readers")
 
     def ask_for(kind: RequestKind, **arguments: object) -> dict[str, Any]:
         return wait_for_answer(broker, ask(broker, client_id, kind, {"group": "readers", **arguments}))

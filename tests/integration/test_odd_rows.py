@@ -12,13 +12,15 @@ import psycopg
 import pytest
 from sqlalchemy import Connection
 
-from mqdb.broker import delay, delay_queues, timers, transactions
+from mqdb.broker import delay, timers, transactions
 from mqdb.broker.messages import find_copies, read_copy
 from mqdb.broker.pull import PullStatus, pull
 from mqdb.broker.transaction_checks import CheckRules, Turns, check, collect
 from mqdb.errors import MqdbError
 from mqdb.store.engine import driver
+from mqdb.store.schedule import list_delays
 from mqdb.store.topics import TopicRoute
+from mqdb.store.waiting_timers import list_timers
 from mqdb.topic import NOT_ALLOWED_SEND
 from tests.fixtures import delay as delays
 from tests.fixtures import timers as timer_messages
@@ -58,8 +60,8 @@ def run_services(connection: Connection, rules: CheckRules) -> dict[str, int]:
 
 def read_everything(connection: Connection, route: TopicRoute) -> None:
     """Readers answer, or raise an MqdbError."""
-    delay_queues.list_delays(connection)
-    timers.list_timers(connection, limit=100_000)
+    list_delays(connection)
+    list_timers(connection, limit=100_000)
     transactions.list_halves(connection)
     for view in ("message", "scheduled", "half_messages", "dlq", "consumer_lag"):
         driver(connection).execute(f"TABLE mqdb.{view}".encode()).fetchall()

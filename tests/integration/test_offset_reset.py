@@ -8,8 +8,8 @@ from psycopg.errors import NotNullViolation
 from sqlalchemy import Connection, Engine, text
 
 from mqdb.broker import membership
-from mqdb.broker.offset_reset import Boundary, ResetTarget, clone_offsets, offset_history, reset_offsets
-from mqdb.broker.offsets import commit_offsets, committed_offsets, take_queues
+from mqdb.broker.offset_reset import Boundary, ResetTarget, clone_offsets, reset_offsets
+from mqdb.broker.offsets import commit_offsets, take_queues
 from mqdb.errors import (
     GroupNotFound,
     NameInvalid,
@@ -21,8 +21,9 @@ from mqdb.errors import (
 from mqdb.group import FROM_FIRST_OFFSET, MessageModel
 from mqdb.store import groups, offset_commits
 from mqdb.store.clients import ClientKind, Registration
-from mqdb.store.consumer_offsets import OwnedQueue
+from mqdb.store.consumer_offsets import OwnedQueue, committed_offsets
 from mqdb.store.engine import driver
+from mqdb.store.offset_audit import offset_history
 from mqdb.store.offset_commits import OffsetCommit
 from mqdb.store.topics import TopicRoute
 from tests.fixtures.broker import append, dispatch_all, topic

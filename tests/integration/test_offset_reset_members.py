@@ -7,10 +7,10 @@ import pytest
 from sqlalchemy import Connection, Engine
 
 from mqdb.broker.offset_reset import Boundary, clone_offsets, reset_offsets
-from mqdb.broker.offsets import committed_offsets
 from mqdb.errors import GroupInUse
 from mqdb.message import ReceivedMessage
 from mqdb.store import groups
+from mqdb.store.consumer_offsets import committed_offsets
 from mqdb.store.topics import TopicRoute
 from mqdb_client import PushConsumer
 from mqdb_client.consumer.message_listener import ConsumeOrderlyStatus

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, text
 
-from mqdb.broker.offsets import committed_offsets
 from mqdb.errors import BrokerUnavailable, IllegalState, ShutdownTimedOut
 from mqdb.group import ConsumeFromWhere
 from mqdb.message import Message, ReceivedMessage
+from mqdb.store.consumer_offsets import committed_offsets
 from mqdb.topic import SCHEDULE_TOPIC
 from mqdb_client import ConsumeConcurrentlyStatus, MessageSelector, PushConsumer
 from tests.fixtures.broker import append, dispatch_all, topic

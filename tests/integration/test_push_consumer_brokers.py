@@ -10,10 +10,10 @@ import pytest
 from sqlalchemy import Connection, text
 
 from mqdb.broker.admin import update_topic
-from mqdb.broker.offsets import committed_offsets
 from mqdb.errors import BrokerUnavailable, IllegalState
 from mqdb.group import ConsumeFromWhere
 from mqdb.message import MessageQueue, ReceivedMessage
+from mqdb.store.consumer_offsets import committed_offsets
 from mqdb.store.engine import create_engine
 from mqdb.store.topics import TopicRoute
 from mqdb.topic import Perm

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from sqlalchemy import Connection, text
 
-from mqdb.broker.offsets import committed_offsets
+from mqdb.store.consumer_offsets import committed_offsets
 from mqdb.store.topics import TopicRoute
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.consumers import Gate, Inbox, Member

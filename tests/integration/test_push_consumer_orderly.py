@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from mqdb.broker.offsets import committed_offsets
+from mqdb.store.consumer_offsets import committed_offsets
 from mqdb.store.topics import TopicRoute
 from mqdb_client import ConsumeOrderlyContext, ConsumeOrderlyStatus
 from tests.fixtures.broker import append, dispatch_all, topic

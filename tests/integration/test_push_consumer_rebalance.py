@@ -11,9 +11,9 @@ from sqlalchemy import Connection, Engine, text
 
 from mqdb.broker.admin import delete_topic, update_topic
 from mqdb.broker.membership import announce, register
-from mqdb.broker.offsets import committed_offsets
 from mqdb.selector.subscription import SubscriptionData
 from mqdb.store.clients import ClientKind, Registration
+from mqdb.store.consumer_offsets import committed_offsets
 from mqdb.store.topics import TopicRoute
 from mqdb_client import PushConsumer
 from tests.fixtures.broker import append, dispatch_all, topic

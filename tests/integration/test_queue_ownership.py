@@ -9,18 +9,12 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 
 from mqdb.broker import admin, membership
-from mqdb.broker.offsets import (
-    commit_offsets,
-    committed_offsets,
-    correct_offset,
-    release_queues,
-    take_queues,
-)
+from mqdb.broker.offsets import commit_offsets, correct_offset, release_queues, take_queues
 from mqdb.errors import IllegalState, ParameterInvalid
 from mqdb.group import FROM_FIRST_OFFSET, FROM_LAST_OFFSET, ConsumeFromWhere, StartingPoint
 from mqdb.store import locks
-from mqdb.store.clients import ClientKind, Registration, is_live
-from mqdb.store.consumer_offsets import OwnedQueue
+from mqdb.store.clients import ClientKind, Registration, is_live, members_of
+from mqdb.store.consumer_offsets import OwnedQueue, committed_offsets
 from mqdb.store.engine import transaction
 from mqdb.store.topics import TopicRoute
 from tests.fixtures.broker import append, dispatch_all, topic
@@ -165,7 +159,7 @@ def test_queues_of_a_member_that_leaves_are_free(broker: Connection, route: Topi
 
     membership.unregister(broker, "a", "readers", ClientKind.CONSUMER)
 
-    assert membership.members(broker, "readers") == ["b"]
+    assert members_of(broker, "readers") == ["b"]
     assert len(take_queues(broker, "readers", "b", route.queue_keys, FIRST)) == 2
 
 
@@ -180,7 +174,7 @@ def test_a_closed_connection_is_a_member_that_is_gone(broker: Connection, engine
     session.close()
 
     wait_until(lambda: membership.reap(broker) == ["readers"])
-    assert membership.members(broker, "readers") == []
+    assert members_of(broker, "readers") == []
 
 
 def test_a_silent_member_is_given_up_after_the_expiry(broker: Connection, route: TopicRoute) -> None:
@@ -190,7 +184,7 @@ def test_a_silent_member_is_given_up_after_the_expiry(broker: Connection, route:
 
     assert membership.reap(broker, timedelta(seconds=120)) == ["readers"]
 
-    assert membership.members(broker, "readers") == ["b"]
+    assert members_of(broker, "readers") == ["b"]
     assert not membership.heartbeat(broker, "a")
 
 
@@ -256,7 +250,7 @@ def test_who_comes_back_while_the_dead_are_removed_stays(broker: Connection, eng
             wait_until(lambda: waits_for(broker, pid))
 
         assert reaped.result() == []
-        assert membership.members(broker, "readers") == [orphan]
+        assert members_of(broker, "readers") == [orphan]
         assert is_live(broker, orphan)
 
 

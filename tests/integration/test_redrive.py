@@ -15,7 +15,6 @@ from mqdb.broker.dead_letters import (
     Redrive,
     choose,
     list_dead_letters,
-    past_redrives,
     plan_redrive,
     redrive_messages,
 )
@@ -24,8 +23,9 @@ from mqdb.compression import Compression, compressed_flag
 from mqdb.errors import MessageIllegal, ParameterInvalid, TopicNotAllowed
 from mqdb.message import MAX_BODY_BYTES, MessageQueue
 from mqdb.selector.tags import tag_code
-from mqdb.store.dead_letters import RedriveStatus
+from mqdb.store.dead_letters import RedriveStatus, past_redrives
 from mqdb.store.engine import driver, transaction
+from mqdb.store.topics import list_topics
 from mqdb.topic import Perm, TopicConfig, retry_topic
 from tests.fixtures.broker import dispatch_all, topic
 from tests.fixtures.dead_letters import FAILURE, ORIGIN, bury, create_group, letter_id, redriven, results, stored
@@ -155,7 +155,7 @@ def test_a_retry_topic_that_is_gone_is_made_again(broker: Connection, retry_queu
 
     redrive_messages(broker, letters, ALL)
 
-    config = next(r.config for r in admin.list_topics(broker) if r.config.name == retry_topic("billing"))
+    config = next(r.config for r in list_topics(broker) if r.config.name == retry_topic("billing"))
     assert config == TopicConfig(retry_topic("billing"), retry_queue_nums, retry_queue_nums)
     assert len({stored(broker, log_pos)["queue_id"] for log_pos in redriven(broker)}) == retry_queue_nums
 
@@ -348,7 +348,7 @@ def test_a_dry_run_makes_no_retry_topic(broker: Connection) -> None:
     (planned,) = plan_redrive(broker, [log_pos], ALL)
 
     assert planned.status is RedriveStatus.READY
-    assert retry_topic("billing") not in [route.config.name for route in admin.list_topics(broker)]
+    assert retry_topic("billing") not in [route.config.name for route in list_topics(broker)]
 
 
 # -- transactions ---------------------------------------------------------------------------------

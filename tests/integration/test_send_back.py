@@ -9,13 +9,14 @@ import pytest
 from sqlalchemy import Connection, text
 
 from mqdb.broker import admin
-from mqdb.broker.route import find_or_create_dlq_topic, find_or_create_retry_topic, find_topic
+from mqdb.broker.route import find_or_create_dlq_topic, find_or_create_retry_topic
 from mqdb.broker.send_back import SendBackRequest, SentBack, send_back
 from mqdb.errors import GroupNotFound, MessageGone, TopicNotWritable
 from mqdb.failure import Failure
 from mqdb.message import Message, MessageQueue
 from mqdb.property import FailureProperty
 from mqdb.store.engine import driver
+from mqdb.store.topics import find_topic
 from mqdb.topic import SCHEDULE_TOPIC, Perm, TopicConfig, dlq_topic, retry_topic
 from tests.fixtures.broker import append, dispatch_all, topic
 

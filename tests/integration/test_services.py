@@ -14,7 +14,7 @@ from mqdb.service.client_reaper import ClientReaper, ReaperCounts
 from mqdb.service.dispatcher import Dispatcher
 from mqdb.service.key_indexer import IndexCounts, KeyIndexer
 from mqdb.service.service import Context
-from mqdb.store.clients import ClientKind, Registration
+from mqdb.store.clients import ClientKind, Registration, members_of
 from tests.fixtures import log as by_hand
 from tests.fixtures.log import append, create_topic, dispatch_all, scalar
 from tests.fixtures.postgres import Database
@@ -186,6 +186,6 @@ def test_the_client_reaper_notices_a_closed_connection_and_tells_the_group(
             assert rounds.wait_for(lambda counts: counts.groups) == ReaperCounts(("group",))
         finally:
             reaper.stop()
-        assert membership.members(alive, "group") == ["alive"]
+        assert members_of(alive, "group") == ["alive"]
     assert [notify.payload for notify in told_of_arrivals] == ["m:group", "m:group"]
     assert [notify.payload for notify in listener.notifies(timeout=30, stop_after=1)] == ["m:group"]

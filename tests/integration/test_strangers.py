@@ -138,14 +138,14 @@ def test_a_stranger_who_waits_for_a_presence_lock_keeps_nobody_from_coming_back(
         [((high, low), pid)] = presence_locks(stranger).items()
         waiting = pool.submit(stranger.execute, "SELECT pg_advisory_lock((%s::bigint << 32) | %s)", [high, low])
         wait_until(lambda: scalar(log, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"))
-        [client_id] = clients.members(connection, "readers")
+        [client_id] = clients.members_of(connection, "readers")
 
         log.execute("SELECT pg_terminate_backend(%s)", [pid])
 
         waiting.result(30)
         assert presence_locks(log)[high, low] == stranger.info.backend_pid
         wait_until(lambda: clients.is_live(connection, client_id))
-        wait_until(lambda: clients.members(connection, "readers") == [client_id])
+        wait_until(lambda: clients.members_of(connection, "readers") == [client_id])
         assert membership.reap(connection) == []
         append(log, queue)
         inbox.wait_for(1)
@@ -220,7 +220,7 @@ def test_a_flood_of_notifications_wakes_at_a_bounded_rate_and_holds_up_nothing(
     consumer.subscribe("orders")
     consumer.register_listener(inbox)
     with consumer, engine.connect() as connection:
-        [client_id] = clients.members(connection, "readers")
+        [client_id] = clients.members_of(connection, "readers")
         work.clear()
         began = time.monotonic()
         with Flood(stranger, "a:*", "m:readers", f"c:{client_id}") as flood:

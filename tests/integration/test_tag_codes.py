@@ -13,14 +13,13 @@ from mqdb.broker import delay, timers
 from mqdb.broker.dead_letters import Redrive, redrive_messages
 from mqdb.broker.groups import update_group
 from mqdb.broker.pull import pull
-from mqdb.broker.route import find_topic
 from mqdb.broker.send_back import SendBackRequest, send_back
 from mqdb.failure import Failure
 from mqdb.message import Message, MessageQueue, ReceivedMessage
 from mqdb.property import TAGS_CODE
 from mqdb.selector.tags import parse_tag_expression, tag_code
 from mqdb.store.engine import driver
-from mqdb.store.topics import TopicRoute
+from mqdb.store.topics import TopicRoute, find_topic
 from mqdb.topic import TRANS_CHECK_MAX_TIME_TOPIC, dlq_topic, retry_topic
 from mqdb_client import ConsumeConcurrentlyStatus
 from tests.fixtures.broker import append, bodies, dispatch_all, request, topic

@@ -11,15 +11,16 @@ from sqlalchemy import Connection
 from mqdb.broker import delay as delays
 from mqdb.broker import timers
 from mqdb.broker.admin import delete_topic, find_uses
-from mqdb.broker.cron import list_crons
 from mqdb.broker.groups import update_group
-from mqdb.broker.route import find_or_create_retry_topic, find_topic
-from mqdb.broker.timers import list_timers, recall_message
+from mqdb.broker.route import find_or_create_retry_topic
+from mqdb.broker.timers import recall_message
 from mqdb.broker.transactions import Resolution, resolve
 from mqdb.errors import ResponseCode, TopicInUse, TopicNotFound
+from mqdb.store.cron import list_crons
 from mqdb.store.engine import transaction
 from mqdb.store.topic_uses import TopicUses
-from mqdb.store.topics import TopicRoute
+from mqdb.store.topics import TopicRoute, find_topic
+from mqdb.store.waiting_timers import list_timers
 from mqdb.topic import retry_topic
 from mqdb.transaction import HalfState
 from mqdb.unique_id import format_unique_id

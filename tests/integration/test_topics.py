@@ -7,8 +7,9 @@ from sqlalchemy import Connection, Engine, text
 
 from mqdb.broker import admin
 from mqdb.broker.query import queue_offset_of
-from mqdb.broker.route import create_topic_automatically, find_topic
+from mqdb.broker.route import create_topic_automatically
 from mqdb.errors import NameInvalid, TopicExists, TopicNotFound
+from mqdb.store.topics import find_topic
 from mqdb.topic import Perm, TopicConfig
 from tests.fixtures.broker import append, dispatch_all, topic
 

@@ -7,12 +7,13 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 
 import mqdb
-from mqdb.broker.transaction_checks import first_unresolved_segment, open_checks, prune
+from mqdb.broker.transaction_checks import first_unresolved_segment
 from mqdb.broker.transactions import Resolution, resolve
 from mqdb.dsn import BrokerDsn
 from mqdb.store.clients import ClientKind, Registration
 from mqdb.store.engine import transaction
-from mqdb.store.half_messages import first_prepared
+from mqdb.store.half_checks import open_checks
+from mqdb.store.half_messages import first_prepared, prune
 from mqdb.topic import TRANS_CHECK_MAX_TIME_TOPIC
 from mqdb.transaction import CHECK_IMMUNITY_TIME, CHECK_TIMES
 from mqdb.unique_id import format_unique_id

@@ -18,12 +18,12 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 
 import mqdb
-from mqdb.broker.transaction_checks import open_checks
 from mqdb.broker.transactions import EndTransaction, end
 from mqdb.dsn import BrokerDsn
 from mqdb.errors import BrokerUnavailable
 from mqdb.store.clients import ClientKind, Registration
 from mqdb.store.engine import create_engine, translated
+from mqdb.store.half_checks import open_checks
 from mqdb.transaction import LocalTransactionState
 from mqdb.unique_id import parse_unique_id
 from mqdb_client.instance import ClientInstance

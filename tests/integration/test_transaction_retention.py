@@ -8,11 +8,11 @@ import pytest
 from apscheduler.schedulers.background import BackgroundScheduler
 from sqlalchemy import Connection, text
 
-from mqdb.broker.transaction_checks import prune
 from mqdb.service.key_indexer import KeyIndexer
 from mqdb.service.retention import Retention, SegmentSizing
 from mqdb.service.segment_keeper import KeeperCounts, SegmentKeeper, SegmentKeeperConfig
 from mqdb.service.service import Context
+from mqdb.store.half_messages import prune
 from mqdb.topic import TRANS_CHECK_MAX_TIME_TOPIC
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.delay import delivered, move_clock

@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import Connection, text
 from sqlalchemy.orm import Session
 
-from mqdb.broker.offsets import committed_offsets
 from mqdb.property import FailureProperty
+from mqdb.store.consumer_offsets import committed_offsets
 from mqdb.store.engine import driver
 from mqdb.topic import dlq_topic
 from mqdb_client import (

@@ -136,7 +136,10 @@ OF_THE_CHECKER: dict[str, tuple[Callable[[Connection], object], str]] = {
     "take due": (lambda connection: half_checks.take_due(connection, 1_000), "check_at"),
     "dead producers": (half_checks.take_from_the_dead, "check_client"),
     "from ahead": (lambda connection: half_checks.take_from_ahead(connection, timedelta(seconds=1)), "check_at"),
-    "a client's": (lambda connection: half_checks.find(connection, "broker-a", "client", "g", 100), "check_client"),
+    "a client's": (
+        lambda connection: half_checks.open_checks(connection, "broker-a", "client", "g", 100),
+        "check_client",
+    ),
     "ask": (lambda connection: half_checks.ask(connection, [(2_000, "client")], timedelta(seconds=1)), "pkey"),
     "postpone": (lambda connection: half_checks.postpone(connection, [2_000], timedelta(seconds=1)), "pkey"),
     "forget": (lambda connection: half_checks.forget_question(connection, 2_000, "client"), "pkey check_client"),

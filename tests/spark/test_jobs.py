@@ -17,6 +17,7 @@ from mqdb.pipeline.errors import ArchiveBusy, ArchiveMismatch, JobFailed
 from mqdb.pipeline.job import failures_told
 from mqdb.pipeline.replaying import Origin, ReplayResult, count_replay, replay
 from mqdb.store import segments
+from mqdb.store.archived_segments import begin_run, find_archived, unfinished_runs
 from tests.fixtures.archive import seal_full
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.command_line import Place
@@ -82,7 +83,7 @@ def test_segments_are_archived_once_and_recorded(
     assert [(each.segment, each.messages) for each in result.archived] == [(1, SIZE), (2, SIZE)]
     assert (result.dropped, result.removed) == ((), ())
     assert seen == [(0, 20, "segment 1"), (10, 20, "segment 2"), (20, 20, "")]
-    assert archive.find_archived(broker, "orders") == list(result.archived)
+    assert find_archived(broker, "orders") == list(result.archived)
     first = result.archived[0]
     assert first.path is not None
     assert first.path.startswith(f"file:{tmp_path}/broker=broker-a/segment=1/run=")
@@ -110,7 +111,7 @@ def test_files_are_by_topic_and_hour_and_hold_bodies_plain(
         broker.scalar(text("SELECT to_char(min(store_time) AT TIME ZONE 'UTC', 'YYYY-MM-DD-HH24') FROM mqdb.message"))
     )
     assert {"topic=orders", "topic=0012", f"hour={hour}"} <= names
-    paths = [each.path for each in archive.find_archived(broker, "orders") if each.path is not None]
+    paths = [each.path for each in find_archived(broker, "orders") if each.path is not None]
     messages = archive_files.read(spark, *paths)
     row = messages.where("topic = 'orders' AND queue_id = 0 AND queue_offset = 0").first()
     assert row is not None
@@ -126,15 +127,15 @@ def test_what_a_run_has_left_unfinished_is_removed(
     for folder in (begun, foreign):
         folder.mkdir(parents=True)
         (folder / "part.parquet").write_bytes(b"half")
-    archive.begin(broker, 1, f"file:{begun}")
-    archive.begin(broker, 2, f"file:{tmp_path}/never-written")
+    begin_run(broker, 1, f"file:{begun}")
+    begin_run(broker, 2, f"file:{tmp_path}/never-written")
 
     result = archiving.archive(spark, database.dsn, tmp_path, limit=1)
 
     assert result.removed == (f"file:{begun}", f"file:{tmp_path}/never-written")
     assert not begun.exists()
     assert foreign.exists()
-    assert archive.unfinished(broker) == []
+    assert unfinished_runs(broker) == []
     assert [each.segment for each in result.archived] == [1]
 
 
@@ -148,16 +149,16 @@ def test_files_that_do_not_agree_do_not_count(
         run_archive(spark, database, tmp_path)
 
     monkeypatch.undo()
-    assert archive.find_archived(broker, "orders") == []
-    assert len(archive.unfinished(broker)) == 1
+    assert find_archived(broker, "orders") == []
+    assert len(unfinished_runs(broker)) == 1
     assert run_archive(spark, database, tmp_path) == [1, 2]
-    assert archive.unfinished(broker) == []
+    assert unfinished_runs(broker) == []
 
 
 def test_a_segment_that_is_dropped_meanwhile_is_left_out(
     spark: "SparkSession", database: Database, broker: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begin = archive.begin
+    begin = begin_run
 
     def begin_late(connection: Connection, segment: int, path: str) -> None:
         begin(connection, segment, path)

@@ -9,7 +9,7 @@ from mqdb.broker import groups, messages
 from mqdb.broker.client_requests import RequestKind, ask, wait_for_answer
 from mqdb.broker.messages import StoredCopy
 from mqdb.errors import ClientOffline, ClientRequestFailed, ParameterInvalid
-from mqdb.store.groups import MemberInfo
+from mqdb.store.groups import MemberInfo, list_members
 from mqdb.unique_id import parse_unique_id
 from mqdb_client.admin.broker_access import BrokerAccess
 from mqdb_client.consumer.direct_consumption import ConsumeMessageDirectlyResult, DirectResult
@@ -81,11 +81,11 @@ class Consumers:
     def list(self, group: str | None = None) -> list[MemberInfo]:
         """The registered consumers of a group, or of all groups; by group and client id."""
         with self._access.connected() as connection:
-            return groups.list_members(connection, group)
+            return list_members(connection, group)
 
 
 def _groups_of(connection: Connection, client_id: str) -> list[str]:
-    found = [member.group for member in groups.list_members(connection) if member.client_id == client_id]
+    found = [member.group for member in list_members(connection) if member.client_id == client_id]
     if not found:
         raise ClientOffline(client_id)
     return found

@@ -6,7 +6,7 @@ from datetime import datetime
 from mqdb.broker import cron
 from mqdb.broker.cron import CatchUp, Cron
 from mqdb.message import Message
-from mqdb.store.cron import CronSummary
+from mqdb.store.cron import CronSummary, list_crons
 from mqdb_client.admin.broker_access import BrokerAccess
 
 logger = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class Crons:
     def list(self) -> list[CronSummary]:
         """All recurring sends, by name."""
         with self._access.connected() as connection:
-            return cron.list_crons(connection)
+            return list_crons(connection)
 
     def _log(self, sentence: str, name: str, actor: str | None) -> None:
         logger.info(sentence, extra={"cron": name, "broker": self._access.name, "actor": actor})

@@ -3,10 +3,11 @@
 import logging
 from collections.abc import Iterator, Sequence
 
-from mqdb.broker import dead_letters, route
+from mqdb.broker import dead_letters
 from mqdb.broker.dead_letters import Chosen, DeadLetterFilter, Redrive
 from mqdb.errors import DeadLetterNotFound, TopicNotFound, TopicNotWritable
-from mqdb.store.dead_letters import CauseOfDeath, DeadLetter, PastRedrive, RedriveResult, WholeDeadLetter
+from mqdb.store.dead_letters import CauseOfDeath, DeadLetter, PastRedrive, RedriveResult, WholeDeadLetter, past_redrives
+from mqdb.store.topics import find_topic
 from mqdb.topic import Perm, check_can_send, check_topic_name
 from mqdb.unique_id import parse_unique_id
 from mqdb_client.admin.broker_access import BrokerAccess
@@ -46,7 +47,7 @@ class DeadLetters:
             letters = dead_letters.show_dead_letters(connection, wanted)
             if not letters:
                 raise DeadLetterNotFound(message_id)
-            return [(letter, dead_letters.past_redrives(connection, letter.log_pos)) for letter in letters]
+            return [(letter, past_redrives(connection, letter.log_pos)) for letter in letters]
 
     def read(self, wanted: DeadLetterFilter) -> Iterator[WholeDeadLetter]:
         """All of them with their bodies, a few at a time, the oldest first; in one transaction until they are read."""
@@ -66,7 +67,7 @@ class DeadLetters:
         with self._access.dispatched() as connection:
             chosen = dead_letters.choose(connection, wanted, again=again, limit=limit)
             # Later it would fail for each message.
-            target = route.find_topic(connection, to_topic) if to_topic is not None and chosen.positions else None
+            target = find_topic(connection, to_topic) if to_topic is not None and chosen.positions else None
         if to_topic is not None and chosen.positions:
             if target is None:
                 raise TopicNotFound(to_topic)

@@ -4,7 +4,7 @@ import logging
 
 from mqdb.broker import delay_queues
 from mqdb.errors import MessageMissing
-from mqdb.store.schedule import Standing
+from mqdb.store.schedule import Standing, list_delays
 from mqdb_client.admin.broker_access import BrokerAccess
 
 logger = logging.getLogger(__name__)
@@ -38,4 +38,4 @@ class Delays:
     def list(self) -> list[Standing]:
         """Each delay level, the lowest first."""
         with self._access.connected() as connection:
-            return delay_queues.list_delays(connection)
+            return list_delays(connection)

@@ -4,7 +4,7 @@ import logging
 
 from mqdb.broker import groups
 from mqdb.broker.groups import GroupDetails
-from mqdb.store.groups import GroupSettings, GroupSummary
+from mqdb.store.groups import GroupSettings, GroupSummary, list_groups
 from mqdb_client.admin.broker_access import BrokerAccess
 
 logger = logging.getLogger(__name__)
@@ -61,4 +61,4 @@ class Groups:
     def list(self) -> list[GroupSummary]:
         """All groups by name, each with its lag."""
         with self._access.connected() as connection:
-            return groups.list_groups(connection)
+            return list_groups(connection)

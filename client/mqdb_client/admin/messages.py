@@ -7,12 +7,12 @@ from itertools import islice
 
 from sqlalchemy import Connection
 
-from mqdb.broker import messages, offsets, query, route
+from mqdb.broker import messages, offsets, query
 from mqdb.broker.admin import topic_stats
 from mqdb.broker.filters import check_filters
 from mqdb.errors import ParameterInvalid, QueueNotFound, TopicNotFound
 from mqdb.message import MessageQueue, ReceivedMessage
-from mqdb.store.topics import TopicRoute
+from mqdb.store.topics import TopicRoute, find_topic
 from mqdb.topic import check_topic_name
 from mqdb.unique_id import parse_unique_id
 from mqdb_client.admin.broker_access import BrokerAccess, tend_dispatch
@@ -108,7 +108,7 @@ class Messages:
 
 def _route(connection: Connection, topic: str) -> TopicRoute:
     check_topic_name(topic)
-    found = route.find_topic(connection, topic)
+    found = find_topic(connection, topic)
     if found is None:
         raise TopicNotFound(topic)
     if not found.read_queue_keys:

@@ -4,11 +4,13 @@ import logging
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
-from mqdb.broker import groups, offset_reset, offsets, route
+from mqdb.broker import groups, offset_reset
 from mqdb.broker.offset_reset import Boundary
 from mqdb.errors import TopicNotFound
+from mqdb.store.consumer_offsets import committed_offsets
 from mqdb.store.groups import QueueProgress
-from mqdb.store.offset_audit import AuditRecord, OffsetChange
+from mqdb.store.offset_audit import AuditRecord, OffsetChange, offset_history
+from mqdb.store.topics import find_topic
 from mqdb_client.admin.broker_access import BrokerAccess
 
 logger = logging.getLogger(__name__)
@@ -32,10 +34,10 @@ class Offsets:
         Costs less than `show`, which also finds the ends of the queues.
         """
         with self._access.connected() as connection:
-            found = route.find_topic(connection, topic)
+            found = find_topic(connection, topic)
             if found is None:
                 raise TopicNotFound(topic)
-            reached = offsets.committed_offsets(connection, group, found.queue_keys)
+            reached = committed_offsets(connection, group, found.queue_keys)
         return {queue_id: reached[key] for queue_id, key in enumerate(found.queue_keys) if key in reached}
 
     def reset(
@@ -95,7 +97,7 @@ class Offsets:
     def history(self, group: str) -> list[AuditRecord]:
         """Each offset of a group that somebody has set, the newest first; also of a group that is gone."""
         with self._access.connected() as connection:
-            return offset_reset.offset_history(connection, group)
+            return offset_history(connection, group)
 
     def _log(self, sentence: str, what: dict[str, object], changes: Sequence[OffsetChange], actor: str | None) -> None:
         logger.info(sentence, extra=what | {"queues": len(changes), "broker": self._access.name, "actor": actor})

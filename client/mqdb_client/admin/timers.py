@@ -5,7 +5,7 @@ import logging
 from mqdb.broker import timers
 from mqdb.broker.timers import RecallStatus
 from mqdb.errors import ParameterInvalid
-from mqdb.store.waiting_timers import WaitingTimer
+from mqdb.store.waiting_timers import WaitingTimer, list_timers
 from mqdb.unique_id import parse_unique_id
 from mqdb_client.admin.broker_access import BrokerAccess
 
@@ -37,4 +37,4 @@ class Timers:
     def list(self, topic: str | None = None, limit: int = 100, *, last: bool = False) -> list[WaitingTimer]:
         """Messages that wait, for one topic or for all; those that are due first, or last."""
         with self._access.dispatched() as connection:
-            return timers.list_timers(connection, topic, limit, last=last)
+            return list_timers(connection, topic, limit, last=last)

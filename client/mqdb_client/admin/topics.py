@@ -3,11 +3,12 @@
 import logging
 from typing import NamedTuple
 
-from mqdb.broker import admin, route
+from mqdb.broker import admin
 from mqdb.broker.admin import QueueStats, Unread
 from mqdb.errors import NothingToDelete, TopicNotFound
 from mqdb.store.groups import QueueProgress
 from mqdb.store.topic_uses import TopicUses
+from mqdb.store.topics import find_topic, list_topics
 from mqdb.topic import MessageType, Perm, TopicConfig
 from mqdb_client.admin.broker_access import BrokerAccess
 
@@ -58,7 +59,7 @@ class Topics:
     def show(self, name: str) -> TopicDetails:
         """Settings, queues and readers of a topic. Raises TopicNotFound."""
         with self._access.connected() as connection:
-            found = route.find_topic(connection, name)
+            found = find_topic(connection, name)
             if found is None:
                 raise TopicNotFound(name)
             return TopicDetails(
@@ -131,7 +132,7 @@ class Topics:
     def list(self) -> list[TopicConfig]:
         """All topics by name, those of the broker and of groups included."""
         with self._access.connected() as connection:
-            return [found.config for found in admin.list_topics(connection)]
+            return [found.config for found in list_topics(connection)]
 
     def _log(self, sentence: str, topic: str, actor: str | None) -> None:
         logger.info(sentence, extra={"topic": topic, "broker": self._access.name, "actor": actor})

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection
 
-from mqdb.broker.offsets import start_offsets, topics_created_at
+from mqdb.broker.offsets import start_offsets
 from mqdb.broker.proofs import last_proven, prove
 from mqdb.errors import BrokerUnavailable
 from mqdb.group import FROM_FIRST_OFFSET, StartingPoint
@@ -21,6 +21,7 @@ from mqdb.store import history as histories
 from mqdb.store.consumer_offsets import OwnedQueue
 from mqdb.store.engine import target_of
 from mqdb.store.history import ANOTHER_HISTORY
+from mqdb.store.queues import topics_created_at
 from mqdb_client.consumer.local_offsets import LocalOffset, LocalOffsets
 from mqdb_client.consumer.offset_store import Lease
 

@@ -18,7 +18,7 @@ from sqlalchemy import Connection
 from mqdb.broker import offsets
 from mqdb.group import StartingPoint
 from mqdb.message import MessageQueue
-from mqdb.store.consumer_offsets import OwnedQueue
+from mqdb.store.consumer_offsets import OwnedQueue, owned_epochs
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class BrokerOffsetStore:
 
     def epochs(self, connection: Connection) -> dict[int, int]:
         """From the rows."""
-        return offsets.owned_epochs(connection, self._group, self._client_id)
+        return owned_epochs(connection, self._group, self._client_id)
 
     def commit(self, connection: Connection, owned: Sequence[OwnedQueue]) -> list[OwnedQueue]:
         """Only forward."""

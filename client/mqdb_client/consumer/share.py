@@ -18,11 +18,12 @@ from sqlalchemy import Connection
 
 from mqdb.broker import membership
 from mqdb.broker.query import server_time
-from mqdb.broker.route import find_topic
 from mqdb.clock import SystemClock
 from mqdb.group import FROM_FIRST_OFFSET, ConsumeFromWhere, StartingPoint
 from mqdb.message import MessageQueue
 from mqdb.rebalance import AllocationStrategy
+from mqdb.store.clients import members_of
+from mqdb.store.topics import find_topic
 from mqdb.topic import retry_topic
 
 logger = logging.getLogger(__name__)
@@ -99,7 +100,7 @@ class Shares:
         share = Share()
         if not self._may_consume(connection):
             return share
-        members = membership.members(connection, self._group)
+        members = members_of(connection, self._group)
         now = server_time(connection)
         for topic in topics:
             self._add(connection, share, topic, members, now)

@@ -15,10 +15,9 @@ from typing import Final, TypeVar
 
 from sqlalchemy import Connection
 
-from mqdb.broker.transaction_checks import open_checks
 from mqdb.broker.transactions import Ended, EndTransaction, end
 from mqdb.errors import BrokerUnavailable, MqdbError
-from mqdb.store.half_checks import Check
+from mqdb.store.half_checks import Check, open_checks
 from mqdb.transaction import LocalTransactionState
 from mqdb.unique_id import parse_unique_id
 from mqdb_client.producer.broker_link import BrokerLink
