@@ -1,6 +1,6 @@
 """The broker list: the databases that the settings name, or the embedded one that runs in the home."""
 
-from mqdb.dsn import BrokerDsn
+from mqdb.common.dsn import BrokerDsn
 from mqdb.embedded import Home, attach, wait_while_starting
 from mqdb.errors import BrokerUnavailable
 from mqdb.settings import Settings

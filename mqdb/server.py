@@ -25,9 +25,9 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from sqlalchemy import Connection, Engine
 
 from mqdb.broker.broker_settings import change_settings
-from mqdb.broker.query import broker_info
-from mqdb.broker.transaction_checks import CheckRules
-from mqdb.dsn import BrokerDsn, redact
+from mqdb.broker.log.query import broker_info
+from mqdb.broker.transactions.transaction_checks import CheckRules
+from mqdb.common.dsn import BrokerDsn, redact
 from mqdb.embedded import Home, SharedPostgres, attach, mark_starting, open_or_attach
 from mqdb.errors import IllegalState, SchemaMissing, SchemaTooOld
 from mqdb.service.client_reaper import ClientReaper

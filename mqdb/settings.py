@@ -34,11 +34,11 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from mqdb.delay_level import MAX_DELAY, DelayLevels, parse_delay_levels
-from mqdb.dsn import BrokerDsn, hide_dsn, is_broker_name, parse_brokers, redact
-from mqdb.duration import duration_text, parse_duration
+from mqdb.common.delay_level import MAX_DELAY, DelayLevels, parse_delay_levels
+from mqdb.common.dsn import BrokerDsn, hide_dsn, is_broker_name, parse_brokers, redact
+from mqdb.common.duration import duration_text, parse_duration
+from mqdb.common.topic import MAX_TOPIC_LENGTH, check_topic_name, reply_topic
 from mqdb.errors import DelayLevelsInvalid, NameInvalid, SettingInvalid, shown
-from mqdb.topic import MAX_TOPIC_LENGTH, check_topic_name, reply_topic
 
 FILE_NAME = "mqdb.toml"
 ENV_PREFIX = "MQDB_"

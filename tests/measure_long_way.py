@@ -19,12 +19,12 @@ from pathlib import Path
 
 from sqlalchemy import text
 
-from mqdb.broker import admin
-from mqdb.cli.bench import sample
-from mqdb.message import ReceivedMessage
+from mqdb.bench import sample
+from mqdb.broker.topics import topics as admin
+from mqdb.common.message import ReceivedMessage
+from mqdb.common.topic import TopicConfig
 from mqdb.store import migrations
 from mqdb.store.engine import create_engine, driver
-from mqdb.topic import TopicConfig
 from mqdb_client import ConsumeConcurrentlyStatus, ConsumeFromWhere, Message, Producer, PushConsumer
 from tests.fixtures import delay, timers
 from tests.fixtures.postgres import Database, new_database, owner_dsn, server_with_owner

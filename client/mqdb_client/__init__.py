@@ -12,24 +12,27 @@ A producer works inside its block, a consumer until it is told to stop:
 """
 
 from mqdb import errors
-from mqdb.broker.admin import QueueStats, Unread
-from mqdb.broker.cron import CatchUp
+from mqdb.broker.consumers.groups import GroupDetails
+from mqdb.broker.consumers.offset_reset import Boundary
 from mqdb.broker.dead_letters import Chosen, DeadLetterFilter, Redrive
-from mqdb.broker.groups import GroupDetails
-from mqdb.broker.offset_reset import Boundary
-from mqdb.broker.timers import RecallStatus
-from mqdb.broker.transactions import HalfMessage, Resolution
-from mqdb.broker.trial import Trial
-from mqdb.clock import Clock
-from mqdb.compression import Compression
-from mqdb.delay_level import DelayLevels
-from mqdb.dsn import BrokerDsn
-from mqdb.group import ConsumeFromWhere, MessageModel
-from mqdb.log_lines import FieldFormatter
-from mqdb.message import Message, MessageQueue, ReceivedMessage, SendResult, SendStatus
+from mqdb.broker.filters.trial import Trial
+from mqdb.broker.schedule.cron import CatchUp
+from mqdb.broker.schedule.timers import RecallStatus
+from mqdb.broker.topics.topics import QueueStats, Unread
+from mqdb.broker.transactions.transactions import HalfMessage, Resolution
+from mqdb.common.clock import Clock
+from mqdb.common.compression import Compression
+from mqdb.common.delay_level import DelayLevels
+from mqdb.common.dsn import BrokerDsn
+from mqdb.common.group import ConsumeFromWhere, MessageModel
+from mqdb.common.log_lines import FieldFormatter
+from mqdb.common.message import Message, MessageQueue, ReceivedMessage, SendResult, SendStatus
+from mqdb.common.topic import MessageType, Perm, TopicConfig
+from mqdb.common.transaction import HalfState, LocalTransactionState
 from mqdb.selector.subscription import ExpressionType, MessageFilter
 from mqdb.settings import SettingLine, Settings, default_home, load_settings
-from mqdb.store.cron import CronSummary
+from mqdb.store.consumers.groups import GroupSettings, GroupSummary, MemberInfo, QueueProgress, StoredSubscription
+from mqdb.store.consumers.offset_audit import AuditRecord, OffsetChange
 from mqdb.store.dead_letters import (
     CauseOfDeath,
     DeadLetter,
@@ -38,14 +41,11 @@ from mqdb.store.dead_letters import (
     RedriveStatus,
     WholeDeadLetter,
 )
-from mqdb.store.groups import GroupSettings, GroupSummary, MemberInfo, QueueProgress, StoredSubscription
-from mqdb.store.offset_audit import AuditRecord, OffsetChange
-from mqdb.store.schedule import Standing
-from mqdb.store.segments import Log, Segment, SegmentState
-from mqdb.store.topic_uses import TopicUses
-from mqdb.store.waiting_timers import WaitingTimer
-from mqdb.topic import MessageType, Perm, TopicConfig
-from mqdb.transaction import HalfState, LocalTransactionState
+from mqdb.store.schedule.cron import CronSummary
+from mqdb.store.schedule.delay_queues import Standing
+from mqdb.store.schedule.waiting_timers import WaitingTimer
+from mqdb.store.segments.segments import Log, Segment, SegmentState
+from mqdb.store.topics.topic_uses import TopicUses
 from mqdb_client.admin.admin import Admin, BrokerAdmin
 from mqdb_client.admin.answers import Answers
 from mqdb_client.admin.consumers import ConsumerStatus, DirectConsumption

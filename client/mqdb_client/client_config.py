@@ -19,9 +19,9 @@ from datetime import datetime, timedelta
 from functools import wraps
 from typing import Annotated, Any, Concatenate, Final, ParamSpec, TypeVar, get_args
 
-from mqdb.dsn import redact
+from mqdb.common.dsn import redact
+from mqdb.common.group import ConsumeFromWhere, check_group_name
 from mqdb.errors import ParameterInvalid
-from mqdb.group import ConsumeFromWhere, check_group_name
 from mqdb.rebalance import AllocationStrategy, allocate_averagely
 from mqdb.settings import Settings, load_settings
 from mqdb_client.option_rules import (

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from mqdb.broker_list import brokers_of
 from mqdb.errors import BrokerUnavailable
 from mqdb.settings import Settings
-from mqdb.store.clients import Registration
+from mqdb.store.clients.clients import Registration
 from mqdb_client.client_config import DEFAULT_INSTANCE_NAME
 from mqdb_client.instance import ClientInstance
 

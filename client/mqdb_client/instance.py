@@ -25,17 +25,17 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from mqdb.broker import membership
-from mqdb.broker.client_requests import MAX_REQUESTS
-from mqdb.broker.query import broker_info
-from mqdb.dsn import BrokerDsn
+from mqdb.broker.clients import membership
+from mqdb.broker.clients.client_requests import MAX_REQUESTS
+from mqdb.broker.log.query import broker_info
+from mqdb.common.dsn import BrokerDsn
+from mqdb.common.unique_id import local_address
 from mqdb.errors import BrokerUnavailable, IllegalState
-from mqdb.store import history as histories
-from mqdb.store.clients import ClientKind, Registration
+from mqdb.store.clients.clients import ClientKind, Registration
 from mqdb.store.engine import create_engine, target_of, translated
-from mqdb.store.history import History
+from mqdb.store.log import history as histories
+from mqdb.store.log.history import History
 from mqdb.store.migrations import check_schema
-from mqdb.unique_id import local_address
 from mqdb_client.callbacks import Callback, CallbackHandle, Callbacks
 from mqdb_client.client_config import DEFAULT_INSTANCE_NAME
 from mqdb_client.dispatch_watch import DispatchWatch

@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 
 from mqdb.errors import BrokerUnavailable
 from mqdb.store.engine import driver, target_of, translated
-from mqdb.store.history import ANOTHER_HISTORY, History
+from mqdb.store.log.history import ANOTHER_HISTORY, History
 
 #: As long as an attempt to connect takes at most (`mqdb.store.engine`).
 FIRST_ANSWERS_SECONDS: Final = 5.0

@@ -17,7 +17,7 @@ import psycopg
 from sqlalchemy import Connection, Engine, func, select
 
 from mqdb.errors import BrokerUnavailable, MqdbError
-from mqdb.store.clients import CHANNEL
+from mqdb.store.clients.clients import CHANNEL
 from mqdb.store.engine import driver, target_of, translated
 from mqdb_client.backoff import pauses
 from mqdb_client.duty import Duty

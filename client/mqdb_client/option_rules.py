@@ -15,7 +15,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeGuard, get_args
 
-from mqdb.dsn import is_broker_name
+from mqdb.common.dsn import is_broker_name
 from mqdb.errors import ParameterInvalid
 
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
+from mqdb.common.message import MessageQueue
 from mqdb.errors import ParameterInvalid
-from mqdb.message import MessageQueue
 
 
 def check_queue(queue: object) -> None:

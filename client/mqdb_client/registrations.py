@@ -12,10 +12,10 @@ from typing import Final, TypeAlias
 
 from sqlalchemy import Connection
 
-from mqdb.broker import membership
+from mqdb.broker.clients import membership
 from mqdb.errors import BrokerUnavailable, IllegalState, MqdbError
-from mqdb.store.clients import ClientKind, Registration
-from mqdb.store.subscriptions import StoredSubscriptions
+from mqdb.store.clients.clients import ClientKind, Registration
+from mqdb.store.consumers.subscriptions import StoredSubscriptions
 from mqdb_client.new_connection import in_time
 
 logger = logging.getLogger(__name__)

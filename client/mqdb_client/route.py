@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 
 from sqlalchemy import Connection
 
-from mqdb.store.topics import TopicRoute, find_topic
+from mqdb.store.topics.topics import TopicRoute, find_topic
 
 
 class Routes:

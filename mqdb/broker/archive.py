@@ -13,12 +13,13 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection
 
+from mqdb.common.topic import is_system_topic
 from mqdb.errors import MqdbError, TopicNotFound
-from mqdb.store import archived_segments, topic_ranges
-from mqdb.store.archived_segments import ArchivedSegment, Offsets, Topics
 from mqdb.store.engine import target_of, transaction, translated, translates
-from mqdb.store.topic_ranges import OffsetRange
-from mqdb.topic import is_system_topic
+from mqdb.store.segments import archived_segments
+from mqdb.store.segments.archived_segments import ArchivedSegment, Offsets, Topics
+from mqdb.store.topics import topic_ranges
+from mqdb.store.topics.topic_ranges import OffsetRange
 
 
 class SegmentContents(NamedTuple):

@@ -4,10 +4,11 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection
 
-from mqdb.delay_level import DelayLevels
-from mqdb.store import broker_settings, delay_levels
+from mqdb.common.delay_level import DelayLevels
+from mqdb.store import broker_settings
 from mqdb.store.broker_settings import BrokerSettings
 from mqdb.store.engine import transaction, translates
+from mqdb.store.schedule import delay_levels
 
 
 class Change(NamedTuple):

@@ -16,10 +16,13 @@ from psycopg import errors as pg
 from sqlalchemy import ColumnElement, Connection, DateTime, FromClause, cast, func, select, text
 from sqlalchemy.exc import DBAPIError
 
+from mqdb.common.property import storable
+from mqdb.common.topic import dlq_topic
+from mqdb.common.unique_id import format_unique_id
 from mqdb.errors import GroupNotFound, ParameterInvalid
-from mqdb.property import storable
 from mqdb.selector.tags import parse_tag_expression
-from mqdb.store import dead_letters, groups, message_index, topics
+from mqdb.store import dead_letters
+from mqdb.store.consumers import groups
 from mqdb.store.dead_letters import (
     CONDITION_POSITION,
     CauseOfDeath,
@@ -29,8 +32,8 @@ from mqdb.store.dead_letters import (
     WholeDeadLetter,
 )
 from mqdb.store.engine import driver, target_of, transaction, translated, translates
-from mqdb.topic import dlq_topic
-from mqdb.unique_id import format_unique_id
+from mqdb.store.log import message_index
+from mqdb.store.topics import topics
 
 _READ_ONLY = text("SET TRANSACTION READ ONLY")
 _ENSURE_SEGMENTS = select(func.mqdb.ensure_segments(2))

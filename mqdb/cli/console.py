@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Column, Table
 from rich.text import Text
 
-from mqdb.printable import printable
+from mqdb.common.printable import printable
 
 #: Wide enough for any table of ours: what is no terminal gets each row on one line.
 _NO_TERMINAL_WIDTH = 1000

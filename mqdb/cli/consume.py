@@ -16,9 +16,9 @@ import typer
 from mqdb.cli.formats import FORMATS, OutputFormat
 from mqdb.cli.offset_target import parse_offset
 from mqdb.cli.options import start
+from mqdb.common.message import ReceivedMessage
+from mqdb.common.printable import printable
 from mqdb.errors import MqdbError, ParameterInvalid, TopicNotFound
-from mqdb.message import ReceivedMessage
-from mqdb.printable import printable
 
 if TYPE_CHECKING:
     from mqdb.settings import Settings
@@ -251,7 +251,7 @@ def _consume(
 ) -> None:
     from datetime import timedelta
 
-    from mqdb.group import ConsumeFromWhere
+    from mqdb.common.group import ConsumeFromWhere
     from mqdb_client import Admin, ConsumeOrderlyStatus, PushConsumer
 
     printer = _Printer(count, show)

@@ -9,8 +9,8 @@ from mqdb.cli.options import Command, Group, start
 from mqdb.cli.records import parse_property
 from mqdb.cli.rows import Brokers, Json, Row, on, print_answers
 from mqdb.cli.times import shown_time
+from mqdb.common.message import Message
 from mqdb.errors import CronNotFound, ParameterInvalid
-from mqdb.message import Message
 
 if TYPE_CHECKING:
     from mqdb_client import Admin, BrokerAdmin, CronSummary

@@ -7,7 +7,7 @@ import typer
 from mqdb.cli.confirm import confirm
 from mqdb.cli.options import Command, Group, start
 from mqdb.cli.rows import Brokers, Json, Row, Yes, on, print_answers, seconds
-from mqdb.delay_level import DelayLevels
+from mqdb.common.delay_level import DelayLevels
 from mqdb.errors import NothingLost, ParameterInvalid
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ import base64
 from enum import StrEnum
 from typing import Any
 
-from mqdb.message import ReceivedMessage
-from mqdb.printable import json_text
+from mqdb.common.message import ReceivedMessage
+from mqdb.common.printable import json_text
 
 
 class OutputFormat(StrEnum):

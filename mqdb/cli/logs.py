@@ -2,7 +2,7 @@
 
 import logging
 
-from mqdb.log_lines import FieldFormatter
+from mqdb.common.log_lines import FieldFormatter
 
 
 def configure(level: int) -> None:

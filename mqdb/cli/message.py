@@ -10,11 +10,11 @@ from mqdb.cli.formats import as_text
 from mqdb.cli.options import Command, Group, start
 from mqdb.cli.rows import Brokers, Json, Row, in_a_line, print_answers
 from mqdb.cli.times import parse_time
+from mqdb.common.printable import printable
 from mqdb.errors import MqdbError, ParameterInvalid, QueueNotFound, ResponseCode, TopicNotFound
-from mqdb.printable import printable
 
 if TYPE_CHECKING:
-    from mqdb.message import ReceivedMessage
+    from mqdb.common.message import ReceivedMessage
     from mqdb_client import Answers
 
 app = typer.Typer(cls=Group, rich_markup_mode="rich")

@@ -11,7 +11,7 @@ from mqdb.errors import BrokerUnavailable, ParameterInvalid, SettingInvalid
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mqdb.dsn import BrokerDsn
+    from mqdb.common.dsn import BrokerDsn
     from mqdb.settings import Settings
 
 
@@ -75,7 +75,7 @@ def migrate(
 
 
 def _check_name(broker_name: str | None, settings: "Settings") -> None:
-    from mqdb.dsn import is_broker_name
+    from mqdb.common.dsn import is_broker_name
 
     if broker_name is None:
         return
@@ -100,7 +100,7 @@ def _check_is_there(settings: "Settings") -> None:
 def _brokers(settings: "Settings", resources: ExitStack) -> "Sequence[BrokerDsn]":
     if settings.brokers:
         return settings.brokers
-    from mqdb.dsn import BrokerDsn
+    from mqdb.common.dsn import BrokerDsn
     from mqdb.embedded import Home, attach, open_or_attach, wait_while_starting
 
     wait_while_starting(Home(settings.home))
@@ -112,7 +112,7 @@ def _brokers(settings: "Settings", resources: ExitStack) -> "Sequence[BrokerDsn]
 
 
 def _revision(dsn: str) -> str | None:
-    from mqdb.dsn import redact
+    from mqdb.common.dsn import redact
     from mqdb.store import migrations
     from mqdb.store.engine import create_engine, translated
 

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from mqdb.dsn import without_secrets
+from mqdb.common.dsn import without_secrets
 from mqdb.embedded import find_postgres
 from mqdb.settings import Settings
 

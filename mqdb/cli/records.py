@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from mqdb.common.message import Message
 from mqdb.errors import MqdbError, ParameterInvalid, ResponseCode
-from mqdb.message import Message
 
 
 class InputFormat(StrEnum):

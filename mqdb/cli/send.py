@@ -11,6 +11,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
+from mqdb.cli.delivery_time import parse_schedule
 from mqdb.cli.lines import Lines, batches
 from mqdb.cli.options import start
 from mqdb.cli.records import (
@@ -26,10 +27,9 @@ from mqdb.cli.records import (
     suffix_format,
     text_message,
 )
-from mqdb.cli.schedule import parse_schedule
 from mqdb.cli.sender import Sender
+from mqdb.common.message import check_message
 from mqdb.errors import MqdbError, ParameterInvalid, shown
-from mqdb.message import check_message
 
 #: Messages that are looked at and sent at a time.
 _BATCH_MESSAGES = 1_000

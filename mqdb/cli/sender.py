@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Self
 
 from mqdb.cli.records import Outgoing
 from mqdb.cli.sharing import in_order_by_key
+from mqdb.common.message import Message
+from mqdb.common.schedule import schedule_of
 from mqdb.errors import MqdbError
-from mqdb.message import Message
-from mqdb.schedule import schedule_of
 
 if TYPE_CHECKING:
     from mqdb.settings import Settings

@@ -53,7 +53,7 @@ def greeting(settings: "Settings", dsn: str) -> list[str]:
     """What somebody who has just started a broker wants to know."""
     from mqdb import __version__
     from mqdb.cli.psql import psql_of
-    from mqdb.dsn import redact
+    from mqdb.common.dsn import redact
     from mqdb.settings import default_home
 
     name = settings.broker.name if settings.broker else settings.broker_name

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
-from mqdb.printable import printable
+from mqdb.common.printable import printable
 
 
 class _Shielded:

@@ -64,7 +64,7 @@ def list_(
 
 
 def _described(timer: "WaitingTimer") -> Row:
-    from mqdb.unique_id import format_unique_id
+    from mqdb.common.unique_id import format_unique_id
 
     return {
         "due": timer.due_at,
@@ -111,8 +111,8 @@ def recall(
 
 def _asked(admin: "Admin", message: str, names: Sequence[str] | None) -> Sequence[str] | None:
     """The brokers to ask; a handle says which one has the message."""
-    from mqdb.recall_handle import decode_handle
-    from mqdb.unique_id import parse_unique_id
+    from mqdb.common.recall_handle import decode_handle
+    from mqdb.common.unique_id import parse_unique_id
 
     try:
         parse_unique_id(message)

@@ -2,7 +2,7 @@
 
 from datetime import datetime, timedelta
 
-from mqdb.duration import parse_duration
+from mqdb.common.duration import parse_duration
 from mqdb.errors import ParameterInvalid
 
 

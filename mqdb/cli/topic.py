@@ -23,8 +23,8 @@ from mqdb.cli.rows import (
     print_answers,
     table_of,
 )
+from mqdb.common.topic import MessageType, Perm, TopicConfig, is_group_topic, is_system_topic
 from mqdb.errors import NothingToDelete, ParameterInvalid, TopicInUse, TopicNotFound
-from mqdb.topic import MessageType, Perm, TopicConfig, is_group_topic, is_system_topic
 
 if TYPE_CHECKING:
     from mqdb_client import BrokerAdmin, QueueProgress, QueueStats, TopicUses, Unread

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
-from mqdb.compression import COMPRESSED_FLAG
+from mqdb.common.compression import COMPRESSED_FLAG
 from mqdb.pipeline.schema import MESSAGE_COLUMNS
 
 if TYPE_CHECKING:

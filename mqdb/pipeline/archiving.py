@@ -19,14 +19,14 @@ from uuid import uuid4
 
 from mqdb.broker import archive as verbs
 from mqdb.broker.archive import SegmentContents
-from mqdb.dsn import redact
+from mqdb.common.dsn import redact
 from mqdb.pipeline import archive_files
 from mqdb.pipeline.archive_files import FileSystem
 from mqdb.pipeline.errors import ArchiveBusy, ArchiveMismatch
 from mqdb.pipeline.offsets import Queue
-from mqdb.store.archived_segments import ArchivedSegment, begin_run, forget_run, is_sealed, unfinished_runs
 from mqdb.store.engine import create_engine, translated
-from mqdb.store.topic_ranges import broker_name
+from mqdb.store.segments.archived_segments import ArchivedSegment, begin_run, forget_run, is_sealed, unfinished_runs
+from mqdb.store.topics.topic_ranges import broker_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

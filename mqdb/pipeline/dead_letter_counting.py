@@ -1,8 +1,8 @@
 """Why messages have died: the dead letters of consumer groups, counted by cause.
 
 The letters are read by format("mqdb") from the topics %DLQ%group, which needs no jar, and all there is to know stands
-in their properties (`mqdb.failure`). Errors that differ in their values only are one cause (`failure_text`). Spark
-reads the letters once, into one row for each cause, number of attempts and hour; all figures are sums of these.
+in their properties (`mqdb.common.failure`). Errors that differ in their values only are one cause (`failure_text`).
+Spark reads the letters once, into one row for each cause, number of attempts and hour; all figures are sums of these.
 """
 
 from collections.abc import Sequence
@@ -11,16 +11,17 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from mqdb.dsn import redact
+from mqdb.common.dsn import redact
+from mqdb.common.property import FailureProperty, Property
+from mqdb.common.topic import DLQ_PREFIX, dlq_topic
 from mqdb.errors import GroupNotFound
 from mqdb.pipeline.dead_letter_page import write_page
 from mqdb.pipeline.dead_letter_report import Cause, Count, DeadLetterReport, HourCount
 from mqdb.pipeline.failure_text import folded, folded_exception
-from mqdb.property import FailureProperty, Property
-from mqdb.store import groups as stored_groups
-from mqdb.store import segments, topics
+from mqdb.store.consumers import groups as stored_groups
 from mqdb.store.engine import create_engine, translated
-from mqdb.topic import DLQ_PREFIX, dlq_topic
+from mqdb.store.segments import segments
+from mqdb.store.topics import topics
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession

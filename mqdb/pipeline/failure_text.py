@@ -53,7 +53,7 @@ def folded(text: str | None) -> str | None:
 def folded_exception(name: str | None) -> str | None:
     """The name of an exception as it is: the digits of `oauth2.Expired` belong to it.
 
-    What is no name, but what a listener has answered in place of a status (`mqdb.failure.Failure`), is folded.
+    What is no name, but what a listener has answered in place of a status (`mqdb.common.failure.Failure`), is folded.
     """
     if name is not None and all(part.isidentifier() for part in name.replace("<locals>", "locals").split(".")):
         return name

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict
 
-from mqdb.dsn import is_secret, parse_brokers, redact
+from mqdb.common.dsn import is_secret, parse_brokers, redact
 from mqdb.pipeline.errors import OptionInvalid
 
 #: Source: the connection parameters of pgjdbc's manual.

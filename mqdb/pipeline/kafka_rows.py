@@ -8,7 +8,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from mqdb.property import read_properties
+from mqdb.common.property import read_properties
 
 #: timestampType of a record that the broker has stamped. Source: Kafka's TimestampType.LOG_APPEND_TIME.
 LOG_APPEND_TIME: Final = 1

@@ -17,8 +17,8 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from mqdb.common.proof import Proof
 from mqdb.pipeline.errors import StreamUnreadable
-from mqdb.proof import Proof
 
 
 class Queue(NamedTuple):

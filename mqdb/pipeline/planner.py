@@ -12,14 +12,14 @@ from datetime import datetime
 from itertools import groupby, pairwise
 from typing import Final
 
-from mqdb.broker.topic_ranges import Layout
+from mqdb.broker.topics.topic_ranges import Layout
+from mqdb.common.topic import is_group_topic, is_system_topic
 from mqdb.errors import QueueNotFound, TopicNotFound
 from mqdb.pipeline.errors import DataLoss, LogReplaced, OffsetOutOfRange, OptionInvalid
 from mqdb.pipeline.offsets import Queue, StreamOffset
 from mqdb.pipeline.positions import FIRST, PAST_LAST, Place, Position
 from mqdb.pipeline.source_options import Splitting, Subscription
-from mqdb.store.topic_ranges import OffsetRange, Part, QueueBounds, SegmentBounds, Span
-from mqdb.topic import is_group_topic, is_system_topic
+from mqdb.store.topics.topic_ranges import OffsetRange, Part, QueueBounds, SegmentBounds, Span
 
 logger = logging.getLogger(__name__)
 

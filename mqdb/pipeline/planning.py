@@ -2,14 +2,15 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Final, TypeVar
 
 from sqlalchemy import Connection, Engine
 
-from mqdb.broker import topic_ranges as verbs
-from mqdb.broker.proofs import proven
+from mqdb.broker.log.proofs import proven
+from mqdb.broker.topics import topic_ranges as verbs
+from mqdb.common.proof import Proof
 from mqdb.errors import BrokerUnavailable
 from mqdb.pipeline import planner
 from mqdb.pipeline.errors import DataLoss, StreamUnreadable
@@ -19,13 +20,12 @@ from mqdb.pipeline.progress import GroupProgress
 from mqdb.pipeline.schema import sources_of
 from mqdb.pipeline.source_options import MessageChoice, SourceOptions, Subscription
 from mqdb.pipeline.tasks import Check, Read, Task
-from mqdb.proof import Proof
 from mqdb.selector import compile_selector
 from mqdb.selector.tags import parse_tag_expression
-from mqdb.store import proofs
 from mqdb.store.engine import create_engine, target_of, translated
-from mqdb.store.time_search import offsets_of_time
-from mqdb.store.topic_ranges import Choice, OffsetRange, Part, QueueBounds, bounds, broker_name, topic_names
+from mqdb.store.log import proofs
+from mqdb.store.log.time_search import offsets_of_time
+from mqdb.store.topics.topic_ranges import Choice, OffsetRange, Part, QueueBounds, bounds, broker_name, topic_names
 
 _Queues = dict[Queue, QueueBounds]
 _Proofs = Mapping[Queue, Proof]

@@ -14,12 +14,12 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from mqdb.broker.group_offsets import commit_without_owner
+from mqdb.broker.consumers.group_offsets import commit_without_owner
 from mqdb.errors import MqdbError
 from mqdb.pipeline.offsets import Queue
+from mqdb.store.consumers.group_offsets import ReadQueue, committed_positions
 from mqdb.store.engine import create_engine, target_of, translated
-from mqdb.store.group_offsets import ReadQueue, committed_positions
-from mqdb.store.topics import find_topic
+from mqdb.store.topics.topics import find_topic
 
 logger = logging.getLogger(__name__)
 

@@ -14,14 +14,14 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Final
 
-from mqdb.broker.replay import find_write, write_queue_nums
-from mqdb.dsn import redact
+from mqdb.broker.log.replay import find_write, write_queue_nums
+from mqdb.common.dsn import redact
 from mqdb.errors import ParameterInvalid
 from mqdb.pipeline import archive_files
 from mqdb.pipeline.errors import ArchiveIncomplete
-from mqdb.store import segments
-from mqdb.store.archived_segments import ArchivedSegment, find_archived
 from mqdb.store.engine import create_engine, translated
+from mqdb.store.segments import segments
+from mqdb.store.segments.archived_segments import ArchivedSegment, find_archived
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

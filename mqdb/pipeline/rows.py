@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mqdb.compression import COMPRESSED_FLAG, decompress
+from mqdb.common.compression import COMPRESSED_FLAG, decompress
 from mqdb.pipeline.kafka_rows import to_kafka
 from mqdb.pipeline.schema import MESSAGE_COLUMNS, RowFormat
 

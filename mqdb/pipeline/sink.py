@@ -35,13 +35,13 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from mqdb.broker import sink
-from mqdb.broker.sink import AppendOutcome, AppendResult, Connection, SinkBatch, StagedWrite, translated
+from mqdb.broker.log import sink
+from mqdb.broker.log.sink import AppendOutcome, AppendResult, Connection, SinkBatch, StagedWrite, translated
 from mqdb.errors import AuthenticationFailed, BrokerUnavailable, IllegalState, MqdbError
 from mqdb.pipeline.errors import ModeNotSupported, OptionInvalid, SinkBatchesMissing, SinkBatchMismatch
 from mqdb.pipeline.sink_columns import Columns, find_columns
 from mqdb.pipeline.sink_options import SinkOptions, parse_sink
-from mqdb.store import sink as statements
+from mqdb.store.log import sink as statements
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from mqdb.dsn import parse_brokers, redact
+from mqdb.common.dsn import parse_brokers, redact
+from mqdb.common.topic import check_can_send, check_topic_name
 from mqdb.pipeline.errors import OptionInvalid, OptionUnknown
-from mqdb.topic import check_can_send, check_topic_name
 
 #: What a user may give.
 NAMES: Final = ("url", "topic", "writeId", "sinkId", "commitMode", "reservedProperties", "failOnDataLoss")

@@ -13,15 +13,15 @@ from random import randrange
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from uuid import UUID
 
+from mqdb.common.message import Message, check_message, stored_properties
+from mqdb.common.property import KEY_SEPARATOR, RESERVED_PROPERTIES
+from mqdb.common.schedule import DelayLevel, DeliverAt, schedule_of
+from mqdb.common.unique_id import UniqueIdGenerator, local_address
 from mqdb.errors import BodyEmpty, PropertyInvalid, QueueNotFound
-from mqdb.message import Message, check_message, stored_properties
 from mqdb.pipeline.errors import ColumnInvalid
 from mqdb.pipeline.sink_columns import Columns, Kind, Part
 from mqdb.pipeline.sink_options import ReservedProperties
-from mqdb.property import KEY_SEPARATOR, RESERVED_PROPERTIES
-from mqdb.schedule import DelayLevel, DeliverAt, schedule_of
 from mqdb.selector.tags import java_string_hash, tag_code
-from mqdb.unique_id import UniqueIdGenerator, local_address
 
 if TYPE_CHECKING:
     from pyarrow import Array, RecordBatch

@@ -244,7 +244,7 @@ def _bytes(name: str, text: str) -> int:
 
 
 def _url(given: _Given, name: str) -> str | None:
-    from mqdb.dsn import parse_brokers, redact
+    from mqdb.common.dsn import parse_brokers, redact
 
     text = given.text(name)
     if text is None:
@@ -259,7 +259,7 @@ def _url(given: _Given, name: str) -> str | None:
 
 
 def _subscription(given: _Given) -> Subscription:
-    from mqdb.topic import check_topic_name
+    from mqdb.common.topic import check_topic_name
 
     name = given.first_of(_SUBSCRIPTION)
     text = given.text(name) if name else None
@@ -331,7 +331,7 @@ def _check_selector(text: str) -> None:
 
 
 def _check_group(text: str) -> None:
-    from mqdb.group import check_group_name
+    from mqdb.common.group import check_group_name
 
     check_group_name(text)
 

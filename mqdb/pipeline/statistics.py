@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import WeakSet
 
-from mqdb.dsn import redact
+from mqdb.common.dsn import redact
+from mqdb.common.topic import is_group_topic, is_system_topic
 from mqdb.errors import ParameterInvalid, TopicNotFound
-from mqdb.store import segments
-from mqdb.store import topics as stored_topics
 from mqdb.store.engine import create_engine, translated
-from mqdb.store.message_statistics import TICKS_PER_SECOND
-from mqdb.topic import is_group_topic, is_system_topic
+from mqdb.store.log.message_statistics import TICKS_PER_SECOND
+from mqdb.store.segments import segments
+from mqdb.store.topics import topics as stored_topics
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -51,7 +51,7 @@ class StatisticsSource(DataSource):
         return NAME
 
     def schema(self) -> str:
-        """The rows of mqdb.store.message_statistics.hourly."""
+        """The rows of mqdb.store.log.message_statistics.hourly."""
         return _SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -67,7 +67,7 @@ class _StatisticsReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """A task for each segment."""
-        from mqdb.broker.message_statistics import count_by_segment
+        from mqdb.broker.log.message_statistics import count_by_segment
         from mqdb.store.engine import create_engine
 
         engine = create_engine(self._url, application_name="mqdb stats", pool_size=1)

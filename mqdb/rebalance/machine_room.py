@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
-from mqdb.message import MessageQueue
+from mqdb.common.message import MessageQueue
 from mqdb.rebalance.strategy import AllocationStrategy, T
 
 #: Between the room and the rest of a broker's name.

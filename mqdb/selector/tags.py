@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar, Final
 
+from mqdb.common.property import BLANKS
 from mqdb.errors import TagExpressionInvalid
-from mqdb.property import BLANKS
 from mqdb.selector.subscription import ExpressionType, find_excess, find_unstorable
 
 ALL_TAGS: Final = "*"

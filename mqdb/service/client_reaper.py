@@ -11,7 +11,7 @@ from datetime import timedelta
 from apscheduler.schedulers.background import BackgroundScheduler
 from sqlalchemy import Connection
 
-from mqdb.broker.membership import CLIENT_EXPIRY, reap
+from mqdb.broker.clients.membership import CLIENT_EXPIRY, reap
 from mqdb.service.service import Context, PeriodicService
 
 logger = logging.getLogger(__name__)

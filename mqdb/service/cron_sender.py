@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from sqlalchemy import Connection
 
-from mqdb.broker.cron import CronRound, fire_due
+from mqdb.broker.schedule.cron import CronRound, fire_due
 from mqdb.service.cron_times import next_time
 from mqdb.service.service import Context, LoopService
 

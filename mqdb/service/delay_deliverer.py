@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from sqlalchemy import Connection, func, select
 
-from mqdb.broker.delay import MAX_MESSAGES, DelayRound, deliver_due
+from mqdb.broker.schedule.delay import MAX_MESSAGES, DelayRound, deliver_due
 from mqdb.service.service import Context, LoopService, tell_unreadable
 
 logger = logging.getLogger(__name__)

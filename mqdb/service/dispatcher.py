@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from mqdb.broker.dispatch import MAX_ROWS, DispatchOutcome, DispatchResult, dispatch
 from mqdb.service.pace import Pace
 from mqdb.service.service import Context, LoopService
-from mqdb.store import clients
+from mqdb.store.clients import clients
 
 PACE: Final = Pace(busy=timedelta(milliseconds=2), idle=timedelta(milliseconds=10))
 

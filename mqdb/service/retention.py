@@ -11,7 +11,7 @@ from itertools import islice, takewhile
 from math import sqrt
 from typing import Final
 
-from mqdb.store.segments import Log, Segment, SegmentState
+from mqdb.store.segments.segments import Log, Segment, SegmentState
 
 #: How long the rate is observed: a day, to even out its hours. At first, what came in less than an hour is taken
 #: for the traffic of that hour: it may have been a burst.

@@ -1,6 +1,6 @@
 """The segment keeper: makes segments ahead of the log, and takes old ones away behind it.
 
-A round goes through a segment's life (`mqdb.store.segments`) once. No step of it waits longer than `lock_timeout`
+A round goes once through a segment's life (`mqdb.store.segments`). No step of it waits longer than `lock_timeout`
 for anybody, and nobody waits longer than that for it: what is in somebody's way is left for a later round.
 """
 
@@ -12,9 +12,9 @@ from datetime import timedelta
 from apscheduler.schedulers.background import BackgroundScheduler
 from sqlalchemy import Connection, func, select
 
-from mqdb.broker.delay import first_undelivered_segment
-from mqdb.broker.timers import first_uncollected_segment
-from mqdb.broker.transaction_checks import first_unresolved_segment
+from mqdb.broker.schedule.delay import first_undelivered_segment
+from mqdb.broker.schedule.timers import first_uncollected_segment
+from mqdb.broker.transactions.transaction_checks import first_unresolved_segment
 from mqdb.service.retention import (
     Retention,
     SegmentSizing,
@@ -25,8 +25,10 @@ from mqdb.service.retention import (
     to_make_room,
 )
 from mqdb.service.service import Context, PeriodicService
-from mqdb.store import archived_segments, checkpoints, dead_letters, partitions, segments
-from mqdb.store.segments import SegmentState
+from mqdb.store import dead_letters
+from mqdb.store.dispatch import checkpoints
+from mqdb.store.segments import archived_segments, partitions, segments
+from mqdb.store.segments.segments import SegmentState
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.background import BackgroundScheduler
 from sqlalchemy import Connection, column, func, select, table
 
-from mqdb.clock import Clock, SystemClock
+from mqdb.common.clock import Clock, SystemClock
 from mqdb.errors import BrokerUnavailable, DatabaseMissing, SchemaMismatch
 from mqdb.service.run import Run
 from mqdb.store.engine import target_of, translated

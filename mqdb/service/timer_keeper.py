@@ -12,7 +12,8 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from sqlalchemy import Connection, func, select
 
 from mqdb.service.service import Context, PeriodicService
-from mqdb.store import partitions, timer_slots, timer_steps
+from mqdb.store.schedule import timer_slots, timer_steps
+from mqdb.store.segments import partitions
 
 logger = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ from datetime import timedelta
 from apscheduler.schedulers.background import BackgroundScheduler
 from sqlalchemy import Connection, func, select
 
-from mqdb.broker.transaction_checks import Checked, CheckRules, Turns, check, collect
+from mqdb.broker.transactions.transaction_checks import Checked, CheckRules, Turns, check, collect
 from mqdb.service.service import Context, PeriodicService, tell_unreadable
-from mqdb.store.half_messages import prune
+from mqdb.store.transactions.half_messages import prune
 
 logger = logging.getLogger(__name__)
 

@@ -1,5 +1,5 @@
 -- Sends from psql, triggers and any language, inside the caller's transaction: the record is there when it
--- commits and never was when it does not. The rules are those of the Python client (mqdb/message.py).
+-- commits and never was when it does not. The rules are those of the Python client (mqdb/common/message.py).
 -- A message with a delay level or a time of delivery waits where mqdb.place puts it, by the clock of the database.
 CREATE FUNCTION mqdb.send(
     topic text, body bytea, tag text DEFAULT NULL, keys text DEFAULT NULL, properties jsonb DEFAULT '{}',

@@ -1,4 +1,4 @@
--- The names of the topics that belong to the broker. Python's are in mqdb/topic.py; a test holds both equal.
+-- The names of the topics that belong to the broker. Python's are in mqdb/common/topic.py; a test holds both equal.
 CREATE FUNCTION mqdb.schedule_topic() RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 'SCHEDULE_TOPIC_XXXX';
 COMMENT ON FUNCTION mqdb.schedule_topic() IS 'Topic in which messages wait for their delay level: queue level - 1';
 

@@ -27,7 +27,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 from sqlalchemy.sql import ClauseElement
 from sqlalchemy.sql.compiler import SQLCompiler
 
-from mqdb.dsn import SHAPE, redact
+from mqdb.common.dsn import SHAPE, redact
 from mqdb.errors import (
     BY_SQLSTATE,
     AuthenticationFailed,

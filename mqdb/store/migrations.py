@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Engine, TableClause, column, func, select, ta
 from sqlalchemy.exc import DBAPIError
 
 import mqdb
-from mqdb.dsn import redact
+from mqdb.common.dsn import redact
 from mqdb.errors import (
     EncodingNotSupported,
     ParameterInvalid,

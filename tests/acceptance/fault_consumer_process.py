@@ -18,8 +18,8 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, text
 
+from mqdb.common.message import ReceivedMessage
 from mqdb.errors import BrokerUnavailable, MqdbError
-from mqdb.message import ReceivedMessage
 from mqdb_client import ConsumeConcurrentlyStatus, ConsumeFromWhere, ConsumeOrderlyStatus, PushConsumer
 from tests.fixtures.fault_group import Event, Fate, FaultGroup, Record, Records
 

@@ -15,7 +15,7 @@ from itertools import count
 from pathlib import Path
 from typing import NoReturn
 
-from mqdb.message import MessageQueue
+from mqdb.common.message import MessageQueue
 from mqdb_client.consumer.local_offsets import LocalOffset, LocalOffsets
 
 QUEUES = [MessageQueue("orders", "broker-a", queue_id) for queue_id in range(8)]

@@ -14,7 +14,7 @@ import threading
 import time
 from datetime import timedelta
 
-from mqdb.message import ReceivedMessage
+from mqdb.common.message import ReceivedMessage
 from mqdb_client import ConsumeFromWhere, ConsumeOrderlyStatus, PushConsumer
 
 

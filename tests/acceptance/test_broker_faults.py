@@ -25,11 +25,11 @@ from uuid import UUID
 import psycopg
 import pytest
 
+from mqdb.common.unique_id import parse_unique_id
 from mqdb.embedded import EmbeddedPostgres, temporary_home
 from mqdb.errors import MqdbError, SendOutcomeUnknown
 from mqdb.settings import load_settings
 from mqdb.store import migrations
-from mqdb.unique_id import parse_unique_id
 from mqdb_client import Message, Producer, SendResult
 from tests.fixtures.busy_machine import Pulses
 from tests.fixtures.faults import kill_postmaster, kill_server

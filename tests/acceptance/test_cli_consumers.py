@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import mqdb
-from mqdb.dsn import BrokerDsn
-from mqdb.message import ReceivedMessage
+from mqdb.common.dsn import BrokerDsn
+from mqdb.common.message import ReceivedMessage
 from mqdb.selector.subscription import SubscriptionData
-from mqdb.store.clients import ClientKind, Registration
+from mqdb.store.clients.clients import ClientKind, Registration
 from mqdb_client.consumer.direct_consumption import ConsumeMessageDirectlyResult, judge
 from mqdb_client.consumer.request_answers import RequestAnswers
 from mqdb_client.instance import ClientInstance

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection
 
-from mqdb.compression import Compression, compressed_flag
+from mqdb.common.compression import Compression, compressed_flag
 from mqdb.embedded.ports import candidates, is_free
 from mqdb.store.engine import create_engine
 from tests.fixtures.command_line import Outcome, Place

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, text
 
-from mqdb.compression import Compression, compressed_flag
-from mqdb.message import ReceivedMessage
+from mqdb.common.compression import Compression, compressed_flag
+from mqdb.common.message import ReceivedMessage
 from mqdb_client import ConsumeConcurrentlyStatus
 from mqdb_client.consumer.message_listener import ConsumeConcurrentlyContext
 from tests.fixtures.broker import dispatch_all

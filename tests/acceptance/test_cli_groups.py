@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
-from mqdb.broker.groups import update_group
-from mqdb.broker.send_back import SendBackRequest, send_back
-from mqdb.failure import Failure
-from mqdb.message import MessageQueue
+from mqdb.broker.consumers.groups import update_group
+from mqdb.broker.consumers.send_back import SendBackRequest, send_back
+from mqdb.common.failure import Failure
+from mqdb.common.message import MessageQueue
 from mqdb.store.engine import create_engine
 from tests.fixtures.command_line import Place, served
 from tests.fixtures.consumers import Inbox, Member

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from mqdb.message import Message
-from mqdb.store.topics import find_topic
+from mqdb.common.message import Message
+from mqdb.store.topics.topics import find_topic
 from tests.fixtures.broker import append, dispatch_all
 from tests.fixtures.command_line import Place
 from tests.fixtures.postgres import Database

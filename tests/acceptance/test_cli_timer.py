@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection
 
-from mqdb.recall_handle import RecallHandle, encode_handle
-from mqdb.unique_id import parse_unique_id
+from mqdb.common.recall_handle import RecallHandle, encode_handle
+from mqdb.common.unique_id import parse_unique_id
 from tests.fixtures.broker import topic
 from tests.fixtures.command_line import Place
 from tests.fixtures.dead_letters import json_lines

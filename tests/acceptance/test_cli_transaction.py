@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import Connection
 
 from mqdb.cli.times import shown_time
-from mqdb.unique_id import format_unique_id
+from mqdb.common.unique_id import format_unique_id
 from mqdb_client import Message
 from tests.fixtures.broker import topic
 from tests.fixtures.command_line import Place

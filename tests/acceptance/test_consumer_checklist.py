@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, text
 
-from mqdb.group import MessageModel
-from mqdb.message import ReceivedMessage
-from mqdb.store.consumer_offsets import committed_offsets
-from mqdb.topic import retry_topic
+from mqdb.common.group import MessageModel
+from mqdb.common.message import ReceivedMessage
+from mqdb.common.topic import retry_topic
+from mqdb.store.consumers.consumer_offsets import committed_offsets
 from mqdb_client import (
     ConsumeConcurrentlyContext,
     ConsumeConcurrentlyStatus,

@@ -3,7 +3,7 @@
 from datetime import datetime, timedelta
 from functools import partial
 
-from mqdb.broker.cron import CatchUp
+from mqdb.broker.schedule.cron import CatchUp
 from mqdb.store.engine import create_engine
 from tests.fixtures.crons import add
 from tests.fixtures.log import create_topic

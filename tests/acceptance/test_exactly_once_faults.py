@@ -21,8 +21,8 @@ from typing import IO, Final, Self
 import psycopg
 import pytest
 
+from mqdb.common.topic import dlq_topic
 from mqdb.errors import MqdbError
-from mqdb.topic import dlq_topic
 from mqdb_client import Message, Producer
 from tests.fixtures.faults import FaultyBroker, faulty_broker
 from tests.fixtures.log import create_topic

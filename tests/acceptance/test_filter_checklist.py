@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Connection
 
 from mqdb.errors import FilterDisabled, ResponseCode
-from mqdb.store.consumer_offsets import committed_offsets
+from mqdb.store.consumers.consumer_offsets import committed_offsets
 from mqdb_client import Message, MessageSelector
 from tests.fixtures.broker import append, topic
 from tests.fixtures.consumers import Inbox, Member

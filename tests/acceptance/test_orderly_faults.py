@@ -15,8 +15,8 @@ import psutil
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from mqdb.store.consumer_offsets import committed_offsets
-from mqdb.store.topics import TopicRoute
+from mqdb.store.consumers.consumer_offsets import committed_offsets
+from mqdb.store.topics.topics import TopicRoute
 from mqdb_client.consumer.offset_store import Lease
 from tests.fixtures.broker import append, topic
 from tests.fixtures.busy_machine import within

@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from mqdb.compression import Compression
+from mqdb.common.compression import Compression
 from mqdb.errors import (
     BY_SQLSTATE,
     BatchTooLarge,

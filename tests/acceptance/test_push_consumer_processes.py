@@ -11,8 +11,8 @@ from typing import IO
 import pytest
 from sqlalchemy import Connection, Engine
 
-from mqdb.store.consumer_offsets import committed_offsets
-from mqdb.store.topics import TopicRoute
+from mqdb.store.consumers.consumer_offsets import committed_offsets
+from mqdb.store.topics.topics import TopicRoute
 from tests.fixtures.broker import append, topic
 from tests.fixtures.busy_machine import within
 from tests.fixtures.consumers import Inbox, Member, duplicates

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
-from mqdb.message import Message
+from mqdb.common.message import Message
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.consumer_processes import queues_in_hand
 from tests.fixtures.consumers import Gate, Member

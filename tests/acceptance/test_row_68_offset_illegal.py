@@ -3,7 +3,7 @@
 import pytest
 from sqlalchemy import Connection, text
 
-from mqdb.store.consumer_offsets import committed_offsets
+from mqdb.store.consumers.consumer_offsets import committed_offsets
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.consumers import Inbox, Member
 from tests.fixtures.lite_pull import Lite, drained

@@ -9,8 +9,8 @@ from datetime import datetime
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from mqdb.store.consumer_offsets import committed_offsets
-from mqdb.store.topics import TopicRoute
+from mqdb.store.consumers.consumer_offsets import committed_offsets
+from mqdb.store.topics.topics import TopicRoute
 from tests.fixtures.broker import append, topic
 from tests.fixtures.consumer_processes import RunConsumer
 from tests.fixtures.processes import wait_until

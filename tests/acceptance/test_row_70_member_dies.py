@@ -6,8 +6,8 @@ import time
 import pytest
 from sqlalchemy import Connection, text
 
-from mqdb.broker.membership import CLIENT_EXPIRY
-from mqdb.store.topics import TopicRoute
+from mqdb.broker.clients.membership import CLIENT_EXPIRY
+from mqdb.store.topics.topics import TopicRoute
 from tests.fixtures.broker import append, topic
 from tests.fixtures.busy_machine import within
 from tests.fixtures.consumer_processes import ConsumerProcess, RunConsumer

@@ -12,11 +12,11 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import Connection, Engine
 
-from mqdb.broker.pull import PullStatus, pull
+from mqdb.broker.consumers.pull import PullStatus, pull
 from mqdb.service.segment_keeper import SegmentKeeperConfig
-from mqdb.store import partitions
-from mqdb.store.partitions import PartitionState
-from mqdb.store.topics import TopicRoute
+from mqdb.store.segments import partitions
+from mqdb.store.segments.partitions import PartitionState
+from mqdb.store.topics.topics import TopicRoute
 from tests.fixtures import broker, log
 from tests.fixtures.busy_machine import PULSE, Pulses
 from tests.fixtures.log import drop_partitions, scalar

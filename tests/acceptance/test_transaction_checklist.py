@@ -15,10 +15,10 @@ from typing import IO
 import pytest
 from sqlalchemy import Connection
 
+from mqdb.common.topic import HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC
+from mqdb.common.transaction import CHECK_IMMUNITY_TIME, CHECK_TIMES
+from mqdb.common.unique_id import parse_unique_id
 from mqdb.errors import HalfMessageMismatch, HalfMessageNotFound, ResponseCode, TransactionRefused
-from mqdb.topic import HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC
-from mqdb.transaction import CHECK_IMMUNITY_TIME, CHECK_TIMES
-from mqdb.unique_id import parse_unique_id
 from mqdb_client import Message
 from tests.fixtures.broker import topic
 from tests.fixtures.consumers import Inbox, Member

@@ -15,7 +15,7 @@ from datetime import timedelta
 
 from sqlalchemy import Connection, text
 
-from mqdb.message import MessageQueue, ReceivedMessage
+from mqdb.common.message import MessageQueue, ReceivedMessage
 from mqdb.rebalance import allocate_averagely
 from mqdb_client import (
     ConsumeConcurrentlyStatus,

@@ -6,11 +6,12 @@ from datetime import UTC, datetime
 import pytest
 from sqlalchemy import Connection, text
 
-from mqdb.broker import admin, send
+from mqdb.broker.log import send
+from mqdb.broker.topics import topics as admin
+from mqdb.common.message import Message
+from mqdb.common.unique_id import UniqueIdGenerator
 from mqdb.errors import TopicNotFound
-from mqdb.message import Message
 from mqdb.selector.tags import tag_code
-from mqdb.unique_id import UniqueIdGenerator
 from tests.fixtures.broker import append, dispatch_all, topic
 
 

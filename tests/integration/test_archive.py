@@ -11,17 +11,18 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import IntegrityError
 
-from mqdb.broker import admin, archive
+from mqdb.broker import archive
 from mqdb.broker.archive import SegmentContents
+from mqdb.broker.topics import topics as admin
+from mqdb.common.topic import SCHEDULE_TOPIC
 from mqdb.errors import TopicNotFound
 from mqdb.server import keeper_config
 from mqdb.service.retention import Retention, SegmentSizing
 from mqdb.service.segment_keeper import KeeperCounts, SegmentKeeper, SegmentKeeperConfig
 from mqdb.service.service import Context
 from mqdb.settings import load_settings
-from mqdb.store import segments
-from mqdb.store.archived_segments import Topics, begin_run, find_archived, is_sealed, unfinished_runs
-from mqdb.topic import SCHEDULE_TOPIC
+from mqdb.store.segments import segments
+from mqdb.store.segments.archived_segments import Topics, begin_run, find_archived, is_sealed, unfinished_runs
 from tests.fixtures.archive import as_archived, seal_full
 from tests.fixtures.broker import append, topic
 from tests.fixtures.delay import delay, move_clock

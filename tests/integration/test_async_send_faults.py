@@ -15,7 +15,7 @@ from uuid import UUID
 
 import pytest
 
-from mqdb.broker.outcome import StoredAt
+from mqdb.broker.log.outcome import StoredAt
 from mqdb.errors import MqdbError, SendGivenUp, SendOutcomeUnknown
 from mqdb_client import Message, Producer, SendResult, SendStatus
 from mqdb_client.producer import settling

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, text
 
-from mqdb.broker import admin
+from mqdb.broker.topics import topics as admin
+from mqdb.common.group import FROM_FIRST_OFFSET, FROM_LAST_OFFSET, ConsumeFromWhere, MessageModel, StartingPoint
+from mqdb.common.message import MessageQueue
 from mqdb.errors import IllegalState
-from mqdb.group import FROM_FIRST_OFFSET, FROM_LAST_OFFSET, ConsumeFromWhere, MessageModel, StartingPoint
-from mqdb.message import MessageQueue
-from mqdb.store.consumer_offsets import OwnedQueue
-from mqdb.store.topics import TopicRoute
+from mqdb.store.consumers.consumer_offsets import OwnedQueue
+from mqdb.store.topics.topics import TopicRoute
 from mqdb_client.consumer.local_file_offset_store import LocalFileOffsetStore
 from mqdb_client.consumer.local_offsets import FILE_NAME, LocalOffsets
 from mqdb_client.consumer.process_queue import FlowLimits

@@ -10,13 +10,13 @@ import pytest
 from sqlalchemy import Engine
 
 import mqdb
-from mqdb.broker import membership
-from mqdb.dsn import BrokerDsn
+from mqdb.broker.clients import membership
+from mqdb.common.dsn import BrokerDsn
 from mqdb.errors import BrokerMisnamed, IllegalState
 from mqdb.selector.subscription import SubscriptionData
 from mqdb.server import Server
 from mqdb.settings import load_settings
-from mqdb.store.clients import ClientKind, Registration
+from mqdb.store.clients.clients import ClientKind, Registration
 from mqdb.store.engine import create_engine, driver
 from mqdb_client import dispatch_watch
 from mqdb_client.instance import ClientInstance

@@ -10,14 +10,14 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 
 import mqdb
-from mqdb.broker import client_requests
-from mqdb.broker.client_requests import MAX_REQUESTS, RequestKind
-from mqdb.broker.messages import find_copies, read_copy
-from mqdb.dsn import BrokerDsn
+from mqdb.broker.clients import client_requests
+from mqdb.broker.clients.client_requests import MAX_REQUESTS, RequestKind
+from mqdb.broker.log.messages import find_copies, read_copy
+from mqdb.common.dsn import BrokerDsn
+from mqdb.common.message import ReceivedMessage
 from mqdb.errors import ClientOffline, ClientRequestFailed, ClientRequestTimeout, ParameterInvalid
-from mqdb.message import ReceivedMessage
-from mqdb.store.clients import ClientKind, Registration
-from mqdb.store.topics import TopicRoute
+from mqdb.store.clients.clients import ClientKind, Registration
+from mqdb.store.topics.topics import TopicRoute
 from mqdb_client.consumer.direct_consumption import ConsumeMessageDirectlyResult, judge
 from mqdb_client.consumer.request_answers import RequestAnswers
 from mqdb_client.instance import ClientInstance

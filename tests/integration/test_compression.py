@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, text
 
-from mqdb.broker import send
-from mqdb.broker.pull import PullStatus, pull
-from mqdb.compression import Compression, compress, compressed, compressed_flag
+from mqdb.broker.consumers.pull import PullStatus, pull
+from mqdb.broker.log import send
+from mqdb.common.compression import Compression, compress, compressed, compressed_flag
+from mqdb.common.message import Message, ReceivedMessage
 from mqdb.errors import CompressedBodyBroken
-from mqdb.message import Message, ReceivedMessage
-from mqdb.store.topics import TopicRoute
+from mqdb.store.topics.topics import TopicRoute
 from tests.fixtures.broker import dispatch_all, request, topic
 from tests.fixtures.command_line import Place
 from tests.fixtures.postgres import Database

@@ -5,17 +5,17 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import Connection, text
 
-from mqdb.broker.delay import deliver_due
-from mqdb.broker.offsets import commit_offsets, take_queues
-from mqdb.broker.route import find_or_create_retry_topic
-from mqdb.broker.send_back import SendBackRequest, send_back
-from mqdb.failure import Failure
-from mqdb.group import FROM_FIRST_OFFSET
-from mqdb.message import MessageQueue
-from mqdb.store import groups
-from mqdb.store.consumer_offsets import OwnedQueue
-from mqdb.store.groups import QueueProgress, TopicLag
-from mqdb.store.topics import TopicRoute
+from mqdb.broker.consumers.offsets import commit_offsets, take_queues
+from mqdb.broker.consumers.send_back import SendBackRequest, send_back
+from mqdb.broker.schedule.delay import deliver_due
+from mqdb.broker.topics.route import find_or_create_retry_topic
+from mqdb.common.failure import Failure
+from mqdb.common.group import FROM_FIRST_OFFSET
+from mqdb.common.message import MessageQueue
+from mqdb.store.consumers import groups
+from mqdb.store.consumers.consumer_offsets import OwnedQueue
+from mqdb.store.consumers.groups import QueueProgress, TopicLag
+from mqdb.store.topics.topics import TopicRoute
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.delay import delay, move_clock
 

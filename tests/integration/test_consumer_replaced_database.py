@@ -11,12 +11,12 @@ from typing import Any, TypeAlias
 import pytest
 from sqlalchemy import Connection, Engine
 
+from mqdb.common.message import MessageQueue
 from mqdb.errors import QueueLost
-from mqdb.message import MessageQueue
 from mqdb.selector.tags import parse_tag_expression
-from mqdb.store.consumer_offsets import OwnedQueue
+from mqdb.store.consumers.consumer_offsets import OwnedQueue
 from mqdb.store.engine import create_engine
-from mqdb.store.topics import find_topic
+from mqdb.store.topics.topics import find_topic
 from mqdb_client import LitePullConsumer
 from mqdb_client.consumer.process_queue import FlowLimits, ProcessQueue
 from mqdb_client.consumer.pull_service import PullService

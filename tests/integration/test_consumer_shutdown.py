@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
-from mqdb.broker.admin import update_topic
+from mqdb.broker.topics.topics import update_topic
+from mqdb.common.group import ConsumeFromWhere, MessageModel
 from mqdb.errors import ShutdownTimedOut
-from mqdb.group import ConsumeFromWhere, MessageModel
-from mqdb.store.consumer_offsets import committed_offsets
+from mqdb.store.consumers.consumer_offsets import committed_offsets
 from mqdb_client import ConsumeOrderlyStatus, LitePullConsumer, PushConsumer
 from mqdb_client.consumer.stop_signals import on_stop_signal
 from tests.fixtures.broker import append, topic

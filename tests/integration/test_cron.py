@@ -9,8 +9,10 @@ import pytest
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import IntegrityError
 
-from mqdb.broker.admin import create_topic
-from mqdb.broker.cron import CatchUp, Cron, add_cron, fire_due, pause_cron, remove_cron, resume_cron
+from mqdb.broker.schedule.cron import CatchUp, Cron, add_cron, fire_due, pause_cron, remove_cron, resume_cron
+from mqdb.broker.topics.topics import create_topic
+from mqdb.common.message import Message
+from mqdb.common.topic import Perm, TopicConfig
 from mqdb.errors import (
     BodyEmpty,
     BodyTooLarge,
@@ -28,11 +30,9 @@ from mqdb.errors import (
     TopicNotFound,
     TopicNotWritable,
 )
-from mqdb.message import Message
 from mqdb.service.cron_times import next_time
-from mqdb.store import topics
-from mqdb.store.cron import CronSummary, list_crons
-from mqdb.topic import Perm, TopicConfig
+from mqdb.store.schedule.cron import CronSummary, list_crons
+from mqdb.store.topics import topics
 from tests.fixtures.broker import topic
 from tests.fixtures.crons import add, fire, sent, set_clock
 from tests.fixtures.delay import records

@@ -8,11 +8,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from mqdb.broker.cron import CatchUp
+from mqdb.broker.schedule.cron import CatchUp
 from mqdb.errors import BrokerUnavailable
-from mqdb.store import cron as crons
-from mqdb.store.cron import list_crons
 from mqdb.store.engine import driver, transaction
+from mqdb.store.schedule import cron as crons
+from mqdb.store.schedule.cron import list_crons
 from tests.fixtures.broker import topic
 from tests.fixtures.crons import add, fire, sent, set_clock
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from mqdb.broker.cron import CronRound, Firing
+from mqdb.broker.schedule.cron import CronRound, Firing
 from mqdb.service.cron_sender import CronSender
 from mqdb.service.service import Context
 from tests.fixtures.broker import topic

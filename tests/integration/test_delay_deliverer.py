@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from mqdb.broker.delay import DelayRound
+from mqdb.broker.schedule.delay import DelayRound
 from mqdb.errors import MessageMissing
 from mqdb.service.delay_deliverer import DelayDeliverer, DelayDelivererConfig
 from mqdb.service.dispatcher import Dispatcher

@@ -6,14 +6,14 @@ import pytest
 from sqlalchemy import Connection, DateTime, Interval, literal_column, select, text
 
 from mqdb.broker.broker_settings import change_settings
-from mqdb.delay_level import DEFAULT_DELAY_LEVELS, parse_delay_levels
+from mqdb.common.delay_level import DEFAULT_DELAY_LEVELS, parse_delay_levels
+from mqdb.common.topic import SCHEDULE_TOPIC
 from mqdb.errors import SettingInvalid
 from mqdb.server import Server
 from mqdb.settings import load_settings
-from mqdb.store import delay_levels
 from mqdb.store.broker_settings import BrokerSettings
-from mqdb.store.topics import find_topic
-from mqdb.topic import SCHEDULE_TOPIC
+from mqdb.store.schedule import delay_levels
+from mqdb.store.topics.topics import find_topic
 from tests.fixtures.log import scalar
 from tests.fixtures.postgres import Database
 

@@ -11,12 +11,13 @@ from psycopg import errors as pg
 from psycopg.pq import TransactionStatus
 from sqlalchemy import Connection, Engine, text
 
-from mqdb.broker import delay as verb
-from mqdb.broker.delay import deliver_due
+from mqdb.broker.schedule import delay as verb
+from mqdb.broker.schedule.delay import deliver_due
 from mqdb.errors import BrokerUnavailable
-from mqdb.store import delay_steps, schedule
-from mqdb.store.delay_steps import Step, Window
 from mqdb.store.engine import driver, transaction
+from mqdb.store.schedule import delay_queues as schedule
+from mqdb.store.schedule import delay_steps
+from mqdb.store.schedule.delay_steps import Step, Window
 from tests.fixtures.broker import dispatch_all, topic
 from tests.fixtures.delay import delay, deliver_all, delivered, move_clock, steps
 

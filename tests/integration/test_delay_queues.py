@@ -5,12 +5,12 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import Connection, text
 
-from mqdb.broker.delay import deliver_due
-from mqdb.broker.delay_queues import SCHEDULE_CONSUMER, find_lost, skip_lost
-from mqdb.delay_level import DEFAULT_DELAY_LEVELS, parse_delay_levels
+from mqdb.broker.schedule.delay import deliver_due
+from mqdb.broker.schedule.delay_queues import SCHEDULE_CONSUMER, find_lost, skip_lost
+from mqdb.common.delay_level import DEFAULT_DELAY_LEVELS, parse_delay_levels
 from mqdb.errors import NothingLost, ParameterInvalid
-from mqdb.store.offset_audit import offset_history
-from mqdb.store.schedule import Standing, list_delays
+from mqdb.store.consumers.offset_audit import offset_history
+from mqdb.store.schedule.delay_queues import Standing, list_delays
 from tests.fixtures.broker import topic
 from tests.fixtures.delay import delay, delivered, move_clock, steps, stop_clock
 

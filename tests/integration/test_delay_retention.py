@@ -9,7 +9,7 @@ import pytest
 from apscheduler.schedulers.background import BackgroundScheduler
 from sqlalchemy import Connection, text
 
-from mqdb.broker.delay import deliver_due, first_undelivered_segment
+from mqdb.broker.schedule.delay import deliver_due, first_undelivered_segment
 from mqdb.service.key_indexer import KeyIndexer
 from mqdb.service.retention import Retention, SegmentSizing
 from mqdb.service.segment_keeper import KeeperCounts, SegmentKeeper, SegmentKeeperConfig

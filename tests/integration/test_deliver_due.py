@@ -5,18 +5,18 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import Connection, text
 
-from mqdb.broker import admin
 from mqdb.broker.broker_settings import change_settings
-from mqdb.broker.delay import deliver_due
-from mqdb.broker.groups import update_group
-from mqdb.broker.pull import pull
-from mqdb.broker.send_back import SendBackRequest, send_back
-from mqdb.delay_level import DEFAULT_DELAY_LEVELS, parse_delay_levels
-from mqdb.failure import Failure
-from mqdb.message import Message, MessageQueue
+from mqdb.broker.consumers.groups import update_group
+from mqdb.broker.consumers.pull import pull
+from mqdb.broker.consumers.send_back import SendBackRequest, send_back
+from mqdb.broker.schedule.delay import deliver_due
+from mqdb.broker.topics import topics as admin
+from mqdb.common.delay_level import DEFAULT_DELAY_LEVELS, parse_delay_levels
+from mqdb.common.failure import Failure
+from mqdb.common.message import Message, MessageQueue
+from mqdb.common.topic import retry_topic
 from mqdb.store.broker_settings import BrokerSettings
-from mqdb.store.topics import TopicRoute, find_topic
-from mqdb.topic import retry_topic
+from mqdb.store.topics.topics import TopicRoute, find_topic
 from tests.fixtures.broker import append, bodies, dispatch_all, request, topic
 from tests.fixtures.delay import delay, deliver_all, delivered, move_clock, records, stop_clock
 from tests.fixtures.processes import wait_until

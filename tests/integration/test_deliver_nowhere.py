@@ -5,11 +5,11 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import Connection, text
 
-from mqdb.broker.delay import deliver_due
-from mqdb.broker.groups import delete_group, update_group
-from mqdb.broker.route import find_or_create_retry_topic
-from mqdb.store.topics import TopicRoute, find_topic
-from mqdb.topic import HALF_TOPIC, retry_topic
+from mqdb.broker.consumers.groups import delete_group, update_group
+from mqdb.broker.schedule.delay import deliver_due
+from mqdb.broker.topics.route import find_or_create_retry_topic
+from mqdb.common.topic import HALF_TOPIC, retry_topic
+from mqdb.store.topics.topics import TopicRoute, find_topic
 from tests.fixtures.broker import topic
 from tests.fixtures.delay import delay, delivered, move_clock
 

@@ -5,9 +5,9 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import Engine
 
-from mqdb.broker.timers import deliver_due
-from mqdb.store import message_index
+from mqdb.broker.schedule.timers import deliver_due
 from mqdb.store.engine import transaction
+from mqdb.store.log import message_index
 from tests.fixtures.delay import move_clock
 from tests.fixtures.log import (
     LANES,

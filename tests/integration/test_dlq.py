@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 from sqlalchemy import Connection, text
 
+from mqdb.broker.consumers.send_back import SendBackRequest, send_back
 from mqdb.broker.dead_letters import (
     Chosen,
     DeadLetterFilter,
@@ -18,11 +19,10 @@ from mqdb.broker.dead_letters import (
     read_dead_letters,
     show_dead_letters,
 )
-from mqdb.broker.send_back import SendBackRequest, send_back
-from mqdb.compression import Compression, compressed_flag
+from mqdb.common.compression import Compression, compressed_flag
+from mqdb.common.message import Message, MessageQueue
+from mqdb.common.property import FailureProperty, Property
 from mqdb.errors import GroupNotFound, ParameterInvalid, StorageRefused, TagExpressionInvalid
-from mqdb.message import Message, MessageQueue
-from mqdb.property import FailureProperty, Property
 from mqdb.store.engine import create_engine, driver
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.dead_letters import FAILED_AT, FAILURE, ORIGIN, bury, create_group, letter_id

@@ -12,12 +12,12 @@ from uuid import UUID
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from mqdb.broker import send
+from mqdb.broker.log import send
+from mqdb.common.message import Message, SendResult, SendStatus
+from mqdb.common.unique_id import UniqueIdGenerator, parse_unique_id
 from mqdb.errors import BrokerUnavailable, ParameterInvalid
-from mqdb.message import Message, SendResult, SendStatus
 from mqdb.settings import load_settings
 from mqdb.store.engine import create_engine, driver
-from mqdb.unique_id import UniqueIdGenerator, parse_unique_id
 from mqdb_client import Producer
 from mqdb_client.producer import durability
 from mqdb_client.producer.durability import COMMIT_WAIT, CommitWait, Durability, apply, durable, status_of

@@ -8,15 +8,15 @@ import pytest
 from psycopg import errors as pg
 from sqlalchemy import Connection, Engine, select, text
 
-from mqdb.broker import exactly_once
-from mqdb.broker.exactly_once import ConsumedBatch
-from mqdb.broker.offsets import release_queues, take_queues
+from mqdb.broker.consumers import exactly_once
+from mqdb.broker.consumers.exactly_once import ConsumedBatch
+from mqdb.broker.consumers.offsets import release_queues, take_queues
+from mqdb.common.group import FROM_FIRST_OFFSET
+from mqdb.common.message import MessageQueue
 from mqdb.errors import QueueLost, StorageRefused
-from mqdb.group import FROM_FIRST_OFFSET
-from mqdb.message import MessageQueue
-from mqdb.store import offset_commits
-from mqdb.store.consumer_offsets import OwnedQueue, committed_offsets
-from mqdb.store.offset_commits import OffsetCommit
+from mqdb.store.consumers import offset_commits
+from mqdb.store.consumers.consumer_offsets import OwnedQueue, committed_offsets
+from mqdb.store.consumers.offset_commits import OffsetCommit
 from mqdb.store.tables import consumer_offset
 from mqdb_client.consumer.offset_store import BrokerOffsetStore
 from mqdb_client.consumer.transactional_offset_store import TransactionalOffsetStore

@@ -5,17 +5,17 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from mqdb.broker import membership
-from mqdb.broker.groups import delete_group, show_group, update_group
-from mqdb.broker.offset_reset import Boundary, reset_offsets
-from mqdb.broker.offsets import commit_offsets, take_queues
+from mqdb.broker.clients import membership
+from mqdb.broker.consumers.groups import delete_group, show_group, update_group
+from mqdb.broker.consumers.offset_reset import Boundary, reset_offsets
+from mqdb.broker.consumers.offsets import commit_offsets, take_queues
+from mqdb.common.group import FROM_FIRST_OFFSET, MessageModel
 from mqdb.errors import GroupInUse, GroupNotFound, NameInvalid, ParameterInvalid
-from mqdb.group import FROM_FIRST_OFFSET, MessageModel
 from mqdb.selector.subscription import SubscriptionData
-from mqdb.store.clients import ClientKind, Registration
-from mqdb.store.groups import GroupSummary, list_groups, list_members
-from mqdb.store.offset_audit import offset_history
-from mqdb.store.topics import TopicRoute, find_topic
+from mqdb.store.clients.clients import ClientKind, Registration
+from mqdb.store.consumers.groups import GroupSummary, list_groups, list_members
+from mqdb.store.consumers.offset_audit import offset_history
+from mqdb.store.topics.topics import TopicRoute, find_topic
 from tests.fixtures.broker import append, dispatch_all, topic
 
 FIRST = FROM_FIRST_OFFSET

@@ -6,17 +6,18 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from mqdb.broker import membership, queue_locks
-from mqdb.broker.admin import delete_topic, update_topic
-from mqdb.broker.group_offsets import Refused, commit_positions, commit_without_owner, queue_ends, reset_since
-from mqdb.broker.offset_reset import reset_offsets
-from mqdb.broker.offsets import release_queues, start_offsets, take_queues
+from mqdb.broker.clients import membership
+from mqdb.broker.consumers import queue_locks
+from mqdb.broker.consumers.group_offsets import Refused, commit_positions, commit_without_owner, queue_ends, reset_since
+from mqdb.broker.consumers.offset_reset import reset_offsets
+from mqdb.broker.consumers.offsets import release_queues, start_offsets, take_queues
+from mqdb.broker.topics.topics import delete_topic, update_topic
+from mqdb.common.group import FROM_FIRST_OFFSET, FROM_LAST_OFFSET, ConsumeFromWhere, StartingPoint
 from mqdb.errors import ParameterInvalid
-from mqdb.group import FROM_FIRST_OFFSET, FROM_LAST_OFFSET, ConsumeFromWhere, StartingPoint
-from mqdb.store.clients import ClientKind, Registration
-from mqdb.store.consumer_offsets import committed_offsets
-from mqdb.store.group_offsets import ReadQueue, committed_positions
-from mqdb.store.topics import TopicRoute
+from mqdb.store.clients.clients import ClientKind, Registration
+from mqdb.store.consumers.consumer_offsets import committed_offsets
+from mqdb.store.consumers.group_offsets import ReadQueue, committed_positions
+from mqdb.store.topics.topics import TopicRoute
 from tests.fixtures.broker import append, dispatch_all, topic
 
 NOTHING = Refused({}, frozenset())

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from sqlalchemy import Connection
 
-from mqdb.message import Message
+from mqdb.common.message import Message
 from mqdb_client import create_reply_message
 from mqdb_client.consumer.share import Share
 from tests.fixtures.consuming import PUSH, WAYS, Consuming, starting

@@ -7,19 +7,20 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from mqdb.broker import exactly_once, group_offsets, membership, offsets, queue_locks
-from mqdb.broker.exactly_once import ConsumedBatch
-from mqdb.broker.send_back import SendBackRequest, send_back
-from mqdb.clock import SystemClock
+from mqdb.broker.clients import membership
+from mqdb.broker.consumers import exactly_once, group_offsets, offsets, queue_locks
+from mqdb.broker.consumers.exactly_once import ConsumedBatch
+from mqdb.broker.consumers.send_back import SendBackRequest, send_back
+from mqdb.common.clock import SystemClock
+from mqdb.common.failure import Failure
+from mqdb.common.group import FROM_FIRST_OFFSET
+from mqdb.common.message import MessageQueue
 from mqdb.errors import BrokerUnavailable, QueueLost
-from mqdb.failure import Failure
-from mqdb.group import FROM_FIRST_OFFSET
-from mqdb.message import MessageQueue
-from mqdb.store import history
-from mqdb.store.clients import ClientKind, Registration
-from mqdb.store.consumer_offsets import OwnedQueue, owned_epochs
-from mqdb.store.group_offsets import ReadQueue
-from mqdb.store.offset_commits import OffsetCommit
+from mqdb.store.clients.clients import ClientKind, Registration
+from mqdb.store.consumers.consumer_offsets import OwnedQueue, owned_epochs
+from mqdb.store.consumers.group_offsets import ReadQueue
+from mqdb.store.consumers.offset_commits import OffsetCommit
+from mqdb.store.log import history
 from tests.fixtures.broker import append, dispatch_all, topic
 
 GROUP, CLIENT = "readers", "10.0.0.7@1"

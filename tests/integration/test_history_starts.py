@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from mqdb.broker.delay import deliver_due
+from mqdb.broker.schedule.delay import deliver_due
+from mqdb.common.group import ConsumeFromWhere
+from mqdb.common.message import Message
 from mqdb.errors import DispatchTimeout, QueueLost
-from mqdb.group import ConsumeFromWhere
-from mqdb.message import Message
 from mqdb_client import LitePullConsumer
 from tests.fixtures.consuming import WAYS, Consuming, starting
 from tests.fixtures.history import QUEUES, Past

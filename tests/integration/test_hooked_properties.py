@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mqdb.compression import Compression
+from mqdb.common.compression import Compression
 from mqdb.errors import PropertiesTooLarge, PropertyInvalid
 from mqdb_client import Message, Producer
 from mqdb_client.producer.send_hooks import SendMessageContext, SendMode

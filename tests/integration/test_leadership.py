@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Connection, Engine
 
 from mqdb.broker.dispatch import is_attended
-from mqdb.clock import Clock, ManualClock, SystemClock
+from mqdb.common.clock import Clock, ManualClock, SystemClock
 from mqdb.errors import BrokerUnavailable, IllegalState
 from mqdb.service.leadership import Leadership, LeadershipConfig, Standing
 from mqdb.service.service import Context

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import text
 
-from mqdb.dsn import BrokerDsn
+from mqdb.common.dsn import BrokerDsn
 from mqdb.store.engine import driver
 from mqdb_client.consumer.listener_transactions import ListenerTransactions
 from mqdb_client.instance import ClientInstance

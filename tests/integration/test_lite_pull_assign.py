@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, text
 
-from mqdb.broker.admin import create_topic, update_topic
+from mqdb.broker.topics.topics import create_topic, update_topic
+from mqdb.common.group import ConsumeFromWhere
+from mqdb.common.message import MessageQueue, ReceivedMessage
+from mqdb.common.topic import TopicConfig
 from mqdb.errors import IllegalState, ParameterInvalid, QueueOwned, RouteNotFound
-from mqdb.group import ConsumeFromWhere
-from mqdb.message import MessageQueue, ReceivedMessage
-from mqdb.store.consumer_offsets import committed_offsets
+from mqdb.store.consumers.consumer_offsets import committed_offsets
 from mqdb.store.engine import create_engine
-from mqdb.topic import TopicConfig
 from mqdb_client import LitePullConsumer
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.consumers import Inbox, Member

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, text
 
-from mqdb.broker.offsets import take_queues
+from mqdb.broker.consumers.offsets import take_queues
+from mqdb.common.message import ReceivedMessage
 from mqdb.errors import IllegalState, ParameterInvalid, QueueLost, QueueNotFound, RouteNotFound
-from mqdb.message import ReceivedMessage
 from mqdb_client import LitePullConsumer
 from tests.fixtures.broker import append, bodies, dispatch_all, topic
 from tests.fixtures.lite_pull import Lite, committed, drained, fill, numbers, polled, queue_of

@@ -12,9 +12,9 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import Connection
 
-from mqdb.message import MessageQueue, ReceivedMessage
-from mqdb.store.consumer_offsets import committed_offsets
-from mqdb.store.topics import TopicRoute
+from mqdb.common.message import MessageQueue, ReceivedMessage
+from mqdb.store.consumers.consumer_offsets import committed_offsets
+from mqdb.store.topics.topics import TopicRoute
 from mqdb_client import LitePullConsumer
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.lite_pull import Lite, queue_of

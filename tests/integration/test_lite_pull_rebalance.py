@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from mqdb.broker.admin import delete_topic
-from mqdb.broker.client_requests import RequestKind, ask, wait_for_answer
-from mqdb.broker.offset_reset import reset_offsets
+from mqdb.broker.clients.client_requests import RequestKind, ask, wait_for_answer
+from mqdb.broker.consumers.offset_reset import reset_offsets
+from mqdb.broker.topics.topics import delete_topic
+from mqdb.common.group import ConsumeFromWhere
 from mqdb.errors import ClientRequestFailed, IllegalState
-from mqdb.group import ConsumeFromWhere
-from mqdb.store.clients import members_of
+from mqdb.store.clients.clients import members_of
 from mqdb_client import LitePullConsumer
 from tests.fixtures.broker import append, bodies, topic
 from tests.fixtures.lite_pull import Lite, committed, drained, fill, numbers, polled, queue_of

@@ -7,9 +7,9 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import Connection
 
-from mqdb.broker.offset_reset import Boundary, reset_offsets
+from mqdb.broker.consumers.offset_reset import Boundary, reset_offsets
 from mqdb.errors import QueueLost
-from mqdb.store import groups
+from mqdb.store.consumers import groups
 from tests.fixtures.broker import append
 from tests.fixtures.lite_pull import Lite, committed, drained, fill, numbers, polled, queue_of
 from tests.fixtures.processes import wait_until

@@ -8,15 +8,15 @@ from typing import Any
 import psycopg
 from sqlalchemy import Connection
 
+from mqdb.broker.consumers.send_back import SendBackRequest, send_back
 from mqdb.broker.dead_letters import Redrive, redrive_messages
-from mqdb.broker.send_back import SendBackRequest, send_back
+from mqdb.common.failure import Failure
+from mqdb.common.message import Message, MessageQueue, check_message
+from mqdb.common.property import RESERVED_PROPERTIES
+from mqdb.common.topic import dlq_topic, retry_topic
 from mqdb.errors import MessageIllegal, ParameterInvalid
-from mqdb.failure import Failure
-from mqdb.message import Message, MessageQueue, check_message
-from mqdb.property import RESERVED_PROPERTIES
 from mqdb.store.dead_letters import RedriveStatus
 from mqdb.store.engine import driver
-from mqdb.topic import dlq_topic, retry_topic
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.dead_letters import create_group
 from tests.fixtures.delay import deliver_all, records

@@ -12,11 +12,11 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 from sqlalchemy import Engine
 
-from mqdb.broker.message_statistics import count_by_segment
+from mqdb.broker.log.message_statistics import count_by_segment
 from mqdb.errors import TopicNotFound
 from mqdb.pipeline.errors import SegmentDropped
 from mqdb.pipeline.statistics_source import StatisticsSource
-from mqdb.store.message_statistics import TICKS_PER_SECOND
+from mqdb.store.log.message_statistics import TICKS_PER_SECOND
 from tests.fixtures.log import (
     Connection,
     append,

@@ -12,16 +12,17 @@ import psycopg
 import pytest
 from sqlalchemy import Connection
 
-from mqdb.broker import delay, timers, transactions
-from mqdb.broker.messages import find_copies, read_copy
-from mqdb.broker.pull import PullStatus, pull
-from mqdb.broker.transaction_checks import CheckRules, Turns, check, collect
+from mqdb.broker.consumers.pull import PullStatus, pull
+from mqdb.broker.log.messages import find_copies, read_copy
+from mqdb.broker.schedule import delay, timers
+from mqdb.broker.transactions import transactions
+from mqdb.broker.transactions.transaction_checks import CheckRules, Turns, check, collect
+from mqdb.common.topic import NOT_ALLOWED_SEND
 from mqdb.errors import MqdbError
 from mqdb.store.engine import driver
-from mqdb.store.schedule import list_delays
-from mqdb.store.topics import TopicRoute
-from mqdb.store.waiting_timers import list_timers
-from mqdb.topic import NOT_ALLOWED_SEND
+from mqdb.store.schedule.delay_queues import list_delays
+from mqdb.store.schedule.waiting_timers import list_timers
+from mqdb.store.topics.topics import TopicRoute
 from tests.fixtures import delay as delays
 from tests.fixtures import timers as timer_messages
 from tests.fixtures.broker import append, dispatch_all, request, topic

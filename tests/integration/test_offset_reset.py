@@ -7,9 +7,10 @@ import pytest
 from psycopg.errors import NotNullViolation
 from sqlalchemy import Connection, Engine, text
 
-from mqdb.broker import membership
-from mqdb.broker.offset_reset import Boundary, ResetTarget, clone_offsets, reset_offsets
-from mqdb.broker.offsets import commit_offsets, take_queues
+from mqdb.broker.clients import membership
+from mqdb.broker.consumers.offset_reset import Boundary, ResetTarget, clone_offsets, reset_offsets
+from mqdb.broker.consumers.offsets import commit_offsets, take_queues
+from mqdb.common.group import FROM_FIRST_OFFSET, MessageModel
 from mqdb.errors import (
     GroupNotFound,
     NameInvalid,
@@ -18,14 +19,13 @@ from mqdb.errors import (
     StorageRefused,
     TopicNotFound,
 )
-from mqdb.group import FROM_FIRST_OFFSET, MessageModel
-from mqdb.store import groups, offset_commits
-from mqdb.store.clients import ClientKind, Registration
-from mqdb.store.consumer_offsets import OwnedQueue, committed_offsets
+from mqdb.store.clients.clients import ClientKind, Registration
+from mqdb.store.consumers import groups, offset_commits
+from mqdb.store.consumers.consumer_offsets import OwnedQueue, committed_offsets
+from mqdb.store.consumers.offset_audit import offset_history
+from mqdb.store.consumers.offset_commits import OffsetCommit
 from mqdb.store.engine import driver
-from mqdb.store.offset_audit import offset_history
-from mqdb.store.offset_commits import OffsetCommit
-from mqdb.store.topics import TopicRoute
+from mqdb.store.topics.topics import TopicRoute
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.processes import wait_until
 from tests.fixtures.threads import Doing
@@ -303,7 +303,7 @@ def test_a_member_that_does_not_let_go_is_not_waited_for_without_end(
     engine: Engine,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("mqdb.broker.offset_reset._TRIES", 2)
+    monkeypatch.setattr("mqdb.broker.consumers.offset_reset._TRIES", 2)
     with engine.connect() as other, driver(other).transaction():
         commit_offsets(other, "readers", [owned[1]._replace(next_offset=4)])
 

@@ -6,12 +6,12 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import Connection, Engine
 
-from mqdb.broker.offset_reset import Boundary, clone_offsets, reset_offsets
+from mqdb.broker.consumers.offset_reset import Boundary, clone_offsets, reset_offsets
+from mqdb.common.message import ReceivedMessage
 from mqdb.errors import GroupInUse
-from mqdb.message import ReceivedMessage
-from mqdb.store import groups
-from mqdb.store.consumer_offsets import committed_offsets
-from mqdb.store.topics import TopicRoute
+from mqdb.store.consumers import groups
+from mqdb.store.consumers.consumer_offsets import committed_offsets
+from mqdb.store.topics.topics import TopicRoute
 from mqdb_client import PushConsumer
 from mqdb_client.consumer.message_listener import ConsumeOrderlyStatus
 from mqdb_client.consumer.process_queue import ProcessQueue

@@ -16,16 +16,18 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import OperationalError
 
-from mqdb.broker import admin, send
-from mqdb.broker.outcome import Backend, StoredAt, TopicQueue, backend_of, end_backend, find_sent, queue_of
+from mqdb.broker.log import send
+from mqdb.broker.log.outcome import Backend, StoredAt, TopicQueue, backend_of, end_backend, find_sent, queue_of
+from mqdb.broker.topics import topics as admin
+from mqdb.common.message import Message
+from mqdb.common.unique_id import UniqueIdGenerator
 from mqdb.embedded import EmbeddedPostgres
 from mqdb.errors import BrokerUnavailable, StorageRefused
-from mqdb.message import Message
-from mqdb.store import commit_log, migrations
-from mqdb.store.commit_log import Record
+from mqdb.store import migrations
 from mqdb.store.engine import create_engine, driver
-from mqdb.store.topics import TopicRoute
-from mqdb.unique_id import UniqueIdGenerator
+from mqdb.store.log import commit_log
+from mqdb.store.log.commit_log import Record
+from mqdb.store.topics.topics import TopicRoute
 from tests.fixtures import log
 from tests.fixtures.broker import dispatch_all, topic
 from tests.fixtures.interleaving import Interleaving, Sessions, Violation

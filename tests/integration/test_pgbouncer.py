@@ -10,8 +10,8 @@ import pytest
 import sqlalchemy
 from sqlalchemy import Connection, text
 
+from mqdb.common.message import ReceivedMessage
 from mqdb.errors import MqdbError
-from mqdb.message import ReceivedMessage
 from mqdb_client import ConsumeConcurrentlyStatus, Message, Producer
 from tests.fixtures.broker import topic
 from tests.fixtures.consumers import LATER, SUCCESS, Inbox, Member, duplicates

@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from mqdb.common.topic import retry_topic
 from mqdb.errors import (
     BatchTooLarge,
     BodyEmpty,
@@ -29,7 +30,6 @@ from mqdb.errors import (
 )
 from mqdb.selector.tags import java_string_hash
 from mqdb.settings import load_settings
-from mqdb.topic import retry_topic
 from mqdb_client import Message, MessageQueue, Producer, SendResult, SendStatus
 from tests.fixtures.log import append as append_by_hand
 from tests.fixtures.log import create_topic, dispatch_all

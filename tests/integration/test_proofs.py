@@ -5,7 +5,7 @@ from uuid import uuid4
 
 from sqlalchemy import Connection
 
-from mqdb.store import proofs
+from mqdb.store.log import proofs
 from tests.fixtures.broker import append, dispatch_all, topic
 
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import Connection, text
 
-from mqdb.broker import admin
-from mqdb.broker.horizon import UNKNOWN_HORIZON, Horizon, SegmentBounds
-from mqdb.broker.pull import PullStatus, pull
+from mqdb.broker.consumers.horizon import UNKNOWN_HORIZON, Horizon, SegmentBounds
+from mqdb.broker.consumers.pull import PullStatus, pull
+from mqdb.broker.topics import topics as admin
 from mqdb.errors import MessageMissing
 from mqdb.selector import compile_selector
 from mqdb.selector.subscription import MessageFilter

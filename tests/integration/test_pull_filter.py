@@ -5,16 +5,16 @@ import random
 import pytest
 from sqlalchemy import Connection, text
 
-from mqdb.broker import pull as pulls
-from mqdb.broker.horizon import UNKNOWN_HORIZON, Horizon, SegmentBounds
-from mqdb.broker.pull import DEFAULT_SCAN_LIMIT, PullStatus, explain_pull, pull
+from mqdb.broker.consumers import pull as pulls
+from mqdb.broker.consumers.horizon import UNKNOWN_HORIZON, Horizon, SegmentBounds
+from mqdb.broker.consumers.pull import DEFAULT_SCAN_LIMIT, PullStatus, explain_pull, pull
+from mqdb.common.message import Message
 from mqdb.errors import MessageMissing
-from mqdb.message import Message
 from mqdb.selector import compile_selector
 from mqdb.selector.subscription import MessageFilter
 from mqdb.selector.tags import parse_tag_expression
 from mqdb.store.engine import driver
-from mqdb.store.topics import TopicRoute
+from mqdb.store.topics.topics import TopicRoute
 from tests.fixtures.broker import append, bodies, dispatch_all, request, topic
 
 RED = compile_selector("color = 'red'")

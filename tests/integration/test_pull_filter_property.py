@@ -10,13 +10,13 @@ from typing import NamedTuple
 import pytest
 from sqlalchemy import Connection, text
 
-from mqdb.broker.horizon import UNKNOWN_HORIZON
-from mqdb.broker.pull import PullStatus, pull
-from mqdb.message import Message, ReceivedMessage
+from mqdb.broker.consumers.horizon import UNKNOWN_HORIZON
+from mqdb.broker.consumers.pull import PullStatus, pull
+from mqdb.common.message import Message, ReceivedMessage
 from mqdb.selector import compile_selector
 from mqdb.selector.subscription import MessageFilter
 from mqdb.selector.tags import parse_tag_expression
-from mqdb.store.topics import TopicRoute
+from mqdb.store.topics.topics import TopicRoute
 from tests.fixtures.broker import append, dispatch_all, request, topic
 
 SEEDS = 6

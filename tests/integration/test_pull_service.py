@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterator
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from mqdb.broker.admin import delete_topic
-from mqdb.message import Message, MessageQueue
+from mqdb.broker.topics.topics import delete_topic
+from mqdb.common.message import Message, MessageQueue
 from mqdb.selector import compile_selector
 from mqdb.selector.subscription import MessageFilter
 from mqdb.selector.tags import parse_tag_expression
-from mqdb.store.consumer_offsets import OwnedQueue
+from mqdb.store.consumers.consumer_offsets import OwnedQueue
 from mqdb.store.engine import driver
-from mqdb.store.topics import TopicRoute
+from mqdb.store.topics.topics import TopicRoute
 from mqdb_client.consumer.process_queue import FlowLimits, ProcessQueue
 from mqdb_client.consumer.pull_service import PullService
 from tests.fixtures.broker import append, dispatch_all, topic

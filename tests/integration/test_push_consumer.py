@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, text
 
+from mqdb.common.group import ConsumeFromWhere
+from mqdb.common.message import Message, ReceivedMessage
+from mqdb.common.topic import SCHEDULE_TOPIC
 from mqdb.errors import BrokerUnavailable, IllegalState, ShutdownTimedOut
-from mqdb.group import ConsumeFromWhere
-from mqdb.message import Message, ReceivedMessage
-from mqdb.store.consumer_offsets import committed_offsets
-from mqdb.topic import SCHEDULE_TOPIC
+from mqdb.store.consumers.consumer_offsets import committed_offsets
 from mqdb_client import ConsumeConcurrentlyStatus, MessageSelector, PushConsumer
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.consumers import LATER, SUCCESS, Gate, Inbox, Member, duplicates

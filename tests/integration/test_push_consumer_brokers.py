@@ -9,14 +9,14 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import Connection, text
 
-from mqdb.broker.admin import update_topic
+from mqdb.broker.topics.topics import update_topic
+from mqdb.common.group import ConsumeFromWhere
+from mqdb.common.message import MessageQueue, ReceivedMessage
+from mqdb.common.topic import Perm
 from mqdb.errors import BrokerUnavailable, IllegalState
-from mqdb.group import ConsumeFromWhere
-from mqdb.message import MessageQueue, ReceivedMessage
-from mqdb.store.consumer_offsets import committed_offsets
+from mqdb.store.consumers.consumer_offsets import committed_offsets
 from mqdb.store.engine import create_engine
-from mqdb.store.topics import TopicRoute
-from mqdb.topic import Perm
+from mqdb.store.topics.topics import TopicRoute
 from mqdb_client import ConsumeConcurrentlyStatus, PushConsumer
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.consumers import Gate, Inbox, Member, duplicates

@@ -4,8 +4,8 @@ from datetime import timedelta
 
 from sqlalchemy import Connection, text
 
-from mqdb.store.consumer_offsets import committed_offsets
-from mqdb.store.topics import TopicRoute
+from mqdb.store.consumers.consumer_offsets import committed_offsets
+from mqdb.store.topics.topics import TopicRoute
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.consumers import Gate, Inbox, Member
 from tests.fixtures.processes import wait_until

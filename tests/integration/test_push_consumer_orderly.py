@@ -9,8 +9,8 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from mqdb.store.consumer_offsets import committed_offsets
-from mqdb.store.topics import TopicRoute
+from mqdb.store.consumers.consumer_offsets import committed_offsets
+from mqdb.store.topics.topics import TopicRoute
 from mqdb_client import ConsumeOrderlyContext, ConsumeOrderlyStatus
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.orderly import COMMIT, SUCCESS, SUSPEND, Messages, OrderlyMember, Script, Witness

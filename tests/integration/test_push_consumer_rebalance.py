@@ -9,12 +9,12 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from mqdb.broker.admin import delete_topic, update_topic
-from mqdb.broker.membership import announce, register
+from mqdb.broker.clients.membership import announce, register
+from mqdb.broker.topics.topics import delete_topic, update_topic
 from mqdb.selector.subscription import SubscriptionData
-from mqdb.store.clients import ClientKind, Registration
-from mqdb.store.consumer_offsets import committed_offsets
-from mqdb.store.topics import TopicRoute
+from mqdb.store.clients.clients import ClientKind, Registration
+from mqdb.store.consumers.consumer_offsets import committed_offsets
+from mqdb.store.topics.topics import TopicRoute
 from mqdb_client import PushConsumer
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.consumers import Gate, Inbox, Member, duplicates

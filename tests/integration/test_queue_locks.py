@@ -10,15 +10,16 @@ from typing import NamedTuple
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from mqdb.broker import membership, offsets
-from mqdb.broker.queue_locks import release_queues, renew_queues, take_queues
-from mqdb.group import FROM_FIRST_OFFSET
-from mqdb.message import MessageQueue
-from mqdb.store import queue_locks
-from mqdb.store.clients import ClientKind, Registration
-from mqdb.store.consumer_offsets import OwnedQueue
+from mqdb.broker.clients import membership
+from mqdb.broker.consumers import offsets
+from mqdb.broker.consumers.queue_locks import release_queues, renew_queues, take_queues
+from mqdb.common.group import FROM_FIRST_OFFSET
+from mqdb.common.message import MessageQueue
+from mqdb.store.clients.clients import ClientKind, Registration
+from mqdb.store.consumers import queue_locks
+from mqdb.store.consumers.consumer_offsets import OwnedQueue
 from mqdb.store.engine import driver, transaction
-from mqdb.store.topics import TopicRoute
+from mqdb.store.topics.topics import TopicRoute
 from mqdb_client.consumer.locked_offset_store import LockedOffsetStore
 from mqdb_client.consumer.offset_store import Lease
 from mqdb_client.consumer.process_queue import FlowLimits

@@ -8,15 +8,16 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from mqdb.broker import admin, membership
-from mqdb.broker.offsets import commit_offsets, correct_offset, release_queues, take_queues
+from mqdb.broker.clients import membership
+from mqdb.broker.consumers.offsets import commit_offsets, correct_offset, release_queues, take_queues
+from mqdb.broker.topics import topics as admin
+from mqdb.common.group import FROM_FIRST_OFFSET, FROM_LAST_OFFSET, ConsumeFromWhere, StartingPoint
 from mqdb.errors import IllegalState, ParameterInvalid
-from mqdb.group import FROM_FIRST_OFFSET, FROM_LAST_OFFSET, ConsumeFromWhere, StartingPoint
 from mqdb.store import locks
-from mqdb.store.clients import ClientKind, Registration, is_live, members_of
-from mqdb.store.consumer_offsets import OwnedQueue, committed_offsets
+from mqdb.store.clients.clients import ClientKind, Registration, is_live, members_of
+from mqdb.store.consumers.consumer_offsets import OwnedQueue, committed_offsets
 from mqdb.store.engine import transaction
-from mqdb.store.topics import TopicRoute
+from mqdb.store.topics.topics import TopicRoute
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.processes import wait_until
 

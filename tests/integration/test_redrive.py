@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from mqdb.broker import admin
+from mqdb.broker.consumers.send_back import SendBackRequest, send_back
 from mqdb.broker.dead_letters import (
     Chosen,
     DeadLetterFilter,
@@ -18,15 +18,15 @@ from mqdb.broker.dead_letters import (
     plan_redrive,
     redrive_messages,
 )
-from mqdb.broker.send_back import SendBackRequest, send_back
-from mqdb.compression import Compression, compressed_flag
+from mqdb.broker.topics import topics as admin
+from mqdb.common.compression import Compression, compressed_flag
+from mqdb.common.message import MAX_BODY_BYTES, MessageQueue
+from mqdb.common.topic import Perm, TopicConfig, retry_topic
 from mqdb.errors import MessageIllegal, ParameterInvalid, TopicNotAllowed
-from mqdb.message import MAX_BODY_BYTES, MessageQueue
 from mqdb.selector.tags import tag_code
 from mqdb.store.dead_letters import RedriveStatus, past_redrives
 from mqdb.store.engine import driver, transaction
-from mqdb.store.topics import list_topics
-from mqdb.topic import Perm, TopicConfig, retry_topic
+from mqdb.store.topics.topics import list_topics
 from tests.fixtures.broker import dispatch_all, topic
 from tests.fixtures.dead_letters import FAILURE, ORIGIN, bury, create_group, letter_id, redriven, results, stored
 from tests.fixtures.log import small_segments

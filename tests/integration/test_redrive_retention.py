@@ -8,14 +8,14 @@ import pytest
 from apscheduler.schedulers.background import BackgroundScheduler
 from sqlalchemy import Connection, text
 
+from mqdb.broker.consumers.offset_reset import Boundary, reset_offsets
 from mqdb.broker.dead_letters import Redrive, redrive_messages
-from mqdb.broker.offset_reset import Boundary, reset_offsets
 from mqdb.service.key_indexer import KeyIndexer
 from mqdb.service.retention import Retention, SegmentSizing
 from mqdb.service.segment_keeper import SegmentKeeper, SegmentKeeperConfig
 from mqdb.service.service import Context
-from mqdb.store.offset_audit import offset_history
-from mqdb.store.topics import TopicRoute
+from mqdb.store.consumers.offset_audit import offset_history
+from mqdb.store.topics.topics import TopicRoute
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.dead_letters import bury, create_group, results
 from tests.fixtures.delay import move_clock

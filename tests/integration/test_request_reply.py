@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from mqdb.broker.pull import pull
+from mqdb.broker.consumers.pull import pull
+from mqdb.common.message import Message, ReceivedMessage
+from mqdb.common.topic import reply_topic
 from mqdb.errors import (
     BodyEmpty,
     BrokerUnavailable,
@@ -20,10 +22,8 @@ from mqdb.errors import (
     RequestTimeout,
     StorageRefused,
 )
-from mqdb.message import Message, ReceivedMessage
 from mqdb.selector.tags import tag_code
 from mqdb.settings import load_settings
-from mqdb.topic import reply_topic
 from mqdb_client import Producer, create_reply_message
 from mqdb_client.producer import reply_reader
 from mqdb_client.producer.reply_reader import LOOK_BACK, SCAN_LIMIT

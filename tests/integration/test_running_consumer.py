@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, text
 
-from mqdb.broker.client_requests import RequestKind, ask, wait_for_answer
+from mqdb.broker.clients.client_requests import RequestKind, ask, wait_for_answer
+from mqdb.common.message import ReceivedMessage
 from mqdb.errors import IllegalState, ParameterInvalid
-from mqdb.message import ReceivedMessage
 from mqdb.rebalance import allocate_averagely_by_circle, allocate_by_config
-from mqdb.store.consumer_offsets import committed_offsets
+from mqdb.store.consumers.consumer_offsets import committed_offsets
 from mqdb_client import ConsumeConcurrentlyStatus, PushConsumer
 from mqdb_client.consumer.process_queue import ProcessQueue
 from mqdb_client.consumer.pull_service import PullService

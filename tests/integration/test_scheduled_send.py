@@ -8,8 +8,12 @@ from uuid import UUID
 import pytest
 from sqlalchemy import Connection, text
 
-from mqdb.broker import send
-from mqdb.broker.timers import RecallStatus
+from mqdb.broker.log import send
+from mqdb.broker.schedule.timers import RecallStatus
+from mqdb.common.message import MessageQueue
+from mqdb.common.recall_handle import RecallHandle, decode_handle, encode_handle
+from mqdb.common.schedule import DelayLevel, DeliverAfter, DeliverAt
+from mqdb.common.unique_id import format_unique_id
 from mqdb.errors import (
     MessageIllegal,
     NotSupported,
@@ -18,10 +22,6 @@ from mqdb.errors import (
     TopicNotFound,
     TransactionRefused,
 )
-from mqdb.message import MessageQueue
-from mqdb.recall_handle import RecallHandle, decode_handle, encode_handle
-from mqdb.schedule import DelayLevel, DeliverAfter, DeliverAt
-from mqdb.unique_id import format_unique_id
 from mqdb_client import Message, Producer, SendResult
 from tests.fixtures.broker import append, topic
 from tests.fixtures.log import create_topic

@@ -7,7 +7,7 @@ functions in `public` can make one that fits better than PostgreSQL's own, and w
 import pytest
 from psycopg import sql
 
-from mqdb.group import ConsumeFromWhere
+from mqdb.common.group import ConsumeFromWhere
 from mqdb.server import Server
 from mqdb.settings import load_settings
 from mqdb.store import migrations

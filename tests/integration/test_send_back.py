@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, text
 
-from mqdb.broker import admin
-from mqdb.broker.route import find_or_create_dlq_topic, find_or_create_retry_topic
-from mqdb.broker.send_back import SendBackRequest, SentBack, send_back
+from mqdb.broker.consumers.send_back import SendBackRequest, SentBack, send_back
+from mqdb.broker.topics import topics as admin
+from mqdb.broker.topics.route import find_or_create_dlq_topic, find_or_create_retry_topic
+from mqdb.common.failure import Failure
+from mqdb.common.message import Message, MessageQueue
+from mqdb.common.property import FailureProperty
+from mqdb.common.topic import SCHEDULE_TOPIC, Perm, TopicConfig, dlq_topic, retry_topic
 from mqdb.errors import GroupNotFound, MessageGone, TopicNotWritable
-from mqdb.failure import Failure
-from mqdb.message import Message, MessageQueue
-from mqdb.property import FailureProperty
 from mqdb.store.engine import driver
-from mqdb.store.topics import find_topic
-from mqdb.topic import SCHEDULE_TOPIC, Perm, TopicConfig, dlq_topic, retry_topic
+from mqdb.store.topics.topics import find_topic
 from tests.fixtures.broker import append, dispatch_all, topic
 
 GROUP = "billing"

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from mqdb.compression import Compression
-from mqdb.delay_level import MAX_DELAY
+from mqdb.common.compression import Compression
+from mqdb.common.delay_level import MAX_DELAY
 from mqdb.errors import PropertiesTooLarge, QueueNotFound
 from mqdb.settings import Settings
 from mqdb_client import LocalTransactionState, Message, MessageQueue, Producer, TransactionProducer

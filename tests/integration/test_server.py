@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection
 
-from mqdb.dsn import redact
+from mqdb.common.dsn import redact
 from mqdb.embedded import EmbeddedPostgres, Home
 from mqdb.embedded.starting import is_starting
 from mqdb.errors import BrokerMisnamed, BrokerUnavailable, IllegalState, SchemaMissing, SchemaTooNew, SettingInvalid

@@ -7,14 +7,14 @@ import pytest
 from apscheduler.schedulers.background import BackgroundScheduler
 from sqlalchemy import Connection, Engine
 
-from mqdb.broker import membership
+from mqdb.broker.clients import membership
 from mqdb.broker.dispatch import DispatchOutcome
-from mqdb.clock import ManualClock
+from mqdb.common.clock import ManualClock
 from mqdb.service.client_reaper import ClientReaper, ReaperCounts
 from mqdb.service.dispatcher import Dispatcher
 from mqdb.service.key_indexer import IndexCounts, KeyIndexer
 from mqdb.service.service import Context
-from mqdb.store.clients import ClientKind, Registration, members_of
+from mqdb.store.clients.clients import ClientKind, Registration, members_of
 from tests.fixtures import log as by_hand
 from tests.fixtures.log import append, create_topic, dispatch_all, scalar
 from tests.fixtures.postgres import Database

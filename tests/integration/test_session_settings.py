@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy
 from sqlalchemy import text
 
-from mqdb.broker.query import broker_info
+from mqdb.broker.log.query import broker_info
 from mqdb.errors import ParameterInvalid
 from mqdb.store.engine import create_engine, driver
 from mqdb_client import Message, Producer

@@ -7,7 +7,7 @@ import annotated_types
 import pytest
 from pydantic import AfterValidator
 
-from mqdb.delay_level import MAX_LEVELS
+from mqdb.common.delay_level import MAX_LEVELS
 from mqdb.errors import SendGivenUp, SendOutcomeUnknown, SettingInvalid
 from mqdb.server import Server
 from mqdb.settings import DurationRange, Settings, load_settings

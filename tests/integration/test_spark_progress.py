@@ -6,12 +6,13 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from mqdb.broker import admin, membership
-from mqdb.broker.offset_reset import reset_offsets
-from mqdb.broker.offsets import take_queues
+from mqdb.broker.clients import membership
+from mqdb.broker.consumers.offset_reset import reset_offsets
+from mqdb.broker.consumers.offsets import take_queues
+from mqdb.broker.topics import topics as admin
 from mqdb.pipeline.offsets import Queue
 from mqdb.pipeline.progress import GroupProgress
-from mqdb.store.clients import ClientKind, Registration
+from mqdb.store.clients.clients import ClientKind, Registration
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.postgres import Database
 

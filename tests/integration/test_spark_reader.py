@@ -10,14 +10,14 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from sqlalchemy import Connection, text
 
-from mqdb.broker import admin
-from mqdb.compression import Compression, compressed
+from mqdb.broker.topics import topics as admin
+from mqdb.common.compression import Compression, compressed
+from mqdb.common.message import Message
 from mqdb.errors import BrokerUnavailable, MqdbError, StorageRefused, TopicNotFound
-from mqdb.message import Message
 from mqdb.pipeline import engines
 from mqdb.pipeline.errors import DataLoss, OffsetOutOfRange, OptionInvalid, ReplicaBehind
 from mqdb.pipeline.source import MqdbDataSource
-from mqdb.store.topics import TopicRoute
+from mqdb.store.topics.topics import TopicRoute
 from tests.fixtures import log as by_hand
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.postgres import Database

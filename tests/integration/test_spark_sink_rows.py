@@ -6,7 +6,8 @@ import pyarrow as pa
 import pytest
 from sqlalchemy import Connection
 
-from mqdb.broker import admin
+from mqdb.broker.topics import topics as admin
+from mqdb.common.topic import Perm, TopicConfig
 from mqdb.errors import (
     BodyEmpty,
     BodyTooLarge,
@@ -22,7 +23,6 @@ from mqdb.errors import (
     TopicNotWritable,
 )
 from mqdb.pipeline.errors import ColumnInvalid
-from mqdb.topic import Perm, TopicConfig
 from tests.fixtures.broker import bodies, topic
 from tests.fixtures.postgres import Database
 from tests.fixtures.spark_sink import Table, batch_writer_for, batches_of, stored, stream_writer_for, write

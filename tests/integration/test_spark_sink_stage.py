@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
-from mqdb.broker import sink
+from mqdb.broker.log import sink
 from mqdb.pipeline.sink import Staged
-from mqdb.store import sink as statements
+from mqdb.store.log import sink as statements
 from tests.fixtures.broker import bodies, topic
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until

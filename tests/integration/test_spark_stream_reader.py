@@ -8,13 +8,13 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 from sqlalchemy import Connection, text
 
-from mqdb.broker import admin
+from mqdb.broker.topics import topics as admin
 from mqdb.errors import TopicNotFound
 from mqdb.pipeline import engines
 from mqdb.pipeline.errors import DataLoss, StreamUnreadable
 from mqdb.pipeline.source import MqdbStreamReader
-from mqdb.store import proofs
-from mqdb.store.topics import TopicRoute
+from mqdb.store.log import proofs
+from mqdb.store.topics.topics import TopicRoute
 from tests.fixtures import log as by_hand
 from tests.fixtures.broker import topic
 from tests.fixtures.postgres import Database

@@ -11,6 +11,18 @@ import sqlalchemy
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mqdb.common.message import MAX_BODY_BYTES
+from mqdb.common.property import MAX_PROPERTIES_BYTES, RESERVED_PROPERTIES
+from mqdb.common.topic import (
+    DLQ_PREFIX,
+    HALF_TOPIC,
+    NOT_ALLOWED_SEND,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    SYSTEM_TOPICS,
+    TEMPLATE_TOPIC,
+    TIMER_TOPIC,
+)
 from mqdb.errors import (
     BodyEmpty,
     BodyTooLarge,
@@ -24,20 +36,8 @@ from mqdb.errors import (
     TopicNotFound,
     TopicNotWritable,
 )
-from mqdb.message import MAX_BODY_BYTES
-from mqdb.property import MAX_PROPERTIES_BYTES, RESERVED_PROPERTIES
 from mqdb.selector.tags import java_string_hash, tag_code
 from mqdb.store.engine import driver, translate
-from mqdb.topic import (
-    DLQ_PREFIX,
-    HALF_TOPIC,
-    NOT_ALLOWED_SEND,
-    RETRY_PREFIX,
-    SCHEDULE_TOPIC,
-    SYSTEM_TOPICS,
-    TEMPLATE_TOPIC,
-    TIMER_TOPIC,
-)
 from tests.fixtures.log import Connection, create_topic, dispatch_all, scalar
 from tests.fixtures.postgres import Database
 

@@ -9,12 +9,12 @@ import pytest
 from sqlalchemy import Connection, text
 
 from mqdb.broker.broker_settings import change_settings
-from mqdb.broker.client_requests import RequestKind, ask, wait_for_answer
+from mqdb.broker.clients.client_requests import RequestKind, ask, wait_for_answer
+from mqdb.common.group import MessageModel
+from mqdb.common.message import ReceivedMessage
 from mqdb.errors import FilterDisabled, ParameterInvalid, SubscriptionConflict
-from mqdb.group import MessageModel
-from mqdb.message import ReceivedMessage
 from mqdb.store.broker_settings import BrokerSettings
-from mqdb.store.consumer_offsets import committed_offsets
+from mqdb.store.consumers.consumer_offsets import committed_offsets
 from mqdb_client import ConsumeConcurrentlyStatus, Message, MessageSelector
 from tests.fixtures.broker import append, topic
 from tests.fixtures.consumers import LATER, SUCCESS, Inbox, Member, wait_for_filter

@@ -13,13 +13,16 @@ import pytest
 from psycopg import sql
 from sqlalchemy import Engine
 
-from mqdb.broker import client_requests, delay, membership, timers
+from mqdb.broker.clients import client_requests, membership
 from mqdb.broker.dispatch import is_attended
-from mqdb.broker.transaction_checks import CheckRules, collect
-from mqdb.group import ConsumeFromWhere
+from mqdb.broker.schedule import delay, timers
+from mqdb.broker.transactions.transaction_checks import CheckRules, collect
+from mqdb.common.group import ConsumeFromWhere
 from mqdb.server import Server
 from mqdb.settings import load_settings
-from mqdb.store import archived_segments, clients, locks, migrations
+from mqdb.store import locks, migrations
+from mqdb.store.clients import clients
+from mqdb.store.segments import archived_segments
 from mqdb_client import Message, Producer, PushConsumer, wake_limit
 from mqdb_client.consumer import pull_service
 from mqdb_client.dispatch_watch import DispatchWatch

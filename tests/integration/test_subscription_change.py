@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import Connection, text
 
-from mqdb.broker.membership import register, take_back
+from mqdb.broker.clients.membership import register, take_back
 from mqdb.errors import SubscriptionConflict
 from mqdb.selector.subscription import SubscriptionData
-from mqdb.store.clients import ClientKind, Registration
+from mqdb.store.clients.clients import ClientKind, Registration
 from mqdb.store.engine import create_engine
 from tests.fixtures.broker import topic
 from tests.fixtures.consumers import Inbox, Member

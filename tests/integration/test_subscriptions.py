@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from mqdb.broker.groups import update_group
-from mqdb.broker.membership import announce, register, unregister
+from mqdb.broker.clients.membership import announce, register, unregister
+from mqdb.broker.consumers.groups import update_group
+from mqdb.common.group import MessageModel
 from mqdb.errors import ConsumptionForbidden, MessageModelConflict, SubscriptionConflict
-from mqdb.group import MessageModel
 from mqdb.selector.subscription import SubscriptionData
-from mqdb.store.clients import ClientKind, Registration, is_live
+from mqdb.store.clients.clients import ClientKind, Registration, is_live
 from mqdb_client import Message
 from tests.fixtures.broker import append, topic
 from tests.fixtures.consumers import Inbox, Member, wait_for_filter

@@ -9,18 +9,18 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import Connection, text
 
-from mqdb.broker import delay, timers
+from mqdb.broker.consumers.groups import update_group
+from mqdb.broker.consumers.pull import pull
+from mqdb.broker.consumers.send_back import SendBackRequest, send_back
 from mqdb.broker.dead_letters import Redrive, redrive_messages
-from mqdb.broker.groups import update_group
-from mqdb.broker.pull import pull
-from mqdb.broker.send_back import SendBackRequest, send_back
-from mqdb.failure import Failure
-from mqdb.message import Message, MessageQueue, ReceivedMessage
-from mqdb.property import TAGS_CODE
+from mqdb.broker.schedule import delay, timers
+from mqdb.common.failure import Failure
+from mqdb.common.message import Message, MessageQueue, ReceivedMessage
+from mqdb.common.property import TAGS_CODE
+from mqdb.common.topic import TRANS_CHECK_MAX_TIME_TOPIC, dlq_topic, retry_topic
 from mqdb.selector.tags import parse_tag_expression, tag_code
 from mqdb.store.engine import driver
-from mqdb.store.topics import TopicRoute, find_topic
-from mqdb.topic import TRANS_CHECK_MAX_TIME_TOPIC, dlq_topic, retry_topic
+from mqdb.store.topics.topics import TopicRoute, find_topic
 from mqdb_client import ConsumeConcurrentlyStatus
 from tests.fixtures.broker import append, bodies, dispatch_all, request, topic
 from tests.fixtures.consumers import LATER, Inbox, Member

@@ -5,10 +5,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import Connection, text
 
-from mqdb.broker.offsets import search_offset
+from mqdb.broker.consumers.offsets import search_offset
 from mqdb.errors import ParameterInvalid
-from mqdb.store import time_search
-from mqdb.store.time_search import offsets_of_time
+from mqdb.store.log import time_search
+from mqdb.store.log.time_search import offsets_of_time
 from tests.fixtures import broker as verbs
 from tests.fixtures import log as by_hand
 from tests.fixtures.postgres import Database

@@ -10,10 +10,10 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 
 from mqdb.broker.dispatch import dispatch
-from mqdb.broker.timers import RecallStatus, deliver_due, recall_message
+from mqdb.broker.schedule.timers import RecallStatus, deliver_due, recall_message
+from mqdb.common.unique_id import parse_unique_id
 from mqdb.service.key_indexer import KeyIndexer
 from mqdb.service.service import Context
-from mqdb.unique_id import parse_unique_id
 from tests.fixtures.broker import dispatch_all, topic
 from tests.fixtures.delay import move_clock
 from tests.fixtures.processes import wait_until

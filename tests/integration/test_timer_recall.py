@@ -7,14 +7,14 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
-from mqdb.broker.timers import RecallStatus, recall, recall_message
+from mqdb.broker.schedule.timers import RecallStatus, recall, recall_message
+from mqdb.common.recall_handle import RecallHandle, encode_handle
+from mqdb.common.unique_id import parse_unique_id
 from mqdb.errors import ParameterInvalid, RecallHandleInvalid, ResponseCode, TopicNotFound
-from mqdb.recall_handle import RecallHandle, encode_handle
 from mqdb.service.key_indexer import KeyIndexer
 from mqdb.service.service import Context
-from mqdb.store import timer_steps
 from mqdb.store.engine import transaction
-from mqdb.unique_id import parse_unique_id
+from mqdb.store.schedule import timer_steps
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.delay import delay, delivered, move_clock
 from tests.fixtures.log import small_segments

@@ -6,7 +6,7 @@ from datetime import UTC, timedelta
 from apscheduler.schedulers.background import BackgroundScheduler
 from sqlalchemy import Connection, text
 
-from mqdb.broker.timers import first_uncollected_segment
+from mqdb.broker.schedule.timers import first_uncollected_segment
 from mqdb.service.key_indexer import KeyIndexer
 from mqdb.service.retention import Retention, SegmentSizing
 from mqdb.service.segment_keeper import KeeperCounts, SegmentKeeper, SegmentKeeperConfig

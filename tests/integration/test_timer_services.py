@@ -9,7 +9,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from sqlalchemy import Connection, Engine, text
 
 from mqdb.broker.broker_settings import Change, change_settings
-from mqdb.broker.timers import TimerRound
+from mqdb.broker.schedule.timers import TimerRound
 from mqdb.service.dispatcher import Dispatcher
 from mqdb.service.service import Context
 from mqdb.service.timer_deliverer import TimerDeliverer, TimerDelivererConfig

@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import Connection, text
 
-from mqdb.broker.timers import deliver_due
-from mqdb.store import topics
+from mqdb.broker.schedule.timers import deliver_due
+from mqdb.store.topics import topics
 from tests.fixtures.broker import dispatch_all, topic
 from tests.fixtures.delay import delivered, move_clock, records
 from tests.fixtures.postgres import Database
@@ -224,7 +224,7 @@ def test_while_another_session_delivers_nothing_is_done(broker: Connection, data
 def test_a_step_that_somebody_else_has_taken_is_not_taken_again(
     broker: Connection, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mqdb.store import timer_looks
+    from mqdb.store.schedule import timer_looks
 
     topic(broker)
     timer(broker, -MINUTE, "a")
@@ -237,7 +237,7 @@ def test_a_step_that_somebody_else_has_taken_is_not_taken_again(
 
 
 def test_steps_are_pruned(broker: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqdb.broker.timers.STEPS_KEPT", 3)
+    monkeypatch.setattr("mqdb.broker.schedule.timers.STEPS_KEPT", 3)
     topic(broker)
     for _ in range(12):
         timer(broker, -MINUTE, "a")

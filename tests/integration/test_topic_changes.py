@@ -12,19 +12,19 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from mqdb.broker import admin
-from mqdb.broker.admin import Unread, unread_messages, update_topic
-from mqdb.broker.groups import update_group
-from mqdb.broker.offsets import commit_offsets, take_queues
-from mqdb.broker.route import find_or_create_reply_topic
+from mqdb.broker.consumers.groups import update_group
+from mqdb.broker.consumers.offsets import commit_offsets, take_queues
+from mqdb.broker.topics import topics as admin
+from mqdb.broker.topics.route import find_or_create_reply_topic
+from mqdb.broker.topics.topics import Unread, unread_messages, update_topic
+from mqdb.common.group import FROM_FIRST_OFFSET, ConsumeFromWhere
+from mqdb.common.message import Message
+from mqdb.common.topic import MAX_QUEUE_NUMS, MessageType, Perm, TopicConfig, reply_topic
 from mqdb.errors import NameInvalid, ParameterInvalid, TopicNotFound
-from mqdb.group import FROM_FIRST_OFFSET, ConsumeFromWhere
-from mqdb.message import Message
-from mqdb.store.clients import notify_group
+from mqdb.store.clients.clients import notify_group
 from mqdb.store.engine import transaction
-from mqdb.store.topic_uses import TopicUses
-from mqdb.store.topics import find_topic
-from mqdb.topic import MAX_QUEUE_NUMS, MessageType, Perm, TopicConfig, reply_topic
+from mqdb.store.topics.topic_uses import TopicUses
+from mqdb.store.topics.topics import find_topic
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.consumers import Inbox, Member
 from tests.fixtures.postgres import Database

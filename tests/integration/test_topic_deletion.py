@@ -8,22 +8,22 @@ from uuid import UUID
 import pytest
 from sqlalchemy import Connection
 
-from mqdb.broker import delay as delays
-from mqdb.broker import timers
-from mqdb.broker.admin import delete_topic, find_uses
-from mqdb.broker.groups import update_group
-from mqdb.broker.route import find_or_create_retry_topic
-from mqdb.broker.timers import recall_message
-from mqdb.broker.transactions import Resolution, resolve
+from mqdb.broker.consumers.groups import update_group
+from mqdb.broker.schedule import delay as delays
+from mqdb.broker.schedule import timers
+from mqdb.broker.schedule.timers import recall_message
+from mqdb.broker.topics.route import find_or_create_retry_topic
+from mqdb.broker.topics.topics import delete_topic, find_uses
+from mqdb.broker.transactions.transactions import Resolution, resolve
+from mqdb.common.topic import retry_topic
+from mqdb.common.transaction import HalfState
+from mqdb.common.unique_id import format_unique_id
 from mqdb.errors import ResponseCode, TopicInUse, TopicNotFound
-from mqdb.store.cron import list_crons
 from mqdb.store.engine import transaction
-from mqdb.store.topic_uses import TopicUses
-from mqdb.store.topics import TopicRoute, find_topic
-from mqdb.store.waiting_timers import list_timers
-from mqdb.topic import retry_topic
-from mqdb.transaction import HalfState
-from mqdb.unique_id import format_unique_id
+from mqdb.store.schedule.cron import list_crons
+from mqdb.store.schedule.waiting_timers import list_timers
+from mqdb.store.topics.topic_uses import TopicUses
+from mqdb.store.topics.topics import TopicRoute, find_topic
 from tests.fixtures import crons
 from tests.fixtures.broker import append, topic
 from tests.fixtures.delay import delay, deliver_all, delivered, move_clock

@@ -5,12 +5,12 @@ import threading
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from mqdb.broker import admin
-from mqdb.broker.query import queue_offset_of
-from mqdb.broker.route import create_topic_automatically
+from mqdb.broker.log.query import queue_offset_of
+from mqdb.broker.topics import topics as admin
+from mqdb.broker.topics.route import create_topic_automatically
+from mqdb.common.topic import Perm, TopicConfig
 from mqdb.errors import NameInvalid, TopicExists, TopicNotFound
-from mqdb.store.topics import find_topic
-from mqdb.topic import Perm, TopicConfig
+from mqdb.store.topics.topics import find_topic
 from tests.fixtures.broker import append, dispatch_all, topic
 
 

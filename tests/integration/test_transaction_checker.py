@@ -8,7 +8,7 @@ import pytest
 from apscheduler.schedulers.background import BackgroundScheduler
 from sqlalchemy import Connection, Engine
 
-from mqdb.broker.transaction_checks import CheckRules
+from mqdb.broker.transactions.transaction_checks import CheckRules
 from mqdb.service.service import Context
 from mqdb.service.transaction_checker import CheckerCounts, TransactionChecker, TransactionCheckerConfig
 from tests.fixtures.broker import dispatch_all, topic

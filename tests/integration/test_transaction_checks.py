@@ -7,16 +7,16 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 
 import mqdb
-from mqdb.broker.transaction_checks import first_unresolved_segment
-from mqdb.broker.transactions import Resolution, resolve
-from mqdb.dsn import BrokerDsn
-from mqdb.store.clients import ClientKind, Registration
+from mqdb.broker.transactions.transaction_checks import first_unresolved_segment
+from mqdb.broker.transactions.transactions import Resolution, resolve
+from mqdb.common.dsn import BrokerDsn
+from mqdb.common.topic import TRANS_CHECK_MAX_TIME_TOPIC
+from mqdb.common.transaction import CHECK_IMMUNITY_TIME, CHECK_TIMES
+from mqdb.common.unique_id import format_unique_id
+from mqdb.store.clients.clients import ClientKind, Registration
 from mqdb.store.engine import transaction
-from mqdb.store.half_checks import open_checks
-from mqdb.store.half_messages import first_prepared, prune
-from mqdb.topic import TRANS_CHECK_MAX_TIME_TOPIC
-from mqdb.transaction import CHECK_IMMUNITY_TIME, CHECK_TIMES
-from mqdb.unique_id import format_unique_id
+from mqdb.store.transactions.half_checks import open_checks
+from mqdb.store.transactions.half_messages import first_prepared, prune
 from mqdb_client.instance import ClientInstance
 from tests.fixtures.broker import dispatch_all, topic
 from tests.fixtures.delay import delivered, move_clock, records, stop_clock

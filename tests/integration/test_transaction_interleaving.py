@@ -18,14 +18,14 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 
 import mqdb
-from mqdb.broker.transactions import EndTransaction, end
-from mqdb.dsn import BrokerDsn
+from mqdb.broker.transactions.transactions import EndTransaction, end
+from mqdb.common.dsn import BrokerDsn
+from mqdb.common.transaction import LocalTransactionState
+from mqdb.common.unique_id import parse_unique_id
 from mqdb.errors import BrokerUnavailable
-from mqdb.store.clients import ClientKind, Registration
+from mqdb.store.clients.clients import ClientKind, Registration
 from mqdb.store.engine import create_engine, translated
-from mqdb.store.half_checks import open_checks
-from mqdb.transaction import LocalTransactionState
-from mqdb.unique_id import parse_unique_id
+from mqdb.store.transactions.half_checks import open_checks
 from mqdb_client.instance import ClientInstance
 from tests.fixtures.broker import topic
 from tests.fixtures.delay import delivered

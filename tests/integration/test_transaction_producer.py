@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
+from mqdb.common.topic import HALF_TOPIC
 from mqdb.errors import BodyEmpty, IllegalState, ParameterInvalid
-from mqdb.store import topics
-from mqdb.topic import HALF_TOPIC
+from mqdb.store.topics import topics
 from mqdb_client import LocalTransactionState, Message, SendStatus, TransactionProducer
 from mqdb_client.producer.durability import Durability
 from tests.fixtures.broker import topic

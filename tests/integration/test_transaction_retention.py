@@ -8,12 +8,12 @@ import pytest
 from apscheduler.schedulers.background import BackgroundScheduler
 from sqlalchemy import Connection, text
 
+from mqdb.common.topic import TRANS_CHECK_MAX_TIME_TOPIC
 from mqdb.service.key_indexer import KeyIndexer
 from mqdb.service.retention import Retention, SegmentSizing
 from mqdb.service.segment_keeper import KeeperCounts, SegmentKeeper, SegmentKeeperConfig
 from mqdb.service.service import Context
-from mqdb.store.half_messages import prune
-from mqdb.topic import TRANS_CHECK_MAX_TIME_TOPIC
+from mqdb.store.transactions.half_messages import prune
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.delay import delivered, move_clock
 from tests.fixtures.log import small_segments

@@ -8,10 +8,10 @@ import pytest
 from sqlalchemy import Connection, text
 from sqlalchemy.orm import Session
 
-from mqdb.property import FailureProperty
-from mqdb.store.consumer_offsets import committed_offsets
+from mqdb.common.property import FailureProperty
+from mqdb.common.topic import dlq_topic
+from mqdb.store.consumers.consumer_offsets import committed_offsets
 from mqdb.store.engine import driver
-from mqdb.topic import dlq_topic
 from mqdb_client import (
     ConsumeConcurrentlyStatus,
     ConsumeOrderlyStatus,

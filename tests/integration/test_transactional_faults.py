@@ -7,9 +7,9 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import Connection, text
 
+from mqdb.common.message import MessageQueue
 from mqdb.errors import ShutdownTimedOut
-from mqdb.message import MessageQueue
-from mqdb.store.consumer_offsets import committed_offsets
+from mqdb.store.consumers.consumer_offsets import committed_offsets
 from mqdb.store.engine import driver
 from mqdb_client.consumer.consume_hooks import ConsumeMessageContext, ConsumeReturnType
 from tests.fixtures.broker import append, topic

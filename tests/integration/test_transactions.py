@@ -6,8 +6,11 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import IntegrityError
 
-from mqdb.broker import admin
-from mqdb.broker.transactions import Resolution, list_halves, resolve
+from mqdb.broker.topics import topics as admin
+from mqdb.broker.transactions.transactions import Resolution, list_halves, resolve
+from mqdb.common.topic import HALF_TOPIC
+from mqdb.common.transaction import CHECK_IMMUNITY_TIME, HalfState, LocalTransactionState
+from mqdb.common.unique_id import format_unique_id
 from mqdb.errors import (
     HalfMessageClosed,
     HalfMessageMismatch,
@@ -17,10 +20,7 @@ from mqdb.errors import (
     ResponseCode,
     TopicNotFound,
 )
-from mqdb.store import topics
-from mqdb.topic import HALF_TOPIC
-from mqdb.transaction import CHECK_IMMUNITY_TIME, HalfState, LocalTransactionState
-from mqdb.unique_id import format_unique_id
+from mqdb.store.topics import topics
 from tests.fixtures.broker import append, topic
 from tests.fixtures.delay import delivered, move_clock, records, stop_clock
 from tests.fixtures.log import small_segments

@@ -12,8 +12,10 @@ from sqlalchemy import Connection
 
 from mqdb.service.delay_deliverer import DelayDeliverer
 from mqdb.service.service import Context
-from mqdb.store import delay_steps, schedule, send_back
+from mqdb.store.consumers import send_back
 from mqdb.store.engine import create_engine, driver
+from mqdb.store.schedule import delay_queues as schedule
+from mqdb.store.schedule import delay_steps
 from tests.fixtures.postgres import Database
 
 SEGMENTS = 9

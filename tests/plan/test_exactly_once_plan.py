@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, select
 
-from mqdb.store import offset_commits
-from mqdb.store.consumer_offsets import OwnedQueue
+from mqdb.store.consumers import offset_commits
+from mqdb.store.consumers.consumer_offsets import OwnedQueue
 from mqdb.store.engine import create_engine, driver, text_of
 from mqdb.store.tables import consumer_offset
 from tests.fixtures.postgres import Database

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from mqdb.broker.send import record
-from mqdb.message import Message
-from mqdb.store import joined_append
-from mqdb.unique_id import UniqueIdGenerator
+from mqdb.broker.log.send import record
+from mqdb.common.message import Message
+from mqdb.common.unique_id import UniqueIdGenerator
+from mqdb.store.log import joined_append
 from tests.fixtures.log import Connection, scalar
 
 TOPICS = 3_000

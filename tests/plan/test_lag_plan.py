@@ -10,12 +10,13 @@ from typing import Any, Final
 import pytest
 from sqlalchemy import Connection, event, text
 
-from mqdb.broker.delay import deliver_due
-from mqdb.broker.offsets import commit_offsets, take_queues
-from mqdb.group import FROM_FIRST_OFFSET
-from mqdb.store import groups, queues
+from mqdb.broker.consumers.offsets import commit_offsets, take_queues
+from mqdb.broker.schedule.delay import deliver_due
+from mqdb.common.group import FROM_FIRST_OFFSET
+from mqdb.common.topic import retry_topic
+from mqdb.store.consumers import groups
+from mqdb.store.dispatch import queues
 from mqdb.store.engine import driver
-from mqdb.topic import retry_topic
 from tests.fixtures import log as by_hand
 from tests.fixtures.broker import dispatch_all, topic
 from tests.fixtures.delay import delay, move_clock

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from mqdb.store import message_index
 from mqdb.store.engine import text_of
+from mqdb.store.log import message_index
 from tests.fixtures.log import Connection, append, create_topic, dispatch, index_keys, scalar, small_segments
 from tests.fixtures.postgres import Database
 

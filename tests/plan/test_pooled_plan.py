@@ -6,7 +6,7 @@ is judged by the server's own count.
 
 import pytest
 
-from mqdb.cli.bench import sample
+from mqdb.bench import sample
 from mqdb_client import Message, MessageSelector
 from tests.fixtures.consumers import Inbox, Member
 from tests.fixtures.log import create_topic, dispatch_all, index_all, small_segments

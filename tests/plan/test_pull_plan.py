@@ -11,12 +11,13 @@ import pytest
 from psycopg import sql
 from sqlalchemy import Connection
 
-from mqdb.cli.bench import sample
+from mqdb.bench import sample
 from mqdb.selector import compile_selector
 from mqdb.selector.subscription import MessageFilter
 from mqdb.selector.tags import parse_tag_expression
-from mqdb.store import commit_log, consume_queue
+from mqdb.store.dispatch import consume_queue
 from mqdb.store.engine import create_engine, driver
+from mqdb.store.log import commit_log
 from tests.fixtures.log import create_topic, dispatch_all
 from tests.fixtures.postgres import Database
 

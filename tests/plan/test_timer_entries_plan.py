@@ -11,8 +11,8 @@ from sqlalchemy import Connection
 
 from mqdb.service.service import Context
 from mqdb.service.timer_deliverer import TimerDeliverer
-from mqdb.store import timer_looks, timers
 from mqdb.store.engine import create_engine
+from mqdb.store.schedule import timer_looks, timers
 from tests.fixtures.postgres import Database
 from tests.plan.test_delay_plan import NEEDED, SEGMENTS, assert_by_position, bounds, partitions, plan, scans
 

@@ -14,8 +14,8 @@ from sqlalchemy import Connection
 
 from mqdb.service.service import Context
 from mqdb.service.timer_deliverer import TimerDeliverer
-from mqdb.store import timer_looks, timer_slots, timers
 from mqdb.store.engine import create_engine, driver
+from mqdb.store.schedule import timer_looks, timer_slots, timers
 from tests.fixtures.postgres import Database
 
 HOUR_MS = 3_600_000

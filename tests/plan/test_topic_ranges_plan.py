@@ -10,15 +10,15 @@ import psycopg
 import pytest
 from sqlalchemy import Connection
 
-from mqdb.broker import topic_ranges as verbs
-from mqdb.cli.bench import sample
+from mqdb.bench import sample
+from mqdb.broker.topics import topic_ranges as verbs
 from mqdb.pipeline import planner
 from mqdb.pipeline.engines import session_uri
 from mqdb.pipeline.offsets import Queue
 from mqdb.pipeline.schema import MESSAGE_COLUMNS
 from mqdb.pipeline.source_options import Splitting
 from mqdb.store.engine import create_engine
-from mqdb.store.topic_ranges import Choice, OffsetRange, Part
+from mqdb.store.topics.topic_ranges import Choice, OffsetRange, Part
 from tests.fixtures.log import create_topic, dispatch_all
 from tests.fixtures.postgres import Database
 

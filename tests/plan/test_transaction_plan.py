@@ -14,11 +14,11 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from psycopg import sql
 from sqlalchemy import Connection, Engine, event
 
+from mqdb.common.transaction import HalfEvent
 from mqdb.service.service import Context
 from mqdb.service.transaction_checker import TransactionChecker
-from mqdb.store import half_checks, half_messages
 from mqdb.store.engine import create_engine, driver
-from mqdb.transaction import HalfEvent
+from mqdb.store.transactions import half_checks, half_messages
 from tests.fixtures.postgres import Database
 
 SEGMENTS = 9

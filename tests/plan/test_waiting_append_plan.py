@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, event, text
 
-from mqdb.broker.send import record
-from mqdb.message import Message
-from mqdb.schedule import DelayLevel, DeliverAfter, Half, Wait
-from mqdb.store import commit_log
-from mqdb.store import cron as crons
-from mqdb.store.commit_log import append_waiting_text
+from mqdb.broker.log.send import record
+from mqdb.common.message import Message
+from mqdb.common.schedule import DelayLevel, DeliverAfter, Half, Wait
+from mqdb.common.unique_id import UniqueIdGenerator
 from mqdb.store.engine import create_engine, driver
-from mqdb.unique_id import UniqueIdGenerator
+from mqdb.store.log import commit_log
+from mqdb.store.log.commit_log import append_waiting_text
+from mqdb.store.schedule import cron as crons
 from tests.fixtures.log import scalar
 from tests.fixtures.postgres import Database
 

@@ -7,14 +7,14 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from sqlalchemy import Connection, text
 
+from mqdb.common.message import Message
 from mqdb.embedded import EmbeddedPostgres
 from mqdb.errors import TopicNotFound
-from mqdb.message import Message
 from mqdb.pipeline import read_jdbc
 from mqdb.pipeline.errors import JarNotFound, OffsetOutOfRange, OptionUnknown
 from mqdb.pipeline.jdbc_driver import ensure_driver
 from mqdb.pipeline.schema import MESSAGE_COLUMNS
-from mqdb.store.topics import TopicRoute
+from mqdb.store.topics.topics import TopicRoute
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.postgres import Database, set_rounds
 

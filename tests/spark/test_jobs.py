@@ -8,16 +8,17 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import Connection, Engine, text
 
-from mqdb.broker import admin, archive
-from mqdb.compression import Compression, compressed
+from mqdb.broker import archive
+from mqdb.broker.topics import topics as admin
+from mqdb.common.compression import Compression, compressed
+from mqdb.common.message import Message
 from mqdb.errors import TopicNotFound
-from mqdb.message import Message
 from mqdb.pipeline import archive_files, archiving
 from mqdb.pipeline.errors import ArchiveBusy, ArchiveMismatch, JobFailed
 from mqdb.pipeline.job import failures_told
 from mqdb.pipeline.replaying import Origin, ReplayResult, count_replay, replay
-from mqdb.store import segments
-from mqdb.store.archived_segments import begin_run, find_archived, unfinished_runs
+from mqdb.store.segments import segments
+from mqdb.store.segments.archived_segments import begin_run, find_archived, unfinished_runs
 from tests.fixtures.archive import seal_full
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.command_line import Place

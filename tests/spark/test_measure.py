@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 from sqlalchemy import Connection
 
-from mqdb.cli.bench.spark import FLIGHTS
+from mqdb.bench.spark import FLIGHTS
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.postgres import Database
 

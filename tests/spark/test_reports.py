@@ -8,12 +8,12 @@ import pytest
 from pyspark.sql import SparkSession
 from sqlalchemy import Connection, text
 
+from mqdb.common.property import FailureProperty
 from mqdb.errors import GroupNotFound, ParameterInvalid, TopicNotFound
 from mqdb.pipeline.dead_letter_counting import dlq_report
 from mqdb.pipeline.dead_letter_page import page
 from mqdb.pipeline.dead_letter_report import Count
 from mqdb.pipeline.statistics import stats, topic_totals
-from mqdb.property import FailureProperty
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.dead_letters import FAILURE, bury, create_group
 from tests.fixtures.postgres import Database

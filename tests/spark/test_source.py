@@ -10,9 +10,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, Filter
 from sqlalchemy import Connection
 
-from mqdb.message import Message
+from mqdb.common.message import Message
 from mqdb.pipeline.schema import KAFKA_COLUMNS, MESSAGE_COLUMNS
-from mqdb.store.topics import TopicRoute
+from mqdb.store.topics.topics import TopicRoute
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.postgres import Database, password_of
 

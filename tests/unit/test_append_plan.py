@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqdb.broker import send
-from mqdb.broker.outcome import Backend
+from mqdb.broker.log import send
+from mqdb.broker.log.outcome import Backend
+from mqdb.common.message import Message, SendStatus
+from mqdb.common.unique_id import UniqueIdGenerator
 from mqdb.errors import (
     BodyInvalid,
     BrokerUnavailable,
@@ -21,9 +23,7 @@ from mqdb.errors import (
     StorageRefused,
     TopicNotFound,
 )
-from mqdb.message import Message, SendStatus
-from mqdb.store.commit_log import Record
-from mqdb.unique_id import UniqueIdGenerator
+from mqdb.store.log.commit_log import Record
 from mqdb_client.producer import append_plan
 from mqdb_client.producer.append_plan import AppendPlan, NoAnswer, Turn, Unit, UnitState
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqdb.broker.send import record
+from mqdb.broker.log.send import record
+from mqdb.common.message import Message
 from mqdb.errors import (
     BatchTooLarge,
     BodyEmpty,
@@ -20,8 +21,7 @@ from mqdb.errors import (
     PropertyInvalid,
     ResponseCode,
 )
-from mqdb.message import Message
-from mqdb.store.commit_log import Record
+from mqdb.store.log.commit_log import Record
 from mqdb_client.producer.batch import (
     MAX_BATCH_BYTES,
     check_batch,

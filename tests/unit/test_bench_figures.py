@@ -8,10 +8,10 @@ from functools import partial
 
 import pytest
 
-from mqdb.cli.bench.figures import Figure, Goal, Measurement, Series, durations, percentile
-from mqdb.cli.bench.rounds import Comparison, Plan, Side
+from mqdb.bench.figures import Figure, Goal, Measurement, Series, durations, percentile
+from mqdb.bench.rounds import Comparison, Plan, Side
+from mqdb.bench.workers import Exhausted, run_shift
 from mqdb.cli.bench.running import Options
-from mqdb.cli.bench.workers import Exhausted, run_shift
 from mqdb.errors import ParameterInvalid
 from mqdb.settings import load_settings
 

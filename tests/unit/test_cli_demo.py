@@ -9,7 +9,7 @@ import pytest
 
 from mqdb.cli.demo.account import Account, Delivery, Sent, count_disorder, latencies, percentile, settle
 from mqdb.cli.demo.flights import load_flights, to_flight
-from mqdb.message import check_message
+from mqdb.common.message import check_message
 from mqdb.selector.tags import parse_tag_expression
 
 ALL = parse_tag_expression("*")

@@ -5,7 +5,7 @@ import json
 import uuid
 
 from mqdb.cli.formats import as_json, as_text
-from mqdb.message import MessageQueue, ReceivedMessage
+from mqdb.common.message import MessageQueue, ReceivedMessage
 
 
 def received(body: bytes, tag: str | None = "new") -> ReceivedMessage:

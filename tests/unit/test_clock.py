@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from mqdb.clock import Clock, ManualClock, SystemClock
+from mqdb.common.clock import Clock, ManualClock, SystemClock
 from mqdb.errors import ParameterInvalid
 
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqdb import compression
-from mqdb.compression import Compression, compress, compressed, compressed_flag, compression_of, decompress
+from mqdb.common import compression
+from mqdb.common.compression import Compression, compress, compressed, compressed_flag, compression_of, decompress
 from mqdb.errors import CompressedBodyBroken, CompressionUnavailable
 
 THRESHOLD = 4_096

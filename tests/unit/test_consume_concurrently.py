@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from mqdb.broker.send_back import SendBackRequest
+from mqdb.broker.consumers.send_back import SendBackRequest
+from mqdb.common.message import MessageQueue, ReceivedMessage
 from mqdb.errors import BrokerUnavailable
-from mqdb.message import MessageQueue, ReceivedMessage
-from mqdb.store.consumer_offsets import OwnedQueue
+from mqdb.store.consumers.consumer_offsets import OwnedQueue
 from mqdb_client.consumer.consume_concurrently import ConsumeConcurrently
 from mqdb_client.consumer.consume_hooks import ConsumeHooks, ConsumeMessageContext, ConsumeReturnType
 from mqdb_client.consumer.message_listener import ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from mqdb.common.message import ReceivedMessage
 from mqdb.errors import BrokerUnavailable
-from mqdb.message import ReceivedMessage
 from mqdb_client.consumer import consume_transactionally
 from mqdb_client.consumer.consume_transactionally import ConsumeTransactionally
 from mqdb_client.consumer.message_listener import ConsumeConcurrentlyContext, ConsumeOrderlyContext

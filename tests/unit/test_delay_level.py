@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqdb.delay_level import DEFAULT_DELAY_LEVELS, MAX_DELAY, DelayLevels, parse_delay_levels
+from mqdb.common.delay_level import DEFAULT_DELAY_LEVELS, MAX_DELAY, DelayLevels, parse_delay_levels
 from mqdb.errors import DelayLevelsInvalid
 
 MINUTE = timedelta(minutes=1)

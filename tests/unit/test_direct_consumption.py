@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from mqdb.message import MessageQueue, ReceivedMessage
-from mqdb.store.consumer_offsets import OwnedQueue
+from mqdb.common.message import MessageQueue, ReceivedMessage
+from mqdb.store.consumers.consumer_offsets import OwnedQueue
 from mqdb_client import ConsumeConcurrentlyStatus
 from mqdb_client.consumer.direct_consumption import DirectResult, consume_directly, judge
 from mqdb_client.consumer.message_listener import ConsumeOrderlyContext, ConsumeOrderlyStatus

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqdb.dsn import HIDDEN, BrokerDsn, hide_dsn, parse_brokers, redact, without_secrets
+from mqdb.common.dsn import HIDDEN, BrokerDsn, hide_dsn, parse_brokers, redact, without_secrets
 from mqdb.errors import MqdbError
 from mqdb.settings import load_settings
 from mqdb.store.engine import create_engine

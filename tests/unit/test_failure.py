@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mqdb.common.failure import MAX_TEXT_BYTES, MAX_TRACEBACK_BYTES, Failure
+from mqdb.common.property import FailureProperty, Property, check_stored_properties
 from mqdb.errors import ParameterInvalid
-from mqdb.failure import MAX_TEXT_BYTES, MAX_TRACEBACK_BYTES, Failure
-from mqdb.property import FailureProperty, Property, check_stored_properties
 
 HOST = "10.0.0.7@314#159"
 NOON = datetime(2024, 2, 29, 12, 0, 0, 123_456, tzinfo=UTC)

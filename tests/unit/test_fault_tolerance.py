@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqdb.clock import ManualClock
+from mqdb.common.clock import ManualClock
 from mqdb_client.producer.fault_tolerance import LatencyFaultTable, LatencyFaultTolerance
 
 V4, V5 = LatencyFaultTable.V4, LatencyFaultTable.V5

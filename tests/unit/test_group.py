@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from mqdb.errors import NameInvalid, ParameterInvalid
-from mqdb.group import (
+from mqdb.common.group import (
     DEFAULT_CONSUMER,
     DEFAULT_PRODUCER,
     ConsumeFromWhere,
@@ -14,6 +13,7 @@ from mqdb.group import (
     SubscriptionGroupConfig,
     check_group_name,
 )
+from mqdb.errors import NameInvalid, ParameterInvalid
 
 
 @pytest.mark.parametrize("name", ["g", "billing-eu_1", "%a|b%", "g" * 120])

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from mqdb.common.message import MessageQueue
 from mqdb.errors import IllegalState, MqdbError, NameInvalid, ParameterInvalid, TagExpressionInvalid
-from mqdb.message import MessageQueue
 from mqdb_client import LitePullConsumer
 
 DSN = "postgresql://mqdb@127.0.0.1:1/nowhere"

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mqdb.common.message import MessageQueue
+from mqdb.common.proof import MOST_PROOFS, Proof, thinned
 from mqdb.errors import IllegalState, OffsetsUnusable
-from mqdb.message import MessageQueue
-from mqdb.proof import MOST_PROOFS, Proof, thinned
 from mqdb_client.consumer.local_offsets import LocalOffset, LocalOffsets, offsets_directory
 
 FIRST = MessageQueue("orders", "broker-a", 0)

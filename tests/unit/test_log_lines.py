@@ -3,7 +3,7 @@
 import logging
 import sys
 
-from mqdb.log_lines import FieldFormatter
+from mqdb.common.log_lines import FieldFormatter
 
 
 def test_a_line_ends_with_the_fields_of_its_record() -> None:

@@ -13,8 +13,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqdb import message as message_module
-from mqdb.compression import Compression, compress, compressed_flag
+from mqdb.common import message as message_module
+from mqdb.common.compression import Compression, compress, compressed_flag
+from mqdb.common.message import (
+    MAX_BODY_BYTES,
+    Message,
+    MessageQueue,
+    ReceivedMessage,
+    SendResult,
+    SendStatus,
+    check_message,
+    stored_properties,
+)
+from mqdb.common.property import read_properties
 from mqdb.errors import (
     BodyEmpty,
     BodyInvalid,
@@ -29,17 +40,6 @@ from mqdb.errors import (
     SendGivenUp,
     TopicNotAllowed,
 )
-from mqdb.message import (
-    MAX_BODY_BYTES,
-    Message,
-    MessageQueue,
-    ReceivedMessage,
-    SendResult,
-    SendStatus,
-    check_message,
-    stored_properties,
-)
-from mqdb.property import read_properties
 
 QUEUE = MessageQueue("orders", "broker-a", 2)
 ID = uuid.UUID("0a000001-1f90-00c0-ffee-001122334455")

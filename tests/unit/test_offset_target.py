@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from mqdb.broker.offset_reset import Boundary, ResetTarget
+from mqdb.broker.consumers.offset_reset import Boundary, ResetTarget
 from mqdb.cli.offset_target import parse_target
 from mqdb.errors import ParameterInvalid
 

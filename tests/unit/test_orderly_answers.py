@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mqdb.broker.send_back import SendBackRequest
+from mqdb.broker.consumers.send_back import SendBackRequest
 from mqdb_client.consumer.message_listener import ConsumeOrderlyContext, ConsumeOrderlyStatus
 from mqdb_client.consumer.orderly_verdict import clamp
 from mqdb_client.consumer.queue_line import Lane, QueueLine

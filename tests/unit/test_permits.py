@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import count
 
-from mqdb.unique_id import UniqueIdGenerator
+from mqdb.common.unique_id import UniqueIdGenerator
 from mqdb_client import Message
 from mqdb_client.producer.async_send import Permits, _Handed
 from mqdb_client.producer.queue_choice import ANYWHERE

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 
 import pytest
 
+from mqdb.common.message import MessageQueue, ReceivedMessage
 from mqdb.errors import IllegalState
-from mqdb.message import MessageQueue, ReceivedMessage
-from mqdb.store.consumer_offsets import OwnedQueue
+from mqdb.store.consumers.consumer_offsets import OwnedQueue
 from mqdb_client.consumer.process_queue import FlowLimits
 from mqdb_client.lite_pull.assigned_queue import AssignedQueue
 from mqdb_client.lite_pull.poll_buffer import PollBuffer

@@ -3,7 +3,7 @@
 import json
 import random
 
-from mqdb.printable import json_text, printable
+from mqdb.common.printable import json_text, printable
 from tests.fixtures.fuzz import fuzz_cases, fuzz_random
 
 

@@ -5,8 +5,8 @@ from types import NoneType
 
 import pytest
 
+from mqdb.common.message import MAX_BODY_BYTES
 from mqdb.errors import ParameterInvalid
-from mqdb.message import MAX_BODY_BYTES
 from mqdb_client import Durability, Producer
 
 #: Of each number, the least and the most.

@@ -4,8 +4,8 @@ import logging
 
 import pytest
 
+from mqdb.common.message import Message, MessageQueue, SendResult, SendStatus
 from mqdb.errors import ParameterInvalid
-from mqdb.message import Message, MessageQueue, SendResult, SendStatus
 from mqdb_client.producer.send_hooks import CheckForbiddenHook, Hooks, SendMessageContext, SendMessageHook, SendMode
 
 QUEUE = MessageQueue("orders", "broker-a", 3)

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqdb.errors import PropertiesTooLarge, PropertyInvalid, PropertyReserved, ResponseCode
-from mqdb.property import (
+from mqdb.common.property import (
     MAX_PROPERTIES_BYTES,
     RESERVED_PROPERTIES,
     TAGS_CODE,
@@ -16,6 +15,7 @@ from mqdb.property import (
     check_properties,
     check_stored_properties,
 )
+from mqdb.errors import PropertiesTooLarge, PropertyInvalid, PropertyReserved, ResponseCode
 
 RESERVED_BY_ROCKETMQ = """
     TRACE_ON MSG_REGION KEYS TAGS WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP MIN_OFFSET MAX_OFFSET

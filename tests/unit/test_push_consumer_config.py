@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from mqdb.common.group import ConsumeFromWhere, MessageModel
+from mqdb.common.message import ReceivedMessage
 from mqdb.errors import (
     IllegalState,
     MqdbError,
@@ -17,8 +19,6 @@ from mqdb.errors import (
     SelectorSyntaxError,
     TagExpressionInvalid,
 )
-from mqdb.group import ConsumeFromWhere, MessageModel
-from mqdb.message import ReceivedMessage
 from mqdb.rebalance import allocate_by_config
 from mqdb_client import ConsumeConcurrentlyStatus, MessageSelector, PushConsumer
 from mqdb_client.consumer.push_consumer_config import PushConsumerConfig

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mqdb.common.message import Message, MessageQueue
 from mqdb.errors import ParameterInvalid
-from mqdb.message import Message, MessageQueue
 from mqdb_client.producer.queue_selector import (
     by_hash,
     check_sharding_key,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqdb.message import MessageQueue
+from mqdb.common.message import MessageQueue
 from mqdb.rebalance import (
     AllocationStrategy,
     allocate_averagely,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from mqdb.common.recall_handle import RecallHandle, decode_handle, encode_handle
 from mqdb.errors import RecallHandleInvalid, ResponseCode
-from mqdb.recall_handle import RecallHandle, decode_handle, encode_handle
 
 HANDLE = RecallHandle("orders", "broker-a", 1_700_000_000_123, uuid.UUID(hex="0A0B0C0D" * 4))
 TEXT = "v1 orders broker-a 1700000000123 0A0B0C0D0A0B0C0D0A0B0C0D0A0B0C0D"

@@ -5,8 +5,8 @@ from datetime import timedelta
 
 import pytest
 
+from mqdb.common.message import ReceivedMessage
 from mqdb.errors import RequestTimeout
-from mqdb.message import ReceivedMessage
 from mqdb_client.producer.request_futures import RequestFutures, WaitingRequest
 
 SECONDS = 30.0

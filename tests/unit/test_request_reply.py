@@ -8,9 +8,9 @@ from datetime import timedelta
 
 import pytest
 
+from mqdb.common.message import MessageQueue, ReceivedMessage, check_message, stored_properties
+from mqdb.common.topic import reply_topic
 from mqdb.errors import IllegalState, MqdbError, ReplyImpossible, RequestTimeout, ResponseCode
-from mqdb.message import MessageQueue, ReceivedMessage, check_message, stored_properties
-from mqdb.topic import reply_topic
 from mqdb_client import create_reply_message
 from mqdb_client.producer.request_futures import RequestFutures, WaitingRequest
 from tests.fixtures.processes import wait_until

@@ -15,7 +15,7 @@ from mqdb.service.retention import (
     segment_size,
     to_make_room,
 )
-from mqdb.store.segments import Log, Segment, SegmentState
+from mqdb.store.segments.segments import Log, Segment, SegmentState
 
 NOW = datetime(2024, 3, 1, 12, tzinfo=UTC)
 DAY = timedelta(days=1)

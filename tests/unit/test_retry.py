@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from mqdb.delay_level import DEFAULT_DELAY_LEVELS, parse_delay_levels
-from mqdb.retry import MAX_RECONSUME_TIMES_DEFAULT, Dead, Later, decide
+from mqdb.common.delay_level import DEFAULT_DELAY_LEVELS, parse_delay_levels
+from mqdb.common.retry import MAX_RECONSUME_TIMES_DEFAULT, Dead, Later, decide
 
 BY_BROKER = 0
 DELAYS = parse_delay_levels(DEFAULT_DELAY_LEVELS)

@@ -5,7 +5,7 @@ import pytest
 from mqdb.errors import ParameterInvalid
 from mqdb.selector import Selector, compile_selector
 from mqdb.selector.check import MAX_PARTS, count_parts
-from mqdb.store.retry_filter import retry_filter
+from mqdb.store.filters.retry_filter import retry_filter
 
 
 def selector_of(comparisons: int) -> Selector:

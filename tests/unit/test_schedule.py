@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mqdb.common.message import Message, check_message
+from mqdb.common.schedule import MAX_MILLISECONDS, DelayLevel, DeliverAfter, DeliverAt, schedule_of
 from mqdb.errors import NotSupported, ResponseCode, ScheduleInvalid
-from mqdb.message import Message, check_message
-from mqdb.schedule import MAX_MILLISECONDS, DelayLevel, DeliverAfter, DeliverAt, schedule_of
 from mqdb_client.producer.batch import check_batch, check_unscheduled
 
 NOON = datetime(2026, 7, 14, 12, 0, tzinfo=UTC)

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqdb.broker.send import record
-from mqdb.message import Message, stored_properties
+from mqdb.broker.log.send import record
+from mqdb.common.message import Message, stored_properties
 from mqdb.selector.tags import tag_code
 
 ID = uuid.UUID("C0A80102-1234-5678-9ABC-DEF001020304")

@@ -19,7 +19,7 @@ from mqdb.pipeline.errors import ArchiveIncomplete, ArchiveMismatch
 from mqdb.pipeline.job import cause_of
 from mqdb.pipeline.offsets import Queue
 from mqdb.pipeline.replaying import Origin, chosen
-from mqdb.store.archived_segments import ArchivedSegment
+from mqdb.store.segments.archived_segments import ArchivedSegment
 from tests.fixtures.command_line import Place
 
 NOON = datetime(2026, 7, 14, 12, tzinfo=UTC)

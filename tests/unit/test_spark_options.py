@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from mqdb.common.proof import Proof
 from mqdb.errors import MqdbError, NameInvalid, SelectorSyntaxError, TagExpressionInvalid
 from mqdb.pipeline.errors import (
     ColumnInvalid,
@@ -23,7 +24,6 @@ from mqdb.pipeline.offsets import Queue, StreamOffset
 from mqdb.pipeline.positions import EARLIEST, LATEST
 from mqdb.pipeline.schema import KAFKA_COLUMNS, MESSAGE_COLUMNS, RowFormat, check_columns, sources_of
 from mqdb.pipeline.source_options import NAMES, SourceOptions, parse_source, source_columns
-from mqdb.proof import Proof
 
 URL = "postgresql://user:geheim@host:5432/database"
 

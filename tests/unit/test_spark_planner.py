@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqdb.broker.topic_ranges import Layout
+from mqdb.broker.topics.topic_ranges import Layout
 from mqdb.errors import QueueNotFound, TopicNotFound
 from mqdb.pipeline import planner
 from mqdb.pipeline.errors import DataLoss, LogReplaced, OffsetOutOfRange, OptionInvalid
 from mqdb.pipeline.offsets import Queue, StreamOffset
 from mqdb.pipeline.positions import EARLIEST, LATEST, Place, Position
 from mqdb.pipeline.source_options import Splitting, Subscription
-from mqdb.store.topic_ranges import OffsetRange, Part, QueueBounds, SegmentBounds, Span
+from mqdb.store.topics.topic_ranges import OffsetRange, Part, QueueBounds, SegmentBounds, Span
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from mqdb.common.message import Message, MessageQueue
 from mqdb.errors import ParameterInvalid
-from mqdb.message import Message, MessageQueue
 from mqdb_client.producer.queue_choice import ANYWHERE, Target, target_of
 from mqdb_client.producer.queue_selector import select_random
 

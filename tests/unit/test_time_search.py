@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqdb.store.time_search import search
+from mqdb.store.log.time_search import search
 
 
 def found(numbers: Sequence[int], wanted: int, low: int = 0) -> tuple[int, int]:

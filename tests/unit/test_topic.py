@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqdb.errors import NameInvalid, ParameterInvalid, ResponseCode, TopicNotAllowed
-from mqdb.topic import (
+from mqdb.common.topic import (
     MAX_QUEUE_NUMS,
     NOT_ALLOWED_SEND,
     SYSTEM_TOPICS,
@@ -22,6 +21,7 @@ from mqdb.topic import (
     is_system_topic,
     retry_topic,
 )
+from mqdb.errors import NameInvalid, ParameterInvalid, ResponseCode, TopicNotAllowed
 
 ALLOWED = string.ascii_letters + string.digits + "_-%|"
 

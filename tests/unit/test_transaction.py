@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 
-from mqdb.transaction import (
+from mqdb.common.transaction import (
     EVENT_OF,
     HalfEvent,
     HalfState,

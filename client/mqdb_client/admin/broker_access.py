@@ -8,8 +8,8 @@ from typing import Final
 from sqlalchemy import Connection, Engine
 
 from mqdb.broker.dispatch import dispatch, is_attended
-from mqdb.broker.query import broker_info
-from mqdb.dsn import BrokerDsn, redact
+from mqdb.broker.log.query import broker_info
+from mqdb.common.dsn import BrokerDsn, redact
 from mqdb.errors import ParameterInvalid
 from mqdb.store.engine import create_engine, translated
 from mqdb.store.migrations import check_schema

@@ -5,12 +5,13 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
 
-from mqdb.broker import groups, messages
-from mqdb.broker.client_requests import RequestKind, ask, wait_for_answer
-from mqdb.broker.messages import StoredCopy
+from mqdb.broker.clients.client_requests import RequestKind, ask, wait_for_answer
+from mqdb.broker.consumers import groups
+from mqdb.broker.log import messages
+from mqdb.broker.log.messages import StoredCopy
+from mqdb.common.unique_id import parse_unique_id
 from mqdb.errors import ClientOffline, ClientRequestFailed, ParameterInvalid
-from mqdb.store.groups import MemberInfo, list_members
-from mqdb.unique_id import parse_unique_id
+from mqdb.store.consumers.groups import MemberInfo, list_members
 from mqdb_client.admin.broker_access import BrokerAccess
 from mqdb_client.consumer.direct_consumption import ConsumeMessageDirectlyResult, DirectResult
 

@@ -3,10 +3,10 @@
 import logging
 from datetime import datetime
 
-from mqdb.broker import cron
-from mqdb.broker.cron import CatchUp, Cron
-from mqdb.message import Message
-from mqdb.store.cron import CronSummary, list_crons
+from mqdb.broker.schedule import cron
+from mqdb.broker.schedule.cron import CatchUp, Cron
+from mqdb.common.message import Message
+from mqdb.store.schedule.cron import CronSummary, list_crons
 from mqdb_client.admin.broker_access import BrokerAccess
 
 logger = logging.getLogger(__name__)

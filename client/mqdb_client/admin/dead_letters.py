@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 
 from mqdb.broker import dead_letters
 from mqdb.broker.dead_letters import Chosen, DeadLetterFilter, Redrive
+from mqdb.common.topic import Perm, check_can_send, check_topic_name
+from mqdb.common.unique_id import parse_unique_id
 from mqdb.errors import DeadLetterNotFound, TopicNotFound, TopicNotWritable
 from mqdb.store.dead_letters import CauseOfDeath, DeadLetter, PastRedrive, RedriveResult, WholeDeadLetter, past_redrives
-from mqdb.store.topics import find_topic
-from mqdb.topic import Perm, check_can_send, check_topic_name
-from mqdb.unique_id import parse_unique_id
+from mqdb.store.topics.topics import find_topic
 from mqdb_client.admin.broker_access import BrokerAccess
 
 logger = logging.getLogger(__name__)

@@ -2,9 +2,9 @@
 
 import logging
 
-from mqdb.broker import delay_queues
+from mqdb.broker.schedule import delay_queues
 from mqdb.errors import MessageMissing
-from mqdb.store.schedule import Standing, list_delays
+from mqdb.store.schedule.delay_queues import Standing, list_delays
 from mqdb_client.admin.broker_access import BrokerAccess
 
 logger = logging.getLogger(__name__)

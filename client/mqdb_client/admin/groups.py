@@ -2,9 +2,9 @@
 
 import logging
 
-from mqdb.broker import groups
-from mqdb.broker.groups import GroupDetails
-from mqdb.store.groups import GroupSettings, GroupSummary, list_groups
+from mqdb.broker.consumers import groups
+from mqdb.broker.consumers.groups import GroupDetails
+from mqdb.store.consumers.groups import GroupSettings, GroupSummary, list_groups
 from mqdb_client.admin.broker_access import BrokerAccess
 
 logger = logging.getLogger(__name__)

@@ -7,14 +7,15 @@ from itertools import islice
 
 from sqlalchemy import Connection
 
-from mqdb.broker import messages, offsets, query
-from mqdb.broker.admin import topic_stats
-from mqdb.broker.filters import check_filters
+from mqdb.broker.consumers import offsets
+from mqdb.broker.filters.filters import check_filters
+from mqdb.broker.log import messages, query
+from mqdb.broker.topics.topics import topic_stats
+from mqdb.common.message import MessageQueue, ReceivedMessage
+from mqdb.common.topic import check_topic_name
+from mqdb.common.unique_id import parse_unique_id
 from mqdb.errors import ParameterInvalid, QueueNotFound, TopicNotFound
-from mqdb.message import MessageQueue, ReceivedMessage
-from mqdb.store.topics import TopicRoute, find_topic
-from mqdb.topic import check_topic_name
-from mqdb.unique_id import parse_unique_id
+from mqdb.store.topics.topics import TopicRoute, find_topic
 from mqdb_client.admin.broker_access import BrokerAccess, tend_dispatch
 from mqdb_client.admin.topic_reader import TopicReader
 from mqdb_client.consumer.message_selector import MessageSelector

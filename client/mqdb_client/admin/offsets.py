@@ -4,13 +4,13 @@ import logging
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
-from mqdb.broker import groups, offset_reset
-from mqdb.broker.offset_reset import Boundary
+from mqdb.broker.consumers import groups, offset_reset
+from mqdb.broker.consumers.offset_reset import Boundary
 from mqdb.errors import TopicNotFound
-from mqdb.store.consumer_offsets import committed_offsets
-from mqdb.store.groups import QueueProgress
-from mqdb.store.offset_audit import AuditRecord, OffsetChange, offset_history
-from mqdb.store.topics import find_topic
+from mqdb.store.consumers.consumer_offsets import committed_offsets
+from mqdb.store.consumers.groups import QueueProgress
+from mqdb.store.consumers.offset_audit import AuditRecord, OffsetChange, offset_history
+from mqdb.store.topics.topics import find_topic
 from mqdb_client.admin.broker_access import BrokerAccess
 
 logger = logging.getLogger(__name__)

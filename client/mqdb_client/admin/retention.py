@@ -1,7 +1,7 @@
 """What the log holds, segment by segment. How long it is kept, the settings of `mqdb serve` say."""
 
-from mqdb.store import segments
-from mqdb.store.segments import Log, Segment
+from mqdb.store.segments import segments
+from mqdb.store.segments.segments import Log, Segment
 from mqdb_client.admin.broker_access import BrokerAccess
 
 

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from mqdb.broker import trial
-from mqdb.broker.trial import Trial
+from mqdb.broker.filters import trial
+from mqdb.broker.filters.trial import Trial
 from mqdb_client.admin.broker_access import BrokerAccess
 
 

@@ -2,11 +2,11 @@
 
 import logging
 
-from mqdb.broker import timers
-from mqdb.broker.timers import RecallStatus
+from mqdb.broker.schedule import timers
+from mqdb.broker.schedule.timers import RecallStatus
+from mqdb.common.unique_id import parse_unique_id
 from mqdb.errors import ParameterInvalid
-from mqdb.store.waiting_timers import WaitingTimer, list_timers
-from mqdb.unique_id import parse_unique_id
+from mqdb.store.schedule.waiting_timers import WaitingTimer, list_timers
 from mqdb_client.admin.broker_access import BrokerAccess
 
 logger = logging.getLogger(__name__)

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 
 from sqlalchemy import Connection
 
-from mqdb.broker.horizon import UNKNOWN_HORIZON
-from mqdb.broker.pull import PullRequest, PullResult, PullStatus, pull
+from mqdb.broker.consumers.horizon import UNKNOWN_HORIZON
+from mqdb.broker.consumers.pull import PullRequest, PullResult, PullStatus, pull
+from mqdb.common.message import MessageQueue, ReceivedMessage
 from mqdb.errors import TopicNotFound
-from mqdb.message import MessageQueue, ReceivedMessage
 from mqdb.selector.subscription import MessageFilter
 from mqdb_client.admin.broker_access import tend_dispatch
 

@@ -3,13 +3,13 @@
 import logging
 from typing import NamedTuple
 
-from mqdb.broker import admin
-from mqdb.broker.admin import QueueStats, Unread
+from mqdb.broker.topics import topics as admin
+from mqdb.broker.topics.topics import QueueStats, Unread
+from mqdb.common.topic import MessageType, Perm, TopicConfig
 from mqdb.errors import NothingToDelete, TopicNotFound
-from mqdb.store.groups import QueueProgress
-from mqdb.store.topic_uses import TopicUses
-from mqdb.store.topics import find_topic, list_topics
-from mqdb.topic import MessageType, Perm, TopicConfig
+from mqdb.store.consumers.groups import QueueProgress
+from mqdb.store.topics.topic_uses import TopicUses
+from mqdb.store.topics.topics import find_topic, list_topics
 from mqdb_client.admin.broker_access import BrokerAccess
 
 logger = logging.getLogger(__name__)

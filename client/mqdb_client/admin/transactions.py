@@ -3,9 +3,9 @@
 import logging
 from collections.abc import Sequence
 
-from mqdb.broker import transactions
-from mqdb.broker.transactions import HalfMessage, Resolution
-from mqdb.transaction import HalfState
+from mqdb.broker.transactions import transactions
+from mqdb.broker.transactions.transactions import HalfMessage, Resolution
+from mqdb.common.transaction import HalfState
 from mqdb_client.admin.broker_access import BrokerAccess
 
 logger = logging.getLogger(__name__)

@@ -16,10 +16,10 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, Final, NamedTuple
 
-from mqdb.clock import Clock, SystemClock
-from mqdb.failure import Failure
-from mqdb.message import ReceivedMessage
-from mqdb.retry import FIRST_RETRY_LEVEL
+from mqdb.common.clock import Clock, SystemClock
+from mqdb.common.failure import Failure
+from mqdb.common.message import ReceivedMessage
+from mqdb.common.retry import FIRST_RETRY_LEVEL
 from mqdb_client.consumer.consume_hooks import ConsumeHooks, return_type_of
 from mqdb_client.consumer.message_listener import (
     ConsumeConcurrentlyContext,

@@ -12,8 +12,8 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
 
+from mqdb.common.message import MessageQueue, ReceivedMessage
 from mqdb.errors import ParameterInvalid
-from mqdb.message import MessageQueue, ReceivedMessage
 
 logger = logging.getLogger(__name__)
 

@@ -19,9 +19,9 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Final
 
-from mqdb.broker.send_back import SendBackRequest
-from mqdb.clock import Clock, SystemClock
-from mqdb.message import ReceivedMessage
+from mqdb.broker.consumers.send_back import SendBackRequest
+from mqdb.common.clock import Clock, SystemClock
+from mqdb.common.message import ReceivedMessage
 from mqdb_client.consumer.consume_concurrently import CONSUME_TIMEOUT
 from mqdb_client.consumer.consume_hooks import ConsumeHooks, return_type_of
 from mqdb_client.consumer.message_listener import ConsumeOrderlyContext, MessageListenerOrderly, takes_context

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Final
 
-from mqdb.clock import Clock, SystemClock
-from mqdb.message import ReceivedMessage
+from mqdb.common.clock import Clock, SystemClock
+from mqdb.common.message import ReceivedMessage
 from mqdb_client.consumer.consume_concurrently import CONSUME_TIMEOUT
 from mqdb_client.consumer.consume_hooks import ConsumeHooks
 from mqdb_client.consumer.consume_orderly import SUSPEND_TIME

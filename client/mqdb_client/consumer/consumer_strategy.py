@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from mqdb.group import MessageModel
-from mqdb.message import MessageQueue, ReceivedMessage
+from mqdb.common.group import MessageModel
+from mqdb.common.message import MessageQueue, ReceivedMessage
 from mqdb.rebalance import AllocationStrategy
 from mqdb.selector.subscription import MessageFilter
-from mqdb.store.clients import Registration
-from mqdb.store.consumer_offsets import OwnedQueue
+from mqdb.store.clients.clients import Registration
+from mqdb.store.consumers.consumer_offsets import OwnedQueue
 from mqdb_client.cluster import Cluster
 from mqdb_client.consumer.direct_consumption import ConsumeMessageDirectlyResult
 from mqdb_client.consumer.offset_store import OffsetStore

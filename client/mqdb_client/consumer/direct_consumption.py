@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final
 
-from mqdb.failure import Failure
-from mqdb.message import ReceivedMessage
-from mqdb.property import storable
+from mqdb.common.failure import Failure
+from mqdb.common.message import ReceivedMessage
+from mqdb.common.property import storable
 from mqdb_client.consumer.message_listener import (
     ConsumeConcurrentlyContext,
     ConsumeConcurrentlyStatus,

@@ -14,10 +14,10 @@ from sqlalchemy import Connection, Engine, event
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from mqdb.broker import exactly_once
+from mqdb.broker.consumers import exactly_once
 from mqdb.errors import TransactionEnded
-from mqdb.store import history as histories
 from mqdb.store.engine import create_engine, driver, translated
+from mqdb.store.log import history as histories
 from mqdb_client.instance import ClientInstance
 from mqdb_client.new_connection import history_on, in_time, note_history
 

@@ -11,17 +11,17 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection
 
-from mqdb.broker.offsets import start_offsets
-from mqdb.broker.proofs import last_proven, prove
+from mqdb.broker.consumers.offsets import start_offsets
+from mqdb.broker.log.proofs import last_proven, prove
+from mqdb.common.group import FROM_FIRST_OFFSET, StartingPoint
+from mqdb.common.message import MessageQueue
+from mqdb.common.proof import KeptPosition, thinned
 from mqdb.errors import BrokerUnavailable
-from mqdb.group import FROM_FIRST_OFFSET, StartingPoint
-from mqdb.message import MessageQueue
-from mqdb.proof import KeptPosition, thinned
-from mqdb.store import history as histories
-from mqdb.store.consumer_offsets import OwnedQueue
+from mqdb.store.consumers.consumer_offsets import OwnedQueue
+from mqdb.store.dispatch.queues import topics_created_at
 from mqdb.store.engine import target_of
-from mqdb.store.history import ANOTHER_HISTORY
-from mqdb.store.queues import topics_created_at
+from mqdb.store.log import history as histories
+from mqdb.store.log.history import ANOTHER_HISTORY
 from mqdb_client.consumer.local_offsets import LocalOffset, LocalOffsets
 from mqdb_client.consumer.offset_store import Lease
 

@@ -24,9 +24,9 @@ from uuid import UUID
 
 from filelock import FileLock, Timeout
 
+from mqdb.common.message import MessageQueue
+from mqdb.common.proof import KeptPosition, Proof
 from mqdb.errors import IllegalState, OffsetsUnusable
-from mqdb.message import MessageQueue
-from mqdb.proof import KeptPosition, Proof
 
 logger = logging.getLogger(__name__)
 

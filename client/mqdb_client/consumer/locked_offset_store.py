@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 
 from sqlalchemy import Connection
 
-from mqdb.broker import queue_locks
-from mqdb.group import FROM_LAST_OFFSET, StartingPoint
-from mqdb.message import MessageQueue
-from mqdb.store.consumer_offsets import OwnedQueue
+from mqdb.broker.consumers import queue_locks
+from mqdb.common.group import FROM_LAST_OFFSET, StartingPoint
+from mqdb.common.message import MessageQueue
+from mqdb.store.consumers.consumer_offsets import OwnedQueue
 from mqdb_client.consumer.offset_store import BrokerOffsetStore, Lease
 
 

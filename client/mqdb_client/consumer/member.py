@@ -11,10 +11,10 @@ Nothing that a member does waits for another broker. RocketMQ: DefaultMQPushCons
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 
+from mqdb.common.group import StartingPoint
 from mqdb.errors import BrokerUnavailable
-from mqdb.group import StartingPoint
 from mqdb.selector.subscription import MessageFilter
-from mqdb.store.clients import ClientKind
+from mqdb.store.clients.clients import ClientKind
 from mqdb_client.client_config import ConsumerConfig
 from mqdb_client.consumer.consumer_strategy import ConsumerStrategy
 from mqdb_client.consumer.pull_service import PullService

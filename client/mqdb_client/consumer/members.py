@@ -14,9 +14,9 @@ from contextlib import ExitStack
 from typing import Any
 
 import mqdb
-from mqdb.message import MessageQueue, ReceivedMessage
+from mqdb.common.message import MessageQueue, ReceivedMessage
 from mqdb.selector.subscription import MessageFilter, stored_form
-from mqdb.store.clients import ClientKind, Registration
+from mqdb.store.clients.clients import ClientKind, Registration
 from mqdb_client.client_config import ConsumerConfig
 from mqdb_client.consumer.consumer_strategy import ConsumerStrategy
 from mqdb_client.consumer.direct_consumption import ConsumeMessageDirectlyResult

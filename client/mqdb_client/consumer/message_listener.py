@@ -16,8 +16,8 @@ from typing import Any, Final, TypeAlias
 
 from sqlalchemy import Connection
 
+from mqdb.common.message import MessageQueue, ReceivedMessage
 from mqdb.errors import ParameterInvalid
-from mqdb.message import MessageQueue, ReceivedMessage
 
 
 class ConsumeConcurrentlyStatus(StrEnum):

@@ -15,10 +15,10 @@ from typing import Protocol
 
 from sqlalchemy import Connection
 
-from mqdb.broker import offsets
-from mqdb.group import StartingPoint
-from mqdb.message import MessageQueue
-from mqdb.store.consumer_offsets import OwnedQueue, owned_epochs
+from mqdb.broker.consumers import offsets
+from mqdb.common.group import StartingPoint
+from mqdb.common.message import MessageQueue
+from mqdb.store.consumers.consumer_offsets import OwnedQueue, owned_epochs
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from datetime import timedelta
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
-from mqdb.clock import Clock
-from mqdb.failure import Failure
-from mqdb.message import ReceivedMessage
+from mqdb.common.clock import Clock
+from mqdb.common.failure import Failure
+from mqdb.common.message import ReceivedMessage
 from mqdb_client.consumer.message_listener import ConsumeOrderlyContext, ConsumeOrderlyStatus
 
 logger = logging.getLogger(__name__)

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, Protocol
 
-from mqdb.message import MessageQueue, ReceivedMessage
-from mqdb.proof import Proof, place_of, proof
-from mqdb.store.consumer_offsets import OwnedQueue
+from mqdb.common.message import MessageQueue, ReceivedMessage
+from mqdb.common.proof import Proof, place_of, proof
+from mqdb.store.consumers.consumer_offsets import OwnedQueue
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,13 +16,13 @@ from itertools import groupby
 
 from sqlalchemy import Connection
 
-from mqdb.broker.horizon import UNKNOWN_HORIZON, Horizon
-from mqdb.broker.pull import PullRequest, PullResult, PullStatus, pull
+from mqdb.broker.consumers.horizon import UNKNOWN_HORIZON, Horizon
+from mqdb.broker.consumers.pull import PullRequest, PullResult, PullStatus, pull
 from mqdb.errors import BrokerUnavailable, MessageMissing, MqdbError
 from mqdb.selector.subscription import ExpressionType, MessageFilter
-from mqdb.store import history as histories
 from mqdb.store.engine import is_idle, target_of, translated
-from mqdb.store.history import ANOTHER_HISTORY
+from mqdb.store.log import history as histories
+from mqdb.store.log.history import ANOTHER_HISTORY
 from mqdb_client.backoff import pauses
 from mqdb_client.consumer.process_queue import ProcessQueue
 from mqdb_client.consumer.pull_schedule import PullSchedule

@@ -8,11 +8,11 @@ from enum import Enum
 from queue import Empty, SimpleQueue
 from typing import Final, Self
 
+from mqdb.common.message import MessageQueue
+from mqdb.common.topic import check_topic_name
 from mqdb.errors import IllegalState, NotSupported, ShutdownTimedOut
-from mqdb.message import MessageQueue
 from mqdb.selector.subscription import MessageFilter
 from mqdb.selector.tags import ALL_TAGS
-from mqdb.topic import check_topic_name
 from mqdb_client.client_config import configured_by, settings_of
 from mqdb_client.cluster import Cluster
 from mqdb_client.consumer.consume_hooks import ConsumeHooks, ConsumeMessageHook

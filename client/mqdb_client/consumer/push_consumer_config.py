@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
-from mqdb.group import MessageModel
+from mqdb.common.group import MessageModel
 from mqdb_client.client_config import ConsumerConfig
 from mqdb_client.option_rules import DURATION, PATH, duration, one_of, or_none, whole, whole_or_unlimited
 

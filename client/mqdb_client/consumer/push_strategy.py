@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from mqdb.broker.send_back import SendBackRequest, send_back
+from mqdb.broker.consumers.send_back import SendBackRequest, send_back
+from mqdb.common.group import MessageModel
+from mqdb.common.message import MessageQueue, ReceivedMessage
+from mqdb.common.topic import retry_topic
 from mqdb.errors import ParameterInvalid
-from mqdb.group import MessageModel
-from mqdb.message import MessageQueue, ReceivedMessage
 from mqdb.selector.subscription import MessageFilter
 from mqdb.store.engine import driver
-from mqdb.store.retry_filter import retry_filter
-from mqdb.topic import retry_topic
+from mqdb.store.filters.retry_filter import retry_filter
 from mqdb_client.cluster import Cluster
 from mqdb_client.consumer.consume_concurrently import ConsumeConcurrently
 from mqdb_client.consumer.consume_hooks import ConsumeHooks

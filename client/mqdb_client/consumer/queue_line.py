@@ -15,7 +15,7 @@ import threading
 import time
 from queue import SimpleQueue
 
-from mqdb.message import MessageQueue, ReceivedMessage
+from mqdb.common.message import MessageQueue, ReceivedMessage
 from mqdb_client.consumer.process_queue import ProcessQueue
 
 

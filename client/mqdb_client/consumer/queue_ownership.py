@@ -16,13 +16,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from sqlalchemy import Connection
 
-from mqdb.broker.proofs import proven
-from mqdb.group import StartingPoint
-from mqdb.message import MessageQueue
-from mqdb.store import history as histories
-from mqdb.store.consumer_offsets import OwnedQueue
+from mqdb.broker.log.proofs import proven
+from mqdb.common.group import StartingPoint
+from mqdb.common.message import MessageQueue
+from mqdb.store.consumers.consumer_offsets import OwnedQueue
 from mqdb.store.engine import target_of, translated
-from mqdb.store.history import History
+from mqdb.store.log import history as histories
+from mqdb.store.log.history import History
 from mqdb_client.consumer.offset_store import OffsetStore
 from mqdb_client.consumer.process_queue import FlowLimits, ProcessQueue
 

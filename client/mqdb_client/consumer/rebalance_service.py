@@ -16,11 +16,11 @@ from datetime import timedelta
 
 from sqlalchemy import Connection
 
-from mqdb.broker import membership
+from mqdb.broker.clients import membership
 from mqdb.broker.dispatch import is_attended
+from mqdb.common.message import MessageQueue
+from mqdb.common.topic import retry_topic
 from mqdb.errors import MqdbError
-from mqdb.message import MessageQueue
-from mqdb.topic import retry_topic
 from mqdb_client.consumer.consumer_strategy import ConsumerStrategy
 from mqdb_client.consumer.process_queue import ProcessQueue
 from mqdb_client.consumer.pull_service import PullService

@@ -14,11 +14,12 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from sqlalchemy import Connection
 
-from mqdb.broker import client_requests, messages
-from mqdb.broker.client_requests import RequestKind
+from mqdb.broker.clients import client_requests
+from mqdb.broker.clients.client_requests import RequestKind
+from mqdb.broker.log import messages
+from mqdb.common.message import MessageQueue, ReceivedMessage
 from mqdb.errors import MqdbError, NotSupported, ParameterInvalid
-from mqdb.message import MessageQueue, ReceivedMessage
-from mqdb.store.client_requests import ClientRequest
+from mqdb.store.clients.client_requests import ClientRequest
 from mqdb_client.callbacks import Callback, CallbackHandle
 from mqdb_client.consumer.direct_consumption import ConsumeMessageDirectlyResult
 

@@ -10,7 +10,7 @@ import time
 import traceback
 from dataclasses import dataclass, field
 
-from mqdb.message import ReceivedMessage
+from mqdb.common.message import ReceivedMessage
 from mqdb_client.consumer.process_queue import ProcessQueue
 
 

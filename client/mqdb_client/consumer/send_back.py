@@ -21,10 +21,10 @@ from datetime import timedelta
 from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple, TypeAlias
 
-from mqdb.broker.send_back import SendBackRequest
+from mqdb.broker.consumers.send_back import SendBackRequest
+from mqdb.common.failure import Failure
+from mqdb.common.message import ReceivedMessage
 from mqdb.errors import BrokerUnavailable, MqdbError
-from mqdb.failure import Failure
-from mqdb.message import ReceivedMessage
 from mqdb_client.consumer.process_queue import ProcessQueue
 
 logger = logging.getLogger(__name__)

@@ -16,15 +16,15 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from mqdb.broker import membership
-from mqdb.broker.query import server_time
-from mqdb.clock import SystemClock
-from mqdb.group import FROM_FIRST_OFFSET, ConsumeFromWhere, StartingPoint
-from mqdb.message import MessageQueue
+from mqdb.broker.clients import membership
+from mqdb.broker.log.query import server_time
+from mqdb.common.clock import SystemClock
+from mqdb.common.group import FROM_FIRST_OFFSET, ConsumeFromWhere, StartingPoint
+from mqdb.common.message import MessageQueue
+from mqdb.common.topic import retry_topic
 from mqdb.rebalance import AllocationStrategy
-from mqdb.store.clients import members_of
-from mqdb.store.topics import find_topic
-from mqdb.topic import retry_topic
+from mqdb.store.clients.clients import members_of
+from mqdb.store.topics.topics import find_topic
 
 logger = logging.getLogger(__name__)
 

@@ -15,14 +15,14 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from mqdb.broker import exactly_once
-from mqdb.broker.exactly_once import ConsumedBatch
-from mqdb.broker.send_back import SendBackRequest
-from mqdb.clock import Clock
+from mqdb.broker.consumers import exactly_once
+from mqdb.broker.consumers.exactly_once import ConsumedBatch
+from mqdb.broker.consumers.send_back import SendBackRequest
+from mqdb.common.clock import Clock
+from mqdb.common.failure import Failure
+from mqdb.common.message import ReceivedMessage
 from mqdb.errors import BrokerUnavailable, MqdbError, ParameterInvalid, QueueLost
-from mqdb.failure import Failure
-from mqdb.message import ReceivedMessage
-from mqdb.store.offset_commits import OffsetCommit
+from mqdb.store.consumers.offset_commits import OffsetCommit
 from mqdb_client.consumer.consume_hooks import ConsumeHooks, return_type_of
 from mqdb_client.consumer.listener_transactions import ListenerTransactions, is_lost
 from mqdb_client.consumer.message_listener import (

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 
 from sqlalchemy import Connection
 
-from mqdb.broker import exactly_once
-from mqdb.group import StartingPoint
-from mqdb.message import MessageQueue
-from mqdb.store.consumer_offsets import OwnedQueue
+from mqdb.broker.consumers import exactly_once
+from mqdb.common.group import StartingPoint
+from mqdb.common.message import MessageQueue
+from mqdb.store.consumers.consumer_offsets import OwnedQueue
 from mqdb_client.consumer.offset_store import Lease, OffsetStore
 
 

@@ -12,9 +12,9 @@ from datetime import datetime
 from itertools import islice
 from typing import NamedTuple
 
-from mqdb.message import MessageQueue, ReceivedMessage
-from mqdb.proof import Proof, place_of, proof
-from mqdb.store.consumer_offsets import OwnedQueue
+from mqdb.common.message import MessageQueue, ReceivedMessage
+from mqdb.common.proof import Proof, place_of, proof
+from mqdb.store.consumers.consumer_offsets import OwnedQueue
 from mqdb_client.consumer.process_queue import FlowLimits, ProcessQueue
 
 

@@ -11,15 +11,15 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import Final, Self
 
-from mqdb.broker.group_offsets import queue_ends
-from mqdb.broker.offsets import search_offset
+from mqdb.broker.consumers.group_offsets import queue_ends
+from mqdb.broker.consumers.offsets import search_offset
+from mqdb.common.message import MessageQueue, ReceivedMessage
+from mqdb.common.topic import check_topic_name
 from mqdb.errors import IllegalState, ParameterInvalid, RouteNotFound, ShutdownTimedOut
-from mqdb.message import MessageQueue, ReceivedMessage
 from mqdb.selector.subscription import MessageFilter
 from mqdb.selector.tags import ALL_TAGS
-from mqdb.store.consumer_offsets import committed_offsets
-from mqdb.store.queues import Ends
-from mqdb.topic import check_topic_name
+from mqdb.store.consumers.consumer_offsets import committed_offsets
+from mqdb.store.dispatch.queues import Ends
 from mqdb_client.client_config import configured_by, settings_of
 from mqdb_client.cluster import Cluster
 from mqdb_client.consumer.members import Members

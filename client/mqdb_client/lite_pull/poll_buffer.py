@@ -11,9 +11,9 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
+from mqdb.common.message import MessageQueue, ReceivedMessage
 from mqdb.errors import IllegalState, QueueLost
-from mqdb.message import MessageQueue, ReceivedMessage
-from mqdb.store.consumer_offsets import OwnedQueue
+from mqdb.store.consumers.consumer_offsets import OwnedQueue
 from mqdb_client.consumer.process_queue import FlowLimits, ProcessQueue
 from mqdb_client.lite_pull.assigned_queue import AssignedQueue, Reached
 

@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Final
 
-from mqdb.broker.filters import check_filters
+from mqdb.broker.filters.filters import check_filters
+from mqdb.common.message import MessageQueue, ReceivedMessage
 from mqdb.errors import BrokerUnavailable, MqdbError, NotSupported
-from mqdb.message import MessageQueue, ReceivedMessage
 from mqdb.selector.subscription import ExpressionType, MessageFilter
-from mqdb.store.clients import Registration
-from mqdb.store.consumer_offsets import OwnedQueue
+from mqdb.store.clients.clients import Registration
+from mqdb.store.consumers.consumer_offsets import OwnedQueue
 from mqdb_client.cluster import Cluster
 from mqdb_client.consumer.consumer_strategy import ConsumerStrategy
 from mqdb_client.consumer.direct_consumption import ConsumeMessageDirectlyResult

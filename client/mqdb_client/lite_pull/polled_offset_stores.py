@@ -15,14 +15,14 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection
 
-from mqdb.broker.group_offsets import commit_positions, commit_without_owner, reset_since
-from mqdb.broker.offsets import start_offsets
-from mqdb.broker.proofs import proven
+from mqdb.broker.consumers.group_offsets import commit_positions, commit_without_owner, reset_since
+from mqdb.broker.consumers.offsets import start_offsets
+from mqdb.broker.log.proofs import proven
+from mqdb.common.group import StartingPoint
+from mqdb.common.message import MessageQueue
 from mqdb.errors import QueueLost, QueueOwned
-from mqdb.group import StartingPoint
-from mqdb.message import MessageQueue
-from mqdb.store.consumer_offsets import OwnedQueue
-from mqdb.store.group_offsets import ReadQueue, committed_positions
+from mqdb.store.consumers.consumer_offsets import OwnedQueue
+from mqdb.store.consumers.group_offsets import ReadQueue, committed_positions
 from mqdb_client.consumer.offset_store import BrokerOffsetStore
 from mqdb_client.lite_pull.poll_buffer import Agreed, PollBuffer
 

@@ -2,9 +2,9 @@
 
 from typing import NamedTuple
 
+from mqdb.common.message import MessageQueue
 from mqdb.errors import BrokerUnavailable, ParameterInvalid, QueueNotFound, RouteNotFound
-from mqdb.message import MessageQueue
-from mqdb.store.topics import TopicRoute
+from mqdb.store.topics.topics import TopicRoute
 from mqdb_client.cluster import Cluster
 from mqdb_client.instance import ClientInstance
 from mqdb_client.queue_argument import check_queue

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TypeAlias
 
+from mqdb.common.message import MessageQueue
 from mqdb.errors import MqdbError, RouteNotFound
-from mqdb.message import MessageQueue
 
 logger = logging.getLogger(__name__)
 

@@ -24,7 +24,8 @@ from itertools import chain, takewhile
 from typing import Final, Protocol
 from uuid import UUID
 
-from mqdb.broker.outcome import Backend, StoredAt
+from mqdb.broker.log.outcome import Backend, StoredAt
+from mqdb.common.message import SendStatus
 from mqdb.errors import (
     IllegalState,
     MessageIllegal,
@@ -34,9 +35,8 @@ from mqdb.errors import (
     TopicNotFound,
     TransactionRefused,
 )
-from mqdb.message import SendStatus
-from mqdb.store.commit_log import Record
 from mqdb.store.engine import NO_SQLSTATE
+from mqdb.store.log.commit_log import Record
 from mqdb_client.producer.batch import record_size
 
 #: One statement carries no more than this, unless a single unit is larger.

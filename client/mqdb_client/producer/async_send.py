@@ -22,8 +22,8 @@ from itertools import count
 from queue import Empty, SimpleQueue
 from typing import Final, TypeAlias
 
+from mqdb.common.message import SendResult
 from mqdb.errors import IllegalState, MqdbError, SendGivenUp
-from mqdb.message import SendResult
 from mqdb_client.producer.append_plan import NoAnswer
 from mqdb_client.producer.send_hooks import SendMode
 from mqdb_client.producer.sending import Attempt, PendingSend, Sending

@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 from typing import Final
 from uuid import UUID
 
-from mqdb.broker.send import record
+from mqdb.broker.log.send import record
+from mqdb.common.message import MAX_BODY_BYTES, Message, check_message
+from mqdb.common.schedule import schedule_of
+from mqdb.common.topic import RETRY_PREFIX
 from mqdb.errors import BatchTooLarge, NotSupported, ParameterInvalid
-from mqdb.message import MAX_BODY_BYTES, Message, check_message
-from mqdb.schedule import schedule_of
-from mqdb.store.commit_log import Record
-from mqdb.topic import RETRY_PREFIX
+from mqdb.store.log.commit_log import Record
 
 #: Bodies and properties of a batch together. Source: DefaultMQProducer.maxMessageSize.
 MAX_BATCH_BYTES: Final = 4 * 1024 * 1024

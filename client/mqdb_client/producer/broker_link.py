@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 from sqlalchemy import Connection
 
-from mqdb.broker.outcome import Backend, backend_of
+from mqdb.broker.log.outcome import Backend, backend_of
 from mqdb.errors import MqdbError, SendGivenUp
 from mqdb_client.instance import ClientInstance
 from mqdb_client.new_connection import in_time

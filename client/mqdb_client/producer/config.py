@@ -6,10 +6,10 @@ Source: DefaultMQProducer, DefaultMQProducerImpl.checkConfig.
 from dataclasses import dataclass
 from typing import Annotated, Final
 
-from mqdb.clock import Clock, SystemClock
-from mqdb.compression import Compression
-from mqdb.group import DEFAULT_PRODUCER, check_group_name
-from mqdb.message import MAX_BODY_BYTES
+from mqdb.common.clock import Clock, SystemClock
+from mqdb.common.compression import Compression
+from mqdb.common.group import DEFAULT_PRODUCER, check_group_name
+from mqdb.common.message import MAX_BODY_BYTES
 from mqdb_client.client_config import ClientConfig
 from mqdb_client.option_rules import CLOCK, FLAG, check_options, one_of, or_none, whole
 from mqdb_client.producer.durability import Durability

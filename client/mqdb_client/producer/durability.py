@@ -25,8 +25,8 @@ from typing import Final, TypeAlias
 from psycopg.errors import Diagnostic
 from sqlalchemy import Connection, and_, case, column, exists, func, not_, select, table
 
+from mqdb.common.message import SendStatus
 from mqdb.errors import MqdbError, ParameterInvalid
-from mqdb.message import SendStatus
 from mqdb.store.engine import driver, target_of, translated
 from mqdb_client.new_connection import in_time
 

@@ -26,10 +26,10 @@ from typing import Final, TypeVar
 
 from sqlalchemy import Connection
 
-from mqdb.broker.outcome import Backend
-from mqdb.broker.send import append
+from mqdb.broker.log.outcome import Backend
+from mqdb.broker.log.send import append
+from mqdb.common.message import SendStatus
 from mqdb.errors import BrokerUnavailable, IllegalState, MqdbError
-from mqdb.message import SendStatus
 from mqdb_client.producer.append_plan import AppendPlan, Turn, Unit, UnitState
 from mqdb_client.producer.durability import COMMIT_WAIT, CommitWait
 from mqdb_client.producer.held_connection import HeldConnection, NotRun, Overdue
@@ -71,7 +71,7 @@ class GroupAppend:
     def append(self, unit: Unit) -> None:
         """Append the records of a unit: all are stored, or none.
 
-        Raises what `mqdb.broker.send.append` raises; SendGivenUp, or why there is no connection, when its time is
+        Raises what `mqdb.broker.log.send.append` raises; SendGivenUp, or why there is no connection, when its time is
         over or as good as that, and at once for a unit that is not patient; NoAnswer; IllegalState if this
         thread was interrupted here: by a signal handler that sends, or a finalizer.
         """

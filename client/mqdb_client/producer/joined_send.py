@@ -6,7 +6,7 @@ as the transaction is open, dispatch passes its messages by, and nobody waits fo
 the commit.
 
 In a transaction that is not ours no statement should fail, for that would end it. So what can be wrong is asked for
-first, or written such that the answer says it (`mqdb.store.joined_append`).
+first, or written such that the answer says it (`mqdb.store.log.joined_append`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +24,10 @@ from psycopg.rows import tuple_row
 from sqlalchemy.exc import DBAPIError, InvalidRequestError, UnboundExecutionError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from mqdb.common.message import MessageQueue, SendResult, SendStatus
+from mqdb.common.schedule import DeliverAfter, DeliverAt, Wait
+from mqdb.common.topic import Perm
+from mqdb.common.unique_id import format_unique_id
 from mqdb.errors import (
     IllegalState,
     MqdbError,
@@ -35,16 +39,12 @@ from mqdb.errors import (
     TopicNotWritable,
     shown,
 )
-from mqdb.message import MessageQueue, SendResult, SendStatus
-from mqdb.schedule import DeliverAfter, DeliverAt, Wait
 from mqdb.selector.tags import java_string_hash
-from mqdb.store import joined_append
-from mqdb.store.commit_log import Record
 from mqdb.store.engine import translate
-from mqdb.store.joined_append import Statement
+from mqdb.store.log import joined_append
+from mqdb.store.log.commit_log import Record
+from mqdb.store.log.joined_append import Statement
 from mqdb.store.migrations import check_revision
-from mqdb.topic import Perm
-from mqdb.unique_id import format_unique_id
 from mqdb_client.producer.queue_selector import turns
 from mqdb_client.producer.recalling import recall_handle_of
 

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 from uuid import UUID
 
-from mqdb.broker.send import record
-from mqdb.clock import Clock
-from mqdb.compression import compressed
-from mqdb.message import Message, MessageQueue, SendResult, check_message
-from mqdb.unique_id import UniqueIdGenerator, format_unique_id
+from mqdb.broker.log.send import record
+from mqdb.common.clock import Clock
+from mqdb.common.compression import compressed
+from mqdb.common.message import Message, MessageQueue, SendResult, check_message
+from mqdb.common.unique_id import UniqueIdGenerator, format_unique_id
 from mqdb_client.producer.batch import MessageBatch
 from mqdb_client.producer.config import ProducerConfig
 from mqdb_client.producer.joined_send import CallersConnection, JoinedSend

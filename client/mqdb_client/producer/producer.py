@@ -13,13 +13,13 @@ from functools import partial
 from typing import ClassVar, Self
 
 import mqdb
-from mqdb.broker.timers import RecallStatus
-from mqdb.compression import compress
+from mqdb.broker.schedule.timers import RecallStatus
+from mqdb.common.compression import compress
+from mqdb.common.message import Message, MessageQueue, ReceivedMessage, SendResult, check_message
+from mqdb.common.topic import check_topic_name
+from mqdb.common.unique_id import UniqueIdGenerator
 from mqdb.errors import IllegalState
-from mqdb.message import Message, MessageQueue, ReceivedMessage, SendResult, check_message
-from mqdb.store.clients import ClientKind, Registration
-from mqdb.topic import check_topic_name
-from mqdb.unique_id import UniqueIdGenerator
+from mqdb.store.clients.clients import ClientKind, Registration
 from mqdb_client.client_config import configured_by, settings_of
 from mqdb_client.cluster import Cluster
 from mqdb_client.option_rules import takes

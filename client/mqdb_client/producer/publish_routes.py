@@ -12,7 +12,7 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from mqdb.broker.route import create_topic_automatically
+from mqdb.broker.topics.route import create_topic_automatically
 from mqdb.errors import (
     BrokerUnavailable,
     MqdbError,
@@ -21,7 +21,7 @@ from mqdb.errors import (
     StorageRefused,
     TopicNotFound,
 )
-from mqdb.store.topics import TopicRoute
+from mqdb.store.topics.topics import TopicRoute
 from mqdb_client.producer.broker_link import BrokerLink
 from mqdb_client.producer.fault_tolerance import LatencyFaultTolerance
 from mqdb_client.producer.held_connection import IMPATIENT_SECONDS

@@ -13,11 +13,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, Protocol, TypeVar
 
+from mqdb.common.message import Message, MessageQueue
+from mqdb.common.topic import Perm
 from mqdb.errors import MqdbError, ParameterInvalid, QueueNotFound, TopicNotWritable
-from mqdb.message import Message, MessageQueue
-from mqdb.store.history import History
-from mqdb.store.topics import TopicRoute
-from mqdb.topic import Perm
+from mqdb.store.log.history import History
+from mqdb.store.topics.topics import TopicRoute
 from mqdb_client.producer.broker_link import BrokerLink
 from mqdb_client.producer.fault_tolerance import LatencyFaultTolerance
 from mqdb_client.producer.queue_selector import MessageQueueSelector, by_hash, check_sharding_key, selected, turns

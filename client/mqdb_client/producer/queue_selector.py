@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any, Protocol
 
+from mqdb.common.message import MAX_SHARDING_KEY_BYTES, Message, MessageQueue
 from mqdb.errors import ParameterInvalid
-from mqdb.message import MAX_SHARDING_KEY_BYTES, Message, MessageQueue
 from mqdb.selector.tags import java_string_hash
 
 

@@ -10,14 +10,14 @@ from functools import partial
 from typing import Final
 from uuid import UUID
 
-from mqdb.broker import timers
-from mqdb.broker.timers import RecallStatus
+from mqdb.broker.schedule import timers
+from mqdb.broker.schedule.timers import RecallStatus
+from mqdb.common.message import MessageQueue
+from mqdb.common.recall_handle import RecallHandle, decode_handle, encode_handle
+from mqdb.common.schedule import DeliverAfter, DeliverAt
+from mqdb.common.topic import RETRY_PREFIX
 from mqdb.errors import BrokerUnavailable, RecallHandleInvalid
-from mqdb.message import MessageQueue
-from mqdb.recall_handle import RecallHandle, decode_handle, encode_handle
-from mqdb.schedule import DeliverAfter, DeliverAt
-from mqdb.store.commit_log import Record
-from mqdb.topic import RETRY_PREFIX
+from mqdb.store.log.commit_log import Record
 from mqdb_client.producer.broker_link import BrokerLink
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -45,7 +45,7 @@ def handle_of(unique_id: UUID, queue: MessageQueue, deliver_ms: int) -> str | No
 def recall(links: Mapping[str, BrokerLink], handle: str, timeout_seconds: float) -> RecallStatus:
     """Have the broker of a handle take the message back.
 
-    Raises what `mqdb.broker.timers.recall` raises, RecallHandleInvalid for another broker than these, and
+    Raises what `mqdb.broker.schedule.timers.recall` raises, RecallHandleInvalid for another broker than these, and
     BrokerUnavailable when it does not answer in time: whether the message was taken back is open then.
     """
     name = decode_handle(handle).broker_name

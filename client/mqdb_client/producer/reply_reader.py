@@ -14,13 +14,13 @@ from typing import Final, TypeVar
 
 from sqlalchemy import Connection
 
-from mqdb.broker.horizon import UNKNOWN_HORIZON, Horizon
-from mqdb.broker.proofs import proven
-from mqdb.broker.pull import PullRequest, PullResult, PullStatus, pull
-from mqdb.broker.route import find_or_create_reply_topic
+from mqdb.broker.consumers.horizon import UNKNOWN_HORIZON, Horizon
+from mqdb.broker.consumers.pull import PullRequest, PullResult, PullStatus, pull
+from mqdb.broker.log.proofs import proven
+from mqdb.broker.topics.route import find_or_create_reply_topic
+from mqdb.common.message import MessageQueue, ReceivedMessage
+from mqdb.common.proof import Proof, place_of, proof
 from mqdb.errors import BrokerUnavailable, MqdbError
-from mqdb.message import MessageQueue, ReceivedMessage
-from mqdb.proof import Proof, place_of, proof
 from mqdb.selector.tags import TagExpression, tag_code
 from mqdb_client.backoff import pauses
 from mqdb_client.producer.broker_link import BrokerLink

@@ -15,8 +15,8 @@ from datetime import timedelta
 from heapq import heapify, heappop, heappush
 from typing import Final, TypeAlias
 
+from mqdb.common.message import ReceivedMessage
 from mqdb.errors import IllegalState, RequestTimeout
-from mqdb.message import ReceivedMessage
 
 logger = logging.getLogger(__name__)
 

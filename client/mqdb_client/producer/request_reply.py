@@ -18,11 +18,11 @@ from datetime import timedelta
 from functools import partial
 from typing import Final
 
-from mqdb.clock import Clock
+from mqdb.common.clock import Clock
+from mqdb.common.message import Message, ReceivedMessage, SendResult
+from mqdb.common.property import Property
+from mqdb.common.topic import reply_topic
 from mqdb.errors import ParameterInvalid, ReplyImpossible
-from mqdb.message import Message, ReceivedMessage, SendResult
-from mqdb.property import Property
-from mqdb.topic import reply_topic
 from mqdb_client.producer.broker_link import BrokerLink
 from mqdb_client.producer.reply_reader import ReplyReader
 from mqdb_client.producer.request_futures import RequestFutures, WaitingRequest

@@ -3,10 +3,10 @@
 import threading
 from enum import StrEnum
 
-from mqdb.clock import Clock
+from mqdb.common.clock import Clock
+from mqdb.common.unique_id import UniqueIdGenerator
 from mqdb.errors import IllegalState
 from mqdb.settings import Settings
-from mqdb.unique_id import UniqueIdGenerator
 from mqdb_client.cluster import Cluster
 from mqdb_client.producer.async_send import AsyncSend, Permits
 from mqdb_client.producer.broker_link import BrokerLink

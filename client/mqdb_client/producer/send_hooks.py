@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
 
+from mqdb.common.message import Message, MessageQueue, SendResult
 from mqdb.errors import ParameterInvalid
-from mqdb.message import Message, MessageQueue, SendResult
 
 logger = logging.getLogger(__name__)
 

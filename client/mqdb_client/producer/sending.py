@@ -17,8 +17,11 @@ from datetime import datetime
 from functools import partial
 from uuid import UUID
 
-from mqdb.broker.send import record
-from mqdb.compression import compressed
+from mqdb.broker.log.send import record
+from mqdb.common.compression import compressed
+from mqdb.common.message import Message, MessageQueue, SendResult, SendStatus, check_message
+from mqdb.common.schedule import Half
+from mqdb.common.unique_id import UniqueIdGenerator, format_unique_id
 from mqdb.errors import (
     BrokerUnavailable,
     MqdbError,
@@ -26,9 +29,6 @@ from mqdb.errors import (
     SendOutcomeUnknown,
     TopicNotFound,
 )
-from mqdb.message import Message, MessageQueue, SendResult, SendStatus, check_message
-from mqdb.schedule import Half
-from mqdb.unique_id import UniqueIdGenerator, format_unique_id
 from mqdb_client.producer.append_plan import NoAnswer, Unit
 from mqdb_client.producer.batch import MessageBatch, check_batch_size
 from mqdb_client.producer.broker_link import BrokerLink

@@ -7,8 +7,10 @@ from typing import Final
 from uuid import UUID
 
 from mqdb.broker.dispatch import dispatch, is_attended
-from mqdb.broker.outcome import StoredAt, find_sent, queue_of
-from mqdb.broker.query import queue_key_of, queue_offset_of
+from mqdb.broker.log.outcome import StoredAt, find_sent, queue_of
+from mqdb.broker.log.query import queue_key_of, queue_offset_of
+from mqdb.common.message import MessageQueue, SendResult, SendStatus
+from mqdb.common.unique_id import parse_unique_id
 from mqdb.errors import (
     BrokerUnavailable,
     DispatchTimeout,
@@ -17,8 +19,6 @@ from mqdb.errors import (
     ParameterInvalid,
     SendOutcomeUnknown,
 )
-from mqdb.message import MessageQueue, SendResult, SendStatus
-from mqdb.unique_id import parse_unique_id
 from mqdb_client.producer.append_plan import NoAnswer
 from mqdb_client.producer.broker_link import BrokerLink
 from mqdb_client.producer.queue_choice import Place

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from mqdb.broker.outcome import Backend, StoredAt
+from mqdb.broker.log.outcome import Backend, StoredAt
 from mqdb.errors import MqdbError, SendGivenUp
 from mqdb_client.producer.append_plan import NoAnswer
 from mqdb_client.producer.broker_link import BrokerLink

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from mqdb.broker.outcome import Backend, StoredAt, end_backend, find_sent
+from mqdb.broker.log.outcome import Backend, StoredAt, end_backend, find_sent
 from mqdb.errors import BrokerUnavailable, MqdbError
 from mqdb_client.producer.append_plan import NoAnswer
 from mqdb_client.producer.broker_link import BrokerLink

@@ -15,11 +15,11 @@ from typing import Final, TypeVar
 
 from sqlalchemy import Connection
 
-from mqdb.broker.transactions import Ended, EndTransaction, end
+from mqdb.broker.transactions.transactions import Ended, EndTransaction, end
+from mqdb.common.transaction import LocalTransactionState
+from mqdb.common.unique_id import parse_unique_id
 from mqdb.errors import BrokerUnavailable, MqdbError
-from mqdb.store.half_checks import Check, open_checks
-from mqdb.transaction import LocalTransactionState
-from mqdb.unique_id import parse_unique_id
+from mqdb.store.transactions.half_checks import Check, open_checks
 from mqdb_client.producer.broker_link import BrokerLink
 from mqdb_client.transaction.transaction_listener import TransactionListener, answer_of
 

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
+from mqdb.common.message import Message, ReceivedMessage
+from mqdb.common.transaction import LocalTransactionState
 from mqdb.errors import ParameterInvalid
-from mqdb.message import Message, ReceivedMessage
-from mqdb.transaction import LocalTransactionState
 
 logger = logging.getLogger(__name__)
 

@@ -15,12 +15,12 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, ClassVar, Final
 
-from mqdb.broker.transactions import EndTransaction, end
+from mqdb.broker.transactions.transactions import EndTransaction, end
+from mqdb.common.message import Message, SendResult, SendStatus, check_message
+from mqdb.common.property import Property
+from mqdb.common.transaction import LocalTransactionState
+from mqdb.common.unique_id import parse_unique_id
 from mqdb.errors import BrokerUnavailable, IllegalState, MqdbError
-from mqdb.message import Message, SendResult, SendStatus, check_message
-from mqdb.property import Property
-from mqdb.transaction import LocalTransactionState
-from mqdb.unique_id import parse_unique_id
 from mqdb_client.client_config import configured_by
 from mqdb_client.producer.broker_link import BrokerLink
 from mqdb_client.producer.config import ProducerConfig

@@ -69,7 +69,7 @@ def produce(
       mqdb bench produce -c 16 -T 5
       mqdb bench produce --only append --only send-64 --hold-send --pairs 5
     """
-    from mqdb.cli.bench import produce
+    from mqdb.bench import produce
     from mqdb.cli.bench.running import Options, run
 
     load = (
@@ -104,7 +104,7 @@ def consume(
       mqdb bench consume
       mqdb bench consume --only consume-32 --messages 1000000
     """
-    from mqdb.cli.bench import consume
+    from mqdb.bench import consume
     from mqdb.cli.bench.running import Options, run
 
     run(
@@ -135,7 +135,7 @@ def filter_(
       mqdb bench filter
       mqdb bench filter --only tag-1000 --messages 5000000
     """
-    from mqdb.cli.bench import filter as filters
+    from mqdb.bench import filter as filters
     from mqdb.cli.bench.running import Options, run
 
     run(
@@ -165,7 +165,7 @@ def latency(
       mqdb bench latency --rate 500 -T 30
       mqdb bench latency --hold-transaction --pairs 5
     """
-    from mqdb.cli.bench import latency
+    from mqdb.bench import latency
     from mqdb.cli.bench.running import Options, run
 
     run(
@@ -195,8 +195,8 @@ def dispatch(
       mqdb bench dispatch
       mqdb bench dispatch --messages 200000 --only dispatch
     """
+    from mqdb.bench import dispatch
     from mqdb.broker.dispatch import MAX_ROWS
-    from mqdb.cli.bench import dispatch
     from mqdb.cli.bench.running import Options, run
 
     run(
@@ -230,7 +230,7 @@ def schedule(
       mqdb bench schedule
       mqdb bench schedule --only timers --rate 5000 --hold-transaction --pairs 5
     """
-    from mqdb.cli.bench import schedule
+    from mqdb.bench import schedule
     from mqdb.cli.bench.running import Options, run
 
     run(
@@ -265,7 +265,7 @@ def spark(
       mqdb bench spark
       mqdb bench spark --only read-mqdb --messages 200000
     """
-    from mqdb.cli.bench import spark
+    from mqdb.bench import spark
     from mqdb.cli.bench.running import Options, run
 
     run(

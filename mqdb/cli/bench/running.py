@@ -8,15 +8,15 @@ from typing import NamedTuple, TypeAlias
 import typer
 from sqlalchemy import text
 
-from mqdb.cli.bench import machine, sample
-from mqdb.cli.bench.figures import Figure
-from mqdb.cli.bench.holding import held_send, held_transaction
-from mqdb.cli.bench.report import Report
-from mqdb.cli.bench.rounds import Comparison, Plan
-from mqdb.cli.bench.testbed import Testbed, open_testbed
+from mqdb.bench import machine, sample
+from mqdb.bench.figures import Figure
+from mqdb.bench.holding import held_send, held_transaction
+from mqdb.bench.report import Report
+from mqdb.bench.rounds import Comparison, Plan
+from mqdb.bench.testbed import Testbed, open_testbed
 from mqdb.cli.console import standard_error, standard_output
 from mqdb.cli.options import start
-from mqdb.dsn import BrokerDsn, redact
+from mqdb.common.dsn import BrokerDsn, redact
 from mqdb.errors import ParameterInvalid
 from mqdb.settings import Settings
 from mqdb.store.engine import translated

@@ -5,7 +5,7 @@ import json
 from importlib.resources import files
 from typing import Final, NamedTuple
 
-from mqdb.message import Message
+from mqdb.common.message import Message
 
 TOPIC: Final = "flights"
 

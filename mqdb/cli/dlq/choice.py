@@ -48,8 +48,8 @@ def filter_of(
     where: str | None,
 ) -> "DeadLetterFilter":
     """What these options choose. Raises NameInvalid, ParameterInvalid or TagExpressionInvalid."""
-    from mqdb.group import check_group_name
-    from mqdb.unique_id import parse_unique_id
+    from mqdb.common.group import check_group_name
+    from mqdb.common.unique_id import parse_unique_id
     from mqdb_client import DeadLetterFilter
 
     if group is not None:

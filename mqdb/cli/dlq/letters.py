@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from mqdb.cli.rows import Row
 from mqdb.cli.times import shown_time
-from mqdb.compression import compression_of, decompress
+from mqdb.common.compression import compression_of, decompress
+from mqdb.common.printable import json_text, printable
 from mqdb.errors import CompressedBodyBroken, CompressionUnavailable
-from mqdb.printable import json_text, printable
 from mqdb_client import CauseOfDeath, DeadLetter, PastRedrive, RedriveResult, WholeDeadLetter
 
 #: Of a body that is shown as hex; `mqdb dlq export` has all of it.

@@ -146,7 +146,7 @@ def _check_one_message(work: "dict[str, Chosen]", edit: bool) -> None:
 
 def _edited(admin: "Admin", work: "dict[str, Chosen]") -> bytes:
     """What the user makes of the body of the one message in their editor."""
-    from mqdb.compression import decompress
+    from mqdb.common.compression import decompress
     from mqdb_client import DeadLetterFilter
 
     ((name, chosen),) = work.items()

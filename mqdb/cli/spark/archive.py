@@ -10,7 +10,7 @@ from mqdb.cli.spark.running import DEFAULT_CORES, Cores, OneBroker, bar, chosen_
 
 if TYPE_CHECKING:
     from mqdb.broker.archive import SegmentContents
-    from mqdb.store.archived_segments import ArchivedSegment
+    from mqdb.store.segments.archived_segments import ArchivedSegment
 
 
 def archive(

@@ -11,7 +11,7 @@ from mqdb.cli.options import Command, start
 from mqdb.cli.rows import Json, Row, print_rows
 from mqdb.cli.spark.running import DEFAULT_CORES, Cores, OneBroker, running
 from mqdb.cli.times import parse_time, shown_time
-from mqdb.printable import json_text
+from mqdb.common.printable import json_text
 
 if TYPE_CHECKING:
     from mqdb.pipeline.dead_letter_report import Cause, DeadLetterReport

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from rich.progress import Progress, TaskID
 
-    from mqdb.dsn import BrokerDsn
+    from mqdb.common.dsn import BrokerDsn
     from mqdb.settings import Settings
 
 OneBroker = Annotated[

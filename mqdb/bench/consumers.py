@@ -1,0 +1,117 @@
+"""Loads that are about the client: consumers as a program uses them."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import Any, Final
+
+from sqlalchemy import Column, Connection, LargeBinary, MetaData, Table, Text
+
+from mqdb.bench.clients import settings_for
+from mqdb.bench.workers import Exhausted, Operation
+from mqdb.common.dsn import BrokerDsn
+from mqdb.common.group import ConsumeFromWhere
+from mqdb.common.message import ReceivedMessage
+from mqdb_client import ConsumeConcurrentlyStatus, ConsumeOrderlyStatus, PushConsumer
+
+#: Between two looks at what a consumer has had.
+_LOOK_SECONDS: Final = 0.01
+
+
+class Way(StrEnum):
+    """How messages are consumed."""
+
+    CONCURRENTLY = "concurrently"
+    ORDERLY = "orderly"
+    EXACTLY_ONCE = "exactly once"
+
+
+#: The table that an exactly-once listener writes into, in the schema of the benchmark's own tables.
+business = Table(
+    "consumed", MetaData(schema="mqdb_bench"), Column("message_id", Text, primary_key=True), Column("body", LargeBinary)
+)
+
+
+@contextmanager
+def consume(
+    broker: BrokerDsn,
+    threads: int,
+    *,
+    topic: str,
+    messages: int,
+    batch: int,
+    way: Way = Way.CONCURRENTLY,
+    group: str | None = None,
+) -> Iterator[Sequence[Operation]]:
+    """One push consumer with a listener that only counts; an exactly-once one inserts a row for each message as well.
+
+    Of a new group, or of `group`. Ends when it has had so many messages.
+    """
+    # Nobody serves while this is measured, on purpose.
+    logging.getLogger("mqdb_client.dispatch_watch").setLevel(logging.ERROR)
+    counts: list[int] = []
+    begin = threading.Event()
+    consumer = PushConsumer(
+        group or f"mqdb_bench_{time.monotonic_ns()}",
+        settings=settings_for(broker),
+        consume_from_where=ConsumeFromWhere.FIRST_OFFSET,
+        consume_message_batch_max_size=batch,
+    )
+    consumer.subscribe(topic)
+    consumer.register_listener(
+        _listener(way, counts, begin), orderly=way is Way.ORDERLY, transactional=way is Way.EXACTLY_ONCE
+    )
+    with consumer:
+        try:
+            yield [_Progress(begin, counts, messages)] * threads
+        finally:
+            begin.set()
+
+
+def _listener(way: Way, counts: list[int], begin: threading.Event) -> Callable[..., Any]:
+    # By the start of the round some thousand messages are pulled, and no more for want of room.
+    def count(received: list[ReceivedMessage]) -> ConsumeConcurrentlyStatus:
+        begin.wait()
+        counts.append(len(received))
+        return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+
+    def count_in_order(received: list[ReceivedMessage]) -> ConsumeOrderlyStatus:
+        count(received)
+        return ConsumeOrderlyStatus.SUCCESS
+
+    def insert(received: list[ReceivedMessage], connection: Connection) -> ConsumeConcurrentlyStatus:
+        begin.wait()
+        rows = [{"message_id": message.message_id, "body": message.body} for message in received]
+        connection.execute(business.insert(), rows)
+        return count(received)
+
+    listeners: dict[Way, Callable[..., Any]] = {
+        Way.CONCURRENTLY: count,
+        Way.ORDERLY: count_in_order,
+        Way.EXACTLY_ONCE: insert,
+    }
+    return listeners[way]
+
+
+class _Progress:
+    """An operation that waits a moment, and returns how many messages the consumer has had meanwhile."""
+
+    def __init__(self, begin: threading.Event, counts: list[int], messages: int) -> None:
+        self._begin = begin
+        self._counts = counts
+        self._missing = messages
+        self._seen = 0
+
+    def __call__(self) -> int:
+        self._begin.set()
+        if self._missing <= 0:
+            raise Exhausted
+        time.sleep(_LOOK_SECONDS)
+        end = len(self._counts)
+        fresh = sum(self._counts[self._seen : end])
+        self._seen = end
+        self._missing -= fresh
+        return fresh

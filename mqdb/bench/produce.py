@@ -1,0 +1,137 @@
+"""`mqdb bench produce`: how fast messages get into the commit log.
+
+    append       single records by many connections to one queue, against INSERT
+    batch        batches by as many connections, against COPY
+    send         a producer that sends one message after the other, against INSERT through psycopg
+    send-batch   a producer that sends batches, against `unnest` and COPY through psycopg
+    send-async   a producer that hands messages in without waiting for them, against the same `unnest`
+    send-64      64 threads that share a producer, against one thread, and against as many that only share a connection
+    brokers-2    64 threads that share a producer over two brokers, against the same over one
+
+The first two are about the database and leave the driver out; the others are about the client. No dispatcher runs.
+"""
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
+from typing import Final
+
+from mqdb.bench import clients, reference, sample
+from mqdb.bench.figures import Goal, Measurement
+from mqdb.bench.rounds import Comparison, Side
+from mqdb.bench.testbed import Testbed
+from mqdb.bench.two_brokers import TwoBrokers
+from mqdb.bench.wire import prepared, session
+from mqdb.bench.workers import Crew, Load, Operation, per_connection
+from mqdb.common.dsn import BrokerDsn
+from mqdb.store.log.commit_log import Record, append_many_text, append_one_text
+
+NAMES: Final = ("append", "batch", "send", "send-batch", "send-async", "send-64", "brokers-2")
+UNIT: Final = "messages/s"
+
+_THREADS: Final = 64
+
+
+@per_connection
+def append(broker: BrokerDsn, record: Record) -> Iterator[Operation]:
+    """One record by one statement."""
+    with session(broker) as connection:
+        yield prepared(connection, append_one_text(), record.columns() | {"history": record.history}, 1)
+
+
+@per_connection
+def append_many(broker: BrokerDsn, records: Sequence[Record]) -> Iterator[Operation]:
+    """A batch of records by one statement."""
+    with session(broker) as connection:
+        columns = reference.columns_of(records) | {"history": [record.history for record in records]}
+        yield prepared(connection, append_many_text(), columns, len(records))
+
+
+def comparisons(
+    testbed: Testbed, *, connections: int, jobs: int, seconds: float, batch: int
+) -> Generator[Comparison, None, None]:
+    """What is measured, one after the other."""
+    topic = testbed.topic("produce", 1)
+    records = sample.records(topic.name, topic.queue_keys[0], batch)
+    one = records[0]
+
+    def crew(connections: int, jobs: int) -> Crew:
+        return Crew(testbed.broker, connections=connections, jobs=jobs, servers=[testbed.server])
+
+    def side(label: str, crew: Crew, load: Load, *goals: Goal, timed: bool = False) -> Side:
+        return Side(label, _measuring(testbed, crew, load, seconds, timed), goals)
+
+    with crew(connections, jobs) as many:
+        yield Comparison(
+            "append",
+            UNIT,
+            side(f"append of 1, {connections} connections, one queue", many, partial(append, record=one)),
+            [side("INSERT without index", many, partial(reference.insert, record=one), Goal(0.8))],
+        )
+        binary_copy = partial(reference.copy, records=records)
+        yield Comparison(
+            "batch",
+            UNIT,
+            side(f"append of {batch}, {connections} connections", many, partial(append_many, records=records)),
+            [side(f"binary COPY of {batch} without index", many, binary_copy, Goal(0.5))],
+        )
+    send = partial(clients.send, topic=topic.name)
+    with crew(1, 1) as alone, crew(_THREADS, 1) as threads:
+        insert = partial(reference.driver_insert, record=one)
+        late = Goal(3.0, "p99_ms", at_least=False)
+        yield Comparison(
+            "send",
+            UNIT,
+            side("Producer.send, one thread", alone, send, timed=True),
+            [side("psycopg INSERT without index", alone, insert, Goal(0.6), late, timed=True)],
+        )
+        unnest = f"psycopg INSERT of {batch} by unnest, without index"
+        insert_many = partial(reference.driver_insert_many, records=records)
+        send_batch = partial(clients.send_batch, topic=topic.name, batch=batch)
+        driver_copy = partial(reference.driver_copy, records=records)
+        yield Comparison(
+            "send-batch",
+            UNIT,
+            side(f"Producer.send_batch of {batch}, one thread", alone, send_batch, Goal(25_000)),
+            [
+                side(unnest, alone, insert_many, Goal(0.5)),
+                side(f"psycopg binary COPY of {batch}, without index", alone, driver_copy),
+            ],
+        )
+        yield Comparison(
+            "send-async",
+            UNIT,
+            side("Producer.send_async, one thread", alone, partial(clients.send_async, topic=topic.name)),
+            [side(unnest, alone, insert_many)],
+        )
+        yield Comparison(
+            f"send-{_THREADS}",
+            UNIT,
+            side(f"Producer.send, {_THREADS} threads", threads, send, timed=True),
+            [
+                side("the same, one thread", alone, send, Goal(8.0)),
+                side(
+                    f"hand-off from {_THREADS} threads to psycopg INSERT by unnest",
+                    threads,
+                    partial(reference.hand_off, record=one),
+                    Goal(0.5),
+                    timed=True,
+                ),
+            ],
+        )
+    if testbed.open_second is not None:
+        with TwoBrokers(testbed, topic, _THREADS, seconds) as brokers:
+            yield Comparison(
+                "brokers-2",
+                UNIT,
+                Side(f"Producer.send, {_THREADS} threads, two brokers", brokers.over_two),
+                [Side("the same, one broker", brokers.over_one, [Goal(0.85)])],
+            )
+
+
+def _measuring(testbed: Testbed, crew: Crew, load: Load, seconds: float, timed: bool) -> Callable[[], Measurement]:
+    def measure() -> Measurement:
+        testbed.make_room(seconds)
+        reference.clear(testbed.below)
+        return crew.measure(load, seconds, timed=timed)
+
+    return measure

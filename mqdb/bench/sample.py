@@ -1,0 +1,73 @@
+"""The messages of the benchmarks: one tag, one key, two properties, 200 bytes of body."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import count
+from typing import Any, Final
+
+import psycopg
+
+from mqdb.broker.log.send import record
+from mqdb.common.message import Message
+from mqdb.common.unique_id import UniqueIdGenerator
+from mqdb.selector.tags import tag_code
+from mqdb.store.log.commit_log import Record
+
+BODY_BYTES: Final = 200
+TAG: Final = "TagA"
+PROPERTIES: Final = {"region": "north", "level": "7"}
+
+BODY: Final = bytes(range(32, 127)) * 2 + b"0123456789"
+_FILL_ROWS: Final = 100_000
+
+_FILL = """
+INSERT INTO mqdb.commit_log (queue_key, tags_code, born_time, msg_id, born_host, tags, keys, properties, body)
+SELECT (%(queue_keys)s::integer[])[1 + n %% queues], (%(tags_codes)s::bigint[])[1 + place %% tags], mqdb.now(), id,
+       'bench', (%(tags)s::text[])[1 + place %% tags], 'key' || n,
+       (%(properties)s::jsonb[])[1 + place %% properties]
+       || jsonb_build_object('TAGS', (%(tags)s::text[])[1 + place %% tags], 'KEYS', 'key' || n,
+                             'UNIQ_KEY', mqdb.unique_id_text(id)),
+       %(body)s
+FROM (SELECT n, n / queues AS place, gen_random_uuid() AS id, queues, tags, properties
+      FROM generate_series(%(first)s::integer, %(last)s::integer) AS n,
+           (SELECT cardinality(%(queue_keys)s::integer[]) AS queues, cardinality(%(tags)s::text[]) AS tags,
+                   cardinality(%(properties)s::jsonb[]) AS properties) AS numbers) given
+"""
+
+
+def message(topic: str, number: int) -> Message:
+    """One message; only its key differs from that of another."""
+    return Message(topic, BODY, TAG, (f"key{number}",), PROPERTIES)
+
+
+def records(topic: str, queue_key: int, number: int) -> list[Record]:
+    """As many records of one queue, as `mqdb.broker.log.send` appends them."""
+    ids = UniqueIdGenerator()
+    now = datetime.now(UTC)
+    return [record(message(topic, each), queue_key, ids.next(), now, "bench") for each in range(number)]
+
+
+def fill(
+    connection: "psycopg.Connection[Any]",
+    queue_keys: Sequence[int],
+    messages: int,
+    *,
+    tags: Sequence[str] = (TAG,),
+    properties: Sequence[Mapping[str, str]] = (PROPERTIES,),
+) -> None:
+    """Put messages into the commit log, the queues in turn, without the way through a client.
+
+    Along each queue the tags come in turn, and so do the properties.
+    """
+    fixed = {
+        "queue_keys": list(queue_keys),
+        "tags_codes": [tag_code(tag) for tag in tags],
+        "tags": list(tags),
+        "properties": [psycopg.types.json.Jsonb(each) for each in properties],
+        "body": BODY,
+    }
+    for first in count(0, _FILL_ROWS):
+        if first >= messages:
+            return
+        connection.execute("SELECT mqdb.ensure_segments(2)")
+        connection.execute(_FILL, fixed | {"first": first, "last": min(first + _FILL_ROWS, messages) - 1})

@@ -1,0 +1,1 @@
+"""Come, stay, go, and be asked."""

@@ -1,0 +1,101 @@
+"""Client requests: ask a running client, and wait for its answer; what a client does to answer.
+
+    ask ──▶ row, NOTIFY c:<client id> ──▶ open_requests ──▶ answer ──▶ wait_for_answer
+
+RocketMQ: GET_CONSUMER_RUNNING_INFO, CONSUME_MESSAGE_DIRECTLY, AdminBrokerProcessor.callConsumer.
+"""
+
+import time
+from collections.abc import Collection, Mapping
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any, Final
+
+from sqlalchemy import Connection
+
+from mqdb.errors import ClientOffline, ClientRequestFailed, ClientRequestTimeout, ParameterInvalid
+from mqdb.store.clients import client_requests, clients
+from mqdb.store.clients.client_requests import ClientRequest
+from mqdb.store.engine import transaction, translates
+
+#: Source: AdminBrokerProcessor.callConsumer.
+ANSWER_TIMEOUT: Final = timedelta(seconds=10)
+
+#: How many a client answers at a time. More wait as rows: each may keep a thread for as long as a listener runs.
+MAX_REQUESTS: Final = 16
+
+#: Whoever asks removes requests that are older.
+KEPT: Final = timedelta(days=1)
+
+_FIRST_PAUSE_SECONDS: Final = 0.005
+_LONGEST_PAUSE_SECONDS: Final = 0.1
+
+
+class RequestKind(StrEnum):
+    """What a consumer can be asked. The arguments of each name its `group`."""
+
+    #: State, queues, and which listeners run since when, with their stacks.
+    STATUS = "STATUS"
+    #: To consume one message now: that at `log_pos`, or at `queue_offset` of queue `queue_id` of `topic`.
+    CONSUME_DIRECTLY = "CONSUME_DIRECTLY"
+
+
+@translates
+def ask(connection: Connection, client_id: str, kind: str, arguments: Mapping[str, Any]) -> int:
+    """Ask a client; returns the number of the request. Raises ClientOffline."""
+    with transaction(connection):
+        if not clients.is_live(connection, client_id):
+            raise ClientOffline(client_id)
+        client_requests.prune(connection, KEPT)
+        return client_requests.add(connection, client_id, kind, arguments)
+
+
+@translates
+def wait_for_answer(connection: Connection, request_id: int, timeout: timedelta = ANSWER_TIMEOUT) -> dict[str, Any]:
+    """What the client answers. What it does not answer in time it is not asked any more.
+
+    Raises ClientRequestTimeout, ClientOffline when it goes meanwhile, ClientRequestFailed when it says that it
+    cannot; ParameterInvalid for a request that there is not.
+    """
+    deadline = time.monotonic() + timeout.total_seconds()
+    pause = _FIRST_PAUSE_SECONDS
+    while (request := _found(connection, request_id)).answer is None:
+        is_live = clients.is_live(connection, request.client_id)
+        if is_live and time.monotonic() < deadline:
+            time.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+        elif client_requests.withdraw(connection, request_id):
+            if not is_live:
+                raise ClientOffline(request.client_id)
+            raise ClientRequestTimeout(request.client_id, request.kind, timeout.total_seconds())
+    if "error" in request.answer:
+        raise ClientRequestFailed(request.client_id, request.kind, request.answer["error"])
+    result: dict[str, Any] = request.answer["result"]
+    return result
+
+
+@translates
+def open_requests(
+    connection: Connection, client_id: str, group: str, besides: Collection[int] = (), limit: int = MAX_REQUESTS
+) -> list[ClientRequest]:
+    """The oldest requests about a client's consumer of a group that wait, `besides` those that are being answered."""
+    return client_requests.open_of(connection, client_id, group, ANSWER_TIMEOUT, besides, limit)
+
+
+@translates
+def answer(connection: Connection, request_id: int, result: Mapping[str, Any]) -> bool:
+    """Answer with what JSON can hold; False when nobody waits for that any more."""
+    return client_requests.answer(connection, request_id, {"result": dict(result)})
+
+
+@translates
+def refuse(connection: Connection, request_id: int, reason: str) -> bool:
+    """Say that it cannot be answered, and why; False when nobody waits for that any more."""
+    return client_requests.answer(connection, request_id, {"error": reason})
+
+
+def _found(connection: Connection, request_id: int) -> ClientRequest:
+    request = client_requests.find(connection, request_id)
+    if request is None:
+        raise ParameterInvalid("request_id", request_id, "there is no such request")
+    return request

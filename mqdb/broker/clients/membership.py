@@ -1,0 +1,138 @@
+"""Membership: clients come, give signs of life, and go. Each change is announced to the group.
+
+None of it waits for a standby: who is there is found out anew after a fail-over, and a standby that hangs must not
+keep clients from coming and going.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+from sqlalchemy import Connection, func, select
+
+from mqdb.broker.filters.filters import check_filters
+from mqdb.broker.topics.route import find_or_create_retry_topic
+from mqdb.common.group import MessageModel
+from mqdb.errors import ConsumptionForbidden, IllegalState, MessageModelConflict, SubscriptionConflict
+from mqdb.selector.subscription import SubscriptionData
+from mqdb.store.clients import clients
+from mqdb.store.clients.clients import ClientKind, Registration
+from mqdb.store.consumers import groups, subscriptions
+from mqdb.store.consumers.subscriptions import StoredSubscriptions
+from mqdb.store.engine import target_of, transaction, translated, translates
+
+#: A client silent for longer is gone. Source: ConsumerManager.CHANNEL_EXPIRED_TIMEOUT.
+CLIENT_EXPIRY = timedelta(seconds=120)
+
+
+def announce(connection: Connection, client_id: str) -> None:
+    """Make this the connection of the client, which it listens on, before `register`.
+
+    Raises IllegalState while the client has another one: a client id that is in use, or the client's own
+    lost connection that the server has not given up yet.
+    """
+    with _changing(connection):
+        if not clients.announce(connection, client_id):
+            raise IllegalState(f"client {client_id}", "already connected")
+
+
+def register(connection: Connection, registration: Registration) -> StoredSubscriptions | None:
+    """Enter a client into a group, which is created where there is none, and tell the group.
+
+    Returns the group's subscriptions that were replaced, None where they stay as they are.
+    Raises SubscriptionConflict for a consumer that subscribes to something else than its group, MessageModelConflict
+    for one that shares messages in another way, ConsumptionForbidden where the group is switched off, FilterDisabled
+    for an SQL92 filter where the broker takes none.
+    """
+    replaced = None
+    with _changing(connection):
+        if registration.kind is ClientKind.CONSUMER:
+            replaced = _agree(connection, registration)
+            if registration.message_model is MessageModel.CLUSTERING:
+                find_or_create_retry_topic(connection, registration.group)
+            clients.notify_group(connection, registration.group)
+        clients.add(connection, registration)
+    return replaced
+
+
+def take_back(connection: Connection, registration: Registration, replaced: StoredSubscriptions) -> None:
+    """Store again what the registration of a member has replaced, unless somebody has replaced it since.
+
+    Who has followed the member meanwhile stays, as the old members do in a rolling change.
+    """
+    with _changing(connection):
+        stored = subscriptions.lock(connection, registration.group)
+        announced = frozenset(registration.subscriptions), registration.subscription_version
+        if (stored.subscriptions, stored.version) == announced:
+            subscriptions.replace(connection, stored.group_id, replaced.version, replaced.subscriptions)
+
+
+def _agree(connection: Connection, registration: Registration) -> StoredSubscriptions | None:
+    """Subscriptions change when nobody else is there, or when a member announces a higher version.
+
+    Who has been a member before stays one: in a rolling change the old members go on until they are replaced. If a
+    database has gone back to before the group was there, the first of them stores what they have subscribed to.
+    """
+    group, given = registration.group, frozenset(registration.subscriptions)
+    stored = subscriptions.lock(connection, group)
+    if registration.is_renewal:
+        if not stored.subscriptions:
+            subscriptions.replace(connection, stored.group_id, registration.subscription_version, given)
+        return None
+    if not stored.consume_enable:
+        raise ConsumptionForbidden(group, "consume_enable")
+    if registration.message_model is MessageModel.BROADCASTING and not stored.consume_broadcast_enable:
+        raise ConsumptionForbidden(group, "consume_broadcast_enable")
+    check_filters(connection, {each.expression_type for each in given})
+    version = registration.subscription_version
+    others = clients.live_models(connection, group, but=registration.client_id)
+    for client_id, model in others.items():
+        if model is not registration.message_model:
+            raise MessageModelConflict(group, model, registration.message_model, client_id)
+    if stored.subscriptions == given and stored.version == version:
+        return None
+    if others and (version < stored.version or (version == stored.version and stored.subscriptions != given)):
+        raise SubscriptionConflict(group, _by_topic(stored.subscriptions), stored.version, _by_topic(given), version)
+    subscriptions.replace(connection, stored.group_id, version, given)
+    return stored
+
+
+def _by_topic(given: Iterable[SubscriptionData]) -> dict[str, tuple[str, str]]:
+    return {each.topic: (each.expression_type, each.expression) for each in given}
+
+
+def heartbeat(connection: Connection, client_id: str) -> bool:
+    """A sign of life of a client for all its groups; False when the broker has given it up: register again."""
+    with _changing(connection):
+        return clients.beat(connection, client_id) > 0
+
+
+def unregister(connection: Connection, client_id: str, group: str, kind: ClientKind) -> None:
+    """Take a client out of a group; a consumer's queues are free at once, and the group is told."""
+    with _changing(connection):
+        clients.remove(connection, client_id, group, kind)
+        if kind is ClientKind.CONSUMER:
+            clients.notify_group(connection, group)
+
+
+@translates
+def may_consume(connection: Connection, group: str) -> bool:
+    """Whether the group is switched on, as far as the broker knows it."""
+    settings = groups.find(connection, group)
+    return settings is None or settings.consume_enable
+
+
+def reap(connection: Connection, expiry: timedelta = CLIENT_EXPIRY) -> list[str]:
+    """Remove clients that are silent or whose connection is closed, and tell their groups; returns the groups."""
+    with _changing(connection):
+        groups = clients.reap(connection, expiry)
+        for group in groups:
+            clients.notify_group(connection, group)
+    return groups
+
+
+@contextmanager
+def _changing(connection: Connection) -> Iterator[None]:
+    with translated(target_of(connection)), transaction(connection):
+        connection.execute(select(func.set_config("synchronous_commit", "local", True)))
+        yield

@@ -1,0 +1,1 @@
+"""Pull, own queues, commit, reset, send back."""

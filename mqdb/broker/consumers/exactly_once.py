@@ -1,0 +1,151 @@
+"""Exactly once: what a listener writes, what it sends and how far its group has come are one transaction.
+
+    begin ──▶ statements and sends of the listener ──▶ commit: the offset, under the owner's epoch, and COMMIT
+                                                  └──▶ failed: ROLLBACK, then send_back: copies, and the offset
+
+A commit that nobody answers leaves open whether it has happened. The queue is then taken again, which is possible when
+the old transaction is over or can commit no more, and whoever takes it goes on behind what was committed.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+
+from psycopg import errors as pg
+from psycopg.pq import TransactionStatus
+from sqlalchemy import Connection
+
+from mqdb.broker.consumers import send_back as sending_back
+from mqdb.broker.consumers.send_back import SendBackRequest, SentBack
+from mqdb.common.message import MessageQueue
+from mqdb.errors import BrokerUnavailable, QueueLost, TransactionEnded
+from mqdb.store.consumers import offset_commits
+from mqdb.store.consumers.consumer_offsets import OwnedQueue
+from mqdb.store.consumers.offset_commits import NOT_OWNED, OffsetCommit
+from mqdb.store.engine import driver, target_of, transaction, translates
+from mqdb.store.tables import offset_commit
+
+
+class ConsumedBatch(NamedTuple):
+    """What a transaction consumes, and for whom."""
+
+    group: str
+    client_id: str
+    queue: MessageQueue
+    commit: OffsetCommit
+
+
+# -- the transaction of a listener --------------------------------------------------------------
+
+
+@translates
+def begin(connection: Connection) -> None:
+    """Begin, on a connection that is not in AUTOCOMMIT. Nothing is read yet: the isolation level can be changed."""
+    driver(connection).execute(offset_commits.MARK)
+
+
+@translates
+def commit(connection: Connection, batch: ConsumedBatch) -> None:
+    """Commit what was begun, together with the offset.
+
+    Raises QueueLost and TransactionEnded, and StorageRefused with what a deferred constraint or a serialization
+    failure says: nothing was committed, but what the listener has committed itself. BrokerUnavailable: nobody knows.
+    """
+    _require_open(connection)
+    below = driver(connection)
+    # In one message: a process that stops between the two would keep its queue from all others.
+    with _refusals(batch), below.pipeline():
+        offset_commits.append(below, batch.group, batch.client_id, batch.commit, is_marked=True)
+        below.execute("COMMIT")
+
+
+def _require_open(connection: Connection) -> None:
+    if connection.closed:
+        raise TransactionEnded("closed the connection of")
+    if connection.invalidated or not connection.in_transaction():
+        raise TransactionEnded("rolled back")
+    status = driver(connection).info.transaction_status
+    if status is TransactionStatus.UNKNOWN:
+        raise BrokerUnavailable(target_of(connection), "the connection was lost before the commit")
+    if status is not TransactionStatus.INTRANS:
+        raise TransactionEnded(_ENDS[status])
+
+
+_ENDS: Final = {
+    TransactionStatus.IDLE: "ended",
+    TransactionStatus.INERROR: "let a statement fail in",
+    TransactionStatus.ACTIVE: "left a statement running in",
+}
+
+
+@contextmanager
+def _refusals(batch: ConsumedBatch) -> Iterator[None]:
+    """What the table of commits refuses, and why."""
+    group, _, queue, refused = batch
+    try:
+        yield
+    except (pg.NotNullViolation, pg.UniqueViolation) as error:
+        if (error.diag.schema_name, error.diag.table_name) != (offset_commit.schema, offset_commit.name):
+            raise  # the listener's affair: a constraint that is checked at the commit
+        if isinstance(error, pg.UniqueViolation) or error.diag.column_name == NOT_OWNED:
+            raise QueueLost(group, str(queue), refused.epoch) from error
+        raise TransactionEnded("ended, and begun another in place of,") from error
+
+
+# -- what has failed ----------------------------------------------------------------------------
+
+
+@translates
+def send_back(
+    connection: Connection,
+    batch: ConsumedBatch,
+    requests: Sequence[SendBackRequest],
+    max_reconsume_times: int | None = None,
+) -> list[SentBack]:
+    """Send messages back, and commit their offset, in one transaction: they come again once, and the queue goes on.
+
+    Raises what `mqdb.broker.consumers.send_back` raises, and QueueLost. BrokerUnavailable: nobody knows.
+    """
+    group, client_id, _, consumed = batch
+    with _refusals(batch), transaction(connection):
+        results = sending_back.send_back(connection, group, requests, max_reconsume_times)
+        offset_commits.append(driver(connection), group, client_id, consumed, is_marked=False)
+    return results
+
+
+# -- ownership ----------------------------------------------------------------------------------
+
+
+@translates
+def take_queues(connection: Connection, group: str, take: Callable[[], list[OwnedQueue]]) -> list[OwnedQueue]:
+    """Own what `take` takes on this connection, from where transactions have come."""
+    with transaction(connection):
+        owned = take()
+        return offset_commits.fold(connection, group, owned)
+
+
+@translates
+def commit_offsets(connection: Connection, group: str, owned: Sequence[OwnedQueue]) -> list[OwnedQueue]:
+    """Store how far each queue is consumed; returns the queues that were lost to a newer owner.
+
+    That is where transactions have come, or `next_offset` if that is farther: messages that nobody wants are passed by.
+    """
+    if not owned:
+        return []
+    with transaction(connection):
+        stored = offset_commits.lock(connection, group, owned)
+        offset_commits.fold(connection, group, [queue for queue in owned if queue.queue_key in stored], stored)
+    return [queue for queue in owned if queue.queue_key not in stored]
+
+
+@translates
+def correct_offset(connection: Connection, group: str, queue_key: int, correct: Callable[[], bool]) -> bool:
+    """Have `correct` set the offset of a queue on this connection, whatever transactions have committed.
+
+    False when it could not, because the queue was lost.
+    """
+    with transaction(connection):
+        is_corrected = correct()
+        if is_corrected:
+            offset_commits.forget(connection, group, queue_key)
+        return is_corrected

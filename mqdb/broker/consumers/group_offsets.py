@@ -1,0 +1,69 @@
+"""Group offsets: read and commit how far a group has come, without owning its queues.
+
+For consumers that choose their queues themselves, and for commits that go back as well as forward.
+RocketMQ: DefaultLitePullConsumer, RemoteBrokerOffsetStore.
+"""
+
+from collections.abc import Mapping, Sequence, Set
+from typing import NamedTuple
+
+from sqlalchemy import Connection
+
+from mqdb.store.consumers import consumer_offsets, group_offsets
+from mqdb.store.consumers.consumer_offsets import OwnedQueue
+from mqdb.store.consumers.group_offsets import ReadQueue
+from mqdb.store.dispatch import queues
+from mqdb.store.dispatch.queues import Ends
+from mqdb.store.engine import transaction, translates
+from mqdb.store.log import history
+
+
+@translates
+def queue_ends(connection: Connection, queue_key: int) -> Ends | None:
+    """Min and max offset of a queue; None where there is none of that key."""
+    return queues.ends(connection, [queue_key]).get(queue_key)
+
+
+class Refused(NamedTuple):
+    """Queues of which an offset was not committed."""
+
+    owned: Mapping[int, str]
+    """Those that members have, and which members."""
+    reset: Set[int]
+    """Those whose offset somebody has set since they were read, or whose log is another one now; read on there."""
+
+
+@translates
+def commit_without_owner(connection: Connection, group: str, positions: Sequence[ReadQueue]) -> Refused:
+    """Set the offsets of a group, forward or back, where no member has the queue; the group is made if need be.
+
+    A group that has no more than such offsets of a topic is still new to it for its members.
+    """
+    if not positions:
+        return Refused({}, frozenset())
+    with transaction(connection):
+        group_offsets.ensure_group(connection, group)
+        done = group_offsets.commit(connection, group, positions)
+        rest = [position for position in positions if position.queue_key not in done]
+        if not rest:
+            return Refused({}, frozenset())
+        owned = group_offsets.owners(connection, group, [position.queue_key for position in rest])
+        current = history.find(connection)
+        moved = {position.queue_key for position in rest if position.history not in (None, current)}
+        return Refused(owned, moved | group_offsets.reset_since(connection, group, rest))
+
+
+@translates
+def reset_since(connection: Connection, group: str, positions: Sequence[ReadQueue]) -> set[int]:
+    """The keys of those queues whose offset somebody has set since they were read."""
+    if not positions:
+        return set()
+    return group_offsets.reset_since(connection, group, positions)
+
+
+@translates
+def commit_positions(connection: Connection, group: str, owned: Sequence[OwnedQueue]) -> list[OwnedQueue]:
+    """As `offsets.commit_offsets`, but back as well as forward; returns the queues that were lost to a newer owner."""
+    if not owned:
+        return []
+    return consumer_offsets.commit(connection, group, owned, may_go_back=True)

@@ -1,0 +1,90 @@
+"""Groups: look at them, change their settings, delete them.
+
+RocketMQ: AdminBrokerProcessor, mqadmin updateSubGroup, deleteSubGroup, consumerProgress.
+"""
+
+from typing import NamedTuple
+
+from sqlalchemy import Connection
+
+from mqdb.common.group import SubscriptionGroupConfig
+from mqdb.common.topic import dlq_topic, retry_topic
+from mqdb.errors import GroupInUse, GroupNotFound
+from mqdb.store.clients import clients
+from mqdb.store.consumers import groups
+from mqdb.store.consumers.groups import GroupSettings, MemberInfo, QueueProgress, StoredSubscription
+from mqdb.store.engine import transaction, translates
+from mqdb.store.topics import topics
+
+
+class GroupDetails(NamedTuple):
+    """All that the broker knows of a group."""
+
+    group: str
+    settings: GroupSettings
+    subscriptions: list[StoredSubscription]
+    members: list[MemberInfo]
+    progress: list[QueueProgress]
+
+
+@translates
+def show_group(connection: Connection, name: str) -> GroupDetails:
+    """Settings, subscriptions, members and progress of a group. Raises GroupNotFound."""
+    settings = groups.find(connection, name)
+    if settings is None:
+        raise GroupNotFound(name)
+    return GroupDetails(
+        name,
+        settings,
+        groups.subscriptions(connection, name),
+        groups.list_members(connection, name),
+        groups.progress(connection, name),
+    )
+
+
+@translates
+def update_group(
+    connection: Connection,
+    name: str,
+    *,
+    consume_enable: bool | None = None,
+    consume_broadcast_enable: bool | None = None,
+    retry_queue_nums: int | None = None,
+    retry_max_times: int | None = None,
+) -> GroupSettings:
+    """Change those settings that are given; a group that does not exist is made. Raises NameInvalid, ParameterInvalid.
+
+    SubscriptionGroupConfig says what they mean. RocketMQ takes 0 for retry_queue_nums, and loses what is sent back.
+    """
+    given: dict[str, int | bool | None] = {
+        "consume_enable": consume_enable,
+        "consume_broadcast_enable": consume_broadcast_enable,
+        "retry_queue_nums": retry_queue_nums,
+        "retry_max_times": retry_max_times,
+    }
+    changes = {setting: value for setting, value in given.items() if value is not None}
+    SubscriptionGroupConfig(name, **changes)  # type: ignore[arg-type]  # it checks what it is given
+    with transaction(connection):
+        groups.save(connection, name, changes)
+        settings = groups.find(connection, name)
+        clients.notify_group(connection, name)
+    if settings is None:
+        raise GroupNotFound(name)
+    return settings
+
+
+@translates
+def delete_group(connection: Connection, name: str, *, with_topics: bool = False) -> list[str]:
+    """Delete a group with its offsets and subscriptions; returns the topics that went with it.
+
+    Those are its retry topic and its DLQ, with all their messages. What was noted in mqdb.offset_audit stays.
+    Raises GroupNotFound, GroupInUse.
+    """
+    with transaction(connection):
+        if not groups.lock(connection, name):
+            raise GroupNotFound(name)
+        if live := clients.live_models(connection, name, but=""):
+            raise GroupInUse(name, tuple(sorted(live)))
+        groups.remove(connection, name)
+        own = (retry_topic(name), dlq_topic(name)) if with_topics else ()
+        return [topic for topic in own if topics.remove(connection, topic)]

@@ -1,0 +1,60 @@
+"""Horizon: what a reader remembers of the log's segments, so that a pull opens only the partitions it needs.
+
+Opening a partition costs 10 to 20 µs a statement, and each one that is open costs again for every record that
+is joined: at 60 segments a pull of 32 took 2,100 µs, and takes as long as at one segment with a window of two.
+The window is a guess. The pull says whether it covered what was asked for, and asks again without one if not.
+"""
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from mqdb.store.log.history import History
+
+
+class SegmentBounds(NamedTuple):
+    """The positions that entries of one segment's consume queue point to, `past_pos` excluded."""
+
+    lowest_pos: int
+    past_pos: int
+
+
+class Window(NamedTuple):
+    """The segments of entries, both included, and the positions of their records."""
+
+    first_segment: int
+    last_segment: int
+    lowest_pos: int
+    past_pos: int
+
+
+def open_window(first_segment: int) -> Window:
+    """All that there is from a segment on."""
+    return Window(first_segment, 2**31 - 1, 0, 2**63 - 1)
+
+
+class Horizon(NamedTuple):
+    """As of the last answer: the segment that dispatch wrote to, and the bounds of the segments there were.
+
+    It says something about logs of the same history only.
+    """
+
+    newest_segment: int = 0
+    segments: Mapping[int, SegmentBounds] = MappingProxyType({})
+    history: History | None = None
+
+    def window(self, hints: Iterable[int]) -> Window | None:
+        """From the oldest of the segments that readers are in to the one behind the newest; None if unknown.
+
+        A late committer may lower the lowest position of a segment afterwards: another guess that the pull checks.
+        """
+        known = set(hints)
+        first, last = min(known), max(known) + 1
+        try:
+            bounds = [self.segments[number] for number in range(first, last + 1)]
+        except KeyError:
+            return None
+        return Window(first, last, min(b.lowest_pos for b in bounds), max(b.past_pos for b in bounds))
+
+
+UNKNOWN_HORIZON = Horizon()

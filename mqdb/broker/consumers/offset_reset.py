@@ -1,0 +1,201 @@
+"""Reset and clone: set a group's offsets, back or forward, whether its members are online or not.
+
+Members that are online find that their epochs are over: they drop what they have in hand, take their queues again and
+go on at the new offsets. RocketMQ: AdminBrokerProcessor.resetOffset, cloneGroupOffset.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Final, TypeAlias
+
+from psycopg import errors as pg
+from sqlalchemy import Connection, func, select
+from sqlalchemy.exc import OperationalError
+
+from mqdb.common.group import MessageModel, check_group_name
+from mqdb.common.topic import retry_topic
+from mqdb.errors import GroupInUse, GroupNotFound, ParameterInvalid, QueueNotFound, TopicNotFound
+from mqdb.store.clients import clients
+from mqdb.store.consumers import groups, offset_audit
+from mqdb.store.consumers.offset_audit import OffsetChange, Standing
+from mqdb.store.engine import transaction, translates
+from mqdb.store.log import time_search
+from mqdb.store.topics import topics
+
+#: Rows of offsets are locked by members for a statement each. Shorter than deadlock_timeout, which is 1 s: a member and
+#: we may wait for each other, and then it is we who step back and try again.
+_LOCK_TIMEOUT: Final = "200ms"
+_TRIES: Final = 25
+
+_BEGIN_OF_TIME: Final = datetime.min.replace(tzinfo=UTC)
+
+
+class Boundary(StrEnum):
+    """An end of a queue."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+#: An end, an offset, or from when on messages are to be consumed: since a time, or of so long by the broker's clock.
+ResetTarget: TypeAlias = Boundary | int | datetime | timedelta
+
+
+@translates
+def reset_offsets(
+    connection: Connection,
+    group: str,
+    topic: str,
+    target: ResetTarget,
+    *,
+    queue_id: int | None = None,
+    reason: str = "",
+    dry_run: bool = False,
+) -> list[OffsetChange]:
+    """Have the group go on at `target` in all queues of the topic, or in one; returns what that changes.
+
+    Exactly once: what its listeners have committed stays committed, and may come again. Each change is noted with the
+    reason in mqdb.offset_audit. With `dry_run` nothing happens.
+    Raises TopicNotFound, GroupNotFound, QueueNotFound; ParameterInvalid for an offset that a queue does not have, for a
+    time without a time zone, for a group whose members consume by broadcasting, and for one queue of a topic that the
+    group has never read.
+    """
+    keys = _queue_keys(connection, topic, queue_id)
+    if groups.find(connection, group) is None:
+        raise GroupNotFound(group)
+    _refuse_members(connection, group, force=True)
+    before = offset_audit.standings(connection, group, keys)
+    if queue_id is not None and before[0].next_offset is None:
+        fault = f"group {group!r} has no offset in it; reset all queues of the topic together"
+        raise ParameterInvalid("queue", queue_id, fault)
+    offsets = _offsets_at(connection, before, target)
+    why = f"reset to {target}" + (f": {reason}" if reason else "")
+    return _change(connection, group, before, offsets, why, dry_run)
+
+
+@translates
+def clone_offsets(
+    connection: Connection,
+    source: str,
+    target: str,
+    topic_names: Collection[str] = (),
+    *,
+    force: bool = False,
+    reason: str = "",
+    dry_run: bool = False,
+) -> list[OffsetChange]:
+    """Have group `target` go on where group `source` stands, in these topics or in all that it reads but its retries.
+
+    `target` is made where there is none. While it has live members it is refused, unless with `force`: they go on at
+    the new offsets then, as after a reset. Noted as a reset is; with `dry_run` nothing happens.
+    Raises GroupNotFound for `source`, GroupInUse, TopicNotFound; ParameterInvalid for a topic that `source` has never
+    read, for the same group twice, and for members that consume by broadcasting; NameInvalid for `target`.
+    """
+    check_group_name(target)
+    if source == target:
+        raise ParameterInvalid("target", target, "is the source as well")
+    if groups.find(connection, source) is None:
+        raise GroupNotFound(source)
+    _refuse_members(connection, target, force)
+    copied = _read_by(connection, source, topic_names)
+    before = offset_audit.standings(connection, target, list(copied))
+    why = f"cloned from {source}" + (f": {reason}" if reason else "")
+    return _change(connection, target, before, copied, why, dry_run)
+
+
+def _queue_keys(connection: Connection, topic: str, queue_id: int | None) -> Sequence[int]:
+    route = topics.find_topic(connection, topic)
+    if route is None:
+        raise TopicNotFound(topic)
+    if queue_id is None:
+        return route.queue_keys
+    if not 0 <= queue_id < len(route.queue_keys):
+        raise QueueNotFound(topic, queue_id, len(route.queue_keys))
+    return [route.queue_keys[queue_id]]
+
+
+def _refuse_members(connection: Connection, group: str, force: bool) -> None:
+    live = clients.live_models(connection, group, but="")
+    if MessageModel.BROADCASTING in live.values():
+        fault = "its members consume by broadcasting: each keeps its offsets in a file of its own"
+        raise ParameterInvalid("group", group, fault)
+    if live and not force:
+        raise GroupInUse(group, tuple(sorted(live)))
+
+
+def _read_by(connection: Connection, group: str, topic_names: Collection[str]) -> dict[int, int]:
+    """Where the group stands in each queue of these topics."""
+    for name in topic_names:
+        if topics.find_topic(connection, name) is None:
+            raise TopicNotFound(name)
+    standing = offset_audit.standings(connection, group, offset_audit.queues_read(connection, group))
+    for name in set(topic_names) - {each.topic for each in standing}:
+        raise ParameterInvalid("topic", name, f"group {group!r} has never read it")
+    return {
+        each.queue_key: each.next_offset
+        for each in standing
+        if each.next_offset is not None
+        and (each.topic in topic_names if topic_names else each.topic != retry_topic(group))
+    }
+
+
+def _offsets_at(connection: Connection, standing: Sequence[Standing], target: ResetTarget) -> dict[int, int]:
+    match target:
+        case Boundary.EARLIEST:
+            return {each.queue_key: each.min_offset for each in standing}
+        case Boundary.LATEST:
+            return {each.queue_key: each.max_offset for each in standing}
+        case datetime():
+            if target.utcoffset() is None:
+                raise ParameterInvalid("to", target, "must be a time with a time zone")
+            return time_search.offsets_of_time(connection, [each.queue_key for each in standing], target)
+        case timedelta():
+            now: datetime = connection.execute(select(func.mqdb.now())).scalar_one()
+            return _offsets_at(connection, standing, _BEGIN_OF_TIME if target > now - _BEGIN_OF_TIME else now - target)
+    for each in standing:
+        if not each.min_offset <= target <= each.max_offset:
+            fault = f"queue {each.queue_id} of topic {each.topic!r} has offsets {each.min_offset} to {each.max_offset}"
+            raise ParameterInvalid("to", target, fault)
+    return {each.queue_key: target for each in standing}
+
+
+def _change(
+    connection: Connection,
+    group: str,
+    before: Sequence[Standing],
+    offsets: Mapping[int, int],
+    reason: str,
+    dry_run: bool,
+) -> list[OffsetChange]:
+    if dry_run or not before:
+        return _changes(before, {each.queue_key: each.next_offset for each in before}, offsets)
+    tries = 0
+    while True:
+        try:
+            with transaction(connection):
+                return _overwrite(connection, group, before, offsets, reason)
+        except OperationalError as error:
+            tries += 1
+            if not isinstance(error.orig, pg.LockNotAvailable) or tries == _TRIES:
+                raise
+
+
+def _overwrite(
+    connection: Connection, group: str, before: Sequence[Standing], offsets: Mapping[int, int], reason: str
+) -> list[OffsetChange]:
+    connection.execute(select(func.set_config("lock_timeout", _LOCK_TIMEOUT, True)))
+    groups.save(connection, group, {})
+    changes = _changes(before, offset_audit.overwrite(connection, group, offsets), offsets)
+    offset_audit.record(connection, group, changes, reason)
+    clients.notify_group(connection, group)
+    return changes
+
+
+def _changes(
+    before: Sequence[Standing], old: Mapping[int, int | None], offsets: Mapping[int, int]
+) -> list[OffsetChange]:
+    return [
+        OffsetChange(each.topic, each.queue_id, old[each.queue_key], offsets[each.queue_key], each.min_offset)
+        for each in before
+    ]

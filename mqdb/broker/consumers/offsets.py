@@ -1,0 +1,107 @@
+"""Offsets: take queues, commit how far they are read, give them back."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from mqdb.common.group import FROM_LAST_OFFSET, ConsumeFromWhere, StartingPoint
+from mqdb.errors import ParameterInvalid
+from mqdb.store.clients import clients
+from mqdb.store.consumers import consumer_offsets
+from mqdb.store.consumers.consumer_offsets import OwnedQueue
+from mqdb.store.dispatch import queues
+from mqdb.store.engine import transaction, translates
+from mqdb.store.log import time_search
+
+
+@translates
+def take_queues(
+    connection: Connection,
+    group: str,
+    client_id: str,
+    queue_keys: Sequence[int],
+    start: StartingPoint = FROM_LAST_OFFSET,
+    *,
+    force: bool = False,
+) -> list[OwnedQueue]:
+    """Own those of the queues that are free; a group that is new to a topic starts where it says.
+
+    A queue is free when nobody owns it or its owner is no longer a member: its owner gives it back when rebalance
+    takes it away, after the listeners that hold its messages have returned. `force` does not wait for that; what
+    the old owner commits is then refused, and its unfinished messages come a second time.
+
+    Under TIMESTAMP it starts at the first message of each queue that was stored at that time or later.
+    Raises ParameterInvalid if that is missing, or does not know its time zone.
+    """
+    _check_start(start)
+    if not queue_keys:
+        return []
+    with transaction(connection):
+        consumer_offsets.begin(connection, group, queue_keys, start)
+        return consumer_offsets.take(connection, group, client_id, queue_keys, force)
+
+
+@translates
+def start_offsets(
+    connection: Connection,
+    queue_keys: Sequence[int],
+    start: StartingPoint,
+) -> dict[int, int]:
+    """Where each of the queues starts for a consumer that keeps its offsets itself, and has none; changes nothing.
+
+    A queue that does not exist is left out. Raises ParameterInvalid as `take_queues` does.
+    """
+    _check_start(start)
+    if not queue_keys:
+        return {}
+    if start.where is ConsumeFromWhere.TIMESTAMP and start.time is not None:
+        return time_search.offsets_of_time(connection, queue_keys, start.time)
+    ends = queues.ends(connection, queue_keys)
+    is_first = start.where is ConsumeFromWhere.FIRST_OFFSET
+    return {key: end.min_offset if is_first else end.max_offset for key, end in ends.items()}
+
+
+@translates
+def commit_offsets(connection: Connection, group: str, owned: Sequence[OwnedQueue]) -> list[OwnedQueue]:
+    """Commit `next_offset` and `segment` of each queue; returns the queues that were lost to a newer owner."""
+    if not owned:
+        return []
+    return consumer_offsets.commit(connection, group, owned)
+
+
+@translates
+def correct_offset(connection: Connection, group: str, owned: OwnedQueue) -> bool:
+    """Set the offset of one queue, back as well as forward, where the stored one does not exist; False when lost."""
+    return not consumer_offsets.commit(connection, group, [owned], may_go_back=True)
+
+
+@translates
+def release_queues(connection: Connection, group: str, owned: Sequence[OwnedQueue]) -> None:
+    """Give queues back and tell the group, so that the members that wait for them take them at once."""
+    if not owned:
+        return
+    with transaction(connection):
+        if consumer_offsets.release(connection, group, owned):
+            clients.notify_group(connection, group)
+
+
+@translates
+def search_offset(connection: Connection, queue_key: int, time: datetime) -> int:
+    """The first offset of a queue whose message was stored at `time` or later; before the first one the min offset,
+    behind the last one the max offset. Raises ParameterInvalid for a time without a time zone.
+
+    Source: DefaultMessageStore.getOffsetInQueueByTime, BoundaryType.LOWER.
+    """
+    _check_time("time", time)
+    return time_search.offset_of_time(connection, queue_key, time)
+
+
+def _check_start(start: StartingPoint) -> None:
+    if start.where is ConsumeFromWhere.TIMESTAMP:
+        _check_time("consume_timestamp", start.time)
+
+
+def _check_time(name: str, time: object) -> None:
+    if not isinstance(time, datetime) or time.utcoffset() is None:
+        raise ParameterInvalid(name, time, "must be a datetime with a time zone")

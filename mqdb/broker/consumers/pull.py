@@ -1,0 +1,238 @@
+"""Pull: messages of several queues in one statement, with the verdict on each offset.
+
+The verdicts are RocketMQ's (PullMessageProcessor, DefaultMessageStore.getMessage):
+
+    offset < min                OFFSET_ILLEGAL, go on at min
+    offset > max                OFFSET_ILLEGAL, go on at max
+    offset = max                NO_NEW_MSG, the caller may hold
+    entries, none matches       NO_MATCHED_MSG, go on behind the last one looked at, at max if that is all there is
+    entries                     FOUND, go on behind the last one returned, or looked at if fewer than `limit` matched
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection
+
+from mqdb.broker.consumers.horizon import UNKNOWN_HORIZON, Horizon, SegmentBounds, Window, open_window
+from mqdb.common.message import MessageQueue, ReceivedMessage
+from mqdb.errors import MessageMissing
+from mqdb.selector.subscription import MessageFilter
+from mqdb.selector.tags import TagExpression
+from mqdb.store.dispatch import consume_queue
+from mqdb.store.engine import translates
+from mqdb.store.log.history import History
+from mqdb.store.segments import segments
+
+#: Messages of one queue in one answer. Source: DefaultMQPushConsumer.pullBatchSize.
+DEFAULT_LIMIT = 32
+
+#: Entries of one queue whose messages a selector looks at in one pull.
+#: Source: MessageStoreConfig.maxFilterMessageSize / 20.
+DEFAULT_SCAN_LIMIT = 800
+
+#: Entries of all queues together whose tag codes one pull compares, for which it need not look at any message: 10 ms
+#: of work, up to 60 ms where the entries of a hundred queues lie among each other.
+TAG_SCAN_BUDGET = 65_536
+
+#: Bytes of bodies of one queue in one answer; a larger message still comes, alone.
+DEFAULT_MAX_BYTES = 4 * 1024 * 1024
+
+
+class PullStatus(StrEnum):
+    """RocketMQ's four answers."""
+
+    FOUND = "FOUND"
+    NO_NEW_MSG = "NO_NEW_MSG"
+    NO_MATCHED_MSG = "NO_MATCHED_MSG"
+    OFFSET_ILLEGAL = "OFFSET_ILLEGAL"
+
+
+@dataclass(frozen=True, slots=True)
+class PullRequest:
+    """From where to read a queue. `segment` comes with the offset: from the last answer, 0 where there was none.
+
+    `history` is that of the log in which the offset was found; None: whichever it is.
+    """
+
+    queue: MessageQueue
+    queue_key: int
+    offset: int
+    segment: int = 0
+    history: History | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PullResult:
+    """The answer for one queue. The next request starts at `next_begin_offset` in `segment`."""
+
+    request: PullRequest
+    status: PullStatus
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+    segment: int
+    messages: list[ReceivedMessage]
+
+
+@translates
+def pull(
+    connection: Connection,
+    requests: Sequence[PullRequest],
+    *,
+    limit: int = DEFAULT_LIMIT,
+    filter: MessageFilter | None = None,
+    scan_limit: int | None = None,
+    max_bytes: int = DEFAULT_MAX_BYTES,
+    horizon: Horizon = UNKNOWN_HORIZON,
+) -> tuple[list[PullResult], Horizon]:
+    """Up to `limit` messages of each queue, ascending and without gaps, in one round trip.
+
+    With a `filter` only messages that match count, and at most `scan_limit` entries of each queue are looked at: None
+    means DEFAULT_SCAN_LIMIT for a selector, for tags a share of TAG_SCAN_BUDGET. Two tags may have the same code, so
+    the reader looks again: `filter.matches`. Queues of deleted topics are left out of the answer, and all that belong
+    to another history of the log.
+    Raises MessageMissing when an entry has lost its record, and what `translate` makes of the driver's errors.
+    """
+    if not requests:
+        return [], horizon
+    if filter is not None and filter.matches_all:
+        filter = None
+    wish = _Wish(limit, _scan_limit(filter, scan_limit, limit, len(requests)), max_bytes, filter)
+    if any(request.history != horizon.history for request in requests):
+        horizon = Horizon(history=requests[0].history)
+    horizon, window = _window(connection, requests, horizon)
+    answers = _ask(connection, requests, wish, horizon, window)
+    missed = [requests[n - 1] for n, rows in answers.items() if not _is_complete(requests[n - 1], rows, wish)]
+    if missed:
+        window = open_window(min(request.segment for request in missed))
+        again = _ask(connection, missed, wish, UNKNOWN_HORIZON, window)
+        answers |= {requests.index(missed[ordinal - 1]) + 1: rows for ordinal, rows in again.items()}
+    newest = max((rows[0][_NEWEST] for rows in answers.values()), default=horizon.newest_segment)
+    results = [_result(requests[ordinal - 1], rows, wish) for ordinal, rows in sorted(answers.items())]
+    return results, horizon._replace(newest_segment=newest)
+
+
+@translates
+def explain_pull(connection: Connection, requests: Sequence[PullRequest], *, filter: MessageFilter) -> list[str]:
+    """The plan of a pull with a filter: lines for people.
+
+    It is carried out, and all segments from the requests' on are open to it.
+    """
+    wish = _Wish(DEFAULT_LIMIT, _scan_limit(filter, None, DEFAULT_LIMIT, len(requests)), DEFAULT_MAX_BYTES, filter)
+    window = open_window(min(request.segment for request in requests))
+    return consume_queue.explain(connection, _parameters(requests, wish, UNKNOWN_HORIZON, window), filter)
+
+
+class _Wish(NamedTuple):
+    limit: int
+    scan_limit: int
+    max_bytes: int
+    filter: MessageFilter | None
+
+
+def _scan_limit(filter: MessageFilter | None, given: int | None, limit: int, queues: int) -> int:
+    if filter is None:
+        return limit
+    if given is None:
+        share = TAG_SCAN_BUDGET // queues if isinstance(filter, TagExpression) else 0
+        given = max(DEFAULT_SCAN_LIMIT, share)
+    return max(limit, given)
+
+
+# Columns of a row of consume_queue.pull; the last two with a filter only.
+_ORDINAL, _BASE, _MAX, _NEWEST, _SEGMENT, _ENTRY_POS, _QUEUE_OFFSET, _LOG_POS = range(8)
+_BODY = _LOG_POS + 5
+_LOOKED_AT, _LOOKED_AT_SEGMENT = _LOG_POS + 12, _LOG_POS + 13
+_RECORD = slice(_LOG_POS, _LOOKED_AT)
+
+_Rows = list[tuple[Any, ...]]
+
+
+def _window(connection: Connection, requests: Sequence[PullRequest], horizon: Horizon) -> tuple[Horizon, Window]:
+    hints = {request.segment for request in requests}
+    if 0 in hints:
+        return horizon, open_window(0)
+    window = horizon.window(hints)
+    if window is None:
+        bounds = {number: SegmentBounds(lowest, past) for number, lowest, past in segments.bounds(connection)}
+        horizon = horizon._replace(segments=bounds)
+        window = horizon.window(hints) or open_window(min(hints))
+    return horizon, window
+
+
+def _ask(
+    connection: Connection, requests: Sequence[PullRequest], wish: _Wish, horizon: Horizon, window: Window
+) -> dict[int, _Rows]:
+    rows = consume_queue.pull(connection, _parameters(requests, wish, horizon, window), wish.filter)
+    return {ordinal: list(group) for ordinal, group in groupby(rows, key=itemgetter(_ORDINAL))}
+
+
+def _parameters(requests: Sequence[PullRequest], wish: _Wish, horizon: Horizon, window: Window) -> dict[str, object]:
+    return {
+        "queue_keys": [request.queue_key for request in requests],
+        "offsets": [request.offset for request in requests],
+        "histories": [request.history for request in requests],
+        "limit": wish.limit,
+        "scan_limit": wish.scan_limit,
+        "max_bytes": wish.max_bytes,
+        "newest_segment": horizon.newest_segment,
+        **window._asdict(),
+    }
+
+
+def _is_legal(request: PullRequest, rows: _Rows) -> bool:
+    minimum: int = rows[0][_BASE]
+    maximum: int = rows[0][_MAX]
+    return minimum <= request.offset < maximum
+
+
+def _is_covered(rows: _Rows, wish: _Wish) -> bool:
+    """Whether the first entry lies in the window. The others that do follow it: offsets have no gaps."""
+    return rows[0][_QUEUE_OFFSET if wish.filter is None else _LOOKED_AT] is not None
+
+
+def _is_complete(request: PullRequest, rows: _Rows, wish: _Wish) -> bool:
+    if not _is_legal(request, rows):
+        return True
+    return _is_covered(rows, wish) and all(row[_LOG_POS] is not None for row in rows if row[_ENTRY_POS] is not None)
+
+
+def _result(request: PullRequest, rows: _Rows, wish: _Wish) -> PullResult:
+    minimum, maximum, newest = rows[0][_BASE], rows[0][_MAX], rows[0][_NEWEST]
+    messages: list[ReceivedMessage] = []
+    segment = request.segment
+    if not _is_legal(request, rows):
+        status, next_begin = _verdict(request.offset, minimum, maximum)
+    elif not _is_covered(rows, wish):
+        raise MessageMissing(request.queue_key, request.offset, 0)  # offsets have no gaps
+    else:
+        entries = rows if rows[0][_QUEUE_OFFSET] is not None else []
+        messages = [_message(request, row, minimum, maximum) for row in entries]
+        status = PullStatus.FOUND if messages else PullStatus.NO_MATCHED_MSG
+        # The answer ends where it is full. Else it has looked further than to its last message, if there is a filter.
+        is_full = len(entries) >= wish.limit or sum(len(row[_BODY]) for row in entries) >= wish.max_bytes
+        last = _LOOKED_AT if wish.filter is not None and not is_full else _QUEUE_OFFSET
+        next_begin = rows[-1][last] + 1
+        segment = rows[-1][_SEGMENT if last == _QUEUE_OFFSET else _LOOKED_AT_SEGMENT]
+    if next_begin == maximum:  # what comes next, dispatch has yet to write
+        segment = newest
+    return PullResult(request, status, next_begin, minimum, maximum, segment, messages)
+
+
+def _verdict(offset: int, minimum: int, maximum: int) -> tuple[PullStatus, int]:
+    """On an offset at which there is nothing to read."""
+    if offset == maximum:
+        return PullStatus.NO_NEW_MSG, offset
+    return PullStatus.OFFSET_ILLEGAL, minimum if offset < minimum else maximum
+
+
+def _message(request: PullRequest, row: tuple[Any, ...], minimum: int, maximum: int) -> ReceivedMessage:
+    if row[_LOG_POS] is None:
+        raise MessageMissing(request.queue_key, row[_QUEUE_OFFSET], row[_ENTRY_POS])
+    values: list[Any] = [request.queue, row[_QUEUE_OFFSET], *row[_RECORD], minimum, maximum]
+    return ReceivedMessage(*values)

@@ -1,0 +1,67 @@
+"""Queue locks: take queues to consume them in order, renew that, give them back.
+
+The counterparts of `offsets.take_queues` and `release_queues`. Where a queue may be taken because its owner is gone
+or by force, it is so only when the lock has expired. RocketMQ: LOCK_BATCH_MQ, UNLOCK_BATCH_MQ.
+"""
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from sqlalchemy import Connection
+
+from mqdb.common.group import FROM_LAST_OFFSET, StartingPoint
+from mqdb.store.clients import clients
+from mqdb.store.consumers import consumer_offsets, queue_locks
+from mqdb.store.consumers.consumer_offsets import OwnedQueue
+from mqdb.store.engine import transaction, translates
+
+
+@translates
+def take_queues(
+    connection: Connection,
+    group: str,
+    client_id: str,
+    queue_keys: Sequence[int],
+    start: StartingPoint = FROM_LAST_OFFSET,
+    *,
+    expiry: timedelta,
+    force: bool = False,
+) -> list[OwnedQueue]:
+    """Own and lock, for `expiry`, those of the queues that are free and that nobody else has locked.
+
+    A group that is new to a topic begins at `start`.
+    """
+    if not queue_keys:
+        return []
+    with transaction(connection):
+        consumer_offsets.begin(connection, group, queue_keys, start)
+        free = queue_locks.free(connection, group, client_id, queue_keys)
+        owned = consumer_offsets.take(connection, group, client_id, free, force) if free else []
+        if owned:
+            queue_locks.put(connection, group, client_id, owned, expiry)
+        return owned
+
+
+@translates
+def renew_queues(
+    connection: Connection, group: str, client_id: str, owned: Sequence[OwnedQueue], *, expiry: timedelta
+) -> set[int]:
+    """Lock queues for `expiry` from now on; returns the keys of those that are still the caller's.
+
+    A lock that has expired and that nobody else has taken is.
+    """
+    if not owned:
+        return set()
+    return queue_locks.renew(connection, group, client_id, owned, expiry)
+
+
+@translates
+def release_queues(connection: Connection, group: str, client_id: str, owned: Sequence[OwnedQueue]) -> None:
+    """Give queues back, unlock them, and tell the group."""
+    if not owned:
+        return
+    with transaction(connection):
+        released = consumer_offsets.release(connection, group, owned)
+        queue_locks.remove(connection, group, client_id, owned)
+        if released:
+            clients.notify_group(connection, group)

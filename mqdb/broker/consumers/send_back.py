@@ -1,0 +1,150 @@
+"""Send back: messages that a group could not consume come again later, or go to its dead letter queue.
+
+    Later   a copy in SCHEDULE_TOPIC_XXXX; the delay deliverer copies it to %RETRY%group when its time has come
+    Dead    a copy in %DLQ%group
+
+What the message was and why it failed stands in the properties of the copy.
+RocketMQ: AbstractSendMessageProcessor.consumerSendMsgBack.
+"""
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from psycopg import errors as pg
+from sqlalchemy import Connection
+
+from mqdb.broker.topics.route import find_or_create_dlq_topic, find_or_create_retry_topic
+from mqdb.common.failure import Failure
+from mqdb.common.message import MessageQueue
+from mqdb.common.property import FailureProperty, Property
+from mqdb.common.retry import Later, decide
+from mqdb.common.topic import Perm, dlq_topic, retry_topic
+from mqdb.errors import BrokerUnavailable, GroupNotFound, MessageGone, TopicNotFound, TopicNotWritable
+from mqdb.store.consumers.send_back import Copy, Found, copy, find
+from mqdb.store.engine import target_of, transaction, translates
+from mqdb.store.log.history import ANOTHER_HISTORY, History
+
+
+class SendBackRequest(NamedTuple):
+    """A message as it was pulled, perhaps from a retry topic. `log_pos` is its position on this broker.
+
+    `history` is that of the log in which the position means something; None: whichever it is.
+    """
+
+    log_pos: int
+    queue: MessageQueue
+    queue_offset: int
+    failure: Failure
+    delay_level: int = 0
+    """0: the broker decides; above 0: this level; below 0: to the DLQ at once."""
+    reconsume_times: int | None = None
+    """Failures before this one, where the record does not know them: orderly consumers count in memory."""
+    history: History | None = None
+
+
+class SentBack(NamedTuple):
+    """What became of a message: it waits for `delay_level`, or is dead."""
+
+    log_pos: int
+    is_dead: bool
+    delay_level: int
+    """0 for a dead one."""
+    reconsume_times: int
+    """As stored with the copy."""
+
+
+@translates
+def send_back(
+    connection: Connection, group: str, requests: Sequence[SendBackRequest], max_reconsume_times: int | None = None
+) -> list[SentBack]:
+    """Send messages back in the order given: all of them, or none. One transaction, or a part of the open one.
+
+    `max_reconsume_times` is the number of retries before a message is dead; None leaves it to the group.
+    Raises GroupNotFound, MessageGone when retention has dropped a message, TopicNotWritable when somebody has closed
+    the retry topic, and BrokerUnavailable where the log has another history than a request.
+    """
+    if not requests:
+        return []
+    with transaction(connection):
+        found = _find(connection, group, requests)
+        results = list(_decide(requests, found, max_reconsume_times))
+        copies = _copies(connection, group, requests, results, found)
+        try:
+            copy(connection, copies)
+        except pg.NotNullViolation as error:  # the other queues belong to the broker, and stay
+            raise TopicNotFound(dlq_topic(group)) from error
+    return results
+
+
+def _find(connection: Connection, group: str, requests: Sequence[SendBackRequest]) -> Found:
+    found = find(connection, group, [request.log_pos for request in requests])
+    if found is None:
+        raise GroupNotFound(group)
+    if any(request.history not in (None, found.history) for request in requests):
+        raise BrokerUnavailable(target_of(connection), ANOTHER_HISTORY)
+    for request, times in zip(requests, found.reconsume_times, strict=True):
+        if times is None:
+            raise MessageGone(str(request.queue), request.queue_offset, request.log_pos)
+    return found
+
+
+def _decide(requests: Sequence[SendBackRequest], found: Found, max_reconsume_times: int | None) -> Iterator[SentBack]:
+    most = found.retry_max_times if max_reconsume_times is None else max_reconsume_times
+    for request, stored in zip(requests, found.reconsume_times, strict=True):
+        times = stored if request.reconsume_times is None else request.reconsume_times
+        assert times is not None
+        decision = decide(times, request.delay_level, most)
+        level = min(decision.level, found.delay_levels) if isinstance(decision, Later) else 0
+        yield SentBack(request.log_pos, not level, level, times + 1)
+
+
+def _copies(
+    connection: Connection, group: str, requests: Sequence[SendBackRequest], results: Sequence[SentBack], found: Found
+) -> list[Copy]:
+    retry_queue_nums = _retry_queue_nums(connection, group, found)
+    dlq_key = found.dlq_key
+    if dlq_key is None and any(result.is_dead for result in results):
+        dlq_key = find_or_create_dlq_topic(connection, group).queue_keys[0]
+    copies = []
+    for request, result in zip(requests, results, strict=True):
+        properties = request.failure.properties(result.reconsume_times)
+        queue_key = dlq_key
+        if result.delay_level:
+            properties |= _waiting(result.delay_level, retry_topic(group), random.randrange(retry_queue_nums))
+            queue_key = found.schedule_keys[result.delay_level - 1]
+        assert queue_key is not None
+        once, always = json.dumps(_origin(request)), json.dumps(properties)
+        copies.append(Copy(result.log_pos, queue_key, result.delay_level or None, result.reconsume_times, once, always))
+    return copies
+
+
+def _retry_queue_nums(connection: Connection, group: str, found: Found) -> int:
+    """How many queues the copies choose from."""
+    perm, nums = found.retry_perm, found.retry_write_queue_nums
+    if perm is None or nums is None:
+        config = find_or_create_retry_topic(connection, group).config
+        perm, nums = config.perm, config.write_queue_nums
+    if not perm & Perm.WRITE:
+        raise TopicNotWritable(retry_topic(group), perm)
+    return nums
+
+
+def _waiting(level: int, topic: str, queue_id: int) -> dict[str, str]:
+    """What a message in the schedule topic has besides. Source: HookUtils.transformDelayLevelMessage."""
+    return {
+        Property.DELAY.value: str(level),
+        Property.REAL_TOPIC.value: topic,
+        Property.REAL_QID.value: str(queue_id),
+    }
+
+
+def _origin(request: SendBackRequest) -> dict[str, str]:
+    """Where the message was when it failed first. A copy that fails has all of it already."""
+    return {
+        Property.RETRY_TOPIC.value: request.queue.topic,
+        Property.ORIGIN_MESSAGE_ID.value: str(request.log_pos),
+        FailureProperty.ORIGIN_QUEUE_ID.value: str(request.queue.queue_id),
+        FailureProperty.ORIGIN_QUEUE_OFFSET.value: str(request.queue_offset),
+    }

@@ -1,0 +1,1 @@
+"""Check a filter, and try one."""

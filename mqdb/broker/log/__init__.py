@@ -1,0 +1,1 @@
+"""Send, look up, read in bulk."""

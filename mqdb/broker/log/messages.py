@@ -1,0 +1,78 @@
+"""Messages: find the stored copies of a message, and read one of them."""
+
+from typing import NamedTuple
+from uuid import UUID
+
+from sqlalchemy import Connection, select
+
+from mqdb.broker.consumers.pull import PullRequest, pull
+from mqdb.broker.log import query
+from mqdb.common.message import MessageQueue, ReceivedMessage
+from mqdb.common.topic import HALF_TOPIC, SCHEDULE_TOPIC
+from mqdb.errors import ParameterInvalid, QueueNotFound, TopicNotFound
+from mqdb.store.engine import transaction, translates
+from mqdb.store.log import message_index
+from mqdb.store.tables import commit_log, queue, topic
+from mqdb.store.topics import topics
+
+
+class StoredCopy(NamedTuple):
+    """A record of a message. A message that was delayed, retried or given up has several, with one unique id."""
+
+    topic: str
+    queue_id: int
+    queue_key: int
+    log_pos: int
+
+
+@translates
+def find_copies(connection: Connection, unique_id: UUID) -> list[StoredCopy]:
+    """The copies of a message that somebody can consume, as they were stored; [] where there is none.
+
+    Those that wait for their time or the end of their transaction are left out, and those whose topic is deleted.
+    """
+    with transaction(connection):
+        positions = [log_pos for _, log_pos, _ in message_index.find(connection, [unique_id], 0)]
+        return [copy for position in sorted(positions) for copy in _at(connection, position)]
+
+
+@translates
+def locate(connection: Connection, log_pos: int) -> StoredCopy:
+    """The copy at a position. Raises ParameterInvalid where there is none that somebody can consume."""
+    copies = _at(connection, log_pos)
+    if not copies:
+        raise ParameterInvalid("log_pos", log_pos, "there is no message that can be consumed")
+    return copies[0]
+
+
+def read_copy(connection: Connection, broker_name: str, copy: StoredCopy) -> ReceivedMessage:
+    """The message as its consumers get it. Raises ParameterInvalid until dispatch has been there."""
+    offset = query.queue_offset_of(connection, copy.queue_key, copy.log_pos)
+    if offset is None:
+        raise ParameterInvalid("log_pos", copy.log_pos, "the message is not in its queue yet")
+    return read_message(connection, MessageQueue(copy.topic, broker_name, copy.queue_id), offset)
+
+
+@translates
+def read_message(connection: Connection, where: MessageQueue, offset: int) -> ReceivedMessage:
+    """The message at an offset. Raises TopicNotFound, QueueNotFound; ParameterInvalid for an offset without one."""
+    route = topics.find_topic(connection, where.topic)
+    if route is None:
+        raise TopicNotFound(where.topic)
+    if not 0 <= where.queue_id < len(route.queue_keys):
+        raise QueueNotFound(where.topic, where.queue_id, len(route.queue_keys))
+    (result,), _ = pull(connection, [PullRequest(where, route.queue_keys[where.queue_id], offset)], limit=1)
+    if not result.messages:
+        reason = f"queue {where} has offsets {result.min_offset} to before {result.max_offset}"
+        raise ParameterInvalid("queue_offset", offset, reason)
+    return result.messages[0]
+
+
+def _at(connection: Connection, log_pos: int) -> list[StoredCopy]:
+    rows = connection.execute(
+        select(topic.c.topic, queue.c.queue_id, queue.c.queue_key, commit_log.c.log_pos)
+        .join_from(commit_log, queue, queue.c.queue_key == commit_log.c.queue_key)
+        .join(topic, topic.c.topic_id == queue.c.topic_id)
+        .where(commit_log.c.log_pos == log_pos, topic.c.topic.not_in((SCHEDULE_TOPIC, HALF_TOPIC)))
+    )
+    return [StoredCopy(*row) for row in rows]

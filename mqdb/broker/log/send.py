@@ -1,0 +1,89 @@
+"""Send: turn messages into records and append them to the commit log."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from json.encoder import encode_basestring as quoted
+from typing import Any
+from uuid import UUID
+
+import psycopg
+from psycopg import errors as pg
+from sqlalchemy import Connection
+
+from mqdb.common.message import Message, stored_properties
+from mqdb.common.property import KEY_SEPARATOR
+from mqdb.common.schedule import schedule_of
+from mqdb.errors import TopicNotFound
+from mqdb.selector.tags import tag_code
+from mqdb.store.engine import target_of, translate
+from mqdb.store.log import commit_log
+from mqdb.store.log.commit_log import Record
+from mqdb.store.log.history import History
+
+
+def record(
+    message: Message,
+    queue_key: int,
+    unique_id: UUID,
+    born_time: datetime,
+    born_host: str,
+    body: bytes | None = None,
+    sys_flag: int = 0,
+    history: History | None = None,
+) -> Record:
+    """The record of a message that `check_message` has passed.
+
+    `body` is what to store instead of the message's own, as `sys_flag` says; `compression.compressed` makes both.
+    `history` is that of the log in which the queue was found.
+    Raises ScheduleInvalid.
+    """
+    # Positions, not names: this runs for every message sent.
+    return Record(
+        queue_key,
+        tag_code(message.tag),
+        born_time,
+        unique_id,
+        born_host,
+        message.tag,
+        KEY_SEPARATOR.join(message.keys) or None,
+        _json_object(stored_properties(message, unique_id)),
+        message.body if body is None else body,
+        message.flag,
+        sys_flag,
+        0,
+        schedule_of(message) if message.system_properties else None,
+        history,
+    )
+
+
+def _json_object(texts: Mapping[str, str]) -> str:
+    # json.dumps would make an encoder each time, and takes almost three times as long.
+    return "{" + ", ".join([f"{quoted(name)}: {quoted(text)}" for name, text in texts.items()]) + "}"
+
+
+def append(connection: Connection, records: Sequence[Record], topic: str = "") -> list[int]:
+    """Append records of any queues; returns their positions, in the order given. One statement, one round trip.
+
+    All are stored, or none. Raises TopicNotFound (`topic` is for its sentence) if a queue is gone or of another
+    history, MessageIllegal for a time of delivery beyond the broker's limit, StorageRefused or BrokerUnavailable if the
+    database says no.
+    """
+    below = connection.connection.driver_connection  # `driver` without its call: this runs for every message sent
+    assert isinstance(below, psycopg.Connection)
+    try:
+        return _append(below, records)
+    except pg.NotNullViolation as error:
+        raise TopicNotFound(topic) from error
+    except psycopg.Error as error:
+        raise translate(error, target_of(connection)) from error
+
+
+def _append(connection: "psycopg.Connection[Any]", records: Sequence[Record]) -> list[int]:
+    try:
+        return commit_log.append(connection, records)
+    except pg.CheckViolation:
+        # No partition for the position: producers ran ahead of a broker without keeper and consumers.
+        if not connection.autocommit:
+            raise
+        connection.execute("SELECT mqdb.ensure_segments(2)")
+        return commit_log.append(connection, records)

@@ -1,0 +1,197 @@
+"""Append a batch that tasks of Spark have staged, exactly once.
+
+    one transaction    ledger row ── new? ──▶ the staged messages into the log, task by task ──▶ the stage cleared
+                           └── there already: somebody has done it before, and nothing is appended
+
+A query commits its batches in their order, and after a crash runs none but the last one again. One that comes with an
+earlier number has lost its place: its checkpoint was set back, or is not the one that the sink was written with. If the
+batch before is missing, the database was: it went back, and what the query has written since is not in the log.
+
+The row of the ledger and the messages come together or not at all, so whoever does not know what became of a batch may
+ask again. No queue is locked: dispatch gives the offsets later. A batch that two processes commit at once waits for the
+other one at its ledger row, and then finds it there.
+
+Unlike the other verbs these take a connection of psycopg, in autocommit: `mqdb.store.log.sink` says why. RocketMQ has
+nothing like it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import Any, Final, NamedTuple, TypeAlias
+from uuid import UUID
+
+import psycopg
+from psycopg import errors as pg
+
+from mqdb.common.topic import Perm
+from mqdb.errors import BY_SQLSTATE, SegmentSealed, TopicNotFound, TopicNotWritable
+from mqdb.store.log import sink as statements
+
+Connection: TypeAlias = "psycopg.Connection[tuple[Any, ...]]"
+
+
+class SinkBatch(NamedTuple):
+    """A batch of a sink. `query_id` is that of the checkpoint in which `batch_id` counts; None for a batch job."""
+
+    sink_id: str
+    batch_id: int
+    query_id: str | None = None
+
+
+class StagedWrite(NamedTuple):
+    """What one task has staged."""
+
+    write_id: UUID
+    messages: int
+    waits: bool
+    """Whether some of its messages have a delay level or a time of delivery."""
+    topics: tuple[str, ...]
+
+
+class AppendOutcome(StrEnum):
+    """What became of a batch."""
+
+    APPENDED = "APPENDED"
+    REPEATED = "REPEATED"  #: it was in the log already
+    TAKEN = "TAKEN"  #: another query has written to this sink; nothing is appended
+    PASSED = "PASSED"  #: a later batch of the query is in the log; nothing is appended
+    GAP = "GAP"  #: the batch before is not in the log; nothing is appended
+    INCOMPLETE = "INCOMPLETE"  #: fewer messages are staged than the tasks have written; nothing is appended
+
+
+class AppendResult(NamedTuple):
+    """`messages` are those of batch `batch_id`, which is in the log, or, where it is incomplete, those that were found.
+
+    `batch_id` is another batch than was asked for if that one is in the way, or the newest before a gap, if any.
+    """
+
+    outcome: AppendOutcome
+    batch_id: int | None
+    messages: int
+
+
+#: Positions are taken at the same time by others: so often a segment may be full when we come to it.
+_TRIES: Final = 5
+
+
+def has_sink(connection: Connection) -> bool:
+    """Whether the schema is there, and new enough."""
+    row = connection.execute(statements.IS_THERE).fetchone()
+    return row is not None and row[0]
+
+
+def write_queue_keys(connection: Connection, topic: str) -> tuple[int, ...]:
+    """The queues of a topic that take messages, queue 0 first. Raises TopicNotFound, TopicNotWritable."""
+    row = connection.execute(statements.FIND_TOPIC, {"topic": topic}).fetchone()
+    if row is None:
+        raise TopicNotFound(topic)
+    perm, write_queue_nums, queue_keys = row
+    if not perm & Perm.WRITE:
+        raise TopicNotWritable(topic, perm)
+    return tuple(queue_keys[:write_queue_nums])
+
+
+def append_batch(
+    connection: Connection, batch: SinkBatch, writes: Sequence[StagedWrite], *, may_skip: bool = False
+) -> AppendResult:
+    """Append what the tasks have staged, in their order, or nothing. With `may_skip` batches before it may be missing.
+
+    Where the batch is in the log then, the stage is cleared of it: also of what failed attempts have staged for it, and
+    for the batches before it.
+    Raises TopicNotFound when a queue is gone, MessageIllegal for a time of delivery beyond the broker's limit;
+    psycopg's OperationalError means that the outcome is unknown, and that one may ask again.
+    """
+    messages = sum(write.messages for write in writes)
+    for tries in range(1, _TRIES + 1):
+        _ensure_segments(connection, messages)
+        try:
+            return _append_batch(connection, batch, writes, may_skip)
+        except pg.CheckViolation:  # no partition for a position
+            if tries == _TRIES:
+                raise
+        except pg.NotNullViolation as error:  # a queue has no key any more
+            raise TopicNotFound(", ".join(dict.fromkeys(name for write in writes for name in write.topics))) from error
+        except psycopg.Error as error:
+            if BY_SQLSTATE.get(error.sqlstate or "") is not SegmentSealed or tries == _TRIES:
+                raise
+    raise AssertionError("the last try returns or raises")
+
+
+def clear_writes(connection: Connection, writes: Sequence[StagedWrite]) -> None:
+    """Take away what tasks have staged whose batch is given up."""
+    with connection.transaction():
+        connection.execute(statements.SETTINGS)
+        connection.execute(statements.CLEAR_WRITES, {"write_ids": [write.write_id for write in writes]})
+
+
+def sweep(connection: Connection, forgotten_sink: str | None = None) -> None:
+    """Take away what is staged for longer than a day, and the ledger of a sink that nobody can name again."""
+    with connection.transaction():
+        connection.execute(statements.SETTINGS)
+        connection.execute(statements.SWEEP)
+    if forgotten_sink is not None:
+        connection.execute(statements.FORGET_SINK, {"sink_id": forgotten_sink})
+
+
+@contextmanager
+def translated(target: str) -> Iterator[None]:
+    """As `mqdb.store.engine.translated`, for who should not have to wait for SQLAlchemy unless something is wrong."""
+    try:
+        yield
+    except psycopg.Error as error:
+        from mqdb.store.engine import translate
+
+        raise translate(error, target) from error
+
+
+def _ensure_segments(connection: Connection, messages: int) -> None:
+    """Each in a transaction of its own, and not in that of the append: to make a segment keeps dispatch waiting."""
+    row = connection.execute(statements.SEGMENTS_FOR, {"messages": messages}).fetchone()
+    assert row is not None, "mqdb.broker has one row"
+    for ahead in range(1, row[0] + 1):
+        connection.execute(statements.ENSURE_SEGMENTS, {"ahead": ahead})
+
+
+def _append_batch(
+    connection: Connection, batch: SinkBatch, writes: Sequence[StagedWrite], may_skip: bool
+) -> AppendResult:
+    named = batch._asdict() | {"may_skip": may_skip}
+    messages = sum(write.messages for write in writes)
+    result = AppendResult(AppendOutcome.APPENDED, batch.batch_id, messages)
+    with connection.transaction():
+        connection.execute(statements.SETTINGS)
+        if connection.execute(statements.RECORD_BATCH, named | {"messages": messages}).rowcount:
+            found = _append_writes(connection, writes)
+            if found != messages:
+                result = AppendResult(AppendOutcome.INCOMPLETE, batch.batch_id, found)
+                raise psycopg.Rollback
+            connection.execute(statements.FORGET_BATCHES, named)
+        else:
+            result = _find_newest(connection, batch, named)
+            if result.outcome is not AppendOutcome.REPEATED:
+                raise psycopg.Rollback  # what is staged may be of a query that is in its right
+        connection.execute(statements.CLEAR_BATCHES, named)
+    return result
+
+
+def _append_writes(connection: Connection, writes: Sequence[StagedWrite]) -> int:
+    found = 0
+    for write in writes:
+        if write.messages:
+            text = statements.APPEND_WAITING if write.waits else statements.APPEND
+            found += connection.execute(text, {"write_id": write.write_id}).rowcount
+    return found
+
+
+def _find_newest(connection: Connection, batch: SinkBatch, named: Mapping[str, object]) -> AppendResult:
+    row = connection.execute(statements.FIND_NEWEST, named).fetchone()
+    if row is None:
+        return AppendResult(AppendOutcome.GAP, None, 0)
+    query_id, batch_id, messages = row
+    outcome = AppendOutcome.REPEATED
+    if query_id != batch.query_id:
+        outcome = AppendOutcome.TAKEN
+    elif batch_id != batch.batch_id:
+        outcome = AppendOutcome.PASSED if batch_id > batch.batch_id else AppendOutcome.GAP
+    return AppendResult(outcome, batch_id, messages)

@@ -1,0 +1,1 @@
+"""Deliver what waits for a time, and look at it."""

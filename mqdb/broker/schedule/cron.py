@@ -1,0 +1,274 @@
+"""Recurring sends: a message again and again, at the times that a cron text names.
+
+A firing is one transaction: it appends the message and moves the next time on. The row is locked meanwhile, so of
+two servers one sends; and a server that is killed has done both, or neither. Times are those of the broker's clock.
+
+What fell due while no broker was there is caught up as the send says: `once`, the default, sends one message for the
+latest of these times, `all` one for each, oldest first and a bounded number in a transaction, `none` leaves them out.
+Other than that a firing is never left out for being late. A topic that is gone or takes no messages costs firings, not
+the cron: each such firing is counted. What is paused has no times; after that it goes on with the next one.
+
+A row can be changed by SQL to what cannot be read or sent. Each cron is fired in a savepoint of its own, and such a one
+is paused: the others of its round go on.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from sqlalchemy import Connection
+
+from mqdb.common.message import Message, check_message
+from mqdb.common.property import KEY_SEPARATOR
+from mqdb.common.schedule import schedule_of
+from mqdb.common.topic import MAX_TOPIC_LENGTH, Perm, check_name
+from mqdb.errors import (
+    CronExists,
+    CronNotFound,
+    InvalidInput,
+    MqdbError,
+    ParameterInvalid,
+    PropertyReserved,
+    StorageRefused,
+    TopicNotAllowed,
+    TopicNotFound,
+    TopicNotWritable,
+)
+from mqdb.store.engine import target_of, transaction, translated, translates
+from mqdb.store.schedule import cron as crons
+from mqdb.store.schedule.cron import DueCron, NewCron
+from mqdb.store.topics import topics
+
+#: Properties of each message: which cron it is of, and the time that it is for, as 2026-03-29T01:30:00Z.
+CRON_NAME: Final = "MQDB_CRON_NAME"
+CRON_TIME: Final = "MQDB_CRON_TIME"
+
+#: In one transaction, crons and messages of each: one that has much to catch up does not hold up the others.
+MAX_CRONS: Final = 100
+MAX_MESSAGES: Final = 20
+
+#: How late a firing may be that is not left out under `none`: longer than another server takes to go on.
+GRACE: Final = timedelta(minutes=1)
+
+#: The fault is the cron's own, not the database's: data exceptions and program limits (errcodes-appendix).
+_SQLSTATES_OF_A_CRON: Final = ("22", "54")
+
+#: The first time after another one, of a cron text in a zone: `mqdb.service.cron_times.next_time`.
+NextTime = Callable[[str, str, datetime], datetime]
+
+
+class CatchUp(StrEnum):
+    """What is sent of the times that have passed while no broker was there."""
+
+    ONCE = "once"
+    ALL = "all"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Cron:
+    """A recurring send. `timezone` is an IANA name; messages with one sharding key go to one queue."""
+
+    name: str
+    cron: str
+    message: Message
+    timezone: str = "UTC"
+    sharding_key: str | None = None
+    catch_up: CatchUp = CatchUp.ONCE
+
+
+class Firing(NamedTuple):
+    """What a round did with a cron that was due."""
+
+    name: str
+    topic: str
+    scheduled_at: datetime
+    """The first time that was dealt with."""
+    sent: int
+    skipped: int
+    """Firings without a message, for want of the topic."""
+    left_out: bool
+    """Whether times were passed by, as the catch-up says."""
+
+
+class CronRound(NamedTuple):
+    """What a round has done."""
+
+    firings: tuple[Firing, ...]
+    broken: Mapping[str, MqdbError]
+    """Those that cannot be read or sent any more, by name. They have been paused."""
+    next_due_in: timedelta | None
+    """Until the next one is due, 0 when it is by now; None where none waits."""
+
+
+@translates
+def add_cron(connection: Connection, cron: Cron, next_time: NextTime) -> datetime:
+    """Store a recurring send; returns the time of its first message.
+
+    Raises CronInvalid, CronExists, ParameterInvalid for an unknown zone, NameInvalid, TopicNotFound, TopicNotWritable,
+    and what `check_message` raises.
+    """
+    check_name("cron", cron.name, MAX_TOPIC_LENGTH)
+    message = cron.message
+    for name in (CRON_NAME, CRON_TIME):
+        if name in message.properties:
+            raise PropertyReserved(name)
+    if schedule_of(message) is not None:
+        raise ParameterInvalid("message", cron.name, "waits for its time already: a cron sends at once")
+    if message.flag:
+        raise ParameterInvalid("flag", message.flag, "must be 0 in a cron")
+    with transaction(connection):
+        now = crons.now(connection)
+        # As it will be sent: what fits now fits always.
+        properties = {**message.properties, **_properties(cron.name, now)}
+        check_message(Message(message.topic, message.body, message.tag, message.keys, properties))
+        next_at = next_time(cron.cron, cron.timezone, now)
+        route = topics.find_topic(connection, message.topic)
+        if route is None:
+            raise TopicNotFound(message.topic)
+        if not route.config.perm & Perm.WRITE:
+            raise TopicNotWritable(message.topic, int(route.config.perm))
+        if not crons.add(connection, _row(cron), next_at):
+            raise CronExists(cron.name)
+    return next_at
+
+
+@translates
+def remove_cron(connection: Connection, name: str) -> None:
+    """Delete a recurring send; what it has sent stays. Raises CronNotFound."""
+    if not crons.remove(connection, name):
+        raise CronNotFound(name)
+
+
+@translates
+def pause_cron(connection: Connection, name: str) -> None:
+    """Let it not fire until it is resumed. Raises CronNotFound."""
+    if not crons.pause(connection, name):
+        raise CronNotFound(name)
+
+
+@translates
+def resume_cron(connection: Connection, name: str, next_time: NextTime) -> datetime:
+    """Let it fire again, from its next time on, whatever its catch-up; returns that time.
+
+    One that is not paused stays as it is. Raises CronNotFound, CronInvalid, ParameterInvalid.
+    """
+    with transaction(connection):
+        found = crons.lock(connection, name)
+        if found is None:
+            raise CronNotFound(name)
+        next_at = next_time(*found, crons.now(connection))
+        crons.resume(connection, name, next_at)
+    return next_at
+
+
+@translates
+def fire_due(
+    connection: Connection, next_time: NextTime, max_crons: int = MAX_CRONS, max_messages: int = MAX_MESSAGES
+) -> CronRound:
+    """Send what is due, at most so many messages of each of so many crons. What another session fires is left to it."""
+    waits = crons.next_due_in(connection)
+    if waits is None or waits > timedelta(0):
+        return CronRound((), {}, waits)
+    with transaction(connection):
+        now, due = crons.take_due(connection, max_crons)
+        work = _Work(connection, next_time, max_messages, now)
+        for cron in due:
+            work.fire(cron)
+    waits = crons.next_due_in(connection)
+    return CronRound(tuple(work.firings), work.broken, None if waits is None else max(waits, timedelta(0)))
+
+
+@dataclass
+class _Work:
+    """The transaction of a round."""
+
+    connection: Connection
+    next_time: NextTime
+    max_messages: int
+    now: datetime
+    firings: list[Firing] = field(default_factory=list)
+    broken: dict[str, MqdbError] = field(default_factory=dict)
+
+    def fire(self, cron: DueCron) -> None:
+        """Send the messages of one cron, and move it on."""
+        try:
+            times, next_at, left_out = self._plan(cron)
+            sent = len(times) if cron.takes_messages and self._send(cron, times) else 0
+        except MqdbError as error:
+            if not _is_broken(error):
+                raise
+            # Somebody has changed the row, or this server knows fewer zones than another.
+            crons.pause(self.connection, cron.name)
+            self.broken[cron.name] = error
+            return
+        skipped = len(times) - sent
+        crons.move(self.connection, cron.name, next_at, times[-1] if sent else None, sent, skipped)
+        self.firings.append(Firing(cron.name, cron.topic, cron.next_at, sent, skipped, left_out))
+
+    def _send(self, cron: DueCron, times: Sequence[datetime]) -> bool:
+        """Whether the messages for these times are sent: not when the topic has gone in this moment."""
+        if not times:
+            return False
+        messages = [_properties(cron.name, time) for time in times]
+        try:
+            # A savepoint: what is refused must not end the transaction of the others.
+            with translated(target_of(self.connection)), transaction(self.connection):
+                crons.send(self.connection, cron.name, messages)
+        except (TopicNotFound, TopicNotWritable):
+            return False
+        return True
+
+    def _plan(self, cron: DueCron) -> tuple[list[datetime], datetime, bool]:
+        """The times to send now, the first one after them that is left, and whether others are passed by."""
+        if cron.catch_up == CatchUp.ALL:
+            times = [cron.next_at]
+            while (after := self._next(cron, times[-1])) <= self.now and len(times) < self.max_messages:
+                times.append(after)
+            return times, after, False
+        latest = self._latest(cron)
+        is_wanted = cron.catch_up == CatchUp.ONCE or self.now - latest <= GRACE
+        return [latest] if is_wanted else [], self._next(cron, latest), latest > cron.next_at or not is_wanted
+
+    def _latest(self, cron: DueCron) -> datetime:
+        """The last time that has passed. Found by halves: there may be a year of minutes."""
+        first, end = cron.next_at, self.now
+        while (time := self._next(cron, first)) <= self.now:
+            middle = time + (end - time) / 2
+            later = self._next(cron, middle)
+            if later <= self.now:
+                first = later
+            else:
+                first, end = time, middle
+        return first
+
+    def _next(self, cron: DueCron, after: datetime) -> datetime:
+        return self.next_time(cron.cron, cron.timezone, after)
+
+
+def _is_broken(error: MqdbError) -> bool:
+    if isinstance(error, StorageRefused):
+        return error.sqlstate.startswith(_SQLSTATES_OF_A_CRON)
+    return isinstance(error, InvalidInput | TopicNotAllowed)
+
+
+def _properties(name: str, time: datetime) -> dict[str, str]:
+    return {CRON_NAME: name, CRON_TIME: f"{time.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"}
+
+
+def _row(cron: Cron) -> NewCron:
+    message = cron.message
+    return NewCron(
+        cron.name,
+        cron.cron,
+        cron.timezone,
+        message.topic,
+        message.body,
+        message.tag,
+        KEY_SEPARATOR.join(message.keys) or None,
+        message.properties,
+        cron.sharding_key,
+        cron.catch_up.value,
+    )

@@ -1,0 +1,213 @@
+"""Delay: deliver the messages of SCHEDULE_TOPIC_XXXX whose time has come, each exactly once and none early.
+
+    look      which levels are due, and up to where; one statement, all that is done when nothing is
+    take      in one transaction: a copy of each message in its real queue, and a step for each level
+
+Whoever looks at the same time takes the same steps, and one of them succeeds. RocketMQ: ScheduleMessageService.
+
+A message is for the topic of its name, also for one that was deleted and made again, unless somebody has deleted the
+topic together with what waited for it. A retry is for the group that failed it: as long as that is there its retry
+topic is made again when need be, and a group that somebody has deleted gets its retries only where its retry topic was
+kept. A younger group of the same name gets none of them. What is for nobody is passed by and counted, and can be read
+in SCHEDULE_TOPIC_XXXX still. RocketMQ writes it to a topic that has no configuration, where nobody looks.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Final, NamedTuple
+
+import psycopg
+from psycopg import errors as pg
+from sqlalchemy import Connection, func, select
+
+from mqdb.broker.topics.route import find_or_create_retry_topic
+from mqdb.common.topic import RETRY_PREFIX
+from mqdb.errors import MessageMissing, NameInvalid, TopicNotFound
+from mqdb.store.engine import transaction, translates
+from mqdb.store.log.commit_log import UNMEASURED_RECORDS
+from mqdb.store.schedule import delay_queues as schedule
+from mqdb.store.schedule import delay_steps
+from mqdb.store.schedule.delay_queues import Head
+from mqdb.store.schedule.delay_steps import Step, Stray, Window
+
+#: Messages in one transaction, which copies at most `MAX_COPIED_BYTES`.
+MAX_MESSAGES: Final = 10_000
+
+#: Of each level, for people who look at the last minutes.
+STEPS_KEPT: Final = 1_000
+
+
+class DelayRound(NamedTuple):
+    """What a round has done."""
+
+    messages: int
+    """How many were delivered."""
+    next_due_in: timedelta | None
+    """Until the next one is due, 0 when there may be more by now; None while nothing waits."""
+    skipped: Mapping[str, int]
+    """How many were for a topic that is gone, or a group; they can be read in SCHEDULE_TOPIC_XXXX still."""
+    unreadable: tuple[int, ...]
+    """Positions of messages that say no queue they are for; they are passed by."""
+    missing: tuple[MessageMissing, ...]
+    """Messages that the log has lost: their levels stand still."""
+    first_segment: int
+    """Nothing that is left lies in a segment below: for the next round."""
+    took: timedelta
+    """How long the server took to deliver."""
+
+
+class _Attempt(NamedTuple):
+    """Steps that were taken, and what became of their messages."""
+
+    steps: Sequence[Step]
+    copied: int
+    took: timedelta
+    strays: Sequence[Stray]
+    made: frozenset[str]
+    """Retry topics that were made again by now, as far as that can be done."""
+
+    @property
+    def skipped(self) -> Counter[str]:
+        """How many records are for which topic that is gone."""
+        return Counter(stray.real_topic or "" for stray in self.strays if stray.is_readable)
+
+    @property
+    def unreadable(self) -> tuple[int, ...]:
+        """Positions of the records that say no queue."""
+        return tuple(stray.log_pos for stray in self.strays if stray.has_record and not stray.is_readable)
+
+    @property
+    def retry_topics(self) -> set[str]:
+        """Those of them that are to be made again, for groups that are there."""
+        strays = (stray for stray in self.strays if stray.is_readable and stray.has_group)
+        return {stray.real_topic for stray in strays if stray.real_topic} - self.made
+
+    @property
+    def lost(self) -> dict[int, Stray]:
+        """The first message of each level that has no record."""
+        return {stray.level: stray for stray in reversed(self.strays) if not stray.has_record}
+
+    @property
+    def may_stand(self) -> bool:
+        """Not so when a topic came while it was made: it then was there for the strays, but not for the copies."""
+        is_complete = self.copied + len(self.strays) == _messages(self.steps)
+        return is_complete and not self.retry_topics and not self.lost
+
+
+@translates
+def deliver_due(connection: Connection, max_messages: int = MAX_MESSAGES, first_segment: int = 0) -> DelayRound:
+    """Deliver what is due, the level first that is due longest, and each level in its order.
+
+    While another session delivers, nothing is done. `first_segment` is that of the round before, 0 at first.
+    """
+    heads, newest_segment = schedule.look(connection, max_messages, first_segment)
+    intact = [head for head in heads if head.queue_offset in (None, head.next_offset)]
+    wanted = _messages(steps := _steps(intact, max_messages))
+    if wanted > UNMEASURED_RECORDS:
+        fitting = delay_steps.count_fitting(connection, steps, _window(intact))
+        max_messages = fitting if fitting < wanted else max_messages
+    attempt, lost = _take(connection, intact, max_messages)
+    # Offsets have no gaps.
+    missing = [MessageMissing(head.queue_key, head.next_offset, 0) for head in heads if head not in intact]
+    missing += [MessageMissing(stray.queue_key, stray.queue_offset, stray.log_pos) for stray in lost]
+    return DelayRound(
+        attempt.copied if attempt else 0,
+        _next_due_in(intact, attempt, max_messages),
+        attempt.skipped if attempt else {},
+        attempt.unreadable if attempt else (),
+        tuple(missing),
+        _first_segment(heads, newest_segment),
+        attempt.took if attempt else timedelta(0),
+    )
+
+
+@translates
+def first_undelivered_segment(connection: Connection) -> int:
+    """The segment of the first entry that waits or is due; where there is none, the one that dispatch writes to."""
+    with transaction(connection):
+        # For a session that does not plan by indexes only.
+        connection.execute(select(func.set_config("enable_seqscan", "off", True)))
+        heads, newest_segment = schedule.look(connection, limit=0, first_segment=0)
+    return _first_segment(heads, newest_segment)
+
+
+def _first_segment(heads: Sequence[Head], newest_segment: int) -> int:
+    return min(newest_segment if head.segment is None else head.segment for head in heads)
+
+
+def _steps(heads: Sequence[Head], max_messages: int) -> list[Step]:
+    """One for each level that is due, as long as there is room."""
+    steps, room = [], max_messages
+    for head in heads:
+        past_offset = min(head.due_to or 0, head.next_offset + room)
+        if past_offset > head.next_offset:
+            steps.append(Step(head.level, head.queue_key, head.seq + 1, head.next_offset, past_offset))
+            room -= past_offset - head.next_offset
+    return steps
+
+
+def _messages(steps: Sequence[Step]) -> int:
+    return sum(step.past_offset - step.first_offset for step in steps)
+
+
+def _next_due_in(heads: Sequence[Head], attempt: _Attempt | None, max_messages: int) -> timedelta | None:
+    if attempt and _messages(attempt.steps) == max_messages:
+        return timedelta(0)
+    waits = [head.waits_ms for head in heads if head.waits_ms is not None]
+    return timedelta(milliseconds=min(waits)) if waits else None
+
+
+def _window(heads: Sequence[Head]) -> Window:
+    due = [head for head in heads if head.due_to is not None]
+    return Window(
+        min(head.segment for head in due if head.segment is not None),
+        max(head.last_segment for head in due if head.last_segment is not None),
+        min(head.lowest_pos for head in due if head.lowest_pos is not None),
+        max(head.past_pos for head in due if head.past_pos is not None),
+    )
+
+
+def _take(connection: Connection, heads: Sequence[Head], max_messages: int) -> tuple[_Attempt | None, list[Stray]]:
+    """Take what is due of each level, up to the first message that the log has lost; these messages.
+
+    Retry topics that are gone are made again, each once.
+    """
+    lost: dict[int, Stray] = {}
+    made: frozenset[str] = frozenset()
+    while steps := _steps(heads, max_messages):
+        attempt = _try(connection, steps, _window(heads), made)
+        if attempt is None or attempt.may_stand:
+            return attempt, list(lost.values())
+        for name in attempt.retry_topics:
+            # One that cannot be made is a topic that is gone, and keeps nothing else from its place.
+            with suppress(NameInvalid, TopicNotFound):
+                find_or_create_retry_topic(connection, name.removeprefix(RETRY_PREFIX))
+        made |= attempt.retry_topics
+        lost |= attempt.lost
+        # What cannot be taken of one level leaves room for the others.
+        heads = [head._replace(due_to=lost[head.level].queue_offset) if head.level in lost else head for head in heads]
+    return None, list(lost.values())
+
+
+def _try(connection: Connection, steps: Sequence[Step], window: Window, made: frozenset[str]) -> _Attempt | None:
+    """One transaction; what cannot stand is rolled back. None when another session is at it, or has been."""
+    try:
+        with transaction(connection):
+            if not delay_steps.begin(connection):
+                return None
+            taken = delay_steps.take(connection, steps, window)
+            copied = taken.cursor.rowcount
+            strays = delay_steps.find_strays(connection, steps, window) if copied < _messages(steps) else []
+            if copied + len(strays) < _messages(steps):
+                strays += delay_steps.find_gaps(connection, steps, window)
+            attempt = _Attempt(steps, copied, taken.took, strays, made)
+            if not attempt.may_stand:
+                raise psycopg.Rollback
+            for step in steps:
+                if not step.seq % STEPS_KEPT:
+                    delay_steps.prune(connection, step.level, step.seq - 2 * STEPS_KEPT, step.seq - STEPS_KEPT)
+    except pg.UniqueViolation:  # it has taken one of the steps since the look
+        return None
+    return attempt

@@ -1,0 +1,75 @@
+"""Route: which queues a topic has, and the topics that are created when they are needed."""
+
+from sqlalchemy import Connection
+
+from mqdb.common.topic import (
+    DEFAULT_TOPIC_QUEUE_NUMS,
+    TEMPLATE_TOPIC,
+    Perm,
+    TopicConfig,
+    check_topic_name,
+    dlq_topic,
+    reply_topic,
+    retry_topic,
+)
+from mqdb.errors import TopicNotFound
+from mqdb.store.consumers.send_back import retry_queue_nums
+from mqdb.store.engine import transaction, translates
+from mqdb.store.topics import topics
+from mqdb.store.topics.topics import TopicRoute
+
+
+@translates
+def create_topic_automatically(
+    connection: Connection, name: str, queue_nums: int = DEFAULT_TOPIC_QUEUE_NUMS
+) -> TopicRoute:
+    """The topic of that name, made after the template TBW102 where there is none.
+
+    It has the smaller of `queue_nums` and the template's queues, and the template's permission without INHERIT.
+    Raises NameInvalid, and TopicNotFound when the template forbids it (automatic topics are off for this broker).
+    Source: TopicConfigManager.createTopicInSendMessageMethod.
+    """
+    check_topic_name(name)
+    template = topics.find_topic(connection, TEMPLATE_TOPIC)
+    if template is None or not template.config.perm & Perm.INHERIT:
+        raise TopicNotFound(name)
+    nums = min(queue_nums, template.config.write_queue_nums)
+    return _create(connection, TopicConfig(name, nums, nums, template.config.perm & ~Perm.INHERIT))
+
+
+def find_or_create_reply_topic(connection: Connection, cluster_name: str) -> TopicRoute:
+    """The topic that brings replies, made with one queue where there is none, also where automatic topics are off.
+
+    Raises NameInvalid for a cluster with too long a name. Source: TopicConfigManager.
+    """
+    return _find_or_create(connection, TopicConfig(reply_topic(cluster_name), 1, 1))
+
+
+@translates
+def find_or_create_retry_topic(connection: Connection, group: str) -> TopicRoute:
+    """The topic that brings failed messages back to a group.
+
+    Where there is none it is made with the group's retry_queue_nums, and one queue for a group that is not there.
+    Raises NameInvalid. Source: TopicConfigManager.createTopicInSendMessageBackMethod.
+    """
+    nums = retry_queue_nums(connection, group) or 1
+    return _find_or_create(connection, TopicConfig(retry_topic(group), nums, nums))
+
+
+def find_or_create_dlq_topic(connection: Connection, group: str) -> TopicRoute:
+    """The dead letter queue of a group, made with one queue where there is none; readable, as of RocketMQ 4.9.2."""
+    return _find_or_create(connection, TopicConfig(dlq_topic(group), 1, 1))
+
+
+@translates
+def _find_or_create(connection: Connection, config: TopicConfig) -> TopicRoute:
+    return topics.find_topic(connection, config.name) or _create(connection, config)
+
+
+def _create(connection: Connection, config: TopicConfig) -> TopicRoute:
+    with transaction(connection):  # two clients at once: one creates it, the other waits and finds it
+        topics.create(connection, config)
+    route = topics.find_topic(connection, config.name)
+    if route is None:
+        raise TopicNotFound(config.name)
+    return route

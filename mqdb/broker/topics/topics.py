@@ -1,0 +1,169 @@
+"""Admin: create, change, delete and look at topics. RocketMQ: AdminBrokerProcessor, mqadmin."""
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection
+
+from mqdb.broker.log.query import broker_info
+from mqdb.common.topic import MessageType, TopicConfig, is_system_topic, reply_topic
+from mqdb.errors import NameInvalid, ParameterInvalid, TopicExists, TopicInUse, TopicNotFound
+from mqdb.store.consumers import groups
+from mqdb.store.consumers.groups import QueueProgress
+from mqdb.store.dispatch import queues
+from mqdb.store.engine import transaction, translates
+from mqdb.store.topics import topic_uses, topics
+from mqdb.store.topics.topic_uses import TopicUses
+from mqdb.store.topics.topics import TopicRoute
+
+
+class QueueStats(NamedTuple):
+    """Where a queue begins and ends, and when its newest message was stored."""
+
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    last_store_time: datetime | None
+
+
+class Unread(NamedTuple):
+    """How many messages of a queue that is no longer read a group has not consumed; None where there is no group."""
+
+    queue_id: int
+    group: str | None
+    messages: int
+
+
+@translates
+def create_topic(connection: Connection, config: TopicConfig) -> TopicRoute:
+    """Create a topic. The same topic once more changes nothing.
+
+    Raises TopicExists when it is there with other settings, NameInvalid for a system topic.
+    """
+    _check_not_system(config.name)
+    with transaction(connection):
+        created = topics.create(connection, config)
+        route = _found(connection, config.name)
+    if not created and route.config != config:
+        raise TopicExists(config.name)
+    return route
+
+
+@translates
+def update_topic(
+    connection: Connection,
+    name: str,
+    *,
+    read_queue_nums: int | None = None,
+    write_queue_nums: int | None = None,
+    perm: int | None = None,
+    order: bool | None = None,
+    message_type: MessageType | None = None,
+) -> TopicRoute:
+    """Change those settings of a topic that are given.
+
+    Queues are added, never taken away: fewer only means that producers choose from fewer, or that consumers read
+    fewer. What lies in the others stays, and they come back with their offsets. RocketMQ allows to read fewer than
+    are written; `unread_messages` says what that hides.
+    Raises TopicNotFound; ParameterInvalid for a value out of bounds, and when none is given; NameInvalid for a topic
+    of the broker, which the one that brings replies is too.
+    """
+    given = {
+        "read_queue_nums": read_queue_nums,
+        "write_queue_nums": write_queue_nums,
+        "perm": perm,
+        "order": order,
+        "message_type": message_type,
+    }
+    changes: dict[str, Any] = {setting: value for setting, value in given.items() if value is not None}
+    if not changes:
+        raise ParameterInvalid("topic", name, f"nothing to change is given; it has {', '.join(given)}")
+    _check_not_system(name)
+    with transaction(connection):
+        _check_not_for_replies(connection, name)
+        # Under the lock: of two who each change another setting, both have to last.
+        if not topics.lock(connection, name):
+            raise TopicNotFound(name)
+        topics.change(connection, replace(_found(connection, name).config, **changes))
+        return _found(connection, name)
+
+
+@translates
+def find_uses(connection: Connection, name: str) -> TopicUses:
+    """The crons, scheduled messages and half messages that name a topic. Raises TopicNotFound."""
+    return topic_uses.find(connection, _found(connection, name).config.name)
+
+
+@translates
+def delete_topic(connection: Connection, name: str, *, force: bool = False) -> TopicUses | None:
+    """Delete a topic, its queues and all groups' offsets there; None where there was none. Raises NameInvalid.
+
+    Raises TopicInUse while something names it. With `force` that ends in the same transaction, and is returned: crons
+    are removed, half messages rolled back, and scheduled messages never delivered, not even to a younger topic of the
+    name.
+    """
+    _check_not_system(name)
+    with transaction(connection):
+        if not topics.lock(connection, name):
+            return None
+        uses = topic_uses.find(connection, name)
+        if any(uses):
+            if not force:
+                raise TopicInUse(name, *uses)
+            topic_uses.end(connection, name)
+        topics.remove(connection, name)
+        return uses
+
+
+@translates
+def topic_stats(connection: Connection, name: str) -> list[QueueStats]:
+    """Each queue of a topic, queue 0 first. Raises TopicNotFound."""
+    route = _found(connection, name)
+    return [QueueStats._make(row) for row in queues.stats(connection, route.topic_id)]
+
+
+@translates
+def unread_messages(connection: Connection, name: str) -> list[Unread]:
+    """The messages in queues that read_queue_nums leaves out, for each group that has not consumed all of them.
+
+    By queue and group. Counted is what is dispatched, and groups that keep their offsets here: no broadcasting ones.
+    Raises TopicNotFound.
+    """
+    with transaction(connection):
+        config = _found(connection, name).config
+        left_out = [each for each in topic_stats(connection, name) if each.queue_id >= config.read_queue_nums]
+        progress = group_progress(connection, name) if left_out else []
+    next_offsets = {(each.group, each.queue_id): each.next_offset for each in progress}
+    names: list[str | None] = [*sorted({each.group for each in progress})] or [None]
+    found = [
+        # A group that has no offset there yet would begin at the min offset: it knows the topic.
+        Unread(queue_id, group, max_offset - max(min_offset, next_offsets.get((group or "", queue_id), 0)))
+        for queue_id, min_offset, max_offset, _ in left_out
+        for group in names
+    ]
+    return [each for each in found if each.messages > 0]
+
+
+@translates
+def group_progress(connection: Connection, name: str) -> list[QueueProgress]:
+    """Where each group stands on each queue of a topic. Raises TopicNotFound. RocketMQ: consumerProgress."""
+    return groups.progress_in(connection, _found(connection, name).config.name)
+
+
+def _found(connection: Connection, name: str) -> TopicRoute:
+    route = topics.find_topic(connection, name)
+    if route is None:
+        raise TopicNotFound(name)
+    return route
+
+
+def _check_not_system(name: str) -> None:
+    if is_system_topic(name):
+        raise NameInvalid("topic", name, "belongs to the broker; nobody may create, change or delete it")
+
+
+def _check_not_for_replies(connection: Connection, name: str) -> None:
+    # Requesters find its queues when they first ask: what came through another one would never reach them.
+    if name == reply_topic(broker_info(connection).cluster_name):
+        raise NameInvalid("topic", name, "brings replies to requesters, which read the queues that it was made with")

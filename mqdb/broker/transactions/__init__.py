@@ -1,0 +1,1 @@
+"""End half messages, and ask about those without an end."""

@@ -1,0 +1,195 @@
+"""Transaction checks: find the half messages whose producers say nothing, and ask.
+
+    collect    a row for each half message that is old enough and has none; those that have ended are passed by
+    check      what is due: ask a live producer of its group, or give it up
+
+A producer is told by NOTIFY, reads in the row what it is asked (`open_checks`), and answers with `transactions.end`.
+One that has died is forgotten, and another one asked in its place at once. Rounds in which there is nobody to ask do
+not count, and neither does the time of immunity; RocketMQ counts both, and gives up what nobody was ever asked about.
+RocketMQ: TransactionalMessageServiceImpl.check, ProducerManager.getAvailableChannel.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from itertools import takewhile
+from typing import Final, NamedTuple
+
+from sqlalchemy import Connection
+
+from mqdb.common.transaction import HalfEvent, first_check_age
+from mqdb.store.clients import clients
+from mqdb.store.engine import transaction, translates
+from mqdb.store.transactions import half_checks, half_messages
+from mqdb.store.transactions.half_checks import DueHalf, NewHalf
+from mqdb.store.transactions.half_messages import HalfRecord
+
+#: For people who look at the last hours.
+STEPS_KEPT: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRules:
+    """When a producer is asked, and how often. Source: BrokerConfig."""
+
+    transaction_timeout: timedelta = timedelta(seconds=6)
+    """How old a half message is at its first check, unless it has an immunity."""
+    check_interval: timedelta = timedelta(seconds=30)
+    """Between two checks of one half message."""
+    check_max: int = 15
+    """After so many checks without an end it is given up."""
+    reserved: timedelta = timedelta(hours=72)
+    """So long after it was stored or resumed one is given up, asked or not, immune or not: no longer is the log kept.
+    Source: TransactionalMessageServiceImpl.needSkip."""
+
+
+@dataclass(slots=True)
+class Turns:
+    """Whose turn it is in each group: round robin, as long as the service lives."""
+
+    last: dict[str, str] = field(default_factory=dict)
+
+    def next(self, group: str, live: Sequence[str]) -> str | None:
+        """The client behind the one that was asked last, in the order of their ids; None where there is none."""
+        if not live:
+            return None
+        before = self.last.get(group, "")
+        self.last[group] = next((client_id for client_id in live if client_id > before), live[0])
+        return self.last[group]
+
+
+class Collected(NamedTuple):
+    """What a look through new half messages has come to."""
+
+    seen: int
+    prepared: int
+    """How many of them had no end."""
+    unreadable: Sequence[int] = ()
+    """Positions of those that say no group, or no queue they are for: nobody can be asked about them."""
+
+
+class Checked(NamedTuple):
+    """What became of the half messages that were due."""
+
+    asked: int = 0
+    postponed: int = 0
+    """There was nobody to ask."""
+    discarded: Sequence[int] = ()
+    """Positions of those that were given up."""
+    lost: Sequence[int] = ()
+    """Positions of those that were given up without a copy, as the log does not have them any more."""
+
+    @property
+    def due(self) -> int:
+        """All of them."""
+        return self.asked + self.postponed + len(self.discarded) + len(self.lost)
+
+
+@translates
+def collect(connection: Connection, rules: CheckRules, limit: int) -> Collected | None:
+    """Make rows for up to `limit` new half messages, up to the first that is too young to be asked about.
+
+    That is as old as `transaction_timeout`, so that mostly all have ended by then. None while another session is at it.
+    """
+    with transaction(connection):
+        if not half_checks.begin(connection):
+            return None
+        seq, next_offset = half_checks.position(connection)
+        entries = half_checks.entries(connection, next_offset, limit)
+        halves = half_messages.find(connection, [entry.log_pos for entry in entries])
+        ripe = list(takewhile(lambda half: _is_ripe(half, rules), halves))
+        # A record that is lost leaves nothing to ask about; its entry is passed by with those before it.
+        past = len(entries) if len(ripe) == len(halves) else _index(entries, halves[len(ripe)].log_pos)
+        if not past:
+            return Collected(0, 0)
+        offsets = {entry.log_pos: entry.queue_offset for entry in entries}
+        open_ends = [half for half in ripe if half.state is None]
+        new = [_new(half, offsets[half.log_pos], rules) for half in open_ends if half.is_readable]
+        prepared = half_checks.prepare(connection, new)
+        half_checks.add_step(connection, seq + 1, entries[past - 1].queue_offset + 1, prepared)
+        if not (seq + 1) % STEPS_KEPT:
+            half_checks.prune_steps(connection, seq + 1 - STEPS_KEPT)
+    return Collected(past, prepared, [half.log_pos for half in open_ends if not half.is_readable])
+
+
+def _is_ripe(half: HalfRecord, rules: CheckRules) -> bool:
+    # One from the future was stored before somebody put the clock right. It must not hold up those behind it.
+    is_old = not timedelta(0) <= half.now - half.stored_at < rules.transaction_timeout
+    return half.state is not None or is_old
+
+
+def _index(entries: Sequence[half_checks.Entry], log_pos: int) -> int:
+    return next(number for number, entry in enumerate(entries) if entry.log_pos == log_pos)
+
+
+def _new(half: HalfRecord, queue_offset: int, rules: CheckRules) -> NewHalf:
+    stored_at = min(half.stored_at, half.now)
+    age = min(first_check_age(half.immunity, rules.transaction_timeout), rules.reserved)
+    names = half.producer_group, half.topic
+    return NewHalf(half.log_pos, queue_offset, half.msg_id, *names, stored_at, stored_at + age, age)
+
+
+@translates
+def check(connection: Connection, rules: CheckRules, turns: Turns, limit: int) -> Checked:
+    """Ask about up to `limit` half messages that are due; give up those that were asked about enough.
+
+    While another session is at it, nothing is done.
+    """
+    with transaction(connection):
+        if not half_checks.begin(connection):
+            return Checked()
+        half_checks.take_from_the_dead(connection)
+        half_checks.take_from_ahead(connection, rules.check_interval)
+        due = half_checks.take_due(connection, limit)
+        if not due:
+            return Checked()
+        is_over = {half.log_pos for half in due if half.is_lost or _is_over(half, rules)}
+        discarded, lost = _give_up(connection, sorted(is_over))
+        open_ends = [half for half in due if half.log_pos not in is_over]
+        live = clients.live_checkers(connection, sorted({half.producer_group for half in open_ends}))
+        return Checked(*_ask(connection, open_ends, live, turns, rules.check_interval), discarded, lost)
+
+
+def _is_over(half: DueHalf, rules: CheckRules) -> bool:
+    return half.check_times >= rules.check_max or half.age >= rules.reserved
+
+
+def _give_up(connection: Connection, positions: Sequence[int]) -> tuple[list[int], list[int]]:
+    """The positions of those that have a copy now, and of those that the log has lost, which end without one."""
+    halves = half_messages.find(connection, positions)
+    for half in halves:
+        half_messages.end(connection, HalfEvent.GIVE_UP, half.key, may_be_immune=True)
+    discarded = [half.log_pos for half in halves]
+    lost = sorted(set(positions) - set(discarded))
+    # Left as it is such a row would be due for ever, and in the way of those that are not lost.
+    half_messages.close_lost(connection, lost)
+    return discarded, lost
+
+
+def _ask(
+    connection: Connection,
+    halves: Sequence[DueHalf],
+    live: Mapping[str, Sequence[str]],
+    turns: Turns,
+    interval: timedelta,
+) -> tuple[int, int]:
+    """How many were asked about, and how many there was nobody to ask about."""
+    chosen = [(half.log_pos, turns.next(half.producer_group, live.get(half.producer_group, ()))) for half in halves]
+    asked = [(log_pos, client_id) for log_pos, client_id in chosen if client_id is not None]
+    postponed = [log_pos for log_pos, client_id in chosen if client_id is None]
+    if asked:
+        half_checks.ask(connection, asked, interval)
+    if postponed:
+        half_checks.postpone(connection, postponed, interval)
+    return len(asked), len(postponed)
+
+
+@translates
+def first_unresolved_segment(connection: Connection) -> int:
+    """The segment of the first half message that has not ended or is not looked at.
+
+    Where there is none it is the one that dispatch writes to.
+    """
+    unseen = half_checks.first_unseen_segment(connection)
+    prepared = half_messages.first_prepared(connection)
+    return unseen if prepared is None else min(unseen, prepared)

@@ -1,0 +1,203 @@
+"""Transactions: the end of a half message, by its producer or by hand.
+
+    end        what a producer says of its local transaction, at once or when it is asked
+    resolve    what a person says of a half message whose producer says nothing
+
+A commit is one statement: the row of the half message and the copy in its real topic, or neither. A delay has no place
+here: the client removes it, so the copy is there for its consumers with the commit. RocketMQ: EndTransactionProcessor.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import datetime
+from enum import StrEnum
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from psycopg import errors as pg
+from sqlalchemy import Connection, column, select, table
+
+from mqdb.common.transaction import EVENT_OF, HalfEvent, HalfState, LocalTransactionState, immunity_of
+from mqdb.common.transaction import target_of as next_of
+from mqdb.common.unique_id import format_unique_id, parse_unique_id
+from mqdb.errors import (
+    HalfMessageClosed,
+    HalfMessageMismatch,
+    HalfMessageNotFound,
+    ImmunityOver,
+    TopicNotFound,
+)
+from mqdb.store.engine import driver, transaction, translates
+from mqdb.store.tables import half_message
+from mqdb.store.transactions import half_checks, half_messages
+from mqdb.store.transactions.half_messages import HalfKey, HalfRecord
+
+_view = table(
+    "half_messages",
+    *map(
+        column,
+        ("transaction_id", "log_pos", "producer_group", "topic", "state", "check_times", "stored_at", "check_at",
+         "check_client", "ended_at", "copy_pos"),
+    ),
+    schema="mqdb",
+)  # fmt: skip
+
+
+class EndTransaction(NamedTuple):
+    """What a producer says of a half message: where it is, whose, and what its transaction has come to."""
+
+    group: str
+    log_pos: int
+    unique_id: UUID
+    state: LocalTransactionState
+    asked_client: str | None = None
+    """The client that was asked; None where the producer says it of its own accord."""
+
+
+class Ended(NamedTuple):
+    """What has come of it."""
+
+    has_changed: bool
+    """Whether this was what has ended the half message: not if it had ended before, and not for UNKNOWN."""
+    state: HalfState
+    copy_pos: int | None
+    """Where the copy is that this has made in the real topic."""
+
+
+class HalfMessage(NamedTuple):
+    """A half message as people see it: a row of mqdb.half_messages."""
+
+    transaction_id: str
+    log_pos: int
+    producer_group: str
+    topic: str
+    state: str
+    check_times: int
+    stored_at: datetime
+    check_at: datetime | None
+    check_client: str | None
+    ended_at: datetime | None
+    copy_pos: int | None
+
+
+class Resolution(StrEnum):
+    """What a person may want of a half message."""
+
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+    RESUME = "resume"
+
+
+_EVENTS: Final = {Resolution.COMMIT: HalfEvent.COMMIT, Resolution.ROLLBACK: HalfEvent.ROLLBACK}
+
+
+@translates
+def end(connection: Connection, request: EndTransaction) -> Ended:
+    """Commit or roll a half message back. A second time nothing happens, and the answer says so.
+
+    UNKNOWN changes nothing; as an answer to a check it makes room for the next one.
+    Raises HalfMessageNotFound, and HalfMessageMismatch for another group or id than that of the half message;
+    ImmunityOver for one that has an immunity and is older than that, unless its producer was asked; TopicNotFound when
+    the real topic is gone: the half message stays as it is.
+    """
+    event, is_answer = EVENT_OF.get(request.state), request.asked_client is not None
+    if event is not None:
+        # In most cases this is all, and its one round trip what a commit costs.
+        key = HalfKey(request.log_pos, request.group, request.unique_id)
+        with suppress(pg.NotNullViolation):
+            has_changed, copy_pos = _end(connection, event, key, may_be_immune=is_answer)
+            if has_changed:
+                return Ended(has_changed, next_of(event), copy_pos)
+    half = _find(connection, request.log_pos)
+    _check_owner(half, request)
+    if event is not None:
+        if not is_answer:
+            _check_immunity(half)
+        return _happen(connection, event, half)
+    if request.asked_client is not None:
+        half_checks.forget_question(connection, request.log_pos, request.asked_client)
+    return Ended(has_changed=False, state=half.state or HalfState.PREPARED, copy_pos=None)
+
+
+def _find(connection: Connection, log_pos: int) -> HalfRecord:
+    halves = half_messages.find(connection, [log_pos])
+    if not halves:
+        raise HalfMessageNotFound(log_pos)
+    return halves[0]
+
+
+def _check_owner(half: HalfRecord, request: EndTransaction) -> None:
+    if half.producer_group != request.group:
+        raise HalfMessageMismatch(half.log_pos, "producer group", request.group)
+    if half.msg_id != request.unique_id:
+        raise HalfMessageMismatch(half.log_pos, "transaction id", format_unique_id(request.unique_id))
+
+
+def _check_immunity(half: HalfRecord) -> None:
+    immunity, age = immunity_of(half.immunity), half.now - half.stored_at
+    if immunity is not None and age > immunity:
+        raise ImmunityOver(half.log_pos, age.total_seconds(), immunity.total_seconds())
+
+
+def _happen(connection: Connection, event: HalfEvent, half: HalfRecord) -> Ended:
+    try:
+        has_changed, copy_pos = _end(connection, event, half.key, may_be_immune=True)
+    except pg.NotNullViolation as error:
+        raise TopicNotFound(half.topic) from error
+    return Ended(has_changed, half_messages.state_of(connection, half.log_pos), copy_pos)
+
+
+def _end(connection: Connection, event: HalfEvent, half: HalfKey, *, may_be_immune: bool) -> tuple[bool, int | None]:
+    try:
+        return half_messages.end(connection, event, half, may_be_immune=may_be_immune)
+    except pg.CheckViolation:
+        # No partition for the copy: producers ran ahead of a broker without keeper and consumers.
+        if driver(connection).info.transaction_status:
+            raise
+        connection.exec_driver_sql("SELECT mqdb.ensure_segments(2)")
+        return half_messages.end(connection, event, half, may_be_immune=may_be_immune)
+
+
+# -- by hand ----------------------------------------------------------------------------------
+
+
+@translates
+def list_halves(
+    connection: Connection, states: Sequence[HalfState] = (), group: str | None = None, limit: int = 1_000
+) -> list[HalfMessage]:
+    """Half messages in these states, all of them without, and of one group; the oldest first."""
+    rows = select(*(_view.c[name] for name in HalfMessage._fields)).order_by(_view.c.log_pos).limit(limit)
+    if states:
+        rows = rows.where(_view.c.state.in_(states))
+    if group is not None:
+        rows = rows.where(_view.c.producer_group == group)
+    return [HalfMessage(*row) for row in connection.execute(rows)]
+
+
+@translates
+def resolve(connection: Connection, transaction_id: str, resolution: Resolution) -> HalfMessage:
+    """End a half message by hand, or have one asked about again that was given up; how it stands then.
+
+    A half message that was given up can be committed and rolled back as well. One that is resumed begins with 0 checks,
+    and is asked about for as long as one that is stored at this moment.
+    Raises HalfMessageNotFound, also for one whose row has outlived its record in the log; HalfMessageClosed for one
+    that has ended, and to resume one that was not given up; TopicNotFound when the real topic is gone; ParameterInvalid
+    for an id that is none.
+    """
+    with transaction(connection):
+        # In the log, not in its row: without its record it could neither be ended nor asked about. It stays there until
+        # the transaction ends, for who has read a segment is in the way of its removal.
+        half = half_messages.find_named(connection, parse_unique_id(transaction_id))
+        if half is None:
+            raise HalfMessageNotFound(transaction_id)
+        was_discarded = half_messages.resume(connection, half.log_pos)
+        if resolution is not Resolution.RESUME:
+            ended = _happen(connection, _EVENTS[resolution], half)
+            has_changed, state = ended.has_changed, ended.state
+        else:
+            has_changed, state = was_discarded, half_messages.state_of(connection, half.log_pos)
+        if not has_changed:
+            raise HalfMessageClosed(transaction_id, resolution, state)
+        row = select(*(half_message.c[name] for name in HalfMessage._fields[1:]))
+        resolved = connection.execute(row.where(half_message.c.log_pos == half.log_pos)).one()
+        return HalfMessage(format_unique_id(half.msg_id), *resolved)

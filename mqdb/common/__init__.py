@@ -1,0 +1,1 @@
+"""The vocabulary: messages, topics, groups, delays, and what else all layers speak of. No I/O."""

@@ -1,0 +1,78 @@
+"""Why a message was not consumed, as properties of the copy that comes again or ends in the dead letter queue.
+
+RocketMQ keeps none of this: there, whoever reads a dead letter queue has to search the logs of all consumers.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from traceback import TracebackException
+from typing import Final
+
+from mqdb.common.property import FailureProperty, storable
+from mqdb.errors import shown
+
+#: Of the message of an exception, and of each other text but the traceback, in UTF-8. The beginning is kept.
+MAX_TEXT_BYTES: Final = 1_024
+
+#: Of a traceback, in UTF-8. The end is kept: there it says what was raised, and where.
+MAX_TRACEBACK_BYTES: Final = 8_192
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One delivery that was not consumed. `time` is aware; `host` is the client id of the consumer."""
+
+    #: The qualified name of a class, RECONSUME_LATER, TIMEOUT, or the listener's answer that is none, such as None.
+    exception: str
+    message: str
+    traceback: str
+    host: str
+    time: datetime
+
+    @classmethod
+    def of(cls, error: BaseException, host: str, time: datetime) -> "Failure":
+        """The listener raised. An error that cannot even be shown does no harm."""
+        described = TracebackException.from_exception(error)
+        return cls(_class_name(type(error)), str(described), "".join(described.format()), host, time)
+
+    @classmethod
+    def later(cls, host: str, time: datetime) -> "Failure":
+        """The listener asked for the message to come again, and did not say why."""
+        return cls("RECONSUME_LATER", "", "", host, time)
+
+    @classmethod
+    def timeout(cls, host: str, time: datetime, after: timedelta) -> "Failure":
+        """The listener has had the message for longer than a listener may: `after`."""
+        return cls("TIMEOUT", f"the listener has not returned after {after}", "", host, time)
+
+    @classmethod
+    def no_answer(cls, answer: object, host: str, time: datetime) -> "Failure":
+        """The listener returned what is no status, most often None."""
+        return cls(shown(answer), f"the listener returned {shown(answer)}, which is no status", "", host, time)
+
+    def properties(self, attempt: int) -> dict[str, str]:
+        """What a copy of the message carries, fit to be stored; `attempt` counts deliveries, the first is 1.
+
+        Always the same six names, so that nothing of an earlier failure stays: what there is not to tell is "".
+        """
+        return {
+            FailureProperty.EXCEPTION.value: _beginning(self.exception),
+            FailureProperty.MESSAGE.value: _beginning(self.message),
+            FailureProperty.TRACEBACK.value: _end(self.traceback),
+            FailureProperty.HOST.value: _beginning(self.host),
+            FailureProperty.ATTEMPT.value: str(attempt),
+            FailureProperty.TIME.value: self.time.astimezone(UTC).isoformat(timespec="milliseconds"),
+        }
+
+
+def _class_name(error: type[BaseException]) -> str:
+    return error.__qualname__ if error.__module__ == "builtins" else f"{error.__module__}.{error.__qualname__}"
+
+
+# A character that the cut would split is left out.
+def _beginning(text: str) -> str:
+    return storable(text).encode()[:MAX_TEXT_BYTES].decode(errors="ignore")
+
+
+def _end(text: str) -> str:
+    return storable(text).encode()[-MAX_TRACEBACK_BYTES:].decode(errors="ignore")

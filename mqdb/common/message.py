@@ -1,0 +1,397 @@
+"""Messages: what a user sends, what a broker delivers, and the rules for the first.
+
+`Message` goes in, `SendResult` tells where it went, `ReceivedMessage` comes out of a
+`MessageQueue`. RocketMQ: Message, MessageExt, MessageQueue, SendResult, Validators.
+"""
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from functools import lru_cache
+from typing import Final
+
+from mqdb.common.compression import COMPRESSED_FLAG, decompress
+from mqdb.common.property import (
+    KEY_SEPARATOR,
+    RESERVED_PROPERTIES,
+    Property,
+    check_properties,
+    check_stored_properties,
+    read_properties,
+)
+from mqdb.common.schedule import schedule_of, schedule_properties
+from mqdb.common.topic import RETRY_PREFIX, check_can_send, check_topic_name
+from mqdb.common.unique_id import format_unique_id
+from mqdb.errors import BodyEmpty, BodyInvalid, BodyTooLarge, NoMessage, ParameterInvalid, shown
+
+#: 4 MiB; a body of exactly this size passes. The limit of a broker may be another one.
+MAX_BODY_BYTES: Final = 4_194_304
+
+#: As many as all properties of a message together; SQL writes the number.
+MAX_SHARDING_KEY_BYTES: Final = 32_767
+
+_NO_PROPERTIES: Final[Mapping[str, str]] = {}
+
+
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class Message:
+    """A message to send.
+
+    A body given as text is sent as UTF-8. `tag` is one tag, by which consumers choose; `keys` are
+    words by which people find the message again: a sequence, or one text with blanks between the
+    words. An empty tag is no tag. `flag` is a number of the user's own, delivered as it is.
+    To be delivered later it has one of these: `delay_level`, a line of the broker's table, counted from 1; `delay`; or
+    `deliver_at`, an aware datetime or milliseconds since 1970. Level 0, a negative one, and a time that has passed mean
+    at once.
+    Nothing else is checked here but what the body is made of: `check_message` does that.
+    `system_properties` have reserved names; they are for the library, and nobody checks them.
+    """
+
+    topic: str
+    body: bytes
+    tag: str | None
+    keys: tuple[str, ...]
+    properties: Mapping[str, str] = field(hash=False)
+    flag: int
+    system_properties: Mapping[str, str] = field(hash=False)
+
+    def __init__(
+        self,
+        topic: str,
+        body: bytes | str,
+        tag: str | None = None,
+        keys: Iterable[str] | str = (),
+        properties: Mapping[str, str] = _NO_PROPERTIES,
+        flag: int = 0,
+        system_properties: Mapping[str, str] = _NO_PROPERTIES,
+        delay_level: int = 0,
+        delay: timedelta | None = None,
+        deliver_at: datetime | int | None = None,
+    ) -> None:
+        """Raises BodyInvalid, ScheduleInvalid, ParameterInvalid for keys or properties that are none."""
+        if delay_level or delay is not None or deliver_at is not None:
+            system_properties = {**system_properties, **schedule_properties(delay_level, delay, deliver_at)}
+        assign = object.__setattr__
+        assign(self, "topic", topic)
+        assign(self, "body", _bytes_of(body))
+        assign(self, "tag", tag or None)
+        assign(self, "keys", _words(keys) if isinstance(keys, str) else _sequence(keys))
+        assign(self, "properties", _dict(properties))
+        assign(self, "flag", flag)
+        assign(self, "system_properties", system_properties)
+
+    def with_system_properties(self, properties: Mapping[str, str]) -> "Message":
+        """The same message with more of them."""
+        return replace(self, system_properties={**self.system_properties, **properties})
+
+    def __repr__(self) -> str:
+        return (
+            f"Message(topic={self.topic!r}, tag={self.tag!r}, keys={self.keys!r}, "
+            f"properties={self.properties!r}, flag={self.flag!r}, body of {len(self.body):,} bytes)"
+        )
+
+
+def check_message(message: object, max_body_bytes: int = MAX_BODY_BYTES) -> None:
+    """Raise unless a user may send this message; returns None if so.
+
+    NoMessage: it is none. NameInvalid, TopicNotAllowed: the topic. BodyEmpty, BodyTooLarge, PropertyReserved,
+    PropertyInvalid, PropertiesTooLarge, ScheduleInvalid: the content. ParameterInvalid: the flag.
+    Source: Validators.checkMessage.
+    """
+    if not isinstance(message, Message):
+        raise NoMessage(type(message).__name__)
+    check_topic = _check_topic_once if type(message.topic) is str else _check_topic  # what is no text may have no hash
+    check_topic(message.topic)
+    if not message.body:
+        raise BodyEmpty()
+    if len(message.body) > max_body_bytes:
+        raise BodyTooLarge(len(message.body), max_body_bytes)
+    if message.system_properties or not _is_plain(message):
+        check_properties(message.properties, message.tag, message.keys)
+        check_stored_properties(_all_properties(message))
+        schedule_of(message)
+    flag: object = message.flag
+    # bool is a kind of int, but not for the driver: one among the flags of others would spoil their statement.
+    if not isinstance(flag, int) or isinstance(flag, bool) or not -(2**31) <= flag < 2**31:
+        raise ParameterInvalid("flag", flag, "must be a whole number of 32 bits, -2,147,483,648 to 2,147,483,647")
+
+
+def _check_topic(topic: str) -> None:
+    check_topic_name(topic)
+    check_can_send(topic)
+
+
+# A producer has few topics and many messages.
+_check_topic_once = lru_cache(maxsize=4096)(_check_topic)
+
+
+#: So many characters cannot be too large, whatever they are and however many names and values they make.
+_SURELY_FITTING: Final = 4_096
+
+
+def _is_plain(message: Message) -> bool:
+    """Whether one quick look finds nothing wrong with the properties, as in nearly all messages."""
+    texts = [*message.properties, *message.properties.values(), *message.keys]
+    if message.tag is not None:
+        texts.append(message.tag)
+    try:
+        text = "".join(texts)
+    except TypeError:
+        return False
+    return (
+        all(texts)
+        and len(text) <= _SURELY_FITTING
+        and text.isprintable()
+        and " " not in text
+        and RESERVED_PROPERTIES.isdisjoint(message.properties)
+    )
+
+
+def stored_properties(message: Message, unique_id: uuid.UUID) -> dict[str, str]:
+    """All properties as the commit log holds them: the user's, the library's, TAGS, KEYS and UNIQ_KEY."""
+    stored = _all_properties(message)
+    stored[_UNIQ_KEY] = format_unique_id(unique_id)
+    return stored
+
+
+def _all_properties(message: Message) -> dict[str, str]:
+    """The properties of a message that has no unique id yet."""
+    stored = dict(message.properties)
+    if message.tag is not None:
+        stored[_TAGS] = message.tag
+    if message.keys:
+        stored[_KEYS] = KEY_SEPARATOR.join(message.keys)
+    if message.system_properties:
+        stored |= message.system_properties
+    return stored
+
+
+_TAGS: Final = Property.TAGS.value
+_KEYS: Final = Property.KEYS.value
+_UNIQ_KEY: Final = Property.UNIQ_KEY.value
+_RETRY_TOPIC: Final = Property.RETRY_TOPIC.value
+
+
+def _bytes_of(body: object) -> bytes:
+    if isinstance(body, bytes):
+        return body
+    if isinstance(body, str):
+        try:
+            return body.encode()
+        except UnicodeEncodeError as exc:
+            fault = f"holds U+{ord(body[exc.start]):04X} at {exc.start:,}, half of a surrogate pair; it is no UTF-8"
+            raise BodyInvalid(fault) from None
+    if isinstance(body, bytearray | memoryview):
+        return bytes(body)
+    raise BodyInvalid(f"is {type(body).__name__}; give bytes, or text, which is sent as UTF-8")
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word for word in text.split(KEY_SEPARATOR) if word)
+
+
+def _sequence(keys: Iterable[str]) -> tuple[str, ...]:
+    try:
+        return tuple(keys)
+    except TypeError:
+        raise ParameterInvalid("keys", keys, "give a sequence of words, or one text with blanks between them") from None
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class MessageQueue:
+    """One queue of a topic. The order (topic, broker, queue) is the one rebalance relies on."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+    def __str__(self) -> str:
+        # As `shown`: a number of more than 4,300 digits cannot be printed, not even in a refusal.
+        return f"{self.topic}@{self.broker_name}:{shown(self.queue_id)}"
+
+
+class SendStatus(StrEnum):
+    """What became of a message. All four mean that it is stored; three, that a promise of durability is late.
+
+    FLUSH_DISK_TIMEOUT is never given: PostgreSQL cannot cancel a commit that waits for the disk.
+    """
+
+    SEND_OK = "SEND_OK"
+    FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
+    FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
+    SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
+
+
+@dataclass(slots=True, eq=False)
+class SendResult:
+    """Where a message went. `log_pos` is its place in the commit log of its broker.
+
+    One that is to be delivered later is not in `queue` yet, and will have another place there. Until then `log_pos` and
+    `queue_offset` are those of the record that waits, in a system topic; as in RocketMQ. By `recall_handle`, which one
+    with a time of delivery has, `Producer.recall` takes it back.
+    """
+
+    status: SendStatus
+    message_id: str
+    queue: MessageQueue
+    log_pos: int
+    find_queue_offset: Callable[[], int] = field(repr=False)
+    recall_handle: str | None = field(default=None, init=False, repr=False)
+    _queue_offset: int | None = field(default=None, init=False, repr=False)
+
+    @property
+    def queue_offset(self) -> int:
+        """The offset in the queue, which dispatch gives after the send; asked for once, when first read.
+
+        May wait for dispatch, and raises what `find_queue_offset` raises when that takes too long; IllegalState for a
+        send in a transaction that is open, or was rolled back.
+        """
+        if self._queue_offset is None:
+            self._queue_offset = self.find_queue_offset()
+        return self._queue_offset
+
+
+class ReceivedMessage:
+    """A message from a queue.
+
+    Made for each row of each pull, so it keeps what the row holds and works out the rest when
+    asked: `msg_id` is the uuid or its 16 bytes, `keys` the words with blanks between them,
+    `properties` a dict, JSON text or a jsonb value in binary form, and the times are PostgreSQL's
+    microseconds since 2000. `min_offset` and `max_offset` are the queue's at the time of the pull.
+    `stored_body` is the body as the log holds it, compressed where `sys_flag` says so: what flow
+    control counts, for it is what lies in memory.
+    """
+
+    __slots__ = (
+        "_born_time",
+        "_keys",
+        "_msg_id",
+        "_plain_body",
+        "_properties",
+        "_store_time",
+        "born_host",
+        "flag",
+        "log_pos",
+        "max_offset",
+        "min_offset",
+        "queue",
+        "queue_offset",
+        "reconsume_times",
+        "stored_body",
+        "sys_flag",
+        "tag",
+    )
+
+    _plain_body: bytes  # set when a compressed body is first read
+
+    def __init__(
+        self,
+        queue: MessageQueue,
+        queue_offset: int,
+        log_pos: int,
+        msg_id: uuid.UUID | bytes,
+        tag: str | None,
+        keys: str | None,
+        properties: dict[str, str] | str | bytes,
+        body: bytes,
+        born_time: int,
+        store_time: int,
+        born_host: str,
+        reconsume_times: int,
+        flag: int,
+        sys_flag: int,
+        min_offset: int,
+        max_offset: int,
+    ) -> None:
+        self.queue = queue
+        self.queue_offset = queue_offset
+        self.log_pos = log_pos
+        self._msg_id = msg_id
+        self.tag = tag
+        self._keys = keys
+        self._properties = properties
+        self.stored_body = body
+        self._born_time = born_time
+        self._store_time = store_time
+        self.born_host = born_host
+        self.reconsume_times = reconsume_times
+        self.flag = flag
+        self.sys_flag = sys_flag
+        self.min_offset = min_offset
+        self.max_offset = max_offset
+
+    @property
+    def topic(self) -> str:
+        """The topic that it was sent to. For one that comes again that is not the topic of its queue.
+
+        Source: DefaultMQPushConsumerImpl.resetRetryAndNamespace.
+        """
+        topic = self.queue.topic
+        return self.properties.get(_RETRY_TOPIC, topic) if topic.startswith(RETRY_PREFIX) else topic
+
+    @property
+    def message_id(self) -> str:
+        """The unique id that the sender gave it: 32 upper-case hexadecimal digits, the same over all retries."""
+        return self._msg_id.hex().upper() if isinstance(self._msg_id, bytes) else format_unique_id(self._msg_id)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The words by which it can be found."""
+        return _words(self._keys) if self._keys else ()
+
+    @property
+    def body(self) -> bytes:
+        """The body that was sent; a compressed one is decompressed when it is first read.
+
+        Raises CompressedBodyBroken, and CompressionUnavailable where the library is missing.
+        """
+        if not self.sys_flag & COMPRESSED_FLAG:
+            return self.stored_body
+        try:
+            return self._plain_body
+        except AttributeError:
+            self._plain_body = decompress(self.stored_body, self.sys_flag)
+        return self._plain_body
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """All properties, those of the broker included. Raises PropertiesBroken."""
+        if not isinstance(self._properties, dict):
+            self._properties = _parsed(self._properties)
+        return self._properties
+
+    @property
+    def born_time(self) -> datetime:
+        """When the sender made it, by the sender's clock; aware, in UTC."""
+        return _POSTGRESQL_EPOCH + timedelta(microseconds=self._born_time)
+
+    @property
+    def store_time(self) -> datetime:
+        """When the broker stored it, by the broker's clock; aware, in UTC."""
+        return _POSTGRESQL_EPOCH + timedelta(microseconds=self._store_time)
+
+    def __repr__(self) -> str:
+        return (
+            f"ReceivedMessage({self.message_id} at {self.queue} offset {self.queue_offset}, tag={self.tag!r}, "
+            f"keys={self.keys!r}, reconsume_times={self.reconsume_times}, body of {len(self.stored_body):,} bytes)"
+        )
+
+
+_POSTGRESQL_EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
+
+# A jsonb value in binary form is this byte and then its text.
+_JSONB_VERSION: Final = b"\x01"
+
+
+def _dict(properties: Mapping[str, str]) -> dict[str, str]:
+    if type(properties) is not dict and not isinstance(properties, Mapping):
+        raise ParameterInvalid("properties", properties, f"is {type(properties).__name__}, not a dict of texts by name")
+    return dict(properties)
+
+
+def _parsed(properties: str | bytes) -> dict[str, str]:
+    if isinstance(properties, bytes):
+        properties = properties.removeprefix(_JSONB_VERSION)
+    return read_properties(properties)

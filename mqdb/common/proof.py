@@ -1,0 +1,60 @@
+"""Proof: what a client keeps with a position, to find out later whether the log is still the one that it was found in.
+
+The proof of a position is the message before it. Entries of a queue are written in order and never changed, and a
+database that goes back keeps what was written before. So if the same record stands at the same offset and log
+position, everything before it is the same too. A newer message has another unique id, even if both numbers repeat. A
+copy, such as a delayed message that is delivered again, has the id of its original, and was stored at another time.
+Kafka compares the leader epoch of that entry (KIP-320).
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from mqdb.common.message import ReceivedMessage
+
+#: Of one queue, that a client keeps.
+MOST_PROOFS: Final = 16
+
+
+class Proof(NamedTuple):
+    """The message at an offset of a queue. It proves the position behind it."""
+
+    queue_offset: int
+    log_pos: int
+    msg_id: UUID
+    store_time: datetime
+
+
+def place_of(message: ReceivedMessage) -> tuple[int, int, str, datetime]:
+    """What `proof` is made of: it costs less, and does not keep the message in memory."""
+    return message.queue_offset, message.log_pos, message.message_id, message.store_time
+
+
+def proof(queue_offset: int, log_pos: int, message_id: str, store_time: datetime) -> Proof:
+    """The proof of the position behind a message."""
+    return Proof(queue_offset, log_pos, UUID(message_id), store_time)
+
+
+class KeptPosition(NamedTuple):
+    """The next offset of a queue, and proofs of it and of older ones, which ascend. It may have none of its own."""
+
+    next_offset: int
+    proofs: tuple[Proof, ...] = ()
+
+
+def thinned(proofs: Sequence[Proof]) -> tuple[Proof, ...]:
+    """At most MOST_PROOFS of these, which ascend: the first and the last, and in between the more the newer they are.
+
+    So a client reads little again if its log has gone back a little, and it has a proof also if the log has gone back
+    far.
+    """
+    kept = list(proofs)
+    while len(kept) > MOST_PROOFS:
+        last = kept[-1].queue_offset
+        offsets = [proof.queue_offset for proof in kept]
+        # The one whose neighbours are nearest to each other, by how far back they are.
+        shares = [(after - before) / (last - before) for before, after in zip(offsets, offsets[2:], strict=False)]
+        del kept[shares.index(min(shares)) + 1]
+    return tuple(kept)

@@ -1,0 +1,51 @@
+"""Recall handles: what a sender keeps to take a message back before its time of delivery. No I/O.
+
+    base64url("v1 topic broker deliver-time unique-id")
+
+RocketMQ: RecallMessageHandle.HandleV1.
+"""
+
+import binascii
+import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from mqdb.common.unique_id import format_unique_id
+from mqdb.errors import RecallHandleInvalid
+
+_VERSION: Final = "v1"
+_HANDLE = re.compile(r"v1 (\S+) (\S+) (\d{1,19}) ([0-9A-Fa-f]{32})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class RecallHandle:
+    """Which message: its topic, the broker that has it, and its unique id."""
+
+    topic: str
+    broker_name: str
+    deliver_ms: int
+    """When it was to be delivered, as its sender knows it, in milliseconds since 1970."""
+    unique_id: UUID
+
+
+def encode_handle(handle: RecallHandle) -> str:
+    """As a sender gets it."""
+    fields = _VERSION, handle.topic, handle.broker_name, str(handle.deliver_ms), format_unique_id(handle.unique_id)
+    return urlsafe_b64encode(" ".join(fields).encode()).decode()
+
+
+def decode_handle(text: str) -> RecallHandle:
+    """The opposite of `encode_handle`. Raises RecallHandleInvalid."""
+    if not isinstance(text, str):
+        raise RecallHandleInvalid(text, f"is {type(text).__name__}, not text")
+    try:
+        fields = urlsafe_b64decode(text.encode("ascii")).decode()
+    except (UnicodeError, binascii.Error) as error:
+        raise RecallHandleInvalid(text, "is no URL-safe base64 of a text") from error
+    found = _HANDLE.fullmatch(fields)
+    if found is None:
+        raise RecallHandleInvalid(text, "does not hold 'v1', a topic, a broker, a time and a message id")
+    topic, broker_name, deliver_ms, unique_id = found.groups()
+    return RecallHandle(topic, broker_name, int(deliver_ms), UUID(hex=unique_id))

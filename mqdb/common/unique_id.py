@@ -1,0 +1,125 @@
+"""Unique ids: the id that a client gives a message, and that it keeps over all retries.
+
+    IPv4 address   process id   salt      milliseconds since the month began   counter
+    4 bytes        2 bytes      4 bytes   4 bytes                              2 bytes
+
+The layout is RocketMQ's, with the salt in place of a class loader's hash, and the month in UTC.
+People see 32 upper-case hexadecimal digits, the database a uuid.
+
+Inside a process no id comes twice, whatever the clock does, without a lock: each thread counts
+for itself under a salt that no other thread has, and takes a new salt when the month begins
+again. The address, the process id and the random first salt tell processes apart; a forked child
+draws its own. RocketMQ: MessageClientIDSetter.
+"""
+
+import itertools
+import os
+import re
+import secrets
+import socket
+import threading
+import uuid
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Final
+
+from mqdb.common.clock import Clock, SystemClock
+from mqdb.errors import ParameterInvalid
+
+_MILLISECOND: Final = timedelta(milliseconds=1)
+_UNIQUE_ID = re.compile("[0-9A-Fa-f]{32}")
+
+#: Any address beyond the local network will do; nothing is sent to it. Source: RFC 5737.
+_FAR_AWAY: Final = ("192.0.2.1", 9)
+
+_salts: Iterator[int]
+
+
+def _draw_salts() -> None:
+    global _salts
+    _salts = itertools.count(secrets.randbits(32))
+
+
+_draw_salts()
+os.register_at_fork(after_in_child=_draw_salts)
+
+
+class UniqueIdGenerator(threading.local):
+    """Makes unique ids; any thread may call it, also after a fork."""
+
+    # threading.local runs __init__ again, with the same clock, in each thread that comes along. What a thread counts is
+    # an object of its own: each look at an attribute of a threading.local costs a look for the thread.
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._series = _Series(clock or SystemClock())
+
+    def next(self) -> uuid.UUID:
+        """An id that this process has never made before."""
+        return self._series.take(1)[0]
+
+    def take(self, count: int, now: datetime | None = None) -> list[uuid.UUID]:
+        """So many of them, at least one, for a batch; the clock is asked once, unless the caller has done it."""
+        return self._series.take(count, now)
+
+
+class _Series:
+    """The ids of one thread."""
+
+    __slots__ = ("_clock", "_month", "_next_month", "_number", "_prefix", "_salts")
+
+    _number: int
+    _prefix: int
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._begin(clock.now())
+
+    def take(self, count: int, now: datetime | None = None) -> list[uuid.UUID]:
+        now = now or self._clock.now()
+        if now >= self._next_month or self._salts is not _salts:
+            self._begin(now)
+        # When the clock stands still or steps back, or 65,536 ids were made within a
+        # millisecond, the counter runs on into the milliseconds: the number only ever rises.
+        number = max(self._number + 1, (now - self._month) // _MILLISECOND << 16)
+        self._number = number + count - 1
+        first = self._prefix | number
+        if count == 1:
+            return [uuid.UUID(int=first)]
+        return [uuid.UUID(int=each) for each in range(first, first + count)]
+
+    def _begin(self, now: datetime) -> None:
+        self._salts = _salts
+        self._month = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+        self._next_month = (self._month + timedelta(days=31)).replace(day=1)
+        self._number = -1
+        process_id = os.getpid() & 0xFFFF
+        salt = next(_salts) & 0xFFFF_FFFF
+        self._prefix = int.from_bytes(_address()) << 96 | process_id << 80 | salt << 48
+
+
+def format_unique_id(unique_id: uuid.UUID) -> str:
+    """As people see it: 32 upper-case hexadecimal digits."""
+    return f"{unique_id.int:032X}"
+
+
+def parse_unique_id(text: object) -> uuid.UUID:
+    """The opposite of `format_unique_id`; takes lower case too. Else ParameterInvalid."""
+    if not isinstance(text, str) or not _UNIQUE_ID.fullmatch(text):
+        raise ParameterInvalid("message id", text, "must be 32 hexadecimal digits")
+    return uuid.UUID(hex=text)
+
+
+def local_address() -> str | None:
+    """IPv4 address from which this machine reaches others; None if it has no route to any."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(_FAR_AWAY)
+        except OSError:
+            return None
+        address: str = probe.getsockname()[0]
+        return address
+
+
+def _address() -> bytes:
+    address = local_address()
+    # Machines without a route would all be 127.0.0.1. RocketMQ makes up an address then.
+    return socket.inet_aton(address) if address else secrets.token_bytes(4)

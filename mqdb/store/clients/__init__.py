@@ -1,0 +1,1 @@
+"""Clients that are there, and what is asked of them."""

@@ -1,0 +1,78 @@
+"""Client requests: what people ask of a running client, and what it has answered.
+
+A row is written by whoever asks; NOTIFY tells the client, which looks for what it has not answered yet.
+"""
+
+from collections.abc import Collection, Mapping
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from sqlalchemy import BigInteger, Connection, Interval, all_, delete, func, insert, literal, select, update
+from sqlalchemy.dialects.postgresql import ARRAY
+
+from mqdb.store.clients.clients import CHANNEL
+from mqdb.store.tables import client_request
+
+
+class ClientRequest(NamedTuple):
+    """What a client was asked. `answer` is None until it has answered."""
+
+    request_id: int
+    client_id: str
+    kind: str
+    arguments: dict[str, Any]
+    answer: dict[str, Any] | None
+
+
+def add(connection: Connection, client_id: str, kind: str, arguments: Mapping[str, Any]) -> int:
+    """Ask, and tell the client when the transaction commits."""
+    row = insert(client_request).values(client_id=client_id, kind=kind, arguments=dict(arguments))
+    request_id: int = connection.execute(row.returning(client_request.c.request_id)).scalar_one()
+    connection.execute(select(func.pg_notify(CHANNEL, f"c:{client_id}")))
+    return request_id
+
+
+def find(connection: Connection, request_id: int) -> ClientRequest | None:
+    """The request of that number."""
+    row = connection.execute(_requests().where(client_request.c.request_id == request_id)).one_or_none()
+    return None if row is None else ClientRequest(*row)
+
+
+def open_of(
+    connection: Connection, client_id: str, group: str, patience: timedelta, besides: Collection[int], limit: int
+) -> list[ClientRequest]:
+    """The oldest requests about a client's consumer of that group, `besides` some, for which somebody still waits.
+
+    Nobody waits for longer than `patience`. Uses client_request_open.
+    """
+    rows = _requests().where(
+        client_request.c.client_id == client_id,
+        client_request.c.answered_at.is_(None),
+        client_request.c.created_at > func.mqdb.now() - literal(patience, Interval()),
+        client_request.c.arguments["group"].astext == group,
+        client_request.c.request_id != all_(literal(list(besides), ARRAY(BigInteger))),
+    )
+    return [ClientRequest(*row) for row in connection.execute(rows.order_by(client_request.c.request_id).limit(limit))]
+
+
+def answer(connection: Connection, request_id: int, given: Mapping[str, Any]) -> bool:
+    """Answer a request; False when nobody waits for that any more."""
+    is_open = client_request.c.request_id == request_id, client_request.c.answered_at.is_(None)
+    answered = update(client_request).where(*is_open).values(answer=dict(given), answered_at=func.mqdb.now())
+    return connection.execute(answered).rowcount == 1
+
+
+def withdraw(connection: Connection, request_id: int) -> bool:
+    """Ask no longer; False when it was answered in the last moment."""
+    is_open = client_request.c.request_id == request_id, client_request.c.answered_at.is_(None)
+    return connection.execute(delete(client_request).where(*is_open)).rowcount == 1
+
+
+def prune(connection: Connection, age: timedelta) -> None:
+    """Remove what was asked longer ago."""
+    is_old = client_request.c.created_at < func.mqdb.now() - literal(age, Interval())
+    connection.execute(delete(client_request).where(is_old))
+
+
+def _requests() -> Any:
+    return select(*(client_request.c[name] for name in ClientRequest._fields))

@@ -1,0 +1,201 @@
+"""Clients: who is there, of which group, and since when silent.
+
+A client is a row for each of its groups, a heartbeat, and the presence lock of its LISTEN connection, whose key is in
+`presence`. The lock comes first: a client without one has lost its connection. A stranger can see the key in pg_locks
+and take the lock after the client, but the next connection draws another key.
+RocketMQ: ConsumerManager, ProducerManager.
+"""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from enum import StrEnum
+from typing import NamedTuple
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Interval,
+    and_,
+    delete,
+    exists,
+    func,
+    literal,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.sql import Select
+
+from mqdb.common.group import MessageModel
+from mqdb.selector.subscription import SubscriptionData
+from mqdb.store import locks
+from mqdb.store.consumers import queue_locks
+from mqdb.store.engine import translates
+from mqdb.store.fragments import group_id
+from mqdb.store.tables import client, consumer_offset, presence
+
+#: The NOTIFY channel of arrivals (`a:` and queue keys, or `a:*`), of changes in a group (`m:` and its name), and of
+#: what a client is asked (`c:` and its id).
+CHANNEL = "mqdb"
+
+
+class ClientKind(StrEnum):
+    """What a client does in its group."""
+
+    PRODUCER = "PRODUCER"
+    CONSUMER = "CONSUMER"
+
+
+class Registration(NamedTuple):
+    """A client in a group.
+
+    A renewal is that of a client that the group has had before, and that its broker has lost.
+    """
+
+    client_id: str
+    kind: ClientKind
+    group: str
+    version: str
+    message_model: MessageModel = MessageModel.CLUSTERING
+    language: str = "PYTHON"
+    subscriptions: Sequence[SubscriptionData] = ()
+    subscription_version: int = 0
+    is_renewal: bool = False
+    checks_transactions: bool = False
+
+
+def announce(connection: Connection, client_id: str) -> bool:
+    """Make this session the connection of a client until it ends; False while the client has another one."""
+    key = locks.take_presence(connection)
+    # If the row exists, PostgreSQL locks it before it looks who holds the key.
+    announced = (
+        insert(presence)
+        .values(client_id=client_id, lock_key=key)
+        .on_conflict_do_update(constraint="presence_pkey", set_={"lock_key": key}, where=~_is_connected())
+        .returning(presence.c.lock_key)
+    )
+    is_mine = connection.scalar(announced) is not None
+    if not is_mine:
+        locks.release_presence(connection, key)
+    return is_mine
+
+
+def add(connection: Connection, registration: Registration) -> None:
+    """Insert or renew the row of a client."""
+    row = {
+        "client_id": registration.client_id,
+        "kind": registration.kind,
+        "group_name": registration.group,
+        "message_model": registration.message_model,
+        "language": registration.language,
+        "version": registration.version,
+        "checks_transactions": registration.checks_transactions,
+    }
+    renewed = {"heartbeat_at": func.mqdb.now()} | {name: row[name] for name in ("version", "checks_transactions")}
+    connection.execute(insert(client).values(row).on_conflict_do_update(constraint="client_pkey", set_=renewed))
+
+
+def beat(connection: Connection, client_id: str) -> int:
+    """Renew the heartbeat of a client in all its groups; returns in how many it is known."""
+    renewed = update(client).where(client.c.client_id == client_id).values(heartbeat_at=func.mqdb.now())
+    return connection.execute(renewed).rowcount
+
+
+def remove(connection: Connection, client_id: str, group: str, kind: ClientKind) -> None:
+    """Take a client out of a group; what a consumer owns and has locked there becomes free."""
+    connection.execute(
+        delete(client).where(client.c.client_id == client_id, client.c.group_name == group, client.c.kind == kind)
+    )
+    if kind is not ClientKind.CONSUMER:
+        return
+    connection.execute(
+        update(consumer_offset)
+        .where(consumer_offset.c.group_id == group_id(group), consumer_offset.c.owner == client_id)
+        .values(owner=None, updated_at=func.mqdb.now())
+    )
+    queue_locks.remove_all(connection, group, client_id)
+
+
+@translates
+def members_of(connection: Connection, group: str) -> list[str]:
+    """The consumers of a group, sorted by client id."""
+    of_group = and_(client.c.group_name == group, client.c.kind == ClientKind.CONSUMER)
+    return list(connection.scalars(select(client.c.client_id).where(of_group).order_by(client.c.client_id)))
+
+
+def live_models(connection: Connection, group: str, but: str) -> dict[str, MessageModel]:
+    """The consumers of a group, but one, whose connections are open, and their message models."""
+    rows = connection.execute(
+        select(client.c.client_id, client.c.message_model).where(
+            client.c.group_name == group,
+            client.c.kind == ClientKind.CONSUMER,
+            client.c.client_id != but,
+            client.c.client_id.in_(_connected()),
+        )
+    )
+    return {row.client_id: MessageModel(row.message_model) for row in rows}
+
+
+def is_live(connection: Connection, client_id: str) -> bool:
+    """Whether a client of that id is registered, and its connection is open."""
+    its_rows = client.c.client_id == client_id, client.c.client_id.in_(_connected())
+    return bool(connection.scalar(select(exists().where(*its_rows))))
+
+
+def live_checkers(connection: Connection, groups: Sequence[str]) -> dict[str, list[str]]:
+    """The producers that can be asked about transactions of these groups and whose connections are open, sorted.
+
+    Groups that have none are left out.
+    """
+    asked = select(client.c.group_name, client.c.client_id).where(
+        client.c.group_name.in_(groups),
+        client.c.kind == ClientKind.PRODUCER,
+        client.c.checks_transactions,
+        client.c.client_id.in_(_connected()),
+    )
+    found: dict[str, list[str]] = {}
+    for group, client_id in connection.execute(asked.order_by(client.c.group_name, client.c.client_id)):
+        found.setdefault(group, []).append(client_id)
+    return found
+
+
+def count_consumers(connection: Connection) -> int:
+    """How many processes consume, and so listen, whatever their group."""
+    consumers = select(func.count(client.c.client_id.distinct())).where(client.c.kind == ClientKind.CONSUMER)
+    return connection.execute(consumers).scalar_one()
+
+
+def reap(connection: Connection, expiry: timedelta) -> list[str]:
+    """Remove clients that are silent for longer than `expiry` or whose presence lock is gone; returns their groups."""
+    # No key comes twice: a lock that is gone stays gone, and a client that has connected again has another key.
+    gone = connection.scalars(select(presence.c.lock_key).where(~_is_connected())).all()
+    if gone:
+        connection.execute(delete(presence).where(presence.c.lock_key.in_(gone)))
+    is_silent = client.c.heartbeat_at < func.mqdb.now() - literal(expiry, Interval())
+    is_gone = client.c.client_id.not_in(select(presence.c.client_id))
+    dead = connection.execute(
+        delete(client).where(or_(is_silent, is_gone)).returning(client.c.client_id, client.c.group_name, client.c.kind)
+    ).all()
+    if not dead:
+        return []
+    connection.execute(
+        update(consumer_offset)
+        .where(consumer_offset.c.owner.in_({row.client_id for row in dead}))
+        .values(owner=None, updated_at=func.mqdb.now())
+    )
+    return sorted({row.group_name for row in dead if row.kind == ClientKind.CONSUMER})
+
+
+def notify_group(connection: Connection, group: str) -> None:
+    """Tell all clients that the members of a group or their queues have changed, when the transaction commits."""
+    connection.execute(select(func.pg_notify(CHANNEL, f"m:{group}")))
+
+
+def _connected() -> Select[tuple[str]]:
+    """The ids of the clients whose connections are open."""
+    return select(presence.c.client_id).where(_is_connected())
+
+
+def _is_connected() -> ColumnElement[bool]:
+    return presence.c.lock_key.in_(locks.held_keys())

@@ -1,0 +1,1 @@
+"""Consumer groups: subscriptions, offsets, locks, and failed messages."""

@@ -1,0 +1,198 @@
+"""Consumer offsets: how far a group has read each queue, and which member owns the queue.
+
+The committed offset is the next one to read. Each new owner raises the epoch, and every write of an owner
+names its epoch: what an old owner still writes hits no row. Reading the epoch first and writing afterwards
+would be write skew, so each change is one UPDATE. RocketMQ: ConsumerOffsetManager, RebalanceLockManager.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Integer,
+    ScalarSelect,
+    and_,
+    case,
+    cast,
+    exists,
+    func,
+    or_,
+    select,
+    true,
+    update,
+)
+from sqlalchemy.dialects.postgresql import ARRAY, insert
+
+from mqdb.common.group import ConsumeFromWhere, StartingPoint
+from mqdb.store.dispatch.queues import max_offset
+from mqdb.store.engine import translates
+from mqdb.store.fragments import OWNED_QUEUE, array_of, given, group_id
+from mqdb.store.log.history import History, is_current
+from mqdb.store.log.time_search import offsets_of_time
+from mqdb.store.tables import client, consumer_offset, queue
+
+
+class OwnedQueue(NamedTuple):
+    """A queue that a member owns under an epoch, and where to read on.
+
+    `history` is that of the log in which the offset was found; None: whichever it is.
+    """
+
+    queue_key: int
+    epoch: int
+    next_offset: int
+    segment: int
+    history: History | None = None
+
+
+def begin(
+    connection: Connection,
+    group: str,
+    queue_keys: Sequence[int],
+    start: StartingPoint,
+) -> None:
+    """Give the group an offset on each queue of the topics of these queues, where it has none.
+
+    Only a group that is new to the topic begins at `start`, in all queues at once, whoever reads them later. A queue
+    that is added to the topic is read from its min offset: the group has been there all the time, and what arrived
+    before it noticed the queue is not lost. The group is not there yet if it has no more than commits of readers that
+    do not own their queues.
+    """
+    sibling = queue.alias("sibling")
+    wanted = queue.alias("wanted")
+    knows_topic = exists(
+        select(consumer_offset.c.queue_key)
+        .join(sibling, sibling.c.queue_key == consumer_offset.c.queue_key)
+        .where(
+            consumer_offset.c.group_id == group_id(group),
+            consumer_offset.c.begun,
+            sibling.c.topic_id == queue.c.topic_id,
+        )
+    )
+    is_of_topics = queue.c.topic_id.in_(
+        select(wanted.c.topic_id).where(wanted.c.queue_key == func.any(array_of(queue_keys)))
+    )
+    offset: ColumnElement[int] = queue.c.base_offset
+    if start.where is ConsumeFromWhere.LAST_OFFSET:
+        offset = max_offset()
+    elif start.where is ConsumeFromWhere.TIMESTAMP and start.time is not None:
+        new = connection.scalars(select(queue.c.queue_key).where(is_of_topics, ~knows_topic)).all()
+        offset = func.coalesce(_one_of(offsets_of_time(connection, new, start.time)), offset)
+    rows = (
+        select(group_id(group), queue.c.queue_key, case((knows_topic, queue.c.base_offset), else_=offset))
+        .where(is_of_topics)
+        .order_by(queue.c.queue_key)  # members that do this at the same time wait for each other, not in a circle
+    )
+    connection.execute(
+        insert(consumer_offset).from_select(["group_id", "queue_key", "next_offset"], rows).on_conflict_do_nothing()
+    )
+
+
+def _one_of(offsets: Mapping[int, int]) -> ScalarSelect[int]:
+    """The offset of the row's queue, NULL where it has none among these."""
+    arrays = cast(list(offsets), ARRAY(Integer)), cast(list(offsets.values()), ARRAY(BigInteger))
+    found = func.unnest(*arrays).table_valued("queue_key", "start", name="found").render_derived()
+    its_start = select(cast(found.c.start, BigInteger)).where(cast(found.c.queue_key, Integer) == queue.c.queue_key)
+    return its_start.correlate(queue).scalar_subquery()
+
+
+def take(
+    connection: Connection, group: str, client_id: str, queue_keys: Sequence[int], force: bool
+) -> list[OwnedQueue]:
+    """Own those of the queues that nobody owns, or whose owner is no member any more; with `force`, all. By their keys.
+
+    A row that somebody else is changing right now is left out.
+    """
+    is_member = exists().where(
+        client.c.client_id == consumer_offset.c.owner, client.c.group_name == group, client.c.kind == "CONSUMER"
+    )
+    is_free: ColumnElement[bool] = or_(
+        consumer_offset.c.owner.is_(None), consumer_offset.c.owner == client_id, ~is_member
+    )
+    wanted = and_(
+        consumer_offset.c.group_id == group_id(group), consumer_offset.c.queue_key == func.any(array_of(queue_keys))
+    )
+    chosen = select(consumer_offset.c.queue_key).where(wanted if force else and_(wanted, is_free))
+    rows = connection.execute(
+        update(consumer_offset)
+        .where(
+            consumer_offset.c.group_id == group_id(group),
+            consumer_offset.c.queue_key.in_(chosen.with_for_update(skip_locked=True)),
+        )
+        .values(owner=client_id, epoch=consumer_offset.c.epoch + 1, begun=true(), updated_at=func.mqdb.now())
+        .returning(
+            consumer_offset.c.queue_key,
+            consumer_offset.c.epoch,
+            consumer_offset.c.next_offset,
+            consumer_offset.c.segment,
+        )
+    )
+    return sorted(OwnedQueue(*row) for row in rows)
+
+
+def commit(
+    connection: Connection, group: str, owned: Sequence[OwnedQueue], *, may_go_back: bool = False
+) -> list[OwnedQueue]:
+    """Move the group forward on queues that the caller owns; a smaller offset is ignored, unless it may go back.
+
+    Returns the queues that were lost: they have a newer epoch, or the log has another history.
+    """
+    own = given(OWNED_QUEUE, owned)
+    is_mine = and_(
+        consumer_offset.c.group_id == group_id(group),
+        consumer_offset.c.queue_key == own.c.queue_key,
+        consumer_offset.c.epoch == own.c.epoch,
+        is_current(own.c.history),
+    )
+    stored = consumer_offset.c
+    changed = (
+        update(consumer_offset)
+        .where(is_mine)
+        .values(
+            next_offset=own.c.next_offset if may_go_back else func.greatest(stored.next_offset, own.c.next_offset),
+            segment=own.c.segment if may_go_back else func.greatest(stored.segment, own.c.segment),
+            updated_at=func.mqdb.now(),
+        )
+    )
+    # By the epoch as well: a queue may be lost under one and be the caller's again under the next. A database that has
+    # gone back gives the same epoch again.
+    done = {tuple(row) for row in connection.execute(changed.returning(stored.queue_key, stored.epoch, own.c.history))}
+    return [queue for queue in owned if (queue.queue_key, queue.epoch, queue.history) not in done]
+
+
+def release(connection: Connection, group: str, owned: Sequence[OwnedQueue]) -> set[int]:
+    """Give queues back, as far as the caller still owns them; returns the keys given back."""
+    own = given(OWNED_QUEUE, owned)
+    is_mine = and_(
+        consumer_offset.c.group_id == group_id(group),
+        consumer_offset.c.queue_key == own.c.queue_key,
+        consumer_offset.c.epoch == own.c.epoch,
+        is_current(own.c.history),
+    )
+    changed = update(consumer_offset).where(is_mine).values(owner=None, updated_at=func.mqdb.now())
+    return set(connection.scalars(changed.returning(consumer_offset.c.queue_key)))
+
+
+@translates
+def owned_epochs(connection: Connection, group: str, client_id: str) -> dict[int, int]:
+    """The queues that a member owns, and under which epochs."""
+    rows = connection.execute(
+        select(consumer_offset.c.queue_key, consumer_offset.c.epoch).where(
+            consumer_offset.c.group_id == group_id(group), consumer_offset.c.owner == client_id
+        )
+    )
+    return {row.queue_key: row.epoch for row in rows}
+
+
+@translates
+def committed_offsets(connection: Connection, group: str, queue_keys: Sequence[int]) -> dict[int, int]:
+    """The next offset of a group on each of the queues that it has read."""
+    rows = connection.execute(
+        select(consumer_offset.c.queue_key, consumer_offset.c.next_offset).where(
+            consumer_offset.c.group_id == group_id(group), consumer_offset.c.queue_key == func.any(array_of(queue_keys))
+        )
+    )
+    return {row.queue_key: row.next_offset for row in rows}

@@ -1,0 +1,252 @@
+"""Consumer groups: settings, subscriptions, members, and how far they have come. RocketMQ: SubscriptionGroupManager."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    Float,
+    Integer,
+    Text,
+    and_,
+    cast,
+    column,
+    delete,
+    extract,
+    func,
+    select,
+    table,
+)
+from sqlalchemy.dialects.postgresql import insert
+
+from mqdb.store.clients.clients import ClientKind
+from mqdb.store.engine import translates
+from mqdb.store.tables import client, commit_log, consumer_offset, subscription, subscription_group
+
+_lag = table(
+    "consumer_lag",
+    column("group_name", Text),
+    column("topic", Text),
+    column("queue_id", Integer),
+    column("next_offset", BigInteger),
+    column("max_offset", BigInteger),
+    column("lag", BigInteger),
+    column("lag_seconds", Float),
+    column("oldest_pos", BigInteger),
+    column("waiting", BigInteger),
+    column("owner", Text),
+    column("epoch", BigInteger),
+    column("updated_at"),
+    schema="mqdb",
+)
+
+
+class GroupSettings(NamedTuple):
+    """What the broker keeps of a group."""
+
+    consume_enable: bool
+    consume_broadcast_enable: bool
+    retry_queue_nums: int
+    retry_max_times: int
+    #: What the members have to agree on; a rolling change announces a higher one.
+    subscription_version: int
+    created_at: datetime
+
+
+class StoredSubscription(NamedTuple):
+    """The filter of a group on a topic."""
+
+    topic: str
+    expression_type: str
+    expression: str
+    version: int
+
+
+class MemberInfo(NamedTuple):
+    """A consumer that is registered in a group."""
+
+    group: str
+    client_id: str
+    message_model: str
+    language: str
+    version: str
+    registered_at: datetime
+    #: Since its last sign of life.
+    silent_seconds: float
+    #: How many queues it reads in the group.
+    queues: int
+
+
+class QueueProgress(NamedTuple):
+    """A row of mqdb.consumer_lag."""
+
+    group: str
+    topic: str
+    queue_id: int
+    next_offset: int
+    max_offset: int
+    lag: int
+    lag_seconds: float | None
+    oldest_pos: int | None
+    waiting: int
+    owner: str | None
+    epoch: int
+    updated_at: datetime
+
+
+class TopicLag(NamedTuple):
+    """What a group has yet to consume of a topic."""
+
+    group: str
+    topic: str
+    lag: int
+    lag_seconds: float
+    """Age of the unread message with the lowest position; 0 without one."""
+    waiting: int
+    """Messages of the topic that the group has failed to consume, and that wait for their retry."""
+
+
+class GroupSummary(NamedTuple):
+    """A group in one line. `message_model` is that of its members: None without any, both if they differ."""
+
+    group: str
+    members: int
+    message_model: str | None
+    topics: int
+    lag: int
+    lag_seconds: float
+    waiting: int
+
+
+def find(connection: Connection, name: str) -> GroupSettings | None:
+    """The settings of the group of that name."""
+    columns = (subscription_group.c[field] for field in GroupSettings._fields)
+    row = connection.execute(select(*columns).where(subscription_group.c.group_name == name)).one_or_none()
+    return None if row is None else GroupSettings(*row)
+
+
+def lock(connection: Connection, name: str) -> bool:
+    """Keep others from changing or deleting the group until the transaction ends; False where there is none."""
+    its_id = select(subscription_group.c.group_id).where(subscription_group.c.group_name == name)
+    return connection.scalar(its_id.with_for_update()) is not None
+
+
+def save(connection: Connection, name: str, changes: Mapping[str, Any]) -> None:
+    """Change settings of the group, which is made where there is none."""
+    row = insert(subscription_group).values(group_name=name, **changes)
+    connection.execute(
+        row.on_conflict_do_update(index_elements=["group_name"], set_=dict(changes))
+        if changes
+        else row.on_conflict_do_nothing()
+    )
+
+
+def remove(connection: Connection, name: str) -> bool:
+    """Delete the group with its offsets, locks and subscriptions; False where there was none."""
+    return connection.execute(delete(subscription_group).where(subscription_group.c.group_name == name)).rowcount == 1
+
+
+def subscriptions(connection: Connection, name: str) -> list[StoredSubscription]:
+    """By topic."""
+    rows = connection.execute(
+        select(*(subscription.c[field] for field in StoredSubscription._fields))
+        .join(subscription_group, subscription_group.c.group_id == subscription.c.group_id)
+        .where(subscription_group.c.group_name == name)
+        .order_by(subscription.c.topic)
+    )
+    return [StoredSubscription(*row) for row in rows]
+
+
+@translates
+def list_members(connection: Connection, name: str | None = None) -> list[MemberInfo]:
+    """The registered consumers of a group, or of all groups; by group and client id."""
+    owned = (
+        select(func.count())
+        .join_from(consumer_offset, subscription_group, subscription_group.c.group_id == consumer_offset.c.group_id)
+        .where(subscription_group.c.group_name == client.c.group_name, consumer_offset.c.owner == client.c.client_id)
+        .correlate(client)
+        .scalar_subquery()
+    )
+    rows = select(
+        client.c.group_name,
+        client.c.client_id,
+        client.c.message_model,
+        client.c.language,
+        client.c.version,
+        client.c.registered_at,
+        cast(extract("epoch", func.mqdb.now() - client.c.heartbeat_at), Float),
+        owned,
+    ).where(client.c.kind == ClientKind.CONSUMER)
+    if name is not None:
+        rows = rows.where(client.c.group_name == name)
+    return [MemberInfo(*row) for row in connection.execute(rows.order_by(client.c.group_name, client.c.client_id))]
+
+
+def progress(connection: Connection, name: str) -> list[QueueProgress]:
+    """Each queue that the group has an offset in; by topic and queue."""
+    rows = select(_lag).where(_lag.c.group_name == name).order_by(_lag.c.topic, _lag.c.queue_id)
+    return [QueueProgress(*row) for row in connection.execute(rows)]
+
+
+def progress_in(connection: Connection, topic: str) -> list[QueueProgress]:
+    """Each queue of the topic that a group has an offset in; by group and queue."""
+    rows = select(_lag).where(_lag.c.topic == topic).order_by(_lag.c.group_name, _lag.c.queue_id)
+    return [QueueProgress(*row) for row in connection.execute(rows)]
+
+
+def lags(connection: Connection) -> list[TopicLag]:
+    """Each topic that a group has an offset in, by group and topic.
+
+    One look at the log for each, however many queues they have: consumer_lag would fetch a record for each queue.
+    """
+    behind = (
+        select(
+            _lag.c.group_name,
+            _lag.c.topic,
+            cast(func.sum(_lag.c.lag), BigInteger).label("lag"),
+            func.min(_lag.c.oldest_pos).label("oldest_pos"),
+            cast(func.sum(_lag.c.waiting), BigInteger).label("waiting"),
+        )
+        .group_by(_lag.c.group_name, _lag.c.topic)
+        .subquery("behind")
+    )
+    stored = select(commit_log.c.store_time).where(commit_log.c.log_pos == behind.c.oldest_pos).scalar_subquery()
+    age = cast(extract("epoch", func.mqdb.now() - stored), Float)
+    # greatest() ignores NULL: without an unread message, or without its record, the age is 0.
+    columns = behind.c.group_name, behind.c.topic, behind.c.lag, func.greatest(age, 0.0), behind.c.waiting
+    rows = connection.execute(select(*columns).order_by(behind.c.group_name, behind.c.topic))
+    return [TopicLag(*row) for row in rows]
+
+
+@translates
+def list_groups(connection: Connection) -> list[GroupSummary]:
+    """All groups, by name."""
+    is_member = and_(client.c.group_name == subscription_group.c.group_name, client.c.kind == ClientKind.CONSUMER)
+    rows = connection.execute(
+        select(
+            subscription_group.c.group_name,
+            func.count(client.c.client_id),
+            func.string_agg(client.c.message_model.distinct(), ", "),
+        )
+        .outerjoin_from(subscription_group, client, is_member)
+        .group_by(subscription_group.c.group_name)
+        .order_by(subscription_group.c.group_name)
+    ).all()
+    by_group = {group: list(found) for group, found in groupby(lags(connection), attrgetter("group"))}
+    return [_summary(group, members, model, by_group.get(group, [])) for group, members, model in rows]
+
+
+def _summary(group: str, members: int, message_model: str | None, topics: Sequence[TopicLag]) -> GroupSummary:
+    return GroupSummary(
+        group,
+        members,
+        message_model,
+        topics=len(topics),
+        lag=sum(each.lag for each in topics),
+        lag_seconds=max((each.lag_seconds for each in topics), default=0.0),
+        waiting=sum(each.waiting for each in topics),
+    )

@@ -1,0 +1,228 @@
+"""Offset commits: how far exactly-once consumers have come, each row written by the transaction of a listener.
+
+What a listener writes and the row that says which messages it has consumed are committed together. The owner of the
+queue folds the rows into `consumer_offset` every few seconds, and whoever takes the queue folds what is left: so a
+group has consumed up to its row in `consumer_offset` or the end of its newest row here, whichever is later.
+
+Rows are appended, and not one row updated by each transaction, because updates get slower with every one of them as
+long as any session of the database holds an old snapshot.
+
+Two transactions never consume the same message. An append takes a share lock on the row of `consumer_offset`, where
+it has to find its owner and epoch; whoever takes the queue updates that row first. One waits for the other, and under
+READ COMMITTED the one who waited sees what the other has done: no write skew. Besides, an append begins where
+everything stored ends, or later, and no two begin at the same message.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, Final, NamedTuple
+
+import psycopg
+from psycopg.types.numeric import Int8
+from sqlalchemy import (
+    CTE,
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Integer,
+    Text,
+    and_,
+    any_,
+    bindparam,
+    case,
+    cast,
+    delete,
+    func,
+    insert,
+    literal_column,
+    select,
+    true,
+    update,
+)
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.sql.selectable import TableValuedAlias
+
+from mqdb.store.consumers.consumer_offsets import OwnedQueue
+from mqdb.store.engine import text_of
+from mqdb.store.fragments import OWNED_QUEUE, given, group_id
+from mqdb.store.log.history import History, is_current
+from mqdb.store.tables import consumer_offset, offset_commit
+
+
+class OffsetCommit(NamedTuple):
+    """Messages of one queue, under one epoch of its owner.
+
+    They are all that the group wants of the queue from `from_offset`, the first of them, up to `next_offset`.
+    `history` is that of the log in which they were found; None: whichever it is.
+    """
+
+    queue_key: int
+    epoch: int
+    from_offset: int
+    next_offset: int
+    segment: int
+    history: History | None = None
+
+
+#: A setting of the transaction that a listener is given, gone when the listener ends it.
+MARK: Final = "SET LOCAL mqdb.listener = 'on'"
+
+_ROW_ID: Final[ColumnElement[Any]] = literal_column("offset_commit.ctid")
+
+_NO_FLOORS: Final[Mapping[int, int]] = {}
+
+#: The column of which an append says that it is NULL, when the queue has another owner.
+NOT_OWNED: Final = offset_commit.c.group_id.name
+
+
+def append(
+    connection: "psycopg.Connection[Any]", group: str, owner: str, commit: OffsetCommit, *, is_marked: bool
+) -> None:
+    """Commit in the open transaction, as its last statement: the lock lasts until the transaction ends.
+
+    Uses subscription_group_group_name_key and consumer_offset_pkey.
+
+    Raises psycopg's NotNullViolation, for the column NOT_OWNED when the queue is not the owner's under that epoch,
+    something from `from_offset` on is consumed, or the log has another history, and for another column when the
+    transaction should be marked and is not;
+    UniqueViolation when another transaction has just consumed the same.
+    """
+    connection.execute(_INDEXES_ONLY)
+    # Int8: else psycopg takes the smallest type for each number, and prepares the text for each anew.
+    values: dict[str, Any] = {name: Int8(value) for name, value in commit._asdict().items() if value is not None}
+    values |= {"group": group, "owner": owner}
+    values.setdefault("history", None)
+    connection.execute(_append_text(is_marked=is_marked), values, prepare=True)
+
+
+def lock(connection: Connection, group: str, owned: Sequence[OwnedQueue]) -> dict[int, int]:
+    """Lock the rows in `consumer_offset` of those queues that still have their epochs and their log, for `fold`.
+
+    Returns their stored offsets by their keys. Waits for transactions that are being committed.
+    """
+    own = given(OWNED_QUEUE, owned)
+    mine = (
+        select(consumer_offset.c.queue_key, consumer_offset.c.next_offset)
+        .join(own, _is_same(own))
+        .where(consumer_offset.c.group_id == group_id(group), is_current(own.c.history))
+        .order_by(consumer_offset.c.queue_key)
+        .with_for_update(of=consumer_offset, key_share=True)
+    )
+    return {row.queue_key: row.next_offset for row in connection.execute(mine)}
+
+
+def fold(
+    connection: Connection, group: str, owned: Sequence[OwnedQueue], floors: Mapping[int, int] = _NO_FLOORS
+) -> list[OwnedQueue]:
+    """Move the group forward to the given offsets, or to what is committed here if that is later; returns where it is.
+
+    For who has locked the rows in `consumer_offset` by an earlier statement: this one has to see what was committed
+    until then. `floors` are the stored offsets by queue. Below them lies what was folded, dead rows as long as somebody
+    holds an old snapshot, and what consumers have passed by that are not transactional. Empty for no queues.
+    """
+    if not owned:
+        return []
+    new = given(OWNED_QUEUE, owned)
+    gone = _folded(group, owned, floors)
+    newest = {
+        column.name: select(func.max(column)).where(gone.c.queue_key == new.c.queue_key).scalar_subquery()
+        for column in (gone.c.next_offset, gone.c.segment)
+    }
+    stored = consumer_offset.c
+    moved = (
+        update(consumer_offset)
+        .where(stored.group_id == group_id(group), _is_same(new))
+        .values(
+            next_offset=func.greatest(stored.next_offset, new.c.next_offset, newest["next_offset"]),
+            segment=func.greatest(stored.segment, new.c.segment, newest["segment"]),
+            updated_at=func.mqdb.now(),
+        )
+    )
+    rows = connection.execute(moved.returning(stored.queue_key, stored.epoch, stored.next_offset, stored.segment))
+    return sorted(OwnedQueue(*row) for row in rows)
+
+
+def _folded(group: str, owned: Sequence[OwnedQueue], floors: Mapping[int, int]) -> CTE:
+    """The commits that are folded, which are deleted. Uses offset_commit_pkey.
+
+    OFFSET 0 leaves the planner no choice: where it believes the table to be empty, as it is every few seconds, it
+    would read all rows of the group, the dead ones too.
+    """
+    keys = cast([queue.queue_key for queue in owned], ARRAY(Integer))
+    lowest = cast([floors.get(queue.queue_key, 0) for queue in owned], ARRAY(BigInteger))
+    bounds = func.unnest(keys, lowest).table_valued("queue_key", "floor", name="bounds").render_derived("bounds")
+    rows = (
+        select(_ROW_ID.label("row_id"))
+        .where(
+            offset_commit.c.group_id == group_id(group),
+            offset_commit.c.queue_key == bounds.c.queue_key,
+            offset_commit.c.from_offset >= bounds.c.floor,
+        )
+        .offset(literal_column("0"))
+        .lateral("rows")
+    )
+    ids = func.array(select(rows.c.row_id).select_from(bounds.join(rows, true())).scalar_subquery())
+    columns = (offset_commit.c.queue_key, offset_commit.c.next_offset, offset_commit.c.segment)
+    return delete(offset_commit).where(any_(ids) == _ROW_ID).returning(*columns).cte("folded")
+
+
+def forget(connection: Connection, group: str, queue_key: int) -> None:
+    """Delete what is committed of a queue; its row in `consumer_offset` says all then."""
+    connection.execute(
+        delete(offset_commit).where(offset_commit.c.group_id == group_id(group), offset_commit.c.queue_key == queue_key)
+    )
+
+
+def effective_offset() -> ColumnElement[int]:
+    """How far the group has consumed, as a column of a select from `consumer_offset`. Uses offset_commit_pkey."""
+    newest = (
+        select(offset_commit.c.next_offset)
+        .where(
+            offset_commit.c.group_id == consumer_offset.c.group_id,
+            offset_commit.c.queue_key == consumer_offset.c.queue_key,
+            # Rows are folded from here on; below are those that were, and may still be in the index.
+            offset_commit.c.from_offset >= consumer_offset.c.next_offset,
+        )
+        .order_by(offset_commit.c.from_offset.desc())
+        .limit(1)
+        .correlate(consumer_offset)
+        .scalar_subquery()
+    )
+    return func.greatest(consumer_offset.c.next_offset, newest)
+
+
+def _is_same(own: TableValuedAlias) -> ColumnElement[bool]:
+    return and_(consumer_offset.c.queue_key == own.c.queue_key, consumer_offset.c.epoch == own.c.epoch)
+
+
+@cache
+def _append_text(*, is_marked: bool) -> str:
+    """A queue that is not owned makes group_id NULL and a missing mark the epoch, which the table refuses.
+
+    An error, and not no row: COMMIT is on its way already, and must find a transaction that has failed.
+    """
+    *columns, history = OffsetCommit._fields
+    commit = {name: cast(bindparam(name), offset_commit.c[name].type) for name in columns}
+    owned = (
+        select(consumer_offset.c.group_id)
+        .where(
+            consumer_offset.c.group_id == group_id(cast(bindparam("group"), Text)),
+            consumer_offset.c.queue_key == commit["queue_key"],
+            consumer_offset.c.owner == cast(bindparam("owner"), Text),
+            consumer_offset.c.epoch == commit["epoch"],
+            consumer_offset.c.next_offset <= commit["from_offset"],
+            is_current(cast(bindparam(history), BigInteger)),
+        )
+        .with_for_update(read=True)
+        .scalar_subquery()
+    )
+    values: dict[str, ColumnElement[Any]] = {"group_id": owned, **commit}
+    if is_marked:
+        mark = func.current_setting(literal_column("'mqdb.listener'"), literal_column("true"))
+        values["epoch"] = case((mark == literal_column("'on'"), commit["epoch"]))
+    return text_of(insert(offset_commit).inline().values(values))
+
+
+# Where listeners work the planner has its way. It would read `consumer_offset` from end to end as long as that is
+# small, and also when a held snapshot has filled it with dead rows. Costs say nothing then, so nothing is compiled.
+_INDEXES_ONLY: Final = "SELECT set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true)"

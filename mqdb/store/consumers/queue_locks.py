@@ -1,0 +1,108 @@
+"""Queue locks: who consumes a queue in order, and until when nobody else may.
+
+Ownership of a queue ends with its owner's membership, within a second of its death. That is too early for a queue that
+is consumed in order: the owner may have lost its connection only, and be in the middle of a message. So a lock is on
+top of it, which ends when its owner takes it off, or has not renewed it for so long that it knows as well.
+
+Whoever takes queues holds the rows of `consumer_offset` first and then those of the locks, like whoever gives them
+back; a renewal holds locks only. RocketMQ: RebalanceLockManager.
+"""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Final
+
+from sqlalchemy import (
+    Connection,
+    Interval,
+    and_,
+    delete,
+    exists,
+    func,
+    literal,
+    select,
+    update,
+)
+from sqlalchemy.dialects.postgresql import insert
+
+from mqdb.store.consumers.consumer_offsets import OwnedQueue
+from mqdb.store.fragments import OWNED_QUEUE, array_of, given, group_id, is_ahead
+from mqdb.store.log.history import is_current
+from mqdb.store.tables import consumer_offset, queue_lock
+
+_lock: Final = queue_lock.c
+
+
+def free(connection: Connection, group: str, client_id: str, queue_keys: Sequence[int]) -> list[int]:
+    """Those of the queues that nobody else has locked, and that nobody else will lock before the transaction ends.
+
+    Left out is also what somebody else is taking or giving back right now, and what the group has no offset on.
+    """
+    stored = consumer_offset.c
+    is_foreign = and_(_lock.owner != client_id, is_ahead(_lock.expires_at, _lock.expiry))
+    # Most of what is waited for is out by this, without a row lock on it.
+    is_locked = exists().where(_lock.group_id == stored.group_id, _lock.queue_key == stored.queue_key, is_foreign)
+    held = connection.scalars(
+        select(stored.queue_key)
+        .where(stored.group_id == group_id(group), stored.queue_key == func.any(array_of(queue_keys)), ~is_locked)
+        .order_by(stored.queue_key)
+        .with_for_update(skip_locked=True)
+    ).all()
+    # Also the rows that have expired: their owner could renew them until we have overwritten them.
+    locks = connection.execute(
+        select(_lock.queue_key, is_foreign.label("is_foreign"))
+        .where(_lock.group_id == group_id(group), _lock.queue_key == func.any(array_of(held)))
+        .order_by(_lock.queue_key)
+        .with_for_update()
+    )
+    foreign = {row.queue_key for row in locks if row.is_foreign}
+    return [key for key in held if key not in foreign]
+
+
+def put(connection: Connection, group: str, client_id: str, owned: Sequence[OwnedQueue], expiry: timedelta) -> None:
+    """Lock queues that were `free` and have been taken, in the transaction that did both."""
+    own = given(OWNED_QUEUE, owned)
+    length = literal(expiry, Interval())
+    rows = select(group_id(group), own.c.queue_key, literal(client_id), own.c.epoch, func.mqdb.now() + length, length)
+    names = ["group_id", "queue_key", "owner", "epoch", "expires_at", "expiry"]
+    inserting = insert(queue_lock).from_select(names, rows)
+    values = {name: inserting.excluded[name] for name in names[2:]}
+    connection.execute(inserting.on_conflict_do_update(constraint="queue_lock_pkey", set_=values))
+
+
+def renew(
+    connection: Connection, group: str, client_id: str, owned: Sequence[OwnedQueue], expiry: timedelta
+) -> set[int]:
+    """Lock queues for so long from now on; returns those whose locks are still the caller's, expired or not."""
+    own = given(OWNED_QUEUE, owned)
+    mine = (
+        select(_lock.queue_key)
+        .join(own, and_(own.c.queue_key == _lock.queue_key, own.c.epoch == _lock.epoch))
+        .where(_lock.group_id == group_id(group), _lock.owner == client_id, is_current(own.c.history))
+        .order_by(_lock.queue_key)  # as in `free`: whoever takes what has expired waits for us, not in a circle
+        .with_for_update(of=queue_lock)
+    )
+    renewed = (
+        update(queue_lock)
+        .where(_lock.group_id == group_id(group), _lock.queue_key.in_(mine))
+        .values(expires_at=func.mqdb.now() + literal(expiry, Interval()), expiry=expiry)
+    )
+    return set(connection.scalars(renewed.returning(_lock.queue_key)))
+
+
+def remove(connection: Connection, group: str, client_id: str, owned: Sequence[OwnedQueue]) -> None:
+    """Unlock queues, as far as the locks are the caller's."""
+    own = given(OWNED_QUEUE, owned)
+    connection.execute(
+        delete(queue_lock).where(
+            _lock.group_id == group_id(group),
+            _lock.owner == client_id,
+            _lock.queue_key == own.c.queue_key,
+            _lock.epoch == own.c.epoch,
+        )
+    )
+
+
+def remove_all(connection: Connection, group: str, client_id: str) -> None:
+    """Unlock whatever a member of a group has locked."""
+    connection.execute(delete(queue_lock).where(_lock.group_id == group_id(group), _lock.owner == client_id))

@@ -1,0 +1,197 @@
+"""Messages that are sent back: found in the log by their positions, and copied to where they wait or end.
+
+A copy is made inside the database: the client names the record, and body and properties never travel.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Integer,
+    ScalarSelect,
+    SmallInteger,
+    Text,
+    bindparam,
+    case,
+    cast,
+    func,
+    insert,
+    literal_column,
+    select,
+    true,
+)
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB, aggregate_order_by
+from sqlalchemy.types import TypeEngine
+
+from mqdb.common.property import TAGS_CODE, Property
+from mqdb.common.topic import SCHEDULE_TOPIC, dlq_topic, retry_topic
+from mqdb.store.dispatch.consume_queue import ZERO
+from mqdb.store.engine import driver, text_of
+from mqdb.store.log.commit_log import KEPT, cl, record_of
+from mqdb.store.log.history import History
+from mqdb.store.schedule.delay_levels import delivery_time
+from mqdb.store.tables import commit_log, delay_level, queue, subscription_group, topic
+
+
+class Found(NamedTuple):
+    """What there is to know about a group and its messages before they are sent back."""
+
+    retry_max_times: int
+    delay_levels: int
+    """How many levels there are."""
+    schedule_keys: list[int]
+    """Keys of the queues of SCHEDULE_TOPIC_XXXX, that of level 1 first."""
+    retry_perm: int | None
+    """Of the retry topic; this and the next are None where there is none."""
+    retry_write_queue_nums: int | None
+    dlq_key: int | None
+    """The queue of the DLQ; None where there is none."""
+    history: History
+    """Of the log."""
+    reconsume_times: list[int | None]
+    """Of each message, in the order asked for; None where the log has lost it."""
+
+
+class Copy(NamedTuple):
+    """A copy to make of the record at `log_pos`. With a `level` it is for the schedule topic: it waits so long."""
+
+    log_pos: int
+    queue_key: int
+    level: int | None
+    reconsume_times: int
+    properties_once: str
+    """JSON: what it gets unless it has them."""
+    properties: str
+    """JSON: what it gets in any case."""
+
+
+_COPY_TYPES: dict[str, TypeEngine[Any]] = {
+    "log_pos": BigInteger(),
+    "queue_key": Integer(),
+    "level": SmallInteger(),
+    "reconsume_times": Integer(),
+    "properties_once": Text(),
+    "properties": Text(),
+}
+
+# Constants of the text, not parameters.
+_SCHEDULE_TOPIC = literal_column(f"'{SCHEDULE_TOPIC}'", Text)
+_DELAY = literal_column(f"'{Property.DELAY}'::text", Text)
+_TAGS_CODE = literal_column(f"'{TAGS_CODE}'::text", Text)
+
+
+def _id_of(name: ColumnElement[str]) -> ScalarSelect[int]:
+    # A sub-select, for the index on queue; joined, the few queues that there are at first may be read all.
+    return select(topic.c.topic_id).where(topic.c.topic == name).scalar_subquery()
+
+
+@cache
+def find_text() -> str:
+    """Uses subscription_group_group_name_key, topic_topic_key, queue_topic_id_queue_id_key and commit_log_pkey."""
+    positions = cast(bindparam("positions"), ARRAY(BigInteger))
+    wanted = func.unnest(positions).table_valued("log_pos", with_ordinality="ordinal").render_derived("wanted")
+    record = record_of(wanted, cl.c.reconsume_times)
+    retry = topic.alias("retry")
+    levels = select(func.max(delay_level.c.level)).scalar_subquery()
+    schedule_keys = (
+        select(func.array_agg(aggregate_order_by(queue.c.queue_key, queue.c.queue_id)))
+        .where(queue.c.topic_id == _id_of(_SCHEDULE_TOPIC))
+        .scalar_subquery()
+    )
+    dlq_key = (
+        select(queue.c.queue_key)
+        .where(queue.c.topic_id == _id_of(cast(bindparam("dlq_topic"), Text)), queue.c.queue_id == ZERO)
+        .scalar_subquery()
+    )
+    group = (
+        select(
+            subscription_group.c.retry_max_times,
+            levels.label("delay_levels"),
+            schedule_keys.label("schedule_keys"),
+            retry.c.perm,
+            retry.c.write_queue_nums,
+            dlq_key.label("dlq_key"),
+            func.mqdb.history().label("history"),
+        )
+        .select_from(subscription_group.outerjoin(retry, retry.c.topic == cast(bindparam("retry_topic"), Text)))
+        .where(subscription_group.c.group_name == cast(bindparam("group"), Text))
+        .offset(ZERO)  # a fence: once, not for each message
+        .subquery("g")
+    )
+    rows = select(group, record.c.reconsume_times).select_from(wanted.join(group, true()).outerjoin(record, true()))
+    return text_of(rows.order_by(wanted.c.ordinal))
+
+
+@cache
+def copy_text() -> str:
+    """In the order given. Uses commit_log_pkey."""
+    arrays = (cast(bindparam(name), ARRAY(type_)) for name, type_ in _COPY_TYPES.items())
+    given = func.unnest(*arrays).table_valued(*_COPY_TYPES, with_ordinality="ordinal").render_derived("given")
+    record = record_of(given, *(cl.c[name] for name in KEPT), cl.c.tags_code, cl.c.properties)
+    now = select(func.mqdb.now().label("now")).offset(ZERO).subquery("clock")
+    # NULL where the queue is gone, which the table refuses.
+    target = select(queue.c.queue_key).where(queue.c.queue_key == given.c.queue_key).scalar_subquery()
+    code = func.mqdb.copied_code(record.c.tags_code, record.c.tags, record.c.properties)
+    properties = (
+        cast(given.c.properties_once, JSONB)
+        .concat(record.c.properties.op("-")(_DELAY))
+        .concat(cast(given.c.properties, JSONB))
+    )
+    said = func.jsonb_build_object(_TAGS_CODE, cast(code, Text))
+    values: dict[str, Any] = {name: record.c[name] for name in KEPT} | {
+        "queue_key": target,
+        "store_time": now.c.now,
+        "tags_code": func.coalesce(delivery_time(now.c.now, delay_level.c.delay), code),
+        "reconsume_times": given.c.reconsume_times,
+        "properties": case((given.c.level.is_not(None), properties.concat(said)), else_=properties),
+    }
+    sources = given.join(record, true()).join(now, true())
+    sources = sources.outerjoin(delay_level, delay_level.c.level == given.c.level)
+    rows = select(*values.values()).select_from(sources).order_by(given.c.ordinal)
+    return text_of(insert(commit_log).from_select(list(values), rows))
+
+
+def find(connection: Connection, group: str, positions: Sequence[int]) -> Found | None:
+    """What a group's messages at these positions are sent back with; None where there is no such group.
+
+    The records that were found stay until the end of the transaction: it holds a lock on their partitions.
+    """
+    parameters: dict[str, object] = {
+        "group": group,
+        "retry_topic": retry_topic(group),
+        "dlq_topic": dlq_topic(group),
+        "positions": _array(positions),
+    }
+    rows = driver(connection).execute(find_text(), parameters | _bounds(positions)).fetchall()
+    return Found._make((*rows[0][:-1], [row[-1] for row in rows])) if rows else None
+
+
+def copy(connection: Connection, copies: Sequence[Copy]) -> None:
+    """Append the copies in the order given, all or none.
+
+    Raises psycopg's NotNullViolation when a queue does not exist.
+    """
+    columns: dict[str, Any] = dict(zip(Copy._fields, map(list, zip(*copies, strict=True)), strict=True))
+    bounds = _bounds(columns["log_pos"])
+    columns |= {name: _array(columns[name]) for name, type_ in _COPY_TYPES.items() if isinstance(type_, Integer)}
+    driver(connection).execute(copy_text(), columns | bounds)
+
+
+def retry_queue_nums(connection: Connection, group: str) -> int | None:
+    """How many queues the retry topic of a group is to have; None where there is no such group."""
+    return connection.scalar(
+        select(subscription_group.c.retry_queue_nums).where(subscription_group.c.group_name == group)
+    )
+
+
+def _bounds(positions: Sequence[int]) -> dict[str, object]:
+    return {"lowest_pos": min(positions), "past_pos": max(positions) + 1}
+
+
+def _array(numbers: Sequence[int | None]) -> str:
+    # As text: the driver would take the smallest type for the numbers, and prepare the statement for each anew.
+    return "{" + ",".join("NULL" if number is None else str(number) for number in numbers) + "}"

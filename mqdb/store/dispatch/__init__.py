@@ -1,0 +1,1 @@
+"""What dispatch keeps: how far each service is, and the consume queues."""

@@ -1,0 +1,259 @@
+"""Consume queues: which record stands at which offset of a queue. Read here, written by `mqdb.dispatch`.
+
+Offsets are dense, so counting entries is subtracting offsets. RocketMQ: ConsumeQueue.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import cache, lru_cache
+from typing import Any, TypeAlias
+
+import psycopg
+from psycopg.pq import Format
+from psycopg.types.numeric import Int8BinaryLoader
+from psycopg.types.string import ByteaBinaryLoader
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Integer,
+    Select,
+    and_,
+    bindparam,
+    cast,
+    func,
+    literal_column,
+    or_,
+    select,
+    true,
+)
+from sqlalchemy.dialects.postgresql import ARRAY
+
+from mqdb.selector import Selector
+from mqdb.selector.subscription import MessageFilter
+from mqdb.selector.tags import TagExpression
+from mqdb.store.engine import NumberedStatement, numbered, raw_cursor
+from mqdb.store.filters.retry_filter import RetryFilter
+from mqdb.store.log.history import is_current
+from mqdb.store.tables import checkpoint, commit_log, consume_queue, queue
+
+cl = commit_log.alias("cl")
+cq = consume_queue.alias("cq")
+
+#: Constants of the text, not parameters: with LIMIT $1 the planner would expect a tenth of the table.
+ZERO: ColumnElement[int] = literal_column("0", Integer)
+ONE: ColumnElement[int] = literal_column("1", Integer)
+
+_RECORD = (
+    "log_pos",
+    "msg_id",
+    "tags",
+    "keys",
+    "properties",
+    "body",
+    "born_time",
+    "store_time",
+    "born_host",
+    "reconsume_times",
+    "flag",
+    "sys_flag",
+)
+
+
+Where: TypeAlias = Callable[[ColumnElement[Any]], ColumnElement[bool]]
+
+
+def _pull(of_entries: ColumnElement[bool] | None = None, of_properties: Where | None = None) -> Select[Any]:
+    """Entries of several queues with their records, and where each queue begins and ends. Uses consume_queue_offset.
+
+    Parameters: queue_keys, offsets, histories (arrays of one length); limit, scan_limit (entries looked at) and
+    max_bytes (of bodies; the first is always given), each per queue; newest_segment (as the last answer said, 0 at
+    first); and the window: first_segment, last_segment, lowest_pos, past_pos.
+    A row for each entry, ordered by request and offset; a queue without any has one row with NULL entries. A queue that
+    is gone has no row, nor has one of another history than the log's.
+    The window may end before the scan limit. Without a filter the rows show how far the answer goes; with one of the
+    two, `looked_at` is the last entry that was looked at, NULL where the window holds none. The window is made of
+    parameters, not of sub-selects, so that partitions are pruned before the executor opens them: each open partition
+    costs time for each record.
+    """
+    request = (
+        func.unnest(*(cast(bindparam(name), ARRAY(type_)) for name, type_ in _REQUEST.items()))
+        .table_valued("queue_key", "first_offset", "history", with_ordinality="ordinal", name="request")
+        .render_derived("request")
+    )
+    # Core correlates one level deep; the entries stand two below the request.
+    queue_key = literal_column("request.queue_key", Integer)
+    first_offset = literal_column("request.first_offset", BigInteger)
+    scan_limit = cast(bindparam("scan_limit"), BigInteger)
+    in_window = and_(
+        cq.c.queue_key == queue_key,
+        cq.c.segment >= cast(bindparam("first_segment"), Integer),
+        cq.c.segment <= cast(bindparam("last_segment"), Integer),
+    )
+    last = (
+        select(cq.c.queue_offset + ONE)
+        .where(cq.c.queue_key == queue_key, cq.c.segment >= cast(bindparam("newest_segment"), Integer))
+        .order_by(cq.c.queue_offset.desc())
+        .limit(ONE)
+        .scalar_subquery()
+    )
+    # OFFSET 0 is a fence: pulled up, the sub-selects would run once for each entry.
+    max_offset = func.coalesce(last, literal_column("queue.end_offset", BigInteger))
+    end = select(max_offset.label("max_offset")).offset(ZERO).lateral("end")
+    newest = (
+        select(checkpoint.c.segment)
+        .where(checkpoint.c.service == literal_column("'dispatch'"))
+        .order_by(checkpoint.c.seq.desc())
+        .limit(ONE)
+        .scalar_subquery()
+    )
+
+    to_look_at = and_(in_window, cq.c.queue_offset >= first_offset, cq.c.queue_offset < first_offset + scan_limit)
+    wanted = to_look_at if of_entries is None else and_(to_look_at, of_entries)
+    # Bound to the primary key by the order asked for, with a range in place of an equality, for which the order would
+    # say nothing: the plan is made while a segment is empty, and by cost alone might take the index that begins with
+    # xid, and read all of it for each record.
+    record = (
+        select(*(cl.c[name] for name in _RECORD))
+        .where(
+            cl.c.log_pos >= cq.c.log_pos,
+            cl.c.log_pos <= cq.c.log_pos,
+            cl.c.log_pos >= cast(bindparam("lowest_pos"), BigInteger),
+            cl.c.log_pos < cast(bindparam("past_pos"), BigInteger),
+        )
+        .order_by(cl.c.log_pos)
+        .limit(ONE)
+        .correlate(cq)
+        .lateral("r")
+    )
+    if of_properties is not None:
+        # An entry without its record is no mismatch. It is for the caller to see, who may have asked for too little.
+        wanted = and_(wanted, or_(record.c.log_pos.is_(None), of_properties(record.c.properties)))
+    found = (
+        select(
+            cq.c.queue_offset,
+            cq.c.segment,
+            cq.c.log_pos.label("entry_pos"),
+            *(record.c[name] for name in _RECORD),
+            func.coalesce(func.octet_length(record.c.body), ZERO).label("body_bytes"),
+        )
+        .select_from(cq.outerjoin(record, true()))
+        .where(wanted)
+        .order_by(cq.c.queue_offset)
+        .limit(cast(bindparam("limit"), BigInteger))
+        .subquery("f")
+    )
+    before = func.sum(found.c.body_bytes).over(order_by=found.c.queue_offset, rows=(None, 0)) - found.c.body_bytes
+    measured = select(found, before.label("bytes_before")).subquery("m")
+    entry = select(measured).where(measured.c.bytes_before < cast(bindparam("max_bytes"), BigInteger)).lateral("e")
+    its_queue = queue.alias("queue")
+    is_there = and_(its_queue.c.queue_key == request.c.queue_key, is_current(request.c.history))
+    sources = request.join(its_queue, is_there).join(end, true())
+    how_far: tuple[ColumnElement[Any], ...] = ()
+    if of_entries is not None or of_properties is not None:
+        looked_at = (
+            select(cq.c.queue_offset, cq.c.segment)
+            .where(to_look_at)
+            .order_by(cq.c.queue_offset.desc())
+            .limit(ONE)
+            .lateral("looked_at")
+        )
+        sources = sources.outerjoin(looked_at, true())
+        how_far = looked_at.c.queue_offset.label("looked_at"), looked_at.c.segment.label("looked_at_segment")
+    return (
+        select(
+            request.c.ordinal,
+            its_queue.c.base_offset,
+            end.c.max_offset,
+            newest.label("newest_segment"),
+            entry.c.segment,
+            entry.c.entry_pos,
+            entry.c.queue_offset,
+            *(entry.c[name] for name in _RECORD),
+            *how_far,
+        )
+        .select_from(sources.outerjoin(entry, true()))
+        .order_by(request.c.ordinal, entry.c.queue_offset)
+    )
+
+
+_REQUEST = {"queue_keys": Integer(), "offsets": BigInteger(), "histories": BigInteger()}
+_ARRAYS = (*_REQUEST, "tag_codes")
+
+
+@cache
+def pull_statement() -> NumberedStatement:
+    """A pull of all that there is.
+
+    Numbered, for a cursor that sends the text as it is: the others parse one of more than 4,096 characters anew each
+    time, which takes 63 µs, and a selector may be as long as it likes.
+    """
+    return numbered(_pull())
+
+
+@cache
+def _pull_tags() -> NumberedStatement:
+    return numbered(_pull(of_entries=cq.c.tags_code == func.any(cast(bindparam("tag_codes"), ARRAY(BigInteger)))))
+
+
+@lru_cache(maxsize=256)
+def _pull_selected(selector: Selector | RetryFilter) -> NumberedStatement:
+    return numbered(_pull(of_properties=selector.where))
+
+
+def statement_of(message_filter: MessageFilter | None) -> NumberedStatement:
+    """The statement of a pull with a filter. A selector's literals are parameters like all others."""
+    match message_filter:
+        case None:
+            return pull_statement()
+        case TagExpression():
+            return _pull_tags()
+        case Selector() | RetryFilter():
+            return _pull_selected(message_filter)
+        case _:
+            raise TypeError(message_filter)
+
+
+_CURSOR = "mqdb_pull_cursor"
+
+
+def pull(
+    connection: Connection, parameters: Mapping[str, Any], message_filter: MessageFilter | None
+) -> list[tuple[Any, ...]]:
+    """Rows as `_pull` describes them, in the binary forms that ReceivedMessage works out when asked."""
+    statement = statement_of(message_filter)
+    values = _values(statement, parameters, message_filter)
+    return _cursor(connection).execute(statement.text, values).fetchall()
+
+
+def explain(connection: Connection, parameters: Mapping[str, Any], message_filter: MessageFilter | None) -> list[str]:
+    """The plan of the same pull, and what it costs: lines for people. It is carried out."""
+    statement = statement_of(message_filter)
+    text = b"EXPLAIN (ANALYZE, BUFFERS) " + statement.text
+    values = _values(statement, parameters, message_filter)
+    cursor = raw_cursor(connection)
+    return [line for (line,) in cursor.execute(text, values, prepare=False)]
+
+
+def _values(
+    statement: NumberedStatement, parameters: Mapping[str, Any], message_filter: MessageFilter | None
+) -> list[Any]:
+    values = {**statement.literals, **parameters}
+    if isinstance(message_filter, TagExpression):
+        values["tag_codes"] = message_filter.codes
+    # Arrays as text: the driver's dumper of lists takes 8 µs for one number.
+    for name in _ARRAYS:
+        if name in values:
+            values[name] = "{" + ",".join("NULL" if each is None else str(each) for each in values[name]) + "}"
+    return [values[name] for name in statement.names]
+
+
+def _cursor(connection: Connection) -> "psycopg.RawCursor[tuple[Any, ...]]":
+    """The cursor for pulls on a connection, made once: it takes 25 µs to make, a sixth of a pull of 32."""
+    cursor: psycopg.RawCursor[tuple[Any, ...]] | None = connection.info.get(_CURSOR)
+    if cursor is None:
+        cursor = connection.info[_CURSOR] = raw_cursor(connection)
+        cursor.format = Format.BINARY
+        for type_name in ("uuid", "jsonb"):
+            cursor.adapters.register_loader(type_name, ByteaBinaryLoader)
+        cursor.adapters.register_loader("timestamptz", Int8BinaryLoader)
+    return cursor

@@ -1,0 +1,1 @@
+"""Filters that the database judges: of retries, and on trial."""

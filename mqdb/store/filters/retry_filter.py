@@ -1,0 +1,68 @@
+"""The filter on a retry topic: that of the topic where a message failed first, if the broker judges retries at all.
+
+RocketMQ: ExpressionForRetryMessageFilter, BrokerConfig.filterSupportRetry.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from sqlalchemy import ColumnElement, case, not_, or_, select, true
+
+from mqdb.common.property import Property
+from mqdb.errors import ParameterInvalid
+from mqdb.selector import Selector
+from mqdb.selector.check import MAX_PARTS, count_parts
+from mqdb.selector.subscription import ExpressionType, MessageFilter
+from mqdb.selector.tags import ALL_TAGS, parse_tag_expression
+from mqdb.store.tables import broker
+
+
+@dataclass(frozen=True, slots=True)
+class RetryFilter:
+    """Judges what comes again by the filter of the topic where it failed first, if `filter_support_retry` is on.
+
+    The database looks at the setting with each pull, so that it counts at once and on each broker for itself.
+    """
+
+    expression_type: ClassVar[ExpressionType] = ExpressionType.SQL92
+    matches_all: ClassVar[bool] = False
+
+    selectors: tuple[tuple[str, Selector], ...]
+    """By topic. What failed in another one passes."""
+
+    @property
+    def canonical_text(self) -> str:
+        """For people: it is not stored."""
+        return "; ".join(f"{topic}: {selector.expression}" for topic, selector in self.selectors)
+
+    def where(self, properties: ColumnElement[Any]) -> ColumnElement[bool]:
+        """As `Selector.where`."""
+        topic = properties.op("->>")(Property.RETRY_TOPIC.value)
+        judged = case(
+            {name: selector.where(properties) for name, selector in self.selectors}, value=topic, else_=true()
+        )
+        return or_(not_(select(broker.c.filter_support_retry).scalar_subquery()), judged)
+
+    def matches(self, _tag: str | None) -> bool:
+        """The database has decided."""
+        return True
+
+
+def retry_filter(filters: Mapping[str, MessageFilter]) -> MessageFilter:
+    """The filter on the retry topic of a group with these filters: everything, but for SQL92.
+
+    Raises ParameterInvalid if the filters together have more than MAX_PARTS names, values and operators.
+    """
+    selectors = tuple((topic, each) for topic, each in sorted(filters.items()) if isinstance(each, Selector))
+    if not selectors:
+        return parse_tag_expression(ALL_TAGS)
+    count = sum(count_parts(selector.tree) for _, selector in selectors)
+    if count > MAX_PARTS:
+        topics = ", ".join(topic for topic, _ in selectors)
+        reason = (
+            "their SQL92 filters judge retries together, "
+            f"and have {count:,} names, values and operators; {MAX_PARTS:,} is the limit"
+        )
+        raise ParameterInvalid("subscriptions", topics, reason)
+    return RetryFilter(selectors)

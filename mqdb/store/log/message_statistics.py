@@ -1,0 +1,127 @@
+"""How many messages there are of each topic, tag and hour, and how long they took from the store to their dispatch.
+
+The transaction of a batch of dispatch writes the entries of the batch and its checkpoint, so both rows have one xmin:
+it tells exactly which batch gave a message its offset, a straggler too, and when. VACUUM leaves an xmin as it is. That
+works as far back as checkpoints are kept (`KeeperConfig.checkpoints_kept`), and not beyond the adoption of a restored
+database, whose rows were written by other transactions. What was dispatched before that has no time here.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    DateTime,
+    Integer,
+    Select,
+    Text,
+    and_,
+    cast,
+    func,
+    literal,
+    literal_column,
+    select,
+)
+from sqlalchemy.types import TypeEngine, UserDefinedType
+
+from mqdb.store.fragments import array_of, given
+from mqdb.store.tables import checkpoint, consume_queue
+from mqdb.store.topics.topic_ranges import OffsetRange, log_of, partition
+
+#: Times to dispatch are counted in tenths of a millisecond, so that there are few of them to send on.
+TICKS_PER_SECOND: Final = 10_000
+
+
+class _Xid(UserDefinedType[str]):
+    """xid: the 32 bits of a transaction id that a row has. Text in Python."""
+
+    cache_ok = True
+
+    def get_col_spec(self, **_keywords: Any) -> str:
+        """The name of the type in DDL."""
+        return "xid"
+
+
+_TIME: Final = DateTime(timezone=True)
+_BATCH: Final[dict[str, TypeEngine[Any]]] = {"xid": _Xid(), "written_at": _TIME}
+_WANTED: Final[dict[str, TypeEngine[Any]]] = {
+    "topic": Text(),
+    "queue_key": Integer(),
+    "first": BigInteger(),
+    "past": BigInteger(),
+}
+
+
+class Batch(NamedTuple):
+    """A batch of dispatch: its transaction, as rows show it, and the broker's time right before it was committed."""
+
+    xid: str
+    written_at: datetime
+
+
+class Wanted(NamedTuple):
+    """Offsets of a queue of a topic, all of them in the segment that is counted."""
+
+    topic: str
+    range: OffsetRange
+
+
+def batches(connection: Connection) -> dict[int, list[Batch]]:
+    """The batches of dispatch that are still known, by the segment that they wrote to."""
+    is_dispatch = checkpoint.c.service == "dispatch"
+    # Only a migration and mqdb.adopt() write such a checkpoint: between equal snapshots dispatch has nothing to do but
+    # stragglers.
+    is_begin = and_(
+        cast(checkpoint.c.prev, Text) == cast(checkpoint.c.cur, Text), checkpoint.c.stragglers_cur.is_(None)
+    )
+    begin = select(func.coalesce(func.max(checkpoint.c.seq), -1)).where(is_dispatch, is_begin).scalar_subquery()
+    xid = cast(literal_column("checkpoint.xmin"), Text)
+    known = select(checkpoint.c.segment, xid, checkpoint.c.written_at).where(is_dispatch, checkpoint.c.seq > begin)
+    by_segment: dict[int, list[Batch]] = defaultdict(list)
+    for segment, *batch in connection.execute(known):
+        by_segment[segment].append(Batch(*batch))
+    return by_segment
+
+
+def hourly(
+    segment: int,
+    log_segments: Sequence[int],
+    wanted: Sequence[Wanted],
+    known: Sequence[Batch],
+    since: datetime | None,
+    until: datetime | None,
+) -> Select[Any]:
+    """Messages of one segment, counted by topic, tag, hour of store_time in UTC, and time to dispatch in ticks.
+
+    That is NULL for batches that are not among the `known`. Bytes are those of the bodies as they are stored. Names the
+    partitions, so it waits for nobody and nobody for it; `log_segments` are those that the entries point into.
+    """
+    cq = partition(consume_queue, segment).alias("cq")
+    cl = log_of(log_segments)
+    queues = given(_WANTED, [(each.topic, *each.range) for each in wanted])
+    batch = given(_BATCH, known).alias("batch")
+    source = (
+        cq.join(cl, cl.c.log_pos == cq.c.log_pos)
+        .join(queues, cast(queues.c.queue_key, Integer) == cq.c.queue_key)
+        .outerjoin(batch, cast(batch.c.xid, _Xid) == literal_column("cq.xmin", _Xid))
+    )
+    hour = func.date_trunc("hour", cl.c.store_time, literal("UTC", Text), type_=_TIME)
+    seconds = func.date_part("epoch", cast(batch.c.written_at, _TIME) - cl.c.store_time)
+    ticks = cast(func.floor(seconds * TICKS_PER_SECOND), BigInteger)
+    groups: list[ColumnElement[Any]] = [cast(queues.c.topic, Text).label("topic"), cl.c.tags.label("tag")]
+    groups += [hour.label("hour"), ticks.label("ticks")]
+    conditions = [
+        cq.c.queue_key == func.any(array_of([each.range.queue_key for each in wanted])),
+        cq.c.queue_offset >= cast(queues.c.first, BigInteger),
+        cq.c.queue_offset < cast(queues.c.past, BigInteger),
+    ]
+    if since is not None:
+        conditions.append(cl.c.store_time >= since)
+    if until is not None:
+        conditions.append(cl.c.store_time < until)
+    counts = func.count().label("messages"), cast(func.sum(func.octet_length(cl.c.body)), BigInteger).label("bytes")
+    return select(*groups, *counts).select_from(source).where(*conditions).group_by(*groups)

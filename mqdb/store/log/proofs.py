@@ -1,0 +1,41 @@
+"""Proofs of positions, read from the consume queues and the log. `mqdb.common.proof` says what they prove."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from sqlalchemy import BigInteger, Connection, Integer, select, true
+
+from mqdb.common.proof import Proof
+from mqdb.store.fragments import given
+from mqdb.store.tables import commit_log, consume_queue
+
+
+def find(connection: Connection, positions: Mapping[int, int]) -> dict[int, Proof]:
+    """The proofs of positions, which are next offsets by the keys of their queues.
+
+    A queue is left out if no message stands before its position: it is the first one, or retention dropped it.
+    """
+    entries = _entries(connection, [(key, next_offset - 1) for key, next_offset in positions.items()])
+    return {key: proof for (key, _), proof in entries.items()}
+
+
+def holding(connection: Connection, claims: Sequence[tuple[int, Proof]]) -> list[bool]:
+    """Whether the log holds what each claim says: the key of a queue, and a proof of a position there."""
+    entries = _entries(connection, [(key, proof.queue_offset) for key, proof in claims])
+    return [entries.get((key, proof.queue_offset)) == proof for key, proof in claims]
+
+
+def _entries(connection: Connection, places: Iterable[tuple[int, int]]) -> dict[tuple[int, int], Proof]:
+    """What stands at offsets of queues. Uses consume_queue_offset and commit_log_pkey."""
+    wanted = given({"queue_key": Integer(), "queue_offset": BigInteger()}, places)
+    entry = (
+        select(consume_queue.c.log_pos)
+        .where(consume_queue.c.queue_key == wanted.c.queue_key, consume_queue.c.queue_offset == wanted.c.queue_offset)
+        .limit(1)
+        .lateral("entry")
+    )
+    columns = commit_log.c.msg_id, commit_log.c.store_time
+    record = select(*columns).where(commit_log.c.log_pos == entry.c.log_pos).limit(1).lateral("record")
+    rows = connection.execute(
+        select(wanted, entry.c.log_pos, *record.c).select_from(wanted.join(entry, true()).join(record, true()))
+    )
+    return {(queue_key, offset): Proof(offset, *proof) for queue_key, offset, *proof in rows}

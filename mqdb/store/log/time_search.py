@@ -1,0 +1,186 @@
+"""Search by time: the first message of a queue that was stored at a time or later. RocketMQ: searchOffset, LOWER.
+
+Along the log store times rise, so a search there gives the position of the time. What lies at that position or above it
+was stored then or later. Along a queue positions rise, too, but for the messages of transactions that took long, which
+come late in the queue: a position that is high enough proves that the first such message is not behind it, one that is
+too low proves nothing. So what a search in the queue has found is doubted: all that lies up to 100,000 messages before
+it is looked at, and where one of these is high enough, the search goes on before that one.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from datetime import datetime
+from typing import Final, NamedTuple, TypeAlias
+
+from sqlalchemy import BigInteger, ColumnElement, Connection, Integer, Select, cast, func, select, true
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.sql.selectable import TableValuedAlias
+
+from mqdb.store.dispatch.queues import max_offset
+from mqdb.store.engine import translates
+from mqdb.store.fragments import array_of, given
+from mqdb.store.segments.segments import log
+from mqdb.store.tables import commit_log, consume_queue, queue, segment
+
+#: Places that a round looks at: five rounds for 10 million.
+PROBES: Final = 32
+
+#: Messages before the one found that are looked at. So many of one queue in one transaction are rare.
+NEAR: Final = 100_000
+
+_PLACE: Final = {"queue_key": Integer(), "place": BigInteger()}
+
+#: Asks which of some ascending places are late enough; returns the place that was found.
+Search: TypeAlias = "Generator[list[int], list[bool], int]"
+
+
+def offset_of_time(connection: Connection, queue_key: int, time: datetime) -> int:
+    """The first offset whose message was stored at `time` or later; the max offset where there is none.
+
+    A time before all of them gives the min offset. A queue that does not exist has the offset 0.
+    """
+    return offsets_of_time(connection, [queue_key], time).get(queue_key, 0)
+
+
+@translates
+def offsets_of_time(connection: Connection, queue_keys: Sequence[int], time: datetime) -> dict[int, int]:
+    """As `offset_of_time`, for several queues at once: a round is one statement, however many they are."""
+    ends = {end.queue_key: end for end in _ends(connection, queue_keys)}
+    found: dict[int, int] = {}
+    doubtful = {key: end.max_offset for key, end in ends.items()}
+    target = _target(connection, time)
+    while doubtful:
+        searches = {key: search(ends[key].min_offset, high) for key, high in doubtful.items()}
+        found |= _run(searches, lambda places: _are_late(connection, target, places))
+        doubtful = _earlier(connection, target, {key: found[key] for key in doubtful}, ends)
+    return found
+
+
+class _Target(NamedTuple):
+    """Messages stored at the time or later: their positions, and the segments that their entries are in."""
+
+    lowest_pos: int
+    first_segment: int
+
+
+class _End(NamedTuple):
+    queue_key: int
+    min_offset: int
+    max_offset: int
+
+
+# -- the search itself ----------------------------------------------------------------------------
+
+
+def search(low: int, high: int) -> Search:
+    """The first of the places `low` to before `high` that is late enough, `high` where none is.
+
+    For certain only where all places behind a late one are late as well; else it may be a later one of the late ones.
+    """
+    while low < high:
+        places = _spread(low, high)
+        are_late = yield places
+        first = are_late.index(True) if True in are_late else None
+        if first is None:
+            low = places[-1] + 1
+        else:
+            low, high = (places[first - 1] + 1 if first else low), places[first]
+    return high
+
+
+def _spread(low: int, high: int) -> list[int]:
+    """Ascending places from `low` to before `high`, the first and the last among them."""
+    count = min(PROBES, high - low)
+    return sorted({low + (high - 1 - low) * number // max(count - 1, 1) for number in range(count)})
+
+
+_Places: TypeAlias = dict[int, list[int]]
+
+
+def _run(searches: dict[int, Search], look: Callable[[_Places], dict[int, list[bool]]]) -> dict[int, int]:
+    """What all the searches find; their rounds are made together."""
+    found: dict[int, int] = {}
+    answers: dict[int, list[bool]] = {}
+    while len(found) < len(searches):
+        asked: _Places = {}
+        for key, running in searches.items():
+            if key not in found:
+                try:
+                    asked[key] = running.send(answers[key]) if answers else next(running)
+                except StopIteration as stop:
+                    found[key] = stop.value
+        answers = look(asked) if asked else {}
+    return found
+
+
+# -- what it looks at -----------------------------------------------------------------------------
+
+
+def _target(connection: Connection, time: datetime) -> _Target:
+    first_pos = connection.scalar(select(func.min(segment.c.start_pos))) or 0
+    in_log = {0: search(first_pos, log(connection).last_pos + 1)}
+    lowest_pos = _run(in_log, lambda places: {0: _are_stored_since(connection, time, places[0])})[0]
+    its_segment = select(func.max(segment.c.segment)).where(segment.c.start_pos <= lowest_pos)
+    return _Target(lowest_pos, connection.scalar(its_segment) or 0)
+
+
+def _are_stored_since(connection: Connection, time: datetime, positions: list[int]) -> list[bool]:
+    """Whether the first record at each position or above is late enough. Uses commit_log_pkey."""
+    probe = func.unnest(cast(positions, ARRAY(BigInteger))).table_valued("log_pos", name="probe").render_derived()
+    record = (
+        select(commit_log.c.store_time)
+        .where(commit_log.c.log_pos >= cast(probe.c.log_pos, BigInteger))
+        .order_by(commit_log.c.log_pos)
+        .limit(1)
+        .correlate(probe)
+        .lateral("record")
+    )
+    rows = connection.execute(
+        select(probe.c.log_pos, record.c.store_time >= time).select_from(probe.outerjoin(record, true()))
+    )
+    # Above the last record: what comes there is late enough for any time that has passed.
+    are_late = {log_pos: is_late is not False for log_pos, is_late in rows}
+    return [are_late[log_pos] for log_pos in positions]
+
+
+def _ends(connection: Connection, queue_keys: Sequence[int]) -> list[_End]:
+    columns = queue.c.queue_key, queue.c.base_offset, max_offset()
+    wanted = queue.c.queue_key == func.any(array_of(queue_keys))
+    return [_End(*row) for row in connection.execute(select(*columns).where(wanted))]
+
+
+def _are_late(connection: Connection, target: _Target, places: _Places) -> dict[int, list[bool]]:
+    """Which of the offsets have a message that is late enough, by queue. Uses consume_queue_offset."""
+    probe = given(_PLACE, [(key, offset) for key, offsets in places.items() for offset in offsets])
+    entry = _entries(probe, target, consume_queue.c.queue_offset == cast(probe.c.place, BigInteger)).lateral("entry")
+    rows = connection.execute(select(probe.c.queue_key, entry.c.queue_offset).select_from(probe.join(entry, true())))
+    late = {(key, offset) for key, offset in rows}
+    return {key: [(key, offset) in late for offset in offsets] for key, offsets in places.items()}
+
+
+def _earlier(connection: Connection, target: _Target, found: dict[int, int], ends: dict[int, _End]) -> dict[int, int]:
+    """The first message that is late enough not far before the one found, in those queues that have any."""
+    probe = given(_PLACE, found.items())
+    place = cast(probe.c.place, BigInteger)
+    is_near = (
+        consume_queue.c.queue_offset >= place - NEAR,
+        consume_queue.c.queue_offset < place,
+    )
+    entry = _entries(probe, target, *is_near).lateral("entry")
+    rows = connection.execute(select(probe.c.queue_key, entry.c.queue_offset).select_from(probe.join(entry, true())))
+    return {key: offset for key, offset in rows if offset >= ends[key].min_offset}
+
+
+def _entries(probe: TableValuedAlias, target: _Target, *conditions: ColumnElement[bool]) -> Select[tuple[int]]:
+    """The first entry of the queue given that is late enough. The order binds it to consume_queue_offset."""
+    return (
+        select(consume_queue.c.queue_offset)
+        .where(
+            consume_queue.c.queue_key == cast(probe.c.queue_key, Integer),
+            consume_queue.c.segment >= target.first_segment,
+            consume_queue.c.log_pos >= target.lowest_pos,
+            *conditions,
+        )
+        .order_by(consume_queue.c.queue_offset)
+        .limit(1)
+        .correlate(probe)
+    )

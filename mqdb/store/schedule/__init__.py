@@ -1,0 +1,1 @@
+"""All that waits for a time: delay levels, timers, and recurring sends."""

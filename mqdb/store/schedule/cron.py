@@ -1,0 +1,159 @@
+"""Recurring sends: what is sent, when next, and what has come of it. All statements are for a table of few rows."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
+
+from sqlalchemy import (
+    Connection,
+    Text,
+    cast,
+    column,
+    delete,
+    exists,
+    func,
+    select,
+    true,
+    update,
+)
+from sqlalchemy.dialects.postgresql import JSONB, insert
+
+from mqdb.common.topic import Perm
+from mqdb.store.engine import translates
+from mqdb.store.tables import cron, topic
+
+_NOW: Final = cast(func.mqdb.now(), cron.c.next_at.type)
+
+
+class NewCron(NamedTuple):
+    """A recurring send as somebody has asked for it; the columns say what each means."""
+
+    name: str
+    cron: str
+    timezone: str
+    topic: str
+    body: bytes
+    tag: str | None
+    keys: str | None
+    properties: Mapping[str, str]
+    sharding_key: str | None
+    catch_up: str
+
+
+class CronSummary(NamedTuple):
+    """A recurring send as people see it."""
+
+    name: str
+    cron: str
+    timezone: str
+    topic: str
+    catch_up: str
+    is_paused: bool
+    next_at: datetime
+    last_fired_at: datetime | None
+    sent: int
+    skipped: int
+    created_at: datetime
+    created_by: str
+
+
+class DueCron(NamedTuple):
+    """A recurring send whose time has come, and when that was."""
+
+    name: str
+    cron: str
+    timezone: str
+    topic: str
+    catch_up: str
+    next_at: datetime
+    takes_messages: bool
+    """Whether its topic is there and may be written to."""
+
+
+def now(connection: Connection) -> datetime:
+    """The time by the broker's clock."""
+    time: datetime = connection.scalars(select(_NOW)).one()
+    return time
+
+
+def add(connection: Connection, new: NewCron, next_at: datetime) -> bool:
+    """Store it; False where the name is taken."""
+    row = insert(cron).values(**new._asdict(), next_at=next_at)
+    return connection.scalar(row.on_conflict_do_nothing().returning(cron.c.name)) is not None
+
+
+@translates
+def list_crons(connection: Connection) -> list[CronSummary]:
+    """All of them, by name."""
+    rows = connection.execute(select(*(cron.c[name] for name in CronSummary._fields)).order_by(cron.c.name))
+    return [CronSummary._make(row) for row in rows]
+
+
+def lock(connection: Connection, name: str) -> tuple[str, str] | None:
+    """The cron text and the zone, for the caller's transaction; waits for a firing that goes on."""
+    row = connection.execute(select(cron.c.cron, cron.c.timezone).where(cron.c.name == name).with_for_update()).first()
+    return None if row is None else (row.cron, row.timezone)
+
+
+def remove(connection: Connection, name: str) -> bool:
+    """Delete it; False where there was none."""
+    return connection.execute(delete(cron).where(cron.c.name == name)).rowcount == 1
+
+
+def pause(connection: Connection, name: str) -> bool:
+    """Let it not fire; False where there is none."""
+    return connection.execute(update(cron).where(cron.c.name == name).values(is_paused=True)).rowcount == 1
+
+
+def resume(connection: Connection, name: str, next_at: datetime) -> None:
+    """Let it fire again, from a time on; without effect where it is not paused."""
+    is_paused = (cron.c.name == name) & cron.c.is_paused
+    connection.execute(update(cron).where(is_paused).values(is_paused=False, next_at=next_at))
+
+
+def next_due_in(connection: Connection) -> timedelta | None:
+    """Until the next one is due, below 0 when it is by now; None where none waits."""
+    first = func.min(cron.c.next_at)
+    waits: timedelta | None = connection.scalars(select(first - _NOW).where(~cron.c.is_paused)).one()
+    return waits
+
+
+def take_due(connection: Connection, limit: int) -> tuple[datetime, list[DueCron]]:
+    """Lock what is due by now and nobody else has locked, for the caller's transaction; and that now.
+
+    Whoever else fires it waits for none of them, and finds its next time moved when this transaction has ended.
+    """
+    present = now(connection)
+    writable = topic.c.perm.bitwise_and(int(Perm.WRITE)) != 0
+    takes_messages = exists().where(topic.c.topic == cron.c.topic, writable)
+    columns = [cron.c[name] for name in DueCron._fields if name != "takes_messages"]
+    due = select(*columns, takes_messages).where(~cron.c.is_paused, cron.c.next_at <= present)
+    rows = connection.execute(due.order_by(cron.c.next_at, cron.c.name).limit(limit).with_for_update(skip_locked=True))
+    return present, [DueCron._make(row) for row in rows]
+
+
+def send(connection: Connection, name: str, messages: Sequence[Mapping[str, str]]) -> None:
+    """Append its message once for each of some properties, which it gets besides its own, by mqdb.send and its rules.
+
+    In their order: PostgreSQL sorts first, and calls a volatile function then.
+    """
+    given = func.jsonb_array_elements(cast(list(messages), JSONB))
+    more = given.table_valued(column("value", JSONB), with_ordinality="number").render_derived("more")
+    content = [cron.c[column_name] for column_name in ("topic", "body", "tag", "keys")]
+    all_properties = cron.c.properties.op("||", return_type=JSONB())(more.c.value)
+    sending = select(func.mqdb.send(*content, all_properties, cron.c.sharding_key, type_=Text()))
+    from_both = sending.select_from(cron.join(more, true())).where(cron.c.name == name)
+    connection.execute(from_both.order_by(more.c.number))
+
+
+def move(
+    connection: Connection, name: str, next_at: datetime, fired_at: datetime | None, sent: int, skipped: int
+) -> None:
+    """Say when it is due next, and what has become of the times before; `fired_at` is that of the last message."""
+    changes = {
+        "next_at": next_at,
+        "last_fired_at": func.coalesce(fired_at, cron.c.last_fired_at),
+        "sent": cron.c.sent + sent,
+        "skipped": cron.c.skipped + skipped,
+    }
+    connection.execute(update(cron).where(cron.c.name == name).values(changes))

@@ -1,0 +1,251 @@
+"""The schedule topic: what waits in its queues, one for each delay level, and how far each is delivered.
+
+The consume queue holds a message's time of delivery in tags_code, so what is due is found without a look into the
+log. A queue is delivered in its order: what stands behind a message that waits, waits too.
+RocketMQ: ScheduleMessageService.
+"""
+
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Integer,
+    Interval,
+    Row,
+    Text,
+    bindparam,
+    case,
+    cast,
+    exists,
+    extract,
+    func,
+    literal_column,
+    or_,
+    select,
+    true,
+)
+from sqlalchemy.sql import FromClause
+
+from mqdb.common.topic import SCHEDULE_TOPIC
+from mqdb.errors import MessageMissing
+from mqdb.store.dispatch.consume_queue import ONE, ZERO
+from mqdb.store.dispatch.queues import max_offset
+from mqdb.store.engine import driver, text_of, translates
+from mqdb.store.schedule.delay_levels import delivery_time
+from mqdb.store.tables import checkpoint, commit_log, consume_queue, delay_level, delay_offset, queue, segment, topic
+
+cq = consume_queue.alias("cq")
+
+#: A message that waits longer than its level takes was stored before the clock was set back or the level made
+#: shorter, and is due now. By so much the clock may step back without that: NTP does, and nothing is to come early.
+_CLOCK_STEP = literal_column("interval '1 second'", Interval)
+
+
+class Head(NamedTuple):
+    """Where a level stands, as of one look; offsets are those of its queue in the schedule topic."""
+
+    level: int
+    queue_key: int
+    seq: int
+    """Of the level's newest step."""
+    next_offset: int
+    """Of the first message that is not delivered, also of one that is yet to come."""
+    queue_offset: int | None
+    """Of the first entry from there on: the same, or entries are missing. None where there is none."""
+    segment: int | None
+    """Of that entry."""
+    due_to: int | None
+    """Offset behind the last message that is due; this and the next three are None where none is."""
+    last_segment: int | None
+    """Of the last message that is due."""
+    lowest_pos: int | None
+    past_pos: int | None
+    waits_ms: int | None
+    """Until the first one that is not due will be; None where the look has come to none."""
+
+
+def _constant(value: str) -> ColumnElement[str]:
+    return literal_column(f"'{value}'::text", Text)
+
+
+def _levels() -> FromClause:
+    """A row for each queue of the topic, also of levels that the table no longer has."""
+    step = (
+        select(delay_offset.c.seq, delay_offset.c.next_offset)
+        .where(delay_offset.c.level == queue.c.queue_id + ONE)
+        .order_by(delay_offset.c.seq.desc())
+        .limit(ONE)
+        .lateral("step")
+    )
+    clock = select(func.mqdb.now().label("now")).offset(ZERO).subquery("clock")
+    now_ms = cast(func.floor(extract("epoch", clock.c.now) * literal_column("1000")), BigInteger)
+    # A sub-select, for the index; joined, the few queues that there are at first may be read all.
+    schedule_topic = select(topic.c.topic_id).where(topic.c.topic == _constant(SCHEDULE_TOPIC)).scalar_subquery()
+    return (
+        select(
+            (queue.c.queue_id + ONE).label("level"),
+            queue.c.queue_key,
+            func.coalesce(step.c.seq, ZERO).label("seq"),
+            func.greatest(step.c.next_offset, queue.c.base_offset).label("next_offset"),
+            now_ms.label("now_ms"),
+            delivery_time(clock.c.now, delay_level.c.delay + _CLOCK_STEP).label("latest_ms"),
+        )
+        .select_from(
+            queue.join(clock, true())
+            .outerjoin(step, true())
+            .outerjoin(delay_level, delay_level.c.level == queue.c.queue_id + ONE)
+        )
+        .where(queue.c.topic_id == schedule_topic)
+        .offset(ZERO)
+        .subquery("l")
+    )
+
+
+def _entries(level: FromClause, *conditions: ColumnElement[bool]) -> list[ColumnElement[bool]]:
+    return [
+        cq.c.queue_key == level.c.queue_key,
+        cq.c.queue_offset >= level.c.next_offset,
+        cq.c.segment >= cast(bindparam("first_segment"), Integer),
+        *conditions,
+    ]
+
+
+@cache
+def look_text() -> str:
+    """The head of each level, and how far what is due reaches, at most `limit` messages. Uses consume_queue_offset.
+
+    Only what is due is read, and the first one behind it.
+    """
+    level = _levels()
+    head = (
+        select(cq.c.queue_offset, cq.c.tags_code, cq.c.segment)
+        .where(*_entries(level))
+        .order_by(cq.c.queue_offset)
+        .limit(ONE)
+        .lateral("head")
+    )
+
+    def is_due(tags_code: ColumnElement[int]) -> ColumnElement[bool]:
+        # Of a level that is gone nobody knows how long it took.
+        return or_(tags_code <= level.c.now_ms, func.coalesce(tags_code > level.c.latest_ms, literal_column("false")))
+
+    limit = level.c.next_offset + cast(bindparam("limit"), BigInteger)
+    waiting = (
+        select(cq.c.queue_offset, cq.c.tags_code)
+        .where(*_entries(level, cq.c.queue_offset < limit), ~is_due(cq.c.tags_code), is_due(head.c.tags_code))
+        .order_by(cq.c.queue_offset)
+        .limit(ONE)
+        .lateral("waiting")
+    )
+    past = func.coalesce(waiting.c.queue_offset, limit)
+    last = (
+        select(cq.c.queue_offset, cq.c.segment)
+        .where(*_entries(level, cq.c.queue_offset < past), is_due(head.c.tags_code))
+        .order_by(cq.c.queue_offset.desc())
+        .limit(ONE)
+        .lateral("last")
+    )
+    bounds = (
+        select(func.min(segment.c.lowest_log_pos).label("lowest_pos"), func.max(segment.c.end_pos).label("past_pos"))
+        .where(segment.c.segment >= head.c.segment, segment.c.segment <= last.c.segment)
+        .lateral("bounds")
+    )
+    sources = level.outerjoin(head, true()).outerjoin(waiting, true()).outerjoin(last, true()).outerjoin(bounds, true())
+    first_waiting = func.coalesce(waiting.c.tags_code, case((~is_due(head.c.tags_code), head.c.tags_code)))
+    columns = (
+        *(level.c[name] for name in ("level", "queue_key", "seq", "next_offset")),
+        head.c.queue_offset,
+        head.c.segment,
+        last.c.queue_offset + ONE,
+        last.c.segment,
+        bounds.c.lowest_pos,
+        bounds.c.past_pos,
+        first_waiting - level.c.now_ms,
+        _newest_segment(),
+    )
+    return text_of(select(*columns).select_from(sources).order_by(head.c.tags_code, level.c.level))
+
+
+def _newest_segment() -> ColumnElement[int]:
+    """The segment that dispatch writes to."""
+    newest = select(checkpoint.c.segment).where(checkpoint.c.service == _constant("dispatch"))
+    return newest.order_by(checkpoint.c.seq.desc()).limit(ONE).scalar_subquery()
+
+
+def look(connection: Connection, limit: int, first_segment: int) -> tuple[list[Head], int]:
+    """All levels, the one that is due longest first, and the segment that dispatch writes to.
+
+    At most `limit` messages of a level count as due. Nothing is looked for in segments below `first_segment`.
+    """
+    rows = driver(connection).execute(look_text(), {"limit": limit, "first_segment": first_segment}).fetchall()
+    return [Head(*row[:-1]) for row in rows], rows[0][-1]
+
+
+class Standing(NamedTuple):
+    """What waits in a level; offsets are those of its queue in the schedule topic."""
+
+    level: int
+    delay: timedelta | None
+    """None where the table has no such level any more."""
+    waiting: int
+    due_at: datetime | None
+    """When the first one that waits is due; this and the next are None where none waits, or its entry is lost."""
+    late: timedelta | None
+    """How long it has been due; negative before that."""
+    lost: MessageMissing | None
+    """The first one that waits, where the log does not hold it: nothing behind it is delivered."""
+    seq: int
+    """Of the level's newest step."""
+
+
+@translates
+def list_delays(connection: Connection) -> list[Standing]:
+    """All levels that have a queue, level 1 first. Uses consume_queue_offset and commit_log_pkey."""
+    level = _levels()
+    head = (
+        select(cq.c.queue_offset, cq.c.log_pos, cq.c.tags_code)
+        .where(cq.c.queue_key == level.c.queue_key, cq.c.queue_offset >= level.c.next_offset)
+        .order_by(cq.c.queue_offset)
+        .limit(ONE)
+        .lateral("head")
+    )
+    columns = (
+        level.c.level,
+        level.c.queue_key,
+        level.c.seq,
+        level.c.next_offset,
+        level.c.now_ms,
+        delay_level.c.delay,
+        max_offset().label("max_offset"),
+        head.c.queue_offset,
+        head.c.log_pos,
+        head.c.tags_code,
+        exists().where(commit_log.c.log_pos == head.c.log_pos).label("has_record"),
+    )
+    sources = (
+        level.join(queue, queue.c.queue_key == level.c.queue_key)
+        .outerjoin(delay_level, delay_level.c.level == level.c.level)
+        .outerjoin(head, true())
+    )
+    rows = connection.execute(select(*columns).select_from(sources).order_by(level.c.level))
+    return [_standing(row) for row in rows]
+
+
+def _standing(row: Row[Any]) -> Standing:
+    # Offsets have no gaps.
+    has_entry = row.queue_offset == row.next_offset
+    is_lost = row.queue_offset is not None and not (has_entry and row.has_record)
+    missing = MessageMissing(row.queue_key, row.next_offset, row.log_pos if has_entry else 0)
+    return Standing(
+        row.level,
+        row.delay,
+        max(row.max_offset - row.next_offset, 0),
+        datetime.fromtimestamp(row.tags_code / 1000, UTC) if has_entry else None,
+        timedelta(milliseconds=row.now_ms - row.tags_code) if has_entry else None,
+        missing if is_lost else None,
+        row.seq,
+    )

@@ -1,0 +1,77 @@
+"""The real queue: where a message that waits in a system topic is to go, as it says itself.
+
+Anybody who may insert into the log can store a record there that says no queue, or one of the broker's own topics. Such
+a record is unreadable: it has no target, and the services pass by it. RocketMQ: REAL_TOPIC, REAL_QID.
+"""
+
+from typing import Any, Final
+
+from sqlalchemy import BigInteger, ColumnElement, Text, and_, cast, func, literal_column, select
+from sqlalchemy.sql import FromClause
+from sqlalchemy.sql.selectable import LateralFromClause
+
+from mqdb.common.property import TAGS_CODE, Property
+from mqdb.common.topic import NOT_ALLOWED_SEND
+from mqdb.store.dispatch.consume_queue import ONE
+from mqdb.store.tables import queue, topic
+from mqdb.store.topics.deleted_topics import went_along
+
+
+def aim_of(record: FromClause) -> tuple[ColumnElement[Any], ...]:
+    """The columns real_topic and real_queue_id of a record that has `properties`; NULL where it does not say them."""
+    real_topic = cast(record.c.properties.op("->>")(_constant(Property.REAL_TOPIC)), Text)
+    return real_topic.label("real_topic"), real_queue_id(record.c.properties).label("real_queue_id")
+
+
+def real_queue_id(properties: ColumnElement[Any]) -> ColumnElement[int]:
+    """The number that REAL_QID holds; NULL unless it is one of up to 18 digits."""
+    return func.mqdb.property_number(properties, _constant(Property.REAL_QID), type_=BigInteger)
+
+
+def is_readable(record: FromClause) -> ColumnElement[bool]:
+    """Whether a record with the two columns says a queue that messages may be sent to."""
+    says_queue = and_(record.c.real_topic.is_not(None), record.c.real_queue_id.is_not(None))
+    return and_(says_queue, record.c.real_topic.not_in(BROKERS_OWN))
+
+
+def target_of(record: FromClause) -> LateralFromClause:
+    """The queue that a record with these two columns is for; where its topic has become smaller, another one of it.
+
+    Uses topic_topic_key and queue_topic_id_queue_id_key.
+    """
+    return (
+        select(queue.c.queue_key)
+        .join(topic, topic.c.topic_id == queue.c.topic_id)
+        .where(
+            topic.c.topic == record.c.real_topic,
+            topic.c.topic.not_in(BROKERS_OWN),
+            queue.c.queue_id == record.c.real_queue_id % topic.c.read_queue_nums,
+        )
+        .limit(ONE)
+        .lateral("target")
+    )
+
+
+def has_target(record: FromClause, target: FromClause, log_pos: ColumnElement[int]) -> ColumnElement[bool]:
+    """Whether a record at a position is for a queue that is there; not so if it went with an older topic of the name.
+
+    No part of `target_of`: PostgreSQL remembers what that finds for a queue, and no position is asked for twice.
+    """
+    return and_(target.c.queue_key.is_not(None), ~went_along(record.c.real_topic, log_pos))
+
+
+def delivered(record: FromClause, deliver_ms: ColumnElement[int]) -> dict[str, ColumnElement[Any]]:
+    """What the copy in the real queue has in place of the columns of a record that has waited until `deliver_ms`."""
+    properties: ColumnElement[Any] = record.c.properties
+    return {
+        "tags_code": func.mqdb.copied_code(deliver_ms, record.c.tags, properties),
+        "properties": properties.op("-")(_constant(TAGS_CODE)),
+    }
+
+
+def _constant(value: str) -> ColumnElement[str]:
+    return literal_column(f"'{value}'::text", Text)
+
+
+#: Topics that only the broker writes to: a copy there would wait again, for ever, or be taken for a half message.
+BROKERS_OWN: Final = tuple(_constant(name) for name in sorted(NOT_ALLOWED_SEND))

@@ -1,0 +1,105 @@
+"""Timer slots: the partitions of the messages that wait for their time of delivery.
+
+A slot is an hour, a day, 30 days or 900 days, and a message goes to the longest one that is no longer than it has
+still to wait. So there are some 30 slots of each length, however far ahead one sends, and nothing is ever moved from
+one to another. A slot is dropped as a whole when all of it is delivered: a row stays at most as long after its delivery
+as it had to wait for it, or an hour, which is little beside the log, where it stands too.
+
+Slot 0 is for what waits though delivery has passed its time already, after somebody has set the clock back.
+"""
+
+from collections.abc import Collection
+from typing import Final, NamedTuple
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Integer,
+    Row,
+    case,
+    cast,
+    delete,
+    func,
+    literal_column,
+    select,
+)
+
+from mqdb.common.schedule import MAX_MILLISECONDS
+from mqdb.store.tables import timer_slot
+
+_HOUR_MS: Final = 3_600_000
+_DAY_MS: Final = 24 * _HOUR_MS
+
+#: Milliseconds; the position of a length is the first part of a slot's number.
+LENGTHS: Final = (_HOUR_MS, _DAY_MS, 30 * _DAY_MS, 900 * _DAY_MS)
+
+#: More slots of one length than there are hours before the year 10,000.
+_STRIDE: Final = 100_000_000
+
+BEHIND: Final = 0
+
+
+class Bounds(NamedTuple):
+    """The times of delivery in a slot, in milliseconds since 1970."""
+
+    first_ms: int
+    past_ms: int
+
+
+def bounds_of(slot: int) -> Bounds:
+    """What a slot holds."""
+    length, number = LENGTHS[slot // _STRIDE], slot % _STRIDE
+    return Bounds(number * length, (number + 1) * length)
+
+
+def slot_of(
+    deliver_ms: ColumnElement[int], now_ms: ColumnElement[int], delivered_ms: ColumnElement[int]
+) -> ColumnElement[int]:
+    """The slot for a message that is not due yet, while all slots are delivered up to `delivered_ms`."""
+    waits_ms = deliver_ms - now_ms
+    shorter = ((waits_ms < _number(longer), _slot(part, deliver_ms)) for part, longer in enumerate(LENGTHS[1:]))
+    return case((deliver_ms <= delivered_ms, _number(BEHIND)), *shorter, else_=_slot(len(LENGTHS) - 1, deliver_ms))
+
+
+def _slot(part: int, deliver_ms: ColumnElement[int]) -> ColumnElement[int]:
+    number = func.least(deliver_ms, _number(MAX_MILLISECONDS), type_=BigInteger) // _number(LENGTHS[part])
+    return cast(number + _number(part * _STRIDE), Integer)
+
+
+def _number(value: int) -> ColumnElement[int]:
+    return literal_column(str(value), BigInteger)
+
+
+def add_missing(connection: Connection, slots: Collection[int]) -> int:
+    """Make those of the slots that are not there, each in a transaction of its own; returns how many."""
+    wanted = set(slots) - {BEHIND}
+    if not wanted:
+        return 0
+    missing = wanted - set(connection.scalars(select(timer_slot.c.slot).where(timer_slot.c.slot.in_(wanted))))
+    for slot in sorted(missing):
+        connection.execute(select(func.mqdb.add_timer_slot(slot, *bounds_of(slot))))
+    return len(missing)
+
+
+def find(connection: Connection, before_ms: int, delivered_ms: int) -> list[int]:
+    """The slots that may hold something undelivered that is due before `before_ms`."""
+    holds = timer_slot.c.first_ms < before_ms, timer_slot.c.past_ms > delivered_ms
+    return list(connection.scalars(select(timer_slot.c.slot).where(*holds).order_by(timer_slot.c.first_ms)))
+
+
+def find_all(connection: Connection) -> list[Row[tuple[int, int, int]]]:
+    """slot, first_ms and past_ms of each, the one that begins first first."""
+    columns = timer_slot.c.slot, timer_slot.c.first_ms, timer_slot.c.past_ms
+    return list(connection.execute(select(*columns).order_by(timer_slot.c.first_ms, timer_slot.c.slot)))
+
+
+def find_delivered(connection: Connection, delivered_ms: int) -> list[int]:
+    """The slots of which everything is delivered, oldest first."""
+    past = timer_slot.c.past_ms <= delivered_ms
+    return list(connection.scalars(select(timer_slot.c.slot).where(past).order_by(timer_slot.c.past_ms)))
+
+
+def forget(connection: Connection, slot: int) -> None:
+    """Remove the row of a slot whose partition is gone."""
+    connection.execute(delete(timer_slot).where(timer_slot.c.slot == slot))

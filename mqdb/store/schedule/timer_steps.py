@@ -1,0 +1,75 @@
+"""Steps of the timer deliverer: how far timers are collected and delivered.
+
+A step is one row of `timer_step`, appended in the transaction that it speaks of. Its key lets nobody take the same step
+twice. RocketMQ: TimerCheckpoint.
+"""
+
+from typing import Any, NamedTuple
+
+from sqlalchemy import ColumnElement, Connection, Select, delete, func, insert, select
+
+from mqdb.store import locks
+from mqdb.store.dispatch.consume_queue import ONE
+from mqdb.store.tables import segment, timer, timer_recall, timer_slot, timer_step
+
+
+class Step(NamedTuple):
+    """How far timers are: a row of timer_step."""
+
+    seq: int
+    next_offset: int
+    delivered_ms: int
+    delivered_pos: int
+    next_due_ms: int
+
+
+def newest_step(*columns: ColumnElement[Any]) -> Select[Any]:
+    """A select of columns of the newest step."""
+    return select(*columns).order_by(timer_step.c.seq.desc()).limit(ONE)
+
+
+def begin(connection: Connection) -> bool:
+    """Be the one who takes steps, until the end of the transaction, which is durable.
+
+    False while another is, or somebody recalls.
+    """
+    return locks.take_durably(connection, "timer")
+
+
+def append(connection: Connection, step: Step, collected: int, messages: int) -> None:
+    """Take a step. Raises SQLAlchemy's IntegrityError when somebody else has taken the one of its number."""
+    counts = {"collected": collected, "messages": messages}
+    connection.execute(insert(timer_step).values(step._asdict() | counts))
+
+
+def newest(connection: Connection) -> Step:
+    """The newest step."""
+    return Step(*connection.execute(newest_step(*(timer_step.c[name] for name in Step._fields))).one())
+
+
+def prune(connection: Connection, first: int, past: int) -> int:
+    """Remove the steps with `first` <= seq < `past`; returns how many there were."""
+    old = timer_step.c.seq >= first, timer_step.c.seq < past
+    return connection.execute(delete(timer_step).where(*old)).rowcount
+
+
+def prune_recalls(connection: Connection) -> int:
+    """Forget what was recalled and is neither in the log nor in a slot any more; returns how many."""
+    first_pos = select(func.min(segment.c.start_pos)).scalar_subquery()
+    delivered_ms = newest_step(timer_step.c.delivered_ms).scalar_subquery()
+    gone = timer_recall.c.log_pos < first_pos, timer_recall.c.deliver_ms < delivered_ms, ~_is_in_a_slot()
+    return connection.execute(delete(timer_recall).where(*gone)).rowcount
+
+
+def _is_in_a_slot() -> ColumnElement[bool]:
+    """Whether a row of timer_recall has its message in a slot: delivered up to there, and not dropped yet.
+
+    Slot 0 holds nothing recalled. Sub-selects, which cannot become a join that reads all that waits. Uses timer_due of
+    the few slots that may hold it.
+    """
+    recalled, slot = timer_recall.c, timer_slot.c
+    is_it = timer.c.slot == slot.slot, timer.c.deliver_ms == recalled.deliver_ms, timer.c.log_pos == recalled.log_pos
+    row = select(ONE).select_from(timer).where(*is_it).limit(ONE).correlate(timer_slot, timer_recall).scalar_subquery()
+    holds = slot.first_ms <= recalled.deliver_ms, slot.past_ms > recalled.deliver_ms, row.is_not(None)
+    found = select(ONE).select_from(timer_slot).where(*holds).limit(ONE).correlate(timer_recall).scalar_subquery()
+    return found.is_not(None)

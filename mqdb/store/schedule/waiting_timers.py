@@ -1,0 +1,82 @@
+"""Waiting timers, as people look at them: those that are due first, or last.
+
+The view mqdb.scheduled shows them all, which takes its time where there are millions.
+"""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, Connection, Select, exists, func, literal_column, select, tuple_, union_all
+
+from mqdb.store.engine import translates
+from mqdb.store.schedule.real_queue import aim_of
+from mqdb.store.schedule.timer_looks import queue_key
+from mqdb.store.schedule.timer_slots import BEHIND
+from mqdb.store.tables import commit_log, consume_queue, timer, timer_recall, timer_step
+from mqdb.store.topics.deleted_topics import went_along
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class WaitingTimer(NamedTuple):
+    """A message that waits for its time of delivery."""
+
+    due_at: datetime
+    topic: str
+    queue_id: int
+    msg_id: UUID
+    tags: str | None
+    keys: str | None
+    store_time: datetime
+    """When it was sent."""
+
+
+@translates
+def list_timers(
+    connection: Connection, topic: str | None = None, limit: int = 100, *, last: bool = False
+) -> list[WaitingTimer]:
+    """Up to `limit` messages for a topic, or for all, the first to be due first; or the last, the latest first.
+
+    Uses timer_due, and reads all that is not collected yet.
+    """
+    step = select(timer_step).order_by(timer_step.c.seq.desc()).limit(1).subquery("step")
+    delivered = tuple_(*(select(step.c[name]).scalar_subquery() for name in ("delivered_ms", "delivered_pos")))
+    key = tuple_(timer.c.deliver_ms, timer.c.log_pos)
+    collected = _branch(timer, timer.c.deliver_ms, topic, last).where(timer.c.slot != BEHIND, key > delivered)
+    behind = _branch(timer, timer.c.deliver_ms, topic, last).where(timer.c.slot == BEHIND)
+    new = (
+        _branch(commit_log, consume_queue.c.tags_code, topic, last)
+        .join(consume_queue, consume_queue.c.log_pos == commit_log.c.log_pos)
+        .where(
+            consume_queue.c.queue_key == queue_key(),
+            consume_queue.c.queue_offset >= select(step.c.next_offset).scalar_subquery(),
+        )
+    )
+    parts = [select(part.limit(limit).subquery()) for part in (collected, behind, new)]
+    found = union_all(*parts).subquery("found")
+    rows = connection.execute(select(found).order_by(*_order(last, found.c.deliver_ms, found.c.log_pos)).limit(limit))
+    return [WaitingTimer(_time(row.deliver_ms), *row[2:]) for row in rows]
+
+
+def _branch(record: Any, deliver_ms: ColumnElement[int], topic: str | None, last: bool) -> Select[Any]:
+    real_topic, real_queue_id = aim_of(record)
+    columns = deliver_ms.label("deliver_ms"), record.c.log_pos, func.coalesce(real_topic, literal_column("''"))
+    rest = (record.c[name] for name in ("msg_id", "tags", "keys", "store_time"))
+    found = select(*columns, func.coalesce(real_queue_id, literal_column("0")), *rest)
+    found = found.where(
+        ~exists().where(timer_recall.c.log_pos == record.c.log_pos), ~went_along(real_topic, record.c.log_pos)
+    )
+    found = found.order_by(*_order(last, deliver_ms, record.c.log_pos))
+    return found if topic is None else found.where(real_topic == topic)
+
+
+def _order(last: bool, *columns: ColumnElement[Any]) -> tuple[ColumnElement[Any], ...]:
+    return tuple(column.desc() for column in columns) if last else columns
+
+
+def _time(milliseconds: int) -> datetime:
+    try:
+        return _EPOCH + timedelta(milliseconds=milliseconds)
+    except OverflowError:
+        return datetime.max.replace(tzinfo=UTC)

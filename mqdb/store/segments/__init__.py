@@ -1,0 +1,1 @@
+"""Segments of the log, their partitions, and their archive."""

@@ -1,0 +1,131 @@
+"""The catalogue of the archive: what is in Parquet files, and which folders are not finished.
+
+    archive_run         a folder that is being written; a crash leaves it here, for the next run to remove
+    archived_segment    a segment, or some of its topics, whose files were read back and agreed with the broker
+
+A segment has one row for all of it, which is what retention waits for, and one for each run that was asked for topics
+that it lacked. What both hold they hold alike, so who reads takes one of them. Readers take paths from here and never
+look into the file system: a folder without a row counts for nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import NamedTuple, TypeAlias
+
+from sqlalchemy import Connection, delete, exists, func, insert, select
+from sqlalchemy.dialects.postgresql import distinct_on
+from sqlalchemy.dialects.postgresql import insert as upsert
+
+from mqdb.store import locks
+from mqdb.store.engine import translates
+from mqdb.store.segments.segments import SegmentState
+from mqdb.store.tables import archive_run, archived_segment, segment
+
+#: Those that were asked for, sorted; None for all but those of the broker.
+Topics: TypeAlias = tuple[str, ...] | None
+
+#: By topic and queue id: the first offset, and the one past the last. There is none missing between them.
+Offsets: TypeAlias = Mapping[str, Mapping[int, tuple[int, int]]]
+
+
+class ArchivedSegment(NamedTuple):
+    """What a run has archived of a segment. `path` and times are None where there was no message to keep.
+
+    `topics` are those that were asked for, sorted; None is all but those of the broker. `bytes` are of the files.
+    """
+
+    segment: int
+    path: str | None
+    topics: Topics
+    offsets: Offsets
+    messages: int
+    bytes: int
+    first_stored_at: datetime | None
+    last_stored_at: datetime | None
+
+
+def take_lock(connection: Connection) -> bool:
+    """Take the lock of who archives for this session; False while another session has it."""
+    return locks.take_archive(connection)
+
+
+def give_lock_back(connection: Connection) -> None:
+    """Give the lock of who archives back, before the session ends."""
+    connection.execute(select(func.pg_advisory_unlock(locks.LOCK_CLASS, locks.ARCHIVE)))
+
+
+def first_missing(connection: Connection) -> int:
+    """The first segment that still holds messages and is not archived as a whole. There is one: the log goes on."""
+    whole = exists().where(archived_segment.c.segment == segment.c.segment, archived_segment.c.topics.is_(None))
+    missing = select(func.min(segment.c.segment)).where(segment.c.state != SegmentState.DRAINED, ~whole)
+    return connection.execute(missing).scalar_one() or 0
+
+
+def sealed(connection: Connection) -> list[int]:
+    """The sealed segments, oldest first."""
+    wanted = select(segment.c.segment).where(segment.c.state == SegmentState.SEALED)
+    return list(connection.scalars(wanted.order_by(segment.c.segment)))
+
+
+def topics_archived(connection: Connection, first: int) -> dict[int, list[Topics]]:
+    """What the archive has of the segments from `first` on: the topics of each of their rows."""
+    columns = archived_segment.c.segment, archived_segment.c.topics
+    found: dict[int, list[Topics]] = {}
+    for number, topics in connection.execute(select(*columns).where(archived_segment.c.segment >= first)):
+        found.setdefault(number, []).append(_topics(topics))
+    return found
+
+
+@translates
+def is_sealed(connection: Connection, number: int) -> bool:
+    """Whether the segment is there, and sealed."""
+    found = select(segment.c.state).where(segment.c.segment == number)
+    return connection.scalar(found) == SegmentState.SEALED
+
+
+@translates
+def begin_run(connection: Connection, number: int, path: str) -> None:
+    """Write down that a folder is going to be written."""
+    connection.execute(insert(archive_run).values(path=path, segment=number))
+
+
+@translates
+def unfinished_runs(connection: Connection) -> list[str]:
+    """The folders that were begun and are no archived segment, the oldest first."""
+    return list(connection.scalars(select(archive_run.c.path).order_by(archive_run.c.started_at, archive_run.c.path)))
+
+
+@translates
+def forget_run(connection: Connection, path: str) -> None:
+    """Take away the row of a folder."""
+    connection.execute(delete(archive_run).where(archive_run.c.path == path))
+
+
+def record(connection: Connection, archived: ArchivedSegment) -> bool:
+    """Add a row to the catalogue; False where there is one of this segment and these topics."""
+    row = archived._asdict() | {"topics": None if archived.topics is None else list(archived.topics)}
+    statement = upsert(archived_segment).values(**row).on_conflict_do_nothing().returning(archived_segment.c.segment)
+    return connection.execute(statement).first() is not None
+
+
+@translates
+def find_archived(connection: Connection, topic: str) -> list[ArchivedSegment]:
+    """The archived segments that hold messages of a topic, each once, oldest first. Reads the whole catalogue."""
+    columns = [archived_segment.c[name] for name in ArchivedSegment._fields]
+    has_topic = archived_segment.c.offsets.has_key(topic)
+    one_of_each = select(*columns).ext(distinct_on(archived_segment.c.segment)).where(has_topic)
+    by_segment = archived_segment.c.segment, archived_segment.c.topics.nulls_first()
+    return [_segment(row) for row in connection.execute(one_of_each.order_by(*by_segment))]
+
+
+def _segment(row: Sequence[object]) -> ArchivedSegment:
+    archived = ArchivedSegment._make(row)
+    offsets = {
+        topic: {int(queue_id): (first, past) for queue_id, (first, past) in queues.items()}
+        for topic, queues in archived.offsets.items()
+    }
+    return archived._replace(topics=_topics(archived.topics), offsets=offsets)
+
+
+def _topics(names: Sequence[str] | None) -> Topics:
+    return None if names is None else tuple(names)

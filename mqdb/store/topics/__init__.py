@@ -1,0 +1,1 @@
+"""Topics, what names them, and their ranges for readers in bulk."""

@@ -1,0 +1,304 @@
+"""Ranges of topics, for who reads many messages at once: where queues begin and end, which segments hold a range, and
+the statement that reads a part of one segment.
+
+That statement names the partitions of its segment, so it takes no lock that a send, a pull or retention waits for. It
+is run by other processes, with a driver of their own, so its values stand in its text.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from psycopg import ClientCursor
+from psycopg.types.array import ListDumper
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    FromClause,
+    Integer,
+    Select,
+    Table,
+    TableClause,
+    Text,
+    bindparam,
+    cast,
+    column,
+    func,
+    select,
+    table,
+    true,
+    union_all,
+)
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.engine.interfaces import Compiled
+from sqlalchemy.sql import ClauseElement
+from sqlalchemy.types import TypeEngine
+
+from mqdb.common.property import KEY_SEPARATOR
+from mqdb.selector import Selector
+from mqdb.selector.tags import TagExpression
+from mqdb.store.dispatch.queues import max_offset
+from mqdb.store.engine import driver, translates
+from mqdb.store.fragments import array_of, given
+from mqdb.store.segments.segments import SegmentState
+from mqdb.store.tables import broker, commit_log, consume_queue, queue, segment, topic
+
+
+class QueueBounds(NamedTuple):
+    """A queue with the lowest offset that is kept, and the next one that dispatch will give.
+
+    A topic that is deleted and made again gets another id; the offsets of its queues begin at 0.
+    """
+
+    topic: str
+    topic_id: int
+    queue_id: int
+    queue_key: int
+    min_offset: int
+    max_offset: int
+
+
+class SegmentBounds(NamedTuple):
+    """Positions of a segment, and the lowest one that its consume queue points to."""
+
+    number: int
+    start_pos: int
+    end_pos: int
+    lowest_log_pos: int
+
+
+class OffsetRange(NamedTuple):
+    """Offsets `first` to before `past` of a queue."""
+
+    queue_key: int
+    first: int
+    past: int
+
+
+class Span(NamedTuple):
+    """Offsets `first` to before `past` of a queue, all of them in one segment."""
+
+    segment: int
+    queue_key: int
+    first: int
+    past: int
+
+
+class Choice(NamedTuple):
+    """Which messages are read: all filters have to let a message pass. `keys`: it has one of them, if any is given."""
+
+    tags: TagExpression | None = None
+    selector: Selector | None = None
+    keys: tuple[str, ...] = ()
+
+
+class Part(NamedTuple):
+    """What one statement reads: spans of one segment, and of these only records from `lowest_pos` to before `past_pos`.
+
+    `log_segments` are those whose partitions of the log hold such records; `queues` says which queue a key is. Only a
+    part with one span can be ordered: by offset. `is_whole` where the positions leave nothing of the spans out.
+    """
+
+    segment: int
+    log_segments: tuple[int, ...]
+    lowest_pos: int
+    past_pos: int
+    spans: tuple[OffsetRange, ...]
+    queues: Mapping[int, tuple[str, int]]
+    is_ordered: bool
+    is_whole: bool
+
+
+@translates
+def broker_name(connection: Connection) -> str:
+    """What the broker is called."""
+    name: str = connection.execute(select(broker.c.broker_name)).scalar_one()
+    return name
+
+
+@translates
+def topic_names(connection: Connection) -> list[str]:
+    """The names of all topics."""
+    return list(connection.scalars(select(topic.c.topic).order_by(topic.c.topic)))
+
+
+@translates
+def bounds(connection: Connection, topics: Sequence[str]) -> list[QueueBounds]:
+    """Where all queues of these topics begin and end at one moment; topics that do not exist have none."""
+    columns = topic.c.topic, topic.c.topic_id, queue.c.queue_id, queue.c.queue_key, queue.c.base_offset, max_offset()
+    wanted = topic.c.topic == func.any(cast(list(topics), ARRAY(Text)))
+    its_topic = topic.c.topic_id == queue.c.topic_id
+    rows = connection.execute(
+        select(*columns).join_from(queue, topic, its_topic).where(wanted).order_by(topic.c.topic, queue.c.queue_id)
+    )
+    return [QueueBounds(*row) for row in rows]
+
+
+_RANGE: Final[Mapping[str, TypeEngine[Any]]] = {
+    "queue_key": Integer(),
+    "first": BigInteger(),
+    "past": BigInteger(),
+}
+_NAMED_RANGE: Final[Mapping[str, TypeEngine[Any]]] = {"topic": Text(), "queue_id": Integer(), **_RANGE}
+
+
+def spans(connection: Connection, ranges: Iterable[OffsetRange], first_segment: int) -> list[Span]:
+    """What each segment from `first_segment` on holds of these ranges, by segment and queue.
+
+    Offsets are dense and dispatch leaves a segment for good, so a span is told by its two ends. Uses
+    consume_queue_offset, twice for each segment and range.
+    """
+    wanted = given(_RANGE, ranges)
+    ends = [_end_of(wanted, is_last=is_last) for is_last in (False, True)]
+    first, last = (end.lateral(name) for end, name in zip(ends, ("first_entry", "last_entry"), strict=True))
+    rows = connection.execute(
+        select(segment.c.segment, wanted.c.queue_key, first.c.queue_offset, last.c.queue_offset + 1)
+        .select_from(segment.join(wanted, true()).join(first, true()).join(last, true()))
+        .where(segment.c.state != SegmentState.DRAINED, segment.c.segment >= first_segment)
+        .order_by(segment.c.segment, wanted.c.queue_key)
+    )
+    return [Span(*row) for row in rows]
+
+
+def _end_of(wanted: FromClause, *, is_last: bool) -> Select[int]:
+    offset = consume_queue.c.queue_offset
+    return (
+        select(offset)
+        .where(
+            consume_queue.c.segment == segment.c.segment,
+            consume_queue.c.queue_key == cast(wanted.c.queue_key, Integer),
+            offset >= cast(wanted.c.first, BigInteger),
+            offset < cast(wanted.c.past, BigInteger),
+        )
+        .order_by(offset.desc() if is_last else offset)
+        .limit(1)
+        .correlate(segment, wanted)
+    )
+
+
+def segment_bounds(connection: Connection) -> list[SegmentBounds]:
+    """All segments, oldest first. A drained one has no consume queue, but maybe records for that of a younger one."""
+    columns = segment.c.segment, segment.c.start_pos, segment.c.end_pos, segment.c.lowest_log_pos
+    return [SegmentBounds(*row) for row in connection.execute(select(*columns).order_by(segment.c.segment))]
+
+
+# -- statements for others to run -----------------------------------------------------------------
+
+
+def read_texts(connection: Connection, parts: Sequence[Part], columns: Sequence[str], choice: Choice) -> list[str]:
+    """For each part the statement that reads its messages, with these columns as readers in bulk name them."""
+    compiled: dict[tuple[object, ...], Compiled] = {}
+    texts = []
+    for number, part in enumerate(parts):
+        # Ranges of a segment differ in values only, and SQLAlchemy takes 2 ms for a text.
+        shape = (part.segment, part.lowest_pos, part.past_pos, part.is_ordered) if len(part.spans) == 1 else (number,)
+        if shape not in compiled:
+            compiled[shape] = _compiled(connection, _read(part, columns, choice))
+        texts.append(_text(connection, compiled[shape], _values(part)))
+    return texts
+
+
+def _values(part: Part) -> dict[str, Any]:
+    if len(part.spans) > 1:
+        return {}
+    (span,) = part.spans
+    return dict(zip(_NAMED_RANGE, (*part.queues[span.queue_key], *span), strict=True))
+
+
+def _read(part: Part, columns: Sequence[str], choice: Choice) -> Select[Any]:
+    """The values of a lone span are parameters, those of several stand in the statement."""
+    cq = partition(consume_queue, part.segment).alias("cq")
+    cl = log_of(part.log_segments)
+    source: FromClause = cq.join(cl, cl.c.log_pos == cq.c.log_pos)
+    if len(part.spans) == 1:
+        span = {name: bindparam(name, type_=type_) for name, type_ in _NAMED_RANGE.items()}
+        its_topic: ColumnElement[Any] = span["topic"]
+        its_queue_id: ColumnElement[Any] = span["queue_id"]
+        conditions = [
+            cq.c.queue_key == span["queue_key"],
+            cq.c.queue_offset >= span["first"],
+            cq.c.queue_offset < span["past"],
+        ]
+    else:
+        spans = given(_NAMED_RANGE, [(*part.queues[span.queue_key], *span) for span in part.spans])
+        source = source.join(spans, cast(spans.c.queue_key, Integer) == cq.c.queue_key)
+        its_topic, its_queue_id = spans.c.topic, spans.c.queue_id
+        keys = [span.queue_key for span in part.spans]
+        conditions = [each.c.queue_key == func.any(array_of(keys)) for each in (cq, cl)]
+        conditions += [cq.c.queue_offset >= spans.c.first, cq.c.queue_offset < spans.c.past]
+    if not part.is_whole:
+        # Of both: the planner does not know that one follows from the other.
+        for each in (cq, cl):
+            conditions += [each.c.log_pos >= part.lowest_pos, each.c.log_pos < part.past_pos]
+    elif len(part.log_segments) > 1 and not part.is_ordered:
+        conditions.append(cl.c.log_pos >= part.lowest_pos)  # of the older segment only the end
+    expressions: dict[str, ColumnElement[Any]] = {
+        "topic": cast(its_topic, Text),
+        "queue_id": cast(its_queue_id, Integer),
+        "queue_offset": cq.c.queue_offset,
+        "msg_id": func.mqdb.unique_id_text(cl.c.msg_id),
+        "keys": cl.c["keys"],
+        "tags": cl.c.tags,
+        "sys_flag": cl.c.sys_flag,
+        "properties": cast(cl.c.properties, Text),
+        "body": cl.c.body,
+        "born_timestamp": cl.c.born_time,
+        "store_timestamp": cl.c.store_time,
+    }
+    statement = select(*(expressions[name].label(name) for name in columns)).select_from(source)
+    statement = statement.where(*conditions, *_conditions(choice, cq, cl))
+    return statement.order_by(cq.c.queue_offset) if part.is_ordered else statement
+
+
+def _conditions(choice: Choice, cq: FromClause, cl: FromClause) -> list[ColumnElement[bool]]:
+    conditions: list[ColumnElement[bool]] = []
+    if choice.tags is not None and not choice.tags.matches_all:
+        # The codes spare records; two tags may have one code.
+        conditions.append(cq.c.tags_code == func.any(cast(list(choice.tags.codes), ARRAY(BigInteger))))
+        conditions.append(cl.c.tags == func.any(cast(sorted(choice.tags.tags), ARRAY(Text))))
+    if choice.selector is not None:
+        conditions.append(choice.selector.where(cl.c.properties))
+    if choice.keys:
+        words = func.string_to_array(cl.c["keys"], KEY_SEPARATOR)
+        conditions.append(words.op("&&", is_comparison=True)(cast(list(choice.keys), ARRAY(Text))))
+    return conditions
+
+
+def partition(parent: Table, number: int) -> TableClause:
+    """The partition of a segment, by its own name."""
+    columns = (column(each.name, each.type) for each in parent.c)
+    return table(f"{parent.name}_{number}", *columns, schema=parent.schema)
+
+
+def log_of(segments: Sequence[int]) -> FromClause:
+    """The records of these segments as one table."""
+    partitions = [partition(commit_log, number) for number in segments]
+    if len(partitions) == 1:
+        return partitions[0].alias("cl")
+    return union_all(*(select(each) for each in partitions)).subquery("cl")
+
+
+def min_offsets(queue_keys: Sequence[int]) -> Select[int, int]:
+    """Key and min offset of each of these queues that exists; reads and locks nothing else."""
+    return select(queue.c.queue_key, queue.c.base_offset).where(queue.c.queue_key == func.any(array_of(queue_keys)))
+
+
+def max_offsets(queue_keys: Sequence[int]) -> Select[int, int]:
+    """Key and max offset of each of these queues that exists."""
+    return select(queue.c.queue_key, max_offset()).where(queue.c.queue_key == func.any(array_of(queue_keys)))
+
+
+def text_with_values(connection: Connection, statement: ClauseElement) -> str:
+    """The text of a statement with its values in it, quoted by the driver for this server."""
+    return _text(connection, _compiled(connection, statement), {})
+
+
+def _compiled(connection: Connection, statement: ClauseElement) -> Compiled:
+    return statement.compile(dialect=connection.dialect, compile_kwargs={"render_postcompile": True})
+
+
+def _text(connection: Connection, compiled: Compiled, values: Mapping[str, Any]) -> str:
+    cursor = ClientCursor(driver(connection))
+    # The engine's own dumper of lists makes binary values, which no text can hold.
+    cursor.adapters.register_dumper(list, ListDumper)
+    return cursor.mogrify(compiled.string, {**(compiled.params or {}), **values})

@@ -1,0 +1,121 @@
+"""Topics and their queues.
+
+A queue_key is given once in a history of the log. So a record that arrives for a deleted topic belongs to nobody, and
+never to a younger topic of the same name. A database that has gone back gives the same keys again
+(`store/log/history.py`).
+"""
+
+from typing import NamedTuple
+
+from sqlalchemy import ColumnElement, Connection, Row, delete, func, literal, select, update
+from sqlalchemy.dialects.postgresql import aggregate_order_by, insert
+
+from mqdb.common.topic import MessageType, Perm, TopicConfig
+from mqdb.store.engine import translates
+from mqdb.store.log.history import History
+from mqdb.store.tables import queue, topic
+
+
+class TopicRoute(NamedTuple):
+    """A topic and the keys of its queues, queue 0 first: as many as the larger of its two counts.
+
+    `history` is that of the log in which the keys were found.
+    """
+
+    topic_id: int
+    config: TopicConfig
+    queue_keys: tuple[int, ...]
+    history: History
+
+    @property
+    def write_queue_keys(self) -> tuple[int, ...]:
+        """The queues that producers choose from; none without the W bit."""
+        return self.queue_keys[: self.config.write_queue_nums] if self.config.perm & Perm.WRITE else ()
+
+    @property
+    def read_queue_keys(self) -> tuple[int, ...]:
+        """The queues that consumers read; none without the R bit."""
+        return self.queue_keys[: self.config.read_queue_nums] if self.config.perm & Perm.READ else ()
+
+
+@translates
+def find_topic(connection: Connection, name: str) -> TopicRoute | None:
+    """The topic with its queues, None where there is none of that name."""
+    rows = _routes(connection, topic.c.topic == name)
+    return rows[0] if rows else None
+
+
+@translates
+def list_topics(connection: Connection) -> list[TopicRoute]:
+    """All topics, by name."""
+    return _routes(connection, topic.c.topic.is_not(None))
+
+
+def _routes(connection: Connection, condition: ColumnElement[bool]) -> list[TopicRoute]:
+    keys = func.array_agg(aggregate_order_by(queue.c.queue_key, queue.c.queue_id))
+    of_topic = select(keys).where(queue.c.topic_id == topic.c.topic_id).scalar_subquery()
+    columns = (topic, of_topic.label("queue_keys"), func.mqdb.history().label("history"))
+    rows = connection.execute(select(*columns).where(condition).order_by(topic.c.topic))
+    return [_route(row) for row in rows]
+
+
+def _route(row: Row[tuple[object, ...]]) -> TopicRoute:
+    config = TopicConfig(
+        name=row.topic,
+        read_queue_nums=row.read_queue_nums,
+        write_queue_nums=row.write_queue_nums,
+        perm=Perm(row.perm),
+        order=row.ordered,
+        message_type=MessageType(row.message_type),
+    )
+    return TopicRoute(row.topic_id, config, tuple(row.queue_keys or ())[: _queue_nums(config)], row.history)
+
+
+def create(connection: Connection, config: TopicConfig) -> bool:
+    """Insert a topic and its queues, in the caller's transaction; False where the name is taken."""
+    row = insert(topic).values(topic=config.name, **_columns(config))
+    topic_id = connection.scalar(row.on_conflict_do_nothing().returning(topic.c.topic_id))
+    if topic_id is None:
+        return False
+    _add_queues(connection, topic_id, config)
+    return True
+
+
+def lock(connection: Connection, name: str) -> bool:
+    """Keep others from changing or deleting a topic until the transaction ends; False where there is none.
+
+    Whoever sends or consumes does not wait: neither locks the topic.
+    """
+    mine = select(topic.c.topic_id).where(topic.c.topic == name).with_for_update(key_share=True)
+    return connection.scalar(mine) is not None
+
+
+def change(connection: Connection, config: TopicConfig) -> None:
+    """Set a topic's settings. Queues are added where there are more than ever before; none is taken away."""
+    row = update(topic).where(topic.c.topic == config.name).values(_columns(config)).returning(topic.c.topic_id)
+    _add_queues(connection, connection.scalars(row).one(), config)
+
+
+def remove(connection: Connection, name: str) -> bool:
+    """Delete a topic with its queues and the offsets of all groups there; its records go with their segments."""
+    return connection.execute(delete(topic).where(topic.c.topic == name)).rowcount == 1
+
+
+def _add_queues(connection: Connection, topic_id: int, config: TopicConfig) -> None:
+    numbers = select(literal(topic_id), func.generate_series(0, _queue_nums(config) - 1))
+    wanted = insert(queue).from_select(["topic_id", "queue_id"], numbers)
+    connection.execute(wanted.on_conflict_do_nothing())
+
+
+def _queue_nums(config: TopicConfig) -> int:
+    return max(config.read_queue_nums, config.write_queue_nums)
+
+
+def _columns(config: TopicConfig) -> dict[str, object]:
+    return {
+        "read_queue_nums": config.read_queue_nums,
+        "write_queue_nums": config.write_queue_nums,
+        "perm": int(config.perm),
+        "ordered": config.order,
+        "message_type": config.message_type.value,
+    }

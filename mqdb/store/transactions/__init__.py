@@ -1,0 +1,1 @@
+"""Half messages, and the checks of those without an end."""

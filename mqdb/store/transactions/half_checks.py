@@ -1,0 +1,302 @@
+"""Half checks: how far the half messages are looked through, which are due to be asked about, and who is asked.
+
+The row of a half message is the request as well: `check_client` is the producer that is asked, NOTIFY tells it, and it
+reads what it is asked from there. So a question survives whoever has asked it.
+RocketMQ: TransactionalMessageServiceImpl.check, AbstractTransactionalMessageCheckListener.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from functools import cache
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    DateTime,
+    Interval,
+    Text,
+    bindparam,
+    cast,
+    delete,
+    extract,
+    func,
+    literal,
+    literal_column,
+    select,
+    true,
+    update,
+)
+from sqlalchemy.dialects.postgresql import ARRAY, insert
+from sqlalchemy.dialects.postgresql import UUID as PgUUID
+
+from mqdb.common.message import MessageQueue, ReceivedMessage
+from mqdb.common.transaction import CHECK_TIMES
+from mqdb.store.clients import clients
+from mqdb.store.dispatch.consume_queue import ONE
+from mqdb.store.engine import driver, text_of, translates
+from mqdb.store.fragments import given
+from mqdb.store.log.commit_log import cl, record_of
+from mqdb.store.schedule.real_queue import aim_of, is_readable
+from mqdb.store.tables import checkpoint, consume_queue, half_message, half_step, queue
+from mqdb.store.transactions import half_messages
+from mqdb.store.transactions.half_messages import half_queue
+
+hm = half_message.c
+cq = consume_queue.c
+
+
+class Position(NamedTuple):
+    """How far the half messages are looked through: offsets of their queue."""
+
+    seq: int
+    """Of the newest step."""
+    next_offset: int
+
+
+class Entry(NamedTuple):
+    """A half message that is not looked at yet."""
+
+    queue_offset: int
+    log_pos: int
+
+
+class NewHalf(NamedTuple):
+    """The row of a half message that has none."""
+
+    log_pos: int
+    queue_offset: int
+    msg_id: UUID
+    producer_group: str
+    topic: str
+    stored_at: datetime
+    check_at: datetime
+    check_wait: timedelta
+    """How far `check_at` lies ahead."""
+
+
+class DueHalf(NamedTuple):
+    """A half message that is due to be asked about."""
+
+    log_pos: int
+    producer_group: str
+    check_times: int
+    age: timedelta
+    """Since it was stored or resumed."""
+    is_lost: bool
+    """Whether its segment is gone from the log."""
+
+
+class Check(NamedTuple):
+    """What a producer is asked: to say what became of the transaction of this message, for the nth time."""
+
+    log_pos: int
+    check_times: int
+    message: ReceivedMessage
+
+
+def begin(connection: Connection) -> bool:
+    """Be the one who checks until the end of the transaction; False while another session is."""
+    return bool(connection.scalar(select(func.mqdb.try_lock("transaction"))))
+
+
+# -- looking through --------------------------------------------------------------------------
+
+
+def position(connection: Connection) -> Position:
+    """Where the newest step has come to, or retention, if it was faster: of halves that all had ended."""
+    newest = select(half_step.c.seq, half_step.c.next_offset).order_by(half_step.c.seq.desc()).limit(1).subquery()
+    base = select(queue.c.base_offset).where(queue.c.queue_key == half_queue()).subquery()
+    columns = func.coalesce(newest.c.seq, 0), func.greatest(newest.c.next_offset, base.c.base_offset)
+    return Position(*connection.execute(select(*columns).select_from(base.outerjoin(newest, true()))).one())
+
+
+def entries(connection: Connection, next_offset: int, limit: int) -> list[Entry]:
+    """Half messages from an offset on, in their order. Uses consume_queue_offset."""
+    found = select(cq.queue_offset, cq.log_pos).where(cq.queue_key == half_queue(), cq.queue_offset >= next_offset)
+    return [Entry(*row) for row in connection.execute(found.order_by(cq.queue_offset).limit(limit))]
+
+
+def prepare(connection: Connection, halves: Sequence[NewHalf]) -> int:
+    """Make the rows of half messages, but for those that have got one meanwhile; returns how many."""
+    if not halves:
+        return 0
+    types = {name: half_message.c[name].type for name in NewHalf._fields}
+    rows = given(types, halves)
+    made = insert(half_message).from_select(list(types), select(*(rows.c[name] for name in types)))
+    return len(connection.execute(made.on_conflict_do_nothing().returning(hm.log_pos)).all())
+
+
+def add_step(connection: Connection, seq: int, next_offset: int, messages: int) -> None:
+    """Note how far it is. Raises SQLAlchemy's IntegrityError when somebody else has taken the step of that number."""
+    connection.execute(insert(half_step).values(seq=seq, next_offset=next_offset, messages=messages))
+
+
+def prune_steps(connection: Connection, past_seq: int) -> None:
+    """Remove the steps with lower numbers."""
+    connection.execute(delete(half_step).where(half_step.c.seq < past_seq))
+
+
+def first_unseen_segment(connection: Connection) -> int:
+    """The segment of the first half message that is not looked at; else the one that dispatch writes to."""
+    newest = checkpoint.c.service == "dispatch"
+    writes_to = select(checkpoint.c.segment).where(newest).order_by(checkpoint.c.seq.desc()).limit(1).scalar_subquery()
+    unseen = select(cq.segment).where(cq.queue_key == half_queue(), cq.queue_offset >= position(connection).next_offset)
+    first = unseen.order_by(cq.queue_offset).limit(1).scalar_subquery()
+    segment: int = connection.execute(select(func.coalesce(first, writes_to))).scalar_one()
+    return segment
+
+
+# -- asking -----------------------------------------------------------------------------------
+
+
+def take_from_the_dead(connection: Connection) -> int:
+    """Have what a producer was asked that is gone, or has left its group, be due at once; returns how much that was.
+
+    Uses half_message_check_client.
+    """
+    asked = select(hm.producer_group, hm.check_client).where(hm.check_client.is_not(None)).distinct()
+    open_ends = connection.execute(asked).all()
+    if not open_ends:
+        return 0
+    live = clients.live_checkers(connection, sorted({row.producer_group for row in open_ends}))
+    dead = [row for row in open_ends if row.check_client not in live.get(row.producer_group, ())]
+    if not dead:
+        return 0
+    gone = given({"producer_group": Text(), "check_client": Text()}, dead)
+    freed = (
+        update(half_message)
+        .where(hm.producer_group == gone.c.producer_group, hm.check_client == gone.c.check_client)
+        .values(check_client=None, **_from_now(timedelta(0)))
+    )
+    return connection.execute(freed).rowcount
+
+
+def take_from_ahead(connection: Connection, longest: timedelta) -> int:
+    """Have what was to wait by a clock that was ahead, and was put right, be due at once; returns how much that was.
+
+    Looks only at what waits for longer than that: mostly what is immune. Uses half_message_check_at.
+    """
+    now = select(func.mqdb.now()).scalar_subquery()
+    is_far = hm.check_at > now + literal(longest, Interval()), hm.check_at > now + hm.check_wait
+    freed = update(half_message).where(half_messages.PREPARED, *is_far).values(_from_now(timedelta(0)))
+    return connection.execute(freed).rowcount
+
+
+def take_due(connection: Connection, limit: int) -> list[DueHalf]:
+    """What is due, the longest first; locked until the end of the transaction. What is just ending is passed by.
+
+    Uses half_message_check_at.
+    """
+    now = func.mqdb.now()
+    is_lost = hm.log_pos < half_messages.first_pos()
+    columns = hm.log_pos, hm.producer_group, hm.check_times, (now - hm.stored_at).label("age"), is_lost.label("is_lost")
+    due = select(*columns).where(half_messages.PREPARED, hm.check_at <= select(now).scalar_subquery())
+    rows = connection.execute(due.order_by(hm.check_at).limit(limit).with_for_update(skip_locked=True))
+    return [DueHalf(*row) for row in rows]
+
+
+def ask(connection: Connection, client_of: Sequence[tuple[int, str]], interval: timedelta) -> None:
+    """Ask these clients about the half messages at these positions; they are told when the transaction commits.
+
+    Each is due again after the interval.
+    """
+    asked = given({"log_pos": BigInteger(), "check_client": Text()}, client_of)
+    changed = update(half_message).where(hm.log_pos == asked.c.log_pos)
+    values = {"check_client": asked.c.check_client, "check_times": hm.check_times + 1}
+    connection.execute(changed.values(values | _from_now(interval)))
+    for client_id in sorted({client_id for _, client_id in client_of}):
+        connection.execute(select(func.pg_notify(clients.CHANNEL, f"c:{client_id}")))
+
+
+def postpone(connection: Connection, positions: Sequence[int], interval: timedelta) -> None:
+    """There is nobody to ask: look again after the interval. This is no check, and does not count as one."""
+    later = update(half_message).where(hm.log_pos.in_(positions))
+    connection.execute(later.values(check_client=None, **_from_now(interval)))
+
+
+def _from_now(wait: timedelta) -> dict[str, ColumnElement[Any]]:
+    """When something is due that waits so long."""
+    length = literal(wait, Interval())
+    return {"check_at": func.mqdb.now() + length, "check_wait": length}
+
+
+def forget_question(connection: Connection, log_pos: int, client_id: str) -> None:
+    """The client has answered that it does not know; somebody will be asked again when that is due."""
+    asked = hm.log_pos == log_pos, hm.check_client == client_id
+    connection.execute(update(half_message).where(*asked).values(check_client=None))
+
+
+# -- what a client is asked -------------------------------------------------------------------
+
+
+def _microseconds(time: ColumnElement[Any]) -> ColumnElement[int]:
+    """As ReceivedMessage has it: since 2000."""
+    since = time - literal_column("timestamptz '2000-01-01 00:00+00'", DateTime(timezone=True))
+    return cast(extract("epoch", since) * literal_column("1000000"), BigInteger)
+
+
+@cache
+def checks_text() -> str:
+    """Uses half_message_check_client, half_message_pkey and commit_log_pkey."""
+    positions = cast(bindparam("positions"), ARRAY(BigInteger))
+    wanted = func.unnest(positions).table_valued("log_pos").render_derived("wanted")
+    half = select(half_message).where(hm.log_pos == wanted.c.log_pos).limit(ONE).lateral("half")
+    names = ("msg_id", "tags", "keys", "properties", "body", "born_host", "flag", "sys_flag", "born_time", "store_time")
+    record = record_of(wanted, *(cl.c[name] for name in names), *aim_of(cl))
+    columns = (
+        [record.c.real_topic, record.c.real_queue_id]
+        + [half.c[name] for name in ("log_pos", "check_times", "queue_offset")]
+        + [
+            cast(record.c.msg_id, PgUUID()),
+            *(record.c[name] for name in names[1:8]),
+            *(_microseconds(record.c[name]).label(name) for name in names[8:]),
+        ]
+    )
+    sources = wanted.join(half, true()).join(record, true())
+    return text_of(select(*columns).select_from(sources).where(is_readable(record)).order_by(half.c.check_at))
+
+
+@translates
+def open_checks(connection: Connection, broker_name: str, client_id: str, group: str, limit: int) -> list[Check]:
+    """What a client is asked about a group, and has not answered; the oldest question first."""
+    asked = select(hm.log_pos).where(hm.check_client == client_id, hm.producer_group == group)
+    positions = list(connection.scalars(asked.order_by(hm.check_at).limit(limit)))
+    if not positions:
+        return []
+    parameters: dict[str, object] = {
+        "positions": "{" + ",".join(map(str, positions)) + "}",
+        "lowest_pos": min(positions),
+        "past_pos": max(positions) + 1,
+    }
+    return [_check(broker_name, row) for row in driver(connection).execute(checks_text(), parameters)]
+
+
+def _check(broker_name: str, row: Sequence[Any]) -> Check:
+    (
+        real_topic,
+        real_queue_id,
+        log_pos,
+        check_times,
+        queue_offset,
+        msg_id,
+        tags,
+        keys,
+        properties,
+        body,
+        born_host,
+        flag,
+        sys_flag,
+        born,
+        stored,
+    ) = row
+    properties = {**properties, CHECK_TIMES: str(check_times)}
+    # As its consumers will see it. Source: AbstractTransactionalMessageCheckListener.sendCheckMessage.
+    where = MessageQueue(real_topic, broker_name, real_queue_id)
+    message = ReceivedMessage(
+        where, queue_offset, log_pos, msg_id, tags, keys, properties, body, born, stored, born_host, 0, flag, sys_flag,
+        min_offset=0, max_offset=0,
+    )  # fmt: skip
+    return Check(log_pos, check_times, message)
