@@ -43,6 +43,7 @@ def test_messages_are_found_by_key_offset_and_time(admin: Admin, message_ids: li
     assert found() == message_ids
     assert found(key="k2") == message_ids[1:]
     assert found(key="k2", limit=1) == message_ids[1:2]
+    assert found(key="k2", offset=2) == message_ids[2:]
     assert found(offset=2) == message_ids[2:]
     assert found(queue_id=0, offset=1, limit=1) == message_ids[1:2]
     assert found(time=timedelta(hours=1)) == message_ids

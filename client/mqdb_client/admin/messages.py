@@ -52,7 +52,7 @@ class Messages:
 
         Those with a key, or the first ones at an offset of each queue or later, or the first ones that were stored at
         a time or later, a moment or how long ago by the broker's clock. These go together; with `queue_id` only in
-        that queue. A key costs a look at each message.
+        that queue. A key is looked up in the key index.
         Raises TopicNotFound, QueueNotFound, and ParameterInvalid for a topic that nobody may read, for offset and time
         together, and for a time without a zone.
         """
@@ -68,8 +68,16 @@ class Messages:
                 (MessageQueue(topic, self._access.name, each), found.read_queue_keys[each], offsets_of[each])
                 for each in chosen
             ]
-            reader = TopicReader(connection, queues, MessageSelector.by_tag().message_filter)
-            wanted = (each for each in reader if key is None or key in each.keys)
+            if key is None:
+                return list(islice(TopicReader(connection, queues, MessageSelector.by_tag().message_filter), limit))
+            first_offsets = {queue.queue_id: first_offset for queue, _, first_offset in queues}
+            copies = messages.find_by_key(connection, found, key)
+            read = (messages.read_copy(connection, self._access.name, copy) for copy in copies)
+            wanted = (
+                each
+                for each in read
+                if each.queue.queue_id in first_offsets and each.queue_offset >= first_offsets[each.queue.queue_id]
+            )
             return list(islice(wanted, limit))
 
     @contextmanager

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 from uuid import UUID
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, select, text
 
 from mqdb.broker.consumers.pull import PullRequest, pull
 from mqdb.broker.log import query
@@ -14,6 +14,7 @@ from mqdb.store.engine import transaction, translates
 from mqdb.store.log import message_index
 from mqdb.store.tables import commit_log, queue, topic
 from mqdb.store.topics import topics
+from mqdb.store.topics.topics import TopicRoute
 
 
 class StoredCopy(NamedTuple):
@@ -34,6 +35,22 @@ def find_copies(connection: Connection, unique_id: UUID) -> list[StoredCopy]:
     with transaction(connection):
         positions = [log_pos for _, log_pos, _ in message_index.find(connection, [unique_id], 0)]
         return [copy for position in sorted(positions) for copy in _at(connection, position)]
+
+
+@translates
+def find_by_key(connection: Connection, route: TopicRoute, key: str) -> list[StoredCopy]:
+    """The messages of a topic with a key, in the order in which they were stored. RocketMQ: QueryMessageProcessor.
+
+    Brings the key index up to date first, which takes long if no `mqdb serve` has run for long.
+    """
+    while connection.execute(_INDEX).one().more:
+        pass
+    ids = {queue_key: queue_id for queue_id, queue_key in enumerate(route.queue_keys)}
+    found = message_index.find_key(connection, route.topic_id, key)
+    return [StoredCopy(route.config.name, ids[queue_key], queue_key, log_pos) for log_pos, queue_key in found]
+
+
+_INDEX = text("SELECT more FROM mqdb.index_keys()")
 
 
 @translates

@@ -16,9 +16,11 @@ from sqlalchemy import (
     FromClause,
     Integer,
     Select,
+    any_,
     bindparam,
     cast,
     func,
+    literal,
     literal_column,
     select,
     true,
@@ -27,8 +29,9 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.dialects.postgresql import UUID as PgUUID
 
+from mqdb.common.property import KEY_SEPARATOR
 from mqdb.store.dispatch.consume_queue import ONE, ZERO
-from mqdb.store.tables import checkpoint, commit_log, message_index, segment
+from mqdb.store.tables import checkpoint, commit_log, message_index, queue, segment
 
 cl = commit_log.alias("cl")
 
@@ -148,3 +151,27 @@ def find(connection: Connection, unique_ids: Sequence[UUID], after_pos: int) -> 
     rows = connection.execute(_FIND_UNIQUE_IDS, {"unique_ids": list(unique_ids), "after_pos": after_pos})
     # While the index takes the stragglers of a round batch by batch, those that it has count as not indexed, too.
     return list(dict.fromkeys((row.msg_id, row.log_pos, row.queue_key) for row in rows))
+
+
+def find_key(connection: Connection, topic_id: int, key: str) -> list[tuple[int, int]]:
+    """log_pos and queue_key of the indexed records of a topic that have the key, in the order of the log.
+
+    Uses message_index_key and commit_log_pkey. Hashes may be equal by chance, so the record is asked, too.
+    """
+    entry = (
+        select(message_index.c.log_pos)
+        .where(message_index.c.key_hash == func.hashtextextended(key, cast(topic_id, BigInteger)))
+        .offset(ZERO)
+        .subquery("entry")
+    )
+    record = (
+        select(cl.c.log_pos, cl.c.queue_key)
+        .where(cl.c.log_pos >= entry.c.log_pos, cl.c.log_pos <= entry.c.log_pos)
+        .where(literal(key) == any_(func.string_to_array(cl.c["keys"], KEY_SEPARATOR)))
+        .order_by(cl.c.log_pos)
+        .correlate(entry)
+        .lateral("record")
+    )
+    of_topic = select(queue.c.queue_key).where(queue.c.topic_id == topic_id)
+    found = select(record).select_from(entry.join(record, true())).where(record.c.queue_key.in_(of_topic))
+    return sorted({(log_pos, queue_key) for log_pos, queue_key in connection.execute(found)})
