@@ -64,6 +64,9 @@ def configured_by(
             init(self, config(*arguments, **options))
 
         client = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+        # `wraps` tells of the configuration; people, and typing.get_type_hints, want its options.
+        del __init__.__wrapped__
+        __init__.__annotations__ = {each.name: each.annotation for each in parameters}
         __init__.__signature__ = inspect.Signature([client, *parameters], return_annotation=None)  # type: ignore[attr-defined]
         return __init__
 

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine, text
 from mqdb.errors import BrokerUnavailable, MqdbError
 from mqdb.settings import load_settings
 from mqdb.store.engine import target_of, translated
-from mqdb_client import Message, Producer, listener, registrations
+from mqdb_client import Message, Producer, notifications, registrations
 from mqdb_client.new_connection import in_time
 from mqdb_client.producer import held_connection, publish_routes
 from mqdb_client.producer.held_connection import HeldConnection
@@ -123,7 +123,7 @@ def test_a_new_connection_that_answers_in_time_stays(engine: Engine) -> None:
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A shutdown loses its patience soon."""
-    monkeypatch.setattr(listener, "STOP_SECONDS", 0.2)
+    monkeypatch.setattr(notifications, "STOP_SECONDS", 0.2)
     monkeypatch.setattr(registrations, "LEAVE_SECONDS", 0.2)
     monkeypatch.setattr(held_connection, "CLOSE_SECONDS", 0.2)
 

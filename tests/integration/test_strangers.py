@@ -24,7 +24,7 @@ from mqdb.store import locks, migrations
 from mqdb.store.clients import clients
 from mqdb.store.segments import archived_segments
 from mqdb_client import Message, Producer, PushConsumer, wake_limit
-from mqdb_client.consumer import pull_service
+from mqdb_client.consumer import pull_service, share
 from mqdb_client.dispatch_watch import DispatchWatch
 from tests.fixtures.consumers import Inbox
 from tests.fixtures.fault_hostile import FORGED
@@ -211,7 +211,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     count(pull_service, "pull")
     count(membership, "heartbeat")
     count(client_requests, "open_requests")
-    count(membership, "members")
+    count(share, "members_of")
     return counts
 
 
@@ -236,7 +236,7 @@ def test_a_flood_of_notifications_wakes_at_a_bounded_rate_and_holds_up_nothing(
     # Polls, heartbeats and the like, too.
     limit = wake_limit.BURST + (wake_limit.PER_SECOND + 10) * (seconds + 1)
     assert flood.sent > 5 * limit
-    assert set(work) == {"pull", "heartbeat", "open_requests", "members"}
+    assert set(work) == {"pull", "heartbeat", "open_requests", "members_of"}
     assert max(work.values()) < limit, (work, limit)
 
 

@@ -166,7 +166,7 @@ def test_a_segment_that_is_dropped_meanwhile_is_left_out(
         if segment == 1:
             segments.drain(broker, 1)
 
-    monkeypatch.setattr(archive, "begin", begin_late)
+    monkeypatch.setattr(archiving, "begin_run", begin_late)
 
     result = archiving.archive(spark, database.dsn, tmp_path)
 
