@@ -24,5 +24,5 @@ def set_clock_ahead(connection: Connection, ahead: timedelta) -> None:
     """Let the broker's clock be so far ahead, in all sessions at once. Needs the owner of the schema."""
     connection.exec_driver_sql(
         f"""CREATE OR REPLACE FUNCTION mqdb.now() RETURNS timestamptz LANGUAGE sql VOLATILE PARALLEL SAFE
-            RETURN clock_timestamp() + interval '{ahead.total_seconds()} s'"""
+            RETURN clock_timestamp() + interval '{ahead // timedelta(microseconds=1)} microseconds'"""
     )

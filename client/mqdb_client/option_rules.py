@@ -109,6 +109,9 @@ def or_none(rule: Rule) -> Rule:
     return Rule(lambda value: value is None or rule.allows(value), f"{rule.reason}, or None")
 
 
+#: How many of something are wanted, at most.
+LIMIT: Final = whole(1, 2**31 - 1)
+
 FLAG: Final = Rule(lambda value: isinstance(value, bool), "must be True or False")
 
 DURATION: Final = Rule(

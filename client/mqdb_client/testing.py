@@ -6,6 +6,7 @@ It is no entry point of pytest: pytest would import it, and mqdb with it, in eac
 """
 
 import itertools
+import os
 import secrets
 import time
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ import pytest
 from mqdb.embedded import EmbeddedPostgres, temporary_home
 from mqdb.errors import Denied, NotFound
 from mqdb.server import Server
-from mqdb.settings import Settings
+from mqdb.settings import ENV_PREFIX, Settings
 from mqdb.testing import set_clock_ahead
 from mqdb_client.admin.admin import Admin
 
@@ -55,9 +56,9 @@ class TestBroker:
         """
         if by < timedelta(0):
             raise ValueError(f"the clock of a broker cannot go back, by {by}")
-        self._ahead += by
         with self.admin._access.connected() as connection:
-            set_clock_ahead(connection, self._ahead)
+            set_clock_ahead(connection, self._ahead + by)
+        self._ahead += by
 
     def wait_until_consumed(self, group: str, topic: str, timeout: timedelta = timedelta(seconds=30)) -> None:
         """Return when a group has committed all messages of a topic that are there now.
@@ -128,10 +129,15 @@ class TestTopics:
 def mqdb_broker() -> Iterator[TestBroker]:
     """A broker on an embedded PostgreSQL of this test run, which ends with it."""
     with (
+        pytest.MonkeyPatch.context() as environment,
         temporary_home() as home,
         EmbeddedPostgres(home, durable=False) as postgres,
         Server(Settings(dsn=postgres.dsn, home=home)),
     ):
+        # What is set for other brokers, a pooler or a name, would lead the clients of the tests astray.
+        for name in [name for name in os.environ if name.startswith(ENV_PREFIX)]:
+            environment.delenv(name)
+        environment.setenv(f"{ENV_PREFIX}HOME", str(home))
         broker = TestBroker(postgres.dsn)
         yield broker
         broker.admin.close()

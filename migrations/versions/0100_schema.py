@@ -483,7 +483,7 @@ COMMENT ON TABLE mqdb.half_message IS 'What became of each half message; a row i
 COMMENT ON COLUMN mqdb.half_message.log_pos IS 'Of the record in RMQ_SYS_TRANS_HALF_TOPIC';
 COMMENT ON COLUMN mqdb.half_message.queue_offset IS 'Its offset there; NULL where its END came before the checker';
 COMMENT ON COLUMN mqdb.half_message.topic IS 'The real topic, as the message names it';
-COMMENT ON COLUMN mqdb.half_message.state IS 'PREPARED to COMMITTED, ROLLED_BACK or DISCARDED; DISCARDED back to PREPARED; nothing else (mqdb/transaction.py)';
+COMMENT ON COLUMN mqdb.half_message.state IS 'PREPARED to COMMITTED, ROLLED_BACK or DISCARDED; DISCARDED back to PREPARED; nothing else (mqdb/common/transaction.py)';
 COMMENT ON COLUMN mqdb.half_message.stored_at IS 'From when on its age counts: when it was stored; after a resume, until its next end, when it was resumed';
 COMMENT ON COLUMN mqdb.half_message.check_times IS 'How often a producer was asked';
 COMMENT ON COLUMN mqdb.half_message.check_at IS 'When it is asked about next';

@@ -126,6 +126,7 @@ def resolve(
         print(f"half message {half.transaction_id} is {half.state.lower().replace('_', ' ')}{on(settings, one.name)}")
 
     with Admin(settings=settings) as admin:
+        admin.chosen(broker)
         if not yes:
             confirm(f"{outcome.capitalize()} half message {transaction_id}?")
         admin.on_each(resolve_on, broker).without(HalfMessageNotFound).check()

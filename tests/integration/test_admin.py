@@ -105,3 +105,8 @@ def test_a_change_logs_who_wants_it(admin: Admin, caplog: pytest.LogCaptureFixtu
 
     told = [(record.message, vars(record)["topic"], vars(record)["actor"]) for record in caplog.records]
     assert told == [("created a topic", "orders", "ada"), ("deleted a topic", "orders", None)]
+
+
+def test_no_broker_at_all_is_no_word_for_all_of_them(admin: Admin) -> None:
+    assert admin.chosen([]) == ()
+    assert admin.on_each(lambda broker: broker.topics.create("everywhere"), []).results == {}

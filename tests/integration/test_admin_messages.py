@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from mqdb_client import Admin, Message, MessageSelector, Producer, SegmentState, errors
@@ -100,3 +101,18 @@ def test_the_segments_of_the_log_are_told(admin: Admin) -> None:
 
     assert (first.start_pos, first.state, first.closed_at) == (1, SegmentState.OPEN, None)
     assert first.start_pos <= admin.retention.log().last_pos < first.end_pos
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [{"limit": -1}, {"offset": 2**70}, {"queue_id": "0"}, {"time": timedelta.max}],
+    ids=lambda each: next(iter(each)),
+)
+def test_what_no_number_can_be_is_named(admin: Admin, message_ids: list[str], wanted: dict[str, object]) -> None:
+    with pytest.raises(errors.ParameterInvalid, match=next(iter(wanted))):
+        admin.messages.find("orders", **wanted)  # type: ignore[arg-type]
+
+
+def test_an_error_of_the_callers_own_code_comes_out_as_it_is(admin: Admin, message_ids: list[str]) -> None:
+    with pytest.raises(psycopg.errors.UniqueViolation), admin.messages.reading("orders"):
+        raise psycopg.errors.UniqueViolation("of another database")

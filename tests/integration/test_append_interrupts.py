@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import pytest
@@ -42,6 +42,37 @@ def test_ctrl_c_at_any_moment_where_a_unit_is_handed_in_leaves_the_way_free_for_
         number += 1
 
     assert number > 4
+
+
+def test_ctrl_c_at_any_moment_of_the_leader_leaves_nobody_untold_who_was_handed_in(locked_log: Log) -> None:
+    appends = locked_log.appends
+    locked_log.unlock()
+    modules = tuple(f"mqdb_client.producer.{name}" for name in ("append_plan", "group_append", "waking"))
+    number, is_interrupted = 0, True
+    while is_interrupted:
+        number += 1
+        free, told, is_over = locked_log.occupy(), [list[int](), list[int]()], threading.Event()
+
+        def gather(
+            free: Callable[[], object] = free, told: list[list[int]] = told, is_over: threading.Event = is_over
+        ) -> None:
+            """Two behind the leader, once it leads or has been interrupted before."""
+            wait_until(lambda: appends._plan.is_busy or is_over.is_set())
+            for each in told:
+                appends.hand_in(locked_log.unit("h", seconds=30), partial(each.append, 1))
+            free()
+
+        gathering = Doing(gather)
+        leading = locked_log.unit("x", seconds=30)
+        is_interrupted = interrupted_at(number, partial(appends.append, leading), modules, after_c=True)
+        is_over.set()
+        gathering.result()
+        wait_until(lambda told=told: all(told))  # type: ignore[misc]
+        appends.append(locked_log.unit("next", seconds=30))
+        wait_until(lambda: not appends._plan.is_busy)
+        assert told == [[1], [1]], f"interrupted at {number}"
+
+    assert number > 20
 
 
 def test_ctrl_c_at_any_moment_of_one_that_waits_leaves_the_others_to_be_woken(locked_log: Log) -> None:

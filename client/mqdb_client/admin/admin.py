@@ -108,7 +108,7 @@ class Admin(BrokerAdmin):
     def on_each(self, work: Callable[[BrokerAdmin], T], names: Sequence[str] | None = None) -> Answers[T]:
         """Do the work on each broker, or on those of these names; one that fails does not keep the others from theirs.
 
-        Raises ParameterInvalid for an unknown name. What the work raises is in the answers.
+        Raises ParameterInvalid for an unknown name. An MqdbError that the work raises is in the answers.
         """
         return ask_each(self.chosen(names), work)
 
@@ -121,4 +121,4 @@ class Admin(BrokerAdmin):
         for name in names or ():
             if name not in known:
                 raise ParameterInvalid("broker", name, f"there is no such broker; the brokers are: {', '.join(known)}")
-        return tuple(broker for broker in self.brokers if not names or broker.name in names)
+        return tuple(broker for broker in self.brokers if names is None or broker.name in names)

@@ -1,7 +1,7 @@
 """The way of an administrator to one broker."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from typing import Final
 
@@ -41,7 +41,7 @@ class BrokerAccess:
 
     @cached_property
     def _engine(self) -> Engine:
-        return create_engine(self._broker.dsn, application_name="mqdb admin")
+        return create_engine(self._broker.dsn, application_name="mqdb admin", pool_size=0)
 
     @contextmanager
     def connected(self) -> Iterator[Connection]:
@@ -51,11 +51,14 @@ class BrokerAccess:
         mqdb.
         """
         target = redact(self._broker.dsn)
-        with translated(target), self._engine.connect() as connection:
-            if _CHECKED not in connection.info:
-                check_schema(connection)
-                broker_info(connection).require_name(self.name, target)
-                connection.info[_CHECKED] = True
+        with ExitStack() as closing:
+            with translated(target):
+                connection = closing.enter_context(self._engine.connect())
+                if _CHECKED not in connection.info:
+                    check_schema(connection)
+                    broker_info(connection).require_name(self.name, target)
+                    connection.info[_CHECKED] = True
+            # Errors of the verbs are translated there, and those of the caller's own code not at all.
             yield connection
 
     @contextmanager

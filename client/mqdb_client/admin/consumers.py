@@ -41,7 +41,8 @@ class Consumers:
         self._access = access
 
     def status(self, client_id: str) -> list[ConsumerStatus]:
-        """Ask a client how it is, for each group in which it is a consumer. Waits for 10 seconds at most.
+        """Ask a client how it is, for each group in which it is a consumer. Waits for 10 seconds at most for
+        each of them.
 
         Raises ClientOffline, ClientRequestTimeout, ClientRequestFailed.
         """
@@ -68,9 +69,10 @@ class Consumers:
                 raise ParameterInvalid("message_id", message_id, "there is no such message")
             copy = _copy_for(connection, group, copies)
             request = {"group": group, "log_pos": copy.log_pos}
+            # Before the answer: without one, the listener may have been called all the same.
+            told = {"client_id": client_id, "group": group, "message_id": message_id}
+            logger.info("asked to consume a message", extra=told | {"broker": self._access.name, "actor": actor})
             answer = _answer(connection, client_id, RequestKind.CONSUME_DIRECTLY, request)
-        told = {"client_id": client_id, "group": group, "message_id": message_id}
-        logger.info("had a message consumed", extra=told | {"broker": self._access.name, "actor": actor})
         try:
             result = ConsumeMessageDirectlyResult(**answer | {"result": DirectResult(answer["result"])})
         except (KeyError, TypeError, ValueError) as error:  # a client of another version

@@ -8,6 +8,7 @@ from mqdb.broker.schedule.cron import CatchUp, Cron
 from mqdb.common.message import Message
 from mqdb.store.schedule.cron import CronSummary, list_crons
 from mqdb_client.admin.broker_access import BrokerAccess
+from mqdb_client.option_rules import one_of
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +39,7 @@ class Crons:
         """
         from mqdb.service.cron_times import next_time
 
+        one_of(CatchUp).check("catch_up", catch_up)
         new = Cron(name, text, message, timezone, sharding_key, catch_up)
         with self._access.connected() as connection:
             next_at = cron.add_cron(connection, new, next_time)

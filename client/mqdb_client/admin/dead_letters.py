@@ -11,6 +11,7 @@ from mqdb.errors import DeadLetterNotFound, TopicNotFound, TopicNotWritable
 from mqdb.store.dead_letters import CauseOfDeath, DeadLetter, PastRedrive, RedriveResult, WholeDeadLetter, past_redrives
 from mqdb.store.topics.topics import find_topic
 from mqdb_client.admin.broker_access import BrokerAccess
+from mqdb_client.option_rules import LIMIT, or_none
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +62,7 @@ class DeadLetters:
 
         Raises TopicNotFound, TopicNotWritable, TopicNotAllowed and NameInvalid for `to_topic`.
         """
+        or_none(LIMIT).check("limit", limit)
         if to_topic is not None:
             check_topic_name(to_topic)
             check_can_send(to_topic)
@@ -125,5 +127,6 @@ class DeadLetters:
 
     def list(self, wanted: DeadLetterFilter, limit: int | None = None) -> list[DeadLetter]:
         """The youngest first."""
+        or_none(LIMIT).check("limit", limit)
         with self._access.dispatched() as connection:
             return dead_letters.list_dead_letters(connection, wanted, limit)

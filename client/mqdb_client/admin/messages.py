@@ -12,13 +12,14 @@ from mqdb.broker.filters.filters import check_filters
 from mqdb.broker.log import messages, query
 from mqdb.broker.topics.topics import topic_stats
 from mqdb.common.message import MessageQueue, ReceivedMessage
-from mqdb.common.topic import check_topic_name
+from mqdb.common.topic import MAX_QUEUE_NUMS, check_topic_name
 from mqdb.common.unique_id import parse_unique_id
 from mqdb.errors import ParameterInvalid, QueueNotFound, TopicNotFound
 from mqdb.store.topics.topics import TopicRoute, find_topic
 from mqdb_client.admin.broker_access import BrokerAccess, tend_dispatch
 from mqdb_client.admin.topic_reader import TopicReader
 from mqdb_client.consumer.message_selector import MessageSelector
+from mqdb_client.option_rules import LIMIT, or_none, whole
 
 
 class Messages:
@@ -56,6 +57,9 @@ class Messages:
         Raises TopicNotFound, QueueNotFound, and ParameterInvalid for a topic that nobody may read, for offset and time
         together, and for a time without a zone.
         """
+        LIMIT.check("limit", limit)
+        or_none(whole(0, 2**63 - 1)).check("offset", offset)
+        or_none(whole(0, MAX_QUEUE_NUMS - 1)).check("queue_id", queue_id)
         if offset is not None and time is not None:
             raise ParameterInvalid("offset", offset, "give an offset or a time, not both")
         with self._access.dispatched() as connection:
@@ -111,8 +115,17 @@ class Messages:
     ) -> Sequence[int]:
         if time is None:
             return [offset] * len(found.read_queue_keys)
-        moment = query.server_time(connection) - time if isinstance(time, timedelta) else time
+        moment = _moment(connection, time)
         return [offsets.search_offset(connection, key, moment) for key in found.read_queue_keys]
+
+
+def _moment(connection: Connection, time: datetime | timedelta) -> datetime:
+    if isinstance(time, datetime):
+        return time
+    try:
+        return query.server_time(connection) - time
+    except OverflowError:
+        raise ParameterInvalid("time", time, "is too long ago") from None
 
 
 def _route(connection: Connection, topic: str) -> TopicRoute:

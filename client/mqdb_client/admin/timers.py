@@ -8,6 +8,7 @@ from mqdb.common.unique_id import parse_unique_id
 from mqdb.errors import ParameterInvalid
 from mqdb.store.schedule.waiting_timers import WaitingTimer, list_timers
 from mqdb_client.admin.broker_access import BrokerAccess
+from mqdb_client.option_rules import LIMIT
 
 logger = logging.getLogger(__name__)
 
@@ -30,11 +31,14 @@ class Timers:
                 status = timers.recall(connection, message)
             else:
                 status = timers.recall_message(connection, unique_id)
-        told = {"recalled": message, "status": status, "broker": self._access.name, "actor": actor}
+        if status is not RecallStatus.RECALLED:
+            return status
+        told = {"recalled": message, "broker": self._access.name, "actor": actor}
         logger.info("recalled a message", extra=told)
         return status
 
     def list(self, topic: str | None = None, limit: int = 100, *, last: bool = False) -> list[WaitingTimer]:
         """Messages that wait, for one topic or for all; those that are due first, or last."""
+        LIMIT.check("limit", limit)
         with self._access.dispatched() as connection:
             return list_timers(connection, topic, limit, last=last)

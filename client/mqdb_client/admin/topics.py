@@ -11,6 +11,7 @@ from mqdb.store.consumers.groups import QueueProgress
 from mqdb.store.topics.topic_uses import TopicUses
 from mqdb.store.topics.topics import find_topic, list_topics
 from mqdb_client.admin.broker_access import BrokerAccess
+from mqdb_client.option_rules import FLAG
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +48,7 @@ class Topics:
         the members of Perm.
         Raises TopicExists for a topic with other settings, NameInvalid, ParameterInvalid.
         """
+        FLAG.check("order", order)
         read_queue_nums = queues if read_queues is None else read_queues
         write_queue_nums = queues if write_queues is None else write_queues
         # It makes a Perm of the number.

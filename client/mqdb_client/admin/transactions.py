@@ -7,6 +7,7 @@ from mqdb.broker.transactions import transactions
 from mqdb.broker.transactions.transactions import HalfMessage, Resolution
 from mqdb.common.transaction import HalfState
 from mqdb_client.admin.broker_access import BrokerAccess
+from mqdb_client.option_rules import LIMIT
 
 logger = logging.getLogger(__name__)
 
@@ -39,5 +40,6 @@ class Transactions:
 
         `group` is that of their producers.
         """
+        LIMIT.check("limit", limit)
         with self._access.dispatched() as connection:
             return transactions.list_halves(connection, states, group, limit)

@@ -12,7 +12,7 @@ from mqdb_client.consumer.worker_threads import WorkerThreads
 
 
 class ConsumeService(Protocol):
-    """Started once, then stopped once. It tells by a callback when a process queue has room again or has settled."""
+    """Started once, then stopped once."""
 
     #: The threads that call the listener.
     threads: WorkerThreads

@@ -4,7 +4,8 @@
     SubscribedPolls       lite_pull/poll_strategy.py     they go to polls; rebalance chooses the queues
     AssignedPolls         lite_pull/poll_strategy.py     they go to polls; the user chooses the queues
 
-`Members` and `Member` are the same for all of them. They call the strategy; it does not call them.
+`Members` and `Member` are the same for all of them. They call the strategy. It calls them only to commit what a user
+polled.
 """
 
 from collections.abc import Mapping

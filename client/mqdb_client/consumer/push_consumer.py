@@ -207,7 +207,8 @@ class PushConsumer:
         ParameterInvalid for a timeout that is no timedelta, and goes on then.
         """
         _TIMEOUT.check("timeout", timeout)
-        if self._strategy is not None and self._strategy.consume.threads.is_own_thread():
+        strategy = self._strategy
+        if strategy is not None and strategy.consume.threads.is_own_thread():
             raise IllegalState(str(self), "waiting for this listener; call shutdown() in another thread")
         with self._lifecycle:
             members = self._members if self._state is _State.RUNNING else None

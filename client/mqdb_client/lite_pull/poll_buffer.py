@@ -243,7 +243,9 @@ class PollBuffer:
 
     def _tell_owners(self) -> None:
         """There is room again, whichever the queue: one of each owner is enough."""
-        for assigned in {assigned.owner: assigned for assigned in self._current.values()}.values():
+        for assigned in {
+            assigned.owner: assigned for assigned in self._current.values() if not assigned.is_dropped
+        }.values():
             assigned.tell_owner()
 
     def _look_at(self, queues: Collection[MessageQueue]) -> None:

@@ -18,7 +18,6 @@ import contextlib
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -57,7 +56,6 @@ class GroupAppend:
         self._guard = threading.RLock()  # see `refuse_reentry`
         self._idle = threading.Condition(self._guard)
         #: How to tell units that were handed in that they have ended.
-        self._untold: deque[Callable[[], None]] = deque()
         self._thread: threading.Thread | None = None
         #: For the append thread: True, to lead; False, to end.
         self._work: SimpleQueue[bool] = SimpleQueue()
@@ -87,6 +85,9 @@ class GroupAppend:
                 self._lead([unit], unit)
             elif sleeper is not None:
                 self._follow(unit, sleeper)
+        except BaseException:
+            self._work.put(True)  # so that the append thread looks after those whom nobody wakes
+            raise
         finally:
             try:
                 if self._plan.leading is unit:  # also after Ctrl-C on the way there
@@ -107,7 +108,7 @@ class GroupAppend:
         """
         refuse_reentry(self._guard)
         unit.is_handed_in = True
-        unit.tell = partial(self._untold.append, done)
+        unit.tell = done
         turn = Turn.CALL
         try:
             with self._guard:
@@ -159,14 +160,13 @@ class GroupAppend:
         if self._plan.ended:
             with self._guard:
                 while self._plan.ended:
-                    tell = self._plan.ended.popleft().tell
+                    unit = self._plan.ended[0]
+                    tell, unit.tell = unit.tell, None
                     if tell is not None:
                         tell()
+                    self._plan.ended.popleft()
         # Without the guard: a thread that is woken while it is held would only wait for it.
         self._waking.begin()
-        with contextlib.suppress(IndexError):
-            while True:
-                self._untold.popleft()()
 
     # -- leading ------------------------------------------------------------------------------
 
@@ -189,8 +189,11 @@ class GroupAppend:
 
     def _lead_next(self) -> None:
         with self._guard:
-            if not self._plan.is_busy or self._plan.leading is not None:
+            if self._plan.leading is not None:
                 return  # a call too many, after Ctrl-C in the thread that called
+            if not self._plan.done():
+                self._idle.notify_all()
+                return
             first = self._plan.first(time.monotonic())
         try:
             self._tell()

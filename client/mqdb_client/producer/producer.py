@@ -242,7 +242,7 @@ class Producer:
         It is tried again only when the broker could not be reached, up to `retry_times_when_send_async_failed` times,
         with a chosen queue on the same broker.
 
-        Waits while `back_pressure_for_async_send_num` messages or `_size` bytes are under way. Raises what is wrong
+        Waits while `back_pressure_for_async_send_num` messages or `_size_bytes` are under way. Raises what is wrong
         with the message at once, and SendGivenUp when there is no room until the timeout.
         """
         running = self._work()

@@ -39,6 +39,8 @@ class Waking:
     def __init__(self) -> None:
         self._line: deque[Sleeper] = deque()
         self._last: deque[Sleeper] = deque()
+        #: Have a sleeper woken in its turn; `begin` has to follow. In C, so that no Ctrl-C comes in the midst of it.
+        self.add = self._line.append
         #: One has been woken who has not woken the next yet.
         self._is_under_way = False
 
@@ -46,10 +48,6 @@ class Waking:
     def left(self) -> int:
         """How many are to be woken yet."""
         return len(self._line) + len(self._last)
-
-    def add(self, sleeper: Sleeper) -> None:
-        """Have it woken in its turn; `begin` has to follow."""
-        self._line.append(sleeper)
 
     def add_last(self, sleeper: Sleeper) -> None:
         """Have it woken when nobody else is left in the line; `begin` has to follow."""
