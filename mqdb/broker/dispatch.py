@@ -1,4 +1,4 @@
-"""Dispatch: give what has become visible its queue offsets. The work is `mqdb.dispatch` in SQL."""
+"""Dispatch: give what has become visible its queue offsets, and index its keys. The work is done in SQL."""
 
 from enum import StrEnum
 from typing import NamedTuple
@@ -44,6 +44,22 @@ def dispatch(connection: Connection, max_rows: int = MAX_ROWS) -> DispatchResult
     assert row is not None
     outcome, messages, more = row
     return DispatchResult(DispatchOutcome(outcome), messages, more)
+
+
+class IndexResult(NamedTuple):
+    """`more` says that the round goes on: call again at once."""
+
+    messages: int
+    more: bool
+
+
+@translates
+def index_keys(connection: Connection, max_rows: int = MAX_ROWS) -> IndexResult:
+    """Index the keys of one batch. Does none while another session is at it, or a restored database is compared."""
+    row = driver(connection).execute("SELECT messages, more FROM mqdb.index_keys(%s)", (max_rows,)).fetchone()
+    assert row is not None
+    messages, more = row
+    return IndexResult(messages, bool(more))
 
 
 @translates

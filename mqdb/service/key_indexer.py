@@ -6,17 +6,15 @@ and consume queue and key index together at 100,000 to 130,000. Nobody waits for
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final, NamedTuple
+from typing import Final
 
 from sqlalchemy import Connection
 
+from mqdb.broker.dispatch import IndexResult, index_keys
 from mqdb.service.pace import Pace
 from mqdb.service.service import Context, LoopService
-from mqdb.store.engine import driver
 
 PACE: Final = Pace(busy=timedelta(milliseconds=20), idle=timedelta(milliseconds=200))
-
-_INDEX_KEYS: Final = "SELECT messages, more FROM mqdb.index_keys(%s)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +25,7 @@ class KeyIndexerConfig:
     pace: Pace = PACE
 
 
-class IndexCounts(NamedTuple):
-    """`more` says that the round of batches goes on."""
-
-    messages: int
-    more: bool
-
-
-class KeyIndexer(LoopService[IndexCounts]):
+class KeyIndexer(LoopService[IndexResult]):
     """Runs `mqdb.index_keys` batch by batch."""
 
     name = "key indexer"
@@ -44,14 +35,10 @@ class KeyIndexer(LoopService[IndexCounts]):
         self._config = config
         self._pause = timedelta(0)
 
-    def run_once(self, connection: Connection) -> IndexCounts:
+    def run_once(self, connection: Connection) -> IndexResult:
         """One batch. None is done while another session is at it, or a restored database waits for its dispatch."""
-        row = driver(connection).execute(_INDEX_KEYS, (self._config.max_rows,)).fetchone()
-        assert row is not None
-        messages, more = row
-        assert isinstance(messages, int)
-        return IndexCounts(messages, bool(more))
+        return index_keys(connection, self._config.max_rows)
 
-    def pause_after(self, counts: IndexCounts) -> timedelta:
+    def pause_after(self, counts: IndexResult) -> timedelta:
         self._pause = self._config.pace.pause(self._pause, has_worked=counts.messages > 0, has_more=counts.more)
         return self._pause

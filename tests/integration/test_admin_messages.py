@@ -8,7 +8,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from mqdb_client import Admin, Message, MessageSelector, Producer, SegmentState, errors
+from mqdb_client import Admin, Message, MessageQueue, MessageSelector, Producer, SegmentState, errors
 from tests.fixtures.command_line import Place
 from tests.fixtures.postgres import Database
 
@@ -116,3 +116,14 @@ def test_what_no_number_can_be_is_named(admin: Admin, message_ids: list[str], wa
 def test_an_error_of_the_callers_own_code_comes_out_as_it_is(admin: Admin, message_ids: list[str]) -> None:
     with pytest.raises(psycopg.errors.UniqueViolation), admin.messages.reading("orders"):
         raise psycopg.errors.UniqueViolation("of another database")
+
+
+def test_a_key_in_a_queue_that_is_no_longer_read_is_not_found(database: Database, admin: Admin) -> None:
+    admin.topics.create("shrunk", queues=2)
+    with Producer("shop", database.dsn) as producer:
+        for queue_id in range(2):
+            queue = MessageQueue("shrunk", admin.name, queue_id)
+            producer.send(Message("shrunk", str(queue_id), keys="k"), queue=queue)
+    admin.topics.update("shrunk", queues=1)
+
+    assert [message.queue.queue_id for message in admin.messages.find("shrunk", key="k")] == [0]

@@ -8,11 +8,11 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from sqlalchemy import Connection, Engine
 
 from mqdb.broker.clients import membership
-from mqdb.broker.dispatch import DispatchOutcome
+from mqdb.broker.dispatch import DispatchOutcome, IndexResult
 from mqdb.common.clock import ManualClock
 from mqdb.service.client_reaper import ClientReaper, ReaperCounts
 from mqdb.service.dispatcher import Dispatcher
-from mqdb.service.key_indexer import IndexCounts, KeyIndexer
+from mqdb.service.key_indexer import KeyIndexer
 from mqdb.service.service import Context
 from mqdb.store.clients.clients import ClientKind, Registration, members_of
 from tests.fixtures import log as by_hand
@@ -135,7 +135,7 @@ def test_the_key_indexer_makes_messages_findable(
 
     indexer.start()
     try:
-        rounds.wait_for(lambda counts: counts == IndexCounts(messages=2, more=False))
+        rounds.wait_for(lambda counts: counts == IndexResult(messages=2, more=False))
     finally:
         indexer.stop()
 
@@ -158,9 +158,9 @@ def test_the_key_indexer_waits_for_the_adoption_of_a_restored_database(
     engine: Engine, connection: Connection, database: Database
 ) -> None:
     """A clone of the template is another database than the one that was migrated."""
-    assert KeyIndexer(Context(engine.connect)).run_once(connection) == IndexCounts(0, False)
+    assert KeyIndexer(Context(engine.connect)).run_once(connection) == IndexResult(0, False)
     dispatch_all(database.connect())
-    assert KeyIndexer(Context(engine.connect)).run_once(connection) == IndexCounts(0, False)
+    assert KeyIndexer(Context(engine.connect)).run_once(connection) == IndexResult(0, False)
 
 
 # -- client reaper ------------------------------------------------------------------------------

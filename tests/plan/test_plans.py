@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
 from mqdb.store.engine import text_of
 from mqdb.store.log import message_index
@@ -280,6 +281,25 @@ def test_unique_ids_are_looked_up_in_the_index_and_what_it_lacks_by_xid_and_posi
     assert all("log_pos <= " in scan.condition for scan in stragglers)
     # Once, and not for each id. (A straggler's partition once for those that are younger, once for each that was late.)
     assert {scan.loops for scan in walk} <= {0, 1}
+
+
+@pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
+def test_keys_are_looked_up_in_the_index(log: Connection, writer: Connection, database: Database, state: Any) -> None:
+    state(log, writer)
+    connection = database.connect()
+    for setting in message_index.PLANNER_SETTINGS:
+        connection.execute(f"SET {setting} = off")
+    statement = message_index.with_key()
+    values = statement.compile(dialect=PGDialect_psycopg()).params | {"key": "17", "topic_id": 1}  # type: ignore[no-untyped-call]
+
+    explain = f"EXPLAIN (ANALYZE, VERBOSE, TIMING OFF, FORMAT JSON) {text_of(statement)}"
+    plan = scalar(connection, explain, values)
+    scans = partition_scans(connection, plan[0]["Plan"], "commit_log|message_index")
+
+    assert {(scan.node, scan.index) for scan in scans} == {
+        ("Index Scan", "message_index_key"),
+        ("Index Scan", "commit_log_pkey"),
+    }
 
 
 def test_above_a_position_only_the_newest_segments_are_looked_at(

@@ -3,9 +3,10 @@
 from typing import NamedTuple
 from uuid import UUID
 
-from sqlalchemy import Connection, select, text
+from sqlalchemy import Connection, select
 
 from mqdb.broker.consumers.pull import PullRequest, pull
+from mqdb.broker.dispatch import index_keys
 from mqdb.broker.log import query
 from mqdb.common.message import MessageQueue, ReceivedMessage
 from mqdb.common.topic import HALF_TOPIC, SCHEDULE_TOPIC
@@ -39,18 +40,18 @@ def find_copies(connection: Connection, unique_id: UUID) -> list[StoredCopy]:
 
 @translates
 def find_by_key(connection: Connection, route: TopicRoute, key: str) -> list[StoredCopy]:
-    """The messages of a topic with a key, in the order in which they were stored. RocketMQ: QueryMessageProcessor.
+    """The messages with a key in the readable queues of a topic, in the order in which they were stored.
 
     Brings the key index up to date first, which takes long if no `mqdb serve` has run for long.
+    RocketMQ: QueryMessageProcessor.
     """
-    while connection.execute(_INDEX).one().more:
+    while index_keys(connection).more:
         pass
-    ids = {queue_key: queue_id for queue_id, queue_key in enumerate(route.queue_keys)}
-    found = message_index.find_key(connection, route.topic_id, key)
-    return [StoredCopy(route.config.name, ids[queue_key], queue_key, log_pos) for log_pos, queue_key in found]
-
-
-_INDEX = text("SELECT more FROM mqdb.index_keys()")
+    # A topic that has fewer queues now keeps the messages of the others.
+    ids = {queue_key: queue_id for queue_id, queue_key in enumerate(route.read_queue_keys)}
+    with transaction(connection):
+        found = message_index.find_key(connection, route.topic_id, key)
+    return [StoredCopy(route.config.name, ids[each], each, log_pos) for log_pos, each in found if each in ids]
 
 
 @translates

@@ -16,11 +16,11 @@ from sqlalchemy import (
     FromClause,
     Integer,
     Select,
+    Text,
     any_,
     bindparam,
     cast,
     func,
-    literal,
     literal_column,
     select,
     true,
@@ -153,11 +153,12 @@ def find(connection: Connection, unique_ids: Sequence[UUID], after_pos: int) -> 
     return list(dict.fromkeys((row.msg_id, row.log_pos, row.queue_key) for row in rows))
 
 
-def find_key(connection: Connection, topic_id: int, key: str) -> list[tuple[int, int]]:
-    """log_pos and queue_key of the indexed records of a topic that have the key, in the order of the log.
+def with_key() -> Select[int, int]:
+    """log_pos and queue_key of the indexed records with a `key` in the topic of `topic_id`, in no order.
 
     Uses message_index_key and commit_log_pkey. Hashes may be equal by chance, so the record is asked, too.
     """
+    key, topic_id = bindparam("key", type_=Text), bindparam("topic_id", type_=Integer)
     entry = (
         select(message_index.c.log_pos)
         .where(message_index.c.key_hash == func.hashtextextended(key, cast(topic_id, BigInteger)))
@@ -167,11 +168,20 @@ def find_key(connection: Connection, topic_id: int, key: str) -> list[tuple[int,
     record = (
         select(cl.c.log_pos, cl.c.queue_key)
         .where(cl.c.log_pos >= entry.c.log_pos, cl.c.log_pos <= entry.c.log_pos)
-        .where(literal(key) == any_(func.string_to_array(cl.c["keys"], KEY_SEPARATOR)))
+        .where(key == any_(func.string_to_array(cl.c["keys"], KEY_SEPARATOR)))
         .order_by(cl.c.log_pos)
         .correlate(entry)
         .lateral("record")
     )
     of_topic = select(queue.c.queue_key).where(queue.c.topic_id == topic_id)
-    found = select(record).select_from(entry.join(record, true())).where(record.c.queue_key.in_(of_topic))
-    return sorted({(log_pos, queue_key) for log_pos, queue_key in connection.execute(found)})
+    return select(record).select_from(entry.join(record, true())).where(record.c.queue_key.in_(of_topic))
+
+
+_WITH_KEY: Final = with_key()
+
+
+def find_key(connection: Connection, topic_id: int, key: str) -> list[tuple[int, int]]:
+    """Rows as `with_key` describes them, each once, in the order of the log. Needs a transaction, as `find` does."""
+    connection.execute(_BIND_TO_INDEXES)
+    rows = connection.execute(_WITH_KEY, {"key": key, "topic_id": topic_id})
+    return sorted({(log_pos, queue_key) for log_pos, queue_key in rows})
