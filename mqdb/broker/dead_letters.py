@@ -48,7 +48,7 @@ _INSUFFICIENT_PRIVILEGE: Final = "42501"
 class DeadLetterFilter:
     """Which dead letters; they meet all that is given. A time is a moment, or how long ago by the broker's clock.
 
-    Raises ParameterInvalid for a text that PostgreSQL cannot hold, TagExpressionInvalid.
+    Raises ParameterInvalid for a text that PostgreSQL cannot hold and a time without a zone, TagExpressionInvalid.
     """
 
     group: str | None = None
@@ -71,6 +71,8 @@ class DeadLetterFilter:
         parse_tag_expression(self.tag)
         for field in fields(self):
             value = getattr(self, field.name)
+            if isinstance(value, datetime) and value.utcoffset() is None:
+                raise ParameterInvalid(field.name, value, "must be a time with a time zone")
             if isinstance(value, str) and storable(value) != value:
                 raise ParameterInvalid(field.name, value, "holds a character that PostgreSQL cannot store")
 

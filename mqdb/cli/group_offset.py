@@ -170,6 +170,7 @@ def _take(
     from mqdb_client import Admin
 
     with Admin(settings=settings) as admin:
+        admin.chosen(brokers)
 
         def show(nothing: str, *, is_dry: bool) -> None:
             answers = admin.on_each(lambda one: change(one, is_dry), brokers)

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from datetime import datetime
 
 import pytest
 from sqlalchemy import Connection
@@ -56,3 +57,8 @@ def test_an_unknown_group_and_an_unknown_message_are_errors(admin: Admin) -> Non
         admin.dead_letters.list(DeadLetterFilter("nobody"))
     with pytest.raises(errors.DeadLetterNotFound):
         admin.dead_letters.show("0A0B0C0D1E2F00000000000000000001")
+
+
+def test_a_time_without_a_zone_is_no_time_of_death() -> None:
+    with pytest.raises(errors.ParameterInvalid, match="since"):
+        DeadLetterFilter(since=datetime(2026, 7, 14))  # noqa: DTZ001

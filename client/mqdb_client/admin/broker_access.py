@@ -1,8 +1,7 @@
-"""The way of an administrator to one broker."""
+"""Connections of an administrator to one broker."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import cached_property
 from typing import Final
 
 from sqlalchemy import Connection, Engine
@@ -20,28 +19,24 @@ _CHECKED: Final = "mqdb_checked"
 class BrokerAccess:
     """Connections to one broker. The first use opens one; any thread may use it.
 
-    Made for several brokers it stands for the question which one is meant.
+    If it is made for several brokers, each use raises ParameterInvalid, which asks for one of them.
     """
 
     def __init__(self, *brokers: BrokerDsn) -> None:
         self._brokers = brokers
+        self._engines = [create_engine(each.dsn, application_name="mqdb admin", pool_size=0) for each in brokers[:1]]
 
     @property
     def name(self) -> str:
-        """The name of the broker. Raises ParameterInvalid for several."""
-        return self._broker.name
+        """The name of the broker."""
+        return self._only()[0].name
 
-    @property
-    def _broker(self) -> BrokerDsn:
+    def _only(self) -> tuple[BrokerDsn, Engine]:
         if len(self._brokers) > 1:
             names = ", ".join(broker.name for broker in self._brokers)
             reason = f"there are several brokers, {names}: name one with on(), or ask each with on_each()"
             raise ParameterInvalid("broker", None, reason)
-        return self._brokers[0]
-
-    @cached_property
-    def _engine(self) -> Engine:
-        return create_engine(self._broker.dsn, application_name="mqdb admin", pool_size=0)
+        return self._brokers[0], self._engines[0]
 
     @contextmanager
     def connected(self) -> Iterator[Connection]:
@@ -50,13 +45,14 @@ class BrokerAccess:
         Raises BrokerUnavailable and its kin, BrokerMisnamed, and a SchemaMismatch unless the schema is the one of this
         mqdb.
         """
-        target = redact(self._broker.dsn)
+        broker, engine = self._only()
+        target = redact(broker.dsn)
         with ExitStack() as closing:
             with translated(target):
-                connection = closing.enter_context(self._engine.connect())
+                connection = closing.enter_context(engine.connect())
                 if _CHECKED not in connection.info:
                     check_schema(connection)
-                    broker_info(connection).require_name(self.name, target)
+                    broker_info(connection).require_name(broker.name, target)
                     connection.info[_CHECKED] = True
             # Errors of the verbs are translated there, and those of the caller's own code not at all.
             yield connection
@@ -70,8 +66,8 @@ class BrokerAccess:
 
     def close(self) -> None:
         """Disconnect. A later use connects again."""
-        if len(self._brokers) == 1:
-            self._engine.dispose()
+        for engine in self._engines:
+            engine.dispose()
 
 
 def tend_dispatch(connection: Connection) -> None:

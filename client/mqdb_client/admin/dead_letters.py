@@ -58,7 +58,7 @@ class DeadLetters:
     def choose(
         self, wanted: DeadLetterFilter, *, again: bool = False, limit: int | None = None, to_topic: str | None = None
     ) -> Chosen:
-        """What a redrive takes: the oldest ones, those that were redriven before only if `again`.
+        """Choose the dead letters for a redrive, the oldest first. `again` includes those that were redriven before.
 
         Raises TopicNotFound, TopicNotWritable, TopicNotAllowed and NameInvalid for `to_topic`.
         """

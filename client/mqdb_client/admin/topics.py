@@ -54,8 +54,10 @@ class Topics:
         # It makes a Perm of the number.
         config = TopicConfig(name, read_queue_nums, write_queue_nums, perm, order, message_type)  # type: ignore[arg-type]
         with self._access.connected() as connection:
+            is_new = find_topic(connection, name) is None
             admin.create_topic(connection, config)
-        self._log("created a topic", name, actor)
+        if is_new:
+            self._log("created a topic", name, actor)
         return config
 
     def show(self, name: str) -> TopicDetails:

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from mqdb_client import Redrive, RedriveResult
     from mqdb_client.admin.dead_letters import DeadLetters
 
-#: Messages of a transaction. Their bodies stay in the database.
-MOST_AT_A_TIME: Final = 500
-
 #: With a rate, as many as fall due in this time.
 _SECONDS_AT_A_TIME: Final = 0.1
 
@@ -101,13 +98,15 @@ class Redriver:
         *,
         is_dry_run: bool,
         per_second: float | None,
-        most_at_a_time: int = MOST_AT_A_TIME,
+        most_at_a_time: int | None = None,
     ) -> None:
-        """`per_second` is how many at most, on one broker after the other."""
+        """`per_second` is how many at most, on one broker after the other; `most_at_a_time`, in one transaction."""
+        from mqdb_client.admin.dead_letters import MOST_AT_A_TIME
+
         self._redrive = redrive
         self._is_dry_run = is_dry_run
         self._per_second = per_second
-        self._most_at_a_time = most_at_a_time
+        self._most_at_a_time = most_at_a_time or MOST_AT_A_TIME
         self._total = 0
         self.interruption = Interruption()
         #: How many messages by broker, status, and what failed.
