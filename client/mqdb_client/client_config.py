@@ -1,4 +1,4 @@
-"""What every client can be told. The configuration of a client lists its options once; its constructor takes them over.
+"""The options of clients. The configuration of a client lists each option once; its constructor takes them over.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushConsumerConfig(ConsumerConfig):
@@ -75,7 +75,7 @@ def configured_by(
 
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
-    """What all clients have in common. `settings_of` makes one of `dsn` and `settings`, which exclude each other."""
+    """The options that all clients have. `settings_of` makes one of `dsn` and `settings`, which exclude each other."""
 
     group: str
     dsn: str | None = field(default=None, repr=False)
@@ -87,9 +87,9 @@ class ClientConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConfig(ClientConfig):
-    """What both kinds of consumers have in common. Raises NameInvalid, ParameterInvalid."""
+    """The options that both kinds of consumers have. Raises NameInvalid, ParameterInvalid."""
 
-    #: Where a group starts that is new to a topic.
+    #: Where a new group starts to read a topic.
     consume_from_where: Annotated[ConsumeFromWhere, one_of(ConsumeFromWhere)] = ConsumeFromWhere.LAST_OFFSET
     #: Aware; where it starts under TIMESTAMP. None: half an hour before the start.
     consume_timestamp: Annotated[datetime | None, or_none(AWARE_TIME)] = None

@@ -1,4 +1,4 @@
-"""A broker in this process: what `mqdb serve` runs, on a PostgreSQL of its own or on a given one."""
+"""A broker in this process: the same as `mqdb serve`, on a PostgreSQL of its own or on a given one."""
 
 from mqdb.server import Server
 

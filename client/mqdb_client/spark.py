@@ -1,4 +1,4 @@
-"""What programs use of mqdb on Spark, beside the data source `mqdb`. Needs `mqdb[spark]`."""
+"""The functions of mqdb for Spark programs. The data source is called `mqdb`. Needs `mqdb[spark]`."""
 
 from mqdb.pipeline import Origin, archive, dlq_report, read_jdbc, register, replay, session, stats
 

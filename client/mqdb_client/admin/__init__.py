@@ -1,1 +1,1 @@
-"""What people do to a broker from outside: `Admin`, with a module for each subject."""
+"""`Admin` administers brokers from a program or the command line. Each subject has a module."""

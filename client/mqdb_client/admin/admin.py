@@ -27,10 +27,10 @@ T = TypeVar("T")
 
 
 class BrokerAdmin:
-    """What one broker shows to people, and what they may change there; by subject.
+    """Shows and changes one broker, by subject.
 
-    Each method that changes something takes an `actor`, who wants it. For now the actor is only logged: a change is a
-    line at level INFO, a fixed sentence and its fields.
+    Each method that changes something takes an `actor`, the name of the person or program that wants
+    it. For now the actor is only logged: each change writes a line at level INFO, a fixed sentence and its fields.
     """
 
     def __init__(self, access: BrokerAccess) -> None:

@@ -1,4 +1,4 @@
-"""What came of the same work on several brokers."""
+"""The results of doing the same work on several brokers."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ B = TypeVar("B", bound=Named)
 
 @dataclass(frozen=True)
 class Answers(Generic[T]):
-    """What each broker has answered, by its name, in the order of the brokers."""
+    """The result or the failure of each broker, by its name, in the order of the brokers."""
 
     results: dict[str, T] = field(default_factory=dict)
     failures: dict[str, MqdbError] = field(default_factory=dict)

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class ConsumerStatus(NamedTuple):
-    """What a consumer says of itself: `state`, `queues` and `listeners`, and whatever else is worth knowing."""
+    """The status that a consumer reports. `details` has at least `state`, `queues` and `listeners`."""
 
     client_id: str
     group: str

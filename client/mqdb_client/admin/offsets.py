@@ -23,7 +23,7 @@ class Offsets:
         self._access = access
 
     def show(self, group: str, topic: str | None = None) -> list[QueueProgress]:
-        """Where a group stands in each queue that it has read, of one topic or of all. Raises GroupNotFound."""
+        """The progress of a group in each queue that it has read, of one topic or of all. Raises GroupNotFound."""
         with self._access.connected() as connection:
             progress = groups.show_group(connection, group).progress
         return [each for each in progress if topic in (None, each.topic)]

@@ -1,4 +1,4 @@
-"""What the log holds, segment by segment. How long it is kept, the settings of `mqdb serve` say."""
+"""The log and its segments. The settings of `mqdb serve` say how long it is kept."""
 
 from mqdb.store.segments import segments
 from mqdb.store.segments.segments import Log, Segment

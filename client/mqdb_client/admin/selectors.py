@@ -19,7 +19,7 @@ class SelectorExplanation:
     sql: str
     """The condition that the database evaluates, as one can paste it into psql."""
     warnings: tuple[str, ...]
-    """What may surprise."""
+    """Parts of it that may mean something else than they seem to."""
 
 
 class Selectors:
@@ -52,7 +52,7 @@ def explain_selector(expression: str) -> SelectorExplanation:
     selector = compile_selector(expression)
     plain = dialect(paramstyle="named")  # type: ignore[no-untyped-call]
     plain._backslash_escapes = False  # until it has met a server it takes one for old, and doubles backslashes
-    # What runs has its literals bound.
+    # Literals stand in this text for people. A pull binds them.
     condition = selector.where(column("properties", JSONB)).compile(
         dialect=plain, compile_kwargs={"literal_binds": True}
     )

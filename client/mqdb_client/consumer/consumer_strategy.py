@@ -26,7 +26,10 @@ from mqdb_client.instance import ClientInstance
 
 
 class ConsumerStrategy:
-    """One for each consumer, whichever the broker. Opened once, then closed once."""
+    """One for each consumer, for all its brokers. Opened once, then closed once.
+
+    Each way has to say the four things that raise NotImplementedError here. All else does nothing unless it is said.
+    """
 
     #: Whether it enters the group, whose members share the queues.
     is_member = True

@@ -55,7 +55,6 @@ class GroupAppend:
         self._plan = AppendPlan(held)
         self._guard = threading.RLock()  # see `refuse_reentry`
         self._idle = threading.Condition(self._guard)
-        #: How to tell units that were handed in that they have ended.
         self._thread: threading.Thread | None = None
         #: For the append thread: True, to lead; False, to end.
         self._work: SimpleQueue[bool] = SimpleQueue()
@@ -102,9 +101,9 @@ class GroupAppend:
     def hand_in(self, unit: Unit, done: Callable[[], None]) -> None:
         """Have a unit appended, and `done` called when it has ended.
 
-        `done` is called in any thread that comes here, this one included, and has to be quick; it must not come back
-        here. At its deadline the unit ends by `end_late`, which somebody has to call from time to time. Raises
-        IllegalState as `append` does.
+        `done` is called with the lock in hand, in any thread that comes here, this one included. It has to be quick and
+        must not come back here. At its deadline the unit ends by `end_late`, which somebody has to call from time to
+        time. Raises IllegalState as `append` does.
         """
         refuse_reentry(self._guard)
         unit.is_handed_in = True
