@@ -24,6 +24,7 @@ import pytest
 from mqdb.common.topic import dlq_topic
 from mqdb.errors import MqdbError
 from mqdb_client import Message, Producer
+from tests.fixtures import warm_process
 from tests.fixtures.faults import FaultyBroker, faulty_broker
 from tests.fixtures.log import create_topic
 from tests.fixtures.processes import wait_until
@@ -54,7 +55,7 @@ class MemberProcess:
     def __init__(self, log: IO[bytes], *arguments: str) -> None:
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         command = [sys.executable, str(SCRIPT), *arguments]
-        self.process = subprocess.Popen(
+        self.process = warm_process.start(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, env=environment
         )
         assert self.process.stdout is not None

@@ -18,6 +18,7 @@ from sqlalchemy import Connection, Engine, text
 from mqdb.store.consumers.consumer_offsets import committed_offsets
 from mqdb.store.topics.topics import TopicRoute
 from mqdb_client.consumer.offset_store import Lease
+from tests.fixtures import warm_process
 from tests.fixtures.broker import append, topic
 from tests.fixtures.busy_machine import within
 from tests.fixtures.postgres import Database
@@ -43,7 +44,7 @@ class OrderlyProcess:
 
     def __init__(self, dsn: str, lock_expiry: float, listener_seconds: float, failures_percent: float) -> None:
         arguments = (dsn, *map(str, (lock_expiry, listener_seconds, failures_percent)))
-        self.process = subprocess.Popen([sys.executable, str(SCRIPT), *arguments], stdout=subprocess.PIPE, text=True)
+        self.process = warm_process.start([sys.executable, str(SCRIPT), *arguments], stdout=subprocess.PIPE, text=True)
         self.lines: list[str] = []
         self._died_at = float("inf")
         self._reader = threading.Thread(target=self._read)

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Engine
 
 from mqdb.store.consumers.consumer_offsets import committed_offsets
 from mqdb.store.topics.topics import TopicRoute
+from tests.fixtures import warm_process
 from tests.fixtures.broker import append, topic
 from tests.fixtures.busy_machine import within
 from tests.fixtures.consumers import Inbox, Member, duplicates
@@ -29,7 +30,7 @@ class ConsumerProcess:
     """A running consumer_process.py and what it has said."""
 
     def __init__(self, dsn: str, *arguments: str) -> None:
-        self.process = subprocess.Popen(
+        self.process = warm_process.start(
             [sys.executable, str(SCRIPT), dsn, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         self.lines: list[str] = []

@@ -20,6 +20,7 @@ from mqdb.common.transaction import CHECK_IMMUNITY_TIME, CHECK_TIMES
 from mqdb.common.unique_id import parse_unique_id
 from mqdb.errors import HalfMessageMismatch, HalfMessageNotFound, ResponseCode, TransactionRefused
 from mqdb_client import Message
+from tests.fixtures import warm_process
 from tests.fixtures.broker import topic
 from tests.fixtures.consumers import Inbox, Member
 from tests.fixtures.delay import delivered, records, stop_clock
@@ -53,7 +54,7 @@ LAST = Message("orders", "last", properties={CHECK_IMMUNITY_TIME: "60"})
 def sender_process(database: Database) -> Iterator["subprocess.Popen[str]"]:
     """A process of group `senders` in the middle of a local transaction."""
     command = [sys.executable, str(SENDER), database.dsn, "half"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    process = warm_process.start(command, stdout=subprocess.PIPE, text=True)
     try:
         yield process
     finally:
