@@ -18,6 +18,7 @@ from mqdb.broker.consumers.send_back import SendBackRequest, send_back
 from mqdb.common.failure import Failure
 from mqdb.common.message import MessageQueue
 from mqdb.store.engine import create_engine
+from tests.fixtures import warm_process
 from tests.fixtures.command_line import Place, served
 from tests.fixtures.consumers import Inbox, Member
 from tests.fixtures.postgres import Database, query
@@ -184,7 +185,7 @@ def test_a_reset_asks_on_a_terminal(place: Place) -> None:
     def answered(answer: bytes) -> str:
         ours, theirs = pty.openpty()
         arguments = ["group", "offset", "reset", "billing", "orders", "--to", "earliest"]
-        process = subprocess.Popen(
+        process = warm_process.start(
             [sys.executable, "-m", "mqdb", *arguments],
             stdin=theirs,
             stdout=subprocess.PIPE,
@@ -196,7 +197,7 @@ def test_a_reset_asks_on_a_terminal(place: Place) -> None:
         os.write(ours, answer)
         printed, _ = process.communicate(timeout=60)
         os.close(ours)
-        return printed.decode()
+        return str(printed.decode())
 
     refused = answered(b"n\n")
     before = orders_of(place)["next_offset"]

@@ -3,7 +3,6 @@
 import os
 import pty
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from sqlalchemy import Engine
 
 from mqdb.common.message import Message
 from mqdb.store.topics.topics import find_topic
+from tests.fixtures import warm_process
 from tests.fixtures.broker import append, dispatch_all
 from tests.fixtures.command_line import Place
 from tests.fixtures.postgres import Database
@@ -53,7 +53,7 @@ def on_a_terminal(place: Place, *arguments: str) -> bytes:
     """All that a command prints, its standard output and standard error being one terminal."""
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "mqdb", *arguments]
-    with subprocess.Popen(
+    with warm_process.start(
         command, stdin=theirs, stdout=theirs, stderr=theirs, env=place.environ({"COLUMNS": "400", "TERM": "xterm"})
     ) as process:
         os.close(theirs)

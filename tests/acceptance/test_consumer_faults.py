@@ -35,7 +35,7 @@ from tests.fixtures.processes import wait_until
 
 RUNS: Final = int(os.environ.get("MQDB_FAULT_RUNS", "0"))
 #: Of load, at least.
-SECONDS: Final = float(os.environ.get("MQDB_FAULT_SECONDS", "8" if RUNS else "4"))
+SECONDS: Final = float(os.environ.get("MQDB_FAULT_SECONDS", "8" if RUNS else "1.5"))
 #: Of members, of broker processes and of PostgreSQL each; and so many members join or leave.
 KILLS: Final = int(os.environ.get("MQDB_FAULT_KILLS", "2" if RUNS else "1"))
 FIRST_SEED: Final = int(os.environ.get("MQDB_FAULT_SEED", "0")) or random.randrange(1, 1_000_000)

@@ -46,7 +46,7 @@ from tests.fixtures.traps import caught
 
 RUNS: Final = int(os.environ.get("MQDB_FAULT_RUNS", "0"))
 #: Of load, at least.
-SECONDS: Final = float(os.environ.get("MQDB_FAULT_SECONDS", "8" if RUNS else "2"))
+SECONDS: Final = float(os.environ.get("MQDB_FAULT_SECONDS", "8" if RUNS else "1"))
 #: How often each kind of trouble is met.
 KILLS: Final = int(os.environ.get("MQDB_FAULT_KILLS", "1"))
 FIRST_SEED: Final = int(os.environ.get("MQDB_FAULT_SEED", "0")) or random.randrange(1, 1_000_000)

@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from mqdb.common.message import Message
 from mqdb_client import create_reply_message
 from mqdb_client.consumer.share import Share
-from tests.fixtures.consuming import PUSH, WAYS, Consuming, starting
+from tests.fixtures.consuming import PUSH, SOME_WAYS, WAYS, Consuming, starting
 from tests.fixtures.history import Past
 from tests.fixtures.postgres import Database, query
 from tests.fixtures.processes import wait_until
@@ -60,7 +60,7 @@ def test_an_older_copy_of_the_directory_that_has_grown_past_the_position(
     assert warned(caplog)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", SOME_WAYS)
 def test_an_older_copy_that_is_behind_the_position(past: Past, way: str, tmp_path: Path) -> None:
     """A pull above the end of its queue goes on at what is committed, not at the end."""
     kept, lost, new = numbered("kept", 20), numbered("lost", 40), numbered("new", 8)
@@ -78,7 +78,7 @@ def test_an_older_copy_that_is_behind_the_position(past: Past, way: str, tmp_pat
         wait_for(consuming, *kept, *new)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", SOME_WAYS)
 def test_a_server_that_was_stopped_and_started_has_lost_nothing(
     past: Past, way: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

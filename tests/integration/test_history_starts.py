@@ -11,7 +11,7 @@ from mqdb.common.group import ConsumeFromWhere
 from mqdb.common.message import Message
 from mqdb.errors import DispatchTimeout, QueueLost
 from mqdb_client import LitePullConsumer
-from tests.fixtures.consuming import WAYS, Consuming, starting
+from tests.fixtures.consuming import SOME_WAYS, Consuming, starting
 from tests.fixtures.history import QUEUES, Past
 from tests.fixtures.lite_pull import queue_of
 from tests.fixtures.postgres import query
@@ -43,7 +43,7 @@ def wait_assigned(consuming: Consuming, past: Past) -> None:
     wait_until(is_assigned, 60)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", SOME_WAYS)
 def test_a_group_that_an_older_copy_lacks_gets_what_was_sent_since(past: Past, way: str, tmp_path: Path) -> None:
     """It begins at the last offset, and that was long before the return."""
     past.save("older")
@@ -109,7 +109,8 @@ def test_a_reader_without_a_committed_offset_gets_what_is_new_in_a_log_that_went
     assert sorted(consuming.received) == sorted([*kept, *lost, *new])
 
 
-@pytest.mark.parametrize("way", ["lite pull", pytest.param("assigned", marks=pytest.mark.long)])
+@pytest.mark.long  # half a minute of waiting
+@pytest.mark.parametrize("way", ["lite pull", "assigned"])
 def test_an_offset_of_a_message_that_the_log_has_lost_is_not_committed(past: Past, way: str, tmp_path: Path) -> None:
     kept, lost, new = numbered("kept"), numbered("lost"), numbered("new", 4 * QUEUES)
     past.store(*kept)
