@@ -1,15 +1,20 @@
 """`mqdb bench latency`: how long a message takes from the call of send to the call of the listener.
 
+    latency          one topic
+    latency-topics   the same rate over many topics of one consumer, against one topic; with the consumer's start, and
+                     the CPU of its process and its backends while nothing is sent
+
 Three processes as in real life: one that serves (dispatch and the other services), one that sends at a steady rate,
 one that consumes. The sender writes the time into the body. It is the monotonic clock of the machine, which is the
 same for all processes. The sender has several threads, so that a slow send does not put off those after it.
 """
 
+import os
 import struct
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from multiprocessing.connection import Connection as Pipe
 from typing import Any, Final, NamedTuple
@@ -17,6 +22,7 @@ from typing import Any, Final, NamedTuple
 from mqdb.bench import sample
 from mqdb.bench.clients import settings_for
 from mqdb.bench.figures import Goal, Measurement, percentile
+from mqdb.bench.machine import ProcessClock
 from mqdb.bench.rounds import Comparison, Side
 from mqdb.bench.testbed import Testbed, Topic
 from mqdb.bench.workers import Worker
@@ -27,13 +33,17 @@ from mqdb.errors import MqdbError
 from mqdb.server import Server
 from mqdb_client import ConsumeConcurrentlyStatus, Producer, PushConsumer
 
-NAMES: Final = ("latency",)
+NAMES: Final = ("latency", "latency-topics")
 
 QUEUES: Final = 4
 _SENDING_THREADS: Final = 8
 WARM_UP_SECONDS: Final = 1.0
 _ARRIVAL_SECONDS: Final = 30.0
 _LOOK_SECONDS: Final = 0.02
+
+#: The round of what is there before the consumer starts.
+_START: Final = 0
+_START_RATE: Final = 10_000.0
 
 _NO_OPTIONS: Final[Mapping[str, Any]] = {}
 
@@ -61,21 +71,41 @@ class _Order(NamedTuple):
         return max(round(self.rate * self.seconds), 1)
 
 
-def comparisons(testbed: Testbed, *, rate: float, seconds: float) -> Generator[Comparison, None, None]:
-    """What is measured: one figure, in milliseconds."""
+class _Idle(NamedTuple):
+    """Tell how much CPU the process takes in so many seconds."""
+
+    seconds: float
+
+
+def comparisons(testbed: Testbed, *, rate: float, seconds: float, topics: int) -> Generator[Comparison, None, None]:
+    """What is measured, in milliseconds; over several topics only if there are to be more than one."""
     topic = testbed.topic("latency", QUEUES)
-    with served(testbed), staged(testbed, topic) as stage:
+    with served(testbed), staged(testbed, [topic]) as stage:
         stage.measure(rate, WARM_UP_SECONDS)
-        yield Comparison(
-            "latency",
-            "ms",
-            Side(
-                f"send to listener, median, {rate:g} messages/s",
-                lambda: stage.measure(rate, seconds),
-                [Goal(5.0, at_least=False), Goal(20.0, "p99_ms", at_least=False)],
-            ),
-            lower_is_better=True,
+        one = Side(
+            f"send to listener, median, {rate:g} messages/s",
+            lambda: stage.measure(rate, seconds),
+            [Goal(5.0, at_least=False), Goal(20.0, "p99_ms", at_least=False)],
         )
+        yield Comparison("latency", "ms", one, lower_is_better=True)
+        if topics > 1:
+            several = [testbed.topic(f"latency_{number}", QUEUES) for number in range(topics)]
+            with staged(testbed, several) as wide:
+                wide.measure(rate, WARM_UP_SECONDS)
+                details = {"start_s": wide.start_seconds, "idle_cpu_percent": wide.idle_cpu(testbed, seconds) * 100}
+
+                def measure() -> Measurement:
+                    found = wide.measure(rate, seconds)
+                    return Measurement(found.value, {**found.details, **details})
+
+                goals = [Goal(3.0, "start_s", at_least=False), Goal(2.0, "idle_cpu_percent", at_least=False)]
+                yield Comparison(
+                    "latency-topics",
+                    "ms",
+                    Side(f"the same over {topics:,} topics of one consumer", measure, goals),
+                    [Side("one topic", one.measure, [Goal(0.5)])],
+                    lower_is_better=True,
+                )
 
 
 @contextmanager
@@ -88,26 +118,34 @@ def served(testbed: Testbed) -> Iterator[None]:
 
 
 @contextmanager
-def staged(testbed: Testbed, topic: Topic, options: Mapping[str, Any] = _NO_OPTIONS) -> "Iterator[Stage]":
+def staged(testbed: Testbed, topics: Sequence[Topic], options: Mapping[str, Any] = _NO_OPTIONS) -> "Iterator[Stage]":
     """Both clients, each in a process of its own. `options` are what each message gets besides."""
+    names = [topic.name for topic in topics]
     with ExitStack() as stack:
-        receiver = _started(stack, _receive, testbed.broker, topic.name)
-        yield Stage(receiver, _started(stack, _send, testbed.broker, topic.name, options))
+        sender, _ = _started(stack, _send, testbed.broker, names, options)
+        # One for each topic. To have had them is to have started.
+        sender.tell(_Order(_START, _START_RATE, len(topics) / _START_RATE))
+        sender.answer()
+        receiver, (start_seconds, pid) = _started(stack, _receive, testbed.broker, names)
+        yield Stage(receiver, sender, start_seconds, pid)
 
 
-def _started(stack: ExitStack, function: Callable[..., None], *arguments: object) -> Worker:
+def _started(stack: ExitStack, function: Callable[..., None], *arguments: object) -> tuple[Worker, Any]:
+    """A process, and its first word."""
     worker = Worker(function, *arguments)
     stack.callback(worker.close)
-    worker.answer()
-    return worker
+    return worker, worker.answer()
 
 
 class Stage:
     """The two clients, started."""
 
-    def __init__(self, receiver: Worker, sender: Worker) -> None:
+    def __init__(self, receiver: Worker, sender: Worker, start_seconds: float, pid: int) -> None:
+        """The consumer has taken so many seconds to start, in a process of that number."""
         self._receiver = receiver
         self._sender = sender
+        self.start_seconds = start_seconds
+        self._pid = pid
         self._rounds = 0
 
     def measure(self, rate: float, seconds: float) -> Measurement:
@@ -128,6 +166,19 @@ class Stage:
         }
         return Measurement(percentile(latencies, 50) / 1e6, details)
 
+    def idle_cpu(self, testbed: Testbed, seconds: float) -> float:
+        """The share of a core that the consumer and its backends take while nothing is sent."""
+        backends = [ProcessClock(pid) for (pid,) in testbed.below.execute(_BACKENDS, (f"%@{self._pid}#%",))]
+        time.sleep(WARM_UP_SECONDS)
+        before = [clock.seconds() or 0.0 for clock in backends]
+        self._receiver.tell(_Idle(seconds))
+        used: float = self._receiver.answer()
+        after = [clock.seconds() or 0.0 for clock in backends]
+        return (used + sum(after) - sum(before)) / seconds
+
+
+_BACKENDS: Final = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE %s AND datname = current_database()"
+
 
 def _serve(pipe: Pipe, broker: BrokerDsn) -> None:
     """What `mqdb serve` runs, until the pipe is closed."""
@@ -139,8 +190,10 @@ def _serve(pipe: Pipe, broker: BrokerDsn) -> None:
         pipe.recv()
 
 
-def _receive(pipe: Pipe, broker: BrokerDsn, topic: str) -> None:
-    """Consumes; tells for each round how many nanoseconds its messages have taken."""
+def _receive(pipe: Pipe, broker: BrokerDsn, topics: Sequence[str]) -> None:
+    """Consumes. Tells how long it took until it had a message of each topic, and for each round how many nanoseconds
+    its messages have taken.
+    """
     latencies: defaultdict[int, list[int]] = defaultdict(list)
 
     def listener(messages: list[ReceivedMessage]) -> ConsumeConcurrentlyStatus:
@@ -155,12 +208,22 @@ def _receive(pipe: Pipe, broker: BrokerDsn, topic: str) -> None:
         settings=settings_for(broker),
         consume_from_where=ConsumeFromWhere.FIRST_OFFSET,
     )
-    consumer.subscribe(topic)
+    for topic in topics:
+        consumer.subscribe(topic)
     consumer.register_listener(listener)
+    began = time.monotonic()
     with consumer:
-        pipe.send("ready")
+        while len(latencies[_START]) < len(topics):
+            if pipe.poll(_LOOK_SECONDS):
+                return
+        pipe.send((time.monotonic() - began, os.getpid()))
         while True:
-            order: _Order = pipe.recv()
+            order: _Order | _Idle = pipe.recv()
+            if isinstance(order, _Idle):
+                cpu = time.process_time()
+                time.sleep(order.seconds)
+                pipe.send(time.process_time() - cpu)
+                continue
             found = latencies[order.number]
             deadline = time.monotonic() + order.seconds + _ARRIVAL_SECONDS
             while len(found) < order.messages:
@@ -171,14 +234,14 @@ def _receive(pipe: Pipe, broker: BrokerDsn, topic: str) -> None:
             pipe.send(found)
 
 
-def _send(pipe: Pipe, broker: BrokerDsn, topic: str, options: Mapping[str, Any]) -> None:
+def _send(pipe: Pipe, broker: BrokerDsn, topics: Sequence[str], options: Mapping[str, Any]) -> None:
     """Sends; tells for each round how long it took, and how late the latest send began, in seconds."""
     with Producer("mqdb_bench_producer", settings=settings_for(broker)) as producer:
         pipe.send("ready")
         while True:
             order: _Order = pipe.recv()
             began = time.monotonic()
-            threads = [_Sender(producer, topic, options, order, began, first) for first in range(_SENDING_THREADS)]
+            threads = [_Sender(producer, topics, options, order, began, first) for first in range(_SENDING_THREADS)]
             for thread in threads:
                 thread.start()
             for thread in threads:
@@ -193,11 +256,17 @@ class _Sender(threading.Thread):
     """Sends every eighth message, each when it is due."""
 
     def __init__(
-        self, producer: Producer, topic: str, options: Mapping[str, Any], order: _Order, began: float, first: int
+        self,
+        producer: Producer,
+        topics: Sequence[str],
+        options: Mapping[str, Any],
+        order: _Order,
+        began: float,
+        first: int,
     ) -> None:
         super().__init__(daemon=True)
         self._producer = producer
-        self._topic = topic
+        self._topics = topics
         self._options = options
         self._order = order
         self._began = began
@@ -216,7 +285,8 @@ class _Sender(threading.Thread):
             self.error = error
 
     def _message(self, number: int) -> Message:
-        form = sample.message(self._topic, number)
+        form = sample.message(self._topics[number % len(self._topics)], number)
         stamp = _STAMP.pack(self._order.number, time.monotonic_ns())
         body = stamp + form.body[_STAMP.size :]
-        return Message(form.topic, body, form.tag, form.keys, form.properties, **self._options)
+        options = self._options if self._order.number != _START else {}
+        return Message(form.topic, body, form.tag, form.keys, form.properties, **options)

@@ -163,6 +163,6 @@ class _Waiter:
     def __call__(self) -> Measurement:
         if self._stage is None:
             topic = self._testbed.topic(self._topic, _QUEUES)
-            self._stage = self._stack.enter_context(latency.staged(self._testbed, topic, self._options))
+            self._stage = self._stack.enter_context(latency.staged(self._testbed, [topic], self._options))
             self._stage.measure(_WAIT_RATE, latency.WARM_UP_SECONDS)
         return self._stage.measure(_WAIT_RATE, self._seconds)

@@ -187,8 +187,19 @@ def test_latency_tells_the_percentiles_of_all_messages(place: Place, database: D
     assert 0 < figure["measured"]["median"] <= details["p90_ms"] <= details["p99_ms"] <= details["max_ms"]
     assert figure["references"] == []
     assert [goal["of"] for goal in figure["goals"]] == ["value", "p99_ms"]
-    # The second of warming up, too.
-    assert query(database.dsn, "SELECT count(*) FROM mqdb.commit_log") == 150
+    # The second of warming up, too, and the message that tells that the consumer has started.
+    assert query(database.dsn, "SELECT count(*) FROM mqdb.commit_log") == 151
+
+
+@pytest.mark.long
+def test_latency_over_many_topics_tells_how_the_consumer_starts_and_idles(place: Place, database: Database) -> None:
+    options = "--topics", "3", "--only", "latency-topics", "--rate", "50", "-T", "0.2", "--rounds", "1"
+    report = bench(place, "latency", *options, "--dsn", database.dsn)
+
+    [figure] = report["figures"]
+    assert_measured(figure, rounds=1)
+    assert figure["measured"]["details"].keys() >= {"start_s", "idle_cpu_percent", "p99_ms"}
+    assert count(database, "mqdb.topic WHERE topic LIKE 'mqdb_bench%'") == 0
 
 
 @pytest.mark.long

@@ -156,6 +156,10 @@ def latency(
     hold_transaction: Hold = False,
     hold_send: HoldSend = False,
     pairs: Pairs = 0,
+    topics: Annotated[
+        int, typer.Option("--topics", min=1, help="Also measure one consumer of so many topics, and its start.")
+    ] = 1,
+    only: Only = None,
     as_json: Json = False,
 ) -> None:
     """How long a message takes from send to listener, at a steady rate.
@@ -164,15 +168,25 @@ def latency(
     [bold]Examples[/bold]
       mqdb bench latency --rate 500 -T 30
       mqdb bench latency --hold-transaction --pairs 5
+      mqdb bench latency --rate 200 --topics 1000
     """
     from mqdb.bench import latency
     from mqdb.cli.bench.running import Options, run
 
     run(
         context,
-        Options("latency", latency.NAMES, rounds, hold_transaction, hold_send, pairs, None, as_json),
-        partial(latency.comparisons, rate=rate, seconds=seconds),
-        {"rate": rate, "seconds": seconds},
+        Options(
+            "latency",
+            latency.NAMES if topics > 1 else latency.NAMES[:1],
+            rounds,
+            hold_transaction,
+            hold_send,
+            pairs,
+            only,
+            as_json,
+        ),
+        partial(latency.comparisons, rate=rate, seconds=seconds, topics=topics),
+        {"rate": rate, "seconds": seconds, "topics": topics},
         ["load: a process that sends and one that consumes, beside the one that serves"],
     )
 
