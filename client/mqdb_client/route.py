@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 
 from sqlalchemy import Connection
 
-from mqdb.store.topics.topics import TopicRoute, find_topic
+from mqdb.store.topics.topics import TopicRoute, find_topic, find_topics
 
 
 class Routes:
@@ -56,5 +56,9 @@ class Routes:
         topics = list(self._known)
         if topics:
             with self._connect() as connection:
-                for topic in topics:
-                    self.ask(topic, connection)
+                routes = find_topics(connection, topics)
+            for topic in topics:
+                if topic in routes:
+                    self.remember(routes[topic])
+                else:
+                    self.forget(topic)

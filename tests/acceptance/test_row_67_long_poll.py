@@ -90,20 +90,20 @@ def test_row_67_who_waits_asks_once_a_second_at_most(served: Connection, lite: L
     """As a net for announcements that got lost; the first few times it asks sooner."""
     topic(served, queues=4)
     lite("orders")
-    pulls = set()
+    questions = set()
     pace = threading.Event()
 
     begin = time.monotonic()
     while (elapsed := time.monotonic() - begin) < 6:
-        started_at = served.scalar(text(LAST_PULL))
+        started_at = served.scalar(text(LAST_QUESTION))
         if elapsed > 2:
-            pulls.add(started_at)
+            questions.add(started_at)
         pace.wait(0.02)
 
-    assert 2 <= len(pulls) <= 6
+    assert 2 <= len(questions) <= 6
 
 
-LAST_PULL = """
+LAST_QUESTION = """
     SELECT max(query_start) FROM pg_stat_activity
-    WHERE datname = current_database() AND application_name LIKE 'mqdb %' AND query LIKE '%AS request%'
+    WHERE datname = current_database() AND application_name LIKE 'mqdb %' AND query LIKE '%mqdb.dispatch_lane%'
 """

@@ -1,6 +1,8 @@
 """The pull service against a real broker: flow control, queues that cannot be read, announcements that get lost."""
 
+import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from sqlalchemy import Connection, Engine, text
@@ -11,11 +13,14 @@ from mqdb.selector import compile_selector
 from mqdb.selector.subscription import MessageFilter
 from mqdb.selector.tags import parse_tag_expression
 from mqdb.store.consumers.consumer_offsets import OwnedQueue
+from mqdb.store.dispatch.unread import progress
 from mqdb.store.engine import driver
 from mqdb.store.topics.topics import TopicRoute
+from mqdb_client.consumer import pull_service
 from mqdb_client.consumer.process_queue import FlowLimits, ProcessQueue
 from mqdb_client.consumer.pull_service import PullService
 from tests.fixtures.broker import append, dispatch_all, topic
+from tests.fixtures.fuzz import fuzz_random
 from tests.fixtures.processes import wait_until
 from tests.fixtures.queue_owner import Owner
 
@@ -232,3 +237,162 @@ def test_a_topic_whose_pull_is_refused_does_not_hold_up_the_others(
     # Said when the pull has returned, which the queue does not wait for.
     wait_until(lambda: caplog.messages.count("pulling a topic again") == 1)
     assert "pulling fails, and is tried again" not in caplog.messages
+
+
+def test_only_the_topic_that_is_the_reason_rests_if_several_are_pulled_together(
+    broker: Connection, pulling: Pulling, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Topics with the same selector are pulled in one statement."""
+    routes = {name: topic(broker, name) for name in ("bills", "fees", "taxes")}
+    broker.execute(
+        text("""CREATE OR REPLACE FUNCTION mqdb.java_double(string text) RETURNS double precision LANGUAGE plpgsql
+                AS $$ BEGIN IF string = '13' THEN RAISE EXCEPTION 'bad luck'; END IF; RETURN string; END $$""")
+    )
+    for name, route in routes.items():
+        append(broker, route, Message(name, name, properties={"price": "13" if name == "fees" else "5"}))
+    dispatch_all(broker)
+    queues = {name: queue_of(route) for name, route in routes.items()}
+
+    selectors = {name: compile_selector("price > 1.5") for name in routes}
+    service = pulling(*queues.values(), **selectors)
+    wait_until(lambda: len(queues["bills"]) == len(queues["taxes"]) == 1)
+    append(broker, routes["taxes"], Message("taxes", "more", properties={"price": "6"}))
+    dispatch_all(broker)
+    service.on_arrival(routes["taxes"].queue_keys)
+    wait_until(lambda: len(queues["taxes"]) == 2)
+
+    assert len(queues["fees"]) == 0
+    rested = [record.topic for record in caplog.records if "pulling a topic fails" in record.message]  # type: ignore[attr-defined]
+    assert rested == ["fees"]
+
+
+def test_a_queue_whose_topic_is_subscribed_to_again_is_pulled_without_news(
+    broker: Connection, pulling: Pulling
+) -> None:
+    route = topic(broker)
+    append(broker, route, "x")
+    dispatch_all(broker)
+    service, queue = pulling(), queue_of(route)
+    subscriptions, service.subscriptions = service.subscriptions, {}
+
+    service.add(queue)
+    wait_until(lambda: service._swept is not None)
+    service.subscriptions = subscriptions
+
+    wait_until(lambda: len(queue) == 1)
+
+
+# -- many queues ------------------------------------------------------------------------------------
+
+TOPICS, QUEUES = 50, 2
+
+
+@pytest.fixture
+def statements(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """How often the service has asked for what."""
+    counts = dict.fromkeys(("progress", "unread", "pull"), 0)
+
+    def count(name: str) -> None:
+        ask = getattr(pull_service, name)
+
+        def counting(*arguments: Any, **options: Any) -> Any:
+            counts[name] += 1
+            return ask(*arguments, **options)
+
+        monkeypatch.setattr(pull_service, name, counting)
+
+    for name in counts:
+        count(name)
+    return counts
+
+
+def many_queues(broker: Connection, limits: FlowLimits = LIMITS) -> tuple[list[TopicRoute], list[ProcessQueue]]:
+    routes = [topic(broker, f"topic_{number}", QUEUES) for number in range(TOPICS)]
+    return routes, [queue_of(route, number, limits=limits) for route in routes for number in range(QUEUES)]
+
+
+def filters_of(routes: list[TopicRoute]) -> dict[str, MessageFilter]:
+    """Every third topic by tag, every third by a selector; all messages match."""
+    kinds: list[MessageFilter] = [
+        parse_tag_expression("*"),
+        parse_tag_expression("TagA || TagB"),
+        compile_selector("price IS NULL"),
+    ]
+    return {route.config.name: kinds[number % 3] for number, route in enumerate(routes)}
+
+
+def test_many_idle_queues_cost_one_cheap_question(
+    broker: Connection, pulling: Pulling, statements: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pull_service, "MIN_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(pull_service, "_SWEPT_PER_SECOND", 10**9)
+    routes, queues = many_queues(broker)
+    pulling(*queues, **filters_of(routes))
+    wait_until(lambda: statements["progress"] >= 5)
+
+    assert statements["unread"] <= 2
+    assert statements["pull"] == 0
+
+    append(broker, routes[6], "x", queue_id=1)
+    dispatch_all(broker)
+    wait_until(lambda: len(queues[6 * QUEUES + 1]) == 1)
+    assert statements["pull"] == 1
+
+
+@pytest.mark.parametrize("is_net", [False, True], ids=["announced", "lost"])
+def test_no_message_waits_for_the_sweep_if_it_was_announced_and_none_is_lost_if_it_was_not(
+    broker: Connection, pulling: Pulling, monkeypatch: pytest.MonkeyPatch, is_net: bool
+) -> None:
+    """Random arrivals in 100 queues of three kinds of filters, which are consumed, lost and gained meanwhile.
+
+    Each announcement comes late, as keys or as `a:*`, and there is no sweep; or none comes, and there is one.
+    """
+    rng = fuzz_random()
+    monkeypatch.setattr(pull_service, "MIN_POLL_SECONDS", 0.01 if is_net else 600.0)
+    monkeypatch.setattr(pull_service, "MAX_POLL_SECONDS", 0.05 if is_net else 600.0)
+    monkeypatch.setattr(pull_service, "_SWEPT_PER_SECOND", 10**9)
+    routes, queues = many_queues(broker, FlowLimits(messages=3, body_bytes=10**6, span=100))
+    ends = [0] * len(queues)
+    service = pulling(*queues, **filters_of(routes))
+    late: list[frozenset[int] | None] = []
+
+    for number in range(60):
+        chosen = rng.sample(range(len(queues)), rng.choice([1, 1, 3, 40]))
+        for index in chosen:
+            ends[index] += (count := rng.randint(1, 3))
+            append(broker, routes[index // QUEUES], *["x"] * count, queue_id=index % QUEUES, tag="TagA")
+        dispatch_all(broker)
+        late.append(frozenset(queues[index].queue_key for index in chosen) if rng.random() < 0.8 else None)
+        if not is_net and rng.random() < 0.7:
+            service.on_arrival(late.pop(rng.randrange(len(late))))
+        for index in rng.sample(range(len(queues)), 20):
+            consume(service, queues[index], rng.randint(1, 4))
+        if number % 10 == 9:  # rebalance moves it away and back
+            index = rng.randrange(len(queues))
+            service.remove(queues[index])
+            queues[index].drop()
+            queues[index] = queue_of(
+                routes[index // QUEUES], index % QUEUES, offset=queues[index].next_offset, limits=queues[index].limits
+            )
+            service.add(queues[index])
+    for announcement in [] if is_net else late:
+        service.on_arrival(announcement)
+
+    deadline = time.monotonic() + 30
+    while behind := [index for index, queue in enumerate(queues) if queue.next_offset < ends[index]]:
+        assert time.monotonic() < deadline, f"nothing has come to {[str(queues[index].queue) for index in behind]}"
+        for queue in queues:
+            consume(service, queue, 10)
+        time.sleep(0.01)
+    assert [queue.next_offset for queue in queues] == ends
+
+
+def test_arrivals_of_an_open_lane_are_swept(broker: Connection) -> None:
+    """A lane has checkpoints of its own, so that of dispatch says nothing."""
+    before = progress(broker)
+    assert before == progress(broker)
+    assert before.seq is not None
+
+    broker.execute(text("INSERT INTO mqdb.dispatch_lane (service, queue_keys) VALUES ('lane 1', '{1}')"))
+
+    assert progress(broker).seq is None

@@ -16,6 +16,7 @@ from mqdb.selector import compile_selector
 from mqdb.selector.subscription import MessageFilter
 from mqdb.selector.tags import parse_tag_expression
 from mqdb.store.dispatch import consume_queue
+from mqdb.store.dispatch.unread import unread_statement
 from mqdb.store.engine import create_engine, driver
 from mqdb.store.log import commit_log
 from tests.fixtures.log import create_topic, dispatch_all
@@ -87,6 +88,19 @@ def test_no_partition_is_read_from_end_to_end(analyzed: Connection, wanted: Mess
     assert re.findall(r"(?:Seq|Bitmap Heap) Scan on (?:commit_log|consume_queue)\w*", plan) == []
     assert re.search(r"Index Scan using consume_queue_\d+_queue_key_queue_offset_idx", plan)
     assert re.search(r"Index Scan using commit_log_\d+_pkey", plan)
+
+
+def test_the_ends_of_many_queues_are_found_by_their_index(analyzed: Connection) -> None:
+    session, statement = driver(analyzed), unread_statement()
+    session.execute("DEALLOCATE ALL")
+    session.execute(b"PREPARE unread AS " + statement.text, prepare=False)
+    values: Mapping[str, object] = {**statement.literals, **PULL}
+    arguments = sql.SQL(", ").join(sql.Literal(values[name]) for name in statement.names)
+    rows = session.execute(sql.SQL("EXPLAIN EXECUTE unread ({})").format(arguments), prepare=False)
+    plan = "\n".join(line for (line,) in rows)
+
+    assert re.findall(r"(?:Seq|Bitmap Heap) Scan on consume_queue\w*", plan) == []
+    assert re.search(r"Index (?:Only )?Scan Backward using consume_queue_\d+_queue_key_queue_offset_idx", plan)
 
 
 class Work:

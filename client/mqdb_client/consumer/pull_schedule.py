@@ -9,30 +9,33 @@ from collections.abc import Callable, Iterable
 
 
 class PullSchedule:
-    """The marks of the queues, by their keys. Not safe for threads: the pull service holds a lock."""
+    """The marked queues among those that are read, by their keys. Not safe for threads: the pull service holds a lock.
+
+    What it costs depends on the marks, not on how many queues there are.
+    """
 
     def __init__(self) -> None:
-        self._marks: dict[int, bool] = {}
+        self._known: set[int] = set()
+        self._marked: set[int] = set()
 
     def add(self, queue_key: int) -> None:
         """A queue to be pulled, the first time at once."""
-        self._marks[queue_key] = True
+        self._known.add(queue_key)
+        self._marked.add(queue_key)
 
     def remove(self, queue_key: int) -> None:
         """A queue not to be pulled any more. A pull of it may still be on its way."""
-        self._marks.pop(queue_key, None)
+        self._known.discard(queue_key)
+        self._marked.discard(queue_key)
 
     def mark(self, queue_keys: Iterable[int] | None) -> bool:
         """Messages may have arrived in these queues, None for all; True when one of them was not marked."""
-        keys = self._marks.keys() if queue_keys is None else self._marks.keys() & queue_keys
-        fresh = [key for key in keys if not self._marks[key]]
-        for key in fresh:
-            self._marks[key] = True
+        fresh = (self._known if queue_keys is None else self._known.intersection(queue_keys)) - self._marked
+        self._marked |= fresh
         return bool(fresh)
 
     def take(self, has_room: Callable[[int], bool]) -> list[int]:
         """The marked queues for which there is room, in the order of their keys; the others stay marked."""
-        taken = sorted(key for key, is_marked in self._marks.items() if is_marked and has_room(key))
-        for key in taken:
-            self._marks[key] = False
+        taken = sorted(filter(has_room, self._marked))
+        self._marked.difference_update(taken)
         return taken

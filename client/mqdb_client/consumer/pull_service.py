@@ -1,8 +1,12 @@
 """Pull service: the thread that brings messages from the broker into the process queues.
 
-All queues of a topic that are worth a pull and have room are pulled in one statement. A queue at its end is
-pulled again when its arrival is announced. The poll behind it is a net for announcements that never came. Pulls in vain
-are limited: anybody can forge an announcement.
+    a queue is new, an arrival is announced, a pull has left something ──▶ mark ──▶ pull
+    sweep: dispatch has gone on since the last sweep ──▶ all queues are marked
+    many marks at once ──▶ one statement tells which of these queues have something
+
+A marked queue is pulled when it has room. One statement pulls queues of several topics if their filters are the same.
+The sweep is a net for announcements that never came: while dispatch is idle, it asks one cheap question. Pulls in vain
+are limited, because anybody can forge an announcement.
 A topic whose pull is refused rests for a while, and the others go on; a broker that is lost stops all of them.
 RocketMQ: PullMessageService, DefaultMQPushConsumerImpl.pullMessage.
 """
@@ -10,18 +14,19 @@ RocketMQ: PullMessageService, DefaultMQPushConsumerImpl.pullMessage.
 import logging
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from itertools import groupby
+from typing import Final
 
 from sqlalchemy import Connection
 
-from mqdb.broker.consumers.horizon import UNKNOWN_HORIZON, Horizon
+from mqdb.broker.consumers.horizon import UNKNOWN_HORIZON
 from mqdb.broker.consumers.pull import PullRequest, PullResult, PullStatus, pull
 from mqdb.errors import BrokerUnavailable, MessageMissing, MqdbError
 from mqdb.selector.subscription import ExpressionType, MessageFilter
-from mqdb.store.engine import is_idle, target_of, translated
-from mqdb.store.log import history as histories
+from mqdb.store.dispatch.unread import Progress, progress, unread
+from mqdb.store.engine import is_idle, target_of
 from mqdb.store.log.history import ANOTHER_HISTORY
 from mqdb_client.backoff import pauses
 from mqdb_client.consumer.process_queue import ProcessQueue
@@ -30,8 +35,16 @@ from mqdb_client.wake_limit import WakeLimit
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between polls without an announcement; doubled by each one that finds nothing.
+#: Seconds between sweeps; doubled by each one that finds nothing.
 MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.2, 1.0
+
+#: Sweeps look at no more queues a second, which takes less than a hundredth of it.
+_SWEPT_PER_SECOND: Final = 1_000
+_MAX_SWEEP_SECONDS: Final = 10.0
+
+#: Queues in one statement. Of more marked queues, most have nothing.
+_PULLED_AT_ONCE: Final = 64
+_NEAR_SEGMENTS: Final = 1
 
 #: Between attempts while the broker cannot be reached, or refuses the pulls of a topic.
 MAX_PAUSE_SECONDS = 5.0
@@ -68,7 +81,8 @@ class PullService:
         self._queues: dict[int, ProcessQueue] = {}
         self._is_suspended = False
         self._is_stopping = False
-        self._horizons: dict[str, Horizon] = {}
+        self._horizon = UNKNOWN_HORIZON
+        self._swept: Progress | None = None
         self._poll_seconds = MIN_POLL_SECONDS
         self._poll_at = 0.0
         self._missing: set[int] = set()
@@ -139,7 +153,10 @@ class PullService:
     def _pull_until_stopped(self) -> None:
         with self._connect() as connection:
             try:
-                while queues := self._next():
+                while (queues := self._next()) is not None:
+                    if not queues:
+                        self._sweep(connection)
+                        continue
                     begin = [queue.next_offset for queue in queues]
                     self._pull_all(connection, queues)
                     if begin == [queue.next_offset for queue in queues]:
@@ -159,15 +176,16 @@ class PullService:
             self._schedule.mark(None)
             self._wake.wait_for(lambda: self._is_stopping, next(self._pauses))
 
-    def _next(self) -> list[ProcessQueue]:
-        """Waits for queues to pull; [] when stopping."""
+    def _next(self) -> list[ProcessQueue] | None:
+        """Waits for queues to pull; [] when it is time for a sweep, None when stopping."""
         with self._wake:
             while not self._is_stopping:
                 now = time.monotonic()
                 if now >= self._poll_at:
-                    self._schedule.mark(None)
-                    self._poll_at = now + self._poll_seconds
+                    swept_seconds = min(len(self._queues) / _SWEPT_PER_SECOND, _MAX_SWEEP_SECONDS)
+                    self._poll_at = now + max(self._poll_seconds, swept_seconds)
                     self._poll_seconds = min(self._poll_seconds * 2, MAX_POLL_SECONDS)
+                    return []
                 if self._resting:
                     self._resting = {key: until for key, until in self._resting.items() if until > now}
                 if seconds_left := self._wake_limit.seconds_left():
@@ -178,30 +196,72 @@ class PullService:
                         self._resting.update(dict.fromkeys(keys, now + self._interval))
                     return [self._queues[key] for key in keys]
                 self._wake.wait(min((self._poll_at, *self._resting.values())) - now)
-            return []
+            return None
 
     def _may_be_pulled(self, queue_key: int) -> bool:
-        return queue_key not in self._resting and self._queues[queue_key].has_room()
+        process_queue = self._queues[queue_key]
+        is_subscribed = process_queue.queue.topic in self.subscriptions  # else rebalance is about to give it back
+        return queue_key not in self._resting and is_subscribed and process_queue.has_room()
+
+    def _sweep(self, connection: Connection) -> None:
+        """Mark all queues if any of them may have got something since the last sweep."""
+        found = progress(connection)
+        with self._wake:
+            queues = list(self._queues.values())
+        self._check_history(connection, queues, found)
+        if found.seq is None or found != self._swept:
+            self._swept = found
+            self.on_arrival(None)
+        self.on_arrival(self._missing)
 
     def _pull_all(self, connection: Connection, queues: Sequence[ProcessQueue]) -> None:
-        by_topic = sorted(queues, key=lambda process_queue: process_queue.queue)
-        for topic, group in groupby(by_topic, key=lambda process_queue: process_queue.queue.topic):
-            message_filter = self.subscriptions.get(topic)
-            if message_filter is not None:  # else rebalance is about to give it back
-                self._pull_topic(connection, list(group), message_filter)
+        if len(queues) > _PULLED_AT_ONCE:
+            queues = self._unread(connection, queues)
+        subscriptions = self.subscriptions
+        groups: defaultdict[tuple[MessageFilter | None, str | None], list[ProcessQueue]] = defaultdict(list)
+        for process_queue in queues:
+            topic = process_queue.queue.topic
+            if topic in subscriptions:
+                # What is refused now and then is asked for alone.
+                alone = topic if topic in self._topic_pauses else None
+                message_filter = subscriptions[topic]
+                groups[None if message_filter.matches_all else message_filter, alone].append(process_queue)
+            else:
+                self.on_arrival([process_queue.queue_key])
+        for (filter_, _), group in groups.items():
+            for chunk in _chunks(group):
+                self._pull_or_rest(connection, chunk, filter_)
 
-    def _pull_topic(
-        self, connection: Connection, queues: Sequence[ProcessQueue], message_filter: MessageFilter
+    def _unread(self, connection: Connection, queues: Sequence[ProcessQueue]) -> list[ProcessQueue]:
+        """Those of the queues that hold something; the others stand where dispatch will write next."""
+        found = progress(connection)
+        self._check_history(connection, queues, found)
+        keys = [process_queue.queue_key for process_queue in queues]
+        offsets = [process_queue.next_offset for process_queue in queues]
+        unread_keys = unread(connection, keys, offsets, found.segment)
+        for process_queue, offset in zip(queues, offsets, strict=True):
+            if process_queue.queue_key not in unread_keys and process_queue.segment < found.segment:
+                process_queue.put([], offset, found.segment)
+        return [process_queue for process_queue in queues if process_queue.queue_key in unread_keys]
+
+    def _pull_or_rest(
+        self, connection: Connection, queues: Sequence[ProcessQueue], message_filter: MessageFilter | None
     ) -> None:
-        topic = queues[0].queue.topic
+        """Pull queues that have one filter. If that is refused, find out which of their topics is the reason."""
+        topics = {process_queue.queue.topic for process_queue in queues}
         try:
             self._pull(connection, queues, message_filter)
         except MqdbError as error:
             if isinstance(error, BrokerUnavailable) or not is_idle(connection):
                 raise
-            self._let_rest(topic, queues, error)
+            if len(topics) == 1:
+                self._let_rest(topics.pop(), queues, error)
+            for topic in topics:
+                alone = [process_queue for process_queue in queues if process_queue.queue.topic == topic]
+                self._pull_or_rest(connection, alone, message_filter)
         else:
-            if self._topic_pauses.pop(topic, None) is not None:
+            for topic in topics & self._topic_pauses.keys():
+                del self._topic_pauses[topic]
                 logger.info("pulling a topic again", extra={"group": self._group, "topic": topic})
 
     def _let_rest(self, topic: str, queues: Sequence[ProcessQueue], error: MqdbError) -> None:
@@ -212,27 +272,24 @@ class PullService:
             logger.warning("pulling a topic fails, and is tried again", extra=fields)
         keys = [process_queue.queue_key for process_queue in queues]
         self._resting.update(dict.fromkeys(keys, time.monotonic() + next(self._topic_pauses[topic])))
-        self._horizons.pop(topic, None)
+        self._horizon = UNKNOWN_HORIZON
         self.on_arrival(keys)
 
-    def _pull(self, connection: Connection, queues: Sequence[ProcessQueue], message_filter: MessageFilter) -> None:
-        topic = queues[0].queue.topic
+    def _pull(
+        self, connection: Connection, queues: Sequence[ProcessQueue], message_filter: MessageFilter | None
+    ) -> None:
         by_key = {queue.queue_key: queue for queue in queues}
         requests = [PullRequest(q.queue, q.queue_key, q.next_offset, q.segment, q.history) for q in queues]
         try:
-            results, self._horizons[topic] = pull(
-                connection,
-                requests,
-                limit=self._batch_size,
-                filter=message_filter,
-                horizon=self._horizons.get(topic, UNKNOWN_HORIZON),
+            results, self._horizon = pull(
+                connection, requests, limit=self._batch_size, filter=message_filter, horizon=self._horizon
             )
         except MessageMissing as error:
             self._leave_out(error)
             self.on_arrival(by_key.keys() - {error.queue_key})
             return
         if len(results) < len(requests):
-            self._check_history(connection, queues)
+            self._check_history(connection, queues, progress(connection))
         unfinished = [
             result.request.queue_key
             for result in results
@@ -241,11 +298,9 @@ class PullService:
         self._missing.difference_update(result.request.queue_key for result in results)
         self.on_arrival(unfinished)
 
-    def _check_history(self, connection: Connection, queues: Sequence[ProcessQueue]) -> None:
+    def _check_history(self, connection: Connection, queues: Sequence[ProcessQueue], found: Progress) -> None:
         """Raise BrokerUnavailable if the connection leads to a log of another history than that of the queues."""
-        with translated(target_of(connection)):
-            current = histories.find(connection)
-        if any(process_queue.history not in (None, current) for process_queue in queues):
+        if any(process_queue.history not in (None, found.history) for process_queue in queues):
             raise BrokerUnavailable(target_of(connection), ANOTHER_HISTORY)
 
     def _leave_out(self, error: MessageMissing) -> None:
@@ -257,7 +312,7 @@ class PullService:
     def _fields(self, error: MqdbError) -> dict[str, object]:
         return {"group": self._group, "reason": str(error)}
 
-    def _take_over(self, process_queue: ProcessQueue, result: PullResult, message_filter: MessageFilter) -> bool:
+    def _take_over(self, process_queue: ProcessQueue, result: PullResult, message_filter: MessageFilter | None) -> bool:
         """Hand on what a pull has found in one queue; True when there is more behind it."""
         if result.status is PullStatus.OFFSET_ILLEGAL:
             process_queue.drop()
@@ -265,10 +320,26 @@ class PullService:
                 process_queue.owner.correct(process_queue, result.next_begin_offset)
             return False
         messages = result.messages
-        if message_filter.expression_type is ExpressionType.TAG and not message_filter.matches_all:
+        if message_filter is not None and message_filter.expression_type is ExpressionType.TAG:
             messages = [message for message in messages if message_filter.matches(message.tag)]  # two may have one code
         # Also without messages: what was looked at need not be looked at again after a restart.
         if process_queue.put(messages, result.next_begin_offset, result.segment) and messages:
             self._poll_seconds = MIN_POLL_SECONDS
             self._deliver(process_queue, len(messages))
         return result.next_begin_offset < result.max_offset
+
+
+def _chunks(queues: Iterable[ProcessQueue]) -> Iterator[list[ProcessQueue]]:
+    """The queues that are pulled together: few enough, and close to each other in the log.
+
+    A pull opens the segments from that of the hindmost queue to that of the foremost.
+    """
+    chunk: list[ProcessQueue] = []
+    for process_queue in sorted(queues, key=lambda each: each.segment):
+        is_near = not chunk or process_queue.segment - chunk[0].segment <= (_NEAR_SEGMENTS if chunk[0].segment else 0)
+        if not is_near or len(chunk) == _PULLED_AT_ONCE:
+            yield chunk
+            chunk = []
+        chunk.append(process_queue)
+    if chunk:
+        yield chunk

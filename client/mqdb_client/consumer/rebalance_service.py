@@ -295,6 +295,8 @@ class RebalanceService:
         self._stop_reading(queues)
 
     def _start_reading(self, queues: Collection[ProcessQueue]) -> None:
+        if not queues:
+            return
         self._ownership.share_limits()
         for held in queues:
             held.owner = self
@@ -303,6 +305,8 @@ class RebalanceService:
         self._note_assignment()
 
     def _stop_reading(self, queues: Collection[ProcessQueue]) -> None:
+        if not queues:
+            return
         for held in queues:
             self._strategy.on_loss(held)
             self._pull.remove(held)

@@ -24,7 +24,7 @@ from mqdb.common.message import MessageQueue
 from mqdb.common.topic import retry_topic
 from mqdb.rebalance import AllocationStrategy
 from mqdb.store.clients.clients import members_of
-from mqdb.store.topics.topics import find_topic
+from mqdb.store.topics.topics import TopicRoute, find_topics
 
 logger = logging.getLogger(__name__)
 
@@ -102,8 +102,10 @@ class Shares:
             return share
         members = members_of(connection, self._group)
         now = server_time(connection)
-        for topic in topics:
-            self._add(connection, share, topic, members, now)
+        wanted = list(topics)
+        routes = find_topics(connection, wanted)
+        for topic in wanted:
+            self._add(share, topic, routes.get(topic), members, now)
         return share
 
     def _may_consume(self, connection: Connection) -> bool:
@@ -114,8 +116,7 @@ class Shares:
             logger.warning(switched, extra={"group": self._group})
         return may_consume
 
-    def _add(self, connection: Connection, share: Share, topic: str, members: Collection[str], now: datetime) -> None:
-        route = find_topic(connection, topic)
+    def _add(self, share: Share, topic: str, route: TopicRoute | None, members: Collection[str], now: datetime) -> None:
         is_somewhere = self._presence.note(topic, self._broker_name, route is not None)
         if route is None:
             share.is_complete &= is_somewhere

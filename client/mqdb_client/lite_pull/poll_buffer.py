@@ -55,6 +55,8 @@ class PollBuffer:
         #: From which the user has got the last message of each queue.
         self._last_handed: dict[MessageQueue, AssignedQueue] = {}
         self._ready: dict[AssignedQueue, None] = {}  # in the order in which their turns come
+        #: Those that may have messages in hand.
+        self._filled: dict[AssignedQueue, None] = {}
         self._handed: list[Handed] = []
         self._paused: frozenset[MessageQueue] = frozenset()
         #: The queues that the user has chosen; None where rebalance chooses.
@@ -94,14 +96,15 @@ class PollBuffer:
     def remove(self, assigned: ProcessQueue) -> None:
         """Read a queue no more."""
         with self._wake:
-            if self._current.get(assigned.queue) is assigned:
+            if (current := self._current.get(assigned.queue)) is assigned:
                 del self._current[assigned.queue]
+                self._filled.pop(current, None)
 
     def deliver(self, assigned: ProcessQueue, _count: int) -> None:
         """Messages were put into a queue."""
         with self._wake:
             if (current := self._current.get(assigned.queue)) is assigned:
-                self._ready[current] = None
+                self._ready[current] = self._filled[current] = None
                 self._wake.notify_all()
 
     def latest(self, owned: OwnedQueue) -> OwnedQueue:
@@ -125,7 +128,7 @@ class PollBuffer:
         # Without the lock: others hold it when they wake the thread that asks.
         if queue in self._paused:
             return False
-        self._is_full = sum(map(len, list(self._current.values()))) > self._threshold_for_all
+        self._is_full = sum(map(len, list(self._filled))) > self._threshold_for_all
         return not self._is_full
 
     # -- what the user does -----------------------------------------------------------------------
@@ -156,6 +159,8 @@ class PollBuffer:
             self._handed = [handed for handed in self._handed if not any(handed is each for each in mine)]
             for assigned, messages in mine:
                 assigned.finish(messages)
+                if not len(assigned):
+                    self._filled.pop(assigned, None)
             if self._is_full and mine:
                 self._tell_owners()
 
@@ -191,6 +196,7 @@ class PollBuffer:
                 raise QueueLost(self._group, str(queue), assigned.epoch)
             self.acknowledge([handed for handed in self._handed if handed.assigned is assigned])
             assigned.seek(offset)
+            self._filled.pop(assigned, None)
 
     def pause(self, queues: Collection[MessageQueue]) -> None:
         """Return no messages of these queues; those that are not assigned are left out."""

@@ -5,13 +5,16 @@ keeps what the latest heartbeat said. RocketMQ: SubscriptionData, ConsumerManage
 """
 
 from collections.abc import Collection
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from sqlalchemy import Connection, delete, select, update
+from sqlalchemy import Connection, Text, delete, literal, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from mqdb.selector.subscription import SubscriptionData
+from mqdb.store.fragments import given
 from mqdb.store.tables import subscription, subscription_group
+
+_COLUMNS: Final = {name: Text() for name in SubscriptionData._fields}
 
 
 class StoredSubscriptions(NamedTuple):
@@ -45,12 +48,12 @@ def lock(connection: Connection, group: str) -> StoredSubscriptions:
     return StoredSubscriptions(*row, subscriptions=frozenset(SubscriptionData(*each) for each in stored))
 
 
-def replace(connection: Connection, group_id: int, version: int, given: Collection[SubscriptionData]) -> None:
+def replace(connection: Connection, group_id: int, version: int, wanted: Collection[SubscriptionData]) -> None:
     """Store what a group subscribes to from now on, in the place of what it did."""
     connection.execute(delete(subscription).where(subscription.c.group_id == group_id))
-    rows = [each._asdict() | {"group_id": group_id, "version": version} for each in given]
-    if rows:
-        connection.execute(insert(subscription).values(rows))
+    new = given(_COLUMNS, wanted)
+    rows = select(literal(group_id), literal(version), *(new.c[name] for name in _COLUMNS))
+    connection.execute(insert(subscription).from_select(["group_id", "version", *_COLUMNS], rows))
     connection.execute(
         update(subscription_group).where(subscription_group.c.group_id == group_id).values(subscription_version=version)
     )

@@ -5,10 +5,11 @@ never to a younger topic of the same name. A database that has gone back gives t
 (`store/log/history.py`).
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Row, delete, func, literal, select, update
-from sqlalchemy.dialects.postgresql import aggregate_order_by, insert
+from sqlalchemy import ColumnElement, Connection, Row, Text, cast, delete, func, literal, select, update
+from sqlalchemy.dialects.postgresql import ARRAY, aggregate_order_by, insert
 
 from mqdb.common.topic import MessageType, Perm, TopicConfig
 from mqdb.store.engine import translates
@@ -43,6 +44,13 @@ def find_topic(connection: Connection, name: str) -> TopicRoute | None:
     """The topic with its queues, None where there is none of that name."""
     rows = _routes(connection, topic.c.topic == name)
     return rows[0] if rows else None
+
+
+@translates
+def find_topics(connection: Connection, names: Iterable[str]) -> dict[str, TopicRoute]:
+    """Those of the topics that exist, with their queues, by name; in one statement."""
+    wanted = cast(list(names), ARRAY(Text))
+    return {route.config.name: route for route in _routes(connection, topic.c.topic == func.any(wanted))}
 
 
 @translates

@@ -1,0 +1,90 @@
+"""Unread queues: which of many queues hold something that a reader has not seen.
+
+A reader of many queues asks two cheap questions before it pulls: whether dispatch has gone on at all, then, in one
+statement, which of its queues are not where it has left them.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from typing import NamedTuple
+
+from sqlalchemy import BigInteger, Connection, Integer, bindparam, case, cast, exists, func, literal_column, or_, select
+from sqlalchemy.dialects.postgresql import ARRAY
+
+from mqdb.store.engine import NumberedStatement, numbered, raw_cursor, translates
+from mqdb.store.log.history import History
+from mqdb.store.tables import checkpoint, consume_queue, dispatch_lane, queue
+
+
+class Progress(NamedTuple):
+    """How far dispatch has come in a history of the log.
+
+    As long as it is the same, no queue has got anything. `seq` is None while a lane is open: nobody can tell then.
+    """
+
+    history: History
+    seq: int | None
+    segment: int
+
+
+@translates
+def progress(connection: Connection) -> Progress:
+    """One row of the index of checkpoints, whatever the number of queues. Uses checkpoint_pkey."""
+    statement = _progress()
+    row = raw_cursor(connection).execute(statement.text, [statement.literals[name] for name in statement.names])
+    found = row.fetchone()
+    assert found is not None
+    return Progress(*found)
+
+
+@cache
+def _progress() -> NumberedStatement:
+    # A lane has checkpoints of its own, and ends without another one of dispatch.
+    seq = case((~exists(select(dispatch_lane.c.service)), checkpoint.c.seq))
+    newest = select(func.mqdb.history(), seq, checkpoint.c.segment).where(
+        checkpoint.c.service == literal_column("'dispatch'")
+    )
+    return numbered(newest.order_by(checkpoint.c.seq.desc()).limit(literal_column("1")))
+
+
+@translates
+def unread(
+    connection: Connection, queue_keys: Sequence[int], offsets: Sequence[int], newest_segment: int
+) -> frozenset[int]:
+    """The keys of those queues that do not end at the given offset, or begin behind it.
+
+    `newest_segment` is that of a `Progress` read before. Uses consume_queue_offset.
+    """
+    statement = unread_statement()
+    values: dict[str, object] = {
+        **statement.literals,
+        # As text: the driver's dumper of lists is slow.
+        "queue_keys": "{" + ",".join(map(str, queue_keys)) + "}",
+        "offsets": "{" + ",".join(map(str, offsets)) + "}",
+        "newest_segment": newest_segment,
+    }
+    rows = raw_cursor(connection).execute(statement.text, [values[name] for name in statement.names])
+    return frozenset(key for (key,) in rows)
+
+
+@cache
+def unread_statement() -> NumberedStatement:
+    """Parameters: queue_keys, offsets (arrays of one length, as text) and newest_segment."""
+    keys, offsets = cast(bindparam("queue_keys"), ARRAY(Integer)), cast(bindparam("offsets"), ARRAY(BigInteger))
+    known = func.unnest(keys, offsets).table_valued("queue_key", "known_offset", name="known").render_derived("known")
+    last = (
+        select(consume_queue.c.queue_offset + literal_column("1"))
+        .where(
+            consume_queue.c.queue_key == queue.c.queue_key,
+            consume_queue.c.segment >= cast(bindparam("newest_segment"), Integer),
+        )
+        .order_by(consume_queue.c.queue_offset.desc())
+        .limit(literal_column("1"))
+        .correlate(queue)
+        .scalar_subquery()
+    )
+    its_offset = cast(known.c.known_offset, BigInteger)
+    has_moved = or_(func.coalesce(last, queue.c.end_offset) != its_offset, queue.c.base_offset > its_offset)
+    return numbered(
+        select(queue.c.queue_key).join_from(known, queue, queue.c.queue_key == known.c.queue_key).where(has_moved)
+    )
