@@ -4,6 +4,7 @@
     consume-32, consume-1   a push consumer whose listener does nothing, against pulls of the same queues
     consume-orderly         the same, in order
     consume-once            the same, exactly once, with an INSERT for each message in the listener's transaction
+    consume-poll            a lite pull consumer that commits each poll of 100, against a push consumer with 100 a call
     consume-2               two processes that share the queues, against one
 
 The SELECT reads the same columns of the same tables by the same indexes; it finds out nothing about the queue, and
@@ -37,6 +38,7 @@ NAMES: Final = (
     "consume-1",
     "consume-orderly",
     "consume-once",
+    "consume-poll",
     "consume-2",
 )
 UNIT: Final = "messages/s"
@@ -119,6 +121,15 @@ def comparisons(testbed: Testbed, *, seconds: float, messages: int) -> Generator
         }
         for name, (consumer, reference_side) in measured.items():
             yield Comparison(name, UNIT, consumer, [reference_side])
+        yield Comparison(
+            "consume-poll",
+            UNIT,
+            side(
+                f"LitePullConsumer, a commit for each poll of 100, {_QUEUES} queues",
+                partial(consumers.poll, topic=topic.name, messages=messages, batch=100),
+            ),
+            [replace(consuming("up to 100 a listener call", 100, 0), goals=[Goal(0.8)])],
+        )
 
     # Until the end of the round both have something left: whoever is done would wait for the other one.
     with (

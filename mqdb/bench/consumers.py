@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Final
 
@@ -12,10 +13,13 @@ from sqlalchemy import Column, Connection, LargeBinary, MetaData, Table, Text
 
 from mqdb.bench.clients import settings_for
 from mqdb.bench.workers import Exhausted, Operation
+from mqdb.broker.consumers.pull import DEFAULT_LIMIT
 from mqdb.common.dsn import BrokerDsn
 from mqdb.common.group import ConsumeFromWhere
 from mqdb.common.message import ReceivedMessage
-from mqdb_client import ConsumeConcurrentlyStatus, ConsumeOrderlyStatus, PushConsumer
+from mqdb_client import ConsumeConcurrentlyStatus, ConsumeOrderlyStatus, LitePullConsumer, PushConsumer
+
+_POLL_TIMEOUT: Final = timedelta(seconds=1)
 
 #: Between two looks at what a consumer has had.
 _LOOK_SECONDS: Final = 0.01
@@ -59,6 +63,7 @@ def consume(
         settings=settings_for(broker),
         consume_from_where=ConsumeFromWhere.FIRST_OFFSET,
         consume_message_batch_max_size=batch,
+        pull_batch_size=max(batch, DEFAULT_LIMIT),
     )
     consumer.subscribe(topic)
     consumer.register_listener(
@@ -69,6 +74,33 @@ def consume(
             yield [_Progress(begin, counts, messages)] * threads
         finally:
             begin.set()
+
+
+@contextmanager
+def poll(broker: BrokerDsn, threads: int, *, topic: str, messages: int, batch: int) -> Iterator[Sequence[Operation]]:
+    """One lite pull consumer of a new group that commits what each poll has returned. Ends after so many messages."""
+    logging.getLogger("mqdb_client.dispatch_watch").setLevel(logging.ERROR)
+    consumer = LitePullConsumer(
+        f"mqdb_bench_{time.monotonic_ns()}",
+        settings=settings_for(broker),
+        consume_from_where=ConsumeFromWhere.FIRST_OFFSET,
+        pull_batch_size=batch,
+        auto_commit=False,
+    )
+    consumer.subscribe(topic)
+    missing = messages
+
+    def operation() -> int:
+        nonlocal missing
+        if missing <= 0:
+            raise Exhausted
+        received = consumer.poll(_POLL_TIMEOUT)
+        consumer.commit()
+        missing -= len(received)
+        return len(received)
+
+    with consumer:
+        yield [operation] * threads
 
 
 def _listener(way: Way, counts: list[int], begin: threading.Event) -> Callable[..., Any]:

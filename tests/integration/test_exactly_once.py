@@ -15,7 +15,7 @@ from mqdb.common.group import FROM_FIRST_OFFSET
 from mqdb.common.message import MessageQueue
 from mqdb.errors import QueueLost, StorageRefused
 from mqdb.store.consumers import offset_commits
-from mqdb.store.consumers.consumer_offsets import OwnedQueue, committed_offsets
+from mqdb.store.consumers.consumer_offsets import OwnedQueue, effective_offset
 from mqdb.store.consumers.offset_commits import OffsetCommit
 from mqdb.store.tables import consumer_offset
 from mqdb_client.consumer.offset_store import BrokerOffsetStore
@@ -124,8 +124,9 @@ def consume(engine: Engine, owned: OwnedQueue, first: int, end: int, segment: in
 
 
 def stored(broker: Connection, owned: OwnedQueue) -> tuple[int, int]:
-    """The offset that all can see, and the number of commits that are not folded yet."""
-    offset = committed_offsets(broker, GROUP, [owned.queue_key])[owned.queue_key]
+    """The offset in the row that is folded into, and the number of commits that are not folded yet."""
+    offset = broker.scalar(text(f"SELECT next_offset FROM mqdb.consumer_offset WHERE queue_key = {owned.queue_key}"))
+    assert isinstance(offset, int)
     return offset, broker.scalar(text("SELECT count(*) FROM mqdb.offset_commit")) or 0
 
 
@@ -254,7 +255,7 @@ def test_the_effective_offset_is_known_before_it_is_folded(
     broker: Connection, engine: Engine, owned: OwnedQueue, store: TransactionalOffsetStore
 ) -> None:
     consume(engine, owned, 0, 5)
-    statement = select(offset_commits.effective_offset()).select_from(consumer_offset)
+    statement = select(effective_offset()).select_from(consumer_offset)
     before = broker.scalar(statement)
     store.commit(broker, [owned])
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, select
 
-from mqdb.store.consumers import offset_commits
-from mqdb.store.consumers.consumer_offsets import OwnedQueue
+from mqdb.store.consumers import offset_commits, poll_commits
+from mqdb.store.consumers.consumer_offsets import OwnedQueue, effective_offset
 from mqdb.store.engine import create_engine, driver, text_of
 from mqdb.store.tables import consumer_offset
 from tests.fixtures.postgres import Database
@@ -103,9 +103,28 @@ def test_commits_are_folded_from_the_stored_offset_on(connection: Connection) ->
 
 
 def test_the_effective_offset_is_read_from_the_end_of_the_index(connection: Connection) -> None:
-    statement = text_of(select(offset_commits.effective_offset()).select_from(consumer_offset))
+    statement = text_of(select(effective_offset()).select_from(consumer_offset))
 
     found = plan(connection, statement)
 
     assert re.search(r"Limit.*\n *-> +Index Scan Backward using offset_commit_pkey", found), found
     assert re.search(r"Index Cond: .*from_offset >= consumer_offset\.next_offset", found)
+
+
+def test_a_commit_by_polls_finds_its_owners_by_keys(connection: Connection) -> None:
+    session = driver(connection)
+    statement = poll_commits.append_statement()
+    session.execute(b"PREPARE hot AS " + statement.text)
+    values = ", ".join(["NULL"] * len(statement.names))
+    found = "\n".join(row[0] for row in session.execute(f"EXPLAIN EXECUTE hot ({values})".encode()))
+
+    assert "Seq Scan" not in found
+    assert re.search(r"Index Scan using consumer_offset_pkey", found)
+
+
+def test_commits_by_polls_are_folded_from_the_stored_offset_on(connection: Connection) -> None:
+    found = plan(connection, text_of_call(poll_commits.settle, "g", OWNED, {1: 10, 2: 20}))
+
+    assert "Seq Scan" not in found
+    condition = r"group_id = .*queue_key = moved\w*\.queue_key\) AND \(from_offset >= moved\w*\.floor"
+    assert re.search(rf"using offset_commit_pkey.*\n *Index Cond: .*{condition}", found), found

@@ -202,7 +202,7 @@ def test_what_was_agreed_on_may_be_committed_before_it_is_done(auto_commit: bool
     handed = buffer.handed
     assigned.drop()
 
-    [(_, agreed)] = buffer.agree()
+    [(_, agreed, _)] = buffer.agree()
     assert not assigned.is_settled
     between = assigned.position()
     buffer.acknowledge(handed)
@@ -233,7 +233,7 @@ def test_without_auto_commit_only_what_was_agreed_on_may_be_committed() -> None:
     buffer.offsets()
     assert assigned.position().next_offset == 0
 
-    [(queue, agreed)] = buffer.agree_on({QUEUE: 7})
+    [(queue, agreed, _)] = buffer.agree_on({QUEUE: 7})
 
     assert (queue, agreed.next_offset) == (QUEUE, 7)
     assert assigned.position() == agreed

@@ -31,13 +31,11 @@ class TransactionalOffsetStore:
         self, connection: Connection, wanted: Mapping[int, MessageQueue], start: StartingPoint, *, force: bool
     ) -> list[OwnedQueue]:
         """A queue in which a transaction is being committed right now is left out."""
-        take = self._store.take
-        return exactly_once.take_queues(connection, self._group, lambda: take(connection, wanted, start, force=force))
+        return self._store.take(connection, wanted, start, force=force)
 
     def take_again(self, connection: Connection, held: Mapping[int, MessageQueue]) -> list[OwnedQueue]:
         """As `take`."""
-        take_again = self._store.take_again
-        return exactly_once.take_queues(connection, self._group, lambda: take_again(connection, held))
+        return self._store.take_again(connection, held)
 
     def epochs(self, connection: Connection) -> dict[int, int]:
         """As the other store."""

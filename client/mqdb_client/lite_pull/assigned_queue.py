@@ -39,11 +39,16 @@ class AssignedQueue(ProcessQueue):
         *,
         auto_commit: bool,
         may_pull: Callable[[MessageQueue], bool],
+        moved: Callable[["AssignedQueue"], None] = lambda _: None,
     ) -> None:
-        """With `auto_commit` all that is done may be committed; without it only what was agreed on."""
+        """With `auto_commit` all that is done may be committed; without it only what was agreed on.
+
+        `moved` hears that a pull, which may have passed messages by, has gone on.
+        """
         super().__init__(queue, owned, limits)
         self._auto_commit = auto_commit
         self._may_pull = may_pull
+        self._moved = moved
         self._moving = threading.Lock()
         self._is_moved = False
         self._agreed = (owned.next_offset, owned.segment)
@@ -65,7 +70,10 @@ class AssignedQueue(ProcessQueue):
     def put(self, messages: list[ReceivedMessage], next_offset: int, segment: int) -> bool:
         """As of a process queue; False also for a pull that a seek has overtaken."""
         with self._moving:
-            return not self._is_moved and super().put(messages, next_offset, segment)
+            is_put = not self._is_moved and super().put(messages, next_offset, segment)
+        if is_put:
+            self._moved(self)
+        return is_put
 
     def seek(self, offset: int) -> None:
         """Go on at an offset, and forget what is in hand and on its way. No message of it may be running."""
@@ -110,6 +118,11 @@ class AssignedQueue(ProcessQueue):
             segment = max((segment for start, segment in self._segments if start <= offset), default=0)
             self._agreed = (offset, segment)
             return OwnedQueue(self.queue_key, self._epoch, offset, segment, self.history)
+
+    def is_agreed_on(self, position: OwnedQueue) -> bool:
+        """Whether nothing was taken, or passed by, behind a position under the current epoch."""
+        with self._lock:
+            return (position.epoch, position.next_offset) == (self._epoch, self._behind_handed())
 
     def _behind_handed(self) -> int:
         # Messages are taken in order, so those that run are the first in hand.

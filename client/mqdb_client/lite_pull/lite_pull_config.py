@@ -20,7 +20,7 @@ POLL_TIMEOUT: Final = duration(timedelta(0))
 class LitePullConsumerConfig(ConsumerConfig):
     """Checked when it is made. Raises NameInvalid, ParameterInvalid."""
 
-    #: Messages that one poll returns, and messages of each queue in one answer of the broker, at most.
+    #: Messages that one poll returns at most. An answer of the broker may have more, which the next polls return.
     pull_batch_size: Annotated[int, whole(1, 1_024)] = 10
     #: How long a poll waits for messages.
     poll_timeout: Annotated[timedelta, POLL_TIMEOUT] = timedelta(seconds=5)

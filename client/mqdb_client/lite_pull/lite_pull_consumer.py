@@ -272,6 +272,7 @@ class LitePullConsumer:
         """Commit all that polls have returned, or the next offsets of some queues; on return it is done.
 
         An offset may lie before the one that is stored; an automatic commit takes its place when polls are beyond it.
+        If polls have returned nothing since the last commit, nothing happens.
         Raises QueueLost when another member has taken a queue, or another database the place of its own, QueueOwned
         when the queue was assigned and a member owns it; ParameterInvalid for a queue or an offset that is none,
         IllegalState for a queue that is not assigned; BrokerUnavailable and its kin. What can be committed is committed
@@ -283,7 +284,9 @@ class LitePullConsumer:
             running.strategy.commit(running.members, running.buffer.agree_on(offsets))
             return
         handed = running.buffer.handed
-        running.strategy.commit(running.members, running.buffer.agree())
+        agreed = running.buffer.agree()
+        running.strategy.commit(running.members, agreed)
+        running.buffer.note_commit(agreed)
         running.buffer.acknowledge(handed)
 
     # -- life -------------------------------------------------------------------------------------

@@ -32,6 +32,8 @@ class Agreed(NamedTuple):
 
     queue: MessageQueue
     position: OwnedQueue
+    #: Whether the user has named the offset.
+    is_named: bool
 
 
 class PollBuffer:
@@ -57,6 +59,8 @@ class PollBuffer:
         self._ready: dict[AssignedQueue, None] = {}  # in the order in which their turns come
         #: Those that may have messages in hand.
         self._filled: dict[AssignedQueue, None] = {}
+        #: Those that may have gone on since they were committed. A pull adds to it without the lock.
+        self._moved: dict[AssignedQueue, None] = {}
         self._handed: list[Handed] = []
         self._paused: frozenset[MessageQueue] = frozenset()
         #: The queues that the user has chosen; None where rebalance chooses.
@@ -70,7 +74,12 @@ class PollBuffer:
 
     def make_queue(self, queue: MessageQueue, owned: OwnedQueue, limits: FlowLimits) -> AssignedQueue:
         """A queue that is not read yet."""
-        return AssignedQueue(queue, owned, limits, auto_commit=self._auto_commit, may_pull=self._may_pull)
+        return AssignedQueue(
+            queue, owned, limits, auto_commit=self._auto_commit, may_pull=self._may_pull, moved=self._note_move
+        )
+
+    def _note_move(self, assigned: AssignedQueue) -> None:
+        self._moved[assigned] = None
 
     def add(self, assigned: ProcessQueue) -> None:
         """Read a queue from now on. It is one that was made here."""
@@ -92,6 +101,7 @@ class PollBuffer:
             if self._chosen is None and not is_corrected:
                 self._paused -= {queue}
             self._current[queue] = self._newest[assigned.queue_key] = self._last[queue] = assigned
+            self._note_move(assigned)
 
     def remove(self, assigned: ProcessQueue) -> None:
         """Read a queue no more."""
@@ -99,6 +109,7 @@ class PollBuffer:
             if (current := self._current.get(assigned.queue)) is assigned:
                 del self._current[assigned.queue]
                 self._filled.pop(current, None)
+                self._moved.pop(current, None)
 
     def deliver(self, assigned: ProcessQueue, _count: int) -> None:
         """Messages were put into a queue."""
@@ -167,8 +178,17 @@ class PollBuffer:
     def agree(self) -> list[Agreed]:
         """All that polls have returned may be committed. It is not done by that: its queues are not given back."""
         with self._wake:
-            concerned = dict.fromkeys([*self._current.values(), *(assigned for assigned, _ in self._handed)])
-            return [Agreed(assigned.queue, assigned.agree()) for assigned in concerned]
+            moved = (assigned for assigned in list(self._moved) if self._current.get(assigned.queue) is assigned)
+            concerned = dict.fromkeys([*moved, *(assigned for assigned, _ in self._handed)])
+            return [Agreed(assigned.queue, assigned.agree(), is_named=False) for assigned in concerned]
+
+    def note_commit(self, agreed: Sequence[Agreed]) -> None:
+        """All of this was committed; it need not be again while polls return nothing more."""
+        with self._wake:
+            for _, position, _ in agreed:
+                newest = self._newest.get(position.queue_key)
+                if newest is not None and newest.is_agreed_on(position):
+                    self._moved.pop(newest, None)
 
     def agree_on(self, offsets: Mapping[MessageQueue, int]) -> list[Agreed]:
         """These offsets may be committed. Raises IllegalState for a queue that is not assigned."""
@@ -178,7 +198,7 @@ class PollBuffer:
             found = [held[queue] if queue in held else self._find(queue) for queue in offsets]
             # An offset of another history is refused by the broker.
             found = [self._last_handed[each.queue] if self._is_of_another_history(each) else each for each in found]
-            return [Agreed(each.queue, each.agree_on(offsets[each.queue])) for each in found]
+            return [Agreed(each.queue, each.agree_on(offsets[each.queue]), is_named=True) for each in found]
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """Return messages of a queue from an offset on.
@@ -197,6 +217,7 @@ class PollBuffer:
             self.acknowledge([handed for handed in self._handed if handed.assigned is assigned])
             assigned.seek(offset)
             self._filled.pop(assigned, None)
+            self._note_move(assigned)
 
     def pause(self, queues: Collection[MessageQueue]) -> None:
         """Return no messages of these queues; those that are not assigned are left out."""
@@ -241,6 +262,7 @@ class PollBuffer:
             messages = assigned.take(wanted)
             if messages:
                 self._last_handed[assigned.queue] = assigned
+                self._note_move(assigned)
                 self._handed.append(Handed(assigned, messages))
                 taken += messages
             if len(messages) == wanted:

@@ -5,9 +5,13 @@ not: it reads them beside whoever is in the group, and commits only where no mem
 RocketMQ: DefaultLitePullConsumerImpl.
 """
 
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any, Final
+
+from sqlalchemy import Connection
 
 from mqdb.broker.filters.filters import check_filters
 from mqdb.common.message import MessageQueue, ReceivedMessage
@@ -27,6 +31,55 @@ from mqdb_client.lite_pull.polled_offset_stores import PolledOffsetStore, Unowne
 
 _MEBIBYTE: Final = 1024 * 1024
 
+#: An older connection may have been lost since, which the pool would know.
+_KEPT_SECONDS: Final = 1.0
+
+#: Messages of each queue in one answer, also for polls that return fewer.
+_PULLED: Final = 128
+
+
+def _pulled(config: LitePullConsumerConfig) -> int:
+    """Not so many that the last pull goes far beyond what may be in hand."""
+    most = min(config.pull_threshold_for_queue, config.pull_threshold_for_all, config.consume_max_span)
+    return max(config.pull_batch_size, min(_PULLED, most))
+
+
+class _CommitConnection:
+    """A connection for the commits of a user, kept while they follow each other. Any thread may use it, one at a time.
+
+    To get one from the pool for each commit would make polls with commits a tenth slower.
+    """
+
+    def __init__(self, connect: Callable[[], Connection]) -> None:
+        self._connect = connect
+        self._guard = threading.Lock()
+        self._kept: Connection | None = None
+        self._used_at = 0.0
+
+    @contextmanager
+    def use(self) -> Iterator[Connection]:
+        """The connection; after an error the next commit gets another one. Raises BrokerUnavailable and its kin."""
+        with self._guard:
+            if time.monotonic() - self._used_at > _KEPT_SECONDS:
+                self._let_go()
+            self._kept = connection = self._kept or self._connect()
+            try:
+                yield connection
+            except BaseException:
+                self._let_go()
+                raise
+            self._used_at = time.monotonic()
+
+    def close(self) -> None:
+        """Give it back. Again: nothing happens."""
+        with self._guard:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            kept.close()
+
 
 class SubscribedPolls(ConsumerStrategy):
     """The strategy of a lite pull consumer that subscribes. It has the buffer, which all brokers share."""
@@ -38,13 +91,16 @@ class SubscribedPolls(ConsumerStrategy):
             config.group, auto_commit=config.auto_commit, threshold_for_all=config.pull_threshold_for_all
         )
         self.allocate = config.allocate_message_queue_strategy
-        self.pull_batch_size = config.pull_batch_size
+        self.pull_batch_size = _pulled(config)
         self.persist_interval = config.auto_commit_interval
         self.limits = FlowLimits(
             messages=config.pull_threshold_for_queue,
             body_bytes=config.pull_threshold_size_for_queue_mib * _MEBIBYTE,
             span=config.consume_max_span,
         )
+        self._connections = {
+            instance.broker_name: _CommitConnection(instance.connect) for instance in cluster.instances
+        }
         self._stores = {
             instance.broker_name: self._store(config.group, instance.client_id) for instance in cluster.instances
         }
@@ -55,6 +111,12 @@ class SubscribedPolls(ConsumerStrategy):
     def offset_store(self, instance: ClientInstance) -> PolledOffsetStore:
         """Where the offsets on one broker are kept."""
         return self._stores[instance.broker_name]
+
+    def close(self, seconds: float | None) -> int:
+        """Commit no more."""
+        for connection in self._connections.values():
+            connection.close()
+        return 0
 
     def begin_to_close(self) -> None:
         """Polls return at once, with nothing."""
@@ -87,7 +149,7 @@ class SubscribedPolls(ConsumerStrategy):
             if not of_broker:
                 continue
             try:
-                with instance.connect() as connection:
+                with self._connections[instance.broker_name].use() as connection:
                     self.offset_store(instance).commit_agreed(connection, of_broker)
             except BaseException as error:
                 members.by_broker[instance.broker_name].rebalance.rebalance()
@@ -138,7 +200,7 @@ class AssignedPolls(SubscribedPolls):
     def close(self, seconds: float | None) -> int:
         """Wait for messages no more."""
         self._undo.close()
-        return 0
+        return super().close(seconds)
 
     def choose(self, queues: frozenset[MessageQueue], filters: Mapping[str, MessageFilter]) -> None:
         """These queues are to be read, and no others; `filters` are those of their topics. Raises FilterDisabled."""

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection
 
-from mqdb.broker.consumers.group_offsets import commit_positions, commit_without_owner, reset_since
+from mqdb.broker.consumers.group_offsets import append_commits, commit_positions, commit_without_owner, reset_since
 from mqdb.broker.consumers.offsets import start_offsets
 from mqdb.broker.log.proofs import proven
 from mqdb.common.group import StartingPoint
@@ -23,33 +23,101 @@ from mqdb.common.message import MessageQueue
 from mqdb.errors import QueueLost, QueueOwned
 from mqdb.store.consumers.consumer_offsets import OwnedQueue
 from mqdb.store.consumers.group_offsets import ReadQueue, committed_positions
+from mqdb.store.consumers.offset_commits import OffsetCommit
 from mqdb_client.consumer.offset_store import BrokerOffsetStore
 from mqdb_client.lite_pull.poll_buffer import Agreed, PollBuffer
 
 logger = logging.getLogger(__name__)
 
 
+class _Committed(NamedTuple):
+    """What was committed of a queue under an epoch."""
+
+    epoch: int
+    #: As its row has it.
+    stored: int
+    #: With what was appended since.
+    reached: int
+
+
 class PolledOffsetStore(BrokerOffsetStore):
-    """Commits by the rebalance service and by the user, one after the other: none undoes what another has done."""
+    """Commits by the rebalance service and by the user, one after the other: none undoes what another has done.
+
+    A commit of the user appends a row for each queue that has gone on, and the rebalance service folds these rows.
+    """
 
     def __init__(self, group: str, client_id: str, buffer: PollBuffer) -> None:
         """`buffer` knows how far the user has come."""
         super().__init__(group, client_id)
         self._buffer = buffer
         self._committing = threading.Lock()
+        #: By the keys of queues; one that is missing may have come anywhere.
+        self._committed: dict[int, _Committed] = {}
+
+    def take(
+        self, connection: Connection, wanted: Mapping[int, MessageQueue], start: StartingPoint, *, force: bool
+    ) -> list[OwnedQueue]:
+        """As any member does."""
+        return self._taken(super().take(connection, wanted, start, force=force))
+
+    def take_again(self, connection: Connection, held: Mapping[int, MessageQueue]) -> list[OwnedQueue]:
+        """As any member does."""
+        return self._taken(super().take_again(connection, held))
+
+    def _taken(self, taken: list[OwnedQueue]) -> list[OwnedQueue]:
+        with self._committing:
+            for own in taken:
+                self._committed[own.queue_key] = _Committed(own.epoch, own.next_offset, own.next_offset)
+        return taken
 
     def commit(self, connection: Connection, owned: Sequence[OwnedQueue]) -> list[OwnedQueue]:
         """Forward or back."""
         with self._committing:
-            return commit_positions(connection, self._group, [self._buffer.latest(own) for own in owned])
+            return self._settle(connection, [self._buffer.latest(own) for own in owned])
+
+    def correct(self, connection: Connection, owned: OwnedQueue) -> bool:
+        """Whatever was committed."""
+        with self._committing:
+            return not self._settle(connection, [owned])
 
     def commit_agreed(self, connection: Connection, agreed: Sequence[Agreed]) -> None:
         """Forward or back. Raises QueueLost for one of those that were lost; all others are committed."""
         with self._committing:
-            lost = commit_positions(connection, self._group, [each.position for each in agreed])
-        for queue, position in agreed:
+            wanted = [position for _, position, is_named in agreed if is_named or not self._is_reached(position)]
+            done = self._append(connection, wanted)
+            lost = self._settle(connection, [position for position in wanted if position.queue_key not in done])
+        for queue, position, _ in agreed:
             if position in lost:
                 raise QueueLost(self._group, str(queue), position.epoch)
+
+    def _is_reached(self, position: OwnedQueue) -> bool:
+        known = self._committed.get(position.queue_key)
+        return known is not None and (known.epoch, known.reached) == (position.epoch, position.next_offset)
+
+    def _append(self, connection: Connection, positions: Sequence[OwnedQueue]) -> set[int]:
+        """Append what goes forward; the keys of the queues of which that is done."""
+        commits = [
+            OffsetCommit(key, epoch, known.reached, offset, segment, history)
+            for key, epoch, offset, segment, history in positions
+            if (known := self._committed.get(key)) and known.epoch == epoch and known.reached < offset
+        ]
+        # If the answer is lost, nobody knows.
+        before = {each.queue_key: self._committed.pop(each.queue_key) for each in commits}
+        done = append_commits(connection, self._group, commits)
+        for each in commits:
+            if each.queue_key in done:
+                self._committed[each.queue_key] = before[each.queue_key]._replace(reached=each.next_offset)
+        return done
+
+    def _settle(self, connection: Connection, positions: Sequence[OwnedQueue]) -> list[OwnedQueue]:
+        """Store positions in the rows of the queues; those that were lost."""
+        known = {each.queue_key: self._committed.pop(each.queue_key, None) for each in positions}
+        floors = {key: before.stored for key, before in known.items() if before}
+        lost = commit_positions(connection, self._group, positions, floors)
+        for each in positions:
+            if each not in lost:
+                self._committed[each.queue_key] = _Committed(each.epoch, each.next_offset, each.next_offset)
+        return lost
 
 
 class _Take(NamedTuple):
@@ -134,7 +202,7 @@ class UnownedOffsetStore(PolledOffsetStore):
         """
         with self._committing:
             refused, lost = self._commit(connection, [each.position for each in agreed])
-        for queue, position in agreed:
+        for queue, position, _ in agreed:
             if position in lost:
                 raise QueueLost(self._group, str(queue), position.epoch)
             if position.queue_key in refused:

@@ -117,14 +117,6 @@ def send_back(
 
 
 @translates
-def take_queues(connection: Connection, group: str, take: Callable[[], list[OwnedQueue]]) -> list[OwnedQueue]:
-    """Own what `take` takes on this connection, from where transactions have come."""
-    with transaction(connection):
-        owned = take()
-        return offset_commits.fold(connection, group, owned)
-
-
-@translates
 def commit_offsets(connection: Connection, group: str, owned: Sequence[OwnedQueue]) -> list[OwnedQueue]:
     """Store how far each queue is consumed; returns the queues that were lost to a newer owner.
 

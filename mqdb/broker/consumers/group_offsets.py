@@ -5,13 +5,15 @@ RocketMQ: DefaultLitePullConsumer, RemoteBrokerOffsetStore.
 """
 
 from collections.abc import Mapping, Sequence, Set
+from types import MappingProxyType
 from typing import NamedTuple
 
 from sqlalchemy import Connection
 
-from mqdb.store.consumers import consumer_offsets, group_offsets
+from mqdb.store.consumers import group_offsets, poll_commits
 from mqdb.store.consumers.consumer_offsets import OwnedQueue
 from mqdb.store.consumers.group_offsets import ReadQueue
+from mqdb.store.consumers.offset_commits import OffsetCommit
 from mqdb.store.dispatch import queues
 from mqdb.store.dispatch.queues import Ends
 from mqdb.store.engine import transaction, translates
@@ -62,8 +64,20 @@ def reset_since(connection: Connection, group: str, positions: Sequence[ReadQueu
 
 
 @translates
-def commit_positions(connection: Connection, group: str, owned: Sequence[OwnedQueue]) -> list[OwnedQueue]:
-    """As `offsets.commit_offsets`, but back as well as forward; returns the queues that were lost to a newer owner."""
-    if not owned:
-        return []
-    return consumer_offsets.commit(connection, group, owned, may_go_back=True)
+def append_commits(connection: Connection, group: str, commits: Sequence[OffsetCommit]) -> set[int]:
+    """Commit on queues that the caller owns, forward from its last commit; returns the keys of those it still owns.
+
+    It is done on return, and `commit_positions` has to follow some time.
+    """
+    return poll_commits.append(connection, group, commits) if commits else set()
+
+
+@translates
+def commit_positions(
+    connection: Connection, group: str, owned: Sequence[OwnedQueue], floors: Mapping[int, int] = MappingProxyType({})
+) -> list[OwnedQueue]:
+    """As `offsets.commit_offsets`, but back as well as forward; returns the queues that were lost to a newer owner.
+
+    What was appended is folded; `floors` are the offsets that were stored by the last call for each queue, if known.
+    """
+    return poll_commits.settle(connection, group, owned, floors) if owned else []

@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 from mqdb.common.group import FROM_LAST_OFFSET, ConsumeFromWhere, StartingPoint
 from mqdb.errors import ParameterInvalid
 from mqdb.store.clients import clients
-from mqdb.store.consumers import consumer_offsets
+from mqdb.store.consumers import consumer_offsets, offset_commits
 from mqdb.store.consumers.consumer_offsets import OwnedQueue
 from mqdb.store.dispatch import queues
 from mqdb.store.engine import transaction, translates
@@ -39,7 +39,8 @@ def take_queues(
         return []
     with transaction(connection):
         consumer_offsets.begin(connection, group, queue_keys, start)
-        return consumer_offsets.take(connection, group, client_id, queue_keys, force)
+        taken = consumer_offsets.take(connection, group, client_id, queue_keys, force)
+        return offset_commits.fold_taken(connection, group, taken)
 
 
 @translates

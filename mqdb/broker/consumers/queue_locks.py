@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from mqdb.common.group import FROM_LAST_OFFSET, StartingPoint
 from mqdb.store.clients import clients
-from mqdb.store.consumers import consumer_offsets, queue_locks
+from mqdb.store.consumers import consumer_offsets, offset_commits, queue_locks
 from mqdb.store.consumers.consumer_offsets import OwnedQueue
 from mqdb.store.engine import transaction, translates
 
@@ -39,7 +39,7 @@ def take_queues(
         owned = consumer_offsets.take(connection, group, client_id, free, force) if free else []
         if owned:
             queue_locks.put(connection, group, client_id, owned, expiry)
-        return owned
+        return offset_commits.fold_taken(connection, group, owned)
 
 
 @translates

@@ -32,7 +32,7 @@ from mqdb.store.engine import translates
 from mqdb.store.fragments import OWNED_QUEUE, array_of, given, group_id
 from mqdb.store.log.history import History, is_current
 from mqdb.store.log.time_search import offsets_of_time
-from mqdb.store.tables import client, consumer_offset, queue
+from mqdb.store.tables import client, consumer_offset, offset_commit, queue
 
 
 class OwnedQueue(NamedTuple):
@@ -191,8 +191,29 @@ def owned_epochs(connection: Connection, group: str, client_id: str) -> dict[int
 def committed_offsets(connection: Connection, group: str, queue_keys: Sequence[int]) -> dict[int, int]:
     """The next offset of a group on each of the queues that it has read."""
     rows = connection.execute(
-        select(consumer_offset.c.queue_key, consumer_offset.c.next_offset).where(
+        select(consumer_offset.c.queue_key, effective_offset().label("next_offset")).where(
             consumer_offset.c.group_id == group_id(group), consumer_offset.c.queue_key == func.any(array_of(queue_keys))
         )
     )
     return {row.queue_key: row.next_offset for row in rows}
+
+
+def effective_offset() -> ColumnElement[int]:
+    """How far the group has consumed, as a column of a select from `consumer_offset`. Uses offset_commit_pkey.
+
+    That is where the row stands, or where a commit has come that is not folded into it yet.
+    """
+    newest = (
+        select(offset_commit.c.next_offset)
+        .where(
+            offset_commit.c.group_id == consumer_offset.c.group_id,
+            offset_commit.c.queue_key == consumer_offset.c.queue_key,
+            # Rows are folded from here on; below are those that were, and may still be in the index.
+            offset_commit.c.from_offset >= consumer_offset.c.next_offset,
+        )
+        .order_by(offset_commit.c.from_offset.desc())
+        .limit(1)
+        .correlate(consumer_offset)
+        .scalar_subquery()
+    )
+    return func.greatest(consumer_offset.c.next_offset, newest)

@@ -28,7 +28,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.types import TypeEngine
 
-from mqdb.store.consumers.offset_commits import effective_offset
+from mqdb.store.consumers.consumer_offsets import effective_offset
 from mqdb.store.engine import translates
 from mqdb.store.fragments import array_of, given, group_id, is_ahead
 from mqdb.store.log.history import History, is_current

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from sqlalchemy import BigInteger, Connection, Integer, cast, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
-from mqdb.store.consumers.offset_commits import effective_offset
+from mqdb.store.consumers.consumer_offsets import effective_offset
 from mqdb.store.dispatch.queues import max_offset
 from mqdb.store.engine import translates
 from mqdb.store.fragments import array_of, given, group_id

@@ -1,10 +1,11 @@
-"""Offset commits: how far exactly-once consumers have come, each row written by the transaction of a listener.
+"""Offset commits: how far consumers have come that commit often, a row for each commit.
 
-What a listener writes and the row that says which messages it has consumed are committed together. The owner of the
-queue folds the rows into `consumer_offset` every few seconds, and whoever takes the queue folds what is left: so a
-group has consumed up to its row in `consumer_offset` or the end of its newest row here, whichever is later.
+An exactly-once consumer commits a row in the transaction of its listener, together with what the listener writes. A
+consumer that polls commits one for each queue that it has read on (`poll_commits`). The owner of the queue folds the
+rows into `consumer_offset` every few seconds, and whoever takes the queue folds what is left: so a group has consumed
+up to its row in `consumer_offset` or the end of its newest row here, whichever is later.
 
-Rows are appended, and not one row updated by each transaction, because updates get slower with every one of them as
+Rows are appended, and not one row updated by each commit, because updates get slower with every one of them as
 long as any session of the database holds an old snapshot.
 
 Two transactions never consume the same message. An append takes a share lock on the row of `consumer_offset`, where
@@ -24,14 +25,18 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Connection,
+    FromClause,
     Integer,
+    Select,
     Text,
     and_,
     any_,
     bindparam,
     case,
     cast,
+    column,
     delete,
+    exists,
     func,
     insert,
     literal_column,
@@ -123,7 +128,7 @@ def fold(
     if not owned:
         return []
     new = given(OWNED_QUEUE, owned)
-    gone = _folded(group, owned, floors)
+    gone = deleted(group, _bounds(owned, floors))
     newest = {
         column.name: select(func.max(column)).where(gone.c.queue_key == new.c.queue_key).scalar_subquery()
         for column in (gone.c.next_offset, gone.c.segment)
@@ -142,25 +147,45 @@ def fold(
     return sorted(OwnedQueue(*row) for row in rows)
 
 
-def _folded(group: str, owned: Sequence[OwnedQueue], floors: Mapping[int, int]) -> CTE:
-    """The commits that are folded, which are deleted. Uses offset_commit_pkey.
+def fold_taken(connection: Connection, group: str, taken: Sequence[OwnedQueue]) -> list[OwnedQueue]:
+    """Queues as they were taken, in the same transaction, with what is committed here; most have nothing here.
 
-    OFFSET 0 leaves the planner no choice: where it believes the table to be empty, as it is every few seconds, it
-    would read all rows of the group, the dead ones too.
+    There is no floor: rows below the stored offset are those of a member that was killed, and are cleared away.
     """
+    bounds = _bounds(taken, _NO_FLOORS)
+    there = select(bounds.c.queue_key).where(exists(_rows_from(group, bounds)))
+    keys = set(connection.scalars(there)) if taken else set()
+    folding = [queue for queue in taken if queue.queue_key in keys]
+    folded = {queue.queue_key: queue for queue in fold(connection, group, folding)}
+    return [folded.get(queue.queue_key, queue) for queue in taken]
+
+
+def _bounds(owned: Sequence[OwnedQueue], floors: Mapping[int, int]) -> TableValuedAlias:
     keys = cast([queue.queue_key for queue in owned], ARRAY(Integer))
     lowest = cast([floors.get(queue.queue_key, 0) for queue in owned], ARRAY(BigInteger))
-    bounds = func.unnest(keys, lowest).table_valued("queue_key", "floor", name="bounds").render_derived("bounds")
-    rows = (
+    columns = column("queue_key", Integer), column("floor", BigInteger)
+    return func.unnest(keys, lowest).table_valued(*columns, name="bounds").render_derived("bounds")
+
+
+def _rows_from(group: str, bounds: FromClause) -> Select[Any]:
+    return (
         select(_ROW_ID.label("row_id"))
         .where(
             offset_commit.c.group_id == group_id(group),
             offset_commit.c.queue_key == bounds.c.queue_key,
             offset_commit.c.from_offset >= bounds.c.floor,
         )
-        .offset(literal_column("0"))
-        .lateral("rows")
+        .correlate(bounds)
     )
+
+
+def deleted(group: str, bounds: FromClause) -> CTE:
+    """Deletes the commits of queues from their floors on, which are columns of `bounds`. Uses offset_commit_pkey.
+
+    OFFSET 0 leaves the planner no choice: where it believes the table to be empty, as it is every few seconds, it
+    would read all rows of the group, the dead ones too.
+    """
+    rows = _rows_from(group, bounds).offset(literal_column("0")).lateral("rows")
     ids = func.array(select(rows.c.row_id).select_from(bounds.join(rows, true())).scalar_subquery())
     columns = (offset_commit.c.queue_key, offset_commit.c.next_offset, offset_commit.c.segment)
     return delete(offset_commit).where(any_(ids) == _ROW_ID).returning(*columns).cte("folded")
@@ -171,24 +196,6 @@ def forget(connection: Connection, group: str, queue_key: int) -> None:
     connection.execute(
         delete(offset_commit).where(offset_commit.c.group_id == group_id(group), offset_commit.c.queue_key == queue_key)
     )
-
-
-def effective_offset() -> ColumnElement[int]:
-    """How far the group has consumed, as a column of a select from `consumer_offset`. Uses offset_commit_pkey."""
-    newest = (
-        select(offset_commit.c.next_offset)
-        .where(
-            offset_commit.c.group_id == consumer_offset.c.group_id,
-            offset_commit.c.queue_key == consumer_offset.c.queue_key,
-            # Rows are folded from here on; below are those that were, and may still be in the index.
-            offset_commit.c.from_offset >= consumer_offset.c.next_offset,
-        )
-        .order_by(offset_commit.c.from_offset.desc())
-        .limit(1)
-        .correlate(consumer_offset)
-        .scalar_subquery()
-    )
-    return func.greatest(consumer_offset.c.next_offset, newest)
 
 
 def _is_same(own: TableValuedAlias) -> ColumnElement[bool]:

@@ -1,0 +1,95 @@
+"""Poll commits: how far a consumer that polls has come, appended to `offset_commit` by each commit that goes forward.
+
+One statement of one round trip. It takes a share lock on the rows of `consumer_offset`, where it has to find its
+epochs: whoever takes a queue, or sets its offset, updates that row first. A commit that goes back is rare, and sets the
+row itself, as folding does.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, Final
+
+from sqlalchemy import BigInteger, Connection, Integer, Text, and_, bindparam, cast, func, select, update
+from sqlalchemy.dialects.postgresql import ARRAY, insert
+
+from mqdb.store.consumers.consumer_offsets import OwnedQueue
+from mqdb.store.consumers.offset_commits import OffsetCommit, deleted
+from mqdb.store.engine import NumberedStatement, numbered, raw_cursor
+from mqdb.store.fragments import OWNED_QUEUE, given, group_id
+from mqdb.store.log.history import is_current
+from mqdb.store.tables import consumer_offset, offset_commit
+
+_BIG: Final = BigInteger()
+#: The fields of OffsetCommit.
+_COMMIT: Final = {
+    "queue_key": Integer(),
+    "epoch": _BIG,
+    "from_offset": _BIG,
+    "next_offset": _BIG,
+    "segment": Integer(),
+    "history": _BIG,
+}
+_KEPT: Final = ("queue_key", "epoch", "from_offset", "next_offset", "segment")
+
+
+def append(connection: Connection, group: str, commits: Sequence[OffsetCommit]) -> set[int]:
+    """Commit on queues that the caller owns, each from where its last commit has ended; returns their keys.
+
+    Queues with a newer epoch, or of another history of the log, are left out. Uses subscription_group_group_name_key
+    and consumer_offset_pkey.
+    """
+    statement = append_statement()
+    values: dict[str, Any] = {**statement.literals, "group": group}
+    for name, column in zip(OffsetCommit._fields, zip(*commits, strict=True), strict=True):
+        # As text: the driver's dumper of lists is slow.
+        values[name] = "{" + ",".join("NULL" if each is None else str(each) for each in column) + "}"
+    rows = raw_cursor(connection).execute(statement.text, [values[name] for name in statement.names])
+    return {key for (key,) in rows}
+
+
+@cache
+def append_statement() -> NumberedStatement:
+    arrays = (cast(bindparam(name), ARRAY(type_)) for name, type_ in _COMMIT.items())
+    new = func.unnest(*arrays).table_valued(*_COMMIT, name="new").render_derived("new")
+    mine = (
+        select(consumer_offset.c.group_id, *(cast(new.c[name], _COMMIT[name]).label(name) for name in _KEPT))
+        .join_from(new, consumer_offset, consumer_offset.c.queue_key == cast(new.c.queue_key, Integer))
+        .where(
+            consumer_offset.c.group_id == group_id(cast(bindparam("group"), Text)),
+            consumer_offset.c.epoch == cast(new.c.epoch, BigInteger),
+            is_current(cast(new.c.history, BigInteger)),
+        )
+        .order_by(consumer_offset.c.queue_key)
+        .with_for_update(read=True, of=consumer_offset)
+        .cte("mine")
+    )
+    rows = insert(offset_commit).from_select(["group_id", *_KEPT], select(mine.c.group_id, *(mine.c[n] for n in _KEPT)))
+    return numbered(rows.on_conflict_do_nothing().returning(offset_commit.c.queue_key))
+
+
+def settle(
+    connection: Connection, group: str, owned: Sequence[OwnedQueue], floors: Mapping[int, int]
+) -> list[OwnedQueue]:
+    """Set the offsets of queues that the caller owns, forward or back, in the place of all that was appended.
+
+    `floors` are the stored offsets by queue, where they are known: nothing that counts lies below.
+    Returns the queues that were lost: they have a newer epoch, or the log has another history.
+    """
+    own = given({**OWNED_QUEUE, "floor": BigInteger()}, [(*each, floors.get(each.queue_key, 0)) for each in owned])
+    stored = consumer_offset.c
+    is_mine = and_(
+        stored.group_id == group_id(group),
+        stored.queue_key == own.c.queue_key,
+        stored.epoch == own.c.epoch,
+        is_current(own.c.history),
+    )
+    moved = (
+        update(consumer_offset)
+        .where(is_mine)
+        .values(next_offset=own.c.next_offset, segment=own.c.segment, updated_at=func.mqdb.now())
+        .returning(stored.queue_key, stored.epoch, own.c.history, own.c.floor)
+        .cte("moved")
+    )
+    found = select(moved.c.queue_key, moved.c.epoch, moved.c.history).add_cte(deleted(group, moved))
+    done = {tuple(row) for row in connection.execute(found)}
+    return [queue for queue in owned if (queue.queue_key, queue.epoch, queue.history) not in done]
