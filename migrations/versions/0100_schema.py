@@ -172,8 +172,17 @@ CREATE TABLE mqdb.message_index (
     segment integer NOT NULL
 ) PARTITION BY LIST (segment);
 CREATE INDEX message_index_key ON mqdb.message_index (key_hash);
-COMMENT ON TABLE mqdb.message_index IS 'Where messages with a key or unique id are; hashes, so readers compare the text. Written by index_keys. RocketMQ: IndexFile';
+COMMENT ON TABLE mqdb.message_index IS 'Where messages with a key or unique id are, but for ids that id_span covers; hashes, so readers compare the text. Written by index_keys. RocketMQ: IndexFile';
 COMMENT ON COLUMN mqdb.message_index.key_hash IS 'hashtextextended(key, topic_id) for a word of KEYS, uuid_hash_extended(msg_id, 0) for the unique id';
+
+CREATE TABLE mqdb.id_span (
+    first_pos bigint PRIMARY KEY,
+    last_pos bigint NOT NULL,
+    made_ms int8range NOT NULL
+);
+CREATE INDEX id_span_made_ms ON mqdb.id_span USING gist (made_ms);
+COMMENT ON TABLE mqdb.id_span IS 'Stretches of the log, none across a multiple of 1,024, whose records are found by the time in their unique ids and have no entry for them in message_index. Written by index_keys';
+COMMENT ON COLUMN mqdb.id_span.made_ms IS 'From when to when the ids were made, by unique_id_ms';
 
 CREATE TABLE mqdb.checkpoint (
     service text NOT NULL,
@@ -703,6 +712,7 @@ FUNCTIONS = (
     "copied_code",
     "body_text",
     "unique_id_text",
+    "unique_id_ms",
     "compression",
     "identity",
     "history",

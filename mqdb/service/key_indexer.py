@@ -14,7 +14,8 @@ from mqdb.broker.dispatch import IndexResult, index_keys
 from mqdb.service.pace import Pace
 from mqdb.service.service import Context, LoopService
 
-PACE: Final = Pace(busy=timedelta(milliseconds=20), idle=timedelta(milliseconds=200))
+#: Slow, for larger batches: their ids need fewer spans. Whoever looks for an id reads what is not indexed yet.
+PACE: Final = Pace(busy=timedelta(milliseconds=200), idle=timedelta(milliseconds=200))
 
 
 @dataclass(frozen=True, slots=True)

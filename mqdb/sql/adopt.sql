@@ -4,7 +4,7 @@
 -- next call nor a later round looks below it. The last call takes what is left of the log, and writes the identity.
 --
 -- Until then the checkpoints keep all else. It speaks of the old xids, and readers compare those with old records.
--- Two anti-joins by hash, as in seal_segment.
+-- Anti-joins by hash, as in seal_segment.
 CREATE FUNCTION mqdb.adopt(OUT messages integer, OUT more boolean)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -69,6 +69,8 @@ BEGIN
         SELECT cl.log_pos, cl.queue_key, cl.msg_id, cl.keys FROM mqdb.commit_log cl
         WHERE cl.log_pos >= first_pos AND cl.log_pos < past_pos
           AND NOT EXISTS (SELECT FROM mqdb.message_index i WHERE i.segment >= number AND i.log_pos = cl.log_pos)
+          AND NOT EXISTS (SELECT FROM mqdb.id_span s WHERE s.first_pos >> 10 = cl.log_pos >> 10 AND cl.keys IS NULL
+                          AND cl.log_pos BETWEEN s.first_pos AND s.last_pos AND s.made_ms @> mqdb.unique_id_ms(cl.msg_id))
     ), entries AS (
         INSERT INTO mqdb.message_index (key_hash, log_pos, segment)
         SELECT uuid_hash_extended(m.msg_id, 0), m.log_pos, newest FROM missing m

@@ -55,6 +55,12 @@ BEGIN
                       ORDER BY cl.log_pos LIMIT 1) r
         UNION ALL
         SELECT r.log_pos, r.tags_code, r.properties, r.queue_key
+        FROM (SELECT s.first_pos, s.last_pos FROM mqdb.id_span s WHERE s.made_ms @> mqdb.unique_id_ms(id) OFFSET 0) span,
+             LATERAL (SELECT cl.log_pos, cl.tags_code, cl.properties, cl.queue_key FROM mqdb.commit_log cl
+                      WHERE cl.log_pos >= span.first_pos AND cl.log_pos <= span.last_pos AND cl.msg_id = id
+                      ORDER BY cl.log_pos) r
+        UNION ALL
+        SELECT r.log_pos, r.tags_code, r.properties, r.queue_key
         FROM (SELECT cl.log_pos, cl.tags_code, cl.properties, cl.queue_key FROM mqdb.commit_log cl
               WHERE cl.log_pos > (SELECT done_pos FROM indexed) AND cl.msg_id = id ORDER BY cl.log_pos) r
         UNION ALL

@@ -1,7 +1,8 @@
 -- Seals a closed segment: from now on a trigger refuses records, and it is proven that all it holds is
 -- dispatched and indexed. The lock that CREATE TRIGGER takes is only granted when every transaction that has
 -- written to the segment is over; it is asked for without waiting. False: not yet.
--- Two anti-joins, each by hash: an OR of the two, or a nested loop, would be quadratic.
+-- Anti-joins, each by hash: an OR of them, or a nested loop, would be quadratic.
+-- A record whose id a span covers needs no entry but for its keys.
 CREATE FUNCTION mqdb.seal_segment(number integer) RETURNS boolean
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -32,6 +33,8 @@ BEGIN
         SELECT FROM mqdb.commit_log cl JOIN mqdb.queue q USING (queue_key)
         WHERE cl.log_pos >= first_pos AND cl.log_pos < past_pos
           AND NOT EXISTS (SELECT FROM mqdb.message_index i WHERE i.segment >= number AND i.log_pos = cl.log_pos)
+          AND NOT EXISTS (SELECT FROM mqdb.id_span s WHERE s.first_pos >> 10 = cl.log_pos >> 10 AND cl.keys IS NULL
+                          AND cl.log_pos BETWEEN s.first_pos AND s.last_pos AND s.made_ms @> mqdb.unique_id_ms(cl.msg_id))
     ) THEN
         RAISE lock_not_available;  -- undoes the trigger
     END IF;

@@ -28,7 +28,7 @@ from sqlalchemy import (
     UniqueConstraint,
     text,
 )
-from sqlalchemy.dialects.postgresql import ARRAY, JSONB, OID, UUID
+from sqlalchemy.dialects.postgresql import ARRAY, INT8RANGE, JSONB, OID, UUID
 from sqlalchemy.types import UserDefinedType
 
 metadata = MetaData(schema="mqdb")
@@ -179,6 +179,15 @@ message_index = Table(
     Column("segment", Integer, nullable=False),
     Index("message_index_key", "key_hash"),
     postgresql_partition_by="LIST (segment)",
+)
+
+id_span = Table(
+    "id_span",
+    metadata,
+    Column("first_pos", BigInteger, primary_key=True, autoincrement=False),
+    Column("last_pos", BigInteger, nullable=False),
+    Column("made_ms", INT8RANGE, nullable=False),
+    Index("id_span_made_ms", "made_ms", postgresql_using="gist"),
 )
 
 checkpoint = Table(

@@ -204,7 +204,8 @@ class Asked(Interleaving):
         self._ask()
 
     def _index(self) -> None:
-        super()._index()
+        log.index_keys(self.sessions.indexer, self.random.randint(1, 40))  # with spans, too
+        self._tell("index")
         self._ask()
 
     def _keep(self) -> None:

@@ -139,19 +139,19 @@ def test_the_key_indexer_makes_messages_findable(
     finally:
         indexer.stop()
 
-    # Two keys and the unique id of each.
+    # Two keys and the unique id of each: for so few there is no span.
     assert scalar(log, "SELECT count(*) FROM mqdb.message_index") == 6
 
 
-def test_the_key_indexer_is_lazier_than_the_dispatcher(
+def test_the_key_indexer_gathers_messages_for_large_batches(
     engine: Engine, connection: Connection, log: by_hand.Connection, queue: int
 ) -> None:
     indexer = KeyIndexer(Context(engine.connect))
     append(log, queue)
 
-    pauses = [milliseconds(indexer.pause_after(indexer.run_once(connection))) for _ in range(15)]
+    pauses = [milliseconds(indexer.pause_after(indexer.run_once(connection))) for _ in range(2)]
 
-    assert (pauses[0], pauses[-1]) == (20, 200)
+    assert pauses == [200, 200]
 
 
 def test_the_key_indexer_waits_for_the_adoption_of_a_restored_database(

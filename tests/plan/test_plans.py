@@ -104,7 +104,7 @@ def partition_scans(connection: Connection, plan: dict[str, Any], tables: str) -
             node["Actual Loops"],
         )
         for node in nodes(plan)
-        if re.fullmatch(rf"({tables})_\d+", node.get("Relation Name", "")) and "Scan" in node["Node Type"]
+        if re.fullmatch(rf"({tables})(_\d+)?", node.get("Relation Name", "")) and "Scan" in node["Node Type"]
     ]
 
 
@@ -258,7 +258,7 @@ def scans_of_look_up(connection: Connection, after_pos: int) -> list[Scan]:
     ids = [row[0] for row in connection.execute("SELECT msg_id FROM mqdb.commit_log ORDER BY random() LIMIT 100")]
     values = f"{literal(ids)}, {after_pos}"
     plan = scalar(connection, f"EXPLAIN (ANALYZE, VERBOSE, TIMING OFF, FORMAT JSON) EXECUTE look_up ({values})")
-    return partition_scans(connection, plan[0]["Plan"], "commit_log|message_index")
+    return partition_scans(connection, plan[0]["Plan"], "commit_log|message_index|id_span")
 
 
 @pytest.mark.parametrize("after_pos", [0, RECORDS], ids=["anywhere", "above a position"])
@@ -271,10 +271,12 @@ def test_unique_ids_are_looked_up_in_the_index_and_what_it_lacks_by_xid_and_posi
     scans = scans_of_look_up(database.connect(), after_pos)
 
     index = [scan for scan in scans if scan.table.startswith("message_index")]
+    spans = [scan for scan in scans if scan.table == "id_span"]
     records = [scan for scan in scans if "log_pos >= " in scan.condition]
     stragglers = [scan for scan in scans if "xid" in scan.condition]
-    walk = [scan for scan in scans if scan not in [*index, *records, *stragglers]]
+    walk = [scan for scan in scans if scan not in [*index, *spans, *records, *stragglers]]
     assert {(scan.node, scan.index) for scan in index} == {("Index Scan", "message_index_key")}
+    assert {(scan.node, scan.index) for scan in spans} == {("Index Scan", "id_span_made_ms")}
     assert {(scan.node, scan.index) for scan in records + walk} == {("Index Scan", "commit_log_pkey")}
     assert {(scan.node, scan.index) for scan in stragglers} == {("Index Scan", "commit_log_xid")}
     assert all("log_pos > " in scan.condition for scan in stragglers + walk)
@@ -311,6 +313,6 @@ def test_above_a_position_only_the_newest_segments_are_looked_at(
     scans = scans_of_look_up(database.connect(), last - 1)
 
     newest = scalar(log, "SELECT max(segment) FROM mqdb.segment WHERE start_pos <= %s", [last])
-    looked_at = {int(scan.table.rpartition("_")[2]) for scan in scans if scan.loops}
+    looked_at = {int(scan.table.rpartition("_")[2]) for scan in scans if scan.loops and scan.table != "id_span"}
     assert looked_at
     assert min(looked_at) >= newest

@@ -1,6 +1,9 @@
 """The message index: where the records with a key or a unique id are. Written by `mqdb.index_keys`, read here.
 
-It follows the log as dispatch does, a moment behind, or hours where no `mqdb serve` runs. Who has to know for
+A span of positions (`id_span`) says from when to when the ids of its records were made, and an id says when it was made
+itself. So most ids have no entry in the index.
+
+The index follows the log as dispatch does, a moment behind, or hours where no `mqdb serve` runs. Who has to know for
 certain whether a record is stored reads what the index does not have yet as well. RocketMQ: IndexFile.
 """
 
@@ -31,7 +34,7 @@ from sqlalchemy.dialects.postgresql import UUID as PgUUID
 
 from mqdb.common.property import KEY_SEPARATOR
 from mqdb.store.dispatch.consume_queue import ONE, ZERO
-from mqdb.store.tables import checkpoint, commit_log, message_index, queue, segment
+from mqdb.store.tables import checkpoint, commit_log, id_span, message_index, queue, segment
 
 cl = commit_log.alias("cl")
 
@@ -46,11 +49,11 @@ def find_unique_ids() -> CompoundSelect[tuple[UUID, int, int]]:
     """msg_id, log_pos and queue_key of all records with one of the ids, in no order. Only such records count that lie
     above `after_pos`, a bound that saves reading what lies below.
 
-    Uses message_index_key and commit_log_pkey for what is indexed, and for the rest the rules of begin_batch.sql:
-    the newest checkpoint of the index says that all records up to done_pos which were visible in `cur` are indexed,
-    whether its round goes on or not. So what is not indexed lies above done_pos (commit_log_pkey), or is a straggler
-    that cur did not see (commit_log_xid): of a younger transaction, or of one that was in progress then. In progress
-    now means invisible, so those are left out; one long transaction may have many records. Sealed segments and
+    Uses message_index_key, id_span_made_ms and commit_log_pkey for what is indexed, and for the rest the rules of
+    begin_batch.sql: the newest checkpoint of the index says that all records up to done_pos which were visible in `cur`
+    are indexed, whether its round goes on or not. So what is not indexed lies above done_pos (commit_log_pkey), or is a
+    straggler that cur did not see (commit_log_xid): of a younger transaction, or of one that was in progress then. In
+    progress now means invisible, so those are left out; one long transaction may have many records. Sealed segments and
     positions up to floor_pos have no stragglers.
 
     One statement, so that checkpoint, index and log are of one snapshot, and no record is between two places.
@@ -78,6 +81,7 @@ def find_unique_ids() -> CompoundSelect[tuple[UUID, int, int]]:
     not_walked = _log(cl.c.log_pos > func.greatest(_after_pos, done_pos)).order_by(cl.c.log_pos).subquery("not_walked")
     return union_all(
         _by_hash(),
+        _by_time(),
         select(younger),
         select(of_ended).select_from(ended.join(of_ended, true())),
         select(not_walked),
@@ -139,6 +143,27 @@ def _by_hash() -> Select[tuple[UUID, int, int]]:
         .lateral("record")
     )
     return select(record).select_from(wanted.join(entry, true()).join(record, true()))
+
+
+def _by_time() -> Select[tuple[UUID, int, int]]:
+    wanted = func.unnest(_ids).table_valued("msg_id", name="wanted").render_derived()
+    made_ms = func.mqdb.unique_id_ms(cast(wanted.c.msg_id, PgUUID()), type_=BigInteger)
+    covering = (
+        select(id_span.c.first_pos, id_span.c.last_pos)
+        .where(id_span.c.made_ms.op("@>")(made_ms), id_span.c.last_pos > _after_pos)
+        .offset(ZERO)
+        .correlate(wanted)
+        .lateral("covering")
+    )
+    # Each once, for ids that were made together.
+    span = select(covering).select_from(wanted.join(covering, true())).distinct().subquery("span")
+    record = (
+        _log(cl.c.log_pos >= span.c.first_pos, cl.c.log_pos <= span.c.last_pos, cl.c.log_pos > _after_pos)
+        .order_by(cl.c.log_pos)
+        .correlate(span)
+        .lateral("covered")
+    )
+    return select(record).select_from(span.join(record, true()))
 
 
 _FIND_UNIQUE_IDS: Final = find_unique_ids()

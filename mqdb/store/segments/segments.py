@@ -20,7 +20,7 @@ from psycopg import errors as pg
 from sqlalchemy import Connection, column, delete, func, select, table, true, update
 from sqlalchemy.exc import OperationalError
 
-from mqdb.store.tables import broker, consume_queue, queue, segment
+from mqdb.store.tables import broker, consume_queue, id_span, queue, segment
 
 _log_pos = table("log_pos", column("last_value"), schema="mqdb")
 _last_pos = select(_log_pos.c.last_value).scalar_subquery()
@@ -130,7 +130,11 @@ def drain(connection: Connection, number: int) -> bool:
 
 
 def forget(connection: Connection, number: int) -> None:
-    """Remove the row of a drained segment whose partitions are gone."""
+    """Remove the row of a drained segment whose partitions are gone, and the spans of ids in it."""
+    gone = select(segment.c.start_pos, segment.c.end_pos).where(segment.c.segment == number).subquery("gone")
+    connection.execute(
+        delete(id_span).where(id_span.c.first_pos >= gone.c.start_pos, id_span.c.first_pos < gone.c.end_pos)
+    )
     connection.execute(delete(segment).where(segment.c.segment == number, segment.c.state == SegmentState.DRAINED))
 
 
