@@ -152,7 +152,7 @@ COMMENT ON COLUMN mqdb.commit_log.tags_code IS 'Java String.hashCode of the tag,
 COMMENT ON COLUMN mqdb.commit_log.msg_id IS 'Unique id given by the producer (UNIQ_KEY); the same over all copies of a message';
 COMMENT ON COLUMN mqdb.commit_log.sys_flag IS 'Bit 0: the body is compressed; bits 8 to 10: how, 0 and 3 ZLIB, 1 LZ4, 2 ZSTD. RocketMQ: MessageSysFlag';
 COMMENT ON COLUMN mqdb.commit_log.keys IS 'Keys separated by blanks';
-COMMENT ON COLUMN mqdb.commit_log.properties IS 'All properties, system ones (TAGS, KEYS, UNIQ_KEY, ...) included; text to text';
+COMMENT ON COLUMN mqdb.commit_log.properties IS 'The properties, text to text; without TAGS, KEYS and UNIQ_KEY, which have columns (all_properties)';
 COMMENT ON INDEX mqdb.commit_log_xid IS 'Late committers: dispatch';
 
 CREATE TABLE mqdb.consume_queue (
@@ -713,6 +713,7 @@ FUNCTIONS = (
     "body_text",
     "unique_id_text",
     "unique_id_ms",
+    "all_properties",
     "compression",
     "identity",
     "history",

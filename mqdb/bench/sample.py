@@ -24,10 +24,7 @@ _FILL = """
 INSERT INTO mqdb.commit_log (queue_key, tags_code, born_time, msg_id, born_host, tags, keys, properties, body)
 SELECT (%(queue_keys)s::integer[])[1 + n %% queues], (%(tags_codes)s::bigint[])[1 + place %% tags], mqdb.now(), id,
        'bench', (%(tags)s::text[])[1 + place %% tags], 'key' || n,
-       (%(properties)s::jsonb[])[1 + place %% properties]
-       || jsonb_build_object('TAGS', (%(tags)s::text[])[1 + place %% tags], 'KEYS', 'key' || n,
-                             'UNIQ_KEY', mqdb.unique_id_text(id)),
-       %(body)s
+       (%(properties)s::jsonb[])[1 + place %% properties], %(body)s
 FROM (SELECT n, n / queues AS place, gen_random_uuid() AS id, queues, tags, properties
       FROM generate_series(%(first)s::integer, %(last)s::integer) AS n,
            (SELECT cardinality(%(queue_keys)s::integer[]) AS queues, cardinality(%(tags)s::text[]) AS tags,

@@ -30,8 +30,7 @@ INSERT INTO mqdb.commit_log (queue_key, tags_code, born_time, msg_id, born_host,
 SELECT (%(queue_keys)s::integer[])[1 + n %% places], due, mqdb.now(), id, 'bench', %(tag)s, 'key' || n,
        (%(properties)s::jsonb[])[1 + n %% places]
        || CASE WHEN %(is_timer)s THEN jsonb_build_object('TIMER_DELIVER_MS', due::text) ELSE '{}' END
-       || jsonb_build_object('TAGS', %(tag)s::text, 'KEYS', 'key' || n, 'UNIQ_KEY', mqdb.unique_id_text(id),
-                             'REAL_TOPIC', %(topic)s::text, 'REAL_QID', (n %% %(queues)s)::text),
+       || jsonb_build_object('REAL_TOPIC', %(topic)s::text, 'REAL_QID', (n %% %(queues)s)::text),
        int8send(due) || %(rest)s::bytea
 FROM (SELECT n, gen_random_uuid() AS id, cardinality(%(queue_keys)s::integer[]) AS places,
              %(first_due)s::bigint + floor(n * %(step)s::float8)::bigint AS due

@@ -149,11 +149,9 @@ def _is_plain(message: Message) -> bool:
     )
 
 
-def stored_properties(message: Message, unique_id: uuid.UUID) -> dict[str, str]:
-    """All properties as the commit log holds them: the user's, the library's, TAGS, KEYS and UNIQ_KEY."""
-    stored = _all_properties(message)
-    stored[_UNIQ_KEY] = format_unique_id(unique_id)
-    return stored
+def stored_properties(message: Message) -> dict[str, str]:
+    """The properties as the log holds them: the user's and the library's. TAGS, KEYS and UNIQ_KEY have columns."""
+    return {**message.properties, **message.system_properties}
 
 
 def _all_properties(message: Message) -> dict[str, str]:
@@ -258,13 +256,14 @@ class ReceivedMessage:
 
     Made for each row of each pull, so it keeps what the row holds and works out the rest when
     asked: `msg_id` is the uuid or its 16 bytes, `keys` the words with blanks between them,
-    `properties` a dict, JSON text or a jsonb value in binary form, and the times are PostgreSQL's
+    `properties` those in the log, as a dict, JSON text or a jsonb value in binary form, and the times are PostgreSQL's
     microseconds since 2000. `min_offset` and `max_offset` are the queue's at the time of the pull.
     `stored_body` is the body as the log holds it, compressed where `sys_flag` says so: what flow
     control counts, for it is what lies in memory.
     """
 
     __slots__ = (
+        "_all_properties",
         "_born_time",
         "_keys",
         "_msg_id",
@@ -285,6 +284,7 @@ class ReceivedMessage:
     )
 
     _plain_body: bytes  # set when a compressed body is first read
+    _all_properties: dict[str, str]  # set when they are first read
 
     def __init__(
         self,
@@ -358,9 +358,16 @@ class ReceivedMessage:
     @property
     def properties(self) -> dict[str, str]:
         """All properties, those of the broker included. Raises PropertiesBroken."""
-        if not isinstance(self._properties, dict):
-            self._properties = _parsed(self._properties)
-        return self._properties
+        try:
+            return self._all_properties
+        except AttributeError:
+            stored = self._properties if isinstance(self._properties, dict) else _parsed(self._properties)
+        found = self._all_properties = {**stored, _UNIQ_KEY: self.message_id}
+        if self.tag is not None:
+            found[_TAGS] = self.tag
+        if self._keys:
+            found[_KEYS] = self._keys
+        return found
 
     @property
     def born_time(self) -> datetime:

@@ -138,7 +138,7 @@ class RowMaker:
             self._born_host,
             message.tag,
             KEY_SEPARATOR.join(message.keys) or None,
-            _jsonb(stored_properties(message, unique_id)),
+            _jsonb(stored_properties(message)),
             message.body,
         )
 

@@ -4,7 +4,7 @@ Each node becomes an operand, made from those of the nodes below it. Names and v
 selector is always the same statement with the same parameters. RocketMQ: the evaluate methods of its expressions.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -18,9 +18,11 @@ from mqdb.selector.syntax import Node, TextTest
 from mqdb.selector.verdict import Verdict
 
 
-def clause(root: Node, properties: ColumnElement[Any]) -> ColumnElement[bool]:
+def clause(
+    root: Node, properties: ColumnElement[Any], columns: Mapping[str, ColumnElement[Any]]
+) -> ColumnElement[bool]:
     """TRUE for the messages that RocketMQ would deliver; FALSE or NULL for all others, and for an error."""
-    return flat(condition(syntax.fold(root, partial(_operand, Parameters(properties)))).true)
+    return flat(condition(syntax.fold(root, partial(_operand, Parameters(properties, columns)))).true)
 
 
 def _operand(parameters: Parameters, node: Node, operands: list[Operand]) -> Operand:

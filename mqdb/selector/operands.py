@@ -4,6 +4,7 @@ Only literals are numbers. A property is a text, or null where it is missing, an
 is compared with one. RocketMQ: PropertyExpression, ConstantExpression, UnaryExpression.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
@@ -105,10 +106,10 @@ Operand = TextOperand | NumberOperand | Verdict
 class Parameters:
     """The names and values of one selector, each bound once."""
 
-    def __init__(self, properties: ColumnElement[Any]) -> None:
+    def __init__(self, properties: ColumnElement[Any], columns: Mapping[str, ColumnElement[Any]]) -> None:
         self._named = properties.op("->>", return_type=Text())
         self._bound: dict[object, ColumnElement[Any]] = {}
-        self._properties: dict[str, TextOperand] = {}
+        self._properties = {name: TextOperand(column) for name, column in columns.items()}
 
     def property(self, name: str) -> TextOperand:
         if name not in self._properties:

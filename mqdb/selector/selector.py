@@ -1,7 +1,9 @@
 """A compiled selector: RocketMQ's SQL92, from a text to a clause that PostgreSQL judges messages by."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from sqlalchemy import ColumnElement
@@ -33,13 +35,16 @@ class Selector:
         """Names of the properties that it looks at."""
         return frozenset(node.name for node in walk(self.tree) if isinstance(node, Property))
 
-    def where(self, properties: ColumnElement[Any]) -> ColumnElement[bool]:
+    def where(
+        self, properties: ColumnElement[Any], columns: Mapping[str, ColumnElement[Any]] = MappingProxyType({})
+    ) -> ColumnElement[bool]:
         """TRUE for the messages that RocketMQ would deliver; FALSE or NULL for all others.
 
-        `properties` is jsonb that holds texts by name. PostgreSQL raises for none of them, and evaluates nothing that
-        is not in schema mqdb or its own. Names and values are bound under names of their own in each clause.
+        `properties` is jsonb that holds texts by name; `columns` are texts by name that are not in it. PostgreSQL
+        raises for none of them, and evaluates nothing that is not in schema mqdb or its own. Names and values are bound
+        under names of their own in each clause.
         """
-        return clause(self.tree, properties)
+        return clause(self.tree, properties, columns)
 
     def matches(self, _tag: str | None) -> bool:
         """True: a message that has come has been judged by the database."""

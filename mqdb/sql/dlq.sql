@@ -24,8 +24,9 @@ SELECT substr(t.topic, length(mqdb.dlq_prefix()) + 1) AS consumer_group,
        cl.flag,
        cl.sys_flag,
        mqdb.compression(cl.sys_flag) AS compression,
-       cl.properties - ARRAY['MQDB_FAILURE_EXCEPTION', 'MQDB_FAILURE_MESSAGE', 'MQDB_FAILURE_TRACEBACK',
-                             'MQDB_FAILURE_HOST', 'MQDB_FAILURE_TIME'] AS properties,
+       mqdb.all_properties(cl.properties, cl.tags, cl.keys, cl.msg_id)
+           - ARRAY['MQDB_FAILURE_EXCEPTION', 'MQDB_FAILURE_MESSAGE', 'MQDB_FAILURE_TRACEBACK',
+                   'MQDB_FAILURE_HOST', 'MQDB_FAILURE_TIME'] AS properties,
        CASE WHEN cl.sys_flag & 1 = 0 THEN mqdb.body_text(cl.body) END AS text,
        nullif(cl.properties ->> 'MQDB_FAILURE_TRACEBACK', '') AS traceback,
        cl.body

@@ -12,6 +12,7 @@ AS $$
 DECLARE
     id uuid := gen_random_uuid();
     words text := nullif(array_to_string(array_remove(string_to_array(send.keys, ' '), ''), ' '), '');
+    stored jsonb;  -- without those that have columns
     all_properties jsonb;
     target mqdb.topic;
     wanted_queue integer;
@@ -48,9 +49,9 @@ BEGIN
         END IF;
     END LOOP;
     deliver_ms := ceil(extract(epoch FROM deliver_at) * 1000);
-    all_properties := coalesce(send.properties, '{}') || jsonb_strip_nulls(jsonb_build_object(
-        'TAGS', nullif(send.tag, ''), 'KEYS', words, 'UNIQ_KEY', mqdb.unique_id_text(id),
+    stored := coalesce(send.properties, '{}') || jsonb_strip_nulls(jsonb_build_object(
         'DELAY', nullif(delay_level, 0)::text, 'TIMER_DELIVER_MS', deliver_ms::text));
+    all_properties := mqdb.all_properties(stored, nullif(send.tag, ''), words, id);
     SELECT sum(octet_length(p.key) + octet_length(p.value) + 2), min(p.key) FILTER (WHERE p.key || p.value ~ '[\u0001\u0002]')
     INTO size, name FROM jsonb_each_text(all_properties) p;
     IF size > mqdb.max_properties_bytes() THEN
@@ -77,7 +78,7 @@ BEGIN
     SELECT p.placed_key, stored_at, stored_at, p.placed_code, id,
            coalesce(host(inet_client_addr()), 'local'), nullif(send.tag, ''), words, p.placed_properties, send.body
     FROM mqdb.queue q
-    CROSS JOIN mqdb.place(q.queue_key, mqdb.tag_code(nullif(send.tag, '')), all_properties, stored_at,
+    CROSS JOIN mqdb.place(q.queue_key, mqdb.tag_code(nullif(send.tag, '')), stored, stored_at,
                           delay_level, NULL, CASE WHEN deliver_at > stored_at THEN deliver_ms END, NULL) p
     WHERE q.topic_id = target.topic_id AND q.queue_id = wanted_queue;
     IF NOT FOUND THEN  -- deleted in this moment

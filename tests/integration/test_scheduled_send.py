@@ -135,7 +135,7 @@ def test_a_level_wins_over_times_which_are_not_kept(producer: Producer, orders: 
     producer.send(Message("orders", "x", system_properties=times, delay_level=2))
 
     names = "SELECT array_agg(name ORDER BY name) FROM mqdb.commit_log, jsonb_object_keys(properties) AS name"
-    kept = ["DELAY", "MQDB_TAGS_CODE", "REAL_QID", "REAL_TOPIC", "UNIQ_KEY"]
+    kept = ["DELAY", "MQDB_TAGS_CODE", "REAL_QID", "REAL_TOPIC"]
     assert orders.connect().execute(names).fetchone() == (kept,)
 
 

@@ -7,6 +7,7 @@ import pytest
 from sqlalchemy import Connection
 
 from mqdb.common.topic import HALF_TOPIC
+from mqdb.common.unique_id import format_unique_id
 from mqdb.errors import BodyEmpty, IllegalState, ParameterInvalid
 from mqdb.store.topics import topics
 from mqdb_client import LocalTransactionState, Message, SendStatus, TransactionProducer
@@ -51,7 +52,7 @@ def test_a_commit_delivers_the_message(broker: Connection, transactional_produce
     assert result.transaction_id == result.message_id
     assert result.queue.topic == "orders"
     (copy,) = records(broker)
-    assert copy["properties"]["UNIQ_KEY"] == result.message_id
+    assert format_unique_id(copy["msg_id"]) == result.message_id
 
 
 def test_a_rollback_does_not(broker: Connection, transactional_producer: StartProducer) -> None:

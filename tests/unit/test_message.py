@@ -211,19 +211,20 @@ def test_a_flag_that_is_no_number_of_32_bits_is_refused(flag: Any) -> None:
 # -- what is stored and answered ----------------------------------------------------------------
 
 
-def test_tag_keys_and_id_are_stored_beside_the_users_properties() -> None:
+def test_tag_keys_and_id_are_properties_again_when_a_message_is_received() -> None:
     message = Message("orders", b"x", "TagA", ["k1", "k2"], {"origin": "EWR"})
+    stored = stored_properties(message)
+    queue = MessageQueue("orders", "a", 0)
 
-    assert stored_properties(message, ID) == {
+    received = ReceivedMessage(queue, 0, 1, ID, "TagA", "k1 k2", stored, b"x", 0, 0, "here", 0, 0, 0, 0, 1)
+
+    assert stored == {"origin": "EWR"}
+    assert received.properties == {
         "origin": "EWR",
         "TAGS": "TagA",
         "KEYS": "k1 k2",
         "UNIQ_KEY": "0A0000011F9000C0FFEE001122334455",
     }
-
-
-def test_a_bare_message_is_stored_with_its_id_alone() -> None:
-    assert stored_properties(Message("orders", b"x"), ID) == {"UNIQ_KEY": ID.hex.upper()}
 
 
 def test_queues_are_ordered_by_topic_broker_and_number() -> None:
@@ -317,12 +318,16 @@ def test_the_keys_are_the_words_of_the_column(text: str | None, keys: tuple[str,
     assert received(keys=text).keys == keys
 
 
+#: The properties of `received()` that have columns.
+OWN = {"TAGS": "TagA", "KEYS": "k1 k2", "UNIQ_KEY": "0A0000011F9000C0FFEE001122334455"}
+
+
 @given(st.dictionaries(st.text(), st.text()))
 def test_properties_are_the_same_in_every_form_that_postgresql_gives(properties: dict[str, str]) -> None:
     text = json.dumps(properties, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
     for form in (properties, text, b"\x01" + text, json.dumps(properties)):
-        assert received(properties=form).properties == properties
+        assert received(properties=form).properties == properties | OWN
 
 
 def test_properties_are_parsed_once() -> None:
@@ -371,7 +376,7 @@ def test_a_received_message_survives_the_way_to_another_process() -> None:
     copy = pickle.loads(pickle.dumps(received()))
 
     assert repr(copy) == repr(received())
-    assert copy.properties == {"origin": "EWR"}
+    assert copy.properties == {"origin": "EWR"} | OWN
 
 
 def test_the_repr_of_a_received_message_tells_where_it_is_but_not_the_body() -> None:

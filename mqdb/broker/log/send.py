@@ -46,7 +46,7 @@ def record(
         born_host,
         message.tag,
         KEY_SEPARATOR.join(message.keys) or None,
-        _json_object(stored_properties(message, unique_id)),
+        _json_object(stored_properties(message)),
         message.body if body is None else body,
         message.flag,
         sys_flag,

@@ -34,6 +34,7 @@ from mqdb.selector.tags import TagExpression
 from mqdb.store.engine import NumberedStatement, numbered, raw_cursor
 from mqdb.store.filters.retry_filter import RetryFilter
 from mqdb.store.log.history import is_current
+from mqdb.store.log.properties import of_columns
 from mqdb.store.tables import checkpoint, commit_log, consume_queue, queue
 
 cl = commit_log.alias("cl")
@@ -59,7 +60,7 @@ _RECORD = (
 )
 
 
-Where: TypeAlias = Callable[[ColumnElement[Any]], ColumnElement[bool]]
+Where: TypeAlias = Callable[[ColumnElement[Any], Mapping[str, ColumnElement[Any]]], ColumnElement[bool]]
 
 
 def _pull(of_entries: ColumnElement[bool] | None = None, of_properties: Where | None = None) -> Select[Any]:
@@ -127,7 +128,7 @@ def _pull(of_entries: ColumnElement[bool] | None = None, of_properties: Where | 
     )
     if of_properties is not None:
         # An entry without its record is no mismatch. It is for the caller to see, who may have asked for too little.
-        wanted = and_(wanted, or_(record.c.log_pos.is_(None), of_properties(record.c.properties)))
+        wanted = and_(wanted, or_(record.c.log_pos.is_(None), of_properties(record.c.properties, of_columns(record))))
     found = (
         select(
             cq.c.queue_offset,

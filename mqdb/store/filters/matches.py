@@ -6,6 +6,7 @@ from sqlalchemy import BigInteger, Connection, Integer, Select, bindparam, cast,
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from mqdb.selector import Selector
+from mqdb.store.log.properties import of_columns
 from mqdb.store.tables import commit_log, consume_queue
 
 
@@ -41,6 +42,7 @@ def _count(selector: Selector) -> Select[int, int]:
         .limit(last)
         .subquery("newest")
     )
-    record = select(commit_log.c.properties).join(newest, newest.c.log_pos == commit_log.c.log_pos).subquery("record")
-    matched = func.count().filter(selector.where(record.c.properties))
+    columns = (commit_log.c[name] for name in ("properties", "tags", "keys", "msg_id"))
+    record = select(*columns).join(newest, newest.c.log_pos == commit_log.c.log_pos).subquery("record")
+    matched = func.count().filter(selector.where(record.c.properties, of_columns(record)))
     return select(func.count(), matched).select_from(record)

@@ -36,11 +36,11 @@ class RetryFilter:
         """For people: it is not stored."""
         return "; ".join(f"{topic}: {selector.expression}" for topic, selector in self.selectors)
 
-    def where(self, properties: ColumnElement[Any]) -> ColumnElement[bool]:
+    def where(self, properties: ColumnElement[Any], columns: Mapping[str, ColumnElement[Any]]) -> ColumnElement[bool]:
         """As `Selector.where`."""
         topic = properties.op("->>")(Property.RETRY_TOPIC.value)
         judged = case(
-            {name: selector.where(properties) for name, selector in self.selectors}, value=topic, else_=true()
+            {name: selector.where(properties, columns) for name, selector in self.selectors}, value=topic, else_=true()
         )
         return or_(not_(select(broker.c.filter_support_retry).scalar_subquery()), judged)
 

@@ -40,6 +40,7 @@ from mqdb.selector.tags import TagExpression
 from mqdb.store.dispatch.queues import max_offset
 from mqdb.store.engine import driver, translates
 from mqdb.store.fragments import array_of, given
+from mqdb.store.log.properties import all_properties, of_columns
 from mqdb.store.segments.segments import SegmentState
 from mqdb.store.tables import broker, commit_log, consume_queue, queue, segment, topic
 
@@ -240,7 +241,7 @@ def _read(part: Part, columns: Sequence[str], choice: Choice) -> Select[Any]:
         "keys": cl.c["keys"],
         "tags": cl.c.tags,
         "sys_flag": cl.c.sys_flag,
-        "properties": cast(cl.c.properties, Text),
+        "properties": cast(all_properties(cl), Text),
         "body": cl.c.body,
         "born_timestamp": cl.c.born_time,
         "store_timestamp": cl.c.store_time,
@@ -257,7 +258,7 @@ def _conditions(choice: Choice, cq: FromClause, cl: FromClause) -> list[ColumnEl
         conditions.append(cq.c.tags_code == func.any(cast(list(choice.tags.codes), ARRAY(BigInteger))))
         conditions.append(cl.c.tags == func.any(cast(sorted(choice.tags.tags), ARRAY(Text))))
     if choice.selector is not None:
-        conditions.append(choice.selector.where(cl.c.properties))
+        conditions.append(choice.selector.where(cl.c.properties, of_columns(cl)))
     if choice.keys:
         words = func.string_to_array(cl.c["keys"], KEY_SEPARATOR)
         conditions.append(words.op("&&", is_comparison=True)(cast(list(choice.keys), ARRAY(Text))))
