@@ -156,13 +156,11 @@ def stored_properties(message: Message) -> dict[str, str]:
 
 def _all_properties(message: Message) -> dict[str, str]:
     """The properties of a message that has no unique id yet."""
-    stored = dict(message.properties)
+    stored = stored_properties(message)
     if message.tag is not None:
         stored[_TAGS] = message.tag
     if message.keys:
         stored[_KEYS] = KEY_SEPARATOR.join(message.keys)
-    if message.system_properties:
-        stored |= message.system_properties
     return stored
 
 
@@ -362,12 +360,9 @@ class ReceivedMessage:
             return self._all_properties
         except AttributeError:
             stored = self._properties if isinstance(self._properties, dict) else _parsed(self._properties)
-        found = self._all_properties = {**stored, _UNIQ_KEY: self.message_id}
-        if self.tag is not None:
-            found[_TAGS] = self.tag
-        if self._keys:
-            found[_KEYS] = self._keys
-        return found
+        columns = {_TAGS: self.tag, _KEYS: self._keys or None, _UNIQ_KEY: self.message_id}
+        self._all_properties = stored | {name: text for name, text in columns.items() if text is not None}
+        return self._all_properties
 
     @property
     def born_time(self) -> datetime:
