@@ -104,6 +104,8 @@ COMMENT ON COLUMN mqdb.queue.end_offset IS 'Next offset as of the last closed se
 LOG = """
 CREATE SEQUENCE mqdb.log_pos AS bigint MINVALUE 0 CACHE 1;
 COMMENT ON SEQUENCE mqdb.log_pos IS 'Positions in the commit log. Not commit order: dispatch makes that';
+CREATE UNLOGGED SEQUENCE mqdb.dispatcher_state;
+COMMENT ON SEQUENCE mqdb.dispatcher_state IS '1: the dispatcher sleeps. 2: it is awake. 3: it sleeps, and records have been written. Unused: asleep';
 
 CREATE TABLE mqdb.segment (
     segment integer PRIMARY KEY,
@@ -729,6 +731,8 @@ FUNCTIONS = (
     "open_lane",
     "lane_batch",
     "dispatch",
+    "fall_asleep",
+    "wake_dispatcher",
     "index_keys",
     "refuse_sealed",
     "seal_segment",

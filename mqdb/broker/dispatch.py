@@ -1,7 +1,7 @@
 """Dispatch: give what has become visible its queue offsets, and index its keys. The work is done in SQL."""
 
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import psycopg
 from sqlalchemy import Connection, select
@@ -44,6 +44,38 @@ def dispatch(connection: Connection, max_rows: int = MAX_ROWS) -> DispatchResult
     assert row is not None
     outcome, messages, more = row
     return DispatchResult(DispatchOutcome(outcome), messages, more)
+
+
+#: The channel on which senders wake a dispatcher that sleeps.
+WAKE_CHANNEL: Final = "mqdb_wake"
+
+_ASLEEP: Final = 1
+
+
+@translates
+def fall_asleep(connection: Connection) -> bool:
+    """Whether the caller may sleep, after one more `dispatch`; False while a transaction with new records is open.
+
+    From True on, until `stay_awake`, each such transaction wakes it: by a notification on WAKE_CHANNEL, and on a server
+    with prepared transactions by what `is_woken` finds.
+    """
+    row = driver(connection).execute("SELECT mqdb.fall_asleep()").fetchone()
+    assert row is not None
+    return bool(row[0])
+
+
+@translates
+def is_woken(connection: Connection) -> bool:
+    """Whether somebody has written records since the caller fell asleep."""
+    row = driver(connection).execute("SELECT last_value FROM mqdb.dispatcher_state").fetchone()
+    assert row is not None
+    return bool(row[0] != _ASLEEP)
+
+
+@translates
+def stay_awake(connection: Connection) -> None:
+    """Spare the senders: they need not notify."""
+    driver(connection).execute("SELECT setval('mqdb.dispatcher_state', 2)")
 
 
 class IndexResult(NamedTuple):

@@ -5,8 +5,6 @@ from collections.abc import Mapping
 TUNING: Mapping[str, str] = {
     # Every client process holds a connection for LISTEN and one to send or pull, benchmarks dozens.
     "max_connections": "200",
-    # Clients with a transaction manager of their own may send within a two-phase transaction.
-    "max_prepared_transactions": "50",
     # A statement over all segments locks three tables and their indexes per segment; PostgreSQL 18 also takes
     # from this how many of these locks a session can hold without the shared lock table.
     "max_locks_per_transaction": "256",

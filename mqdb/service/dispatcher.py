@@ -1,25 +1,55 @@
 """The dispatcher: gives new messages their queue offsets, a few milliseconds after their commit.
 
 It only calls; the work is done in the database, where a lock and the checkpoint's key let no two dispatches count
-for one, whoever calls. With a few listeners each batch announces its arrivals at once. PostgreSQL wakes every
-listener of the server for every announcement, so with many of them the dispatcher makes fewer, larger batches.
+for one, whoever calls.
+
+    asleep    waits until a sender notifies it: nobody sends, or seldom. Each message is dispatched at once
+    awake     looks every few milliseconds: messages come so fast that one batch takes several
+
+Senders notify only a dispatcher that sleeps: a commit that notifies waits for all others that do. With a few listeners
+each batch announces its arrivals at once. PostgreSQL wakes every listener of the server for every announcement, so with
+many of them the dispatcher makes fewer, larger batches.
 """
 
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
+import psycopg
 from sqlalchemy import Connection
 
-from mqdb.broker.dispatch import MAX_ROWS, DispatchOutcome, DispatchResult, dispatch
+from mqdb.broker.dispatch import (
+    MAX_ROWS,
+    WAKE_CHANNEL,
+    DispatchOutcome,
+    DispatchResult,
+    dispatch,
+    fall_asleep,
+    is_woken,
+    stay_awake,
+)
+from mqdb.errors import MqdbError
 from mqdb.service.pace import Pace
+from mqdb.service.run import Run
 from mqdb.service.service import Context, LoopService
 from mqdb.store.clients import clients
+from mqdb.store.engine import driver
 
 PACE: Final = Pace(busy=timedelta(milliseconds=2), idle=timedelta(milliseconds=10))
 
 #: At most 100 batches a second. 100 listeners cost 17 % of the throughput then, 75 % at 1,600 a second.
 PACE_OF_MANY: Final = Pace(busy=timedelta(milliseconds=10), idle=timedelta(milliseconds=10))
+
+#: How soon a dispatcher that sleeps notices that it should stop.
+_STOP_SECONDS: Final = 0.2
+
+#: How often it looks whether it is woken on a server with prepared transactions, where nobody may notify.
+_LOOK_SECONDS: Final = 0.01
+
+#: A transaction with records that stays open keeps the dispatcher awake. It asks again after this long, then seldom.
+_FIRST_RETRY: Final = timedelta(milliseconds=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +63,8 @@ class DispatcherConfig:
     pace_of_many: Pace = PACE_OF_MANY
     counts_valid: timedelta = timedelta(seconds=1)
     """How long a count of the consumers is believed."""
+    longest_sleep: timedelta = timedelta(seconds=1)
+    """After so long it looks without a notification: one may be lost with its connection."""
 
 
 class Dispatcher(LoopService[DispatchResult]):
@@ -46,18 +78,65 @@ class Dispatcher(LoopService[DispatchResult]):
         self._pause = timedelta(0)
         self._consumers = 0
         self._count_again_at = 0.0
+        self._is_asleep = False
+        self._is_notified = True
+        self._worked_at = 0.0
+        self._retry = _FIRST_RETRY
+        self._retry_at = 0.0
+
+    def prepare(self, connection: Connection) -> None:
+        self._is_asleep = False
+        driver(connection).execute(f"LISTEN {WAKE_CHANNEL}")
+        row = driver(connection).execute("SHOW max_prepared_transactions").fetchone()
+        self._is_notified = row == ("0",)
 
     def run_once(self, connection: Connection) -> DispatchResult:
         """One batch."""
-        if self._context.clock.monotonic() >= self._count_again_at:
+        now = self._context.clock.monotonic()
+        if now >= self._count_again_at:
             self._consumers = clients.count_consumers(connection)
-            self._count_again_at = self._context.clock.monotonic() + self._config.counts_valid.total_seconds()
-        return dispatch(connection, self._config.max_rows)
+            self._count_again_at = now + self._config.counts_valid.total_seconds()
+        result = dispatch(connection, self._config.max_rows)
+        if result.outcome is DispatchOutcome.IDLE:
+            if not self._is_asleep and now >= self._retry_at and self._falls_asleep(connection, now):
+                result = dispatch(connection, self._config.max_rows)
+        elif result.outcome is not DispatchOutcome.LOCKED:
+            if self._is_asleep and now - self._worked_at < self._pace.busy.total_seconds():
+                stay_awake(connection)
+                self._is_asleep = False
+            self._worked_at = now
+        return result
 
     def pause_after(self, counts: DispatchResult) -> timedelta:
-        config = self._config
-        pace = config.pace_of_many if self._consumers >= config.many_consumers else config.pace
         # Where the lock is held, somebody is busy.
         has_worked = counts.outcome is not DispatchOutcome.IDLE
-        self._pause = pace.pause(self._pause, has_worked=has_worked, has_more=counts.more)
+        if self._is_asleep and counts.outcome is not DispatchOutcome.LOCKED and not counts.more:
+            return self._config.longest_sleep
+        self._pause = self._pace.pause(self._pause, has_worked=has_worked, has_more=counts.more)
         return self._pause
+
+    @property
+    def _pace(self) -> Pace:
+        config = self._config
+        return config.pace_of_many if self._consumers >= config.many_consumers else config.pace
+
+    def _falls_asleep(self, connection: Connection, now: float) -> bool:
+        self._is_asleep = fall_asleep(connection)
+        self._retry = _FIRST_RETRY if self._is_asleep else min(self._retry * 2, self._config.longest_sleep)
+        self._retry_at = now + self._retry.total_seconds()
+        return self._is_asleep
+
+    def _wait(self, run: Run, pause: timedelta) -> None:
+        if not self._is_asleep or pause < self._config.longest_sleep or run.connection is None:
+            super()._wait(run, pause)
+            return
+        give_up_at = time.monotonic() + pause.total_seconds()
+        # The next round tells of a lost connection.
+        with suppress(MqdbError, psycopg.Error, OSError):
+            while not run.stopping.is_set() and time.monotonic() < give_up_at:
+                if self._is_notified:
+                    if list(driver(run.connection).notifies(timeout=_STOP_SECONDS, stop_after=1)):
+                        return
+                elif is_woken(run.connection) or run.stopping.wait(_LOOK_SECONDS):
+                    self._is_asleep = False
+                    return

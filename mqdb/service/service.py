@@ -186,10 +186,14 @@ class LoopService(Service[CountsT]):
         try:
             while not run.stopping.is_set():
                 pause = self._round(run)
-                run.stopping.wait(pause.total_seconds())
+                self._wait(run, pause)
             self._leave(run)
         finally:
             run.close()
+
+    def _wait(self, run: Run, pause: timedelta) -> None:
+        """The pause between two rounds; ends early when the service stops."""
+        run.stopping.wait(pause.total_seconds())
 
     def _leave(self, run: Run) -> None:
         """What the thread does last."""

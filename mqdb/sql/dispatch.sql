@@ -1,6 +1,5 @@
--- Gives each record that has become visible the next offset of its queue, and announces the arrivals: the only
--- transaction with messages that calls NOTIFY. begin_batch says which records and why: at most max_rows of them, so that
--- a transaction of any size takes no statement longer than that.
+-- Gives each record that has become visible the next offset of its queue, and announces the arrivals. begin_batch says
+-- which records and why: at most max_rows of them, so that a transaction of any size takes no statement longer than that.
 --
 -- A transaction that fills a batch of stragglers alone is large. Others must not wait until it is done, and nothing in its
 -- queues may come before it. So its queues go to a lane of their own: dispatch passes over them and goes on with all

@@ -123,6 +123,9 @@ queue = Table(
 
 log_pos = Sequence("log_pos", metadata=metadata, data_type=BigInteger, minvalue=0, cache=1)
 
+#: Whether the dispatcher sleeps, by `mqdb/sql/fall_asleep.sql`: a sequence, because senders read it without MVCC.
+dispatcher_state = Sequence("dispatcher_state", metadata=metadata, data_type=BigInteger)
+
 segment = Table(
     "segment",
     metadata,

@@ -11,7 +11,7 @@ from mqdb.broker.clients import membership
 from mqdb.broker.dispatch import DispatchOutcome, IndexResult
 from mqdb.common.clock import ManualClock
 from mqdb.service.client_reaper import ClientReaper, ReaperCounts
-from mqdb.service.dispatcher import Dispatcher
+from mqdb.service.dispatcher import Dispatcher, DispatcherConfig
 from mqdb.service.key_indexer import KeyIndexer
 from mqdb.service.service import Context
 from mqdb.store.clients.clients import ClientKind, Registration, members_of
@@ -56,15 +56,21 @@ def test_the_dispatcher_gives_messages_their_offsets(
     assert len(by_hand.positions(log, queue)) == 4
 
 
-def test_the_dispatcher_is_quick_while_messages_come_and_lazy_while_none_do(
-    engine: Engine, connection: Connection, log: by_hand.Connection, queue: int
+def test_the_dispatcher_is_quick_while_messages_come_and_lazy_while_one_is_not_committed(
+    engine: Engine, connection: Connection, log: by_hand.Connection, queue: int, database: Database
 ) -> None:
-    dispatcher = Dispatcher(Context(engine.connect))
+    clock = ManualClock(datetime(2024, 1, 1, tzinfo=UTC))
+    dispatcher = Dispatcher(Context(engine.connect, clock=clock))
     append(log, queue)
+    writer = database.connect(autocommit=False)
+    append(writer, queue)
 
     pauses = [milliseconds(dispatcher.pause_after(dispatcher.run_once(connection))) for _ in range(12)]
 
     assert (pauses[0], pauses[-1]) == (2, 10)
+    writer.rollback()
+    clock.advance(timedelta(seconds=1))
+    assert dispatcher.pause_after(dispatcher.run_once(connection)) == DispatcherConfig().longest_sleep
 
 
 def test_the_dispatcher_goes_on_at_once_while_there_is_more(

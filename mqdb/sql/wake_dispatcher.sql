@@ -1,0 +1,22 @@
+-- Wakes the dispatcher when records have been written while it sleeps. The rules are those of fall_asleep.
+CREATE FUNCTION mqdb.wake_dispatcher() RETURNS trigger
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF current_setting('max_prepared_transactions') = '0' THEN
+        PERFORM pg_notify('mqdb_wake', '');
+    ELSE
+        -- PostgreSQL refuses PREPARE TRANSACTION after NOTIFY, and this transaction may be about to be prepared.
+        PERFORM setval('mqdb.dispatcher_state', 3);
+    END IF;
+    RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION mqdb.wake_dispatcher() IS 'Wakes a sleeping dispatcher, by NOTIFY if it can';
+
+-- The condition is evaluated once for each statement, after its records. A sequence is read without MVCC, so the state is
+-- that of this moment, however old the snapshot is. A sequence that nobody has used, as after a crash, counts as asleep.
+CREATE TRIGGER commit_log_wake AFTER INSERT ON mqdb.commit_log
+    WHEN (pg_sequence_last_value('mqdb.dispatcher_state') IS DISTINCT FROM 2)
+    EXECUTE FUNCTION mqdb.wake_dispatcher();
