@@ -1,0 +1,101 @@
+"""The peers in `.peers/` of the checkout, which git ignores. Versions are those of requirements.txt and pom.xml.
+
+A stamp beside each part says for which texts it was made; a later call finds it and starts at once.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+HERE: Final = Path(__file__).resolve().parent
+CHECKOUT: Final = HERE.parent.parent
+HOME: Final = CHECKOUT / ".peers"
+#: What the servers write. Each run starts without it.
+DATA: Final = HOME / "data"
+
+_VENV: Final = HOME / "venv"
+PYTHON: Final = _VENV / "bin" / "python"
+#: The Python of mqdb and of this program.
+OWN_PYTHON: Final = sys.executable
+ROCKETMQ_JARS: Final = HOME / "rocketmq" / "lib"
+ROCKETMQ_CLASSES: Final = HOME / "rocketmq" / "classes"
+
+_REQUIREMENTS: Final = HERE / "requirements.txt"
+_POM: Final = HERE / "rocketmq" / "pom.xml"
+_JAVA_CLIENT: Final = HERE / "rocketmq" / "RocketMQClient.java"
+
+
+class NotInstalled(Exception):
+    """A peer cannot be installed; the text says what is missing."""
+
+
+def checkout_environment() -> dict[str, str]:
+    """The environment of a Python that shall find this checkout before any installed mqdb."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join((str(CHECKOUT), str(CHECKOUT / "client")))}
+
+
+def python_peers(announce: Callable[[str], None]) -> None:
+    """The virtual environment of all clients in Python but mqdb's."""
+    if _is_made(_VENV, _REQUIREMENTS):
+        return
+    announce("installing the peers' Python packages into .peers/venv, once")
+    shutil.rmtree(_VENV, ignore_errors=True)
+    HOME.mkdir(exist_ok=True)
+    uv = shutil.which("uv")
+    if uv:
+        _run(uv, "--quiet", "venv", "--python", sys.executable, str(_VENV))
+        _run(uv, "--quiet", "pip", "install", "--python", str(PYTHON), "-r", str(_REQUIREMENTS))
+    else:
+        _run(sys.executable, "-m", "venv", str(_VENV))
+        _run(str(PYTHON), "-m", "pip", "--quiet", "--disable-pip-version-check", "install", "-r", str(_REQUIREMENTS))
+    _mark_made(_VENV, _REQUIREMENTS)
+
+
+def rocketmq(announce: Callable[[str], None]) -> None:
+    """RocketMQ's jars, and the compiled client."""
+    if _is_made(ROCKETMQ_CLASSES, _POM, _JAVA_CLIENT):
+        return
+    missing = [program for program in ("java", "javac", "mvn") if shutil.which(program) is None]
+    if missing:
+        raise NotInstalled(f"RocketMQ needs {', '.join(missing)} on PATH; leave it out with --only")
+    announce("fetching RocketMQ's jars by Maven into .peers/rocketmq, once")
+    shutil.rmtree(ROCKETMQ_CLASSES.parent, ignore_errors=True)
+    ROCKETMQ_CLASSES.mkdir(parents=True)
+    copy = ("dependency:copy-dependencies", f"-DoutputDirectory={ROCKETMQ_JARS}")
+    _run("mvn", "--batch-mode", "--quiet", "--file", str(_POM), *copy)
+    _run("javac", "-cp", f"{ROCKETMQ_JARS}/*", "-d", str(ROCKETMQ_CLASSES), str(_JAVA_CLIENT))
+    _mark_made(ROCKETMQ_CLASSES, _POM, _JAVA_CLIENT)
+
+
+def packaged(pattern: str) -> str:
+    """The text of a file in the peers' Python packages."""
+    found = sorted(_VENV.glob(f"lib/python*/site-packages/{pattern}"))
+    if not found:
+        raise NotInstalled(f"the peers' packages hold no {pattern}; remove .peers and try again")
+    return found[0].read_text()
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        output = (done.stdout + done.stderr).strip()[-2_000:]
+        raise NotInstalled(f"{' '.join(command[:4])} ... failed:\n{output}")
+
+
+def _content(*files: Path) -> str:
+    texts = (sys.version.encode(), *(file.read_bytes() for file in files))
+    return hashlib.sha256(b"".join(texts)).hexdigest()
+
+
+def _is_made(folder: Path, *files: Path) -> bool:
+    stamp = folder / "peers.stamp"
+    return stamp.exists() and stamp.read_text() == _content(*files)
+
+
+def _mark_made(folder: Path, *files: Path) -> None:
+    (folder / "peers.stamp").write_text(_content(*files))

@@ -1,0 +1,58 @@
+"""The sides of the comparison: which servers each needs, how its database is made, and how its clients start."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A broker with one of its clients."""
+
+    name: str
+    #: Of the PostgreSQL; None: the broker keeps its messages elsewhere.
+    database: str | None
+    #: How many messages wait to be consumed.
+    waiting: str | None = None
+    #: How its consumer can read, and what to call that. The first is the usual one.
+    ways: Mapping[str, str] = field(default_factory=dict)
+    #: RocketMQ's flushDiskType.
+    flush: str | None = None
+
+    @property
+    def worker(self) -> str:
+        """The module of its client."""
+        return f"benchmarks.peers.workers.{self.name}"
+
+
+MQDB: Final = Side(
+    "mqdb",
+    "mqdb",
+    "SELECT count(*) FROM mqdb.commit_log",
+    {"push": "push", "push100": "push, batches of 100", "poll100": "poll 100, commit each"},
+)
+
+_PGMQ_WAITING: Final = "SELECT count(*) FROM pgmq.q_bench"
+
+SIDES: Final = {
+    side.name: side
+    for side in (
+        MQDB,
+        Side("pgmqsql", "pgmq", _PGMQ_WAITING, {"read100": "read 100, delete"}),
+        Side("pgmqpy", "pgmq", _PGMQ_WAITING, {"read100": "read 100, delete"}),
+        Side(
+            "pgqueuer",
+            "pgqueuer",
+            "SELECT count(*) FROM pgqueuer WHERE status = 'queued'",
+            {"batch10": "batches of 10", "batch100": "batches of 100"},
+        ),
+        Side(
+            "procrastinate",
+            "procrastinate",
+            "SELECT count(*) FROM procrastinate_jobs WHERE status = 'todo'",
+            {"jobs10": "10 jobs at once"},
+        ),
+        Side("rocketmq-sync", None, None, {"push": "push", "push100": "push, batches of 100"}, "SYNC_FLUSH"),
+        Side("rocketmq-async", None, None, {"push": "push"}, "ASYNC_FLUSH"),
+    )
+}

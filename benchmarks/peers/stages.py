@@ -1,0 +1,250 @@
+"""The stages: what is done with each side, and which figures it gives.
+
+A stage gives the tasks of a side. Tasks of one side run one after the other in one fresh database; a task that is
+repeated finds what the first attempt left, and fills up what it needs.
+"""
+
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, TypeAlias
+
+from benchmarks.peers.clients import Work
+from benchmarks.peers.rocketmq_servers import make_topic
+from benchmarks.peers.servers import Running
+from benchmarks.peers.sides import Side
+from benchmarks.peers.span import Span, start_client, work
+from benchmarks.peers.workers.work import BATCH
+
+Figures: TypeAlias = dict[str, float | None]
+
+#: Of a paced run these first seconds do not count: consumers find their queues, the JVM compiles.
+_WARM_UP_SECONDS: Final = 2.0
+#: From a consumer's READY until it has its queues.
+_JOINING_SECONDS: Final = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How much each measurement does. None: what suits the stage."""
+
+    seconds: float | None = None
+    messages: int | None = None
+    rates: Sequence[int] = (200, 500, 1_000, 2_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One thing to measure. `way` says how the consumer reads, if that is part of it."""
+
+    work: str
+    way: str
+    measure: Callable[[Running], Figures]
+
+
+def produce(side: Side, settings: Settings) -> list[Task]:
+    """Rate and cost of sending: one thread, 16 threads, and one thread with batches of 100."""
+
+    def measure(server: Running, senders: int, batch: int) -> Figures:
+        seconds = settings.seconds or 5.0
+        done, figures = _measured(server, "produce", seconds=seconds, senders=senders, batch=batch)
+        return {"rate": done.rate, **figures}
+
+    ways = (("1 thread", 1, 1), ("16 threads", 16, 1), (f"batches of {BATCH}", 1, BATCH))
+    return [Task(name, "", partial(measure, senders=senders, batch=batch)) for name, senders, batch in ways]
+
+
+def consume(side: Side, settings: Settings) -> list[Task]:
+    """Rate and cost of consuming messages that wait, without any sender."""
+
+    def measure(server: Running, way: str) -> Figures:
+        messages = settings.messages or 100_000
+        topic = _loaded(server, messages)
+        return _drain(server, topic, way, count=messages, seconds=settings.seconds or 60.0)
+
+    return [Task("a backlog", way, partial(measure, way=way)) for way in _consuming_ways(side)]
+
+
+def backlog(side: Side, settings: Settings) -> list[Task]:
+    """Rates while a million messages wait: a consumer for 10 s, then 16 senders for 5 s."""
+    messages = settings.messages or 1_000_000
+    usual = [way for way in _consuming_ways(side) if way != "batch100"]
+
+    def drain(server: Running, way: str) -> Figures:
+        topic = _loaded(server, messages)
+        return _drain(server, topic, way, count=messages, seconds=settings.seconds or 10.0)
+
+    def send(server: Running) -> Figures:
+        _loaded(server, messages)
+        (task,) = (task for task in produce(side, settings) if task.work == "16 threads")
+        return task.measure(server)
+
+    if not usual or side.flush is not None:
+        return []
+    return [
+        *(Task(f"consume, {messages:,} wait", way, partial(drain, way=way)) for way in usual),
+        Task(f"send, {messages:,} wait", "", send),
+    ]
+
+
+def latency(side: Side, settings: Settings) -> list[Task]:
+    """Time from send to consumer at given rates, with one sender and one consumer."""
+    way = next(iter(side.ways), "")
+
+    def measure(server: Running, rate: int) -> Figures:
+        seconds = (settings.seconds or 20.0) + _WARM_UP_SECONDS
+        sending = {"role": "pace", "rate": rate}
+        skipped = int(rate * _WARM_UP_SECONDS)
+        return _together(server, way, seconds, sending, skipped)
+
+    return [Task(f"{rate:,}/s", "", partial(measure, rate=rate)) for rate in settings.rates]
+
+
+def snapshot(side: Side, settings: Settings) -> list[Task]:
+    """The whole life of messages, sent in batches and consumed at once, without and with a snapshot that is held."""
+
+    def measure(server: Running, way: str, is_held: bool) -> Figures:
+        _empty(server)
+        with _held_snapshot(server, is_held):
+            sending = {"role": "produce", "batch": BATCH}
+            return _together(server, way, settings.seconds or 30.0, sending, None)
+
+    ways = [way for way in _consuming_ways(side) if way not in ("push100", "batch100")]
+    held = (("free", False), ("snapshot held", True))
+    if side.flush is not None:
+        return []
+    return [Task(name, way, partial(measure, way=way, is_held=is_held)) for way in ways for name, is_held in held]
+
+
+def disk(side: Side, settings: Settings) -> list[Task]:
+    """Bytes of WAL and on disk for each message: stored in batches of 100, then consumed."""
+    messages = settings.messages or 100_000
+    if side.database is None:
+        return []
+
+    def store(server: Running) -> Figures:
+        assert server.database is not None
+        _empty(server)
+        before = server.database.size()
+        done, figures = _measured(server, "load", count=messages, batch=BATCH)
+        return {**figures, "disk": (server.database.size() - before) / done.count}
+
+    def take(server: Running, way: str) -> Figures:
+        _loaded(server, messages)
+        return _drain(server, None, way, count=messages, seconds=600.0)
+
+    return [Task("store", "", store), *(Task("consume", way, partial(take, way=way)) for way in side.ways)]
+
+
+STAGES: Final[Mapping[str, Callable[[Side, Settings], list[Task]]]] = {
+    "produce": produce,
+    "consume": consume,
+    "latency": latency,
+    "disk": disk,
+    "snapshot": snapshot,
+    "backlog": backlog,
+}
+
+
+def _consuming_ways(side: Side) -> Sequence[str]:
+    # A broker that flushes later reads as fast as one that flushes at once.
+    return () if side.flush == "ASYNC_FLUSH" else tuple(side.ways)
+
+
+def _loaded(server: Running, messages: int) -> str | None:
+    """Make `messages` wait. Returns the topic if it is not the usual one: RocketMQ has a new one each time."""
+    database = server.database
+    topic = None
+    waiting = 0
+    if database is None:
+        topic = _new_topic(server)
+    else:
+        assert server.side.waiting is not None
+        waiting = database.ask(server.side.waiting)
+    if waiting < messages:
+        work(server, "load", count=messages - waiting, batch=BATCH, **_named(topic))
+    return topic
+
+
+def _drain(server: Running, topic: str | None, way: str, *, count: int, seconds: float) -> Figures:
+    options = {"way": way, "count": count, "seconds": seconds, "group": _new_name("g"), **_named(topic)}
+    done, figures = _measured(server, "consume", **options)
+    return {"rate": done.rate, **figures}
+
+
+def _measured(server: Running, role: str, **options: object) -> tuple[Work, Figures]:
+    """What one client program did, and what that cost."""
+    server.calm()
+    with start_client(server, role, **options) as client:
+        client.wait_until_ready()
+        span = Span(server, client)
+        done = client.finish()
+    return done, span.figures(done.count, done)
+
+
+def _together(server: Running, way: str, seconds: float, sending: Mapping[str, object], skipped: int | None) -> Figures:
+    """A sender and a consumer at once. The rate is that of the consumer; for each message both count."""
+    topic = None
+    _empty(server)
+    if server.database is None:
+        topic = _new_topic(server)
+    more = {**_named(topic), "seconds": seconds}
+    server.calm()
+    with start_client(
+        server, "consume", way=way, follows=server.database is not None, skipped=skipped, group=_new_name("g"), **more
+    ) as consumer:
+        consumer.wait_until_ready()
+        time.sleep(_JOINING_SECONDS)
+        options = {name: value for name, value in sending.items() if name != "role"}
+        with start_client(server, str(sending["role"]), **options, **more) as sender:
+            sender.wait_until_ready()
+            span = Span(server, sender, consumer)
+            sent = sender.finish()
+            got = consumer.finish()
+    figures = span.figures(got.count, sent, got)
+    percentiles = {name: got.more.get(name) for name in ("p50", "p99") if skipped is not None}
+    late = sent.more.get("late", 0) / sent.count if "late" in sent.more else None
+    return {"rate": got.rate, "sent_rate": sent.rate, "late": late, **percentiles, **figures}
+
+
+def _empty(server: Running) -> None:
+    """Take away what waits, for a consumer that would find it. A group of mqdb that is new starts at the end."""
+    if server.database is None or server.side.name == "mqdb":
+        return
+    emptying = {
+        "pgmq": "TRUNCATE pgmq.q_bench",
+        "pgqueuer": "TRUNCATE pgqueuer",
+        "procrastinate": "TRUNCATE procrastinate_jobs CASCADE",
+    }
+    with server.database.connect() as connection:
+        connection.execute(emptying[server.database.name].encode())
+
+
+@contextmanager
+def _held_snapshot(server: Running, is_held: bool) -> Iterator[None]:
+    """A REPEATABLE READ transaction that is idle with its snapshot."""
+    if not is_held or server.database is None:
+        yield
+        return
+    with server.database.connect() as connection:
+        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        connection.execute("SELECT 1")
+        yield
+        connection.execute("ROLLBACK")
+
+
+def _new_topic(server: Running) -> str:
+    topic = _new_name("t")
+    make_topic(server, topic)
+    return topic
+
+
+def _new_name(prefix: str) -> str:
+    return prefix + secrets.token_hex(4)
+
+
+def _named(topic: str | None) -> Mapping[str, object]:
+    return {} if topic is None else {"topic": topic}

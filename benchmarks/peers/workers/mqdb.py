@@ -1,0 +1,91 @@
+"""mqdb by its public API: the producer and consumers as they are by default, or with batches of 100."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from benchmarks.peers.workers import work
+from mqdb_client import (
+    ConsumeConcurrentlyStatus,
+    ConsumeFromWhere,
+    LitePullConsumer,
+    Message,
+    Producer,
+    PushConsumer,
+    ReceivedMessage,
+)
+
+
+def main() -> None:
+    asked = work.options()
+    if asked.role != "consume":
+        producer = Producer("bench", asked.dsn)
+        producer.start()
+        work.send(asked, lambda batch: _sender(producer, batch))
+    elif asked.way == "poll100":
+        _poll(asked)
+    else:
+        _push(asked)
+
+
+def _message() -> Message:
+    return Message(work.TOPIC, work.body().encode(), tag=work.TAG, properties=work.PROPERTIES)
+
+
+def _sender(producer: Producer, batch: int) -> work.Send:
+    if batch == 1:
+        return lambda: producer.send(_message())
+    return lambda: producer.send_batch([_message() for _ in range(batch)])
+
+
+def _start(asked: work.Options) -> ConsumeFromWhere:
+    return ConsumeFromWhere.LAST_OFFSET if asked.follows else ConsumeFromWhere.FIRST_OFFSET
+
+
+def _push(asked: work.Options) -> None:
+    if asked.way == "push100":
+        consumer = PushConsumer(
+            asked.group,
+            asked.dsn,
+            consume_from_where=_start(asked),
+            consume_message_batch_max_size=100,
+            pull_batch_size=100,
+        )
+    else:
+        consumer = PushConsumer(asked.group, asked.dsn, consume_from_where=_start(asked))
+    consumer.subscribe(work.TOPIC)
+    tally = work.Tally(asked)
+
+    def listen(messages: Sequence[ReceivedMessage]) -> ConsumeConcurrentlyStatus:
+        tally.add([message.body for message in messages])
+        return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+
+    consumer.register_listener(listen)
+    work.ready()
+    consumer.start()
+    tally.wait()
+    tally.report(consumer.shutdown)
+
+
+def _poll(asked: work.Options) -> None:
+    consumer = LitePullConsumer(
+        asked.group,
+        asked.dsn,
+        consume_from_where=_start(asked),
+        pull_batch_size=100,
+        auto_commit=False,
+    )
+    consumer.subscribe(work.TOPIC)
+    work.ready()
+    consumer.start()
+    tally = work.Tally(asked)
+    while not tally.is_over:
+        messages = consumer.poll(timedelta(seconds=1))
+        if messages:
+            bodies = [message.body for message in messages]
+            consumer.commit()
+            tally.add(bodies)
+    tally.report(consumer.shutdown)
+
+
+if __name__ == "__main__":
+    main()
