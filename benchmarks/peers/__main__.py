@@ -56,10 +56,11 @@ def main(
     ] = None,
     svg: Annotated[Path | None, typer.Option("--chart", metavar="FILE", help="Where to write a chart (SVG).")] = None,
 ) -> None:
-    """Measure mqdb beside PGMQ, pgqueuer, procrastinate and RocketMQ, on this machine (Linux).
+    """Measure mqdb beside PGMQ, pgqueuer, procrastinate and RocketMQ, on this machine.
 
-    The first call installs the peers into .peers/ of the checkout; RocketMQ needs java, javac and mvn on PATH. Only
-    the servers of the side that is measured run. docs/peers.md says how to read the table.
+    The first call installs the peers into .peers/ of the checkout. RocketMQ
+    needs java, javac and mvn on PATH. Only the servers of the measured side
+    run. docs/peers.md says how to read the table.
 
     \b
     Examples
@@ -126,4 +127,6 @@ def _measure(plan: Plan, output: Path | None) -> list[Measurement]:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app = typer.Typer(add_completion=False)
+    app.command()(main)
+    app(prog_name="do.py peers")

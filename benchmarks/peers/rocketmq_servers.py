@@ -22,11 +22,12 @@ _OPENED: Final = (
 _LOGGING: Final = '<configuration><root level="WARN"/></configuration>\n'
 
 _BROKER: Final = """\
-brokerClusterName=bench
-brokerName=bench
+brokerClusterName=peers
+brokerName=peers
 brokerId=0
 listenPort={port}
 haListenPort={ha_port}
+bindAddress=127.0.0.1
 brokerIP1=127.0.0.1
 flushDiskType={flush}
 storePathRootDir={home}/store
@@ -53,7 +54,7 @@ def running(side: Side) -> Iterator[Running]:
     (home / "conf").mkdir(parents=True)
     (home / "logback.xml").write_text(_LOGGING)
     names, port = free_port(), free_port()
-    (home / "names.conf").write_text(f"listenPort={names}\n")
+    (home / "names.conf").write_text(f"listenPort={names}\nbindAddress=127.0.0.1\n")
     broker = _BROKER.format(port=port, ha_port=port + 1, flush=side.flush, home=home)
     (home / "broker.conf").write_text(broker)
     environment = {**os.environ, "ROCKETMQ_HOME": str(home), "NAMESRV_ADDR": f"127.0.0.1:{names}"}

@@ -134,7 +134,7 @@ def disk(side: Side, settings: Settings) -> list[Task]:
 
     def take(server: Running, way: str) -> Figures:
         _loaded(server, messages)
-        return _drain(server, None, way, count=messages, seconds=600.0)
+        return _drain(server, None, way, count=messages, seconds=60.0)
 
     return [Task("store", "", store), *(Task("consume", way, partial(take, way=way)) for way in side.ways)]
 
