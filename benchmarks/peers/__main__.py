@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from filelock import FileLock, Timeout
 from rich.console import Console
 
 from benchmarks.peers import install
@@ -75,7 +76,7 @@ def main(
         plan = Plan(
             _chosen("STAGE", stages, STAGES),
             [SIDES[name] for name in _chosen("--only", only.split(",") if only else None, SIDES)],
-            Settings(seconds, messages, [int(rate) for rate in rates.split(",")]),
+            Settings(seconds, messages, _numbers("--rates", rates)),
             rounds,
             foreign,
             tries,
@@ -98,6 +99,13 @@ def _chosen(what: str, names: Sequence[str] | None, known: Collection[str]) -> l
     return list(names or known)
 
 
+def _numbers(what: str, text: str) -> list[int]:
+    numbers = [int(number) for number in text.split(",") if number.isdecimal() and int(number)]
+    if len(numbers) != text.count(",") + 1:
+        raise typer.BadParameter(f"{text} is no list of numbers, 200,1000", param_hint=what)
+    return numbers
+
+
 def _measure(plan: Plan, output: Path | None) -> list[Measurement]:
     notes = Console(stderr=True)
     # As Ctrl-C: every server that runs is stopped on the way out.
@@ -107,23 +115,32 @@ def _measure(plan: Plan, output: Path | None) -> list[Measurement]:
             install.python_peers(notes.print)
         if any(side.database is None for side in plan.sides):
             install.rocketmq(notes.print)
-        remove_data()
-        postgres = Postgres(notes.print)
-        if output is None:
-            output = install.HOME / "results.jsonl"
-            output.unlink(missing_ok=True)
-        header = {"machine": machine.describe(), "postgresql": str(postgres.binaries), **describe_commit()}
-        with output.open("a") as lines:
-            lines.write(json.dumps(header) + "\n")
-        try:
-            with progress(notes) as bar:
-                task = bar.add_task("peers", total=plan.tasks(), note="")
-                return run(plan, postgres, output, lambda note: bar.update(task, advance=1, note=note))
-        finally:
-            postgres.stop()
+        install.HOME.mkdir(exist_ok=True)
+        # Two runs would measure each other.
+        with FileLock(install.HOME / "peers.lock", timeout=0):
+            return _measure_alone(plan, output, notes)
+    except Timeout:
+        sys.exit("do.py peers: another run is measuring in this checkout")
     except (install.NotInstalled, ServerFailed, ClientFailed, MqdbError) as failure:
         notes.print(f"do.py peers: {failure}", markup=False)
         sys.exit(1)
+
+
+def _measure_alone(plan: Plan, output: Path | None, notes: Console) -> list[Measurement]:
+    remove_data()
+    postgres = Postgres(notes.print)
+    if output is None:
+        output = install.HOME / "results.jsonl"
+        output.unlink(missing_ok=True)
+    header = {"machine": machine.describe(), "postgresql": str(postgres.binaries), **describe_commit()}
+    with output.open("a") as lines:
+        lines.write(json.dumps(header) + "\n")
+    try:
+        with progress(notes) as bar:
+            task = bar.add_task("peers", total=plan.tasks(), note="")
+            return run(plan, postgres, output, lambda note: bar.update(task, advance=1, note=note), notes.print)
+    finally:
+        postgres.stop()
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.peers import rocketmq_servers
+from benchmarks.peers.clients import ClientFailed
 from benchmarks.peers.results import Measurement, until_quiet
 from benchmarks.peers.servers import Postgres, Running
 from benchmarks.peers.sides import Side
@@ -43,14 +44,24 @@ class Plan:
         return sum(len(STAGES[stage](side, self.settings)) for stage, _, side in self.turns())
 
 
-def run(plan: Plan, postgres: Postgres, output: Path, advance: Callable[[str], None]) -> list[Measurement]:
-    """Measure everything. Each measurement is a line of `output` at once; `advance` is called for each task."""
+def run(
+    plan: Plan, postgres: Postgres, output: Path, advance: Callable[[str], None], complain: Callable[[str], None]
+) -> list[Measurement]:
+    """Measure everything. Each measurement is a line of `output` at once; `advance` is called for each task.
+
+    A client program that fails costs its figure, and `complain` is told.
+    """
     measurements: list[Measurement] = []
     for stage, number, side in plan.turns():
         with _servers(side, postgres) as server:
             for task in STAGES[stage](side, plan.settings):
                 advance(f"{stage} {number}/{plan.rounds}: {side.name} {task.way} {task.work}".replace("  ", " "))
-                tried = until_quiet(partial(task.measure, server), plan.most_foreign, plan.tries)
+                try:
+                    tried = until_quiet(partial(task.measure, server), plan.most_foreign, plan.tries)
+                except ClientFailed as failure:
+                    # The other measurements of a long run are worth having.
+                    complain(f"no figure for {stage}, {side.name} {task.way} {task.work}: {failure}")
+                    continue
                 found = [
                     Measurement(stage, task.work, side.name, task.way, number, is_kept, figures)
                     for is_kept, figures in tried

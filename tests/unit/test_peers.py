@@ -138,7 +138,7 @@ def test_an_earlier_run_is_shown_and_drawn(tmp_path: Path) -> None:
 
 
 def test_a_stage_or_side_that_does_not_exist_is_refused() -> None:
-    for arguments in (["prodce"], ["--only", "mqdb,kafka"]):
+    for arguments in (["prodce"], ["--only", "mqdb,kafka"], ["--rates", "200,x"]):
         refused = CliRunner().invoke(command_line(), arguments)
 
         assert refused.exit_code == 2, refused.output
