@@ -249,8 +249,18 @@ public final class RocketMQClient {
             }
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         });
-        ready();
+        if (skipped < 0) {
+            ready();
+        }
         consumer.start();
+        if (skipped >= 0) {
+            // A topic that is new may be assigned only by the next rebalance, 20 s later.
+            var assigned = consumer.getDefaultMQPushConsumerImpl().getRebalanceImpl().getProcessQueueTable();
+            for (int i = 0; i < 400 && assigned.keySet().stream().noneMatch(q -> q.getTopic().equals(topic)); i++) {
+                Thread.sleep(100);
+            }
+            ready();
+        }
         long limit = (long) number("count", Long.MAX_VALUE);
         double duration = number("seconds", 5);
         long created = System.nanoTime();
