@@ -80,6 +80,7 @@ class Dispatcher(LoopService[DispatchResult]):
         self._count_again_at = 0.0
         self._is_asleep = False
         self._is_notified = True
+        self._is_woken = self._is_woken_in_vain = False
         self._worked_at = 0.0
         self._retry = _FIRST_RETRY
         self._retry_at = 0.0
@@ -97,6 +98,8 @@ class Dispatcher(LoopService[DispatchResult]):
             self._consumers = clients.count_consumers(connection)
             self._count_again_at = now + self._config.counts_valid.total_seconds()
         result = dispatch(connection, self._config.max_rows)
+        self._is_woken_in_vain = self._is_woken and result.outcome is DispatchOutcome.IDLE
+        self._is_woken = False
         if result.outcome is DispatchOutcome.IDLE:
             if not self._is_asleep and now >= self._retry_at and self._falls_asleep(connection, now):
                 result = dispatch(connection, self._config.max_rows)
@@ -136,6 +139,9 @@ class Dispatcher(LoopService[DispatchResult]):
             while not run.stopping.is_set() and time.monotonic() < give_up_at:
                 if self._is_notified:
                     if list(driver(run.connection).notifies(timeout=_STOP_SECONDS, stop_after=1)):
+                        self._is_woken = True
+                        if self._is_woken_in_vain:  # anybody can notify
+                            run.stopping.wait(self._pace.busy.total_seconds())
                         return
                 elif is_woken(run.connection) or run.stopping.wait(_LOOK_SECONDS):
                     self._is_asleep = False

@@ -1,6 +1,7 @@
--- Wakes the dispatcher when records have been written while it sleeps. The rules are those of fall_asleep.
+-- Wakes the dispatcher when records have been written while it sleeps. The rules are those of fall_asleep. It runs with the
+-- rights of its owner: who may send need not be able to set the state.
 CREATE FUNCTION mqdb.wake_dispatcher() RETURNS trigger
-LANGUAGE plpgsql
+LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
