@@ -47,7 +47,12 @@ def test_json_is_one_line_with_all_that_is_known() -> None:
         "message_id": "000000000000000000000000000000FF",
         "tag": "new",
         "keys": ["k1", "k2"],
-        "properties": {"origin": "Zürich"},
+        "properties": {
+            "origin": "Zürich",
+            "TAGS": "new",
+            "KEYS": "k1 k2",
+            "UNIQ_KEY": "000000000000000000000000000000FF",
+        },
         "born_time": "2000-01-01T00:00:00+00:00",
         "store_time": "2000-01-01T00:00:01.500000+00:00",
         "born_host": "127.0.0.1",

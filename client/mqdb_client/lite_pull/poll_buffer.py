@@ -198,6 +198,8 @@ class PollBuffer:
             found = [held[queue] if queue in held else self._find(queue) for queue in offsets]
             # An offset of another history is refused by the broker.
             found = [self._last_handed[each.queue] if self._is_of_another_history(each) else each for each in found]
+            for assigned in found:  # a commit of all that polls have returned takes its place
+                self._note_move(assigned)
             return [Agreed(each.queue, each.agree_on(offsets[each.queue]), is_named=True) for each in found]
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
