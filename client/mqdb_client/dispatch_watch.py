@@ -13,7 +13,7 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from mqdb.broker.dispatch import DispatchOutcome, dispatch, is_attended
+from mqdb.broker.dispatch import DispatchOutcome, dispatch, is_attended, stay_awake
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +47,7 @@ class DispatchWatch:
         self._asked_at = self._clock()
         self._ask_at = self._asked_at + PATIENCE_SECONDS
         self._pause = _BUSY_SECONDS
+        self._has_dispatched = False
 
     def arrival_heard(self) -> None:
         """Somebody dispatches. When it is us, that proves nothing."""
@@ -64,6 +65,9 @@ class DispatchWatch:
                 self._learn(is_attended(connection), now)
             if self._is_attended:
                 return PATIENCE_SECONDS
+            if not self._has_dispatched:
+                stay_awake(connection)  # the dispatcher may have died in its sleep
+                self._has_dispatched = True
             outcome = dispatch(connection).outcome
         self._pause = _BUSY_SECONDS if outcome in _BUSY else min(self._pause * 2, _IDLE_SECONDS)
         return self._pause
@@ -72,7 +76,7 @@ class DispatchWatch:
         if attended:
             if self._is_told:
                 logger.info("a broker process attends to dispatch again")
-            self._is_told = False
+            self._is_told = self._has_dispatched = False
         elif self._is_attended:
             self._alone_since = now
         elif not self._is_told and now - self._alone_since >= ALONE_SECONDS:

@@ -105,7 +105,7 @@ LOG = """
 CREATE SEQUENCE mqdb.log_pos AS bigint MINVALUE 0 CACHE 1;
 COMMENT ON SEQUENCE mqdb.log_pos IS 'Positions in the commit log. Not commit order: dispatch makes that';
 CREATE UNLOGGED SEQUENCE mqdb.dispatcher_state;
-COMMENT ON SEQUENCE mqdb.dispatcher_state IS '1: the dispatcher sleeps. 2: it is awake. 3: it sleeps, and records have been written. Unused: asleep';
+COMMENT ON SEQUENCE mqdb.dispatcher_state IS '1: the dispatcher sleeps. 2: it is awake. 3: it sleeps, and records have been written. Unused: awake';
 GRANT SELECT ON SEQUENCE mqdb.dispatcher_state TO PUBLIC;
 
 CREATE TABLE mqdb.segment (

@@ -6,7 +6,7 @@ for one, whoever calls.
     asleep    waits until a sender notifies it: nobody sends, or seldom. Each message is dispatched at once
     awake     looks every few milliseconds: messages come so fast that one batch takes several
 
-Senders notify only a dispatcher that sleeps: a commit that notifies waits for all others that do. With a few listeners
+Senders notify only a dispatcher that sleeps, because commits that notify wait for one another. With a few listeners
 each batch announces its arrivals at once. PostgreSQL wakes every listener of the server for every announcement, so with
 many of them the dispatcher makes fewer, larger batches.
 """
@@ -80,7 +80,7 @@ class Dispatcher(LoopService[DispatchResult]):
         self._count_again_at = 0.0
         self._is_asleep = False
         self._is_notified = True
-        self._is_woken = self._is_woken_in_vain = False
+        self._ended_at = 0.0
         self._worked_at = 0.0
         self._retry = _FIRST_RETRY
         self._retry_at = 0.0
@@ -90,31 +90,36 @@ class Dispatcher(LoopService[DispatchResult]):
         driver(connection).execute(f"LISTEN {WAKE_CHANNEL}")
         row = driver(connection).execute("SHOW max_prepared_transactions").fetchone()
         self._is_notified = row == ("0",)
+        stay_awake(connection)
 
     def run_once(self, connection: Connection) -> DispatchResult:
-        """One batch."""
+        """One batch; two if it falls asleep, for what came before all senders knew."""
         now = self._context.clock.monotonic()
         if now >= self._count_again_at:
             self._consumers = clients.count_consumers(connection)
             self._count_again_at = now + self._config.counts_valid.total_seconds()
+        if self._is_asleep:
+            # The commit of a batch notifies, too: a sender that notifies would wait for it.
+            stay_awake(connection)
+            self._is_asleep = False
         result = dispatch(connection, self._config.max_rows)
-        self._is_woken_in_vain = self._is_woken and result.outcome is DispatchOutcome.IDLE
-        self._is_woken = False
-        if result.outcome is DispatchOutcome.IDLE:
-            if not self._is_asleep and now >= self._retry_at and self._falls_asleep(connection, now):
-                result = dispatch(connection, self._config.max_rows)
-        elif result.outcome is not DispatchOutcome.LOCKED:
-            if self._is_asleep and now - self._worked_at < self._pace.busy.total_seconds():
-                stay_awake(connection)
-                self._is_asleep = False
-            self._worked_at = now
+        is_idle = result.outcome is DispatchOutcome.IDLE
+        is_rare = is_idle or now - self._worked_at >= self._pace.busy.total_seconds()
+        if not is_idle:
+            self._worked_at = self._context.clock.monotonic()
+        may_sleep = is_rare and result.outcome is not DispatchOutcome.LOCKED and not result.more
+        if may_sleep and now >= self._retry_at and self._falls_asleep(connection, now):
+            last = dispatch(connection, self._config.max_rows)
+            is_last = last.outcome is not DispatchOutcome.IDLE
+            return last._replace(messages=result.messages + last.messages) if is_last else result
         return result
 
     def pause_after(self, counts: DispatchResult) -> timedelta:
-        # Where the lock is held, somebody is busy.
-        has_worked = counts.outcome is not DispatchOutcome.IDLE
+        self._ended_at = time.monotonic()
         if self._is_asleep and counts.outcome is not DispatchOutcome.LOCKED and not counts.more:
             return self._config.longest_sleep
+        # If the lock is held, somebody is busy.
+        has_worked = counts.outcome is not DispatchOutcome.IDLE
         self._pause = self._pace.pause(self._pause, has_worked=has_worked, has_more=counts.more)
         return self._pause
 
@@ -139,10 +144,13 @@ class Dispatcher(LoopService[DispatchResult]):
             while not run.stopping.is_set() and time.monotonic() < give_up_at:
                 if self._is_notified:
                     if list(driver(run.connection).notifies(timeout=_STOP_SECONDS, stop_after=1)):
-                        self._is_woken = True
-                        if self._is_woken_in_vain:  # anybody can notify
-                            run.stopping.wait(self._pace.busy.total_seconds())
+                        # Anybody can notify, at any rate.
+                        run.stopping.wait(self._ended_at + self._pace.busy.total_seconds() - time.monotonic())
                         return
                 elif is_woken(run.connection) or run.stopping.wait(_LOOK_SECONDS):
-                    self._is_asleep = False
                     return
+
+    def _leave(self, run: Run) -> None:
+        if self._is_asleep and run.connection is not None:
+            with suppress(MqdbError):  # nobody is left to be woken
+                stay_awake(run.connection)

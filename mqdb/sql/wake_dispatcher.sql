@@ -17,7 +17,8 @@ $$;
 COMMENT ON FUNCTION mqdb.wake_dispatcher() IS 'Wakes a sleeping dispatcher, by NOTIFY if it can';
 
 -- The condition is evaluated once for each statement, after its records. A sequence is read without MVCC, so the state is
--- that of this moment, however old the snapshot is. A sequence that nobody has used, as after a crash, counts as asleep.
+-- that of this moment, however old the snapshot is. A sequence that nobody has used, as after a crash, counts as awake: the
+-- dispatcher has lost its connection then, too.
 CREATE TRIGGER commit_log_wake AFTER INSERT ON mqdb.commit_log
-    WHEN (pg_sequence_last_value('mqdb.dispatcher_state') IS DISTINCT FROM 2)
+    WHEN (pg_sequence_last_value('mqdb.dispatcher_state') <> 2)
     EXECUTE FUNCTION mqdb.wake_dispatcher();

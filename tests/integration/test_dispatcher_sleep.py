@@ -6,13 +6,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from random import Random
 
 import psycopg
 import pytest
 
 from mqdb.broker.dispatch import fall_asleep
+from mqdb.common.clock import ManualClock
 from mqdb.embedded import EmbeddedPostgres
 from mqdb.service.dispatcher import Dispatcher, DispatcherConfig
 from mqdb.service.service import Context
@@ -102,6 +103,28 @@ def test_a_transaction_that_has_written_keeps_it_awake(sleepy: Database) -> None
     assert sent
 
 
+def test_messages_that_come_fast_keep_it_awake(sleepy: Database) -> None:
+    """Then no sender need notify. It says so when it starts, whatever was said before."""
+    clock = ManualClock(datetime(2024, 1, 1, tzinfo=UTC))
+    log = sleepy.connect()
+    [queue] = create_topic(log, "orders")
+    log.execute("SELECT setval('mqdb.dispatcher_state', 1)")
+    engine = create_engine(sleepy.dsn)
+    dispatcher = Dispatcher(Context(engine.connect, clock=clock))
+    with engine.connect() as connection:
+        dispatcher.prepare(connection)
+        assert state(sleepy) == 2
+        states = []
+        for pause in (100, 1, 1, 100):
+            append(log, queue)
+            clock.advance(timedelta(milliseconds=pause))
+            assert dispatcher.run_once(connection).messages == 1
+            states.append(state(sleepy))
+    engine.dispose()
+
+    assert states == [1, 2, 2, 1]
+
+
 def test_writes_elsewhere_do_not_keep_it_awake(sleepy: Database) -> None:
     writer = sleepy.connect()
     writer.execute("BEGIN")
@@ -143,20 +166,21 @@ def test_it_hears_of_messages_that_came_while_its_connection_was_lost(sleepy: Da
         wait_until(lambda: positions(log, queue) == sent)
 
 
-def test_a_server_that_has_crashed_takes_it_for_asleep(notifying: EmbeddedPostgres) -> None:
-    """Else nobody would wake it: the state is not in the WAL."""
+def test_a_server_that_has_crashed_takes_it_for_awake(notifying: EmbeddedPostgres) -> None:
+    """It has lost its connection, and nobody can wake it. The state is not in the WAL."""
     with new_database(notifying) as database:
         migrations.upgrade(database.dsn)
-        database.rows("SELECT setval('mqdb.dispatcher_state', 2)")
+        database.rows("SELECT setval('mqdb.dispatcher_state', 1)")
         os.kill(database.connect().info.backend_pid, signal.SIGKILL)
 
         wait_until(lambda: answers(database))
 
         assert state(database) is None
-        with database.connect() as listener:
-            listener.execute("LISTEN mqdb_wake")
-            append(listener, create_topic(listener, "orders")[0])
-            assert list(listener.notifies(timeout=30, stop_after=1))
+        log = database.connect()
+        [queue] = create_topic(log, "orders")
+        with asleep(database):
+            sent = append(log, queue)
+            wait_until(lambda: positions(log, queue) == sent)
 
 
 def answers(database: Database) -> bool:

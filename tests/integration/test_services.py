@@ -113,6 +113,7 @@ def test_with_many_consumers_there_are_at_most_100_batches_a_second(
     assert busy_pause(dispatcher, connection, log, queue) == 2
 
     clock.advance(timedelta(seconds=1))
+    busy_pause(dispatcher, connection, log, queue)
     assert busy_pause(dispatcher, connection, log, queue) == 10
 
 

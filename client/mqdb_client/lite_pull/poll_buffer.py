@@ -187,8 +187,10 @@ class PollBuffer:
         with self._wake:
             for _, position, _ in agreed:
                 newest = self._newest.get(position.queue_key)
-                if newest is not None and newest.is_agreed_on(position):
+                if newest is not None:
                     self._moved.pop(newest, None)
+                    if not newest.is_agreed_on(position):  # a pull may have moved it meanwhile, without the lock
+                        self._note_move(newest)
 
     def agree_on(self, offsets: Mapping[MessageQueue, int]) -> list[Agreed]:
         """These offsets may be committed. Raises IllegalState for a queue that is not assigned."""

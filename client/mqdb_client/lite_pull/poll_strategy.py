@@ -55,6 +55,7 @@ class _CommitConnection:
         self._guard = threading.Lock()
         self._kept: Connection | None = None
         self._used_at = 0.0
+        self._is_closed = False
 
     @contextmanager
     def use(self) -> Iterator[Connection]:
@@ -69,10 +70,13 @@ class _CommitConnection:
                 self._let_go()
                 raise
             self._used_at = time.monotonic()
+            if self._is_closed:
+                self._let_go()
 
     def close(self) -> None:
         """Give it back. Again: nothing happens."""
         with self._guard:
+            self._is_closed = True
             self._let_go()
 
     def _let_go(self) -> None:

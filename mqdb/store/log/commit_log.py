@@ -1,7 +1,7 @@
 """The commit log: records in order of arrival, written once.
 
-An append is one INSERT: no lock, no counter, no NOTIFY. Its position comes from a sequence; its offset in
-the queue comes later, from dispatch. RocketMQ: CommitLog.
+An append is one INSERT: no lock, no counter, no NOTIFY but to a dispatcher that sleeps. Its position comes from a
+sequence; its offset in the queue comes later, from dispatch. RocketMQ: CommitLog.
 
 Records that wait are appended by a statement of their own, which asks the database where each goes: the time of
 delivery is by its clock, and the levels are those of this moment. It takes others along.
