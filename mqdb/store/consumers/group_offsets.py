@@ -93,7 +93,7 @@ def commit(connection: Connection, group: str, positions: Sequence[ReadQueue]) -
             updated_at=func.mqdb.now(),
         )
     )
-    # What exactly-once consumers have committed beyond it would count as well.
+    # What exactly-once consumers and polls have committed beyond it would count as well.
     done = offset_commit.c.group_id == group_id(group), offset_commit.c.queue_key == func.any(array_of(sorted(free)))
     connection.execute(delete(offset_commit).where(*done))
     return free
