@@ -20,10 +20,7 @@ from datetime import timedelta
 from typing import ClassVar, Final
 from weakref import WeakSet
 
-from sqlalchemy import Connection, Engine, event
-from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.exc import DisconnectionError
-from sqlalchemy.pool import ConnectionPoolEntry
+from sqlalchemy import Connection, Engine
 
 from mqdb.broker.clients import membership
 from mqdb.broker.clients.client_requests import MAX_REQUESTS
@@ -38,6 +35,7 @@ from mqdb.store.log.history import History
 from mqdb.store.migrations import check_schema
 from mqdb_client.callbacks import Callback, CallbackHandle, Callbacks
 from mqdb_client.client_config import DEFAULT_INSTANCE_NAME
+from mqdb_client.connection_ages import ConnectionAges
 from mqdb_client.dispatch_watch import DispatchWatch
 from mqdb_client.duty import Duty
 from mqdb_client.new_connection import Scissors, history_on, in_time, note_history
@@ -52,8 +50,6 @@ logger = logging.getLogger(__name__)
 HEARTBEAT_INTERVAL: Final = timedelta(seconds=30)
 
 _PRESENCE_RETRY_SECONDS: Final = 1.0
-
-_MADE_AT: Final = "mqdb_made_at"
 
 
 class ClientInstance:
@@ -153,12 +149,8 @@ class ClientInstance:
             application_name=f"mqdb {self.client_id}",
         )
         self.target = target_of(self.engine)
-        self._suspect_before = 0.0
-        #: Of the log that the last connection has led to.
-        self._history: History | None = None
-        event.listen(self.engine, "connect", _note_age)
-        event.listen(self.engine, "checkout", self._check_age)
-        event.listen(self.engine, "checkin", self._close_late)
+        self.ages = ConnectionAges(self.engine, lambda: self._may_connect)
+        self._history: History | None = None  # of the log that the last connection has led to
         self.routes = Routes(self._asking)
         self._watch = DispatchWatch(self._asking)
         self._telling = Duty("tell of changes and requests", self._tell, due=False)
@@ -190,7 +182,7 @@ class ClientInstance:
             self._may_connect = True
             try:
                 if is_up:  # to try again now would take another 5 s where a host does not answer
-                    self._meet()
+                    self.connect().close()
             except BaseException as error:
                 if not may_be_down or type(error) is not BrokerUnavailable:
                     self._disconnect()
@@ -252,14 +244,6 @@ class ClientInstance:
     def _cut_questions(self) -> None:
         for scissors in self._scissors.copy():
             scissors.cut()
-
-    def distrust(self) -> None:
-        """A connection was lost. Those that lie idle are as old, and are not used again."""
-        self._suspect_before = time.monotonic()
-
-    def _meet(self) -> None:
-        with self.connect():
-            pass
 
     def check_process(self) -> None:
         """Raises IllegalState in a forked child of the process that made the instance."""
@@ -358,7 +342,7 @@ class ClientInstance:
         before, self._history = self._history, history
         if before not in (None, history):
             logger.info("the server was started anew, or another has taken its place", extra={"broker": self.target})
-            self.distrust()
+            self.ages.distrust()
             self.routes.clear()
             self._group_changes.call(None)
         info.require_name(self.broker_name, self.target)
@@ -396,20 +380,12 @@ class ClientInstance:
             self._requests.call(None)
 
     def _recovered(self) -> None:
-        self.distrust()
+        self.ages.distrust()
         self.routes.clear()
         self._registrations.renew()
         self._arrivals.call(None)
         self._group_changes.call(None)
         self._requests.call(None)
-
-    def _check_age(self, _connection: DBAPIConnection, entry: ConnectionPoolEntry, _proxy: object) -> None:
-        if entry.info[_MADE_AT] < self._suspect_before:
-            raise DisconnectionError("older than the last loss of a connection")  # the pool makes another one
-
-    def _close_late(self, _connection: DBAPIConnection | None, entry: ConnectionPoolEntry) -> None:
-        if not self._may_connect:  # its pool is gone, and nobody else would close it
-            entry.invalidate()
 
     def _beat_and_refresh(self) -> float:
         self._registrations.beat()
@@ -422,7 +398,3 @@ class ClientInstance:
 
 
 os.register_at_fork(after_in_child=ClientInstance._after_fork_in_child)
-
-
-def _note_age(_connection: DBAPIConnection, entry: ConnectionPoolEntry) -> None:
-    entry.info[_MADE_AT] = time.monotonic()

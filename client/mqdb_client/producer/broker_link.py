@@ -35,11 +35,11 @@ class BrokerLink:
         connect = durable(instance.connect, durability, instance.pool_dsn)
         # Behind a pooler each statement may meet another backend.
         connect = connect if instance.pool_dsn else partial(_introduced, connect)
-        self.connection = HeldConnection(connect, instance.target, instance.distrust)
+        self.connection = HeldConnection(connect, instance.target, instance.ages.distrust)
         self.appends = GroupAppend(self.connection, waking)
         #: Backends of lost connections that are known to have ended; the last few.
         self.gone: deque[Backend] = deque(maxlen=_MOST_GONE)
-        self._questions = HeldConnection(instance.connect, instance.target, instance.distrust)
+        self._questions = HeldConnection(instance.connect, instance.target, instance.ages.distrust)
 
     def open(self) -> None:
         """Begin to connect. Raises RuntimeError where a thread cannot be started."""
