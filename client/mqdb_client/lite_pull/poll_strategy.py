@@ -47,7 +47,7 @@ def _pulled(config: LitePullConsumerConfig) -> int:
 class _CommitConnection:
     """A connection for the commits of a user, kept while they follow each other. Any thread may use it, one at a time.
 
-    To get one from the pool for each commit would make polls with commits a tenth slower.
+    To get one from the pool for each commit costs more (docs/decisions/0051-commits-of-polls-are-appended.md).
     """
 
     def __init__(self, connect: Callable[[], Connection]) -> None:
