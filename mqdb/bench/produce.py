@@ -20,10 +20,10 @@ from mqdb.bench.figures import Goal, Measurement
 from mqdb.bench.rounds import Comparison, Side
 from mqdb.bench.testbed import Testbed
 from mqdb.bench.two_brokers import TwoBrokers
-from mqdb.bench.wire import prepared, session
+from mqdb.bench.wire import appended, session
 from mqdb.bench.workers import Crew, Load, Operation, per_connection
 from mqdb.common.dsn import BrokerDsn
-from mqdb.store.log.commit_log import Record, append_many_text, append_one_text
+from mqdb.store.log.commit_log import Record
 
 NAMES: Final = ("append", "batch", "send", "send-batch", "send-async", "send-64", "brokers-2")
 UNIT: Final = "messages/s"
@@ -35,15 +35,14 @@ _THREADS: Final = 64
 def append(broker: BrokerDsn, record: Record) -> Iterator[Operation]:
     """One record by one statement."""
     with session(broker) as connection:
-        yield prepared(connection, append_one_text(), record.columns() | {"history": record.history}, 1)
+        yield appended(connection, [record])
 
 
 @per_connection
 def append_many(broker: BrokerDsn, records: Sequence[Record]) -> Iterator[Operation]:
     """A batch of records by one statement."""
     with session(broker) as connection:
-        columns = reference.columns_of(records) | {"history": [record.history for record in records]}
-        yield prepared(connection, append_many_text(), columns, len(records))
+        yield appended(connection, records)
 
 
 def comparisons(

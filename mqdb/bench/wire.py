@@ -7,7 +7,7 @@ about the database, its load calls libpq directly. One such call takes about 20 
 
 import re
 import select
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,9 +17,11 @@ from psycopg.pq import DiagnosticField, ExecStatus, Format
 from psycopg.pq.abc import PGresult
 
 from mqdb.bench.workers import Operation
+from mqdb.broker.log.send import statement_for
 from mqdb.common.dsn import BrokerDsn
 from mqdb.errors import StorageRefused
 from mqdb.store.engine import create_engine, driver
+from mqdb.store.log.commit_log import Record
 
 _NAME = b"bench"
 _FINE = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK, ExecStatus.COPY_IN)
@@ -45,9 +47,21 @@ def prepared(
     # The type of the list that libpq takes knows no None, which it takes as well.
     encoded: list[Any] = [*transformer.dump_sequence(list(values.values()), [PyFormat.AUTO] * len(names))]
     text = re.sub(r"%\((\w+)\)s", lambda match: f"${names.index(match[1]) + 1}", statement)
-    libpq = connection.pgconn
-    _check(libpq.prepare(_NAME, text.encode(), transformer.types))
-    formats, execute = transformer.formats, libpq.exec_prepared
+    _check(connection.pgconn.prepare(_NAME, text.encode(), transformer.types))
+    return _repeated(connection, encoded, transformer.formats, messages)
+
+
+def appended(connection: "psycopg.Connection[Any]", records: Sequence[Record]) -> Operation:
+    """Appends records as a producer does, the same ones each time."""
+    statement, values = statement_for(records)
+    _check(connection.pgconn.prepare(_NAME, statement.text.encode(), statement.oids))
+    return _repeated(connection, statement.pack(values), statement.formats, len(records))
+
+
+def _repeated(
+    connection: "psycopg.Connection[Any]", encoded: list[Any], formats: Sequence[int] | None, messages: int
+) -> Operation:
+    execute = connection.pgconn.exec_prepared
 
     def operation() -> int:
         _check(execute(_NAME, encoded, formats, Format.BINARY))

@@ -66,7 +66,8 @@ _NO_TIMEOUTS = (
 )
 
 _DIALECT = PGDialect_psycopg()  # type: ignore[no-untyped-call]
-_NUMBERING_DIALECT = PGDialect_psycopg(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]
+#: With $1, $2, ... for parameters.
+NUMBERING_DIALECT: Final = PGDialect_psycopg(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]
 
 
 #: A plan is made once for each connection, perhaps while segments are empty and ANALYZE has just said so; it would read
@@ -172,7 +173,11 @@ def driver(connection: Connection) -> "psycopg.Connection[tuple[Any, ...]]":
 
 def raw_cursor(connection: Connection) -> "psycopg.RawCursor[tuple[Any, ...]]":
     """A cursor for a `NumberedStatement`."""
-    below = driver(connection)
+    return raw_cursor_of(driver(connection))
+
+
+def raw_cursor_of(below: "psycopg.Connection[Any]") -> "psycopg.RawCursor[tuple[Any, ...]]":
+    """The same, on the driver's connection."""
     return (_TransactionalRawCursor if below.cursor_factory is _TransactionalCursor else psycopg.RawCursor)(below)
 
 
@@ -245,7 +250,7 @@ class NumberedStatement(NamedTuple):
 
 def numbered(statement: ClauseElement) -> NumberedStatement:
     """A Core statement for `psycopg.RawCursor`, which sends the text as it is: a long one costs no more to send."""
-    compiled = statement.compile(dialect=_NUMBERING_DIALECT, compile_kwargs={"render_postcompile": True})
+    compiled = statement.compile(dialect=NUMBERING_DIALECT, compile_kwargs={"render_postcompile": True})
     assert isinstance(compiled, SQLCompiler)
     assert compiled.positiontup is not None
     literals = {name: value for name, value in compiled.params.items() if value is not None}

@@ -25,7 +25,6 @@ from mqdb.embedded import EmbeddedPostgres
 from mqdb.errors import BrokerUnavailable, StorageRefused
 from mqdb.store import migrations
 from mqdb.store.engine import create_engine, driver
-from mqdb.store.log import commit_log
 from mqdb.store.log.commit_log import Record
 from mqdb.store.topics.topics import TopicRoute
 from tests.fixtures import log
@@ -112,6 +111,12 @@ def test_ids_that_nobody_sent_are_left_out(broker: Connection) -> None:
     assert find_sent(broker, ids_of(unknown + fresh + dispatched + indexed)) == expected
 
 
+def append(writer: "psycopg.Connection[object]", sent: list[Record]) -> list[int]:
+    """In the transaction there."""
+    statement, values = send.statement_for(sent)
+    return statement.run(writer, values)
+
+
 def test_nothing_is_asked_for_no_ids(broker: Connection) -> None:
     assert find_sent(broker, []) == {}
 
@@ -119,7 +124,7 @@ def test_nothing_is_asked_for_no_ids(broker: Connection) -> None:
 def test_what_was_rolled_back_is_not_found(broker: Connection, writer: psycopg.Connection[object]) -> None:
     sent = records(topic(broker), 2)
     writer.execute("BEGIN")
-    commit_log.append(writer, sent)
+    append(writer, sent)
     writer.execute("ROLLBACK")
 
     assert find_sent(broker, ids_of(sent)) == {}
@@ -133,7 +138,7 @@ def test_a_late_committer_is_found_when_it_has_committed(
     [known] = send.append(broker, records(route))
     late = records(route, 2)
     writer.execute("BEGIN")
-    positions = commit_log.append(writer, late)
+    positions = append(writer, late)
     for _ in range(3):
         send.append(broker, records(route, 3))
         index_all(broker)
@@ -180,7 +185,7 @@ def test_what_a_restored_database_holds_is_found_before_and_after_its_adoption(
     indexed, late, fresh = (records(route, 2) for _ in range(3))
     expected = places(indexed, send.append(broker, indexed))
     writer.execute("BEGIN")
-    expected |= places(late, commit_log.append(writer, late))
+    expected |= places(late, append(writer, late))
     send.append(broker, records(route))
     index_all(broker)
     writer.execute("COMMIT")

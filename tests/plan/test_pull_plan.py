@@ -189,8 +189,10 @@ def test_a_selector_looks_at_no_more_records_than_its_limit(
 
 
 def test_an_append_looks_its_queue_up_by_the_key(analyzed: Connection) -> None:
-    values = dict.fromkeys(commit_log.Record._fields) | {"queue_key": 1}
+    session = driver(analyzed)
+    session.execute(f"PREPARE append AS {commit_log.append_one().text}".encode())
 
-    plan = "\n".join(row[0] for row in analyzed.exec_driver_sql("EXPLAIN " + commit_log.append_one_text(), values))
+    nothing = ", ".join(["NULL"] * len(commit_log.append_one().formats))
+    plan = "\n".join(row[0] for row in session.execute(f"EXPLAIN EXECUTE append ({nothing})".encode()))
 
     assert re.search(r"Index (Only )?Scan using queue_pkey", plan)

@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, event, text
 
-from mqdb.broker.log.send import record
+from mqdb.broker.log.send import record, statement_for
 from mqdb.common.message import Message
 from mqdb.common.schedule import DelayLevel, DeliverAfter, Half, Wait
 from mqdb.common.unique_id import UniqueIdGenerator
 from mqdb.store.engine import create_engine, driver
-from mqdb.store.log import commit_log
-from mqdb.store.log.commit_log import append_waiting_text
+from mqdb.store.log.commit_log import append_waiting
 from mqdb.store.schedule import cron as crons
 from tests.fixtures.log import scalar
 from tests.fixtures.postgres import Database
@@ -48,12 +47,12 @@ def connection(request: pytest.FixtureRequest, database: Database) -> Iterator[C
     engine.dispose()
 
 
-def scans(connection: Connection, statement: str, names: list[str]) -> dict[str, set[str]]:
+def scans(connection: Connection, statement: str, parameters: int) -> dict[str, set[str]]:
     """The indexes by which each table is read, in the generic plan; its own name where it is read from end to end."""
     session = driver(connection)
     session.execute("DEALLOCATE ALL")
     session.execute(f"PREPARE hot AS {statement}".encode())
-    values = f"({', '.join(['NULL'] * len(names))})" if names else ""
+    values = f"({', '.join(['NULL'] * parameters)})" if parameters else ""
     plan = scalar(session, f"EXPLAIN (FORMAT JSON) EXECUTE hot {values}")
     found: dict[str, set[str]] = {}
     for node in nodes(plan[0]["Plan"]):
@@ -68,15 +67,16 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from nodes(child)
 
 
-def numbered(statement: str) -> tuple[str, list[str]]:
-    """With $1, $2, ... for the parameters, and their names."""
+def numbered(statement: str) -> tuple[str, int]:
+    """With $1, $2, ... for the parameters, and how many there are."""
     names = list(dict.fromkeys(re.findall(r"%\((\w+)\)s", statement)))
     with_numbers = re.sub(r"%\((\w+)\)s", lambda found: f"${names.index(found[1]) + 1}", statement)
-    return with_numbers.replace("%%", "%"), names
+    return with_numbers.replace("%%", "%"), len(names)
 
 
 def test_an_append_of_records_that_wait_reads_no_table_from_end_to_end(connection: Connection) -> None:
-    found = scans(connection, *numbered(append_waiting_text()))
+    statement = append_waiting()
+    found = scans(connection, statement.text, len(statement.formats))
 
     assert all(name != table for table, names in found.items() for name in names), found
 
@@ -90,7 +90,8 @@ def test_the_place_of_a_record_is_found_by_keys(connection: Connection, wait: Wa
     session = driver(connection)
 
     with session.transaction():
-        commit_log.append(session, [waiting] * 100)
+        statement, values = statement_for([waiting] * 100)
+        statement.run(session, values)
         counts = session.execute(READ_FROM_END_TO_END).fetchall()
 
     assert counts == []

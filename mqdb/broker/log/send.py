@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from json.encoder import encode_basestring as quoted
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import psycopg
@@ -19,6 +19,8 @@ from mqdb.store.engine import target_of, translate
 from mqdb.store.log import commit_log
 from mqdb.store.log.commit_log import Record
 from mqdb.store.log.history import History
+from mqdb.store.prepared import PreparedStatement
+from mqdb.store.schedule.placement import wait_arrays
 
 
 def record(
@@ -79,11 +81,37 @@ def append(connection: Connection, records: Sequence[Record], topic: str = "") -
 
 
 def _append(connection: "psycopg.Connection[Any]", records: Sequence[Record]) -> list[int]:
+    statement, values = statement_for(records)
     try:
-        return commit_log.append(connection, records)
+        return statement.run(connection, values)
     except pg.CheckViolation:
         # No partition for the position: producers ran ahead of a broker without keeper and consumers.
         if not connection.autocommit:
             raise
         connection.execute("SELECT mqdb.ensure_segments(2)")
-        return commit_log.append(connection, records)
+        return statement.run(connection, values)
+
+
+#: Where each field of a record stands.
+_PLACES: Final = {name: place for place, name in enumerate(Record._fields)}
+
+
+def statement_for(records: Sequence[Record]) -> tuple[PreparedStatement, Sequence[Any]]:
+    """The statement that appends records in their order, and its values. It returns their positions.
+
+    It raises psycopg's NotNullViolation when a record's queue does not exist, or is of another history.
+    """
+    if len(records) == 1 and records[0].wait is None:
+        return commit_log.append_one(), records[0]
+    columns: list[Any] = [list(column) for column in zip(*records, strict=True)]
+    waits = columns[_PLACES["wait"]]
+    if waits.count(None) < len(records):
+        return commit_log.append_waiting(), [*columns, *wait_arrays(waits)]
+    shared = tuple(name for name in commit_log.SHARABLE if _is_shared(columns[_PLACES[name]]))
+    for name in shared:
+        columns[_PLACES[name]] = columns[_PLACES[name]][0]
+    return commit_log.append_many(shared), columns
+
+
+def _is_shared(column: Sequence[Any]) -> bool:
+    return column.count(column[0]) == len(column)

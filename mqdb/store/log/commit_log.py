@@ -7,13 +7,12 @@ Records that wait are appended by a statement of their own, which asks the datab
 delivery is by its clock, and the levels are those of this moment. It takes others along.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from functools import cache
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-import psycopg
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
@@ -33,13 +32,14 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.dialects.postgresql import UUID as PgUUID
 from sqlalchemy.sql import FromClause
+from sqlalchemy.sql.functions import Function
 from sqlalchemy.sql.selectable import LateralFromClause
 from sqlalchemy.types import TypeEngine
 
 from mqdb.common.schedule import Wait
-from mqdb.store.engine import text_of
 from mqdb.store.log.history import History, is_current
-from mqdb.store.schedule.placement import WAIT_TYPES, clock, placed, wait_arrays
+from mqdb.store.prepared import PreparedStatement
+from mqdb.store.schedule.placement import WAIT_TYPES, clock, placed
 from mqdb.store.tables import commit_log, queue
 
 
@@ -87,48 +87,54 @@ _TYPES: dict[str, TypeEngine[Any]] = {
 
 
 @cache
-def append_one_text() -> str:
+def append_one() -> PreparedStatement:
     """One record. A queue that is gone, or of another history, makes queue_key NULL, which the table refuses."""
-    values: dict[str, Any] = {name: cast(bindparam(name), type_) for name, type_ in _TYPES.items()}
-    values["queue_key"] = _queue_that_is_there(values["queue_key"], cast(bindparam("history"), BigInteger))
-    return text_of(insert(commit_log).values(values).returning(commit_log.c.log_pos))
+    values: dict[str, Any] = {name: bindparam(name, type_=type_) for name, type_ in _TYPES.items()}
+    values["queue_key"] = _queue_that_is_there(values["queue_key"], bindparam("history", type_=BigInteger))
+    return PreparedStatement(insert(commit_log).values(values).returning(commit_log.c.log_pos), Record._fields)
 
 
-# What records that are appended together often have in common.
-_SHARABLE: Final = ("queue_key", "born_time", "born_host", "flag", "sys_flag", "reconsume_times", "history")
+#: What records that are appended together often have in common.
+SHARABLE: Final = ("queue_key", "born_time", "born_host", "flag", "sys_flag", "reconsume_times", "history")
 
 #: What is given for each record, and what of that is stored.
 _GIVEN: Final = _TYPES | {"history": BigInteger()}
 
 
 @cache
-def append_many_text(shared: tuple[str, ...] = ()) -> str:
+def append_many(shared: tuple[str, ...] = ()) -> PreparedStatement:
     """Any number of records, in the order given: as fast as COPY, and it says where each went.
 
     What they share is given once: fewer arrays, and one look at the queue.
     """
     own = {name: type_ for name, type_ in _GIVEN.items() if name not in shared}
-    arrays = [cast(bindparam(name), ARRAY(Text() if name == "properties" else type_)) for name, type_ in own.items()]
-    given = func.unnest(*arrays).table_valued(*own, name="given").render_derived()
+    given = _arrays(own).table_valued(*own, name="given").render_derived()
     queue_key, *columns, history = (
-        cast(given.c[name] if name in own else bindparam(name), type_) for name, type_ in _GIVEN.items()
+        cast(given.c[name] if name in own else bindparam(name, type_=type_), type_) for name, type_ in _GIVEN.items()
     )
     rows = select(_queue_that_is_there(queue_key, history), *columns).select_from(given)
-    return text_of(insert(commit_log).from_select(list(_TYPES), rows).returning(commit_log.c.log_pos))
+    append_them = insert(commit_log).from_select(list(_TYPES), rows).returning(commit_log.c.log_pos)
+    return PreparedStatement(append_them, Record._fields)
 
 
 @cache
-def append_waiting_text() -> str:
+def append_waiting() -> PreparedStatement:
     """Any number of records in the order given, of which some wait."""
     types = _GIVEN | WAIT_TYPES
-    arrays = [cast(bindparam(name), ARRAY(Text() if name == "properties" else type_)) for name, type_ in types.items()]
-    given = func.unnest(*arrays).table_valued(*types).render_derived("given")
+    given = _arrays(types).table_valued(*types).render_derived("given")
     now = clock()
     columns: dict[str, ColumnElement[Any]] = {name: cast(given.c[name], type_) for name, type_ in types.items()}
     columns["queue_key"] = case((is_current(columns.pop("history")), columns["queue_key"]))
     place, values = placed(columns, now)
     rows = select(*values.values()).select_from(now.join(given, true()).join(place, true()))
-    return text_of(insert(commit_log).from_select(list(values), rows).returning(commit_log.c.log_pos))
+    append_them = insert(commit_log).from_select(list(values), rows).returning(commit_log.c.log_pos)
+    return PreparedStatement(append_them, (*Record._fields, *WAIT_TYPES))
+
+
+def _arrays(types: Mapping[str, TypeEngine[Any]]) -> Function[Any]:
+    """One array for each column. Properties come as texts: PostgreSQL has a type for arrays of jsonb, but no need."""
+    arrays = [(name, ARRAY(Text() if name == "properties" else type_)) for name, type_ in types.items()]
+    return func.unnest(*(bindparam(name, type_=array) for name, array in arrays))
 
 
 def _queue_that_is_there(queue_key: ColumnElement[int], history: ColumnElement[Any]) -> ColumnElement[int]:
@@ -180,19 +186,3 @@ def copied_bytes(record: FromClause) -> ColumnElement[int]:
 def fits(size: ColumnElement[int], *order: ColumnElement[Any]) -> ColumnElement[bool]:
     """Whether those before a record in an order leave room for it in one transaction; always so for the first."""
     return func.sum(size).over(order_by=order) - size < literal_column(str(MAX_COPIED_BYTES))
-
-
-def append(connection: "psycopg.Connection[Any]", records: Sequence[Record]) -> list[int]:
-    """The positions of the records, in their order. One statement: all are stored, or none.
-
-    Raises psycopg's NotNullViolation when a record's queue does not exist, or is of another history.
-    """
-    if len(records) == 1 and records[0].wait is None:
-        return [row[0] for row in connection.execute(append_one_text(), records[0]._asdict()).fetchall()]
-    columns: dict[str, Any] = dict(zip(Record._fields, map(list, zip(*records, strict=True)), strict=True))
-    waits = columns.pop("wait")
-    if waits.count(None) < len(records):
-        return [row[0] for row in connection.execute(append_waiting_text(), columns | wait_arrays(waits)).fetchall()]
-    shared = tuple(name for name in _SHARABLE if columns[name].count(columns[name][0]) == len(records))
-    columns.update((name, columns[name][0]) for name in shared)
-    return [row[0] for row in connection.execute(append_many_text(shared), columns).fetchall()]

@@ -63,11 +63,7 @@ def wait_values(wait: Wait | None) -> dict[str, int | None]:
     return values
 
 
-def wait_arrays(waits: Iterable[Wait | None]) -> dict[str, str]:
-    """The same for records that are appended together: arrays, as text, for the same reason."""
+def wait_arrays(waits: Iterable[Wait | None]) -> list[list[int | None]]:
+    """The same for records that are appended together, in the order of WAIT_TYPES."""
     rows = [wait_values(wait) for wait in waits]
-    return {name: "{" + ",".join(_written(row[name]) for row in rows) + "}" for name in WAIT_TYPES}
-
-
-def _written(value: int | None) -> str:
-    return "NULL" if value is None else f"{value:d}"
+    return [[row[name] for row in rows] for name in WAIT_TYPES]
