@@ -26,6 +26,11 @@ class Callbacks(Generic[T]):
         self._guard = threading.Lock()
         self._callbacks: tuple[Callback[T], ...] = ()
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody wants to be called."""
+        return not self._callbacks
+
     def add(self, callback: Callback[T]) -> CallbackHandle:
         """Call it from now on."""
         # The same function may be given twice, and is called twice then.

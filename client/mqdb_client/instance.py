@@ -160,6 +160,7 @@ class ClientInstance:
         self._notifications = NotificationThread(
             create_engine(broker.dsn, pool_size=1, application_name=f"mqdb {self.client_id} listener"),
             greet=self._greet,
+            arrivals=self._arrivals,
             heard=self._heard,
             recovered=self._recovered,
             duties=(self._telling, self._presence, self._heartbeat, self._dispatch),
@@ -288,9 +289,12 @@ class ClientInstance:
     def on_arrival(self, callback: "Callback[frozenset[int] | None]") -> CallbackHandle:
         """Have `callback` called with the keys of queues that have got messages; None means any queue.
 
-        Runs in the notification thread, so it must be quick. After a reconnect it is called with None.
+        Runs in the notification thread, so it must be quick. It is called with None when that begins to listen, also
+        after a reconnect: what came before was not heard.
         """
-        return self._arrivals.add(callback)
+        handle = self._arrivals.add(callback)
+        self._notifications.wake()
+        return handle
 
     def on_group_change(self, callback: "Callback[str | None]") -> CallbackHandle:
         """Have `callback` called with the group whose members or free queues have changed; None means any group.
@@ -383,7 +387,6 @@ class ClientInstance:
         self.ages.distrust()
         self.routes.clear()
         self._registrations.renew()
-        self._arrivals.call(None)
         self._group_changes.call(None)
         self._requests.call(None)
 

@@ -11,15 +11,16 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import psycopg
 from sqlalchemy import Connection, Engine, func, select
 
 from mqdb.errors import BrokerUnavailable, MqdbError
-from mqdb.store.clients.clients import CHANNEL
+from mqdb.store.clients.clients import ARRIVALS_CHANNEL, CHANNEL
 from mqdb.store.engine import driver, target_of, translated
 from mqdb_client.backoff import pauses
+from mqdb_client.callbacks import Callbacks
 from mqdb_client.duty import Duty
 from mqdb_client.new_connection import Scissors
 from mqdb_client.wake_limit import WakeLimit
@@ -88,8 +89,9 @@ def understand(payloads: Iterable[str]) -> Heard:
 class NotificationThread:
     """Hears for a client. What it hears, and the duties, are taken care of in its thread.
 
-    `greet` is called with each new connection, and makes it unusable by raising; `recovered` after each but the first.
-    `cut_duties` ends all waiting of duties on connections of their own.
+    It listens to arrivals while `arrivals` has callbacks, and calls them with None when it begins to. `greet` is called
+    with each new connection, and makes it unusable by raising; `recovered` after each but the first. `cut_duties` ends
+    all waiting of duties on connections of their own.
     """
 
     def __init__(
@@ -97,6 +99,7 @@ class NotificationThread:
         engine: Engine,
         *,
         greet: Callable[[Connection], None],
+        arrivals: Callbacks[frozenset[int] | None],
         heard: Callable[[Heard], None],
         recovered: Callable[[], None],
         duties: Sequence[Duty],
@@ -105,6 +108,8 @@ class NotificationThread:
         self._engine = engine
         self._target = target_of(engine)
         self._greet = greet
+        self._arrivals = arrivals
+        self._hears_arrivals = False
         self._heard = heard
         self._recovered = recovered
         self._duties = duties
@@ -192,6 +197,7 @@ class NotificationThread:
                 settings = (func.set_config(name, value, False) for name, value in _SERVER_KEEPALIVE.items())
                 self._connection.execute(select(*settings))
                 driver(self._connection).execute(f"LISTEN {CHANNEL}")
+                self._hears_arrivals = False
             except BaseException:
                 self._disconnect()
                 raise
@@ -229,6 +235,7 @@ class NotificationThread:
             while not self._stopping.is_set():
                 for duty in self._duties:
                     duty.run_if_due()
+                self._follow_arrivals(connection)
                 payloads = [notify.payload for notify in connection.notifies(timeout=0)]
                 if payloads:
                     self._heard(understand(payloads))
@@ -239,6 +246,14 @@ class NotificationThread:
                     selector.select(min(seconds, _LONGEST_WAIT_SECONDS))
                     with suppress(BlockingIOError):
                         rung.recv(4096)
+
+    def _follow_arrivals(self, connection: "psycopg.Connection[tuple[Any, ...]]") -> None:
+        """Under load they are hundreds a second, and each costs the session that hears it 150 µs of CPU."""
+        is_wanted = not self._arrivals.is_empty
+        if is_wanted is not self._hears_arrivals:
+            connection.execute(f"{'LISTEN' if is_wanted else 'UNLISTEN'} {ARRIVALS_CHANNEL}".encode())
+            self._hears_arrivals = is_wanted
+            self._arrivals.call(None)
 
     def _reconnect(self, news: str) -> None:
         """Return when it is connected, which the log hears in these words, or when it was told to stop."""

@@ -157,13 +157,14 @@ def test_a_pooler_in_front_of_another_broker_is_refused(database: Database, post
 def test_with_a_pooler_all_but_the_listening_goes_through_it(database: Database, proxy: Proxy) -> None:
     instance = ClientInstance.acquire(BrokerDsn("broker-a", database.dsn), pool_dsn=proxy.dsn)
     instance.register(consumer_of(instance))
-    heard = threading.Event()
-    instance.on_arrival(lambda keys: heard.set())
+    heard = Heard()
+    instance.on_arrival(heard)
+    wait_until(lambda: heard.values == [None])
     proxy.cut()
 
-    database.connect().execute("NOTIFY mqdb, 'a:*'")
+    database.connect().execute("NOTIFY mqdb_arrivals, 'a:1'")
 
-    assert heard.wait(10)
+    wait_until(lambda: frozenset({1}) in heard.values)
     proxy.restore()
     instance.release()
 
@@ -252,19 +253,42 @@ def test_arrivals_and_group_changes_reach_those_who_asked(database: Database, in
     arrivals, changes, cancelled = Heard(), Heard(), Heard()
     instance.on_arrival(arrivals)
     instance.on_group_change(changes)
+    wait_until(lambda: arrivals.values == [None])
     instance.on_arrival(cancelled).cancel()
     connection = database.connect()
 
     with connection.transaction():
-        for payload in ("a:3,5", "a:5,8", "m:readers", "x:of a later version"):
-            connection.execute("SELECT pg_notify('mqdb', %s)", [payload])
-    wait_until(lambda: arrivals.values and changes.values)
-    connection.execute("NOTIFY mqdb, 'a:*'")
-    wait_until(lambda: None in arrivals.values)
+        for channel, payload in (
+            ("mqdb_arrivals", "a:3,5"),
+            ("mqdb_arrivals", "a:5,8"),
+            ("mqdb", "m:readers"),
+            ("mqdb", "x:of a later version"),
+        ):
+            connection.execute("SELECT pg_notify(%s, %s)", [channel, payload])
+    wait_until(lambda: len(arrivals.values) > 1 and changes.values)
+    connection.execute("NOTIFY mqdb_arrivals, 'a:*'")
+    wait_until(lambda: arrivals.values[-1] is None)
 
-    assert frozenset().union(*arrivals.values[:-1]) == {3, 5, 8}
+    assert frozenset().union(*arrivals.values[1:-1]) == {3, 5, 8}
     assert changes.values == ["readers"]
     assert cancelled.values == []
+
+
+def test_only_who_wants_arrivals_listens_to_them(database: Database, instance: ClientInstance) -> None:
+    """A producer would be woken hundreds of times a second."""
+    name = f"mqdb {instance.client_id} listener"[:63]
+    listening = f"SELECT query FROM pg_stat_activity WHERE application_name = '{name}'"
+    assert one(database, listening) == "LISTEN mqdb"
+    heard = Heard()
+
+    handle = instance.on_arrival(heard)
+    wait_until(lambda: heard.values == [None])
+    assert one(database, listening) == "LISTEN mqdb_arrivals"
+
+    handle.cancel()
+    database.connect().execute("NOTIFY mqdb_arrivals, 'a:1'")
+    wait_until(lambda: one(database, listening) == "UNLISTEN mqdb_arrivals")
+    assert heard.values == [None]
 
 
 def test_a_callback_that_fails_does_not_keep_others_from_theirs(
@@ -278,8 +302,8 @@ def test_a_callback_that_fails_does_not_keep_others_from_theirs(
     instance.on_arrival(heard)
 
     for count in (1, 2):
-        database.connect().execute("NOTIFY mqdb, 'a:1'")
-        wait_until(lambda count=count: len(heard.values) == count)  # type: ignore[misc]
+        database.connect().execute("NOTIFY mqdb_arrivals, 'a:1'")
+        wait_until(lambda count=count: heard.values.count(frozenset({1})) == count)  # type: ignore[misc]
 
     assert "a callback failed" in caplog.text
 
@@ -296,7 +320,8 @@ def test_after_a_lost_connection_everything_is_as_before(
     instance.on_group_change(changes)
     instance.register(consumer_of(instance))
     instance.register(producer_of(instance))
-    wait_until(lambda: "readers" in changes.values)
+    wait_until(lambda: "readers" in changes.values and None in arrivals.values)
+    arrivals.values.clear()
 
     lose(database, instance)
     reap(database)  # may find it gone, or back already
@@ -304,7 +329,7 @@ def test_after_a_lost_connection_everything_is_as_before(
     # The session that was ended may have kept the lock until after the next one asked for it, which asks again later.
     wait_until(lambda: one(database, HELD) == f"mqdb {instance.client_id} listener"[:63])
     wait_until(lambda: len(clients(database)) == 2)
-    database.connect().execute("NOTIFY mqdb, 'a:7'")
+    database.connect().execute("NOTIFY mqdb_arrivals, 'a:7'")
     wait_until(lambda: frozenset({7}) in arrivals.values)
 
     assert reap(database) == []
@@ -321,8 +346,9 @@ def test_after_a_lost_connection_no_older_one_is_used_again(database: Database, 
     with instance.connect() as connection:
         assert driver(connection).info.backend_pid == before
 
+    wait_until(lambda: heard.values == [None])
     lose(database, instance)
-    wait_until(lambda: None in heard.values)
+    wait_until(lambda: heard.values == [None, None])
 
     with instance.connect() as connection:
         assert driver(connection).info.backend_pid != before

@@ -511,7 +511,7 @@ def test_an_idle_dispatch_leaves_the_durability_of_its_transaction_alone(log: Co
 
 def announcements(listener: Connection, log: Connection) -> list[str]:
     """What the listener has heard until now."""
-    log.execute("NOTIFY mqdb, 'end'")
+    log.execute("NOTIFY mqdb_arrivals, 'end'")
     heard: list[str] = []
     for notification in listener.notifies(timeout=10):
         if notification.payload == "end":
@@ -523,7 +523,7 @@ def announcements(listener: Connection, log: Connection) -> list[str]:
 def test_dispatch_announces_the_queues_that_got_messages(log: Connection, database: Database) -> None:
     first, _, third = create_topic(log, "orders", 3)
     listener = database.connect()
-    listener.execute("LISTEN mqdb")
+    listener.execute("LISTEN mqdb_arrivals")
     append(log, first, 2)
     append(log, third)
 
@@ -536,7 +536,7 @@ def test_dispatch_announces_the_queues_that_got_messages(log: Connection, databa
 
 def test_more_queues_than_fit_are_announced_by_a_star(log: Connection, database: Database) -> None:
     listener = database.connect()
-    listener.execute("LISTEN mqdb")
+    listener.execute("LISTEN mqdb_arrivals")
     log.execute("SELECT setval(pg_get_serial_sequence('mqdb.queue', 'queue_key'), 1000000)")
     for queue in create_topic(log, "wide", 1000):
         append(log, queue)
@@ -550,6 +550,7 @@ def test_nothing_but_arrivals_is_announced(log: Connection, database: Database, 
     """A NOTIFY in a transaction that sends would serialise all commits of the server."""
     listener = database.connect()
     listener.execute("LISTEN mqdb")
+    listener.execute("LISTEN mqdb_arrivals")
     append(log, queue)
     log.execute("SELECT mqdb.send('orders', 'by SQL')")
     log.execute("SELECT mqdb.ensure_segments(5)")
@@ -564,7 +565,7 @@ def test_nothing_but_arrivals_is_announced(log: Connection, database: Database, 
 
 def test_an_arrival_is_announced_when_it_can_be_read(log: Connection, database: Database, queue: int) -> None:
     listener = database.connect()
-    listener.execute("LISTEN mqdb")
+    listener.execute("LISTEN mqdb_arrivals")
     append(log, queue)
     other = database.connect()
     other.execute("BEGIN")

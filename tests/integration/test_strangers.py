@@ -22,6 +22,7 @@ from mqdb.server import Server
 from mqdb.settings import load_settings
 from mqdb.store import locks, migrations
 from mqdb.store.clients import clients
+from mqdb.store.clients.clients import ARRIVALS_CHANNEL, CHANNEL
 from mqdb.store.segments import archived_segments
 from mqdb_client import Message, Producer, PushConsumer, wake_limit
 from mqdb_client.consumer import pull_service, share
@@ -164,7 +165,8 @@ def test_what_a_stranger_notifies_changes_nothing(
     consumer.register_listener(inbox)
     with consumer:
         for payload in FORGED * 3:
-            stranger.execute("SELECT pg_notify('mqdb', %s)", [payload])
+            for channel in (CHANNEL, ARRIVALS_CHANNEL):
+                stranger.execute("SELECT pg_notify(%s, %s)", [channel, payload])
         append(log, queue)
         inbox.wait_for(1)
 
@@ -182,7 +184,8 @@ class Flood:
     def _run(self) -> None:
         while not self._stopping.is_set():
             for payload in self._payloads:
-                self._stranger.execute("SELECT pg_notify('mqdb', %s)", [payload])
+                channel = ARRIVALS_CHANNEL if payload.startswith("a:") else CHANNEL
+                self._stranger.execute("SELECT pg_notify(%s, %s)", [channel, payload])
                 self.sent += 1
 
     def __enter__(self) -> "Flood":

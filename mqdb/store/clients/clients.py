@@ -35,9 +35,11 @@ from mqdb.store.engine import translates
 from mqdb.store.fragments import group_id
 from mqdb.store.tables import client, consumer_offset, presence
 
-#: The NOTIFY channel of arrivals (`a:` and queue keys, or `a:*`), of changes in a group (`m:` and its name), and of
-#: what a client is asked (`c:` and its id).
+#: The NOTIFY channel of changes in a group (`m:` and its name), and of what a client is asked (`c:` and its id).
 CHANNEL = "mqdb"
+
+#: That of arrivals (`a:` and queue keys, or `a:*`): under load hundreds a second, of which a mere producer wants none.
+ARRIVALS_CHANNEL = "mqdb_arrivals"
 
 
 class ClientKind(StrEnum):
