@@ -361,11 +361,12 @@ def test_a_long_outage_is_told_once(database: Database, proxy: Proxy, caplog: py
     instance.register(consumer_of(instance))
     heard = Heard()
     instance.on_arrival(heard)
+    wait_until(lambda: heard.values == [None])
 
     proxy.cut()
     wait_until(lambda: caplog.text.count("no connection to the broker yet") > 2)
     proxy.restore()
-    wait_until(lambda: None in heard.values)
+    wait_until(lambda: heard.values == [None, None])
     instance.close()
 
     listener = [record for record in caplog.records if record.name == "mqdb_client.notifications"]
@@ -382,6 +383,7 @@ def test_a_presence_lock_that_the_lost_connection_still_holds_is_taken_later(
         ghost.exec_driver_sql("SELECT 1")
         heard = Heard()
         instance.on_arrival(heard)
+        wait_until(lambda: heard.values == [None])
         lose(database, instance)
         held = False
         while not held:  # faster than the client, which waits a little before it comes back
@@ -390,7 +392,7 @@ def test_a_presence_lock_that_the_lost_connection_still_holds_is_taken_later(
                 held = True
             except IllegalState:
                 lose(database, instance)
-        wait_until(lambda: None in heard.values)
+        wait_until(lambda: len(heard.values) > 1)
         assert clients(database) == [("PRODUCER", "senders")]
         ghost.invalidate()
     engine.dispose()
