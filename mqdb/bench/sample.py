@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import count
+from secrets import token_hex
 from typing import Any, Final
 
 import psycopg
@@ -20,15 +21,18 @@ PROPERTIES: Final = {"region": "north", "level": "7"}
 BODY: Final = bytes(range(32, 127)) * 2 + b"0123456789"
 _FILL_ROWS: Final = 100_000
 
+# The ids are such as producers make (mqdb/common/unique_id.py): the key index treats others differently.
 _FILL = """
 INSERT INTO mqdb.commit_log (queue_key, tags_code, born_time, msg_id, born_host, tags, keys, properties, body)
 SELECT (%(queue_keys)s::integer[])[1 + n %% queues], (%(tags_codes)s::bigint[])[1 + place %% tags], mqdb.now(), id,
        'bench', (%(tags)s::text[])[1 + place %% tags], 'key' || n,
        (%(properties)s::jsonb[])[1 + place %% properties], %(body)s
-FROM (SELECT n, n / queues AS place, gen_random_uuid() AS id, queues, tags, properties
+FROM (SELECT n, n / queues AS place, queues, tags, properties,
+             (%(prefix)s || lpad(to_hex((ms << 16) + n), 12, '0'))::uuid AS id
       FROM generate_series(%(first)s::integer, %(last)s::integer) AS n,
            (SELECT cardinality(%(queue_keys)s::integer[]) AS queues, cardinality(%(tags)s::text[]) AS tags,
-                   cardinality(%(properties)s::jsonb[]) AS properties) AS numbers) given
+                   cardinality(%(properties)s::jsonb[]) AS properties,
+                   (extract(epoch FROM now() - date_trunc('month', now(), 'UTC')) * 1000)::bigint AS ms) numbers) given
 """
 
 
@@ -62,6 +66,7 @@ def fill(
         "tags": list(tags),
         "properties": [psycopg.types.json.Jsonb(each) for each in properties],
         "body": BODY,
+        "prefix": token_hex(10),
     }
     for first in count(0, _FILL_ROWS):
         if first >= messages:
