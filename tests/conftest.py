@@ -38,6 +38,9 @@ pytest_plugins = [
 hypothesis.settings.register_profile("mqdb", deadline=None)
 hypothesis.settings.load_profile("mqdb")
 
+# Collecting makes half a million objects, and none goes. The collector would look at them again and again.
+gc.disable()
+
 # A shell that starts the tests in the background has them ignore Ctrl-C, and what they start inherits that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -64,6 +67,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """All modules and tests stay to the end: the collector need not look at them again and again."""
+    """All modules and tests stay to the end: the collector need not look at them ever."""
     gc.collect()
     gc.freeze()
+    gc.enable()
