@@ -7,6 +7,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests.fixtures.shared_statements import share_statements
+
 pytest_plugins = [
     "tests.fixtures.postgres",
     "tests.fixtures.log",
@@ -37,6 +39,8 @@ pytest_plugins = [
 # A busy machine may pause any example, which says nothing about the code.
 hypothesis.settings.register_profile("mqdb", deadline=None)
 hypothesis.settings.load_profile("mqdb")
+
+share_statements()
 
 # Collecting makes half a million objects, and none goes. The collector would look at them again and again.
 gc.disable()
