@@ -32,6 +32,7 @@ from mqdb.settings import load_settings
 from mqdb.store import migrations
 from mqdb_client import Message, Producer, SendResult
 from tests.fixtures.busy_machine import Pulses
+from tests.fixtures.clusters import give_cluster
 from tests.fixtures.faults import kill_postmaster, kill_server
 from tests.fixtures.log import create_topic
 from tests.fixtures.processes import wait_until
@@ -113,6 +114,7 @@ def brokers() -> Iterator[list[Broker]]:
         brokers = []
         for name in ("broker-a", "broker-b"):
             home = stack.enter_context(temporary_home())
+            give_cluster(home, is_migrated=False)
             server = EmbeddedPostgres(home, durable=True, settings=SETTINGS)
             brokers.append(Broker(name, stack.enter_context(server)))
             migrations.upgrade(server.dsn, broker_name=name)

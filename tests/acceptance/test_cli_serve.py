@@ -17,6 +17,7 @@ from mqdb.embedded.starting import mark_starting
 from mqdb.settings import load_settings
 from mqdb_client import Message, Producer
 from tests.fixtures.busy_machine import within
+from tests.fixtures.clusters import home_with_cluster
 from tests.fixtures.command_line import SECONDS, Place, Running
 from tests.fixtures.postgres import OWNER_PASSWORD, Database, query, quick_home
 from tests.fixtures.processes import is_alive, wait_until
@@ -24,6 +25,12 @@ from tests.fixtures.processes import is_alive, wait_until
 
 @pytest.fixture
 def home() -> Iterator[Path]:
+    with home_with_cluster() as home:
+        yield home
+
+
+@pytest.fixture
+def empty_home() -> Iterator[Path]:
     with quick_home() as home:
         yield home
 
@@ -50,7 +57,8 @@ def test_a_signal_ends_serve_in_order_and_leaves_no_process(home: Path, how: sig
     wait_until(lambda: not any(is_alive(each.pid) for each in below))
 
 
-def test_serve_says_where_it_is_and_the_psql_line_works(home: Path) -> None:
+def test_serve_says_where_it_is_and_the_psql_line_works(empty_home: Path) -> None:
+    home = empty_home
     place = Place(home)
     with place.running("serve") as server:
         first, clients, psql, _ = wait_started(server)
@@ -84,12 +92,12 @@ def test_commands_work_in_the_home_of_a_broker(home: Path) -> None:
         assert place.call("migrate", "--current").text.endswith(", the newest\n")
 
 
-def test_migrate_without_a_broker_starts_the_embedded_database_and_ends_it(home: Path) -> None:
-    migrated = Place(home).call("migrate")
+def test_migrate_without_a_broker_starts_the_embedded_database_and_ends_it(empty_home: Path) -> None:
+    migrated = Place(empty_home).call("migrate")
 
     assert (migrated.code, migrated.errors) == (0, "")
     assert migrated.text.startswith("the schema went from nothing to ")
-    assert attach(home) is None
+    assert attach(empty_home) is None
 
 
 def test_serve_on_a_database_of_ones_own_shows_no_password(tmp_path: Path, database: Database) -> None:

@@ -13,7 +13,8 @@ from mqdb.embedded import EmbeddedPostgres
 from mqdb.embedded.account import postgres_environment
 from mqdb.server import Server
 from mqdb.settings import load_settings
-from tests.fixtures.postgres import libpq_15, query, quick_home
+from tests.fixtures.clusters import home_with_cluster
+from tests.fixtures.postgres import libpq_15, query
 from tests.fixtures.processes import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,7 +24,7 @@ PASSWORD = "it's @:/#% odd"
 @pytest.fixture
 def server() -> Iterator[EmbeddedPostgres]:
     """One with nothing but its superuser, like a volume that the image has just made."""
-    with quick_home() as home, EmbeddedPostgres(home, durable=False) as server:
+    with home_with_cluster(is_migrated=False) as home, EmbeddedPostgres(home, durable=False) as server:
         with psycopg.connect(server.superuser_dsn, autocommit=True) as superuser:
             superuser.execute("DROP DATABASE mqdb")
             superuser.execute("DROP ROLE mqdb")

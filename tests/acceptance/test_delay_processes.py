@@ -13,8 +13,9 @@ from psycopg import OperationalError
 from mqdb.embedded import attach
 from mqdb.embedded.home import Home
 from mqdb.embedded.leftovers import postmaster_pid
+from tests.fixtures.clusters import home_with_cluster
 from tests.fixtures.log import create_topic
-from tests.fixtures.postgres import Database, quick_home
+from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 from tests.fixtures.serve import Starter, leader_pid, query
 
@@ -32,7 +33,7 @@ WHERE t.topic = 'SCHEDULE_TOPIC_XXXX' AND q.queue_id = 1 ORDER BY n RETURNING 1
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    with quick_home() as place:
+    with home_with_cluster() as place:
         yield place
 
 

@@ -36,6 +36,7 @@ from mqdb.errors import (
 )
 from mqdb_client import Producer
 from tests.fixtures.busy_machine import within
+from tests.fixtures.clusters import give_cluster
 from tests.fixtures.postgres import query, quick_home
 from tests.fixtures.processes import is_alive, wait_until
 
@@ -51,6 +52,7 @@ def home() -> Iterator[Path]:
 
 @pytest.fixture
 def server(home: Path) -> Iterator[EmbeddedPostgres]:
+    give_cluster(home, is_migrated=False)
     with EmbeddedPostgres(home, durable=False) as running:
         yield running
 

@@ -16,8 +16,9 @@ from mqdb.embedded import attach
 from mqdb.embedded.home import Home
 from mqdb.embedded.leftovers import postmaster_pid
 from tests.fixtures.busy_machine import within
+from tests.fixtures.clusters import home_with_cluster
 from tests.fixtures.log import create_topic
-from tests.fixtures.postgres import Database, quick_home
+from tests.fixtures.postgres import Database
 from tests.fixtures.processes import is_alive, wait_until
 from tests.fixtures.serve import ServeProcess, Starter, is_dispatched, leader_pid, query, send
 
@@ -45,7 +46,7 @@ def pair(serve: Starter, database: Database, topic: str) -> tuple[ServeProcess, 
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    with quick_home() as place:
+    with home_with_cluster() as place:
         yield place
 
 

@@ -23,14 +23,14 @@ from mqdb.common.message import Message
 from mqdb.common.unique_id import UniqueIdGenerator
 from mqdb.embedded import EmbeddedPostgres
 from mqdb.errors import BrokerUnavailable, StorageRefused
-from mqdb.store import migrations
 from mqdb.store.engine import create_engine, driver
 from mqdb.store.log.commit_log import Record
 from mqdb.store.topics.topics import TopicRoute
 from tests.fixtures import log
 from tests.fixtures.broker import dispatch_all, topic
+from tests.fixtures.clusters import home_with_cluster
 from tests.fixtures.interleaving import Interleaving, Sessions, Violation
-from tests.fixtures.postgres import Database, quick_home, superuser_dsn
+from tests.fixtures.postgres import Database, superuser_dsn
 from tests.fixtures.processes import wait_until
 from tests.fixtures.threads import Doing
 
@@ -402,8 +402,7 @@ def test_a_session_that_cannot_see_itself_is_not_mistaken_for_gone(database: Dat
 @pytest.fixture
 def server() -> Iterator[EmbeddedPostgres]:
     """A server of the test's own, with the schema."""
-    with quick_home() as home, EmbeddedPostgres(home, durable=False) as server:
-        migrations.upgrade(server.dsn)
+    with home_with_cluster() as home, EmbeddedPostgres(home, durable=False) as server:
         yield server
 
 

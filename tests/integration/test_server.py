@@ -14,8 +14,9 @@ from mqdb.errors import BrokerMisnamed, BrokerUnavailable, IllegalState, SchemaM
 from mqdb.server import Server, keeper_config
 from mqdb.settings import load_settings
 from mqdb.store import migrations
+from tests.fixtures.clusters import home_with_cluster
 from tests.fixtures.log import scalar
-from tests.fixtures.postgres import Database, create_database, drop_database, quick_home, with_parts
+from tests.fixtures.postgres import Database, create_database, drop_database, with_parts
 from tests.fixtures.processes import wait_until
 
 
@@ -195,7 +196,7 @@ def test_a_database_made_anew_is_left_alone_where_migrations_are_off(
 
 
 def test_clients_do_not_wait_for_a_second_server_in_a_home() -> None:
-    with quick_home() as home:
+    with home_with_cluster() as home:
         settings = load_settings(home=home)
         was_starting: list[bool] = []
 
