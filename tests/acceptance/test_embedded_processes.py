@@ -133,7 +133,8 @@ def stranger(place: Path, environ: dict[str, str]) -> User:
     site_packages = copied[1].parent
     copied += [*site_packages.glob("psycopg_binary*"), *site_packages.glob("mqdb-*.dist-info")]
     for package in copied:
-        shutil.copytree(package, packages / package.name, ignore=shutil.ignore_patterns("__pycache__"))
+        # With what is compiled of it, or each process would compile it again.
+        shutil.copytree(package, packages / package.name)
     for module in (site_packages / "typing_extensions.py", SCRIPT):
         shutil.copy(module, packages)
     subprocess.run(["chmod", "-R", "a+rX", packages], check=True)
