@@ -27,6 +27,7 @@ from mqdb.broker.clients.client_requests import MAX_REQUESTS
 from mqdb.broker.log.query import broker_info
 from mqdb.common.dsn import BrokerDsn
 from mqdb.common.unique_id import local_address
+from mqdb.common.wake_limit import WakeLimit
 from mqdb.errors import BrokerUnavailable, IllegalState
 from mqdb.store.clients.clients import ClientKind, Registration
 from mqdb.store.engine import create_engine, target_of, translated
@@ -42,7 +43,6 @@ from mqdb_client.new_connection import Scissors, history_on, in_time, note_histo
 from mqdb_client.notifications import Heard, NotificationThread
 from mqdb_client.registrations import Registrations
 from mqdb_client.route import Routes
-from mqdb_client.wake_limit import WakeLimit
 
 logger = logging.getLogger(__name__)
 

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 import psycopg
 from sqlalchemy import Connection, Engine, func, select
 
+from mqdb.common.wake_limit import WakeLimit
 from mqdb.errors import BrokerUnavailable, MqdbError
 from mqdb.store.clients.clients import ARRIVALS_CHANNEL, CHANNEL
 from mqdb.store.engine import driver, target_of, translated
@@ -23,7 +24,6 @@ from mqdb_client.backoff import pauses
 from mqdb_client.callbacks import Callbacks
 from mqdb_client.duty import Duty
 from mqdb_client.new_connection import Scissors
-from mqdb_client.wake_limit import WakeLimit
 
 logger = logging.getLogger(__name__)
 

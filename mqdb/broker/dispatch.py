@@ -35,14 +35,31 @@ def dispatch(connection: Connection, max_rows: int = MAX_ROWS) -> DispatchResult
 
     Raises ParameterInvalid inside a transaction that has written or is not READ COMMITTED.
     """
+    return _dispatch(connection, "SELECT outcome, messages, more FROM mqdb.dispatch(%s)", max_rows)
+
+
+def wake_and_dispatch(connection: Connection, max_rows: int = MAX_ROWS) -> DispatchResult:
+    """`stay_awake`, then `dispatch`, in one round trip."""
+    return _dispatch(connection, _WAKE_AND_DISPATCH, max_rows)
+
+
+#: The argument of dispatch makes PostgreSQL set the state first.
+_WAKE_AND_DISPATCH: Final = """
+SELECT d.outcome, d.messages, d.more
+FROM setval('mqdb.dispatcher_state', 2) AS state, LATERAL mqdb.dispatch(CASE state WHEN 2 THEN %s END) AS d
+"""
+
+
+def _dispatch(connection: Connection, statement: str, max_rows: int) -> DispatchResult:
     try:
-        row = (
-            driver(connection).execute("SELECT outcome, messages, more FROM mqdb.dispatch(%s)", (max_rows,)).fetchone()
-        )
+        row = driver(connection).execute(statement, (max_rows,)).fetchone()
     except psycopg.Error as error:
         raise translate(error, target_of(connection)) from error
     assert row is not None
-    outcome, messages, more = row
+    return _result(*row)
+
+
+def _result(outcome: str, messages: int, more: bool) -> DispatchResult:
     return DispatchResult(DispatchOutcome(outcome), messages, more)
 
 
@@ -53,15 +70,19 @@ _ASLEEP: Final = 1
 
 
 @translates
-def fall_asleep(connection: Connection) -> bool:
-    """Whether the caller may sleep, after one more `dispatch`; False while a transaction with new records is open.
+def fall_asleep(connection: Connection, max_rows: int = MAX_ROWS) -> DispatchResult | None:
+    """Dispatch once more, after which the caller may sleep; None while a transaction with new records is open.
 
-    From True on, until `stay_awake`, each such transaction wakes it: by a notification on WAKE_CHANNEL, and on a server
+    Otherwise each such transaction wakes it until `stay_awake`: by a notification on WAKE_CHANNEL, and on a server
     with prepared transactions by what `is_woken` finds.
     """
-    row = driver(connection).execute("SELECT mqdb.fall_asleep()").fetchone()
+    row = driver(connection).execute(_FALL_ASLEEP, (max_rows,)).fetchone()
     assert row is not None
-    return bool(row[0])
+    is_asleep, *result = row
+    return _result(*result) if is_asleep else None
+
+
+_FALL_ASLEEP: Final = "SELECT is_asleep, outcome, messages, more FROM mqdb.fall_asleep(%s)"
 
 
 @translates

@@ -6,9 +6,9 @@ for one, whoever calls.
     asleep    waits until a sender notifies it: nobody sends, or seldom. Each message is dispatched at once
     awake     looks every few milliseconds: messages come so fast that one batch takes several
 
-Senders notify only a dispatcher that sleeps, because commits that notify wait for one another. With a few listeners
-each batch announces its arrivals at once. PostgreSQL wakes every listener of the server for every announcement, so with
-many of them the dispatcher makes fewer, larger batches.
+Senders notify only a dispatcher that sleeps, because commits that notify wait for one another. It sleeps as long as it
+has rounds to spare: a token bucket limits them. PostgreSQL wakes every listener of the server for every announcement,
+so with many of them the dispatcher makes fewer, larger batches.
 """
 
 import time
@@ -29,7 +29,9 @@ from mqdb.broker.dispatch import (
     fall_asleep,
     is_woken,
     stay_awake,
+    wake_and_dispatch,
 )
+from mqdb.common.wake_limit import WakeLimit
 from mqdb.errors import MqdbError
 from mqdb.service.pace import Pace
 from mqdb.service.run import Run
@@ -41,6 +43,10 @@ PACE: Final = Pace(busy=timedelta(milliseconds=2), idle=timedelta(milliseconds=1
 
 #: At most 100 batches a second. 100 listeners cost 17 % of the throughput then, 75 % at 1,600 a second.
 PACE_OF_MANY: Final = Pace(busy=timedelta(milliseconds=10), idle=timedelta(milliseconds=10))
+
+#: So many messages may come without a pause, and it still sleeps between them; one batch counts for a few at most.
+_BURST: Final = 20
+_MOST_OF_BATCH: Final = 5
 
 #: How soon a dispatcher that sleeps notices that it should stop.
 _STOP_SECONDS: Final = 0.2
@@ -58,9 +64,12 @@ class DispatcherConfig:
 
     max_rows: int = MAX_ROWS
     pace: Pace = PACE
+    lone_messages_per_second: float = 250.0
+    """Up to so many it sleeps after each."""
     many_consumers: int = 50
-    """From so many on `pace_of_many` counts."""
+    """From so many on `pace_of_many` and `lone_messages_per_second_of_many` count."""
     pace_of_many: Pace = PACE_OF_MANY
+    lone_messages_per_second_of_many: float = 100.0
     counts_valid: timedelta = timedelta(seconds=1)
     """How long a count of the consumers is believed."""
     longest_sleep: timedelta = timedelta(seconds=1)
@@ -80,8 +89,9 @@ class Dispatcher(LoopService[DispatchResult]):
         self._count_again_at = 0.0
         self._is_asleep = False
         self._is_notified = True
-        self._ended_at = 0.0
-        self._worked_at = 0.0
+        monotonic = context.clock.monotonic
+        self._lone_messages = WakeLimit(_BURST, config.lone_messages_per_second, monotonic)
+        self._lone_messages_of_many = WakeLimit(_BURST, config.lone_messages_per_second_of_many, monotonic)
         self._retry = _FIRST_RETRY
         self._retry_at = 0.0
 
@@ -98,41 +108,43 @@ class Dispatcher(LoopService[DispatchResult]):
         if now >= self._count_again_at:
             self._consumers = clients.count_consumers(connection)
             self._count_again_at = now + self._config.counts_valid.total_seconds()
-        if self._is_asleep:
-            # The commit of a batch notifies, too: a sender that notifies would wait for it.
-            stay_awake(connection)
-            self._is_asleep = False
-        result = dispatch(connection, self._config.max_rows)
-        is_idle = result.outcome is DispatchOutcome.IDLE
-        is_rare = is_idle or now - self._worked_at >= self._pace.busy.total_seconds()
-        if not is_idle:
-            self._worked_at = self._context.clock.monotonic()
-        may_sleep = is_rare and result.outcome is not DispatchOutcome.LOCKED and not result.more
-        if may_sleep and now >= self._retry_at and self._falls_asleep(connection, now):
-            last = dispatch(connection, self._config.max_rows)
-            is_last = last.outcome is not DispatchOutcome.IDLE
-            return last._replace(messages=result.messages + last.messages) if is_last else result
-        return result
+        # Awake first: the commit of a batch notifies, too, and a sender that notifies would wait for it.
+        was_asleep, self._is_asleep = self._is_asleep, False
+        result = (wake_and_dispatch if was_asleep else dispatch)(connection, self._config.max_rows)
+        # A wake that finds nothing counts, too: anybody can notify, at any rate.
+        if self._comes_fast(max(result.messages, int(was_asleep))):
+            return result
+        if result.outcome is DispatchOutcome.LOCKED or result.more or now < self._retry_at:
+            return result
+        last = fall_asleep(connection, self._config.max_rows)
+        if last is None:
+            self._retry_at = now + self._retry.total_seconds()
+            self._retry = min(self._retry * 2, self._config.longest_sleep)
+            return result
+        self._is_asleep = True
+        self._retry = _FIRST_RETRY
+        is_last = last.outcome is not DispatchOutcome.IDLE
+        return last._replace(messages=result.messages + last.messages) if is_last else result
 
     def pause_after(self, counts: DispatchResult) -> timedelta:
-        self._ended_at = time.monotonic()
         if self._is_asleep and counts.outcome is not DispatchOutcome.LOCKED and not counts.more:
             return self._config.longest_sleep
         # If the lock is held, somebody is busy.
         has_worked = counts.outcome is not DispatchOutcome.IDLE
-        self._pause = self._pace.pause(self._pause, has_worked=has_worked, has_more=counts.more)
+        pace = self._config.pace_of_many if self._has_many_consumers else self._config.pace
+        self._pause = pace.pause(self._pause, has_worked=has_worked, has_more=counts.more)
         return self._pause
 
     @property
-    def _pace(self) -> Pace:
-        config = self._config
-        return config.pace_of_many if self._consumers >= config.many_consumers else config.pace
+    def _has_many_consumers(self) -> bool:
+        return self._consumers >= self._config.many_consumers
 
-    def _falls_asleep(self, connection: Connection, now: float) -> bool:
-        self._is_asleep = fall_asleep(connection)
-        self._retry = _FIRST_RETRY if self._is_asleep else min(self._retry * 2, self._config.longest_sleep)
-        self._retry_at = now + self._retry.total_seconds()
-        return self._is_asleep
+    def _comes_fast(self, messages: int) -> bool:
+        """Whether more messages have come than it can dispatch one by one."""
+        limit = self._lone_messages_of_many if self._has_many_consumers else self._lone_messages
+        if not limit.seconds_left():
+            limit.spend(min(messages, _MOST_OF_BATCH))
+        return limit.seconds_left() > 0
 
     def _wait(self, run: Run, pause: timedelta) -> None:
         if not self._is_asleep or pause < self._config.longest_sleep or run.connection is None:
@@ -144,8 +156,6 @@ class Dispatcher(LoopService[DispatchResult]):
             while not run.stopping.is_set() and time.monotonic() < give_up_at:
                 if self._is_notified:
                     if list(driver(run.connection).notifies(timeout=_STOP_SECONDS, stop_after=1)):
-                        # Anybody can notify, at any rate.
-                        run.stopping.wait(self._ended_at + self._pace.busy.total_seconds() - time.monotonic())
                         return
                 elif is_woken(run.connection) or run.stopping.wait(_LOOK_SECONDS):
                     return

@@ -12,7 +12,7 @@ from random import Random
 import psycopg
 import pytest
 
-from mqdb.broker.dispatch import fall_asleep
+from mqdb.broker.dispatch import dispatch, fall_asleep
 from mqdb.common.clock import ManualClock
 from mqdb.embedded import EmbeddedPostgres
 from mqdb.service.dispatcher import Dispatcher, DispatcherConfig
@@ -103,6 +103,33 @@ def test_a_transaction_that_has_written_keeps_it_awake(sleepy: Database) -> None
     assert sent
 
 
+@pytest.mark.parametrize("begins", ["before the last batch", "after it"])
+def test_it_does_not_sleep_in_the_quick_way_while_somebody_writes(sleepy: Database, begins: str) -> None:
+    """The quick way asks for no locks if nobody else has written since the last batch."""
+    log = sleepy.connect()
+    [queue] = create_topic(log, "orders")
+    engine = create_engine(sleepy.dsn)
+    with engine.connect() as connection:
+        dispatch(connection)  # the database may be a copy, and is adopted then
+        append(log, queue)
+        writer = sleepy.connect()
+        writer.execute("BEGIN")
+        if begins == "before the last batch":
+            append(writer, queue)
+            assert dispatch(connection).messages == 1
+        else:
+            assert dispatch(connection).messages == 1
+            append(writer, queue)
+
+        assert fall_asleep(connection) is None
+        writer.execute("COMMIT")
+        last = fall_asleep(connection)
+    engine.dispose()
+
+    assert last is not None
+    assert last.messages == 1
+
+
 def test_messages_that_come_fast_keep_it_awake(sleepy: Database) -> None:
     """Then no sender need notify. It says so when it starts, whatever was said before."""
     clock = ManualClock(datetime(2024, 1, 1, tzinfo=UTC))
@@ -115,14 +142,14 @@ def test_messages_that_come_fast_keep_it_awake(sleepy: Database) -> None:
         dispatcher.prepare(connection)
         assert state(sleepy) == 2
         states = []
-        for pause in (100, 1, 1, 100):
-            append(log, queue)
+        for pause, count in ((100, 1), (5, 1), *[(1, 50)] * 6, (1, 1), (100, 1)):
+            append(log, queue, count)
             clock.advance(timedelta(milliseconds=pause))
-            assert dispatcher.run_once(connection).messages == 1
+            assert dispatcher.run_once(connection).messages == count
             states.append(state(sleepy))
     engine.dispose()
 
-    assert states == [1, 2, 2, 1]
+    assert (states[:2], states[-2:]) == ([1, 1], [2, 1])
 
 
 def test_writes_elsewhere_do_not_keep_it_awake(sleepy: Database) -> None:

@@ -17,6 +17,7 @@ from mqdb.broker.clients import client_requests, membership
 from mqdb.broker.dispatch import is_attended
 from mqdb.broker.schedule import delay, timers
 from mqdb.broker.transactions.transaction_checks import CheckRules, collect
+from mqdb.common import wake_limit
 from mqdb.common.group import ConsumeFromWhere
 from mqdb.server import Server
 from mqdb.settings import load_settings
@@ -24,7 +25,7 @@ from mqdb.store import locks, migrations
 from mqdb.store.clients import clients
 from mqdb.store.clients.clients import ARRIVALS_CHANNEL, CHANNEL
 from mqdb.store.segments import archived_segments
-from mqdb_client import Message, Producer, PushConsumer, wake_limit
+from mqdb_client import Message, Producer, PushConsumer
 from mqdb_client.consumer import pull_service, share
 from mqdb_client.dispatch_watch import DispatchWatch
 from tests.fixtures.consumers import Inbox

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mqdb_client.wake_limit import WakeLimit
+from mqdb.common.wake_limit import WakeLimit
 
 
 class Time:

@@ -23,6 +23,7 @@ from sqlalchemy import Connection
 
 from mqdb.broker.consumers.horizon import UNKNOWN_HORIZON
 from mqdb.broker.consumers.pull import PullRequest, PullResult, PullStatus, pull
+from mqdb.common.wake_limit import WakeLimit
 from mqdb.errors import BrokerUnavailable, MessageMissing, MqdbError
 from mqdb.selector.subscription import ExpressionType, MessageFilter
 from mqdb.store.dispatch.unread import Progress, progress, unread
@@ -31,7 +32,6 @@ from mqdb.store.log.history import ANOTHER_HISTORY
 from mqdb_client.backoff import pauses
 from mqdb_client.consumer.process_queue import ProcessQueue
 from mqdb_client.consumer.pull_schedule import PullSchedule
-from mqdb_client.wake_limit import WakeLimit
 
 logger = logging.getLogger(__name__)
 

@@ -20,11 +20,11 @@ from mqdb.broker.log.proofs import proven
 from mqdb.broker.topics.route import find_or_create_reply_topic
 from mqdb.common.message import MessageQueue, ReceivedMessage
 from mqdb.common.proof import Proof, place_of, proof
+from mqdb.common.wake_limit import WakeLimit
 from mqdb.errors import BrokerUnavailable, MqdbError
 from mqdb.selector.tags import TagExpression, tag_code
 from mqdb_client.backoff import pauses
 from mqdb_client.producer.broker_link import BrokerLink
-from mqdb_client.wake_limit import WakeLimit
 
 logger = logging.getLogger(__name__)
 

@@ -29,9 +29,9 @@ class WakeLimit:
         self._clock = clock
         self._next_at = -math.inf
 
-    def spend(self) -> None:
+    def spend(self, permits: int = 1) -> None:
         """A wake was in vain, or nobody can tell."""
-        self._next_at = max(self._next_at, self._clock() - self._burst_seconds) + self._interval
+        self._next_at = max(self._next_at, self._clock() - self._burst_seconds) + self._interval * permits
 
     def regain(self) -> None:
         """A wake has found something."""
