@@ -24,7 +24,7 @@ class ClientFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a client program has done."""
+    """The report of a client program."""
 
     count: int
     seconds: float

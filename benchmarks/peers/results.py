@@ -1,4 +1,4 @@
-"""What was measured, and what it comes to: medians, ranges, ratios to mqdb in the same round. Nothing here measures."""
+"""Results of a run: medians, ranges, ratios to mqdb in the same round. Nothing here measures."""
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -78,7 +78,7 @@ def running(side: Side) -> Iterator[Running]:
 
 
 def make_topic(server: Running, topic: str) -> bool:
-    """Whether the topic could be made; not before the broker is known to the name server."""
+    """Try to make the topic: False until the name server knows the broker."""
     command = java("RocketMQClient", "topic", "--topic", topic)
     done = subprocess.run(command, env={**os.environ, **server.environment}, capture_output=True, timeout=60)
     return done.returncode == 0

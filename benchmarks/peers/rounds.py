@@ -20,7 +20,7 @@ from benchmarks.peers.stages import STAGES, Settings
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is measured, how often, and how quiet the machine must be."""
+    """The stages and sides of a run, the number of rounds, and the limit of foreign CPU."""
 
     stages: Sequence[str]
     sides: Sequence[Side]

@@ -62,7 +62,7 @@ class Span:
         self._began = time.monotonic()
 
     def figures(self, count: int, *done: Work) -> dict[str, float | None]:
-        """What a message has cost, when the server has come to rest. `count` messages were handled."""
+        """The cost of each of `count` messages. Waits until the server has come to rest."""
         end = self._settle()
         server = self._server.cpu_seconds() - self._server_cpu
         clients = sum(each.cpu_seconds for each in done) - self._clients_before

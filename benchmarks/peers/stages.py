@@ -176,7 +176,7 @@ def _drain(server: Running, topic: str | None, way: str, *, count: int, seconds:
 
 
 def _measured(server: Running, role: str, **options: object) -> tuple[Work, Figures]:
-    """What one client program did, and what that cost."""
+    """The work of one client program, and its cost."""
     server.calm()
     with start_client(server, role, **options) as client:
         client.wait_until_ready()

@@ -114,7 +114,7 @@ class PreparedStatement:
 
 
 def _is_forgotten(connection: "psycopg.Connection[Any]", result: PGresult) -> bool:
-    """Whether the session has lost the statement: after a rollback psycopg has all of them deallocated."""
+    """True if the session has lost the statement: after a rollback psycopg deallocates all of them."""
     return (
         result.status == ExecStatus.FATAL_ERROR
         and connection.pgconn.transaction_status == TransactionStatus.IDLE

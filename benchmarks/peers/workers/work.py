@@ -1,4 +1,4 @@
-"""What all client programs share: options, the message, counting, and the loops that send.
+"""Parts that all client programs share: options, the message, counting, and the loops that send.
 
 A program prints READY when its work begins, and at its end a line of JSON with what it did. A body has 200 bytes: the
 time of the send in nanoseconds as 20 digits, then letters.
@@ -35,7 +35,7 @@ def body() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a program is told to do."""
+    """The orders of a client program."""
 
     #: produce, load, pace or consume.
     role: str
@@ -99,7 +99,7 @@ class Tally:
 
     @property
     def is_over(self) -> bool:
-        """Whether the consumer has done what it was asked for, or waits in vain."""
+        """True when the consumer has done what it was asked for, or waits in vain."""
         if self.count >= self.asked.count:
             return True
         now = time.monotonic()
