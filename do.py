@@ -33,9 +33,9 @@ LOCKS = {
     "requirements-contrib.lock": ("server", "embedded", "contrib"),
 }
 BUILD_BACKEND = "hatchling>=1.27"
-# Most of their time tests wait: two cores have work for three processes. A file's tests stay together, for the sake of
+# Most of their time tests wait: two cores have work for four processes. A file's tests stay together, for the sake of
 # what they share; in which order the files come, tests/conftest.py says.
-ALL_TESTS = ("--numprocesses=3", "--dist=loadfile", "--no-loadscope-reorder")
+ALL_TESTS = ("--numprocesses=4", "--dist=loadfile", "--no-loadscope-reorder")
 # What `--all` adds: the tests marked `long`, and more cases of those that make their own.
 EVERYTHING = (*ALL_TESTS, "-m", "", "--timeout=3600")
 MORE_CASES = {"MQDB_FUZZ_CASES": "10000", "MQDB_FAULT_RUNS": "10"}
