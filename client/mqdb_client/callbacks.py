@@ -28,7 +28,7 @@ class Callbacks(Generic[T]):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody wants to be called."""
+        """True if there is no callback."""
         return not self._callbacks
 
     def add(self, callback: Callback[T]) -> CallbackHandle:

@@ -140,7 +140,7 @@ class Dispatcher(LoopService[DispatchResult]):
         return self._consumers >= self._config.many_consumers
 
     def _comes_fast(self, messages: int) -> bool:
-        """Whether more messages have come than it can dispatch one by one."""
+        """Count these messages; True if too many have come to dispatch each by itself."""
         limit = self._lone_messages_of_many if self._has_many_consumers else self._lone_messages
         if not limit.seconds_left():
             limit.spend(min(messages, _MOST_OF_BATCH))

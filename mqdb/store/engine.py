@@ -66,7 +66,7 @@ _NO_TIMEOUTS = (
 )
 
 _DIALECT = PGDialect_psycopg()  # type: ignore[no-untyped-call]
-#: With $1, $2, ... for parameters.
+#: Writes $1, $2, ... for parameters. (SQLAlchemy has no types for the arguments of a dialect.)
 NUMBERING_DIALECT: Final = PGDialect_psycopg(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]
 
 

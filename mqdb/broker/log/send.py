@@ -92,7 +92,7 @@ def _append(connection: "psycopg.Connection[Any]", records: Sequence[Record]) ->
         return statement.run(connection, values)
 
 
-#: Where each field of a record stands.
+#: The place of each field in a record.
 _PLACES: Final = {name: place for place, name in enumerate(Record._fields)}
 
 

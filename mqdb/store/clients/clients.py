@@ -38,7 +38,7 @@ from mqdb.store.tables import client, consumer_offset, presence
 #: The NOTIFY channel of changes in a group (`m:` and its name), and of what a client is asked (`c:` and its id).
 CHANNEL = "mqdb"
 
-#: That of arrivals (`a:` and queue keys, or `a:*`): under load hundreds a second, of which a mere producer wants none.
+#: The NOTIFY channel of arrivals (`a:` and queue keys, or `a:*`): perhaps hundreds a second. Producers do not listen.
 ARRIVALS_CHANNEL = "mqdb_arrivals"
 
 

@@ -94,7 +94,7 @@ def append_one() -> PreparedStatement:
     return PreparedStatement(insert(commit_log).values(values).returning(commit_log.c.log_pos), Record._fields)
 
 
-#: What records that are appended together often have in common.
+#: Columns that often have one value in all records of a batch.
 SHARABLE: Final = ("queue_key", "born_time", "born_host", "flag", "sys_flag", "reconsume_times", "history")
 
 #: What is given for each record, and what of that is stored.
