@@ -1,7 +1,7 @@
 """Set up and run mqdb from a checkout. Needs Python 3.11 or newer and nothing else.
 
     python3 do.py demo [...]    the demo, with the arguments of `mqdb demo`
-    python3 do.py test [...]    every check, then the tests, three at a time; or pytest with your arguments
+    python3 do.py test [...]    every check, then the tests, four at a time; or pytest with your arguments
     python3 do.py test --all    the long tests too: fault runs with ten seeds, 10,000 cases of each fuzz
     python3 do.py check         ruff, mypy and the import contracts
     python3 do.py peers [...]   mqdb beside other brokers on this machine: peers --help
