@@ -267,7 +267,10 @@ def keeper_config(settings: Settings) -> SegmentKeeperConfig:
     # The disk of a server elsewhere cannot be seen from here.
     disk = _disk_of(settings.home) if settings.broker is None else None
     return SegmentKeeperConfig(
-        retention=retention, disk_used_percent=disk, retain_until_archived=settings.retain_until_archived
+        retention=retention,
+        disk_used_percent=disk,
+        retain_until_archived=settings.retain_until_archived,
+        operation_reserved_time=settings.operation_reserved_time,
     )
 
 

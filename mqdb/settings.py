@@ -164,6 +164,10 @@ class Settings(BaseSettings):
     """After so many checks without an end a half message goes to TRANS_CHECK_MAX_TIME_TOPIC."""
     reject_transaction_message: bool = False
     """Refuse half messages; `mqdb serve` sets it for its broker."""
+    actor: str | None = None
+    """Who is behind the changes of this process: kept with each. Unset, commands say who is logged in."""
+    operation_reserved_time: Annotated[timedelta, *_from("1s")] = timedelta(days=365)
+    """How long `mqdb serve` keeps what people and tools have changed."""
     timer_max_delay: Annotated[timedelta, *_from("1s")] | None = None
     """How far ahead a time of delivery may lie, unset as far as one likes; `mqdb serve` sets it for its broker."""
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)

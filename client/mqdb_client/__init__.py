@@ -32,7 +32,7 @@ from mqdb.common.transaction import HalfState, LocalTransactionState
 from mqdb.selector.subscription import ExpressionType, MessageFilter
 from mqdb.settings import SettingLine, Settings, default_home, load_settings
 from mqdb.store.consumers.groups import GroupSettings, GroupSummary, MemberInfo, QueueProgress, StoredSubscription
-from mqdb.store.consumers.offset_audit import AuditRecord, OffsetChange
+from mqdb.store.consumers.offset_changes import OffsetChange
 from mqdb.store.dead_letters import (
     CauseOfDeath,
     DeadLetter,
@@ -41,6 +41,7 @@ from mqdb.store.dead_letters import (
     RedriveStatus,
     WholeDeadLetter,
 )
+from mqdb.store.operations import Operation
 from mqdb.store.schedule.cron import CronSummary
 from mqdb.store.schedule.delay_queues import Standing
 from mqdb.store.schedule.waiting_timers import WaitingTimer
@@ -142,7 +143,7 @@ __all__ = [
     "DirectResult",
     "Boundary",
     "OffsetChange",
-    "AuditRecord",
+    "Operation",
     "TopicReader",
     "DeadLetterFilter",
     "CauseOfDeath",

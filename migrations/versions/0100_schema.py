@@ -349,20 +349,6 @@ COMMENT ON COLUMN mqdb.offset_commit.from_offset IS 'The first message of the qu
 COMMENT ON COLUMN mqdb.offset_commit.next_offset IS 'The next message to consume';
 COMMENT ON COLUMN mqdb.offset_commit.segment IS 'No message from next_offset on lies in an older segment';
 
-CREATE TABLE mqdb.offset_audit (
-    audit_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    group_name text NOT NULL,
-    topic text NOT NULL,
-    queue_id integer NOT NULL,
-    old_offset bigint,
-    new_offset bigint NOT NULL,
-    reason text NOT NULL,
-    actor text NOT NULL DEFAULT current_user,
-    changed_at timestamptz NOT NULL DEFAULT mqdb.now()
-);
-COMMENT ON TABLE mqdb.offset_audit IS 'Offsets that people have set, and why';
-COMMENT ON COLUMN mqdb.offset_audit.old_offset IS 'NULL where the group had none';
-
 CREATE TABLE mqdb.client_request (
     request_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     client_id text NOT NULL,
@@ -459,9 +445,7 @@ COMMENT ON COLUMN mqdb.timer_step.messages IS 'Messages delivered by this step';
 
 CREATE TABLE mqdb.timer_recall (
     log_pos bigint PRIMARY KEY,
-    deliver_ms bigint NOT NULL,
-    actor text NOT NULL DEFAULT current_user,
-    recalled_at timestamptz NOT NULL DEFAULT mqdb.now()
+    deliver_ms bigint NOT NULL
 );
 COMMENT ON TABLE mqdb.timer_recall IS 'Messages that were taken back before their delivery; kept until the log and mqdb.timer have forgotten them. RocketMQ: TIMER_DEL_UNIQKEY';
 COMMENT ON COLUMN mqdb.timer_recall.log_pos IS 'Position of the record that was sent';
@@ -554,21 +538,8 @@ COMMENT ON CONSTRAINT cron_next_at ON mqdb.cron IS 'A time that brokers can read
 """
 
 DEAD_LETTERS = """
-CREATE TABLE mqdb.redrive (
-    redrive_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    target_topic text,
-    body_edited boolean NOT NULL,
-    condition text NOT NULL,
-    actor text NOT NULL DEFAULT current_user,
-    started_at timestamptz NOT NULL DEFAULT mqdb.now()
-);
-COMMENT ON TABLE mqdb.redrive IS 'Each time that somebody has sent messages of DLQs back to work';
-COMMENT ON COLUMN mqdb.redrive.target_topic IS 'NULL: to the groups that failed them, and to nobody else';
-COMMENT ON COLUMN mqdb.redrive.body_edited IS 'The message was given another body';
-COMMENT ON COLUMN mqdb.redrive.condition IS 'How the messages were chosen: options of the command line, or the statement';
-
 CREATE TABLE mqdb.redrive_result (
-    redrive_id bigint NOT NULL REFERENCES mqdb.redrive ON DELETE CASCADE,
+    operation_id bigint NOT NULL,
     log_pos bigint NOT NULL,
     group_name text,
     msg_id uuid,
@@ -576,15 +547,46 @@ CREATE TABLE mqdb.redrive_result (
     error text,
     new_log_pos bigint,
     redriven_at timestamptz NOT NULL DEFAULT mqdb.now(),
-    PRIMARY KEY (redrive_id, log_pos),
+    PRIMARY KEY (operation_id, log_pos),
     CHECK ((status = 'REDRIVEN') = (new_log_pos IS NOT NULL AND msg_id IS NOT NULL AND error IS NULL))
 );
 CREATE INDEX redrive_result_log_pos ON mqdb.redrive_result (log_pos);
-COMMENT ON TABLE mqdb.redrive_result IS 'What became of each message of a redrive';
+COMMENT ON TABLE mqdb.redrive_result IS 'What became of each message of a redrive; kept as long as the log holds the dead letter or its copy';
+COMMENT ON COLUMN mqdb.redrive_result.operation_id IS 'The row of mqdb.operation, which retention may have taken away';
 COMMENT ON COLUMN mqdb.redrive_result.log_pos IS 'Position of the copy in the DLQ';
 COMMENT ON COLUMN mqdb.redrive_result.group_name IS 'The group that had given it up; NULL, with the id, where there was no such message';
 COMMENT ON COLUMN mqdb.redrive_result.new_log_pos IS 'Position of the copy that was sent back to work';
 COMMENT ON INDEX mqdb.redrive_result_log_pos IS 'Whether a message of the DLQ was redriven';
+"""
+
+OPERATIONS = """
+CREATE TABLE mqdb.operation (
+    operation_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    occurred_at timestamptz NOT NULL DEFAULT mqdb.now(),
+    principal text NOT NULL,
+    actor text,
+    verb text NOT NULL,
+    topics text[] NOT NULL DEFAULT '{}',
+    groups text[] NOT NULL DEFAULT '{}',
+    object text,
+    before jsonb,
+    after jsonb,
+    records bigint NOT NULL,
+    reason text
+);
+CREATE INDEX operation_occurred_at ON mqdb.operation (occurred_at);
+COMMENT ON TABLE mqdb.operation IS 'What people and tools have changed: a row for each change, inserted in its transaction by record_operation, never updated, and no body in it. RocketMQ: the audit log of ACL 2.0';
+COMMENT ON COLUMN mqdb.operation.principal IS 'The role that was logged in (session_user)';
+COMMENT ON COLUMN mqdb.operation.actor IS 'The person or program behind it, as the caller has said; NULL: nothing was said';
+COMMENT ON COLUMN mqdb.operation.verb IS 'topic.create, offset.reset and so on';
+COMMENT ON COLUMN mqdb.operation.topics IS 'The topics that it was about';
+COMMENT ON COLUMN mqdb.operation.groups IS 'The consumer groups that it was about';
+COMMENT ON COLUMN mqdb.operation.object IS 'What else it was about: the name of a cron, the id of a message, a delay level';
+COMMENT ON COLUMN mqdb.operation.before IS 'What it has changed, as that was; NULL where there was nothing';
+COMMENT ON COLUMN mqdb.operation.after IS 'What it has changed, as that is now; NULL where nothing is left';
+COMMENT ON COLUMN mqdb.operation.records IS 'How many messages, or rows of settings and offsets, it has changed';
+COMMENT ON COLUMN mqdb.operation.reason IS 'Why, as the caller has said';
+COMMENT ON INDEX mqdb.operation_occurred_at IS 'Retention';
 """
 
 SPARK = """
@@ -748,6 +750,7 @@ FUNCTIONS = (
     "place",
     "send",
     "add_timer_slot",
+    "record_operation",
     "recall",
     "message",
     "queue_ends",
@@ -763,7 +766,19 @@ FUNCTIONS = (
 def upgrade() -> None:
     """Create everything."""
     op.execute(sql_text("now"))
-    for statements in (BROKER, LOCKS, TOPICS, LOG, CONSUMERS, DELAY, TRANSACTIONS, CRON, DEAD_LETTERS, SPARK):
+    for statements in (
+        BROKER,
+        LOCKS,
+        TOPICS,
+        LOG,
+        CONSUMERS,
+        DELAY,
+        TRANSACTIONS,
+        CRON,
+        DEAD_LETTERS,
+        OPERATIONS,
+        SPARK,
+    ):
         op.execute(statements)
     for name in FUNCTIONS:
         op.execute(sql_text(name))

@@ -164,34 +164,33 @@ def plan_redrive(connection: Connection, positions: Sequence[int], redrive: Redr
     """What `redrive` would do with these messages. Changes nothing; raises what that raises."""
     with transaction(connection):
         connection.execute(_READ_ONLY)
-        return dead_letters.redrive_letters(connection, positions, dry_run=True, continues=None, **redrive._asdict())
+        return dead_letters.redrive_letters(connection, positions, dry_run=True, actor=None, **redrive._asdict())
 
 
 @translates
 def redrive_messages(
-    connection: Connection, positions: Sequence[int], redrive: Redrive, continues: int | None = None
+    connection: Connection, positions: Sequence[int], redrive: Redrive, *, actor: str | None = None
 ) -> list[RedriveResult]:
     """Send messages of dead letter queues back to work: one transaction, with a row for each that says what came of it.
 
-    Each copy keeps its id, and has all its retries before it. `continues` is the redrive_id that an earlier call gave,
-    where this is a further part of the same redrive. It waits for another redrive that is under way.
+    Each copy keeps its id, and has all its retries before it. It waits for another redrive that is under way.
     Raises MessageIllegal for a body, TopicNotAllowed, TopicNotFound for a topic that is deleted in this moment. What
     concerns one message only is a result FAILED, also a topic that is not there.
     """
     try:
-        return _redrive(connection, positions, redrive, continues)
+        return _redrive(connection, positions, redrive, actor)
     except DBAPIError as error:
         # No partition for the position: as in `send.append`.
         if not (isinstance(error.orig, pg.CheckViolation) and driver(connection).autocommit):
             raise
         connection.execute(_ENSURE_SEGMENTS)
-        return _redrive(connection, positions, redrive, continues)
+        return _redrive(connection, positions, redrive, actor)
 
 
 def _redrive(
-    connection: Connection, positions: Sequence[int], redrive: Redrive, continues: int | None
+    connection: Connection, positions: Sequence[int], redrive: Redrive, actor: str | None
 ) -> list[RedriveResult]:
-    arguments = redrive._asdict() | {"continues": continues, "dry_run": False}
+    arguments = redrive._asdict() | {"actor": actor, "dry_run": False}
     return dead_letters.redrive_letters(connection, positions, **arguments)
 
 

@@ -20,6 +20,7 @@ from mqdb.cli.dlq.dead_letter_commands import app as dlq
 from mqdb.cli.group import app as group
 from mqdb.cli.message import app as message
 from mqdb.cli.migrate import migrate
+from mqdb.cli.operation import app as operation
 from mqdb.cli.options import Command, Group
 from mqdb.cli.selector import app as selector
 from mqdb.cli.send import send
@@ -91,6 +92,7 @@ app.add_typer(dlq, name="dlq")
 app.add_typer(transaction, name="transaction")
 app.add_typer(selector, name="selector")
 app.add_typer(timer, name="timer")
+app.add_typer(operation, name="operation")
 app.add_typer(spark, name="spark")
 bench.register(app)
 

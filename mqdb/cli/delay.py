@@ -78,7 +78,6 @@ def skip(
 
     It steps over that one message, which will never be delivered, and over
     nothing else; refused where the next message of the level is in the log.
-    Kept in mqdb.offset_audit: mqdb group offset history SCHEDULE_CONSUMER
 
     \b
     [bold]Examples[/bold]

@@ -1,4 +1,4 @@
-"""`mqdb group offset reset | clone | history`: where a group goes on, on all brokers that the settings name."""
+"""`mqdb group offset reset | clone`: where a group goes on, on all brokers that the settings name."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, TypeAlias
@@ -13,7 +13,7 @@ from mqdb.errors import GroupNotFound, TopicNotFound
 
 if TYPE_CHECKING:
     from mqdb.settings import Settings
-    from mqdb_client import AuditRecord, BrokerAdmin, OffsetChange
+    from mqdb_client import BrokerAdmin, OffsetChange
 
 app = typer.Typer(cls=Group, rich_markup_mode="rich")
 
@@ -29,13 +29,12 @@ def offset(context: typer.Context) -> None:
     """Set how far a group has read: back, to consume again, or forward, to leave out.
 
     The group's members may be running: they drop what they have in hand and go
-    on at the new offsets. Each change is kept in mqdb.offset_audit.
+    on at the new offsets. [bold]mqdb operation list[/bold] tells what was changed.
 
     \b
     [bold]Examples[/bold]
       mqdb group offset reset billing orders --to 2026-07-14T09:30+02:00
       mqdb group offset clone billing billing-test
-      mqdb group offset history billing
     """
     if context.invoked_subcommand is None:
         print(context.get_help())
@@ -122,40 +121,6 @@ def clone(
         return one.offsets.clone(source, target, topic or (), force=force, reason=reason, dry_run=is_dry)
 
     _take(settings, change, broker, as_json, dry_run, question)
-
-
-@app.command(cls=Command)
-def history(
-    context: typer.Context,
-    group: Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group.", show_default=False)],
-    broker: Brokers = None,
-    as_json: Json = False,
-) -> None:
-    """Show which offsets of a group were set, when, by whom and why; the newest first.
-
-    \b
-    [bold]Examples[/bold]
-      mqdb group offset history billing
-      mqdb group offset history billing --json | jq -r .reason
-    """
-    from mqdb_client import Admin
-
-    settings = start(context)
-    with Admin(settings=settings) as admin:
-        answers = admin.on_each(lambda one: one.offsets.history(group), broker)
-    print_answers(settings, answers, _past, as_json, f"Nobody has set an offset of group {group}.")
-
-
-def _past(record: "AuditRecord") -> Row:
-    return {
-        "changed": record.changed_at,
-        "topic": record.topic,
-        "queue": record.queue_id,
-        "old_offset": record.old_offset,
-        "new_offset": record.new_offset,
-        "actor": record.actor,
-        "reason": record.reason,
-    }
 
 
 def _take(

@@ -1,5 +1,6 @@
 """Options that every command has, before its name or behind it, and the settings that come of them."""
 
+import getpass
 import logging
 from functools import cache
 from pathlib import Path
@@ -26,9 +27,17 @@ def start(context: typer.Context, **arguments: Any) -> "Settings":
     from mqdb.settings import load_settings
 
     log_from(context, logging.WARNING)
-    return load_settings(
+    settings = load_settings(
         config=_given(context, "config"), dsn=_given(context, "dsn"), home=_given(context, "home"), **arguments
     )
+    return settings if settings.actor else settings.model_copy(update={"actor": _user()})
+
+
+def _user() -> str | None:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container whose user has no name
+        return None
 
 
 def log_from(context: typer.Context, level: int) -> None:

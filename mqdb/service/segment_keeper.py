@@ -25,7 +25,7 @@ from mqdb.service.retention import (
     to_make_room,
 )
 from mqdb.service.service import Context, PeriodicService
-from mqdb.store import dead_letters
+from mqdb.store import dead_letters, operations
 from mqdb.store.dispatch import checkpoints
 from mqdb.store.segments import archived_segments, partitions, segments
 from mqdb.store.segments.segments import SegmentState
@@ -52,6 +52,9 @@ class SegmentKeeperConfig:
     """Source: MessageStoreConfig.deleteFileBatchMax."""
     checkpoints_kept: int = 1000
     """Of each service, for people who look at the speed of the last seconds."""
+    operation_reserved_time: timedelta = timedelta(days=365)
+    operation_pause: timedelta = timedelta(hours=1)
+    """Between two looks for operations that are older."""
 
 
 @dataclass(slots=True)
@@ -68,6 +71,7 @@ class KeeperCounts:
     """Somebody's lock was in the way of a drop; the next round tries again."""
     checkpoints_pruned: int = 0
     redrives_pruned: int = 0
+    operations_pruned: int = 0
 
 
 class SegmentKeeper(PeriodicService[KeeperCounts]):
@@ -81,6 +85,7 @@ class SegmentKeeper(PeriodicService[KeeperCounts]):
         super().__init__(context, scheduler, config.interval)
         self._config = config
         self._force_again_at = 0.0
+        self._operations_again_at = 0.0
         self._pruned_to: dict[str, int] = {}
 
     def run_once(self, connection: Connection) -> KeeperCounts:
@@ -95,6 +100,7 @@ class SegmentKeeper(PeriodicService[KeeperCounts]):
             self._drop(connection, counts)
         self._prune_checkpoints(connection, counts)
         self._prune_redrives(connection, counts)
+        self._prune_operations(connection, counts)
         return counts
 
     def prepare(self, connection: Connection) -> None:
@@ -196,6 +202,15 @@ class SegmentKeeper(PeriodicService[KeeperCounts]):
         counts.redrives_pruned = dead_letters.prune_redrives(connection)
         if counts.redrives_pruned:
             logger.info("forgot redrives of which the log holds nothing", extra={"count": counts.redrives_pruned})
+
+    def _prune_operations(self, connection: Connection, counts: KeeperCounts) -> None:
+        now, config = self._context.clock.monotonic(), self._config
+        if now < self._operations_again_at:
+            return
+        self._operations_again_at = now + config.operation_pause.total_seconds()
+        counts.operations_pruned = operations.prune(connection, config.operation_reserved_time)
+        if counts.operations_pruned:
+            logger.info("forgot old operations", extra={"count": counts.operations_pruned})
 
 
 def _first_waiting_segment(connection: Connection) -> int:

@@ -7,16 +7,16 @@
 -- counts its deliveries from 0, so it has its whole ladder of retries before it. To the group that failed it, its
 -- original topic and the place of its first failure stay with it; to another topic (target_topic) it goes as if it
 -- were sent there for the first time.
+-- A call that tries anything is one operation in mqdb.operation, and redrive_result has a row for each message of it.
 --
 -- status: REDRIVEN | SKIPPED (redriven before; `again` redrives it once more) | FAILED (error says why, the others go on)
 --         | READY (dry_run only, which writes nothing)
--- A failure that concerns the call, not a message, is an exception. `continues` is the redrive_id of an earlier call of
--- which this one is a further part.
+-- A failure that concerns the call, not a message, is an exception.
 CREATE FUNCTION mqdb.dlq_redrive(
     positions bigint[], target_topic text DEFAULT NULL, body bytea DEFAULT NULL, again boolean DEFAULT false,
-    dry_run boolean DEFAULT false, condition text DEFAULT NULL, continues bigint DEFAULT NULL
+    dry_run boolean DEFAULT false, condition text DEFAULT NULL, actor text DEFAULT NULL
 ) RETURNS TABLE (status text, msg_id text, consumer_group text, topic text, error text, log_pos bigint,
-                 new_log_pos bigint, redrive_id bigint)
+                 new_log_pos bigint, operation_id bigint)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -28,7 +28,6 @@ AS $$
 #variable_conflict use_column
 DECLARE
     message_count integer := coalesce(cardinality(positions), 0);
-    run bigint := continues;
     left_behind text[] := ARRAY['MQDB_FAILURE_EXCEPTION', 'MQDB_FAILURE_MESSAGE', 'MQDB_FAILURE_TRACEBACK', 'MQDB_FAILURE_HOST',
                                 'MQDB_FAILURE_ATTEMPT', 'MQDB_FAILURE_TIME', 'DELAY', 'REAL_TOPIC', 'REAL_QID',
                                 'RECONSUME_TIME', 'MAX_RECONSUME_TIMES'];
@@ -49,16 +48,10 @@ BEGIN
         PERFORM mqdb.refuse_isolation('mqdb.dlq_redrive');
     END IF;
 
-    IF run IS NOT NULL AND NOT EXISTS (SELECT FROM mqdb.redrive r WHERE r.redrive_id = run) THEN
-        PERFORM mqdb.refuse_parameter('continues', run::text, 'there is no redrive of that number');
-    END IF;
     -- One redrive at a time, so that no message is redriven by two people at once.
     LOCK TABLE mqdb.lock_redrive IN SHARE UPDATE EXCLUSIVE MODE;
-    IF run IS NULL THEN
-        INSERT INTO mqdb.redrive (target_topic, body_edited, condition)
-        VALUES (target_topic, dlq_redrive.body IS NOT NULL, coalesce(dlq_redrive.condition, left(current_query(), 4000)))
-        RETURNING redrive.redrive_id INTO run;
-    END IF;
+    -- The statement, unless it holds a body.
+    condition := coalesce(condition, CASE WHEN body IS NULL THEN left(current_query(), 4000) ELSE 'a message, with another body' END);
     IF target_topic IS NULL THEN
         WITH needed AS (
             SELECT DISTINCT g.group_name, g.retry_queue_nums
@@ -90,15 +83,21 @@ BEGIN
                cl.flag, cl.born_host, cl.tags, cl.keys, cl.properties - left_behind, coalesce(dlq_redrive.body, cl.body)
         FROM planned p JOIN mqdb.commit_log cl USING (log_pos)
         WHERE p.status = 'READY'
+    ), operation AS MATERIALIZED (
+        SELECT mqdb.record_operation(
+            'dlq.redrive', array_agg(DISTINCT p.topic) || target_topic, array_agg(DISTINCT p.consumer_group), NULL, NULL,
+            jsonb_build_object('target_topic', target_topic, 'body_edited', dlq_redrive.body IS NOT NULL, 'condition', condition),
+            count(p.new_log_pos), NULL, actor) AS operation_id
+        FROM planned p WHERE p.status <> 'SKIPPED' HAVING count(*) > 0
     ), results AS (
-        INSERT INTO mqdb.redrive_result (redrive_id, log_pos, group_name, msg_id, status, error, new_log_pos)
-        SELECT run, p.log_pos, p.consumer_group, p.msg_id, CASE p.status WHEN 'READY' THEN 'REDRIVEN' ELSE p.status END,
+        INSERT INTO mqdb.redrive_result (operation_id, log_pos, group_name, msg_id, status, error, new_log_pos)
+        SELECT (SELECT o.operation_id FROM operation o), p.log_pos, p.consumer_group, p.msg_id, CASE p.status WHEN 'READY' THEN 'REDRIVEN' ELSE p.status END,
                p.error, p.new_log_pos
         FROM planned p WHERE p.status <> 'SKIPPED'
     )
     SELECT CASE p.status WHEN 'READY' THEN 'REDRIVEN' ELSE p.status END, mqdb.unique_id_text(p.msg_id), p.consumer_group,
-           p.topic, p.error, p.log_pos, p.new_log_pos, run
+           p.topic, p.error, p.log_pos, p.new_log_pos, (SELECT o.operation_id FROM operation o)
     FROM planned p ORDER BY p.log_pos;
 END
 $$;
-COMMENT ON FUNCTION mqdb.dlq_redrive(bigint[], text, bytea, boolean, boolean, text, bigint) IS 'Sends the messages of dead letter queues at these positions back to work, to the group that failed them or to target_topic; a row says what became of each';
+COMMENT ON FUNCTION mqdb.dlq_redrive(bigint[], text, bytea, boolean, boolean, text, text) IS 'Sends the messages of dead letter queues at these positions back to work, to the group that failed them or to target_topic; a row says what became of each';

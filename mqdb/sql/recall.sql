@@ -9,7 +9,7 @@
 --
 -- However much waits to be collected, the offset is looked for in those segments only that may point to the position,
 -- and under the lock only among what was dispatched since.
-CREATE FUNCTION mqdb.recall(topic text, message_id text) RETURNS text
+CREATE FUNCTION mqdb.recall(topic text, message_id text, actor text DEFAULT NULL) RETURNS text
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -27,6 +27,7 @@ DECLARE
     step mqdb.timer_step;
     row_slot integer;
     is_timer boolean;
+    real_topic text;
     waits boolean;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
@@ -77,7 +78,7 @@ BEGIN
                r.queue_key = timer_key
         FROM record r JOIN mqdb.queue q USING (queue_key) JOIN mqdb.topic t USING (topic_id)
     )
-    SELECT f.log_pos, f.deliver_ms, f.is_timer INTO pos, due_ms, is_timer
+    SELECT f.log_pos, f.deliver_ms, f.is_timer, f.topic INTO pos, due_ms, is_timer, real_topic
     FROM found f
     WHERE f.topic = recall.topic
        OR recall.topic IS NULL AND f.topic NOT IN (mqdb.schedule_topic(), mqdb.half_topic())
@@ -132,7 +133,9 @@ BEGIN
     END IF;
     INSERT INTO mqdb.timer_recall (log_pos, deliver_ms) VALUES (pos, due_ms);
     DELETE FROM mqdb.timer t WHERE t.slot = 0 AND t.msg_id = id AND t.log_pos = pos;
+    PERFORM mqdb.record_operation(
+        'timer.recall', ARRAY[real_topic], NULL, mqdb.unique_id_text(id), jsonb_build_object('deliver_ms', due_ms), NULL, 1, NULL, actor);
     RETURN 'RECALLED';
 END
 $$;
-COMMENT ON FUNCTION mqdb.recall(text, text) IS 'Takes back a message that waits for its time of delivery, in the caller''s transaction, until whose end no such message is delivered: RECALLED, ALREADY_DELIVERED, or UNKNOWN where there is none of that id, or it was recalled before. A topic of NULL is any';
+COMMENT ON FUNCTION mqdb.recall(text, text, text) IS 'Takes back a message that waits for its time of delivery, in the caller''s transaction, until whose end no such message is delivered: RECALLED, ALREADY_DELIVERED, or UNKNOWN where there is none of that id, or it was recalled before. A topic of NULL is any';

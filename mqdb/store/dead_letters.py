@@ -26,7 +26,6 @@ from sqlalchemy import (
     cast,
     column,
     delete,
-    exists,
     func,
     literal_column,
     select,
@@ -36,7 +35,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.types import TypeEngine
 
 from mqdb.store.engine import translates
-from mqdb.store.tables import redrive, redrive_result, segment
+from mqdb.store.tables import operation, redrive_result, segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,21 +107,25 @@ class RedriveResult(NamedTuple):
     error: str | None
     log_pos: int
     new_log_pos: int | None
-    redrive_id: int | None
+    operation_id: int | None
 
 
 class PastRedrive(NamedTuple):
-    """What somebody has tried with a dead letter. Without a `target_topic` it went to the group that failed it."""
+    """What somebody has tried with a dead letter. Without a `target_topic` it went to the group that failed it.
 
-    redrive_id: int
+    Of an operation that retention has taken away, nobody knows the `principal` and what follows.
+    """
+
+    operation_id: int
     redriven_at: datetime
-    actor: str
     status: RedriveStatus
-    target_topic: str | None
-    body_edited: bool
     new_log_pos: int | None
     error: str | None
-    condition: str
+    principal: str | None
+    actor: str | None
+    target_topic: str | None
+    body_edited: bool | None
+    condition: str | None
 
 
 _TYPES: Final[dict[str, TypeEngine[Any]]] = {
@@ -232,19 +235,17 @@ def positions(connection: Connection, source: FromClause, *conditions: ColumnEle
 @translates
 def past_redrives(connection: Connection, log_pos: int) -> list[PastRedrive]:
     """What has been tried with the letter at a position, the oldest first."""
+    result, how = redrive_result.c, operation.c.after
     columns = (
-        redrive.c.redrive_id,
-        redrive_result.c.redriven_at,
-        redrive.c.actor,
-        redrive_result.c.status,
-        redrive.c.target_topic,
-        redrive.c.body_edited,
-        redrive_result.c.new_log_pos,
-        redrive_result.c.error,
-        redrive.c.condition,
+        *(result[name] for name in ("operation_id", "redriven_at", "status", "new_log_pos", "error")),
+        operation.c.principal,
+        operation.c.actor,
+        how["target_topic"].astext,
+        how["body_edited"].astext.cast(Boolean),
+        how["condition"].astext,
     )
-    tried = select(*columns).join(redrive_result, redrive_result.c.redrive_id == redrive.c.redrive_id)
-    rows = connection.execute(tried.where(redrive_result.c.log_pos == log_pos).order_by(redrive.c.redrive_id))
+    tried = select(*columns).outerjoin_from(redrive_result, operation, operation.c.operation_id == result.operation_id)
+    rows = connection.execute(tried.where(result.log_pos == log_pos).order_by(result.operation_id))
     return [PastRedrive(*row)._replace(status=RedriveStatus(row.status)) for row in rows]
 
 
@@ -255,7 +256,7 @@ _ARGUMENTS: Final[dict[str, TypeEngine[Any]]] = {
     "again": Boolean(),
     "dry_run": Boolean(),
     "condition": Text(),
-    "continues": BigInteger(),
+    "actor": Text(),
 }
 _REDRIVE: Final = select(
     func.mqdb.dlq_redrive(*(cast(bindparam(name), type_) for name, type_ in _ARGUMENTS.items()))
@@ -271,14 +272,12 @@ def redrive_letters(connection: Connection, positions: Sequence[int], **argument
 
 
 def prune_redrives(connection: Connection) -> int:
-    """Forget the redrives that retention has passed, with their results; returns how many there were.
+    """Forget what became of dead letters that retention has passed; returns how many there were.
 
-    Those that began before the oldest segment of the log was made, and of whose copies none is left: their dead letters
-    are gone as well, as each is older than its copy.
+    Those that were redriven before the oldest segment of the log was made, and whose copy is gone: the dead letter is
+    gone as well, as it is older than its copy.
     """
     oldest = select(func.min(segment.c.created_at), func.min(segment.c.start_pos)).cte("oldest")
     created_at, first_pos = (select(column).select_from(oldest).scalar_subquery() for column in oldest.c)
-    has_copies = exists().where(
-        redrive_result.c.redrive_id == redrive.c.redrive_id, redrive_result.c.new_log_pos >= first_pos
-    )
-    return connection.execute(delete(redrive).where(redrive.c.started_at < created_at, ~has_copies)).rowcount
+    is_gone = func.coalesce(redrive_result.c.new_log_pos, literal_column("0")) < first_pos
+    return connection.execute(delete(redrive_result).where(redrive_result.c.redriven_at < created_at, is_gone)).rowcount

@@ -317,20 +317,6 @@ offset_commit = Table(
     ),
 )
 
-offset_audit = Table(
-    "offset_audit",
-    metadata,
-    Column("audit_id", BigInteger, Identity(always=True), primary_key=True),
-    Column("group_name", Text, nullable=False),
-    Column("topic", Text, nullable=False),
-    Column("queue_id", Integer, nullable=False),
-    Column("old_offset", BigInteger),
-    Column("new_offset", BigInteger, nullable=False),
-    Column("reason", Text, nullable=False),
-    Column("actor", Text, nullable=False, server_default=text("CURRENT_USER")),
-    Column("changed_at", _timestamp, nullable=False, server_default=_now),
-)
-
 client_request = Table(
     "client_request",
     metadata,
@@ -447,25 +433,12 @@ timer_recall = Table(
     metadata,
     Column("log_pos", BigInteger, primary_key=True, autoincrement=False),
     Column("deliver_ms", BigInteger, nullable=False),
-    Column("actor", Text, nullable=False, server_default=text("CURRENT_USER")),
-    Column("recalled_at", _timestamp, nullable=False, server_default=_now),
-)
-
-redrive = Table(
-    "redrive",
-    metadata,
-    Column("redrive_id", BigInteger, Identity(always=True), primary_key=True),
-    Column("target_topic", Text),
-    Column("body_edited", Boolean, nullable=False),
-    Column("condition", Text, nullable=False),
-    Column("actor", Text, nullable=False, server_default=text("CURRENT_USER")),
-    Column("started_at", _timestamp, nullable=False, server_default=_now),
 )
 
 redrive_result = Table(
     "redrive_result",
     metadata,
-    Column("redrive_id", BigInteger, ForeignKey("redrive.redrive_id", ondelete="CASCADE"), primary_key=True),
+    Column("operation_id", BigInteger, primary_key=True, autoincrement=False),
     Column("log_pos", BigInteger, primary_key=True, autoincrement=False),
     Column("group_name", Text),
     Column("msg_id", UUID),
@@ -474,6 +447,26 @@ redrive_result = Table(
     Column("new_log_pos", BigInteger),
     Column("redriven_at", _timestamp, nullable=False, server_default=_now),
     Index("redrive_result_log_pos", "log_pos"),
+)
+
+# -- who did what -----------------------------------------------------------------------------
+
+operation = Table(
+    "operation",
+    metadata,
+    Column("operation_id", BigInteger, Identity(always=True), primary_key=True),
+    Column("occurred_at", _timestamp, nullable=False, server_default=_now),
+    Column("principal", Text, nullable=False),
+    Column("actor", Text),
+    Column("verb", Text, nullable=False),
+    Column("topics", ARRAY(Text), nullable=False, server_default=text("'{}'")),
+    Column("groups", ARRAY(Text), nullable=False, server_default=text("'{}'")),
+    Column("object", Text),
+    Column("before", JSONB),
+    Column("after", JSONB),
+    Column("records", BigInteger, nullable=False),
+    Column("reason", Text),
+    Index("operation_occurred_at", "occurred_at"),
 )
 
 # -- transactions -----------------------------------------------------------------------------

@@ -134,7 +134,7 @@ def test_a_message_is_repaired_and_redriven(place: Place, broker: Connection, tm
         (["--to-topic", "read-only"], ["topic 'read-only' takes no messages"]),
         (["--to-topic", "SCHEDULE_TOPIC_XXXX"], ["belongs to the broker"]),
         (["--to-topic", "two words"], ["topic name 'two words'"]),
-        (["--where", "attempts > 3; DROP TABLE mqdb.redrive"], ["where = ", "syntax error", "at character 13"]),
+        (["--where", "attempts > 3; DROP TABLE mqdb.operation"], ["where = ", "syntax error", "at character 13"]),
         (["--broker", "broker-x"], ["broker = 'broker-x'"]),
     ],
     ids=" ".join,

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from getpass import getuser
 from pathlib import Path
 from typing import Any
 
@@ -168,8 +169,11 @@ def test_a_reset_is_shown_first_then_done_and_remembered(place: Place) -> None:
     assert orders_of(place)["next_offset"] == 3
     assert rows(place.done(*reset, "--yes")) == [expected]
     assert orders_of(place)["next_offset"] == 1
-    record, _ = rows(place.done("group", "offset", "history", "billing", "--json"))
-    assert (record["old_offset"], record["new_offset"], record["reason"]) == (3, 1, "reset to 1: wrong prices")
+    noted = rows(place.done("operation", "list", "--group", "billing", "--json"))[0]
+    assert (noted["verb"], noted["actor"], noted["reason"]) == ("offset.reset", getuser(), "wrong prices")
+    assert (noted["before"], noted["after"]) == ({"orders": {"0": 3}}, {"orders": {"0": 1}})
+    assert "offset.reset" in place.done("operation", "list", "--actor", getuser())
+    assert place.done("operation", "list", "--topic", "nowhere") == "Nobody has changed it.\n"
     assert place.done("consume", "orders", "--group", "billing", "--exit") == "two\nthree\nfour\n"
 
 

@@ -1,6 +1,5 @@
 """Admin as such: which broker it asks, what it says of an actor, and what it raises."""
 
-import logging
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -95,16 +94,6 @@ def test_many_threads_may_use_it_at_a_time(admin: Admin) -> None:
         thread.join()
 
     assert len(found) == 16
-
-
-def test_a_change_logs_who_wants_it(admin: Admin, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "mqdb_client.admin")
-
-    admin.topics.create("orders", actor="ada")
-    admin.topics.delete("orders")
-
-    told = [(record.message, vars(record)["topic"], vars(record)["actor"]) for record in caplog.records]
-    assert told == [("created a topic", "orders", "ada"), ("deleted a topic", "orders", None)]
 
 
 def test_no_broker_at_all_is_no_word_for_all_of_them(admin: Admin) -> None:

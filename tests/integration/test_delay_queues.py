@@ -6,10 +6,11 @@ import pytest
 from sqlalchemy import Connection, text
 
 from mqdb.broker.schedule.delay import deliver_due
-from mqdb.broker.schedule.delay_queues import SCHEDULE_CONSUMER, find_lost, skip_lost
+from mqdb.broker.schedule.delay_queues import find_lost, skip_lost
 from mqdb.common.delay_level import DEFAULT_DELAY_LEVELS, parse_delay_levels
+from mqdb.common.topic import SCHEDULE_TOPIC
 from mqdb.errors import NothingLost, ParameterInvalid
-from mqdb.store.consumers.offset_audit import offset_history
+from mqdb.store.operations import list_operations
 from mqdb.store.schedule.delay_queues import Standing, list_delays
 from tests.fixtures.broker import topic
 from tests.fixtures.delay import delay, delivered, move_clock, steps, stop_clock
@@ -73,9 +74,10 @@ def test_a_level_goes_on_behind_the_message_that_it_has_lost(broker: Connection)
     assert (missing.queue_offset, missing.log_pos) == (1, lost)
     assert delivered(broker) == ["a", "b", "c"]
     assert steps(broker, 1) == [(1, 1, 1), (2, 2, 0), (3, 4, 2)]
-    [noted] = offset_history(broker, SCHEDULE_CONSUMER)
-    assert (noted.topic, noted.queue_id, noted.old_offset, noted.new_offset) == ("SCHEDULE_TOPIC_XXXX", 0, 1, 2)
-    assert noted.reason == f"stepped over a lost message at {lost}: bad disk"
+    [noted] = list_operations(broker, topic=SCHEDULE_TOPIC)
+    assert (noted.verb, noted.topics, noted.object) == ("delay.skip", [SCHEDULE_TOPIC], "level 1")
+    assert (noted.before, noted.after) == ({"next_offset": 1, "lost_log_pos": lost}, {"next_offset": 2})
+    assert noted.reason == "bad disk"
 
 
 def test_a_lost_entry_is_stepped_over_as_well(broker: Connection) -> None:
@@ -119,7 +121,7 @@ def test_nothing_that_the_log_holds_is_stepped_over(broker: Connection) -> None:
 
     assert delivered(broker) == ["a"]
     assert steps(broker, 1) == [(1, 1, 1)]
-    assert offset_history(broker, SCHEDULE_CONSUMER) == []
+    assert list_operations(broker, topic=SCHEDULE_TOPIC) == []
 
 
 def test_a_message_that_is_stepped_over_twice_is_so_once(broker: Connection) -> None:

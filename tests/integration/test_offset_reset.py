@@ -22,9 +22,9 @@ from mqdb.errors import (
 from mqdb.store.clients.clients import ClientKind, Registration
 from mqdb.store.consumers import groups, offset_commits
 from mqdb.store.consumers.consumer_offsets import OwnedQueue, committed_offsets
-from mqdb.store.consumers.offset_audit import offset_history
 from mqdb.store.consumers.offset_commits import OffsetCommit
 from mqdb.store.engine import driver
+from mqdb.store.operations import list_operations
 from mqdb.store.topics.topics import TopicRoute
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.processes import wait_until
@@ -123,7 +123,7 @@ def test_it_says_how_many_messages_come_again_and_how_many_are_skipped(
 
 def test_a_dry_run_changes_nothing(broker: Connection, route: TopicRoute, owned: list[OwnedQueue]) -> None:
     def everything() -> list[str]:
-        tables = ("consumer_offset", "offset_audit", "subscription_group")
+        tables = ("consumer_offset", "operation", "subscription_group")
         return [str(broker.execute(text(f"SELECT t::text FROM mqdb.{name} t")).all()) for name in tables]
 
     before = everything()
@@ -138,13 +138,13 @@ def test_each_change_is_noted_with_the_reason(broker: Connection, route: TopicRo
     reset_offsets(broker, "readers", "orders", 1, queue_id=0, reason="bad deploy")
     clone_offsets(broker, "readers", "others")
 
-    (noted,) = offset_history(broker, "readers")
-    assert noted[:6] == ("readers", "orders", 0, 3, 1, "reset to 1: bad deploy")
-    assert noted.actor == broker.scalar(text("SELECT CURRENT_USER"))
-    assert {record[1:6] for record in offset_history(broker, "others")} == {
-        ("orders", 0, None, 1, "cloned from readers"),
-        ("orders", 1, None, 3, "cloned from readers"),
-    }
+    cloned, was_reset = list_operations(broker, topic="orders", group="readers")
+    assert (was_reset.verb, was_reset.groups, was_reset.object) == ("offset.reset", ["readers"], "1")
+    assert (was_reset.before, was_reset.after) == ({"orders": {"0": 3}}, {"orders": {"0": 1}})
+    assert (was_reset.records, was_reset.reason) == (1, "bad deploy")
+    assert was_reset.principal == broker.scalar(text("SELECT SESSION_USER"))
+    assert (cloned.verb, cloned.groups, cloned.object) == ("offset.clone", ["readers", "others"], "from readers")
+    assert (cloned.before, cloned.after) == ({"orders": {"0": None, "1": None}}, {"orders": {"0": 1, "1": 3}})
 
 
 # -- what is refused ----------------------------------------------------------------------------
@@ -311,7 +311,7 @@ def test_a_member_that_does_not_let_go_is_not_waited_for_without_end(
             reset_offsets(broker, "readers", "orders", 1)
 
     assert offsets(broker, route) == [3, 4]
-    assert offset_history(broker, "readers") == []
+    assert list_operations(broker, group="readers") == []
 
 
 # -- clone --------------------------------------------------------------------------------------

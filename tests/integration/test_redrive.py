@@ -26,6 +26,7 @@ from mqdb.errors import MessageIllegal, ParameterInvalid, TopicNotAllowed
 from mqdb.selector.tags import tag_code
 from mqdb.store.dead_letters import RedriveStatus, past_redrives
 from mqdb.store.engine import driver, transaction
+from mqdb.store.operations import list_operations
 from mqdb.store.topics.topics import list_topics
 from tests.fixtures.broker import dispatch_all, topic
 from tests.fixtures.dead_letters import FAILURE, ORIGIN, bury, create_group, letter_id, redriven, results, stored
@@ -169,8 +170,8 @@ def test_a_result_is_kept_for_each_message_and_the_view_shows_it(broker: Connect
     (letter,) = list_dead_letters(broker, DeadLetterFilter())
     (past,) = past_redrives(broker, log_pos)
     assert (result.msg_id, result.consumer_group, result.topic) == (letter.msg_id, "billing", "orders")
-    assert (past.redrive_id, past.status, past.new_log_pos) == (
-        result.redrive_id,
+    assert (past.operation_id, past.status, past.new_log_pos) == (
+        result.operation_id,
         RedriveStatus.REDRIVEN,
         result.new_log_pos,
     )
@@ -204,14 +205,31 @@ def test_what_was_redriven_is_not_chosen_unless_one_asks_again(broker: Connectio
     assert choose(broker, DeadLetterFilter("billing"), again=True) == Chosen(letters, 0)
 
 
-def test_a_redrive_in_several_parts_is_one(broker: Connection) -> None:
-    letters = [bury(broker, str(number)) for number in range(2)]
+def test_each_call_that_tries_something_is_an_operation(broker: Connection) -> None:
+    letters = [bury(broker, str(number)) for number in range(3)]
 
-    first = redrive_messages(broker, letters[:1], ALL)
-    second = redrive_messages(broker, letters[1:], ALL, first[0].redrive_id)
+    redrive_messages(broker, letters[:1], Redrive("--exception ValueError"), actor="ada")
+    done = redrive_messages(broker, [*letters, 999_999], ALL)
+    redrive_messages(broker, letters, ALL)
 
-    assert first[0].redrive_id == second[0].redrive_id
-    assert [past.redrive_id for past in past_redrives(broker, letters[1])] == [first[0].redrive_id]
+    second, first = list_operations(broker, group="billing")
+    assert (first.verb, first.actor, first.principal, first.records) == ("dlq.redrive", "ada", OWNER, 1)
+    assert (first.topics, first.groups) == (["orders"], ["billing"])
+    how = {"target_topic": None, "body_edited": False, "condition": "--exception ValueError"}
+    assert (first.before, first.after) == (None, how)
+    assert [result.status for result in done] == ["SKIPPED", "REDRIVEN", "REDRIVEN", "FAILED"]
+    assert {result.operation_id for result in done} == {second.operation_id}
+    assert (second.records, second.actor) == (2, None)
+
+
+def test_no_body_is_noted(database: Database, broker: Connection) -> None:
+    log_pos = bury(broker)
+
+    database.connect().execute(f"SELECT * FROM mqdb.dlq_redrive(ARRAY[{log_pos}], body => 'a secret')".encode())
+
+    [noted] = list_operations(broker)
+    assert "a secret" not in str(noted)
+    assert noted.after == {"target_topic": None, "body_edited": True, "condition": "a message, with another body"}
 
 
 @pytest.mark.parametrize(
@@ -335,7 +353,7 @@ def test_a_dry_run_says_what_would_happen_and_changes_nothing(broker: Connection
     planned = plan_redrive(broker, [*letters, 999_999], ALL)
 
     assert [result.status for result in planned] == ["SKIPPED", "READY", "READY", "FAILED"]
-    assert {(result.new_log_pos, result.redrive_id) for result in planned} == {(None, None)}
+    assert {(result.new_log_pos, result.operation_id) for result in planned} == {(None, None)}
     assert (results(broker), redriven(broker)) == before
 
 
@@ -401,7 +419,7 @@ def test_whoever_knows_sql_redrives_what_a_query_finds(database: Database, broke
 
     assert rows == [("REDRIVEN", letter_id(broker, log_pos), log_pos) for log_pos in (letters[0], letters[2])]
     (past,) = past_redrives(broker, letters[0])
-    assert (past.condition, past.actor) == (statement, OWNER)
+    assert (past.condition, past.principal, past.actor) == (statement, OWNER, None)
 
 
 def test_nothing_chosen_is_nothing_done(database: Database, broker: Connection) -> None:

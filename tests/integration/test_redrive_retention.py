@@ -14,7 +14,7 @@ from mqdb.service.key_indexer import KeyIndexer
 from mqdb.service.retention import Retention, SegmentSizing
 from mqdb.service.segment_keeper import SegmentKeeper, SegmentKeeperConfig
 from mqdb.service.service import Context
-from mqdb.store.consumers.offset_audit import offset_history
+from mqdb.store.operations import list_operations
 from mqdb.store.topics.topics import TopicRoute
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.dead_letters import bury, create_group, results
@@ -87,22 +87,6 @@ def test_a_redrive_is_known_until_its_copies_are_gone(broker: Connection, keep: 
     pruned = sum(keep().redrives for _ in range(4))
 
     assert (pruned, results(broker)) == (1, [])
-    assert broker.scalar(text("SELECT count(*) FROM mqdb.redrive")) == 0
-
-
-def test_a_redrive_is_kept_as_long_as_one_of_its_copies(broker: Connection, orders: TopicRoute, keep: Keep) -> None:
-    """A long one: its last message was redriven when its first copies were gone."""
-    first = bury(broker)
-    (begun,) = redrive_messages(broker, [first], Redrive("all"))
-    broker.execute(text("UPDATE mqdb.redrive SET started_at = started_at - interval '1 year'"))
-    append(broker, orders, *map(str, range(SIZE)))
-    last = bury(broker)
-    redrive_messages(broker, [last], Redrive("all"), continues=begun.redrive_id)
-
-    kept = keep(messages=1)
-
-    assert kept == (1, 0)
-    assert [log_pos for log_pos, _, _ in results(broker)] == [first, last]
 
 
 def test_a_redrive_that_has_failed_is_forgotten_with_its_time(broker: Connection, keep: Keep) -> None:
@@ -114,11 +98,11 @@ def test_a_redrive_that_has_failed_is_forgotten_with_its_time(broker: Connection
     assert (first, later) == (0, 1)
 
 
-def test_what_was_noted_of_offsets_stays(broker: Connection, keep: Keep) -> None:
+def test_what_was_done_is_known_for_longer_than_the_log(broker: Connection, keep: Keep) -> None:
     create_group(broker)
     reset_offsets(broker, "billing", "orders", Boundary.EARLIEST)
-    noted = offset_history(broker, "billing")
+    noted = list_operations(broker, group="billing")
 
     assert sum(keep().segments for _ in range(6)) > 0
 
-    assert offset_history(broker, "billing") == noted
+    assert list_operations(broker, group="billing") == noted

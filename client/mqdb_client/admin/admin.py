@@ -16,6 +16,7 @@ from mqdb_client.admin.delays import Delays
 from mqdb_client.admin.groups import Groups
 from mqdb_client.admin.messages import Messages
 from mqdb_client.admin.offsets import Offsets
+from mqdb_client.admin.operations import Operations
 from mqdb_client.admin.retention import Retention
 from mqdb_client.admin.selectors import Selectors
 from mqdb_client.admin.timers import Timers
@@ -29,8 +30,8 @@ T = TypeVar("T")
 class BrokerAdmin:
     """Shows and changes one broker, by subject.
 
-    Each method that changes something takes an `actor`, the name of the person or program that wants
-    it. For now the actor is only logged: each change writes a line at level INFO, a fixed sentence and its fields.
+    Each method that changes something takes an `actor`, the name of the person or program that wants it; without one
+    the setting `actor` counts. `operations` tells what was changed, and by whom.
     """
 
     def __init__(self, access: BrokerAccess) -> None:
@@ -40,6 +41,7 @@ class BrokerAdmin:
         self.consumers = Consumers(access)
         self.offsets = Offsets(access)
         self.messages = Messages(access)
+        self.operations = Operations(access)
         self.dead_letters = DeadLetters(access)
         self.timers = Timers(access)
         self.delays = Delays(access)
@@ -81,9 +83,10 @@ class Admin(BrokerAdmin):
         Raises SettingInvalid, ParameterInvalid for both arguments, and BrokerUnavailable for an embedded broker that
         does not run.
         """
-        brokers = brokers_of(settings_of(dsn, settings))
-        super().__init__(BrokerAccess(*brokers))
-        self.brokers: tuple[BrokerAdmin, ...] = tuple(BrokerAdmin(BrokerAccess(broker)) for broker in brokers)
+        settings = settings_of(dsn, settings)
+        brokers, actor = brokers_of(settings), settings.actor
+        super().__init__(BrokerAccess(*brokers, actor=actor))
+        self.brokers: tuple[BrokerAdmin, ...] = tuple(BrokerAdmin(BrokerAccess(each, actor=actor)) for each in brokers)
         """Each broker by itself, in the order of the settings."""
         if len(brokers) == 1:
             self.brokers = (self,)

@@ -22,8 +22,10 @@ class BrokerAccess:
     If it is made for several brokers, each use raises ParameterInvalid, which asks for one of them.
     """
 
-    def __init__(self, *brokers: BrokerDsn) -> None:
+    def __init__(self, *brokers: BrokerDsn, actor: str | None = None) -> None:
         self._brokers = brokers
+        #: Who is behind a change, if the call does not say it.
+        self.actor = actor
         self._engines = [create_engine(each.dsn, application_name="mqdb admin", pool_size=0) for each in brokers[:1]]
 
     @property

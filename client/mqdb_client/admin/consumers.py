@@ -1,6 +1,5 @@
 """Running consumers, and what can be asked of them. RocketMQ: mqadmin consumerStatus, consumeMessage."""
 
-import logging
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
@@ -9,13 +8,13 @@ from mqdb.broker.clients.client_requests import RequestKind, ask, wait_for_answe
 from mqdb.broker.consumers import groups
 from mqdb.broker.log import messages
 from mqdb.broker.log.messages import StoredCopy
-from mqdb.common.unique_id import parse_unique_id
+from mqdb.common.unique_id import format_unique_id, parse_unique_id
 from mqdb.errors import ClientOffline, ClientRequestFailed, ParameterInvalid
+from mqdb.store import operations
 from mqdb.store.consumers.groups import MemberInfo, list_members
+from mqdb.store.operations import Verb
 from mqdb_client.admin.broker_access import BrokerAccess
 from mqdb_client.consumer.direct_consumption import ConsumeMessageDirectlyResult, DirectResult
-
-logger = logging.getLogger(__name__)
 
 
 class ConsumerStatus(NamedTuple):
@@ -70,8 +69,15 @@ class Consumers:
             copy = _copy_for(connection, group, copies)
             request = {"group": group, "log_pos": copy.log_pos}
             # Before the answer: without one, the listener may have been called all the same.
-            told = {"client_id": client_id, "group": group, "message_id": message_id}
-            logger.info("asked to consume a message", extra=told | {"broker": self._access.name, "actor": actor})
+            operations.record(
+                connection,
+                Verb.CONSUMER_CONSUME,
+                actor or self._access.actor,
+                topics=[copy.topic],
+                groups=[group],
+                object=format_unique_id(unique_id),
+                after={"client_id": client_id, "log_pos": copy.log_pos},
+            )
             answer = _answer(connection, client_id, RequestKind.CONSUME_DIRECTLY, request)
         try:
             result = ConsumeMessageDirectlyResult(**answer | {"result": DirectResult(answer["result"])})

@@ -1,6 +1,5 @@
 """Recurring sends."""
 
-import logging
 from datetime import datetime
 
 from mqdb.broker.schedule import cron
@@ -9,8 +8,6 @@ from mqdb.common.message import Message
 from mqdb.store.schedule.cron import CronSummary, list_crons
 from mqdb_client.admin.broker_access import BrokerAccess
 from mqdb_client.option_rules import one_of
-
-logger = logging.getLogger(__name__)
 
 
 class Crons:
@@ -42,15 +39,12 @@ class Crons:
         one_of(CatchUp).check("catch_up", catch_up)
         new = Cron(name, text, message, timezone, sharding_key, catch_up)
         with self._access.connected() as connection:
-            next_at = cron.add_cron(connection, new, next_time)
-        self._log("added a cron", name, actor)
-        return next_at
+            return cron.add_cron(connection, new, next_time, actor=actor or self._access.actor)
 
     def pause(self, name: str, *, actor: str | None = None) -> None:
         """Let a recurring send not fire until it is resumed. Raises CronNotFound."""
         with self._access.connected() as connection:
-            cron.pause_cron(connection, name)
-        self._log("paused a cron", name, actor)
+            cron.pause_cron(connection, name, actor=actor or self._access.actor)
 
     def resume(self, name: str, *, actor: str | None = None) -> datetime:
         """Let a recurring send fire again; returns its next time. Times that passed meanwhile are not caught up.
@@ -60,20 +54,14 @@ class Crons:
         from mqdb.service.cron_times import next_time
 
         with self._access.connected() as connection:
-            next_at = cron.resume_cron(connection, name, next_time)
-        self._log("resumed a cron", name, actor)
-        return next_at
+            return cron.resume_cron(connection, name, next_time, actor=actor or self._access.actor)
 
     def remove(self, name: str, *, actor: str | None = None) -> None:
         """Remove a recurring send; the messages that it has sent stay. Raises CronNotFound."""
         with self._access.connected() as connection:
-            cron.remove_cron(connection, name)
-        self._log("removed a cron", name, actor)
+            cron.remove_cron(connection, name, actor=actor or self._access.actor)
 
     def list(self) -> list[CronSummary]:
         """All recurring sends, by name."""
         with self._access.connected() as connection:
             return list_crons(connection)
-
-    def _log(self, sentence: str, name: str, actor: str | None) -> None:
-        logger.info(sentence, extra={"cron": name, "broker": self._access.name, "actor": actor})

@@ -1,6 +1,5 @@
 """Dead letters: messages that groups have given up. RocketMQ: queryDlqMessage, resendDlqMessage of the dashboard."""
 
-import logging
 from collections.abc import Iterator, Sequence
 
 from mqdb.broker import dead_letters
@@ -12,8 +11,6 @@ from mqdb.store.dead_letters import CauseOfDeath, DeadLetter, PastRedrive, Redri
 from mqdb.store.topics.topics import find_topic
 from mqdb_client.admin.broker_access import BrokerAccess
 from mqdb_client.option_rules import LIMIT, or_none
-
-logger = logging.getLogger(__name__)
 
 #: Messages that `redrive` sends in one transaction. Their bodies stay in the database.
 MOST_AT_A_TIME = 500
@@ -99,31 +96,23 @@ class DeadLetters:
         positions = self.choose(wanted, again=again, limit=limit, to_topic=to_topic).positions
         results: list[RedriveResult] = []
         for start in range(0, len(positions), MOST_AT_A_TIME):
-            continues = results[0].redrive_id if results else None
             batch = positions[start : start + MOST_AT_A_TIME]
-            results += self.redrive_batch(batch, how, continues, dry_run=dry_run, actor=actor)
+            results += self.redrive_batch(batch, how, dry_run=dry_run, actor=actor)
         return results
 
     def redrive_batch(
         self,
         positions: Sequence[int],
         how: Redrive,
-        continues: int | None = None,
         *,
         dry_run: bool = False,
         actor: str | None = None,
     ) -> list[RedriveResult]:
-        """Redrive the dead letters at these positions, of which `choose` tells, in one transaction.
-
-        `continues` is the redrive_id that an earlier batch of the same redrive was given.
-        """
+        """Redrive the dead letters at these positions, of which `choose` tells, in one transaction."""
         with self._access.connected() as connection:
             if dry_run:
                 return dead_letters.plan_redrive(connection, positions, how)
-            results = dead_letters.redrive_messages(connection, positions, how, continues)
-        told = {"redrive_id": results[0].redrive_id if results else None, "messages": len(results)}
-        logger.info("redrove dead letters", extra=told | {"broker": self._access.name, "actor": actor})
-        return results
+            return dead_letters.redrive_messages(connection, positions, how, actor=actor or self._access.actor)
 
     def list(self, wanted: DeadLetterFilter, limit: int | None = None) -> list[DeadLetter]:
         """The youngest first."""

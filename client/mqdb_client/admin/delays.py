@@ -1,13 +1,9 @@
 """The delay levels: what waits in each, and a level that stands still."""
 
-import logging
-
 from mqdb.broker.schedule import delay_queues
 from mqdb.errors import MessageMissing
 from mqdb.store.schedule.delay_queues import Standing, list_delays
 from mqdb_client.admin.broker_access import BrokerAccess
-
-logger = logging.getLogger(__name__)
 
 
 class Delays:
@@ -27,13 +23,10 @@ class Delays:
     def skip(self, level: int, queue_offset: int, *, reason: str = "", actor: str | None = None) -> None:
         """Have a level go on behind the lost message at this offset, which will never be delivered.
 
-        It is kept with the reason; see `offsets.history("SCHEDULE_CONSUMER")`.
         Raises NothingLost if the level does not stand still there, ParameterInvalid if there is no such level.
         """
         with self._access.connected() as connection:
-            delay_queues.skip_lost(connection, level, queue_offset, reason)
-        told = {"level": level, "offset": queue_offset, "broker": self._access.name, "actor": actor}
-        logger.info("stepped over a lost message", extra=told)
+            delay_queues.skip_lost(connection, level, queue_offset, reason, actor or self._access.actor)
 
     def list(self) -> list[Standing]:
         """Each delay level, the lowest first."""

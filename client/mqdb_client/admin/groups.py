@@ -1,13 +1,9 @@
 """Consumer groups, as administrators see them. RocketMQ: mqadmin updateSubGroup, deleteSubGroup, consumerProgress."""
 
-import logging
-
 from mqdb.broker.consumers import groups
 from mqdb.broker.consumers.groups import GroupDetails
 from mqdb.store.consumers.groups import GroupSettings, GroupSummary, list_groups
 from mqdb_client.admin.broker_access import BrokerAccess
-
-logger = logging.getLogger(__name__)
 
 
 class Groups:
@@ -36,16 +32,15 @@ class Groups:
         Raises NameInvalid, ParameterInvalid.
         """
         with self._access.connected() as connection:
-            settings = groups.update_group(
+            return groups.update_group(
                 connection,
                 name,
                 consume_enable=consume_enable,
                 consume_broadcast_enable=consume_broadcast_enable,
                 retry_queue_nums=retry_queue_nums,
                 retry_max_times=retry_max_times,
+                actor=actor or self._access.actor,
             )
-        logger.info("changed a group", extra={"group": name, "broker": self._access.name, "actor": actor})
-        return settings
 
     def delete(self, name: str, *, with_topics: bool = False, actor: str | None = None) -> list[str]:
         """Delete a group with its offsets and subscriptions; returns the topics that went with it.
@@ -54,9 +49,7 @@ class Groups:
         Raises GroupNotFound; GroupInUse while the group has live members.
         """
         with self._access.connected() as connection:
-            gone = groups.delete_group(connection, name, with_topics=with_topics)
-        logger.info("deleted a group", extra={"group": name, "broker": self._access.name, "actor": actor})
-        return gone
+            return groups.delete_group(connection, name, with_topics=with_topics, actor=actor or self._access.actor)
 
     def list(self) -> list[GroupSummary]:
         """All groups by name, each with its lag."""

@@ -1,7 +1,6 @@
 """Offsets of groups: look at them and set them. RocketMQ: mqadmin resetOffsetByTime, cloneGroupOffset."""
 
-import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from datetime import datetime, timedelta
 
 from mqdb.broker.consumers import groups, offset_reset
@@ -9,11 +8,9 @@ from mqdb.broker.consumers.offset_reset import Boundary
 from mqdb.errors import TopicNotFound
 from mqdb.store.consumers.consumer_offsets import committed_offsets
 from mqdb.store.consumers.groups import QueueProgress
-from mqdb.store.consumers.offset_audit import AuditRecord, OffsetChange, offset_history
+from mqdb.store.consumers.offset_changes import OffsetChange
 from mqdb.store.topics.topics import find_topic
 from mqdb_client.admin.broker_access import BrokerAccess
-
-logger = logging.getLogger(__name__)
 
 
 class Offsets:
@@ -54,19 +51,23 @@ class Offsets:
         """Have a group go on at another place of a topic, in all its queues or in one; returns what that changes.
 
         `to` is an end, an offset, a time, or how long ago by the broker's clock. For a time, that is the first message
-        that was stored then or later. Members may be running: they drop what they have in hand. Each change is kept
-        with the reason; see `history`. With `dry_run` nothing changes.
+        that was stored then or later. Members may be running: they drop what they have in hand. With `dry_run` nothing
+        changes.
         Raises TopicNotFound, GroupNotFound, QueueNotFound; ParameterInvalid for an offset that a queue does not have,
         for a time without a zone, for a group whose members consume by broadcasting, and for one queue that the group
         has never read.
         """
         with self._access.dispatched() as connection:
-            changes = offset_reset.reset_offsets(
-                connection, group, topic, to, queue_id=queue_id, reason=reason, dry_run=dry_run
+            return offset_reset.reset_offsets(
+                connection,
+                group,
+                topic,
+                to,
+                queue_id=queue_id,
+                reason=reason,
+                dry_run=dry_run,
+                actor=actor or self._access.actor,
             )
-        if not dry_run:
-            self._log("reset offsets", {"group": group, "topic": topic, "to": to}, changes, actor)
-        return changes
 
     def clone(
         self,
@@ -87,17 +88,13 @@ class Offsets:
         that consume by broadcasting.
         """
         with self._access.connected() as connection:
-            changes = offset_reset.clone_offsets(
-                connection, source, target, topics, force=force, reason=reason, dry_run=dry_run
+            return offset_reset.clone_offsets(
+                connection,
+                source,
+                target,
+                topics,
+                force=force,
+                reason=reason,
+                dry_run=dry_run,
+                actor=actor or self._access.actor,
             )
-        if not dry_run:
-            self._log("cloned offsets", {"source": source, "group": target}, changes, actor)
-        return changes
-
-    def history(self, group: str) -> list[AuditRecord]:
-        """Each offset of a group that somebody has set, the newest first; also of a group that is gone."""
-        with self._access.connected() as connection:
-            return offset_history(connection, group)
-
-    def _log(self, sentence: str, what: dict[str, object], changes: Sequence[OffsetChange], actor: str | None) -> None:
-        logger.info(sentence, extra=what | {"queues": len(changes), "broker": self._access.name, "actor": actor})

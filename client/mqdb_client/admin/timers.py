@@ -1,7 +1,5 @@
 """Messages that wait for their time of delivery."""
 
-import logging
-
 from mqdb.broker.schedule import timers
 from mqdb.broker.schedule.timers import RecallStatus
 from mqdb.common.unique_id import parse_unique_id
@@ -9,8 +7,6 @@ from mqdb.errors import ParameterInvalid
 from mqdb.store.schedule.waiting_timers import WaitingTimer, list_timers
 from mqdb_client.admin.broker_access import BrokerAccess
 from mqdb_client.option_rules import LIMIT
-
-logger = logging.getLogger(__name__)
 
 
 class Timers:
@@ -28,14 +24,8 @@ class Timers:
             try:
                 unique_id = parse_unique_id(message)
             except ParameterInvalid:
-                status = timers.recall(connection, message)
-            else:
-                status = timers.recall_message(connection, unique_id)
-        if status is not RecallStatus.RECALLED:
-            return status
-        told = {"recalled": message, "broker": self._access.name, "actor": actor}
-        logger.info("recalled a message", extra=told)
-        return status
+                return timers.recall(connection, message, actor=actor or self._access.actor)
+            return timers.recall_message(connection, unique_id, actor=actor or self._access.actor)
 
     def list(self, topic: str | None = None, limit: int = 100, *, last: bool = False) -> list[WaitingTimer]:
         """Messages that wait, for one topic or for all; those that are due first, or last."""

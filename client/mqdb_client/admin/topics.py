@@ -1,6 +1,5 @@
 """Topics, as administrators see them. RocketMQ: mqadmin updateTopic, topicList, topicStatus, deleteTopic."""
 
-import logging
 from typing import NamedTuple
 
 from mqdb.broker.topics import topics as admin
@@ -12,8 +11,6 @@ from mqdb.store.topics.topic_uses import TopicUses
 from mqdb.store.topics.topics import find_topic, list_topics
 from mqdb_client.admin.broker_access import BrokerAccess
 from mqdb_client.option_rules import FLAG
-
-logger = logging.getLogger(__name__)
 
 
 class TopicDetails(NamedTuple):
@@ -54,10 +51,7 @@ class Topics:
         # It makes a Perm of the number.
         config = TopicConfig(name, read_queue_nums, write_queue_nums, perm, order, message_type)  # type: ignore[arg-type]
         with self._access.connected() as connection:
-            is_new = find_topic(connection, name) is None
-            admin.create_topic(connection, config)
-        if is_new:
-            self._log("created a topic", name, actor)
+            admin.create_topic(connection, config, actor=actor or self._access.actor)
         return config
 
     def show(self, name: str) -> TopicDetails:
@@ -97,8 +91,8 @@ class Topics:
                 perm=perm,
                 order=order,
                 message_type=message_type,
+                actor=actor or self._access.actor,
             )
-        self._log("changed a topic", name, actor)
         return changed.config
 
     def unread(self, name: str) -> list[Unread]:
@@ -127,16 +121,12 @@ class Topics:
         messages rolled back, and messages that wait are not delivered. Raises NothingToDelete, NameInvalid.
         """
         with self._access.dispatched() as connection:
-            gone = admin.delete_topic(connection, name, force=force)
+            gone = admin.delete_topic(connection, name, force=force, actor=actor or self._access.actor)
         if gone is None:
             raise NothingToDelete(name)
-        self._log("deleted a topic", name, actor)
         return gone
 
     def list(self) -> list[TopicConfig]:
         """All topics by name, those of the broker and of groups included."""
         with self._access.connected() as connection:
             return [found.config for found in list_topics(connection)]
-
-    def _log(self, sentence: str, topic: str, actor: str | None) -> None:
-        logger.info(sentence, extra={"topic": topic, "broker": self._access.name, "actor": actor})

@@ -1,6 +1,5 @@
 """Half messages, and those whose producers do not say how their transactions ended."""
 
-import logging
 from collections.abc import Sequence
 
 from mqdb.broker.transactions import transactions
@@ -8,8 +7,6 @@ from mqdb.broker.transactions.transactions import HalfMessage, Resolution
 from mqdb.common.transaction import HalfState
 from mqdb_client.admin.broker_access import BrokerAccess
 from mqdb_client.option_rules import LIMIT
-
-logger = logging.getLogger(__name__)
 
 
 class Transactions:
@@ -25,10 +22,7 @@ class Transactions:
         TopicNotFound if its real topic is gone; ParameterInvalid for a text that is no id.
         """
         with self._access.connected() as connection:
-            half = transactions.resolve(connection, transaction_id, resolution)
-        told = {"transaction_id": half.transaction_id, "state": half.state}
-        logger.info("resolved a half message", extra=told | {"broker": self._access.name, "actor": actor})
-        return half
+            return transactions.resolve(connection, transaction_id, resolution, actor=actor or self._access.actor)
 
     def list(
         self,

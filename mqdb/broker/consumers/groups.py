@@ -3,18 +3,22 @@
 RocketMQ: AdminBrokerProcessor, mqadmin updateSubGroup, deleteSubGroup, consumerProgress.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from sqlalchemy import Connection
 
 from mqdb.common.group import SubscriptionGroupConfig
 from mqdb.common.topic import dlq_topic, retry_topic
 from mqdb.errors import GroupInUse, GroupNotFound
+from mqdb.store import operations
 from mqdb.store.clients import clients
 from mqdb.store.consumers import groups
 from mqdb.store.consumers.groups import GroupSettings, MemberInfo, QueueProgress, StoredSubscription
 from mqdb.store.engine import transaction, translates
+from mqdb.store.operations import Verb
 from mqdb.store.topics import topics
+
+_SET_BY_PEOPLE: Final = ("consume_enable", "consume_broadcast_enable", "retry_queue_nums", "retry_max_times")
 
 
 class GroupDetails(NamedTuple):
@@ -51,6 +55,7 @@ def update_group(
     consume_broadcast_enable: bool | None = None,
     retry_queue_nums: int | None = None,
     retry_max_times: int | None = None,
+    actor: str | None = None,
 ) -> GroupSettings:
     """Change those settings that are given; a group that does not exist is made. Raises NameInvalid, ParameterInvalid.
 
@@ -65,19 +70,30 @@ def update_group(
     changes = {setting: value for setting, value in given.items() if value is not None}
     SubscriptionGroupConfig(name, **changes)  # type: ignore[arg-type]  # it checks what it is given
     with transaction(connection):
+        before = groups.find(connection, name)
         groups.save(connection, name, changes)
         settings = groups.find(connection, name)
+        if settings is None:
+            raise GroupNotFound(name)
+        operations.record(
+            connection,
+            Verb.GROUP_UPDATE,
+            actor,
+            groups=[name],
+            before=_noted(before),
+            after=_noted(settings),
+        )
         clients.notify_group(connection, name)
-    if settings is None:
-        raise GroupNotFound(name)
     return settings
 
 
 @translates
-def delete_group(connection: Connection, name: str, *, with_topics: bool = False) -> list[str]:
+def delete_group(
+    connection: Connection, name: str, *, with_topics: bool = False, actor: str | None = None
+) -> list[str]:
     """Delete a group with its offsets and subscriptions; returns the topics that went with it.
 
-    Those are its retry topic and its DLQ, with all their messages. What was noted in mqdb.offset_audit stays.
+    Those are its retry topic and its DLQ, with all their messages.
     Raises GroupNotFound, GroupInUse.
     """
     with transaction(connection):
@@ -85,6 +101,14 @@ def delete_group(connection: Connection, name: str, *, with_topics: bool = False
             raise GroupNotFound(name)
         if live := clients.live_models(connection, name, but=""):
             raise GroupInUse(name, tuple(sorted(live)))
+        settings = groups.find(connection, name)
         groups.remove(connection, name)
         own = (retry_topic(name), dlq_topic(name)) if with_topics else ()
-        return [topic for topic in own if topics.remove(connection, topic)]
+        gone = [topic for topic in own if topics.remove(connection, topic)]
+        operations.record(connection, Verb.GROUP_DELETE, actor, topics=gone, groups=[name], before=_noted(settings))
+        return gone
+
+
+def _noted(settings: GroupSettings | None) -> dict[str, object] | None:
+    """Of a group, what people set."""
+    return None if settings is None else {name: getattr(settings, name) for name in _SET_BY_PEOPLE}

@@ -7,7 +7,7 @@ go on at the new offsets. RocketMQ: AdminBrokerProcessor.resetOffset, cloneGroup
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from psycopg import errors as pg
 from sqlalchemy import Connection, func, select
@@ -16,11 +16,13 @@ from sqlalchemy.exc import OperationalError
 from mqdb.common.group import MessageModel, check_group_name
 from mqdb.common.topic import retry_topic
 from mqdb.errors import GroupInUse, GroupNotFound, ParameterInvalid, QueueNotFound, TopicNotFound
+from mqdb.store import operations
 from mqdb.store.clients import clients
-from mqdb.store.consumers import groups, offset_audit
-from mqdb.store.consumers.offset_audit import OffsetChange, Standing
+from mqdb.store.consumers import groups, offset_changes
+from mqdb.store.consumers.offset_changes import OffsetChange, Standing
 from mqdb.store.engine import transaction, translates
 from mqdb.store.log import time_search
+from mqdb.store.operations import Verb
 from mqdb.store.topics import topics
 
 #: Rows of offsets are locked by members for a statement each. Shorter than deadlock_timeout, which is 1 s: a member and
@@ -52,11 +54,11 @@ def reset_offsets(
     queue_id: int | None = None,
     reason: str = "",
     dry_run: bool = False,
+    actor: str | None = None,
 ) -> list[OffsetChange]:
     """Have the group go on at `target` in all queues of the topic, or in one; returns what that changes.
 
-    Exactly once: what its listeners have committed stays committed, and may come again. Each change is noted with the
-    reason in mqdb.offset_audit. With `dry_run` nothing happens.
+    Exactly once: what its listeners have committed stays committed, and may come again. With `dry_run` nothing happens.
     Raises TopicNotFound, GroupNotFound, QueueNotFound; ParameterInvalid for an offset that a queue does not have, for a
     time without a time zone, for a group whose members consume by broadcasting, and for one queue of a topic that the
     group has never read.
@@ -65,13 +67,13 @@ def reset_offsets(
     if groups.find(connection, group) is None:
         raise GroupNotFound(group)
     _refuse_members(connection, group, force=True)
-    before = offset_audit.standings(connection, group, keys)
+    before = offset_changes.standings(connection, group, keys)
     if queue_id is not None and before[0].next_offset is None:
         fault = f"group {group!r} has no offset in it; reset all queues of the topic together"
         raise ParameterInvalid("queue", queue_id, fault)
     offsets = _offsets_at(connection, before, target)
-    why = f"reset to {target}" + (f": {reason}" if reason else "")
-    return _change(connection, group, before, offsets, why, dry_run)
+    wanted = _Wanted(Verb.OFFSET_RESET, group, [group], str(target), reason, actor)
+    return _change(connection, wanted, before, offsets, dry_run)
 
 
 @translates
@@ -84,11 +86,12 @@ def clone_offsets(
     force: bool = False,
     reason: str = "",
     dry_run: bool = False,
+    actor: str | None = None,
 ) -> list[OffsetChange]:
     """Have group `target` go on where group `source` stands, in these topics or in all that it reads but its retries.
 
     `target` is made where there is none. While it has live members it is refused, unless with `force`: they go on at
-    the new offsets then, as after a reset. Noted as a reset is; with `dry_run` nothing happens.
+    the new offsets then, as after a reset. With `dry_run` nothing happens.
     Raises GroupNotFound for `source`, GroupInUse, TopicNotFound; ParameterInvalid for a topic that `source` has never
     read, for the same group twice, and for members that consume by broadcasting; NameInvalid for `target`.
     """
@@ -99,9 +102,20 @@ def clone_offsets(
         raise GroupNotFound(source)
     _refuse_members(connection, target, force)
     copied = _read_by(connection, source, topic_names)
-    before = offset_audit.standings(connection, target, list(copied))
-    why = f"cloned from {source}" + (f": {reason}" if reason else "")
-    return _change(connection, target, before, copied, why, dry_run)
+    before = offset_changes.standings(connection, target, list(copied))
+    wanted = _Wanted(Verb.OFFSET_CLONE, target, [source, target], f"from {source}", reason, actor)
+    return _change(connection, wanted, before, copied, dry_run)
+
+
+class _Wanted(NamedTuple):
+    """What somebody wants, as it is noted."""
+
+    verb: Verb
+    group: str
+    groups: Sequence[str]
+    object: str
+    reason: str
+    actor: str | None
 
 
 def _queue_keys(connection: Connection, topic: str, queue_id: int | None) -> Sequence[int]:
@@ -129,7 +143,7 @@ def _read_by(connection: Connection, group: str, topic_names: Collection[str]) -
     for name in topic_names:
         if topics.find_topic(connection, name) is None:
             raise TopicNotFound(name)
-    standing = offset_audit.standings(connection, group, offset_audit.queues_read(connection, group))
+    standing = offset_changes.standings(connection, group, offset_changes.queues_read(connection, group))
     for name in set(topic_names) - {each.topic for each in standing}:
         raise ParameterInvalid("topic", name, f"group {group!r} has never read it")
     return {
@@ -161,12 +175,7 @@ def _offsets_at(connection: Connection, standing: Sequence[Standing], target: Re
 
 
 def _change(
-    connection: Connection,
-    group: str,
-    before: Sequence[Standing],
-    offsets: Mapping[int, int],
-    reason: str,
-    dry_run: bool,
+    connection: Connection, wanted: _Wanted, before: Sequence[Standing], offsets: Mapping[int, int], dry_run: bool
 ) -> list[OffsetChange]:
     if dry_run or not before:
         return _changes(before, {each.queue_key: each.next_offset for each in before}, offsets)
@@ -174,7 +183,7 @@ def _change(
     while True:
         try:
             with transaction(connection):
-                return _overwrite(connection, group, before, offsets, reason)
+                return _overwrite(connection, wanted, before, offsets)
         except OperationalError as error:
             tries += 1
             if not isinstance(error.orig, pg.LockNotAvailable) or tries == _TRIES:
@@ -182,13 +191,25 @@ def _change(
 
 
 def _overwrite(
-    connection: Connection, group: str, before: Sequence[Standing], offsets: Mapping[int, int], reason: str
+    connection: Connection, wanted: _Wanted, before: Sequence[Standing], offsets: Mapping[int, int]
 ) -> list[OffsetChange]:
     connection.execute(select(func.set_config("lock_timeout", _LOCK_TIMEOUT, True)))
-    groups.save(connection, group, {})
-    changes = _changes(before, offset_audit.overwrite(connection, group, offsets), offsets)
-    offset_audit.record(connection, group, changes, reason)
-    clients.notify_group(connection, group)
+    groups.save(connection, wanted.group, {})
+    changes = _changes(before, offset_changes.overwrite(connection, wanted.group, offsets), offsets)
+    names = sorted({change.topic for change in changes})
+    operations.record(
+        connection,
+        wanted.verb,
+        wanted.actor,
+        topics=names,
+        groups=wanted.groups,
+        object=wanted.object,
+        before={name: {each.queue_id: each.old_offset for each in changes if each.topic == name} for name in names},
+        after={name: {each.queue_id: each.new_offset for each in changes if each.topic == name} for name in names},
+        records=len(changes),
+        reason=wanted.reason,
+    )
+    clients.notify_group(connection, wanted.group)
     return changes
 
 

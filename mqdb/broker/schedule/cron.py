@@ -36,9 +36,11 @@ from mqdb.errors import (
     TopicNotFound,
     TopicNotWritable,
 )
+from mqdb.store import operations
 from mqdb.store.engine import target_of, transaction, translated, translates
+from mqdb.store.operations import Verb
 from mqdb.store.schedule import cron as crons
-from mqdb.store.schedule.cron import DueCron, NewCron
+from mqdb.store.schedule.cron import CronSummary, DueCron, NewCron
 from mqdb.store.topics import topics
 
 #: Properties of each message: which cron it is of, and the time that it is for, as 2026-03-29T01:30:00Z.
@@ -104,7 +106,7 @@ class CronRound(NamedTuple):
 
 
 @translates
-def add_cron(connection: Connection, cron: Cron, next_time: NextTime) -> datetime:
+def add_cron(connection: Connection, cron: Cron, next_time: NextTime, *, actor: str | None = None) -> datetime:
     """Store a recurring send; returns the time of its first message.
 
     Raises CronInvalid, CronExists, ParameterInvalid for an unknown zone, NameInvalid, TopicNotFound, TopicNotWritable,
@@ -132,36 +134,66 @@ def add_cron(connection: Connection, cron: Cron, next_time: NextTime) -> datetim
             raise TopicNotWritable(message.topic, int(route.config.perm))
         if not crons.add(connection, _row(cron), next_at):
             raise CronExists(cron.name)
+        _note(connection, Verb.CRON_ADD, actor, before=None, after=crons.find(connection, cron.name))
     return next_at
 
 
 @translates
-def remove_cron(connection: Connection, name: str) -> None:
+def remove_cron(connection: Connection, name: str, *, actor: str | None = None) -> None:
     """Delete a recurring send; what it has sent stays. Raises CronNotFound."""
-    if not crons.remove(connection, name):
-        raise CronNotFound(name)
+    with transaction(connection):
+        before = _locked(connection, name)
+        crons.remove(connection, name)
+        _note(connection, Verb.CRON_REMOVE, actor, before=before, after=None)
 
 
 @translates
-def pause_cron(connection: Connection, name: str) -> None:
+def pause_cron(connection: Connection, name: str, *, actor: str | None = None) -> None:
     """Let it not fire until it is resumed. Raises CronNotFound."""
-    if not crons.pause(connection, name):
-        raise CronNotFound(name)
+    with transaction(connection):
+        before = _locked(connection, name)
+        crons.pause(connection, name)
+        _note(connection, Verb.CRON_PAUSE, actor, before=before, after=crons.find(connection, name))
 
 
 @translates
-def resume_cron(connection: Connection, name: str, next_time: NextTime) -> datetime:
+def resume_cron(connection: Connection, name: str, next_time: NextTime, *, actor: str | None = None) -> datetime:
     """Let it fire again, from its next time on, whatever its catch-up; returns that time.
 
     One that is not paused stays as it is. Raises CronNotFound, CronInvalid, ParameterInvalid.
     """
     with transaction(connection):
-        found = crons.lock(connection, name)
-        if found is None:
-            raise CronNotFound(name)
-        next_at = next_time(*found, crons.now(connection))
+        before = _locked(connection, name)
+        next_at = next_time(before.cron, before.timezone, crons.now(connection))
         crons.resume(connection, name, next_at)
+        _note(connection, Verb.CRON_RESUME, actor, before=before, after=crons.find(connection, name))
     return next_at
+
+
+def _locked(connection: Connection, name: str) -> CronSummary:
+    found = crons.find(connection, name, lock=True)
+    if found is None:
+        raise CronNotFound(name)
+    return found
+
+
+def _note(
+    connection: Connection, verb: Verb, actor: str | None, *, before: CronSummary | None, after: CronSummary | None
+) -> None:
+    """Both without the body."""
+    one = before or after
+    assert one is not None
+    settings = [None if each is None else _settings(each) for each in (before, after)]
+    operations.record(
+        connection, verb, actor, topics=[one.topic], object=one.name, before=settings[0], after=settings[1]
+    )
+
+
+def _settings(cron: CronSummary) -> dict[str, object]:
+    wanted = ("cron", "timezone", "catch_up", "is_paused", "next_at")
+    return {name: value for name, value in cron._asdict().items() if name in wanted} | {
+        "next_at": cron.next_at.isoformat()
+    }
 
 
 @translates

@@ -4,22 +4,17 @@ A level whose next message is lost stands still, and retention with it: nobody b
 delivered. RocketMQ: ScheduleMessageService, which passes such a message by.
 """
 
-from typing import Final
-
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
 from mqdb.common.topic import SCHEDULE_TOPIC
 from mqdb.errors import MessageMissing, NothingLost, ParameterInvalid
-from mqdb.store.consumers import offset_audit
-from mqdb.store.consumers.offset_audit import OffsetChange
+from mqdb.store import operations
 from mqdb.store.engine import transaction, translates
+from mqdb.store.operations import Verb
 from mqdb.store.schedule import delay_queues as schedule
 from mqdb.store.schedule import delay_steps
 from mqdb.store.schedule.delay_queues import Standing, list_delays
-
-#: Under which what was stepped over stands in mqdb.offset_audit. Source: MixAll.SCHEDULE_CONSUMER_GROUP.
-SCHEDULE_CONSUMER: Final = "SCHEDULE_CONSUMER"
 
 
 def find_lost(connection: Connection, level: int) -> MessageMissing:
@@ -31,22 +26,30 @@ def find_lost(connection: Connection, level: int) -> MessageMissing:
 
 
 @translates
-def skip_lost(connection: Connection, level: int, queue_offset: int, reason: str = "") -> None:
+def skip_lost(
+    connection: Connection, level: int, queue_offset: int, reason: str = "", actor: str | None = None
+) -> None:
     """Have a level go on behind the message at this offset, which the log has lost; what waits behind it is delivered.
 
-    That message, and no other one, will never be delivered; it is noted with the reason in mqdb.offset_audit.
+    That message, and no other one, will never be delivered.
     Raises what `find_lost` raises, and NothingLost where the level stands at another message or none.
     """
     standing, lost = _lost(schedule.list_delays(connection), level)
     if lost.queue_offset != queue_offset:
         raise NothingLost(level)
-    where = f"at {lost.log_pos}" if lost.log_pos else "without an entry"
-    change = OffsetChange(SCHEDULE_TOPIC, level - 1, queue_offset, queue_offset + 1, queue_offset)
-    why = f"stepped over a lost message {where}" + (f": {reason}" if reason else "")
     try:
         with transaction(connection):
             delay_steps.step_over(connection, level, standing.seq + 1, queue_offset)
-            offset_audit.record(connection, SCHEDULE_CONSUMER, [change], why)
+            operations.record(
+                connection,
+                Verb.DELAY_SKIP,
+                actor,
+                topics=[SCHEDULE_TOPIC],
+                object=f"level {level}",
+                before={"next_offset": queue_offset, "lost_log_pos": lost.log_pos},
+                after={"next_offset": queue_offset + 1},
+                reason=reason,
+            )
     except IntegrityError as error:  # the level has moved since the look: somebody has stepped over it
         raise NothingLost(level) from error
 

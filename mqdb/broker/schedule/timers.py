@@ -201,7 +201,7 @@ def first_uncollected_segment(connection: Connection) -> int:
 
 
 @translates
-def recall(connection: Connection, handle: str) -> RecallStatus:
+def recall(connection: Connection, handle: str, *, actor: str | None = None) -> RecallStatus:
     """Take back the message of a recall handle. One transaction, or a part of the open one.
 
     No timer is delivered until the transaction ends. Raises RecallHandleInvalid for a handle that is none, or of
@@ -211,13 +211,15 @@ def recall(connection: Connection, handle: str) -> RecallStatus:
     name = broker_info(connection).broker_name
     if found.broker_name != name:
         raise RecallHandleInvalid(handle, f"is of broker {found.broker_name!r}, not of {name!r}")
-    return recall_message(connection, found.unique_id, found.topic)
+    return recall_message(connection, found.unique_id, found.topic, actor=actor)
 
 
 @translates
-def recall_message(connection: Connection, unique_id: UUID, topic: str | None = None) -> RecallStatus:
+def recall_message(
+    connection: Connection, unique_id: UUID, topic: str | None = None, *, actor: str | None = None
+) -> RecallStatus:
     """Take back the message of a unique id, of one topic or of any. As `recall`."""
-    status = func.mqdb.recall(topic, format_unique_id(unique_id))
+    status = func.mqdb.recall(topic, format_unique_id(unique_id), actor)
     return RecallStatus(connection.execute(select(status)).scalar_one())
 
 

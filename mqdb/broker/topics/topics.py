@@ -1,6 +1,6 @@
 """Admin: create, change, delete and look at topics. RocketMQ: AdminBrokerProcessor, mqadmin."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -9,10 +9,12 @@ from sqlalchemy import Connection
 from mqdb.broker.log.query import broker_info
 from mqdb.common.topic import MessageType, TopicConfig, is_system_topic, reply_topic
 from mqdb.errors import NameInvalid, ParameterInvalid, TopicExists, TopicInUse, TopicNotFound
+from mqdb.store import operations
 from mqdb.store.consumers import groups
 from mqdb.store.consumers.groups import QueueProgress
 from mqdb.store.dispatch import queues
 from mqdb.store.engine import transaction, translates
+from mqdb.store.operations import Verb
 from mqdb.store.topics import topic_uses, topics
 from mqdb.store.topics.topic_uses import TopicUses
 from mqdb.store.topics.topics import TopicRoute
@@ -36,7 +38,7 @@ class Unread(NamedTuple):
 
 
 @translates
-def create_topic(connection: Connection, config: TopicConfig) -> TopicRoute:
+def create_topic(connection: Connection, config: TopicConfig, *, actor: str | None = None) -> TopicRoute:
     """Create a topic. The same topic once more changes nothing.
 
     Raises TopicExists when it is there with other settings, NameInvalid for a system topic.
@@ -44,6 +46,9 @@ def create_topic(connection: Connection, config: TopicConfig) -> TopicRoute:
     _check_not_system(config.name)
     with transaction(connection):
         created = topics.create(connection, config)
+        if created:
+            after = _settings(config)
+            operations.record(connection, Verb.TOPIC_CREATE, actor, topics=[config.name], after=after)
         route = _found(connection, config.name)
     if not created and route.config != config:
         raise TopicExists(config.name)
@@ -60,6 +65,7 @@ def update_topic(
     perm: int | None = None,
     order: bool | None = None,
     message_type: MessageType | None = None,
+    actor: str | None = None,
 ) -> TopicRoute:
     """Change those settings of a topic that are given.
 
@@ -85,8 +91,18 @@ def update_topic(
         # Under the lock: of two who each change another setting, both have to last.
         if not topics.lock(connection, name):
             raise TopicNotFound(name)
-        topics.change(connection, replace(_found(connection, name).config, **changes))
-        return _found(connection, name)
+        before = _found(connection, name).config
+        topics.change(connection, replace(before, **changes))
+        changed = _found(connection, name)
+        operations.record(
+            connection,
+            Verb.TOPIC_UPDATE,
+            actor,
+            topics=[name],
+            before=_settings(before),
+            after=_settings(changed.config),
+        )
+        return changed
 
 
 @translates
@@ -96,7 +112,9 @@ def find_uses(connection: Connection, name: str) -> TopicUses:
 
 
 @translates
-def delete_topic(connection: Connection, name: str, *, force: bool = False) -> TopicUses | None:
+def delete_topic(
+    connection: Connection, name: str, *, force: bool = False, actor: str | None = None
+) -> TopicUses | None:
     """Delete a topic, its queues and all groups' offsets there; None where there was none. Raises NameInvalid.
 
     Raises TopicInUse while something names it. With `force` that ends in the same transaction, and is returned: crons
@@ -112,7 +130,9 @@ def delete_topic(connection: Connection, name: str, *, force: bool = False) -> T
             if not force:
                 raise TopicInUse(name, *uses)
             topic_uses.end(connection, name)
+        before = _settings(_found(connection, name).config) | {"taken_along": uses._asdict()}
         topics.remove(connection, name)
+        operations.record(connection, Verb.TOPIC_DELETE, actor, topics=[name], before=before)
         return uses
 
 
@@ -156,6 +176,12 @@ def _found(connection: Connection, name: str) -> TopicRoute:
     if route is None:
         raise TopicNotFound(name)
     return route
+
+
+def _settings(config: TopicConfig) -> dict[str, object]:
+    settings = asdict(config)
+    del settings["name"]
+    return settings
 
 
 def _check_not_system(name: str) -> None:

@@ -27,7 +27,9 @@ from mqdb.errors import (
     ImmunityOver,
     TopicNotFound,
 )
+from mqdb.store import operations
 from mqdb.store.engine import driver, transaction, translates
+from mqdb.store.operations import Verb
 from mqdb.store.tables import half_message
 from mqdb.store.transactions import half_checks, half_messages
 from mqdb.store.transactions.half_messages import HalfKey, HalfRecord
@@ -175,7 +177,9 @@ def list_halves(
 
 
 @translates
-def resolve(connection: Connection, transaction_id: str, resolution: Resolution) -> HalfMessage:
+def resolve(
+    connection: Connection, transaction_id: str, resolution: Resolution, *, actor: str | None = None
+) -> HalfMessage:
     """End a half message by hand, or have one asked about again that was given up; how it stands then.
 
     A half message that was given up can be committed and rolled back as well. One that is resumed begins with 0 checks,
@@ -190,6 +194,7 @@ def resolve(connection: Connection, transaction_id: str, resolution: Resolution)
         half = half_messages.find_named(connection, parse_unique_id(transaction_id))
         if half is None:
             raise HalfMessageNotFound(transaction_id)
+        before = half_messages.state_of(connection, half.log_pos)
         was_discarded = half_messages.resume(connection, half.log_pos)
         if resolution is not Resolution.RESUME:
             ended = _happen(connection, _EVENTS[resolution], half)
@@ -198,6 +203,15 @@ def resolve(connection: Connection, transaction_id: str, resolution: Resolution)
             has_changed, state = was_discarded, half_messages.state_of(connection, half.log_pos)
         if not has_changed:
             raise HalfMessageClosed(transaction_id, resolution, state)
+        operations.record(
+            connection,
+            Verb.TRANSACTION_RESOLVE,
+            actor,
+            topics=[half.topic],
+            object=format_unique_id(half.msg_id),
+            before={"state": before},
+            after={"state": state},
+        )
         row = select(*(half_message.c[name] for name in HalfMessage._fields[1:]))
         resolved = connection.execute(row.where(half_message.c.log_pos == half.log_pos)).one()
         return HalfMessage(format_unique_id(half.msg_id), *resolved)

@@ -50,10 +50,10 @@ def past_redrive_row(past: PastRedrive) -> Row:
     """A line about what was tried."""
     return {
         "when": past.redriven_at,
-        "who": past.actor,
+        "who": past.actor or past.principal,
         "status": past.status,
-        "to": past.target_topic or "its group",
-        "body": "edited" if past.body_edited else "as it was",
+        "to": past.target_topic or (None if past.condition is None else "its group"),
+        "body": None if past.body_edited is None else "edited" if past.body_edited else "as it was",
         "position": past.new_log_pos,
         "error": past.error,
         "chosen by": _one_line(past.condition),

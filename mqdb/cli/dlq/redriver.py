@@ -131,18 +131,16 @@ class Redriver:
         """
         self._total += len(positions)
         started, done = time.monotonic(), 0
-        redrive_id: int | None = None
         for batch in self._batches(positions):
             due = started + done / self._per_second if self._per_second else started
             if self.interruption.is_heard_within(due - time.monotonic()):
                 return
             try:
-                results = letters.redrive_batch(batch, self._redrive, redrive_id, dry_run=self._is_dry_run)
+                results = letters.redrive_batch(batch, self._redrive, dry_run=self._is_dry_run)
             except MqdbError as error:
                 if not done:
                     raise
                 raise RedriveStopped(str(error), done, len(positions)) from error
-            redrive_id = results[0].redrive_id
             done += len(results)
             # Why one was skipped, and when it had been redriven, is another text for each.
             self.tally.update(

@@ -89,20 +89,21 @@ def list_crons(connection: Connection) -> list[CronSummary]:
     return [CronSummary._make(row) for row in rows]
 
 
-def lock(connection: Connection, name: str) -> tuple[str, str] | None:
-    """The cron text and the zone, for the caller's transaction; waits for a firing that goes on."""
-    row = connection.execute(select(cron.c.cron, cron.c.timezone).where(cron.c.name == name).with_for_update()).first()
-    return None if row is None else (row.cron, row.timezone)
+def find(connection: Connection, name: str, *, lock: bool = False) -> CronSummary | None:
+    """That cron. With `lock` nobody fires or changes it until the transaction ends; waits for a firing that goes on."""
+    wanted = select(*(cron.c[name] for name in CronSummary._fields)).where(cron.c.name == name)
+    row = connection.execute(wanted.with_for_update() if lock else wanted).first()
+    return None if row is None else CronSummary._make(row)
 
 
-def remove(connection: Connection, name: str) -> bool:
-    """Delete it; False where there was none."""
-    return connection.execute(delete(cron).where(cron.c.name == name)).rowcount == 1
+def remove(connection: Connection, name: str) -> None:
+    """Delete it."""
+    connection.execute(delete(cron).where(cron.c.name == name))
 
 
-def pause(connection: Connection, name: str) -> bool:
-    """Let it not fire; False where there is none."""
-    return connection.execute(update(cron).where(cron.c.name == name).values(is_paused=True)).rowcount == 1
+def pause(connection: Connection, name: str) -> None:
+    """Let it not fire."""
+    connection.execute(update(cron).where(cron.c.name == name).values(is_paused=True))
 
 
 def resume(connection: Connection, name: str, next_at: datetime) -> None:

@@ -1,4 +1,4 @@
-"""Offsets that people set: where a group goes on, whatever it has consumed, and the record of who said so.
+"""Offsets that people set: where a group goes on, whatever it has consumed.
 
 The epoch of a queue rises with its offset, and its owner is taken away. So nothing that its member has in hand counts
 any more, and the next owner begins at the new offset. Who reads the queue without owning it knows it by the time that
@@ -6,7 +6,6 @@ is noted with the offset. RocketMQ: ConsumerOffsetManager.assignResetOffset.
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Final, NamedTuple
 
 from sqlalchemy import BigInteger, Connection, Integer, cast, delete, func, select, update
@@ -14,9 +13,8 @@ from sqlalchemy.dialects.postgresql import insert
 
 from mqdb.store.consumers.consumer_offsets import effective_offset
 from mqdb.store.dispatch.queues import max_offset
-from mqdb.store.engine import translates
 from mqdb.store.fragments import array_of, given, group_id
-from mqdb.store.tables import consumer_offset, offset_audit, offset_commit, queue, queue_lock, topic
+from mqdb.store.tables import consumer_offset, offset_commit, queue, queue_lock, topic
 
 _OFFSET: Final = {"queue_key": Integer(), "next_offset": BigInteger()}
 
@@ -50,19 +48,6 @@ class OffsetChange(NamedTuple):
     def skipped(self) -> int:
         """Messages that have not been consumed, and will not be."""
         return 0 if self.old_offset is None else max(self.new_offset - max(self.old_offset, self.min_offset), 0)
-
-
-class AuditRecord(NamedTuple):
-    """An offset that somebody has set."""
-
-    group: str
-    topic: str
-    queue_id: int
-    old_offset: int | None
-    new_offset: int
-    reason: str
-    actor: str
-    changed_at: datetime
 
 
 def standings(connection: Connection, group: str, queue_keys: Sequence[int]) -> list[Standing]:
@@ -129,23 +114,3 @@ def overwrite(connection: Connection, group: str, offsets: Mapping[int, int]) ->
         is_of_queue = table.c.group_id == its_id, table.c.queue_key.in_(select(key))
         connection.execute(delete(table).where(*is_of_queue))
     return {row.queue_key: None if row.queue_key in fresh else row[1] for row in before}
-
-
-def record(connection: Connection, group: str, changes: Sequence[OffsetChange], reason: str) -> None:
-    """Note that somebody has set these offsets."""
-    columns = "topic", "queue_id", "old_offset", "new_offset"
-    rows = [
-        {name: getattr(change, name) for name in columns} | {"group_name": group, "reason": reason}
-        for change in changes
-    ]
-    connection.execute(insert(offset_audit).values(rows))
-
-
-@translates
-def offset_history(connection: Connection, group: str) -> list[AuditRecord]:
-    """All that was noted of a group, the newest first."""
-    columns = (offset_audit.c[name] for name in ("group_name", *AuditRecord._fields[1:]))
-    rows = connection.execute(
-        select(*columns).where(offset_audit.c.group_name == group).order_by(offset_audit.c.audit_id.desc())
-    )
-    return [AuditRecord(*row) for row in rows]

@@ -1,0 +1,34 @@
+"""Operations: what people and tools have changed on a broker, and who they are."""
+
+from datetime import datetime, timedelta
+
+from mqdb.errors import ParameterInvalid
+from mqdb.store.operations import Operation, list_operations
+from mqdb_client.admin.broker_access import BrokerAccess
+from mqdb_client.option_rules import LIMIT
+
+
+class Operations:
+    """The changes that were made on a broker. `mqdb serve` keeps them for as long as `operation_reserved_time` says."""
+
+    def __init__(self, access: BrokerAccess) -> None:
+        self._access = access
+
+    def list(
+        self,
+        *,
+        topic: str | None = None,
+        group: str | None = None,
+        actor: str | None = None,
+        since: datetime | timedelta | None = None,
+        limit: int = 100,
+    ) -> list[Operation]:
+        """Changes, the youngest first: those about a topic and a group, by an actor or a role, since a moment.
+
+        A timedelta is how long ago by the broker's clock. Raises ParameterInvalid for a time without a zone.
+        """
+        LIMIT.check("limit", limit)
+        if isinstance(since, datetime) and since.utcoffset() is None:
+            raise ParameterInvalid("since", since, "must be a time with a time zone")
+        with self._access.connected() as connection:
+            return list_operations(connection, topic=topic, group=group, actor=actor, since=since, limit=limit)
