@@ -34,6 +34,7 @@
     ├── Denied                            somebody else has to allow it
     │   ├── TopicNotAllowed               a system topic that nobody may send to
     │   ├── TopicNotWritable              a topic whose permission has no W
+    │   ├── AccessDenied                  a right that nobody has granted
     │   ├── GroupInUse                    a group with live members
     │   ├── TopicInUse                    a topic that crons, scheduled messages or half messages name
     │   ├── FilterDisabled                a broker that takes no SQL92 filters
@@ -408,6 +409,19 @@ class TopicNotWritable(Denied, code=ResponseCode.NO_PERMISSION, sqlstate="MQ202"
     topic: str
     perm: int
     sentence = "topic {topic!r} takes no messages: its permission is {perm}, without the 2 of W"
+
+
+class AccessDenied(Denied, code=ResponseCode.NO_PERMISSION, sqlstate="MQ204"):
+    """A role lacks a right. Says nothing of what there is. Source: AuthorizationException."""
+
+    principal: str
+    access: str
+    resource_type: str
+    resource: str
+    sentence = (
+        "role {principal!r} has no right {access} on {resource_type} {resource!r}; "
+        "the owner of the broker grants it with: mqdb acl grant"
+    )
 
 
 class TopicNotFound(NotFound, code=ResponseCode.TOPIC_NOT_EXIST, sqlstate="MQ301"):

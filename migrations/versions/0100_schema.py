@@ -559,6 +559,20 @@ COMMENT ON COLUMN mqdb.redrive_result.new_log_pos IS 'Position of the copy that 
 COMMENT ON INDEX mqdb.redrive_result_log_pos IS 'Whether a message of the DLQ was redriven';
 """
 
+ACCESS = """
+CREATE TABLE mqdb.acl (
+    principal text NOT NULL CHECK (principal <> ''),
+    access text NOT NULL CHECK (access = 'SEND'),
+    resource_type text NOT NULL CHECK (resource_type = 'TOPIC'),
+    resource text NOT NULL CHECK (resource <> ''),
+    granted_at timestamptz NOT NULL DEFAULT mqdb.now(),
+    PRIMARY KEY (principal, access, resource_type, resource)
+);
+COMMENT ON TABLE mqdb.acl IS 'Who may do what, by is_allowed; nobody else may. The owner of the schema, and who is a member of its role, needs no row. RocketMQ: ACL 2.0';
+COMMENT ON COLUMN mqdb.acl.principal IS 'A login role of PostgreSQL';
+COMMENT ON COLUMN mqdb.acl.resource IS 'A name, or a prefix that ends in *';
+"""
+
 OPERATIONS = """
 CREATE TABLE mqdb.operation (
     operation_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -742,6 +756,7 @@ FUNCTIONS = (
     "reserved_properties",
     "limits",
     "system_topics",
+    "is_allowed",
     "check_send",
     "property_number",
     "property_time",
@@ -776,6 +791,7 @@ def upgrade() -> None:
         TRANSACTIONS,
         CRON,
         DEAD_LETTERS,
+        ACCESS,
         OPERATIONS,
         SPARK,
     ):

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from mqdb.cli import bench
+from mqdb.cli.acl import app as acl
 from mqdb.cli.config import config
 from mqdb.cli.consume import consume
 from mqdb.cli.consumer import app as consumer
@@ -92,6 +93,7 @@ app.add_typer(dlq, name="dlq")
 app.add_typer(transaction, name="transaction")
 app.add_typer(selector, name="selector")
 app.add_typer(timer, name="timer")
+app.add_typer(acl, name="acl")
 app.add_typer(operation, name="operation")
 app.add_typer(spark, name="spark")
 bench.register(app)

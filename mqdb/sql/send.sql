@@ -1,27 +1,38 @@
 -- Sends from psql, triggers and any language, inside the caller's transaction: the record is there when it
 -- commits and never was when it does not. The rules are those of the Python client (mqdb/common/message.py).
+-- It runs with the rights of the owner, so that a role needs none on tables: the right SEND on the topic is enough. A role
+-- that may insert into the log anyway is not asked.
 -- A message with a delay level or a time of delivery waits where mqdb.place puts it, by the clock of the database.
 CREATE FUNCTION mqdb.send(
     topic text, body bytea, tag text DEFAULT NULL, keys text DEFAULT NULL, properties jsonb DEFAULT '{}',
     sharding_key text DEFAULT NULL, delay_level integer DEFAULT NULL, deliver_at timestamptz DEFAULT NULL
 ) RETURNS text
-LANGUAGE plpgsql
+LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
     id uuid := gen_random_uuid();
-    words text := nullif(array_to_string(array_remove(string_to_array(send.keys, ' '), ''), ' '), '');
+    words text;
     stored jsonb;  -- without those that have columns
     all_properties jsonb;
     target mqdb.topic;
     wanted_queue integer;
     name text;
     value jsonb;
-    size bigint := 0;
+    size bigint;
+    unstorable text;
     deliver_ms bigint;
     stored_at timestamptz;
 BEGIN
+    -- First of all, so that nobody learns which topics there are.
+    IF (has_table_privilege(session_user, 'mqdb.commit_log', 'INSERT')
+        OR mqdb.is_allowed(session_user, 'SEND', 'TOPIC', coalesce(send.topic, ''))) IS NOT TRUE
+    THEN
+        RAISE EXCEPTION 'role "%" has no right SEND on topic "%"; the owner of the broker grants it with: mqdb acl grant', session_user, send.topic
+            USING ERRCODE = 'MQ204', DETAIL = jsonb_build_object(
+                'principal', session_user, 'access', 'SEND', 'resource_type', 'TOPIC', 'resource', coalesce(send.topic, ''));
+    END IF;
     IF delay_level <> 0 AND deliver_at IS NOT NULL THEN
         RAISE EXCEPTION 'deliver_at: delay_level says already when to deliver; give one of them'
             USING ERRCODE = 'MQ106', DETAIL = jsonb_build_object(
@@ -38,6 +49,20 @@ BEGIN
             format('a JSON %s, not an object', jsonb_typeof(send.properties)));
     END IF;
     PERFORM mqdb.check_send(send.topic, coalesce(send.body, ''));
+    deliver_ms := ceil(extract(epoch FROM deliver_at) * 1000);
+    size := octet_length(send.keys);
+    IF size IS NULL OR size <= mqdb.max_properties_bytes() THEN  -- longer ones are not even taken apart
+        words := nullif(array_to_string(array_remove(string_to_array(send.keys, ' '), ''), ' '), '');
+        stored := coalesce(send.properties, '{}') || jsonb_strip_nulls(jsonb_build_object(
+            'DELAY', nullif(delay_level, 0)::text, 'TIMER_DELIVER_MS', deliver_ms::text));
+        all_properties := mqdb.all_properties(stored, nullif(send.tag, ''), words, id);
+        SELECT sum(octet_length(p.key) + octet_length(p.value) + 2), min(p.key) FILTER (WHERE p.key || p.value ~ '[\u0001\u0002]')
+        INTO size, unstorable FROM jsonb_each_text(all_properties) p;
+    END IF;
+    IF size > mqdb.max_properties_bytes() THEN
+        RAISE EXCEPTION 'the properties have % bytes encoded, the limit is %', size, mqdb.max_properties_bytes()
+            USING ERRCODE = 'MQ103', DETAIL = jsonb_build_object('size', size, 'limit', mqdb.max_properties_bytes());
+    END IF;
     FOR name, value IN SELECT * FROM jsonb_each(coalesce(send.properties, '{}')) LOOP
         IF name = ANY (mqdb.reserved_properties()) THEN
             RAISE EXCEPTION 'property "%" is reserved for the broker; choose another name', name
@@ -48,19 +73,10 @@ BEGIN
                       DETAIL = jsonb_build_object('name', name, 'reason', 'name and value must be texts, and not blank');
         END IF;
     END LOOP;
-    deliver_ms := ceil(extract(epoch FROM deliver_at) * 1000);
-    stored := coalesce(send.properties, '{}') || jsonb_strip_nulls(jsonb_build_object(
-        'DELAY', nullif(delay_level, 0)::text, 'TIMER_DELIVER_MS', deliver_ms::text));
-    all_properties := mqdb.all_properties(stored, nullif(send.tag, ''), words, id);
-    SELECT sum(octet_length(p.key) + octet_length(p.value) + 2), min(p.key) FILTER (WHERE p.key || p.value ~ '[\u0001\u0002]')
-    INTO size, name FROM jsonb_each_text(all_properties) p;
-    IF size > mqdb.max_properties_bytes() THEN
-        RAISE EXCEPTION 'the properties have % bytes encoded, the limit is %', size, mqdb.max_properties_bytes()
-            USING ERRCODE = 'MQ103', DETAIL = jsonb_build_object('size', size, 'limit', mqdb.max_properties_bytes());
-    ELSIF name IS NOT NULL THEN
-        RAISE EXCEPTION 'property "%" holds U+0001 or U+0002, which cannot be stored', name
+    IF unstorable IS NOT NULL THEN
+        RAISE EXCEPTION 'property "%" holds U+0001 or U+0002, which cannot be stored', unstorable
             USING ERRCODE = 'MQ105',
-                  DETAIL = jsonb_build_object('name', name, 'reason', 'holds U+0001 or U+0002, which cannot be stored');
+                  DETAIL = jsonb_build_object('name', unstorable, 'reason', 'holds U+0001 or U+0002, which cannot be stored');
     END IF;
 
     SELECT * INTO target FROM mqdb.topic t WHERE t.topic = send.topic;

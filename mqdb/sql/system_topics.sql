@@ -19,3 +19,10 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN ARRAY[mqdb.schedule_topic(), mqdb.timer_topic(), mqdb.half_topic(), 'RMQ_SYS_TRANS_OP_HALF_TOPIC',
              'TRANS_CHECK_MAX_TIME_TOPIC', 'SELF_TEST_TOPIC', 'OFFSET_MOVED_EVENT'];
 COMMENT ON FUNCTION mqdb.topics_not_allowed() IS 'System topics that only the broker writes to (TopicValidator.NOT_ALLOWED_SEND_TOPIC_SET)';
+
+CREATE FUNCTION mqdb.is_topic_of_users(topic text) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN NOT (topic = ANY (mqdb.topics_not_allowed() || ARRAY['TBW102', 'BenchmarkTest', 'RMQ_SYS_TRACE_TOPIC', 'CHECKPOINT_TOPIC'])
+            OR starts_with(topic, 'rmq_sys_') OR starts_with(topic, mqdb.retry_prefix()) OR starts_with(topic, mqdb.dlq_prefix())
+            OR right(topic, 12) = '_REPLY_TOPIC');
+COMMENT ON FUNCTION mqdb.is_topic_of_users(text) IS 'False for the topics of the broker, of groups, and of replies: no right covers them';

@@ -15,6 +15,8 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION mqdb.wake_dispatcher() IS 'Wakes a sleeping dispatcher, by NOTIFY if it can';
+-- Nobody fires it from a table of their own.
+REVOKE EXECUTE ON FUNCTION mqdb.wake_dispatcher() FROM PUBLIC;
 
 -- The condition is evaluated once for each statement, after its records. A sequence is read without MVCC, so the state is
 -- that of this moment, however old the snapshot is. A sequence that nobody has used, as after a crash, counts as awake: the

@@ -27,6 +27,8 @@ class Verb(StrEnum):
     GROUP_DELETE = "group.delete"
     OFFSET_RESET = "offset.reset"
     OFFSET_CLONE = "offset.clone"
+    ACL_GRANT = "acl.grant"
+    ACL_REVOKE = "acl.revoke"
     CONSUMER_CONSUME = "consumer.consume"
     DELAY_SKIP = "delay.skip"
     CRON_ADD = "cron.add"

@@ -449,7 +449,17 @@ redrive_result = Table(
     Index("redrive_result_log_pos", "log_pos"),
 )
 
-# -- who did what -----------------------------------------------------------------------------
+# -- who may do what, and who did -------------------------------------------------------------
+
+acl = Table(
+    "acl",
+    metadata,
+    Column("principal", Text, primary_key=True),
+    Column("access", Text, primary_key=True),
+    Column("resource_type", Text, primary_key=True),
+    Column("resource", Text, primary_key=True),
+    Column("granted_at", _timestamp, nullable=False, server_default=_now),
+)
 
 operation = Table(
     "operation",

@@ -7,6 +7,7 @@ from typing import Self, TypeVar
 from mqdb.broker_list import brokers_of
 from mqdb.errors import ParameterInvalid
 from mqdb.settings import Settings
+from mqdb_client.admin.acl import Acl
 from mqdb_client.admin.answers import Answers, ask_each
 from mqdb_client.admin.broker_access import BrokerAccess
 from mqdb_client.admin.consumers import Consumers
@@ -36,6 +37,7 @@ class BrokerAdmin:
 
     def __init__(self, access: BrokerAccess) -> None:
         self._access = access
+        self.acl = Acl(access)
         self.topics = Topics(access)
         self.groups = Groups(access)
         self.consumers = Consumers(access)

@@ -1,0 +1,26 @@
+-- Every decision on a right. A principal is a login role: session_user, which neither SET ROLE nor a function of its owner
+-- changes. RocketMQ: AuthorizationStrategy, with deny as the default.
+CREATE FUNCTION mqdb.is_owner(principal text) RETURNS boolean
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+RETURN coalesce(
+    (SELECT pg_has_role(to_regrole(quote_ident(principal)), n.nspowner, 'USAGE') FROM pg_namespace n WHERE n.nspname = 'mqdb'), false);
+COMMENT ON FUNCTION mqdb.is_owner(text) IS 'Whether a role owns the schema, or is a member of the role that does';
+
+CREATE FUNCTION mqdb.is_allowed(principal text, access text, resource_type text, resource text) RETURNS boolean
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF principal IS DISTINCT FROM session_user AND NOT mqdb.is_owner(session_user) THEN
+        PERFORM mqdb.refuse_parameter('principal', principal, 'only the owner of the broker may ask for somebody else');
+    END IF;
+    RETURN mqdb.is_owner(principal)
+        OR mqdb.is_topic_of_users(resource) AND EXISTS (
+            SELECT FROM mqdb.acl a
+            WHERE a.principal = is_allowed.principal AND a.access = is_allowed.access AND a.resource_type = is_allowed.resource_type
+              AND (a.resource = is_allowed.resource
+                   OR right(a.resource, 1) = '*' AND starts_with(is_allowed.resource, left(a.resource, -1))));
+END
+$$;
+COMMENT ON FUNCTION mqdb.is_allowed(text, text, text, text) IS 'Whether a principal has a right, SEND, on a TOPIC. The owner of the schema has all of them, and may ask for anybody';
