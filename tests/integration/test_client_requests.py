@@ -258,7 +258,7 @@ def test_a_client_answers_so_many_at_a_time_and_the_others_wait_as_rows(
     arguments = {"group": "readers", "topic": "orders", "queue_id": 1, "queue_offset": 0}
     flood = text(
         "INSERT INTO mqdb.client_request (client_id, kind, arguments)"
-        " SELECT :client_id, 'CONSUME_DIRECTLY', :arguments FROM generate_series(1, 500)"
+        " SELECT :client_id, 'CONSUME_DIRECTLY', :arguments FROM generate_series(1, 100)"
     )
     broker.execute(flood, {"client_id": instance.client_id, "arguments": json.dumps(arguments)})
     client_requests.ask(broker, instance.client_id, RequestKind.STATUS, {"group": "readers"})
