@@ -15,12 +15,13 @@ BEGIN
     IF principal IS DISTINCT FROM session_user AND NOT mqdb.is_owner(session_user) THEN
         PERFORM mqdb.refuse_parameter('principal', principal, 'only the owner of the broker may ask for somebody else');
     END IF;
-    RETURN mqdb.is_owner(principal)
-        OR mqdb.is_topic_of_users(resource) AND EXISTS (
+    -- Who has the right is not asked whose role it is.
+    RETURN mqdb.is_topic_of_users(resource) AND EXISTS (
             SELECT FROM mqdb.acl a
             WHERE a.principal = is_allowed.principal AND a.access = is_allowed.access AND a.resource_type = is_allowed.resource_type
               AND (a.resource = is_allowed.resource
-                   OR right(a.resource, 1) = '*' AND starts_with(is_allowed.resource, left(a.resource, -1))));
+                   OR right(a.resource, 1) = '*' AND starts_with(is_allowed.resource, left(a.resource, -1))))
+        OR mqdb.is_owner(principal);
 END
 $$;
 COMMENT ON FUNCTION mqdb.is_allowed(text, text, text, text) IS 'Whether a principal has a right, SEND, on a TOPIC. The owner of the schema has all of them, and may ask for anybody';
