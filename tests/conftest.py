@@ -14,6 +14,7 @@ pytest_plugins = [
     "tests.fixtures.log",
     "tests.fixtures.broker",
     "tests.fixtures.services",
+    "tests.fixtures.sleeping",
     "tests.fixtures.serve",
     "tests.fixtures.proxy",
     "tests.fixtures.pgbouncer",

@@ -1,10 +1,15 @@
--- Asks whether the dispatcher may sleep in place of dispatching every few milliseconds, and dispatches once more if so.
--- From true on, until dispatcher_state is 2, each transaction with new records wakes it: by a notification on mqdb_wake
--- when it commits, or by state 3 on a server with prepared transactions.
+-- Asks whether the dispatcher may sleep in place of dispatching every few milliseconds. If so, all that is visible by then
+-- has been dispatched, unless `more` is true or another session dispatches. From then on, until dispatcher_state is 2,
+-- each transaction with new records wakes the dispatcher: by a notification on mqdb_wake when it commits, or by state 3 on
+-- a server with prepared transactions.
 --
--- No record is missed. A transaction holds a ROW EXCLUSIVE lock on commit_log from before it reads the state until after
--- its records are visible. The state is set first, and then the locks are looked at. A transaction that has read the old
--- state either holds its lock still: then the answer is false. Or it has ended: then the next dispatch finds its records.
+-- No record is missed. The state is set first. A transaction reads it after it has written its records, so one that has
+-- read the old state has a transaction id by then, and a ROW EXCLUSIVE lock on commit_log until its records are visible.
+-- There are two ways to find it:
+--   1. The quick way compares transaction ids. If the last batch of dispatch was the last transaction of the server that
+--      has got an id, and none was in progress in the snapshot of that batch, then the batch has left nothing.
+--   2. Otherwise the function looks at the locks. If one is held, the answer is false. If none is held, each such
+--      transaction has ended, and the function dispatches once more, which finds its records.
 CREATE FUNCTION mqdb.fall_asleep(
     max_rows integer, OUT is_asleep boolean, OUT outcome text, OUT messages integer, OUT more boolean
 )
@@ -16,13 +21,14 @@ DECLARE
     seen pg_snapshot;
 BEGIN
     PERFORM setval('mqdb.dispatcher_state', 1);
-    -- Mostly nobody else has written since the last batch. Then there is no need to look at all locks of the server, nor to
-    -- dispatch: no transaction was in progress in the snapshot of the last batch, none is now, and in between there has been
-    -- one, which is that batch.
+    -- Mostly nobody else has written since the last batch. All transactions that were given an id before its snapshot had
+    -- ended then. Only one id has been given since, which is that of the batch.
     IF current_setting('mqdb.identity', true) = 'known' THEN
         SELECT c.cur INTO done
         FROM (SELECT * FROM mqdb.checkpoint WHERE service = 'dispatch' ORDER BY seq DESC LIMIT 1) c
-        WHERE c.done_pos = c.tail_pos AND c.stragglers_cur IS NULL AND NOT EXISTS (SELECT FROM mqdb.dispatch_lane);
+        -- A batch that leaves stragglers keeps the snapshot of the round before. At least two ids have been given since
+        -- that snapshot: those of a straggler and of the batch.
+        WHERE c.done_pos = c.tail_pos AND NOT EXISTS (SELECT FROM mqdb.dispatch_lane);
         seen := pg_current_snapshot();
         IF pg_snapshot_xmin(done) = pg_snapshot_xmax(done)
             AND pg_snapshot_xmin(seen)::text::bigint = pg_snapshot_xmax(done)::text::bigint + 1

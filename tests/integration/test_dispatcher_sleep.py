@@ -4,67 +4,31 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from random import Random
 
 import psycopg
 import pytest
+import sqlalchemy
+from sqlalchemy import Engine
 
-from mqdb.broker.dispatch import dispatch, fall_asleep
+from mqdb.broker.dispatch import DispatchOutcome, dispatch, fall_asleep
 from mqdb.common.clock import ManualClock
 from mqdb.embedded import EmbeddedPostgres
-from mqdb.service.dispatcher import Dispatcher, DispatcherConfig
+from mqdb.service.dispatcher import Dispatcher
 from mqdb.service.service import Context
 from mqdb.store import migrations
 from mqdb.store.engine import create_engine
 from tests.fixtures.fuzz import fuzz_random
-from tests.fixtures.log import append, create_topic, positions, scalar
-from tests.fixtures.postgres import Database, new_database, server_with_owner
+from tests.fixtures.log import LANES, Connection, append, begin_with_a_position, create_topic, positions, scalar
+from tests.fixtures.postgres import Database, new_database
 from tests.fixtures.processes import wait_until
+from tests.fixtures.sleeping import asleep, state
 
 WRITERS = 4
 TRANSACTIONS = 25
-#: No test waits so long: whoever relies on the end of a sleep fails.
-FOREVER = timedelta(hours=1)
-
-
-@pytest.fixture(scope="module")
-def notifying() -> Iterator[EmbeddedPostgres]:
-    """A server without prepared transactions, as PostgreSQL is by default."""
-    with server_with_owner(prepared_transactions=0) as server:
-        yield server
-
-
-@pytest.fixture(params=["notified", "with prepared transactions"])
-def sleepy(request: pytest.FixtureRequest, notifying: EmbeddedPostgres) -> Iterator[Database]:
-    """A database of either kind of server."""
-    if request.param != "notified":
-        yield request.getfixturevalue("database")
-        return
-    with new_database(notifying) as database:
-        migrations.upgrade(database.dsn)
-        yield database
-
-
-@contextmanager
-def asleep(database: Database) -> Iterator[None]:
-    """A dispatcher that has fallen asleep at the beginning."""
-    engine = create_engine(database.dsn)
-    dispatcher = Dispatcher(Context(engine.connect), DispatcherConfig(longest_sleep=FOREVER))
-    dispatcher.start()
-    try:
-        wait_until(lambda: state(database) == 1)
-        yield
-    finally:
-        dispatcher.stop()
-        engine.dispose()
-
-
-def state(database: Database) -> int | None:
-    [(value,)] = database.rows("SELECT pg_sequence_last_value('mqdb.dispatcher_state')")
-    return None if value is None else int(value)
 
 
 def backend(database: Database) -> int:
@@ -101,33 +65,6 @@ def test_a_transaction_that_has_written_keeps_it_awake(sleepy: Database) -> None
         assert fall_asleep(connection)
     engine.dispose()
     assert sent
-
-
-@pytest.mark.parametrize("begins", ["before the last batch", "after it"])
-def test_it_does_not_sleep_in_the_quick_way_while_somebody_writes(sleepy: Database, begins: str) -> None:
-    """The quick way asks for no locks if nobody else has written since the last batch."""
-    log = sleepy.connect()
-    [queue] = create_topic(log, "orders")
-    engine = create_engine(sleepy.dsn)
-    with engine.connect() as connection:
-        dispatch(connection)  # the database may be a copy, and is adopted then
-        append(log, queue)
-        writer = sleepy.connect()
-        writer.execute("BEGIN")
-        if begins == "before the last batch":
-            append(writer, queue)
-            assert dispatch(connection).messages == 1
-        else:
-            assert dispatch(connection).messages == 1
-            append(writer, queue)
-
-        assert fall_asleep(connection) is None
-        writer.execute("COMMIT")
-        last = fall_asleep(connection)
-    engine.dispose()
-
-    assert last is not None
-    assert last.messages == 1
 
 
 def test_messages_that_come_fast_keep_it_awake(sleepy: Database) -> None:
@@ -249,3 +186,118 @@ def test_no_interleaving_of_senders_lets_a_message_wait(sleepy: Database) -> Non
         wait_until(lambda: len(positions(log, queue)) == stored)
         wait_until(lambda: state(sleepy) == 1)
     assert len(sent) == WRITERS * TRANSACTIONS
+
+
+# -- the quick way: it neither looks at locks nor dispatches -------------------------------------
+
+
+def rest_of_a_round(_database: Database, log: Connection, connection: sqlalchemy.Connection) -> None:
+    [queue] = create_topic(log, "orders")
+    append(log, queue, 2)
+    assert dispatch(connection, 1).more
+
+
+def rest_of_stragglers(database: Database, log: Connection, connection: sqlalchemy.Connection) -> None:
+    """Of transactions that were not in progress when the round before began, and had taken positions."""
+    [queue] = create_topic(log, "orders")
+    writers = [database.connect() for _ in range(2)]
+    held = [begin_with_a_position(writer) for writer in writers]
+    append(log, queue)
+    assert dispatch(connection).messages == 1
+    for writer, position in zip(writers, held, strict=True):
+        append(writer, queue, log_pos=position)
+        writer.execute("COMMIT")
+    assert dispatch(connection, 1).more
+
+
+def rest_of_a_lane(database: Database, log: Connection, connection: sqlalchemy.Connection) -> None:
+    """Dispatch itself has found all that there was when it last looked."""
+    large, small = create_topic(log, "orders", 2)
+    writer = database.connect()
+    writer.execute("BEGIN")
+    append(writer, large, 30)
+    append(log, small)
+    assert dispatch(connection).messages == 1
+    writer.execute("COMMIT")
+    while len(positions(log, large)) < 8:
+        dispatch(connection, 4)
+    append(log, small)
+    assert dispatch(connection, 4).messages == 2
+    assert scalar(log, LANES) == 1
+
+
+def what_was_in_progress(database: Database, log: Connection, connection: sqlalchemy.Connection) -> None:
+    """In the snapshot of the last batch. Its xid is older than that of a message which this batch has found."""
+    [queue] = create_topic(log, "orders")
+    writer = database.connect()
+    writer.execute("BEGIN")
+    append(writer, queue)
+    append(log, queue)
+    assert dispatch(connection).messages == 1
+    writer.execute("COMMIT")
+
+
+@pytest.mark.parametrize(
+    "leave",
+    [rest_of_a_round, rest_of_stragglers, rest_of_a_lane, what_was_in_progress],
+    ids=lambda leave: leave.__name__.replace("_", " "),
+)
+def test_the_quick_way_is_closed_if_the_last_batch_has_left_something(
+    database: Database,
+    log: Connection,
+    engine: Engine,
+    leave: Callable[[Database, Connection, sqlalchemy.Connection], None],
+) -> None:
+    """Nobody else has written since the batch."""
+    with engine.connect() as connection:
+        dispatch(connection)
+        leave(database, log, connection)
+
+        last = fall_asleep(connection, 4)
+
+    assert last is not None
+    assert last.messages > 0
+
+
+def test_the_quick_way_is_open_if_nobody_else_has_written(
+    database: Database, log: Connection, queue: int, engine: Engine
+) -> None:
+    other = database.connect()
+    with engine.connect() as connection:
+
+        def is_open() -> bool:
+            append(log, queue)
+            assert dispatch(connection).messages == 1
+            with other.transaction():
+                other.execute("LOCK TABLE mqdb.lock_dispatch IN SHARE UPDATE EXCLUSIVE MODE")
+                last = fall_asleep(connection)
+            assert last is not None
+            return last.outcome is not DispatchOutcome.LOCKED
+
+        wait_until(is_open)  # autovacuum may have taken a transaction id
+
+
+@pytest.mark.parametrize("begins", ["before the last batch", "after it"])
+def test_the_quick_way_is_closed_while_somebody_writes(sleepy: Database, begins: str) -> None:
+    log = sleepy.connect()
+    [queue] = create_topic(log, "orders")
+    engine = create_engine(sleepy.dsn)
+    with engine.connect() as connection:
+        dispatch(connection)  # the database may be a copy, and is adopted then
+        append(log, queue)
+        writer = sleepy.connect()
+        writer.execute("BEGIN")
+        if begins == "before the last batch":
+            append(writer, queue)
+            assert dispatch(connection).messages == 1
+        else:
+            assert dispatch(connection).messages == 1
+            append(writer, queue)
+
+        assert fall_asleep(connection) is None
+        writer.execute("COMMIT")
+        last = fall_asleep(connection)
+    engine.dispose()
+
+    assert last is not None
+    assert last.messages == 1
