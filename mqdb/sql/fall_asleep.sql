@@ -19,6 +19,7 @@ AS $$
 DECLARE
     done pg_snapshot;
     seen pg_snapshot;
+    begins_round boolean;
 BEGIN
     PERFORM setval('mqdb.dispatcher_state', 1);
     -- Mostly nobody else has written since the last batch. All transactions that were given an id before its snapshot had
@@ -51,7 +52,12 @@ BEGIN
         RETURN;
     END IF;
     is_asleep := true;
-    SELECT d.outcome, d.messages, d.more INTO outcome, messages, more FROM mqdb.dispatch(max_rows) d;
+    -- A round that has begun before, perhaps by another session, does not know what has become visible since.
+    begins_round := mqdb.try_lock('dispatch') AND EXISTS (
+        SELECT FROM (SELECT * FROM mqdb.checkpoint WHERE service = 'dispatch' ORDER BY seq DESC LIMIT 1) c
+        WHERE c.done_pos = c.tail_pos AND c.stragglers_cur IS NULL);
+    SELECT d.outcome, d.messages, d.more OR d.outcome = 'DISPATCHED' AND NOT begins_round
+    INTO outcome, messages, more FROM mqdb.dispatch(max_rows) d;
 END
 $$;
 COMMENT ON FUNCTION mqdb.fall_asleep(integer) IS 'Whether the dispatcher may sleep: from then on senders wake it. Dispatches if so; false while a transaction with records is open';

@@ -67,6 +67,20 @@ def test_a_transaction_that_has_written_keeps_it_awake(sleepy: Database) -> None
     assert sent
 
 
+def test_it_does_not_sleep_at_the_end_of_a_round_that_somebody_has_begun(
+    database: Database, log: Connection, queue: int, engine: Engine
+) -> None:
+    """The round knows nothing of what has been committed since, when the dispatcher was awake."""
+    append(log, queue, 2)
+    with engine.connect() as connection:
+        assert dispatch(connection, 1).more
+        append(log, queue)
+
+        last = fall_asleep(connection)
+
+    assert last == (DispatchOutcome.DISPATCHED, 1, True)
+
+
 def test_messages_that_come_fast_keep_it_awake(sleepy: Database) -> None:
     """Then no sender need notify. It says so when it starts, whatever was said before."""
     clock = ManualClock(datetime(2024, 1, 1, tzinfo=UTC))
