@@ -1,6 +1,6 @@
 """A broker process; run as a script by test_serve_processes.
 
-    python serve_process.py '{"dsn": ...}'      any settings, as JSON
+    python serve_process.py '{"dsn": ...}'      any settings, as JSON, and `longest_sleep_seconds` of its dispatcher
 
 Logs to standard error, and prints a line when it is ready.
 """
@@ -8,10 +8,28 @@ Logs to standard error, and prints a line when it is ready.
 import json
 import logging
 import sys
+from datetime import timedelta
+from typing import Any
+
+from apscheduler.schedulers.background import BackgroundScheduler
 
 from mqdb.errors import MqdbError
 from mqdb.server import Server
-from mqdb.settings import load_settings
+from mqdb.service.dispatcher import Dispatcher, DispatcherConfig
+from mqdb.service.service import Context, Service
+from mqdb.settings import Settings, load_settings
+
+
+class SleepyServer(Server):
+    """A server whose dispatcher looks by itself as seldom as one likes."""
+
+    def __init__(self, settings: Settings, longest_sleep: timedelta) -> None:
+        super().__init__(settings)
+        self._config = DispatcherConfig(longest_sleep=longest_sleep)
+
+    def _make_services(self, scheduler: BackgroundScheduler) -> list[Service[Any]]:
+        _, *others = super()._make_services(scheduler)
+        return [Dispatcher(Context(self._connect, may_act=self._leadership.is_leader), self._config), *others]
 
 
 def say_ready() -> None:
@@ -21,7 +39,9 @@ def say_ready() -> None:
 
 def main(arguments: str) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
-    server = Server(load_settings(**json.loads(arguments)))
+    settings = json.loads(arguments)
+    longest_sleep = timedelta(seconds=settings.pop("longest_sleep_seconds", 1))
+    server = SleepyServer(load_settings(**settings), longest_sleep)
     try:
         server.run(on_started=say_ready)
     except MqdbError as error:
