@@ -165,7 +165,7 @@ class Settings(BaseSettings):
     reject_transaction_message: bool = False
     """Refuse half messages; `mqdb serve` sets it for its broker."""
     actor: str | None = None
-    """Who is behind the changes of this process: kept with each. Unset, commands say who is logged in."""
+    """The person or program behind the changes of this process. If unset, commands name the user who runs them."""
     operation_reserved_time: Annotated[timedelta, *_from("1s")] = timedelta(days=365)
     """How long `mqdb serve` keeps what people and tools have changed."""
     timer_max_delay: Annotated[timedelta, *_from("1s")] | None = None

@@ -7,6 +7,12 @@ RETURN coalesce(
     (SELECT pg_has_role(to_regrole(quote_ident(principal)), n.nspowner, 'USAGE') FROM pg_namespace n WHERE n.nspname = 'mqdb'), false);
 COMMENT ON FUNCTION mqdb.is_owner(text) IS 'Whether a role owns the schema, or is a member of the role that does';
 
+CREATE FUNCTION mqdb.is_covered(topic text, resource text) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN mqdb.is_topic_of_users(topic)
+    AND (resource = topic OR right(resource, 1) = '*' AND starts_with(topic, left(resource, -1)));
+COMMENT ON FUNCTION mqdb.is_covered(text, text) IS 'Whether a right on a resource, a name or a prefix that ends in *, covers a topic';
+
 CREATE FUNCTION mqdb.is_allowed(principal text, access text, resource_type text, resource text) RETURNS boolean
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -16,11 +22,10 @@ BEGIN
         PERFORM mqdb.refuse_parameter('principal', principal, 'only the owner of the broker may ask for somebody else');
     END IF;
     -- Who has the right is not asked whose role it is.
-    RETURN mqdb.is_topic_of_users(resource) AND EXISTS (
+    RETURN EXISTS (
             SELECT FROM mqdb.acl a
             WHERE a.principal = is_allowed.principal AND a.access = is_allowed.access AND a.resource_type = is_allowed.resource_type
-              AND (a.resource = is_allowed.resource
-                   OR right(a.resource, 1) = '*' AND starts_with(is_allowed.resource, left(a.resource, -1))))
+              AND mqdb.is_covered(is_allowed.resource, a.resource))
         OR mqdb.is_owner(principal);
 END
 $$;

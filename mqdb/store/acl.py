@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 import psycopg
 from psycopg import sql
-from sqlalchemy import ColumnElement, Connection, and_, delete, func, literal, or_, select
+from sqlalchemy import Connection, delete, func, select
 from sqlalchemy.dialects.postgresql import insert
 
 from mqdb.store.engine import driver, translates
@@ -39,22 +39,13 @@ def list_rights(connection: Connection, principal: str | None = None, topic: str
     if principal is not None:
         wanted = wanted.where(acl.c.principal == principal)
     if topic is not None:
-        wanted = wanted.where(_covers(topic))
+        wanted = wanted.where(func.mqdb.is_covered(topic, acl.c.resource))
     return [Right(name, Access(access), resource, at) for name, access, resource, at in connection.execute(wanted)]
-
-
-def _covers(topic: str) -> ColumnElement[bool]:
-    name = literal(topic)
-    is_prefix = func.right(acl.c.resource, 1) == "*"
-    return and_(
-        func.mqdb.is_topic_of_users(name),
-        or_(acl.c.resource == name, and_(is_prefix, func.starts_with(name, func.left(acl.c.resource, -1)))),
-    )
 
 
 @translates
 def is_allowed(connection: Connection, principal: str, access: Access, topic: str) -> bool:
-    """Whether a principal, or a member of the owner's role, has a right on a topic."""
+    """Whether a principal has a right on a topic. The owner of the schema and the members of its role have all."""
     allowed: bool = connection.scalars(select(func.mqdb.is_allowed(principal, access, "TOPIC", topic))).one()
     return allowed
 

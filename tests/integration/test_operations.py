@@ -166,7 +166,7 @@ def test_they_are_found_by_topic_group_who_and_when(admin: Admin, broker: Connec
     assert verbs(topic="orders", group="billing") == verbs(since=datetime.now(UTC) + timedelta(days=1)) == []
     assert verbs(actor=OWNER) == ["group.update", "topic.create"]
     with pytest.raises(errors.ParameterInvalid, match="time zone"):
-        verbs(since=datetime(2026, 7, 14))  # noqa: DTZ001
+        verbs(since=datetime(2026, 7, 14))  # noqa: DTZ001 -- a time without a zone is what is refused
     with pytest.raises(errors.ParameterInvalid, match="limit"):
         verbs(limit=0)
 

@@ -250,7 +250,7 @@ def play_all(database: Database, seeds: Iterable[int], mutation: Sequence[tuple[
             for seed in seeds:
                 try:
                     interleaving.play(seed)
-                except Exception as error:
+                except Exception as error:  # whatever it is, it goes on with its history
                     error.add_note("\n".join(interleaving.history))
                     raise
     finally:

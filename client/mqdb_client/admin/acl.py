@@ -44,7 +44,7 @@ class Acl:
             return acl.apply(connection, send, dry_run=dry_run, actor=actor or self._access.actor)
 
     def allows(self, principal: str, *, send: str) -> bool:
-        """Whether a role may send to a topic, be it that the topic exists or not: the owner may send to each."""
+        """Whether a role may send to a topic, which need not exist. The owner of the broker may send to each."""
         with self._access.connected() as connection:
             return is_allowed(connection, principal, Access.SEND, send)
 

@@ -108,7 +108,7 @@ def clone_offsets(
 
 
 class _Wanted(NamedTuple):
-    """What somebody wants, as it is noted."""
+    """A change that somebody asks for, as mqdb.operation keeps it."""
 
     verb: Verb
     group: str
