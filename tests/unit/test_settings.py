@@ -313,7 +313,7 @@ def test_any_text_is_a_setting_or_refused(home: Path, monkeypatch: pytest.Monkey
 
 
 #: What may be shown as ***.
-HIDDEN_ONES = {"dsn", "pool_dsn", "home"}
+HIDDEN_ONES = {"dsn", "pool_dsn", "home", "actor"}
 
 
 def any_value(chance: random.Random) -> str:
