@@ -34,8 +34,9 @@ LOCKS = {
 }
 BUILD_BACKEND = "hatchling>=1.27"
 # Most of their time tests wait: two cores have work for four processes. A file's tests stay together, for the sake of
-# what they share; in which order the files come, tests/conftest.py says.
-ALL_TESTS = ("--numprocesses=4", "--dist=loadfile", "--no-loadscope-reorder")
+# what they share; in which order the files come, tests/conftest.py says. A process that crashes ends the run: with a
+# new one in its place the run has hung at its end.
+ALL_TESTS = ("--numprocesses=4", "--max-worker-restart=0", "--dist=loadfile", "--no-loadscope-reorder")
 # What `--all` adds: the tests marked `long`, and more cases of those that make their own.
 EVERYTHING = (*ALL_TESTS, "-m", "", "--timeout=3600")
 MORE_CASES = {"MQDB_FUZZ_CASES": "10000", "MQDB_FAULT_RUNS": "10"}
