@@ -32,6 +32,7 @@ pytest_plugins = [
     "tests.fixtures.appends",
     "tests.fixtures.replaced_database",
     "tests.fixtures.retries",
+    "tests.fixtures.roles",
     "tests.fixtures.transactional",
     "tests.fixtures.transactions",
     "tests.fixtures.spark",

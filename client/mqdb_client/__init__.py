@@ -12,7 +12,7 @@ A producer works inside its block, a consumer until it is told to stop:
 """
 
 from mqdb import errors
-from mqdb.broker.acl import RightChange
+from mqdb.broker.acl import RightChange, Rights
 from mqdb.broker.consumers.groups import GroupDetails
 from mqdb.broker.consumers.offset_reset import Boundary
 from mqdb.broker.dead_letters import Chosen, DeadLetterFilter, Redrive
@@ -32,7 +32,7 @@ from mqdb.common.topic import MessageType, Perm, TopicConfig
 from mqdb.common.transaction import HalfState, LocalTransactionState
 from mqdb.selector.subscription import ExpressionType, MessageFilter
 from mqdb.settings import SettingLine, Settings, default_home, load_settings
-from mqdb.store.acl import Access, Right
+from mqdb.store.acl import Access, Resource, ResourceType, Right
 from mqdb.store.consumers.groups import GroupSettings, GroupSummary, MemberInfo, QueueProgress, StoredSubscription
 from mqdb.store.consumers.offset_changes import OffsetChange
 from mqdb.store.dead_letters import (
@@ -148,7 +148,10 @@ __all__ = [
     "Operation",
     "Right",
     "RightChange",
+    "Rights",
     "Access",
+    "Resource",
+    "ResourceType",
     "TopicReader",
     "DeadLetterFilter",
     "CauseOfDeath",

@@ -1,50 +1,83 @@
-"""Access control: who may send to which topics. RocketMQ: ACL 2.0, mqadmin createAcl, deleteAcl, listAcl.
+"""Access control: who may send to, read and consume what. RocketMQ: ACL 2.0, mqadmin createAcl, deleteAcl, listAcl.
 
 A principal is a login role of PostgreSQL, which authenticates it. What it has no right to is denied. The owner of the
 schema, and who is a member of its role, is asked nothing.
 """
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from sqlalchemy import Connection
 
+from mqdb.common.group import check_group_name
 from mqdb.common.topic import REPLY_SUFFIX, check_topic_name, is_group_topic, is_system_topic
 from mqdb.errors import NameInvalid, ParameterInvalid
 from mqdb.store import acl, operations
-from mqdb.store.acl import Access
+from mqdb.store.acl import Access, Resource, ResourceType
 from mqdb.store.engine import transaction, translates
 from mqdb.store.operations import Verb
 
 
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """What a principal may do.
+
+    A topic is a name, or a prefix that ends in *, which also covers topics that are made later. None covers a topic of
+    the broker, of a group or of replies.
+    """
+
+    send: Collection[str] = ()
+    """Topics to which it may send."""
+    read: Collection[str] = ()
+    """Topics whose messages it may read."""
+    group: Collection[str] = ()
+    """Groups of which it may be a member, with their retries and dead letters."""
+
+    def resources(self) -> list[Resource]:
+        """Raises NameInvalid for what no right may name."""
+        for topic in (*self.send, *self.read):
+            _check_topic(topic)
+        for group in self.group:
+            check_group_name(group)
+        return [
+            *(Resource(Access.SEND, ResourceType.TOPIC, topic) for topic in self.send),
+            *(Resource(Access.READ, ResourceType.TOPIC, topic) for topic in self.read),
+            *(Resource(Access.READ, ResourceType.GROUP, group) for group in self.group),
+        ]
+
+
 class RightChange(NamedTuple):
-    """What `apply` does to a right SEND, or would."""
+    """What `apply` does to a right, or would."""
 
     principal: str
-    topic: str
+    resource: Resource
     is_granted: bool
     """False: it is taken away."""
 
 
 @translates
-def grant(connection: Connection, principal: str, send: Collection[str], *, actor: str | None = None) -> list[str]:
-    """Let a role send to topics; returns those that it could not send to before. Again: nothing changes.
+def grant(
+    connection: Connection, principal: str, rights: Rights, *, create: bool = False, actor: str | None = None
+) -> list[Resource]:
+    """Give a role rights; returns those that are new. Again: nothing changes.
 
-    A topic is a name, or a prefix that ends in *, which also covers topics that are made later. None covers a topic of
-    the broker, of a group or of replies. Raises NameInvalid, and ParameterInvalid for a role that is not there.
+    With `create` the role is made where there is none, as one that may log in, without a password. Raises NameInvalid,
+    ParameterInvalid for a role that is not there, and StorageRefused where the owner may not make one.
     """
-    for topic in send:
-        _check_resource(topic)
-    if not send:
-        raise ParameterInvalid("send", send, "give at least one topic")
+    wanted = rights.resources()
+    if not wanted:
+        raise ParameterInvalid("rights", rights, "give at least one topic or group")
     with transaction(connection):
+        if create:
+            acl.create_role(connection, principal)
         try:
             acl.open_schema(connection, principal)
         except acl.NO_SUCH_ROLE as error:
             raise ParameterInvalid(
                 "principal", principal, "is no role of this server; CREATE ROLE makes one"
             ) from error
-        new = acl.add(connection, principal, Access.SEND, send)
+        new = acl.add(connection, principal, wanted)
         if new:
             _note(connection, Verb.ACL_GRANT, principal, new, actor)
     return new
@@ -52,17 +85,18 @@ def grant(connection: Connection, principal: str, send: Collection[str], *, acto
 
 @translates
 def revoke(
-    connection: Connection, principal: str, send: Collection[str] | None, *, actor: str | None = None
-) -> list[str]:
-    """Take the right to send away, as it was granted, or on all topics with None; returns where there was one.
+    connection: Connection, principal: str, rights: Rights | None, *, actor: str | None = None
+) -> list[Resource]:
+    """Take rights away, as they were granted, or all with None; returns those that were there.
 
     Sends that are under way end as they would have. Raises ParameterInvalid for a right that is not there.
     """
+    unwanted = None if rights is None else rights.resources()
     with transaction(connection):
-        gone = acl.remove(connection, principal, Access.SEND, send)
-        for topic in send or ():
-            if topic not in gone:
-                raise ParameterInvalid("send", topic, f"{principal!r} has no such right; see: mqdb acl list")
+        gone = acl.remove(connection, principal, unwanted)
+        for resource in unwanted or ():
+            if resource not in gone:
+                raise ParameterInvalid("rights", resource.name, f"{principal!r} has no such right; see: mqdb acl list")
         if gone:
             _note(connection, Verb.ACL_REVOKE, principal, gone, actor)
         if not acl.list_rights(connection, principal):
@@ -72,31 +106,40 @@ def revoke(
 
 @translates
 def apply(
-    connection: Connection, wanted: Mapping[str, Collection[str]], *, dry_run: bool = False, actor: str | None = None
+    connection: Connection, wanted: Mapping[str, Rights], *, dry_run: bool = False, actor: str | None = None
 ) -> list[RightChange]:
-    """Give each of these principals the right to send to these topics and no others; returns what that changes.
+    """Give each of these principals these rights and no others; returns what that changes.
 
     All in one transaction. A second time nothing changes, and who is not named keeps what it has. With `dry_run`
     nothing happens. Raises what `grant` raises.
     """
-    for topics in wanted.values():
-        for topic in topics:
-            _check_resource(topic)
+    targets = {principal: set(rights.resources()) for principal, rights in sorted(wanted.items())}
     changes: list[RightChange] = []
     with transaction(connection):
-        for principal, topics in sorted(wanted.items()):
-            had = {right.topic for right in acl.list_rights(connection, principal)}
-            new, gone = sorted(set(topics) - had), sorted(had - set(topics))
-            changes += [RightChange(principal, topic, True) for topic in new]
-            changes += [RightChange(principal, topic, False) for topic in gone]
+        for principal, target in targets.items():
+            had = {right.resource for right in acl.list_rights(connection, principal)}
+            new, gone = sorted(target - had), sorted(had - target)
+            changes += [RightChange(principal, resource, True) for resource in new]
+            changes += [RightChange(principal, resource, False) for resource in gone]
             if new and not dry_run:
-                grant(connection, principal, new, actor=actor)
+                grant(connection, principal, _rights(new), actor=actor)
             if gone and not dry_run:
-                revoke(connection, principal, gone, actor=actor)
+                revoke(connection, principal, _rights(gone), actor=actor)
     return changes
 
 
-def _check_resource(topic: str) -> None:
+def _rights(resources: Collection[Resource]) -> Rights:
+    def names(access: Access, type_: ResourceType) -> list[str]:
+        return [each.name for each in resources if (each.access, each.resource_type) == (access, type_)]
+
+    return Rights(
+        send=names(Access.SEND, ResourceType.TOPIC),
+        read=names(Access.READ, ResourceType.TOPIC),
+        group=names(Access.READ, ResourceType.GROUP),
+    )
+
+
+def _check_topic(topic: str) -> None:
     """Raises NameInvalid unless a right may name it: a topic of users, or a prefix that ends in *."""
     if topic == "*":
         return
@@ -106,7 +149,17 @@ def _check_resource(topic: str) -> None:
         raise NameInvalid("topic", topic, "belongs to the broker, a group or replies; no right covers it")
 
 
-def _note(connection: Connection, verb: Verb, principal: str, topics: list[str], actor: str | None) -> None:
+def _note(
+    connection: Connection, verb: Verb, principal: str, resources: Collection[Resource], actor: str | None
+) -> None:
+    rights = _rights(resources)
     operations.record(
-        connection, verb, actor, topics=topics, object=f"{Access.SEND} of {principal}", records=len(topics)
+        connection,
+        verb,
+        actor,
+        topics=sorted({*rights.send, *rights.read}),
+        groups=sorted(rights.group),
+        object=principal,
+        after={"send": list(rights.send), "read": list(rights.read), "group": list(rights.group)},
+        records=len(resources),
     )

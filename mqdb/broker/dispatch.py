@@ -4,9 +4,8 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 import psycopg
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, func, select
 
-from mqdb.store import leader
 from mqdb.store.engine import driver, target_of, translate, translates
 
 #: Messages in one batch: about 0.2 s of work, and never more than a segment holds.
@@ -96,7 +95,7 @@ def is_woken(connection: Connection) -> bool:
 @translates
 def stay_awake(connection: Connection) -> None:
     """Spare the senders: they need not notify."""
-    driver(connection).execute("SELECT setval('mqdb.dispatcher_state', 2)")
+    driver(connection).execute("SELECT mqdb.stay_awake()")
 
 
 class IndexResult(NamedTuple):
@@ -122,4 +121,4 @@ def is_attended(connection: Connection) -> bool:
     Where none does, clients that wait for messages dispatch themselves. The backend tells of a dead leader at once,
     the promise of a hung one.
     """
-    return bool(connection.scalar(select(leader.is_attended())))
+    return bool(connection.scalar(select(func.mqdb.is_attended())))

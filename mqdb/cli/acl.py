@@ -1,4 +1,4 @@
-"""`mqdb acl grant | revoke | apply | list | check`: who may send to which topics, on all brokers of the settings."""
+"""`mqdb acl grant | revoke | apply | list | check`: who may do what, on all brokers of the settings."""
 
 import tomllib
 from pathlib import Path
@@ -12,22 +12,35 @@ from mqdb.cli.rows import Brokers, Json, Row, Yes, on, print_answers
 from mqdb.errors import AccessDenied, ParameterInvalid
 
 if TYPE_CHECKING:
-    from mqdb_client import BrokerAdmin, Right, RightChange
+    from mqdb_client import BrokerAdmin, Resource, Right, RightChange, Rights
 
 app = typer.Typer(cls=Group, rich_markup_mode="rich")
 
 Role = Annotated[str, typer.Argument(metavar="ROLE", help="A login role of PostgreSQL.", show_default=False)]
 
+_TOPICS = "A topic, or a prefix that ends in *; may be repeated."
+Send = Annotated[list[str] | None, typer.Option("--send", metavar="TOPIC", help=_TOPICS, show_default=False)]
+Read = Annotated[list[str] | None, typer.Option("--read", metavar="TOPIC", help=_TOPICS, show_default=False)]
+Member = Annotated[
+    list[str] | None,
+    typer.Option("--group", metavar="GROUP", help="A consumer group; may be repeated.", show_default=False),
+]
+
+#: What a role may do, by the access and the type of the resource.
+_VERBS = {("SEND", "TOPIC"): "send to", ("READ", "TOPIC"): "read", ("READ", "GROUP"): "be a member of"}
+
 
 @app.callback(invoke_without_command=True)
 def acl(context: typer.Context) -> None:
-    """Say who may send to which topics, beside the owner of the broker.
+    """Say which roles may send, read and consume what, beside the owner of the broker.
 
-    A role that has the right sends by [bold]mqdb.send[/bold] in SQL, and needs no rights on tables.
+    A role needs no rights on tables beside these. It uses clients, [bold]mqdb.send[/bold] and the
+    views, and sees only what it may.
 
     \b
     [bold]Examples[/bold]
       mqdb acl grant shop --send orders --send 'invoices-*'
+      mqdb acl grant billing --read orders --group billing
       mqdb acl list
       mqdb acl check shop --send orders
     """
@@ -39,50 +52,56 @@ def acl(context: typer.Context) -> None:
 def grant(
     context: typer.Context,
     role: Role,
-    send: Annotated[
-        list[str],
-        typer.Option(
-            "--send", metavar="TOPIC", help="A topic, or a prefix that ends in *; may be repeated.", show_default=False
-        ),
-    ],
+    send: Send = None,
+    read: Read = None,
+    group: Member = None,
+    create: Annotated[
+        bool, typer.Option("--create", help="Make the role where there is none: it may log in, without a password.")
+    ] = False,
     broker: Brokers = None,
 ) -> None:
-    """Let a role send to topics.
+    """Let a role send to topics, read them, and be a member of groups.
 
     A prefix also covers topics that are made later, and no topic of the broker,
-    of a group or of replies.
+    of a group or of replies. A consumer needs both: the topics that it reads, and its
+    group, with which its retries and dead letters come.
 
     \b
     [bold]Examples[/bold]
       mqdb acl grant shop --send orders
-      mqdb acl grant shop --send 'invoices-*' --send returns
+      mqdb acl grant billing --read orders --group billing --create
+      mqdb acl grant audit --read '*'
     """
-    from mqdb_client import Admin
+    from mqdb_client import Admin, Rights
 
+    rights = Rights(send or (), read or (), group or ())
     settings = start(context)
 
     def grant_on(one: "BrokerAdmin") -> None:
-        new = one.acl.grant(role, send=send)
-        for topic in send:
-            state = "may send to" if topic in new else "already could send to"
-            print(f"{role} {state} {topic}{on(settings, one.name)}")
+        new = one.acl.grant(role, send=rights.send, read=rights.read, group=rights.group, create=create)
+        for each in rights.resources():
+            state = "may" if each in new else "already could"
+            print(f"{role} {state} {_said(each)}{on(settings, one.name)}")
 
     with Admin(settings=settings) as admin:
         admin.on_each(grant_on, broker).check()
+
+
+def _said(resource: "Resource") -> str:
+    return f"{_VERBS[resource.access, resource.resource_type]} {resource.name}"
 
 
 @app.command(cls=Command)
 def revoke(
     context: typer.Context,
     role: Role,
-    send: Annotated[
-        list[str] | None,
-        typer.Option("--send", metavar="TOPIC", help="As it was granted; may be repeated.", show_default=False),
-    ] = None,
+    send: Send = None,
+    read: Read = None,
+    group: Member = None,
     all_: Annotated[bool, typer.Option("--all", help="All rights of the role.")] = False,
     broker: Brokers = None,
 ) -> None:
-    """Take rights away from a role.
+    """Take rights away from a role, as they were granted.
 
     \b
     [bold]Examples[/bold]
@@ -91,14 +110,14 @@ def revoke(
     """
     from mqdb_client import Admin
 
-    if bool(send) == all_:
-        raise ParameterInvalid("send", send, "name the rights with --send, or say --all")
+    if bool(send or read or group) == all_:
+        raise ParameterInvalid("send", send, "name the rights with --send, --read or --group, or say --all")
     settings = start(context)
 
     def revoke_on(one: "BrokerAdmin") -> None:
-        gone = one.acl.revoke(role, send=send)
-        for topic in gone:
-            print(f"{role} may not send to {topic} any more{on(settings, one.name)}")
+        gone = one.acl.revoke(role, send=send or (), read=read or (), group=group or ())
+        for each in gone:
+            print(f"{role} may not {_said(each)} any more{on(settings, one.name)}")
         if not gone:
             print(f"{role} has no right{on(settings, one.name)}")
 
@@ -123,8 +142,10 @@ def apply(
     [bold]A file[/bold]
       \\[shop]
       send = ["orders", "invoices-*"]
+      \\[billing]
+      read = ["orders"]
+      group = ["billing"]
       \\["the auditors"]
-      send = []
 
     \b
     [bold]Examples[/bold]
@@ -145,24 +166,31 @@ def apply(
         admin.on_each(lambda one: one.acl.apply(wanted), broker).check()
 
 
-def _read(file: Path) -> dict[str, list[str]]:
-    """The topics of each role. Raises ParameterInvalid."""
+def _read(file: Path) -> "dict[str, Rights]":
+    """The rights of each role. Raises ParameterInvalid."""
+    from mqdb_client import Rights
+
     try:
         tables = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ParameterInvalid("file", str(file), str(error)) from error
     for role, rights in tables.items():
-        if not isinstance(rights, dict) or rights.keys() != {"send"}:
-            raise ParameterInvalid("file", str(file), f"role {role!r} needs a table with `send`, and nothing else")
-        topics = rights["send"]
-        if not isinstance(topics, list) or not all(isinstance(topic, str) for topic in topics):
-            raise ParameterInvalid("file", str(file), f"send of role {role!r} is no list of texts")
-    return {role: rights["send"] for role, rights in tables.items()}
+        if not isinstance(rights, dict) or not rights.keys() <= {"send", "read", "group"}:
+            reason = f"role {role!r} needs a table with `send`, `read` and `group`, and nothing else"
+            raise ParameterInvalid("file", str(file), reason)
+        for kind, names in rights.items():
+            if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+                raise ParameterInvalid("file", str(file), f"{kind} of role {role!r} is no list of texts")
+    return {role: Rights(**rights) for role, rights in tables.items()}
 
 
 def _changed(change: "RightChange") -> Row:
-    state = "granted" if change.is_granted else "taken away"
-    return {"role": change.principal, "access": "SEND", "topic": change.topic, "change": state}
+    return _row(change.principal, change.resource) | {"change": "granted" if change.is_granted else "taken away"}
+
+
+def _row(principal: str, resource: "Resource") -> Row:
+    access, type_, name = resource
+    return {"role": principal, "access": access, "type": type_, "resource": name}
 
 
 @app.command("list", cls=Command)
@@ -171,6 +199,9 @@ def list_(
     role: Annotated[str | None, typer.Argument(metavar="[ROLE]", help="Only of this role.", show_default=False)] = None,
     topic: Annotated[
         str | None, typer.Option(metavar="TOPIC", help="Only those that cover this topic.", show_default=False)
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option(metavar="GROUP", help="Only those on this group.", show_default=False)
     ] = None,
     broker: Brokers = None,
     as_json: Json = False,
@@ -187,37 +218,59 @@ def list_(
 
     settings = start(context)
     with Admin(settings=settings) as admin:
-        answers = admin.on_each(lambda one: one.acl.list(role, topic), broker)
+        answers = admin.on_each(lambda one: one.acl.list(role, topic=topic, group=group), broker)
     print_answers(settings, answers, _described, as_json, "Nobody but the owner has a right.")
 
 
 def _described(right: "Right") -> Row:
-    return {"role": right.principal, "access": right.access, "topic": right.topic, "granted": right.granted_at}
+    return _row(right.principal, right.resource) | {"granted": right.granted_at}
+
+
+Asked = Annotated[str | None, typer.Option(metavar="TOPIC", help="The topic.", show_default=False)]
 
 
 @app.command(cls=Command)
 def check(
     context: typer.Context,
     role: Role,
-    send: Annotated[str, typer.Option("--send", metavar="TOPIC", help="The topic.", show_default=False)],
+    send: Asked = None,
+    read: Asked = None,
+    group: Annotated[str | None, typer.Option(metavar="GROUP", help="The group.", show_default=False)] = None,
     broker: Brokers = None,
 ) -> None:
-    """Say whether a role may send to a topic, and which right lets it. Fails if it may not.
+    """Say whether a role may send to a topic, read it, or be a member of a group, and which right lets it.
+
+    Fails if it may not.
 
     \b
     [bold]Examples[/bold]
       mqdb acl check shop --send orders
+      mqdb acl check billing --read orders --group billing
     """
-    from mqdb_client import Admin
+    from mqdb_client import Admin, Rights
 
+    wanted = Rights(*([name] if name is not None else [] for name in (send, read, group))).resources()
+    if not wanted:
+        raise ParameterInvalid("send", send, "name a topic with --send or --read, or a group with --group")
     settings = start(context)
 
     def check_on(one: "BrokerAdmin") -> None:
-        if not one.acl.allows(role, send=send):
-            raise AccessDenied(role, "SEND", "TOPIC", send)
-        rights = one.acl.list(role, send)
-        why = f"by its right on {rights[0].topic}" if rights else "as the owner of the broker"
-        print(f"{role} may send to {send} {why}{on(settings, one.name)}")
+        for each in wanted:
+            why = _reason(one, role, each)
+            if why is None:
+                raise AccessDenied(role, *each)
+            print(f"{role} may {_said(each)} {why}{on(settings, one.name)}")
 
     with Admin(settings=settings) as admin:
         admin.on_each(check_on, broker).check()
+
+
+def _reason(one: "BrokerAdmin", role: str, wanted: "Resource") -> str | None:
+    """Which right lets a role do it; None if it may not."""
+    access, type_, name = wanted
+    asked = {"group" if type_ == "GROUP" else access.lower(): name}
+    if not one.acl.allows(role, **asked):
+        return None
+    where = {"group" if type_ == "GROUP" else "topic": name}
+    rights = [right.resource for right in one.acl.list(role, **where) if right.resource[:2] == (access, type_)]
+    return f"by its right on {rights[0].name}" if rights else "as the owner of the broker"

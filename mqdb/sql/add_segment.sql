@@ -11,6 +11,7 @@ DECLARE
     parent text;
     bounds text;
     constraint_text text;
+    readable text;
 BEGIN
     IF records IS NULL OR records NOT BETWEEN 1 AND 1099511627776 THEN
         PERFORM mqdb.refuse_parameter('records', records::text, 'a segment has 1 to 1099511627776 positions');
@@ -29,6 +30,14 @@ BEGIN
                         CONSTRAINT in_segment CHECK (%3$s))', parent, number, constraint_text);
         EXECUTE format('ALTER TABLE mqdb.%1$s ATTACH PARTITION mqdb.%1$s_%2$s FOR VALUES %3$s', parent, number, bounds);
         EXECUTE format('ALTER TABLE mqdb.%s_%s DROP CONSTRAINT in_segment', parent, number);
+        -- Readers that name a partition, as Spark does, see what they would see by the parent. The index is looked up by it alone.
+        EXECUTE format('ALTER TABLE mqdb.%s_%s ENABLE ROW LEVEL SECURITY', parent, number);
+        SELECT replace(pg_get_expr(p.polqual, p.polrelid), parent || '.', format('%s_%s.', parent, number)) INTO readable
+        FROM pg_policy p WHERE p.polrelid = format('mqdb.%s', parent)::regclass AND p.polname = 'readable';
+        IF readable IS NOT NULL AND parent <> 'message_index' THEN
+            EXECUTE format('CREATE POLICY readable ON mqdb.%s_%s FOR SELECT USING (%s)', parent, number, readable);
+            EXECUTE format('GRANT SELECT ON mqdb.%s_%s TO PUBLIC', parent, number);
+        END IF;
         EXECUTE format('COMMENT ON TABLE mqdb.%1$s_%2$s IS ''Segment %2$s of %1$s''', parent, number);
     END LOOP;
     INSERT INTO mqdb.segment (segment, start_pos, end_pos, lowest_log_pos)

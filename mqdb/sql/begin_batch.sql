@@ -40,8 +40,8 @@ BEGIN
         RETURN batch;
     END IF;
 
-    -- Once a session: pg_control_system() reads a file.
-    IF current_setting('mqdb.identity', true) IS DISTINCT FROM 'known' THEN
+    -- Once a session: pg_control_system() reads a file. Whoever is not the owner could have set it.
+    IF current_setting('mqdb.identity', true) IS DISTINCT FROM 'known' OR session_user <> current_user THEN
         IF NOT EXISTS (SELECT FROM mqdb.broker JOIN mqdb.identity() USING (system_identifier, database_oid)) THEN
             batch.outcome := 'FOREIGN';
             RETURN batch;

@@ -7,7 +7,10 @@
 --
 -- OFFSET 0 keeps the look for oldest_pos from being made once for each mention. mqdb.now() stands in FROM because a
 -- volatile column could not be left out.
-CREATE VIEW mqdb.consumer_lag AS
+--
+-- It runs with the rights of its owner, and shows a role that does not own the schema its own groups. By queue_ends, which asks for
+-- each queue, the planner would read the offsets of a group queue by queue.
+CREATE VIEW mqdb.consumer_lag WITH (security_barrier) AS
 SELECT g.group_name,
        t.topic,
        e.queue_id,
@@ -26,7 +29,7 @@ SELECT g.group_name,
        o.updated_at
 FROM mqdb.consumer_offset o
 JOIN mqdb.subscription_group g USING (group_id)
-JOIN (WITH ends AS MATERIALIZED (TABLE mqdb.queue_ends) TABLE ends) AS e USING (queue_key)
+JOIN (WITH ends AS MATERIALIZED (TABLE mqdb.every_queue_end) TABLE ends) AS e USING (queue_key)
 JOIN mqdb.topic t USING (topic_id)
 LEFT JOIN (  -- what exactly-once consumers have committed, and the owner of the queue has yet to fold into its row
     SELECT c.group_id, c.queue_key, max(c.next_offset) AS next_offset
@@ -53,7 +56,8 @@ CROSS JOIN LATERAL (
         LIMIT 1) END AS log_pos
     OFFSET 0
 ) AS oldest
-CROSS JOIN (SELECT mqdb.now() AS now OFFSET 0) AS clock;
+CROSS JOIN (SELECT mqdb.now() AS now OFFSET 0) AS clock
+WHERE (SELECT mqdb.is_owner(session_user)) OR EXISTS (SELECT FROM mqdb.own_group own WHERE own.group_id = o.group_id);
 COMMENT ON VIEW mqdb.consumer_lag IS 'How far each group has come on each queue that it reads, and what it has yet to read. RocketMQ: consumerProgress';
 COMMENT ON COLUMN mqdb.consumer_lag.next_offset IS 'Committed: the offset of the next message to consume';
 COMMENT ON COLUMN mqdb.consumer_lag.max_offset IS 'The offset that the next message to arrive will get';

@@ -7,8 +7,12 @@
 --
 -- outcome: DISPATCHED | IDLE (nothing is left) | LOCKED (another session is at it) | ADOPTED (the database was restored
 -- here, and one segment of it was compared; more says whether there are others)
+--
+-- It runs with the rights of the owner, so that consumers may dispatch where nobody else does. The lock of a batch is kept
+-- until the caller's transaction ends; so a role that does not own the schema gets LOCKED as long as a leader attends, and in
+-- a database that was restored.
 CREATE FUNCTION mqdb.dispatch(max_rows integer DEFAULT 50000, OUT outcome text, OUT messages integer, OUT more boolean)
-LANGUAGE plpgsql
+LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET jit = off
@@ -16,6 +20,7 @@ SET enable_seqscan = off
 SET enable_bitmapscan = off
 AS $$
 DECLARE
+    is_guest boolean;
     batch mqdb.batch;
     lanes mqdb.dispatch_lane[];
     lane mqdb.dispatch_lane;
@@ -27,11 +32,19 @@ BEGIN
     IF max_rows IS NULL OR max_rows < 1 THEN
         PERFORM mqdb.refuse_parameter('max_rows', max_rows::text, 'is no number of rows; give at least 1');
     END IF;
-    batch := mqdb.begin_batch('dispatch');
-    outcome := batch.outcome;
     messages := 0;
     more := false;
-    IF outcome = 'FOREIGN' THEN
+    is_guest := session_user <> current_user AND NOT mqdb.is_owner(session_user);
+    IF is_guest AND mqdb.is_attended() THEN
+        outcome := 'LOCKED';
+        RETURN;
+    END IF;
+    batch := mqdb.begin_batch('dispatch');
+    outcome := batch.outcome;
+    IF outcome = 'FOREIGN' AND is_guest THEN
+        outcome := 'LOCKED';
+        RETURN;
+    ELSIF outcome = 'FOREIGN' THEN
         SELECT a.messages, a.more INTO messages, more FROM mqdb.adopt() a;
         outcome := 'ADOPTED';
         RETURN;

@@ -1,6 +1,6 @@
 -- The dead letter queues as people read them: what died, why, where it came from, and whether somebody has sent it
 -- back to work. The columns stand in the order in which one asks; what is long comes last.
-CREATE VIEW mqdb.dlq AS
+CREATE VIEW mqdb.dlq WITH (security_invoker) AS
 SELECT substr(t.topic, length(mqdb.dlq_prefix()) + 1) AS consumer_group,
        cl.properties ->> 'RETRY_TOPIC' AS topic,
        mqdb.unique_id_text(cl.msg_id) AS msg_id,

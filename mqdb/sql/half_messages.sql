@@ -1,6 +1,6 @@
 -- The state of each half message, for people: those that the checker has not met yet come from the log. The orders and
 -- limits bind the plan to the indexes, as in mqdb.scheduled.
-CREATE VIEW mqdb.half_messages AS
+CREATE VIEW mqdb.half_messages WITH (security_invoker) AS
 WITH half AS (
     SELECT h.log_pos, h.queue_offset, h.msg_id, h.producer_group, h.topic, h.state, h.check_times, h.stored_at,
            h.check_at, h.check_client, h.ended_at, h.copy_pos

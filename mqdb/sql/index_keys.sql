@@ -8,7 +8,7 @@
 -- how wide spans are: an id counts if it was made at most 1 s before its record was stored, or 250 ms after, by a clock
 -- that is ahead. Stragglers are rare, and have entries. Eight entries cost more than a span.
 CREATE FUNCTION mqdb.index_keys(max_rows integer DEFAULT 50000, OUT outcome text, OUT messages integer, OUT more boolean)
-LANGUAGE plpgsql
+LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET jit = off
@@ -26,6 +26,12 @@ DECLARE
 BEGIN
     IF max_rows IS NULL OR max_rows < 1 THEN
         PERFORM mqdb.refuse_parameter('max_rows', max_rows::text, 'is no number of rows; give at least 1');
+    END IF;
+    IF session_user <> current_user AND NOT mqdb.is_owner(session_user) AND mqdb.is_attended() THEN
+        outcome := 'LOCKED';
+        messages := 0;
+        more := false;
+        RETURN;
     END IF;
     batch := mqdb.begin_batch('index');
     outcome := batch.outcome;

@@ -7,11 +7,13 @@ RETURN coalesce(
     (SELECT pg_has_role(to_regrole(quote_ident(principal)), n.nspowner, 'USAGE') FROM pg_namespace n WHERE n.nspname = 'mqdb'), false);
 COMMENT ON FUNCTION mqdb.is_owner(text) IS 'Whether a role owns the schema, or is a member of the role that does';
 
-CREATE FUNCTION mqdb.is_covered(topic text, resource text) RETURNS boolean
+CREATE FUNCTION mqdb.is_covered(topic text, resource_type text, resource text) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN mqdb.is_topic_of_users(topic)
-    AND (resource = topic OR right(resource, 1) = '*' AND starts_with(topic, left(resource, -1)));
-COMMENT ON FUNCTION mqdb.is_covered(text, text) IS 'Whether a right on a resource, a name or a prefix that ends in *, covers a topic';
+RETURN CASE resource_type
+    WHEN 'TOPIC' THEN mqdb.is_topic_of_users(topic)
+        AND (resource = topic OR right(resource, 1) = '*' AND starts_with(topic, left(resource, -1)))
+    ELSE topic IN (mqdb.retry_prefix() || resource, mqdb.dlq_prefix() || resource) END;
+COMMENT ON FUNCTION mqdb.is_covered(text, text, text) IS 'Whether a right covers a topic: one on a TOPIC, a name or a prefix that ends in *, or one on a GROUP, which has two topics of its own';
 
 CREATE FUNCTION mqdb.is_allowed(principal text, access text, resource_type text, resource text) RETURNS boolean
 LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -24,9 +26,26 @@ BEGIN
     -- Who has the right is not asked whose role it is.
     RETURN EXISTS (
             SELECT FROM mqdb.acl a
-            WHERE a.principal = is_allowed.principal AND a.access = is_allowed.access AND a.resource_type = is_allowed.resource_type
-              AND mqdb.is_covered(is_allowed.resource, a.resource))
+            WHERE a.principal = is_allowed.principal AND a.access = is_allowed.access
+              AND CASE is_allowed.resource_type
+                  WHEN 'TOPIC' THEN mqdb.is_covered(is_allowed.resource, a.resource_type, a.resource)
+                  ELSE a.resource_type = is_allowed.resource_type AND a.resource = is_allowed.resource END)
         OR mqdb.is_owner(principal);
 END
 $$;
-COMMENT ON FUNCTION mqdb.is_allowed(text, text, text, text) IS 'Whether a principal has a right, SEND, on a TOPIC. The owner of the schema has all of them, and may ask for anybody';
+COMMENT ON FUNCTION mqdb.is_allowed(text, text, text, text) IS 'Whether a principal has a right: SEND or READ on a TOPIC, or READ on a GROUP, as its member. The owner of the schema has all of them, and may ask for anybody';
+
+CREATE FUNCTION mqdb.check_right(access text, resource_type text, resource text) RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF mqdb.is_allowed(session_user, access, resource_type, coalesce(resource, '')) IS NOT TRUE THEN
+        RAISE EXCEPTION 'role "%" has no right % on % "%"; the owner of the broker grants it with: mqdb acl grant',
+            session_user, access, lower(resource_type), resource
+            USING ERRCODE = 'MQ204', DETAIL = jsonb_build_object(
+                'principal', session_user, 'access', access, 'resource_type', resource_type, 'resource', coalesce(resource, ''));
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION mqdb.check_right(text, text, text) IS 'Raises an error unless the role that is logged in has a right';

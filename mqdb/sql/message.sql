@@ -1,5 +1,5 @@
 -- All messages that a consumer can read, for people.
-CREATE VIEW mqdb.message AS
+CREATE VIEW mqdb.message WITH (security_invoker) AS
 SELECT t.topic, q.queue_id, cq.queue_offset, mqdb.unique_id_text(cl.msg_id) AS msg_id, cl.tags, cl.keys,
        mqdb.all_properties(cl.properties, cl.tags, cl.keys, cl.msg_id) AS properties,
        CASE WHEN cl.sys_flag & 1 = 0 THEN mqdb.body_text(cl.body) END AS text, cl.body, cl.born_time, cl.store_time,

@@ -1,9 +1,12 @@
 -- What waits for its delivery: delayed messages in the queues of their levels, and messages with a time of delivery,
 -- collected or not. What was recalled is not shown, nor what went with its topic.
 --
+-- It runs with the rights of its owner, for it reads queues of the broker; a role that does not own the schema sees what it
+-- will be able to read.
+--
 -- The cost is that of what waits. Entries and records are read in an order and up to a limit, which binds the plan to
 -- their indexes: by its statistics PostgreSQL takes what is delivered for waiting, and would read the whole log.
-CREATE VIEW mqdb.scheduled AS
+CREATE VIEW mqdb.scheduled WITH (security_barrier) AS
 WITH step AS (
     SELECT next_offset, delivered_ms, delivered_pos FROM mqdb.timer_step ORDER BY seq DESC LIMIT 1
 ), entry AS (
@@ -12,11 +15,11 @@ WITH step AS (
         SELECT e.queue_key, e.max_offset, (e.queue_id + 1)::smallint AS delay_level,
                greatest(e.min_offset, (SELECT d.next_offset FROM mqdb.delay_offset d
                                        WHERE d.level = e.queue_id + 1 ORDER BY d.seq DESC LIMIT 1)) AS next_offset
-        FROM mqdb.topic t JOIN mqdb.queue_ends e USING (topic_id)
+        FROM mqdb.topic t JOIN mqdb.every_queue_end e USING (topic_id)
         WHERE t.topic = mqdb.schedule_topic()
         UNION ALL
         SELECT e.queue_key, e.max_offset, NULL, greatest(e.min_offset, (SELECT next_offset FROM step))
-        FROM mqdb.topic t JOIN mqdb.queue_ends e USING (topic_id)
+        FROM mqdb.topic t JOIN mqdb.every_queue_end e USING (topic_id)
         WHERE t.topic = mqdb.timer_topic()
     ) AS reached
     CROSS JOIN LATERAL (
@@ -52,7 +55,10 @@ SELECT w.properties ->> 'REAL_TOPIC' AS topic,
        mqdb.property_number(w.properties, 'MQDB_ORIGIN_QUEUE_ID') AS origin_queue_id
 FROM waiting w
 WHERE NOT EXISTS (
-    SELECT FROM mqdb.deleted_topic d WHERE d.topic = w.properties ->> 'REAL_TOPIC' AND d.last_pos >= w.log_pos);
+    SELECT FROM mqdb.deleted_topic d WHERE d.topic = w.properties ->> 'REAL_TOPIC' AND d.last_pos >= w.log_pos)
+  AND ((SELECT mqdb.is_owner(session_user)) OR EXISTS (
+    SELECT FROM mqdb.own_right a
+    WHERE a.access = 'READ' AND mqdb.is_covered(w.properties ->> 'REAL_TOPIC', a.resource_type, a.resource)));
 COMMENT ON VIEW mqdb.scheduled IS 'All messages that wait for their delivery, by a delay level or at a time of their own';
 COMMENT ON COLUMN mqdb.scheduled.topic IS 'Topic to which it will be delivered; %RETRY% and a group for what is to be consumed again';
 COMMENT ON COLUMN mqdb.scheduled.queue_id IS 'Queue of that topic';

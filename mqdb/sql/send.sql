@@ -1,7 +1,6 @@
 -- Sends from psql, triggers and any language, inside the caller's transaction: the record is there when it
 -- commits and never was when it does not. The rules are those of the Python client (mqdb/common/message.py).
--- It runs with the rights of the owner, so that a role needs none on tables: the right SEND on the topic is enough. A role
--- that may insert into the log anyway is not asked.
+-- It runs with the rights of the owner, so that a role needs none on tables: the right SEND on the topic is enough.
 -- A message with a delay level or a time of delivery waits where mqdb.place puts it, by the clock of the database.
 CREATE FUNCTION mqdb.send(
     topic text, body bytea, tag text DEFAULT NULL, keys text DEFAULT NULL, properties jsonb DEFAULT '{}',
@@ -26,13 +25,7 @@ DECLARE
     stored_at timestamptz;
 BEGIN
     -- First of all, so that nobody learns which topics there are.
-    IF (has_table_privilege(session_user, 'mqdb.commit_log', 'INSERT')
-        OR mqdb.is_allowed(session_user, 'SEND', 'TOPIC', coalesce(send.topic, ''))) IS NOT TRUE
-    THEN
-        RAISE EXCEPTION 'role "%" has no right SEND on topic "%"; the owner of the broker grants it with: mqdb acl grant', session_user, send.topic
-            USING ERRCODE = 'MQ204', DETAIL = jsonb_build_object(
-                'principal', session_user, 'access', 'SEND', 'resource_type', 'TOPIC', 'resource', coalesce(send.topic, ''));
-    END IF;
+    PERFORM mqdb.check_right('SEND', 'TOPIC', send.topic);
     IF delay_level <> 0 AND deliver_at IS NOT NULL THEN
         RAISE EXCEPTION 'deliver_at: delay_level says already when to deliver; give one of them'
             USING ERRCODE = 'MQ106', DETAIL = jsonb_build_object(

@@ -3,12 +3,13 @@
 from collections.abc import Collection
 from datetime import datetime
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import psycopg
 from psycopg import sql
-from sqlalchemy import Connection, delete, func, select
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import Connection, Text, cast, delete, func, select, text, tuple_
+from sqlalchemy.dialects.postgresql import ARRAY, insert
+from sqlalchemy.sql.functions import Function
 
 from mqdb.store.engine import driver, translates
 from mqdb.store.tables import acl
@@ -18,54 +19,97 @@ class Access(StrEnum):
     """What a principal may do with a resource. RocketMQ: Action."""
 
     SEND = "SEND"
+    READ = "READ"
+    """Messages of a topic; or as a member of a group, whose offsets, retries and dead letters are then its own."""
+
+
+class ResourceType(StrEnum):
+    """What a right is on. RocketMQ: ResourceType."""
+
+    TOPIC = "TOPIC"
+    GROUP = "GROUP"
+
+
+class Resource(NamedTuple):
+    """What one may do with what: SEND or READ with a topic, READ with a group.
+
+    A topic may be a prefix that ends in *, which stands for all that begin so.
+    """
+
+    access: Access
+    resource_type: ResourceType
+    name: str
 
 
 class Right(NamedTuple):
-    """A right of a principal on topics: one, or all that a prefix names which ends in *."""
+    """A right of a principal."""
 
     principal: str
-    access: Access
-    topic: str
+    resource: Resource
     granted_at: datetime
 
 
-_COLUMNS: Final = (acl.c.principal, acl.c.access, acl.c.resource, acl.c.granted_at)
+_RESOURCE: Final = (acl.c.access, acl.c.resource_type, acl.c.resource)
 
 
 @translates
-def list_rights(connection: Connection, principal: str | None = None, topic: str | None = None) -> list[Right]:
-    """Rights by principal and topic: of one principal, and those that cover a topic."""
-    wanted = select(*_COLUMNS).order_by(acl.c.principal, acl.c.access, acl.c.resource)
+def list_rights(
+    connection: Connection, principal: str | None = None, topic: str | None = None, group: str | None = None
+) -> list[Right]:
+    """Rights by principal and resource: of one principal, and those that cover a topic, or are on a group."""
+    wanted = select(acl.c.principal, acl.c.granted_at, *_RESOURCE)
     if principal is not None:
         wanted = wanted.where(acl.c.principal == principal)
     if topic is not None:
-        wanted = wanted.where(func.mqdb.is_covered(topic, acl.c.resource))
-    return [Right(name, Access(access), resource, at) for name, access, resource, at in connection.execute(wanted)]
+        wanted = wanted.where(func.mqdb.is_covered(topic, acl.c.resource_type, acl.c.resource))
+    if group is not None:
+        wanted = wanted.where(acl.c.resource_type == ResourceType.GROUP, acl.c.resource == group)
+    return sorted(Right(name, _resource(*columns), at) for name, at, *columns in connection.execute(wanted))
 
 
 @translates
-def is_allowed(connection: Connection, principal: str, access: Access, topic: str) -> bool:
-    """Whether a principal has a right on a topic. The owner of the schema and the members of its role have all."""
-    allowed: bool = connection.scalars(select(func.mqdb.is_allowed(principal, access, "TOPIC", topic))).one()
+def is_allowed(connection: Connection, principal: str, wanted: Resource) -> bool:
+    """Whether a principal has a right. The owner of the schema and the members of its role have all."""
+    allowed: bool = connection.scalars(select(func.mqdb.is_allowed(principal, *wanted))).one()
     return allowed
 
 
-def add(connection: Connection, principal: str, access: Access, topics: Collection[str]) -> list[str]:
-    """Grant a right, in the caller's transaction; returns those topics on which it is new."""
-    rows = [_row(principal, access, topic) for topic in dict.fromkeys(topics)]
-    added = insert(acl).values(rows).on_conflict_do_nothing().returning(acl.c.resource)
-    return sorted(connection.scalars(added))
+@translates
+def require(connection: Connection, *wanted: Resource) -> None:
+    """Raises AccessDenied for the first of these rights that the role which is logged in has not."""
+    columns = [cast(list(column), ARRAY(Text)) for column in zip(*wanted, strict=True)]
+    given = func.unnest(*columns).table_valued(*Resource._fields).render_derived("wanted")
+    connection.execute(select(func.mqdb.check_right(*given.c)))
 
 
-def remove(connection: Connection, principal: str, access: Access, topics: Collection[str] | None) -> list[str]:
-    """Take a right away, on all topics with None, in the caller's transaction; returns those on which there was one."""
-    its_rights = acl.c.principal == principal, acl.c.access == access
-    gone = delete(acl).where(*its_rights).returning(acl.c.resource)
-    return sorted(connection.scalars(gone if topics is None else gone.where(acl.c.resource.in_(topics))))
+def add(connection: Connection, principal: str, wanted: Collection[Resource]) -> list[Resource]:
+    """Grant rights, in the caller's transaction; returns those that are new."""
+    rows = [
+        {"principal": principal, "access": access, "resource_type": type_, "resource": name}
+        for access, type_, name in dict.fromkeys(wanted)
+    ]
+    added = insert(acl).values(rows).on_conflict_do_nothing().returning(*_RESOURCE)
+    return sorted(_resource(*row) for row in connection.execute(added))
 
 
-def _row(principal: str, access: Access, topic: str) -> dict[str, str]:
-    return {"principal": principal, "access": access, "resource_type": "TOPIC", "resource": topic}
+def remove(connection: Connection, principal: str, unwanted: Collection[Resource] | None) -> list[Resource]:
+    """Take rights away, all with None, in the caller's transaction; returns those that were there."""
+    gone = delete(acl).where(acl.c.principal == principal).returning(*_RESOURCE)
+    if unwanted is not None:
+        gone = gone.where(tuple_(*_RESOURCE).in_(unwanted))
+    return sorted(_resource(*row) for row in connection.execute(gone))
+
+
+def _resource(access: str, resource_type: str, name: str) -> Resource:
+    return Resource(Access(access), ResourceType(resource_type), name)
+
+
+def create_role(connection: Connection, principal: str) -> bool:
+    """Make a login role without a password; False where there is one of that name."""
+    if connection.scalars(select(_role_of(principal).is_not(None))).one():
+        return False
+    driver(connection).execute(sql.SQL("CREATE ROLE {} LOGIN").format(sql.Identifier(principal)))
+    return True
 
 
 def open_schema(connection: Connection, principal: str) -> None:
@@ -75,13 +119,22 @@ def open_schema(connection: Connection, principal: str) -> None:
 
 def close_schema(connection: Connection, principal: str) -> None:
     """Undo that, unless the role has rights on tables as well, or is gone."""
-    exists = select(func.to_regrole(func.quote_ident(principal)).is_not(None))
+    exists = select(_role_of(principal).is_not(None))
     if not connection.scalars(exists).one():
         return
-    if connection.scalars(select(func.has_any_column_privilege(principal, "mqdb.topic", "SELECT"))).one():
+    if connection.scalars(text(_HAS_GRANTS).bindparams(principal=principal)).first() is not None:
         return
     driver(connection).execute(sql.SQL("REVOKE USAGE ON SCHEMA mqdb FROM {}").format(sql.Identifier(principal)))
 
+
+def _role_of(principal: str) -> Function[Any]:
+    return func.to_regrole(func.quote_ident(principal))
+
+
+_HAS_GRANTS: Final = """
+SELECT 1 FROM pg_class c CROSS JOIN aclexplode(c.relacl) AS a
+WHERE c.relnamespace = 'mqdb'::regnamespace AND a.grantee = to_regrole(quote_ident(:principal)) LIMIT 1
+"""
 
 #: PostgreSQL's name for a role that is not there.
 NO_SUCH_ROLE: Final = psycopg.errors.UndefinedObject

@@ -25,7 +25,6 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import insert
 
-from mqdb.store.fragments import is_ahead
 from mqdb.store.tables import leader
 
 _activity = table("pg_stat_activity", *map(column, ("pid", "backend_start")), schema="pg_catalog")
@@ -84,11 +83,6 @@ def resign(connection: Connection, service_set: str, epoch: int) -> None:
 def is_held(connection: Connection, service_set: str, epoch: int) -> bool:
     """Whether this session still is the leader of that epoch."""
     return connection.execute(select(leader.c.epoch).where(_is_mine(service_set, epoch))).first() is not None
-
-
-def is_attended() -> ColumnElement[bool]:
-    """Whether a leader of any services is connected, and its promise holds."""
-    return exists().where(is_ahead(leader.c.expires_at, leader.c.lease), _is_connected())
 
 
 def end_backend(connection: Connection, service_set: str, silent: Incumbent) -> bool:

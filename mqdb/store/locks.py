@@ -10,21 +10,16 @@ import secrets
 from typing import Final
 
 from sqlalchemy import (
-    BigInteger,
     ColumnElement,
     Connection,
-    Integer,
     and_,
     case,
-    cast,
     column,
     exists,
     func,
-    literal,
     select,
     table,
 )
-from sqlalchemy.sql import Select
 
 LOCK_CLASS: Final = int.from_bytes(b"mqdb")
 
@@ -37,7 +32,7 @@ _pg_locks = table(
     schema="pg_catalog",
 )
 _pg_database = table("pg_database", column("oid"), column("datname"), schema="pg_catalog")
-_activity = table("pg_stat_activity", column("pid"), column("usesysid"), schema="pg_catalog")
+_activity = table("pg_stat_activity", *map(column, ("pid", "usesysid", "usename")), schema="pg_catalog")
 
 _here = select(_pg_database.c.oid).where(_pg_database.c.datname == func.current_database()).scalar_subquery()
 
@@ -81,18 +76,11 @@ def release_presence(connection: Connection, key: int) -> None:
     connection.execute(select(func.pg_advisory_unlock(key)))
 
 
-def held_keys() -> Select[tuple[int]]:
-    """The one-number advisory locks that roles of the broker hold in this database."""
-    high, low = (cast(half, BigInteger) for half in (_pg_locks.c.classid, _pg_locks.c.objid))
-    key = high.bitwise_lshift(literal(32, Integer)).bitwise_or(low)
-    return select(key).where(_is_granted(), _pg_locks.c.objsubid == _ONE_NUMBER, _is_of_the_broker(_pg_locks.c.pid))
-
-
 def _is_granted() -> ColumnElement[bool]:
     return and_(_pg_locks.c.locktype == "advisory", _pg_locks.c.granted, _pg_locks.c.database == _here)
 
 
 def _is_of_the_broker(pid: ColumnElement[int]) -> ColumnElement[bool]:
-    """Whether the role of a backend may register clients. Every role sees the role of every backend."""
-    may_register = func.has_table_privilege(_activity.c.usesysid, "mqdb.client", "INSERT")
-    return exists().where(_activity.c.pid == pid, may_register)
+    """Whether the role of a backend may change the schema's tables."""
+    may_archive = func.has_table_privilege(_activity.c.usesysid, "mqdb.archive_run", "INSERT")
+    return exists().where(_activity.c.pid == pid, may_archive)

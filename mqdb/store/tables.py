@@ -7,6 +7,7 @@ has come. The comments on the objects are in the database itself (`\\d+ mqdb.com
 from typing import Any
 
 from sqlalchemy import (
+    DDL,
     BigInteger,
     Boolean,
     CheckConstraint,
@@ -26,6 +27,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    event,
     text,
 )
 from sqlalchemy.dialects.postgresql import ARRAY, INT8RANGE, JSONB, OID, UUID
@@ -121,8 +123,6 @@ queue = Table(
 
 # -- the log ----------------------------------------------------------------------------------
 
-log_pos = Sequence("log_pos", metadata=metadata, data_type=BigInteger, minvalue=0, cache=1)
-
 #: Whether the dispatcher sleeps, by `mqdb/sql/fall_asleep.sql`: a sequence, because senders read it without MVCC.
 dispatcher_state = Sequence("dispatcher_state", metadata=metadata, data_type=BigInteger)
 
@@ -143,7 +143,7 @@ commit_log = Table(
     "commit_log",
     metadata,
     Column("xid", Xid8, nullable=False, server_default=text("pg_current_xact_id()")),
-    Column("log_pos", BigInteger, nullable=False, server_default=text("nextval('mqdb.log_pos')")),
+    Column("log_pos", BigInteger, Identity(minvalue=0, cache=1), nullable=False),
     Column("store_time", _timestamp, nullable=False, server_default=_now),
     Column("born_time", _timestamp, nullable=False),
     Column("tags_code", BigInteger, nullable=False),
@@ -161,6 +161,8 @@ commit_log = Table(
     Index("commit_log_xid", "xid", "queue_key", "log_pos"),
     postgresql_partition_by="RANGE (log_pos)",
 )
+# The name of the sequence of an identity column cannot be given.
+event.listen(commit_log, "after_create", DDL("ALTER SEQUENCE mqdb.commit_log_log_pos_seq RENAME TO log_pos"))  # type: ignore[no-untyped-call]
 
 consume_queue = Table(
     "consume_queue",
@@ -279,6 +281,7 @@ client = Table(
     Column("registered_at", _timestamp, nullable=False, server_default=_now),
     Column("heartbeat_at", _timestamp, nullable=False, server_default=_now),
     Column("checks_transactions", Boolean, nullable=False, server_default=text("false")),
+    Column("principal", Text, primary_key=True, server_default=text("SESSION_USER")),
     Index("client_group", "group_name", "kind"),
 )
 
@@ -286,6 +289,7 @@ presence = Table(
     "presence",
     metadata,
     Column("client_id", Text, primary_key=True),
+    Column("principal", Text, primary_key=True, server_default=text("SESSION_USER")),
     Column("lock_key", BigInteger, nullable=False),
 )
 
@@ -459,6 +463,22 @@ acl = Table(
     Column("resource_type", Text, primary_key=True),
     Column("resource", Text, primary_key=True),
     Column("granted_at", _timestamp, nullable=False, server_default=_now),
+)
+
+acl_queue = Table(
+    "acl_queue",
+    metadata,
+    Column("principal", Text, primary_key=True),
+    Column(
+        "queue_key",
+        Integer,
+        ForeignKey("queue.queue_key", ondelete="CASCADE"),
+        primary_key=True,
+        autoincrement=False,
+    ),
+    Column("may_send", Boolean, nullable=False),
+    Column("may_read", Boolean, nullable=False),
+    Index("acl_queue_queue_key", "queue_key"),
 )
 
 operation = Table(

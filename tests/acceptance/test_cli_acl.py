@@ -1,6 +1,5 @@
 """`mqdb acl`: rights of roles that do not own the broker."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,19 +7,18 @@ from psycopg import sql
 
 from tests.fixtures.command_line import Place
 from tests.fixtures.dead_letters import json_lines
-from tests.fixtures.postgres import OWNER, Database
+from tests.fixtures.postgres import KNOW_ITSELF, OWNER, Database, with_parts
+from tests.fixtures.roles import PASSWORD, MakeRole
 
 SHOP = "the shop"
 
 
 @pytest.fixture
-def place(database: Database, tmp_path: Path) -> Iterator[Place]:
+def place(database: Database, role: MakeRole, tmp_path: Path) -> Place:
     """A broker with a role that has no right."""
-    superuser, role = database.connect_as_superuser(), sql.Identifier(SHOP)
-    superuser.execute(sql.SQL("CREATE ROLE {} LOGIN").format(role))
-    yield Place(tmp_path, database.dsn)
-    superuser.execute(sql.SQL("DROP OWNED BY {}").format(role))
-    superuser.execute(sql.SQL("DROP ROLE {}").format(role))
+    role(SHOP)
+    database.connect().execute(KNOW_ITSELF)
+    return Place(tmp_path, database.dsn)
 
 
 def test_a_right_is_granted_shown_checked_and_taken_away(place: Place) -> None:
@@ -29,9 +27,9 @@ def test_a_right_is_granted_shown_checked_and_taken_away(place: Place) -> None:
     assert place.done(*grant, "o*") == f"{SHOP} may send to orders\n{SHOP} may send to o*\n"
     assert place.done(*grant, "x") == f"{SHOP} already could send to orders\n{SHOP} may send to x\n"
     listed = json_lines(place.done("acl", "list", "--topic", "orders", "--json"))
-    assert [(each["role"], each["access"], each["topic"]) for each in listed] == [
-        (SHOP, "SEND", "o*"),
-        (SHOP, "SEND", "orders"),
+    assert [(each["role"], each["access"], each["type"], each["resource"]) for each in listed] == [
+        (SHOP, "SEND", "TOPIC", "o*"),
+        (SHOP, "SEND", "TOPIC", "orders"),
     ]
     assert place.done("acl", "check", SHOP, "--send", "other") == f"{SHOP} may send to other by its right on o*\n"
     assert place.done("acl", "check", OWNER, "--send", "a") == f"{OWNER} may send to a as the owner of the broker\n"
@@ -44,16 +42,48 @@ def test_a_right_is_granted_shown_checked_and_taken_away(place: Place) -> None:
     assert place.done("acl", "list") == "Nobody but the owner has a right.\n"
 
 
+def test_a_reader_needs_its_topics_and_its_group(place: Place) -> None:
+    said = place.done("acl", "grant", SHOP, "--read", "orders", "--group", "billing")
+
+    assert said == f"{SHOP} may read orders\n{SHOP} may be a member of billing\n"
+    checked = place.done("acl", "check", SHOP, "--read", "orders", "--group", "billing")
+    assert checked == (
+        f"{SHOP} may read orders by its right on orders\n{SHOP} may be a member of billing by its right on billing\n"
+    )
+    assert len(json_lines(place.done("acl", "list", "--group", "billing", "--json"))) == 1
+    assert "READ on GROUP 'payroll'" in place.call("acl", "check", SHOP, "--group", "payroll").errors
+
+
+def test_a_role_is_made_if_the_owner_may_make_roles(place: Place, database: Database) -> None:
+    grant = ("acl", "grant", "new role", "--send", "orders", "--create")
+    superuser, owner = database.connect_as_superuser(), sql.Identifier(OWNER)
+
+    assert "permission denied to create role" in place.call(*grant).errors
+    superuser.execute(sql.SQL("ALTER ROLE {} CREATEROLE").format(owner))
+    try:
+        assert place.done(*grant) == "new role may send to orders\n"
+        assert place.done(*grant) == "new role already could send to orders\n"
+    finally:
+        superuser.execute(sql.SQL("ALTER ROLE {} NOCREATEROLE").format(owner))
+        superuser.execute('DROP OWNED BY "new role"')
+        superuser.execute('DROP ROLE "new role"')
+
+
 def test_rights_come_from_a_file(place: Place, tmp_path: Path) -> None:
     file = tmp_path / "rights.toml"
-    file.write_text(f'["{SHOP}"]\nsend = ["orders", "invoices-*"]\n')
+    file.write_text(f'["{SHOP}"]\nsend = ["orders", "invoices-*"]\nread = ["orders"]\ngroup = ["billing"]\n')
     apply = ("acl", "apply", str(file))
 
     asked = place.call(*apply)
     assert (asked.code, "Nobody is there to confirm it; add --yes" in asked.errors) == (1, True)
     assert place.done("acl", "list") == "Nobody but the owner has a right.\n"
     changes = json_lines(place.done(*apply, "--yes", "--json"))
-    assert [(each["topic"], each["change"]) for each in changes] == [("invoices-*", "granted"), ("orders", "granted")]
+    assert [(each["access"], each["type"], each["resource"], each["change"]) for each in changes] == [
+        ("READ", "GROUP", "billing", "granted"),
+        ("READ", "TOPIC", "orders", "granted"),
+        ("SEND", "TOPIC", "invoices-*", "granted"),
+        ("SEND", "TOPIC", "orders", "granted"),
+    ]
     assert place.done(*apply) == "Nothing to change.\n"
 
 
@@ -61,8 +91,8 @@ def test_rights_come_from_a_file(place: Place, tmp_path: Path) -> None:
     ("text", "sentence"),
     [
         ("[shop", "Expected"),
-        ('shop = "orders"', "role 'shop' needs a table with `send`, and nothing else"),
-        ("[shop]\nread = []", "role 'shop' needs a table with `send`, and nothing else"),
+        ('shop = "orders"', "role 'shop' needs a table with `send`, `read` and `group`, and nothing else"),
+        ("[shop]\nadmin = []", "role 'shop' needs a table with `send`, `read` and `group`, and nothing else"),
         ("[shop]\nsend = [1]", "send of role 'shop' is no list of texts"),
         ('[nobody]\nsend = ["orders"]', "is no role of this server"),
     ],
@@ -82,9 +112,12 @@ def test_a_file_that_says_nonsense_changes_nothing(place: Place, tmp_path: Path,
     ("arguments", "sentence"),
     [
         (("grant", "nobody", "--send", "orders"), "is no role of this server; CREATE ROLE makes one"),
+        (("grant", SHOP), "give at least one topic or group"),
+        (("grant", SHOP, "--group", "or*"), "group"),
+        (("check", SHOP), "name a topic with --send or --read, or a group with --group"),
         (("grant", SHOP, "--send", "%RETRY%g"), "belongs to the broker, a group or replies; no right covers it"),
-        (("revoke", SHOP), "name the rights with --send, or say --all"),
-        (("revoke", SHOP, "--all", "--send", "orders"), "name the rights with --send, or say --all"),
+        (("revoke", SHOP), "name the rights with --send, --read or --group, or say --all"),
+        (("revoke", SHOP, "--all", "--send", "orders"), "name the rights with --send, --read or --group, or say --all"),
         (("revoke", SHOP, "--send", "orders"), "has no such right; see: mqdb acl list"),
     ],
 )
@@ -93,3 +126,29 @@ def test_what_cannot_be_done_is_said(place: Place, arguments: tuple[str, ...], s
 
     assert (refused.code, refused.text) == (1, "")
     assert sentence in refused.errors
+
+
+def test_a_guest_uses_the_command_line_within_its_rights(place: Place, database: Database, tmp_path: Path) -> None:
+    for topic in ("orders", "secret"):
+        place.done("topic", "create", topic)
+        place.done("send", topic, f"in {topic}")
+    place.done("acl", "grant", SHOP, "--read", "orders", "--group", "billing", "--send", "answers")
+    guest = Place(tmp_path / "guest", with_parts(database.dsn, user=SHOP, password=PASSWORD))
+
+    assert guest.done("consume", "orders", "--exit") == "in orders\n"
+    assert guest.done("consume", "orders", "--exit", "--group", "billing") == "in orders\n"
+    assert "orders" in guest.done("topic", "show", "orders")
+    assert "secret" not in guest.done("topic", "list")
+    assert "billing" in guest.done("group", "list")
+    assert len(guest.done("message", "find", "orders", "--offset", "0", "--json").splitlines()) == 1
+    for denied, said in (
+        (("topic", "show", "secret"), "does not exist"),
+        (("send", "secret", "x"), "has no right SEND on TOPIC 'secret'"),
+        (("send", "orders", "x"), "has no right SEND on TOPIC 'orders'"),
+        (("consume", "orders", "--group", "payroll", "--exit"), "has no right READ on GROUP 'payroll'"),
+        (("topic", "delete", "orders"), "permission denied"),
+        (("group", "delete", "billing", "--yes"), "permission denied"),
+        (("acl", "list"), "permission denied"),
+    ):
+        refused = guest.call(*denied)
+        assert (refused.code, said in refused.errors) == (1, True), (denied, refused.errors)

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -29,33 +28,17 @@ from mqdb_client import (
 from tests.fixtures.consumers import Inbox
 from tests.fixtures.dead_letters import bury, create_group
 from tests.fixtures.delay import move_clock
-from tests.fixtures.postgres import OWNER, Database, with_parts
+from tests.fixtures.postgres import OWNER, Database
 from tests.fixtures.processes import wait_until
+from tests.fixtures.roles import MakeRole
 
 SOMEBODY = 'some "body"'
-PASSWORD = "of/its own"
-README = Path(__file__).parents[2] / "README.md"
 
 
 @pytest.fixture
 def admin(database: Database) -> Iterator[Admin]:
     with Admin(settings=load_settings(dsn=database.dsn, actor="ada")) as admin:
         yield admin
-
-
-@pytest.fixture
-def somebody(database: Database) -> Iterator[psycopg.Connection[Any]]:
-    """A role with the larger of README's two blocks of rights."""
-    superuser = database.connect_as_superuser()
-    role = sql.Identifier(SOMEBODY)
-    superuser.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(role, sql.Literal(PASSWORD)))
-    rights = README.read_text().split("For producers and consumers of its own")[1].split("```")[1].removeprefix("sql")
-    assert "shop" in rights
-    superuser.execute(rights.replace("shop", role.as_string()).encode())
-    with psycopg.connect(with_parts(database.dsn, user=SOMEBODY, password=PASSWORD), autocommit=True) as session:
-        yield session
-    superuser.execute(sql.SQL("DROP OWNED BY {}").format(role))
-    superuser.execute(sql.SQL("DROP ROLE {}").format(role))
 
 
 def test_the_life_of_a_topic(admin: Admin) -> None:
@@ -182,13 +165,18 @@ def test_who_is_behind_it_is_said_in_255_characters(admin: Admin) -> None:
 
 
 def test_a_role_notes_its_changes_under_its_own_name_and_changes_none(
-    admin: Admin, database: Database, somebody: psycopg.Connection[Any]
+    admin: Admin, database: Database, role: MakeRole
 ) -> None:
+    """A member of the owner's role is noted under its own name. Who has rights only cannot write a note."""
+    operator, guest = role(SOMEBODY), role("a guest")
+    member = sql.SQL("GRANT {} TO {}").format(sql.Identifier(OWNER), sql.Identifier(SOMEBODY))
+    database.connect_as_superuser().execute(member)
     admin.topics.create("orders")
-    with Admin(with_parts(database.dsn, user=SOMEBODY, password=PASSWORD)) as its_own:
+    admin.acl.grant("a guest", send=["orders"], read=["orders"], group=["billing"])
+    with Admin(operator) as its_own:
         its_own.groups.update("billing", actor="grace")
 
-    [noted] = admin.operations.list(group="billing")
+    noted = admin.operations.list(group="billing")[0]
     assert (noted.principal, noted.actor) == (SOMEBODY, "grace")
     for forged in (
         "INSERT INTO mqdb.operation (principal, verb, records) VALUES ('ada', 'topic.delete', 1)",
@@ -196,8 +184,8 @@ def test_a_role_notes_its_changes_under_its_own_name_and_changes_none(
         "DELETE FROM mqdb.operation",
         "TRUNCATE mqdb.operation",
     ):
-        with pytest.raises(psycopg.errors.InsufficientPrivilege):
-            somebody.execute(forged.encode())
+        with psycopg.connect(guest) as session, pytest.raises(psycopg.errors.InsufficientPrivilege):
+            session.execute(forged.encode())
 
 
 def test_a_redrive_by_sql_is_rolled_back_with_what_was_noted(

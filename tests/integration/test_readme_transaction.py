@@ -2,8 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,12 @@ import sqlalchemy
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from mqdb_client import Message
+from tests.fixtures.command_line import Place
 from tests.fixtures.consumers import Inbox, Member
 from tests.fixtures.log import Connection, create_topic, dispatch_all, scalar
-from tests.fixtures.postgres import Database, with_parts
+from tests.fixtures.postgres import KNOW_ITSELF, Database
 from tests.fixtures.producers import producer_of
+from tests.fixtures.roles import MakeRole
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -115,57 +116,41 @@ def test_the_transactions_in_python_send(account: Connection, database: Database
     assert [row[0] for row in messages(account, "accounts")] == ["8 is open", "8 has 42"]
 
 
-@contextmanager
-def role_with(grants: str, database: Database) -> Iterator[Connection]:
-    """A superuser's session, for a role that has the rights of an example, and goes with it."""
-    name = re.findall(r"TO (\w+);", grants)[0]
-    with psycopg.connect(database.superuser_dsn, autocommit=True) as superuser:
-        superuser.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'geheim'")
-        superuser.execute(grants.encode())
-        try:
-            yield superuser
-        finally:
-            superuser.execute("RESET ROLE")
-            superuser.execute(f"DROP OWNED BY {name}")
-            superuser.execute(f"DROP ROLE {name}")
-
-
 @pytest.fixture
-def role(account: Connection, database: Database) -> Iterator[Connection]:
-    """A session of role `app`, which has the rights of the example."""
-    with role_with(example("TO app;"), database) as session:
-        session.execute("SET ROLE app")
-        yield session
+def granted(account: Connection, database: Database, role: MakeRole, tmp_path: Path) -> dict[str, str]:
+    """The DSNs of the roles of the example, which have the rights that it gives."""
+    account.execute(KNOW_ITSELF)
+    dsns = {name: role(name) for name in ("app", "billing")}
+    place = Place(tmp_path, database.dsn)
+    for line in example("$ mqdb acl grant").splitlines():
+        if line.startswith("$ mqdb "):
+            place.done(*shlex.split(line.removeprefix("$ mqdb ")))
+    return dsns
 
 
-def test_with_the_rights_of_the_example_a_role_sends_and_reads_no_message(role: Connection, database: Database) -> None:
-    with producer_of(database.dsn, group="accounting") as producer, role.transaction():
-        producer.send(Message("payments", "from python"), connection=role)
-        producer.send_batch([Message("payments", "a"), Message("accounts", "b")], connection=role)
-        producer.send(Message("accounts", "later", delay_level=3), connection=role)
-        role.execute("SELECT mqdb.send('accounts', 'later', delay_level => 3)")
-        role.execute("SELECT mqdb.send('payments', 'from SQL')")
-
-    with pytest.raises(psycopg.errors.InsufficientPrivilege):
-        role.execute("SELECT body FROM mqdb.commit_log")
-    role.execute("RESET ROLE")
-    assert [row[0] for row in messages(role, "payments")] == ["from python", "a", "from SQL"]
-
-
-def test_with_the_rights_of_the_example_a_role_produces_and_consumes(
-    account: Connection, database: Database, member: Member
+def test_with_the_rights_of_the_example_a_role_sends_and_reads_no_message(
+    granted: dict[str, str], account: Connection
 ) -> None:
-    dsn = with_parts(database.dsn, user="shop", password="geheim")
-    inbox = Inbox()
-    with role_with(example("TO shop;"), database):
-        with producer_of(dsn, group="shop") as producer:
-            result = producer.send(Message("made-by-shop", "one"))
-            producer.send(Message("payments", "later", delay_level=3))
-            dispatch_all(account)
-            assert result.queue_offset == 0
-            assert producer.outcome(result.message_id) is not None
-        consumer = member(inbox, topic="made-by-shop", brokers={"broker-a": dsn})
-        inbox.wait_for(1)
-        consumer.shutdown()
+    dsn = granted["app"]
+    with producer_of(dsn, group="accounting") as producer, psycopg.connect(dsn) as app:
+        producer.send(Message("payments", "from python"), connection=app)
+        producer.send_batch([Message("payments", "a"), Message("account-changes", "b")], connection=app)
+        producer.send(Message("payments", "later", delay_level=3), connection=app)
+        app.execute("SELECT mqdb.send('payments', 'later', delay_level => 3)")
+        app.execute("SELECT mqdb.send('payments', 'from SQL')")
+        app.commit()
+        assert app.execute("SELECT * FROM mqdb.message").fetchall() == []
 
-    assert inbox.bodies == ["one"]
+    assert [row[0] for row in messages(account, "payments")] == ["from python", "a", "from SQL"]
+
+
+def test_with_the_rights_of_the_example_a_role_consumes(granted: dict[str, str], member: Member) -> None:
+    inbox = Inbox()
+    with producer_of(granted["app"], group="shop") as producer:
+        producer.send(Message("account-changes", "one"))
+    brokers = {"broker-a": granted["billing"]}
+    consumer = member(inbox, topic="account-changes", group="billing", brokers=brokers)
+    inbox.wait_for(2)
+    consumer.shutdown()
+
+    assert "one" in inbox.bodies  # the other one is the trigger's

@@ -10,6 +10,8 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from sqlalchemy import Connection, text
 
+from mqdb.broker import acl
+from mqdb.broker.acl import Rights
 from mqdb.broker.topics import topics as admin
 from mqdb.common.compression import Compression, compressed
 from mqdb.common.message import Message
@@ -22,6 +24,7 @@ from tests.fixtures import log as by_hand
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
+from tests.fixtures.roles import MakeRole
 from tests.fixtures.spark_source import bodies, fill_segments, read, reader, retain_from, rows_of, send, source
 
 
@@ -40,6 +43,19 @@ def engine_name(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def orders(broker: Connection) -> TopicRoute:
     return topic(broker, queues=2)
+
+
+def test_a_role_reads_the_topics_that_it_has_a_right_to(
+    broker: Connection, database: Database, orders: TopicRoute, engine_name: str, role: MakeRole
+) -> None:
+    guest = Database(role("spark"))
+    send(broker, orders, *(Message("orders", str(number)) for number in range(5)))
+    send(broker, topic(broker, "secret"), Message("secret", "x"))
+    acl.grant(broker, "spark", Rights(read=["orders"]))
+
+    assert sorted(row["body"] for row in read(guest, engine=engine_name)) == [b"0", b"1", b"2", b"3", b"4"]
+    with pytest.raises(TopicNotFound):
+        read(guest, engine=engine_name, subscribe="secret")
 
 
 # -- batches --------------------------------------------------------------------------------------

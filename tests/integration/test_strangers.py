@@ -109,7 +109,7 @@ def test_a_lock_of_a_stranger_keeps_no_dead_client_alive(
 ) -> None:
     key = 2**40 + 1
     stranger.execute("SELECT pg_advisory_lock(%s)", [key])
-    log.execute("INSERT INTO mqdb.presence VALUES ('gone', %s)", [key])
+    log.execute("INSERT INTO mqdb.presence (client_id, lock_key) VALUES ('gone', %s)", [key])
     log.execute(
         "INSERT INTO mqdb.client (client_id, kind, group_name, language, version) "
         "VALUES ('gone', 'CONSUMER', 'readers', 'PYTHON', '1')"

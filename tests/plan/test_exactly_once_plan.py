@@ -10,6 +10,7 @@ from sqlalchemy import Connection, select
 from mqdb.store.consumers import offset_commits, poll_commits
 from mqdb.store.consumers.consumer_offsets import OwnedQueue, effective_offset
 from mqdb.store.engine import create_engine, driver, text_of
+from mqdb.store.migrations import sql_text
 from mqdb.store.tables import consumer_offset
 from tests.fixtures.postgres import Database
 
@@ -92,12 +93,24 @@ def test_rows_are_locked_by_their_keys(connection: Connection) -> None:
     assert "consumer_offset_pkey" in found
 
 
-def test_commits_are_folded_from_the_stored_offset_on(connection: Connection) -> None:
-    """Not from the lowest: a held snapshot keeps all that was ever folded in the index."""
+def test_offsets_are_folded_by_their_keys(connection: Connection) -> None:
     found = plan(connection, text_of_call(offset_commits.fold, "g", OWNED, {1: 10, 2: 20}))
 
     assert "Seq Scan" not in found
-    condition = r"group_id = .*queue_key = bounds\.queue_key\) AND \(from_offset >= bounds\.floor"
+    assert re.search(r"Index Scan using consumer_offset_pkey", found)
+
+
+def test_commits_are_taken_from_the_stored_offset_on(connection: Connection) -> None:
+    """Not from the lowest: a held snapshot keeps all that was ever folded in the index."""
+    text = sql_text("take_offset_commits")
+    statement = text[text.index("WITH gone") : text.index(";", text.index("WITH gone"))]
+    for name, type_ in (("id", "integer"), ("take_offset_commits.queue_keys", "integer[]"), ("floors", "bigint[]")):
+        statement = re.sub(rf"(?<![.\w]){re.escape(name)}\b", f"%({name.split('.')[-1]})s::{type_}", statement)
+
+    found = plan(connection, statement)
+
+    assert "Seq Scan" not in found
+    condition = r"group_id = .*queue_key = own\.queue_key\) AND \(from_offset >= own\.floor"
     assert re.search(rf"using offset_commit_pkey.*\n *Index Cond: .*{condition}", found), found
     assert re.search(r"Tid Scan on offset_commit", found)
 
@@ -120,11 +133,3 @@ def test_a_commit_by_polls_finds_its_owners_by_keys(connection: Connection) -> N
 
     assert "Seq Scan" not in found
     assert re.search(r"Index Scan using consumer_offset_pkey", found)
-
-
-def test_commits_by_polls_are_folded_from_the_stored_offset_on(connection: Connection) -> None:
-    found = plan(connection, text_of_call(poll_commits.settle, "g", OWNED, {1: 10, 2: 20}))
-
-    assert "Seq Scan" not in found
-    condition = r"group_id = .*queue_key = moved\w*\.queue_key\) AND \(from_offset >= moved\w*\.floor"
-    assert re.search(rf"using offset_commit_pkey.*\n *Index Cond: .*{condition}", found), found

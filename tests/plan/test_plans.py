@@ -14,6 +14,7 @@ from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
 from mqdb.store.engine import text_of
 from mqdb.store.log import message_index
+from mqdb.store.migrations import sql_text
 from tests.fixtures.log import Connection, append, create_topic, dispatch, index_keys, scalar, small_segments
 from tests.fixtures.postgres import Database
 
@@ -248,9 +249,9 @@ def test_the_last_offsets_of_a_finished_segment_are_read_from_the_end_of_an_inde
 
 def scans_of_look_up(connection: Connection, after_pos: int) -> list[Scan]:
     """What it reads to find out about some ids; planned as by a session of mqdb."""
-    statement = text_of(message_index.find_unique_ids())
+    statement = sql_text("find_records").split("FOR found IN")[1].split("    LOOP")[0]
     for number, name in enumerate(["unique_ids", "after_pos"], start=1):
-        statement = statement.replace(f"%({name})s", f"${number}")
+        statement = statement.replace(f"find_records.{name}", f"${number}")
     for setting in message_index.PLANNER_SETTINGS:
         connection.execute(f"SET {setting} = off")
     connection.execute("SET plan_cache_mode = force_generic_plan")

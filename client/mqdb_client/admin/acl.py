@@ -3,52 +3,81 @@
 from collections.abc import Collection, Mapping
 
 from mqdb.broker import acl
-from mqdb.broker.acl import RightChange
-from mqdb.store.acl import Access, Right, is_allowed, list_rights
+from mqdb.broker.acl import RightChange, Rights
+from mqdb.errors import ParameterInvalid
+from mqdb.store.acl import Resource, Right, is_allowed, list_rights
 from mqdb_client.admin.broker_access import BrokerAccess
 
 
 class Acl:
-    """The rights of the roles that do not own the broker."""
+    """The rights of the roles that do not own the broker.
+
+    A topic is a name, or a prefix that ends in `*`, which also covers topics that are made later; a group is a name.
+    """
 
     def __init__(self, access: BrokerAccess) -> None:
         self._access = access
 
-    def grant(self, principal: str, *, send: Collection[str], actor: str | None = None) -> list[str]:
-        """Let a role send to topics by `mqdb.send`; returns those on which the right is new.
+    def grant(
+        self,
+        principal: str,
+        *,
+        send: Collection[str] = (),
+        read: Collection[str] = (),
+        group: Collection[str] = (),
+        create: bool = False,
+        actor: str | None = None,
+    ) -> list[Resource]:
+        """Let a role send to topics, read topics and be a member of groups; returns the rights that are new.
 
-        A topic is a name, or a prefix that ends in `*`, which also covers topics that are made later.
-        Raises NameInvalid, also for a topic of the broker, of a group or of replies, and ParameterInvalid for a role
-        that is not there.
+        With `create` a role that is not there is made: it may log in, and has no password. Raises NameInvalid, also for
+        a topic of the broker, of a group or of replies, ParameterInvalid for a role that is not there, and
+        StorageRefused where the owner of the broker may not make roles.
         """
+        rights = Rights(send, read, group)
         with self._access.connected() as connection:
-            return acl.grant(connection, principal, send, actor=actor or self._access.actor)
+            return acl.grant(connection, principal, rights, create=create, actor=actor or self._access.actor)
 
-    def revoke(self, principal: str, *, send: Collection[str] | None = None, actor: str | None = None) -> list[str]:
-        """Take rights away, as they were granted, all of them with None; returns the topics on which there was one.
+    def revoke(
+        self,
+        principal: str,
+        *,
+        send: Collection[str] = (),
+        read: Collection[str] = (),
+        group: Collection[str] = (),
+        actor: str | None = None,
+    ) -> list[Resource]:
+        """Take rights away, as they were granted, all of them if none is named; returns those that were there.
 
         Raises ParameterInvalid for a right that is not there.
         """
+        rights = Rights(send, read, group)
         with self._access.connected() as connection:
-            return acl.revoke(connection, principal, send, actor=actor or self._access.actor)
+            named = rights if rights.resources() else None
+            return acl.revoke(connection, principal, named, actor=actor or self._access.actor)
 
     def apply(
-        self, send: Mapping[str, Collection[str]], *, dry_run: bool = False, actor: str | None = None
+        self, wanted: Mapping[str, Rights], *, dry_run: bool = False, actor: str | None = None
     ) -> list[RightChange]:
-        """Let each of these roles send to these topics and no others, in one transaction; returns what that changes.
+        """Give each of these roles these rights and no others, in one transaction; returns what that changes.
 
         A second time nothing changes. A role that is not named keeps what it has. With `dry_run` nothing happens.
         Raises what `grant` raises.
         """
         with self._access.connected() as connection:
-            return acl.apply(connection, send, dry_run=dry_run, actor=actor or self._access.actor)
+            return acl.apply(connection, wanted, dry_run=dry_run, actor=actor or self._access.actor)
 
-    def allows(self, principal: str, *, send: str) -> bool:
-        """Whether a role may send to a topic, which need not exist. The owner of the broker may send to each."""
+    def allows(
+        self, principal: str, *, send: str | None = None, read: str | None = None, group: str | None = None
+    ) -> bool:
+        """Whether a role has all of these rights, on what need not exist. The owner of the broker has each."""
+        wanted = Rights(*([name] if name is not None else [] for name in (send, read, group))).resources()
+        if not wanted:
+            raise ParameterInvalid("send", send, "name a topic or a group")
         with self._access.connected() as connection:
-            return is_allowed(connection, principal, Access.SEND, send)
+            return all(is_allowed(connection, principal, each) for each in wanted)
 
-    def list(self, principal: str | None = None, topic: str | None = None) -> list[Right]:
-        """Rights by principal and topic: of one principal, and those that cover a topic."""
+    def list(self, principal: str | None = None, *, topic: str | None = None, group: str | None = None) -> list[Right]:
+        """Rights by principal: of one principal, and those that cover a topic, or are on a group."""
         with self._access.connected() as connection:
-            return list_rights(connection, principal, topic)
+            return list_rights(connection, principal, topic, group)

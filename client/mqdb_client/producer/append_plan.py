@@ -27,6 +27,7 @@ from uuid import UUID
 from mqdb.broker.log.outcome import Backend, StoredAt
 from mqdb.common.message import SendStatus
 from mqdb.errors import (
+    AccessDenied,
     IllegalState,
     MessageIllegal,
     MqdbError,
@@ -50,7 +51,7 @@ _SHARE_TO_LEAD: Final = 0.12
 
 # Classes of SQLSTATE that a single row can cause: data exception, integrity violation, program limit. Or none at all,
 # if the driver has refused a value.
-_FAULTS_OF_A_ROW: Final = ("22", "23", "54", NO_SQLSTATE)
+_FAULTS_OF_A_ROW: Final = ("22", "23", "42501", "54", NO_SQLSTATE)
 
 
 class NoAnswer(Exception):
@@ -394,6 +395,6 @@ def _parts(batch: list[Unit], error: MqdbError) -> list[list[Unit]]:
             alike.setdefault((unit.records[0].queue_key, unit.records[0].history), []).append(unit)
         return list(alike.values()) if len(alike) > 1 else []
     is_of_a_row = isinstance(error, StorageRefused) and error.sqlstate.startswith(_FAULTS_OF_A_ROW)
-    if (is_of_a_row or isinstance(error, MessageIllegal | TransactionRefused)) and len(batch) > 1:
+    if (is_of_a_row or isinstance(error, AccessDenied | MessageIllegal | TransactionRefused)) and len(batch) > 1:
         return [batch[: len(batch) // 2], batch[len(batch) // 2 :]]
     return []

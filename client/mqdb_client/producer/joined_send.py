@@ -29,6 +29,7 @@ from mqdb.common.schedule import DeliverAfter, DeliverAt, Wait
 from mqdb.common.topic import Perm
 from mqdb.common.unique_id import format_unique_id
 from mqdb.errors import (
+    AccessDenied,
     IllegalState,
     MqdbError,
     ParameterInvalid,
@@ -237,16 +238,17 @@ class _QueueNums(NamedTuple):
 
 
 def _queue_nums(joined: "_Joined", broker: _Broker, topics: Sequence[str]) -> dict[str, _QueueNums]:
-    """Those of each topic. Raises TopicNotFound, TopicNotWritable."""
-    rows = joined.run(joined_append.find_topics(topics), broker.target)
-    found = {name: (perm, _QueueNums(read, write)) for name, perm, read, write in rows}
-    for topic in topics:
-        if topic not in found:
+    """Those of each topic. Raises AccessDenied, TopicNotFound, TopicNotWritable."""
+    found: dict[str, _QueueNums] = {}
+    for topic, perm, read, write, principal, may_send in joined.run(joined_append.find_topics(topics), broker.target):
+        if not may_send:
+            raise AccessDenied(principal, "SEND", "TOPIC", topic)
+        if perm is None:
             raise TopicNotFound(topic)
-        perm, _ = found[topic]
         if not perm & Perm.WRITE:
             raise TopicNotWritable(topic, perm)
-    return {topic: nums for topic, (_, nums) in found.items()}
+        found[topic] = _QueueNums(read, write)
+    return found
 
 
 # -- connections ------------------------------------------------------------------------------

@@ -15,6 +15,8 @@ from mqdb.broker.topics.route import find_or_create_retry_topic
 from mqdb.common.group import MessageModel
 from mqdb.errors import ConsumptionForbidden, IllegalState, MessageModelConflict, SubscriptionConflict
 from mqdb.selector.subscription import SubscriptionData
+from mqdb.store import acl
+from mqdb.store.acl import Access, Resource, ResourceType
 from mqdb.store.clients import clients
 from mqdb.store.clients.clients import ClientKind, Registration
 from mqdb.store.consumers import groups, subscriptions
@@ -41,7 +43,8 @@ def register(connection: Connection, registration: Registration) -> StoredSubscr
 
     Returns the group's subscriptions that were replaced, None where they stay as they are.
     Raises SubscriptionConflict for a consumer that subscribes to something else than its group, MessageModelConflict
-    for one that shares messages in another way, ConsumptionForbidden where the group is switched off, FilterDisabled
+    for one that shares messages in another way, AccessDenied for a group or a topic that the role has no right to read,
+    ConsumptionForbidden where the group is switched off, FilterDisabled
     for an SQL92 filter where the broker takes none.
     """
     replaced = None
@@ -64,7 +67,7 @@ def take_back(connection: Connection, registration: Registration, replaced: Stor
         stored = subscriptions.lock(connection, registration.group)
         announced = frozenset(registration.subscriptions), registration.subscription_version
         if (stored.subscriptions, stored.version) == announced:
-            subscriptions.replace(connection, stored.group_id, replaced.version, replaced.subscriptions)
+            subscriptions.replace(connection, registration.group, replaced.version, replaced.subscriptions)
 
 
 def _agree(connection: Connection, registration: Registration) -> StoredSubscriptions | None:
@@ -74,10 +77,12 @@ def _agree(connection: Connection, registration: Registration) -> StoredSubscrip
     database has gone back to before the group was there, the first of them stores what they have subscribed to.
     """
     group, given = registration.group, frozenset(registration.subscriptions)
+    topics = (Resource(Access.READ, ResourceType.TOPIC, each.topic) for each in given)
+    acl.require(connection, Resource(Access.READ, ResourceType.GROUP, group), *topics)
     stored = subscriptions.lock(connection, group)
     if registration.is_renewal:
         if not stored.subscriptions:
-            subscriptions.replace(connection, stored.group_id, registration.subscription_version, given)
+            subscriptions.replace(connection, group, registration.subscription_version, given)
         return None
     if not stored.consume_enable:
         raise ConsumptionForbidden(group, "consume_enable")
@@ -93,7 +98,7 @@ def _agree(connection: Connection, registration: Registration) -> StoredSubscrip
         return None
     if others and (version < stored.version or (version == stored.version and stored.subscriptions != given)):
         raise SubscriptionConflict(group, _by_topic(stored.subscriptions), stored.version, _by_topic(given), version)
-    subscriptions.replace(connection, stored.group_id, version, given)
+    subscriptions.replace(connection, group, version, given)
     return stored
 
 

@@ -139,5 +139,5 @@ def correct_offset(connection: Connection, group: str, queue_key: int, correct: 
     with transaction(connection):
         is_corrected = correct()
         if is_corrected:
-            offset_commits.forget(connection, group, queue_key)
+            offset_commits.take(connection, group, {queue_key: 0})
         return is_corrected

@@ -80,4 +80,7 @@ def commit_positions(
 
     What was appended is folded; `floors` are the offsets that were stored by the last call for each queue, if known.
     """
-    return poll_commits.settle(connection, group, owned, floors) if owned else []
+    if not owned:
+        return []
+    with transaction(connection):
+        return poll_commits.settle(connection, group, owned, floors)

@@ -25,12 +25,12 @@ from uuid import UUID
 
 from sqlalchemy import Boolean, Connection, DateTime, and_, case, column, func, literal, select, table
 
+from mqdb.broker.log import query
 from mqdb.common.topic import TIMER_TOPIC, is_system_topic
 from mqdb.errors import StorageRefused
-from mqdb.store.engine import transaction, translates
+from mqdb.store.engine import translates
 from mqdb.store.log import message_index
-from mqdb.store.schedule.real_queue import aim_of
-from mqdb.store.tables import commit_log, queue, topic
+from mqdb.store.tables import queue, topic
 
 _activity = table("pg_stat_activity", *map(column, ("pid", "usesysid", "backend_start")), schema="pg_catalog")
 _log_pos = table("log_pos", column("last_value"), schema="mqdb")
@@ -122,8 +122,7 @@ def find_sent(connection: Connection, unique_ids: Sequence[UUID], after_pos: int
     """
     if not unique_ids:
         return {}
-    with transaction(connection):
-        rows = message_index.find(connection, unique_ids, after_pos)
+    rows = message_index.find(connection, unique_ids, after_pos)
     found: dict[UUID, StoredAt] = {}
     for unique_id, log_pos, queue_key in sorted(rows):
         found.setdefault(unique_id, StoredAt(log_pos, queue_key))
@@ -134,11 +133,10 @@ def find_sent(connection: Connection, unique_ids: Sequence[UUID], after_pos: int
 def queue_of(connection: Connection, stored: StoredAt) -> TopicQueue | None:
     """The queue that a record is for, also while it waits elsewhere; None where its topic has been deleted."""
     named = select(topic.c.topic, queue.c.queue_id).join(queue, queue.c.topic_id == topic.c.topic_id)
-    real = select(*aim_of(commit_log), commit_log.c.tags_code)
     row = connection.execute(named.where(queue.c.queue_key == stored.queue_key)).one_or_none()
     if row is None or not is_system_topic(row.topic):
         return TopicQueue(*row) if row is not None else None
-    aim = connection.execute(real.where(commit_log.c.log_pos == stored.log_pos)).one_or_none()
-    if aim is None or aim[0] is None or aim[1] is None:
+    _, real_topic, real_queue_id, deliver_ms = query.aim_of(connection, stored.log_pos)
+    if real_topic is None or real_queue_id is None:
         return TopicQueue(*row)
-    return TopicQueue(aim[0], aim[1], aim[2] if row.topic == TIMER_TOPIC else None)
+    return TopicQueue(real_topic, real_queue_id, deliver_ms if row.topic == TIMER_TOPIC else None)

@@ -4,12 +4,12 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
-from sqlalchemy import Connection, func, or_, select
+from sqlalchemy import Connection, func, select, text
 
 from mqdb.errors import BrokerMisnamed
 from mqdb.store.engine import translates
 from mqdb.store.log.history import History
-from mqdb.store.tables import broker, commit_log, consume_queue, segment
+from mqdb.store.tables import broker
 
 
 class BrokerInfo(NamedTuple):
@@ -51,21 +51,25 @@ def queue_offset_of(
     counts unless the log still has the `history` in which the record was stored: another one may have another message
     at that position.
     """
-    # Bound to the primary key by the order asked for: the plan may be made while a segment is empty.
-    at_pos = (commit_log.c.log_pos >= log_pos, commit_log.c.log_pos <= log_pos)
-    id_there = select(commit_log.c.msg_id).where(*at_pos).order_by(commit_log.c.log_pos).limit(1).scalar_subquery()
-    sent_in = select(func.max(segment.c.segment)).where(segment.c.start_pos <= log_pos).scalar_subquery()
-    entry = select(consume_queue.c.queue_offset).where(
-        consume_queue.c.queue_key == queue_key,
-        consume_queue.c.log_pos == log_pos,
-        consume_queue.c.segment >= sent_in,
-    )
-    if msg_id is not None:
-        entry = entry.where(or_(func.mqdb.history() == history, id_there == msg_id))
-    return connection.scalar(entry.order_by(consume_queue.c.queue_offset.desc()).limit(1))
+    return connection.scalar(select(func.mqdb.find_queue_offset(queue_key, log_pos, msg_id, history)))
+
+
+class Aim(NamedTuple):
+    """Where a record is stored, and the queue that it is for, as it says; all None where the log has dropped it."""
+
+    queue_key: int | None
+    real_topic: str | None
+    real_queue_id: int | None
+    tags_code: int | None
+    """For a record that waits, when it is due, in milliseconds since 1970."""
 
 
 @translates
+def aim_of(connection: Connection, log_pos: int) -> Aim:
+    """What the record at a position says. Uses commit_log_pkey."""
+    return Aim(*connection.execute(select(text("*")).select_from(func.mqdb.find_aim(log_pos))).one())
+
+
 def queue_key_of(connection: Connection, log_pos: int) -> int | None:
-    """The queue in which a record is stored, None where the log has dropped it. Uses commit_log_pkey."""
-    return connection.scalar(select(commit_log.c.queue_key).where(commit_log.c.log_pos == log_pos))
+    """The queue in which a record is stored, None where the log has dropped it."""
+    return aim_of(connection, log_pos).queue_key

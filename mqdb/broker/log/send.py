@@ -15,6 +15,8 @@ from mqdb.common.property import KEY_SEPARATOR
 from mqdb.common.schedule import schedule_of
 from mqdb.errors import TopicNotFound
 from mqdb.selector.tags import tag_code
+from mqdb.store import acl
+from mqdb.store.acl import Access, Resource, ResourceType
 from mqdb.store.engine import target_of, translate
 from mqdb.store.log import commit_log
 from mqdb.store.log.commit_log import Record
@@ -67,8 +69,8 @@ def append(connection: Connection, records: Sequence[Record], topic: str = "") -
     """Append records of any queues; returns their positions, in the order given. One statement, one round trip.
 
     All are stored, or none. Raises TopicNotFound (`topic` is for its sentence) if a queue is gone or of another
-    history, MessageIllegal for a time of delivery beyond the broker's limit, StorageRefused or BrokerUnavailable if the
-    database says no.
+    history, AccessDenied, MessageIllegal for a time of delivery beyond the broker's limit, StorageRefused or
+    BrokerUnavailable if the database says no.
     """
     below = connection.connection.driver_connection  # `driver` without its call: this runs for every message sent
     assert isinstance(below, psycopg.Connection)
@@ -77,6 +79,8 @@ def append(connection: Connection, records: Sequence[Record], topic: str = "") -
     except pg.NotNullViolation as error:
         raise TopicNotFound(topic) from error
     except psycopg.Error as error:
+        if isinstance(error, pg.InsufficientPrivilege) and below.autocommit:
+            acl.require(connection, Resource(Access.SEND, ResourceType.TOPIC, topic))
         raise translate(error, target_of(connection)) from error
 
 

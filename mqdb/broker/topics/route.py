@@ -13,6 +13,8 @@ from mqdb.common.topic import (
     retry_topic,
 )
 from mqdb.errors import TopicNotFound
+from mqdb.store import acl
+from mqdb.store.acl import Access, Resource, ResourceType
 from mqdb.store.consumers.send_back import retry_queue_nums
 from mqdb.store.engine import transaction, translates
 from mqdb.store.topics import topics
@@ -26,13 +28,14 @@ def create_topic_automatically(
     """The topic of that name, made after the template TBW102 where there is none.
 
     It has the smaller of `queue_nums` and the template's queues, and the template's permission without INHERIT.
-    Raises NameInvalid, and TopicNotFound when the template forbids it (automatic topics are off for this broker).
-    Source: TopicConfigManager.createTopicInSendMessageMethod.
+    Raises NameInvalid, AccessDenied for a role that may not send to it, and TopicNotFound when the template forbids it
+    (automatic topics are off for this broker). Source: TopicConfigManager.createTopicInSendMessageMethod.
     """
     check_topic_name(name)
     template = topics.find_topic(connection, TEMPLATE_TOPIC)
     if template is None or not template.config.perm & Perm.INHERIT:
         raise TopicNotFound(name)
+    acl.require(connection, Resource(Access.SEND, ResourceType.TOPIC, name))
     nums = min(queue_nums, template.config.write_queue_nums)
     return _create(connection, TopicConfig(name, nums, nums, template.config.perm & ~Perm.INHERIT))
 

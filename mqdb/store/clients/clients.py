@@ -12,16 +12,16 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from sqlalchemy import (
+    Boolean,
     ColumnElement,
     Connection,
     Interval,
     and_,
-    delete,
     exists,
     func,
     literal,
-    or_,
     select,
+    tuple_,
     update,
 )
 from sqlalchemy.dialects.postgresql import insert
@@ -30,16 +30,17 @@ from sqlalchemy.sql import Select
 from mqdb.common.group import MessageModel
 from mqdb.selector.subscription import SubscriptionData
 from mqdb.store import locks
-from mqdb.store.consumers import queue_locks
 from mqdb.store.engine import translates
-from mqdb.store.fragments import group_id
-from mqdb.store.tables import client, consumer_offset, presence
+from mqdb.store.tables import client, presence
 
 #: The NOTIFY channel of changes in a group (`m:` and its name), and of what a client is asked (`c:` and its id).
 CHANNEL = "mqdb"
 
 #: The NOTIFY channel of arrivals (`a:` and queue keys, or `a:*`): perhaps hundreds a second. Producers do not listen.
 ARRIVALS_CHANNEL = "mqdb_arrivals"
+
+
+_client = tuple_(client.c.client_id, client.c.principal)
 
 
 class ClientKind(StrEnum):
@@ -94,7 +95,8 @@ def add(connection: Connection, registration: Registration) -> None:
         "version": registration.version,
         "checks_transactions": registration.checks_transactions,
     }
-    renewed = {"heartbeat_at": func.mqdb.now()} | {name: row[name] for name in ("version", "checks_transactions")}
+    renewed = {name: row[name] for name in ("version", "checks_transactions")}
+    renewed["heartbeat_at"] = func.mqdb.now()
     connection.execute(insert(client).values(row).on_conflict_do_update(constraint="client_pkey", set_=renewed))
 
 
@@ -106,17 +108,7 @@ def beat(connection: Connection, client_id: str) -> int:
 
 def remove(connection: Connection, client_id: str, group: str, kind: ClientKind) -> None:
     """Take a client out of a group; what a consumer owns and has locked there becomes free."""
-    connection.execute(
-        delete(client).where(client.c.client_id == client_id, client.c.group_name == group, client.c.kind == kind)
-    )
-    if kind is not ClientKind.CONSUMER:
-        return
-    connection.execute(
-        update(consumer_offset)
-        .where(consumer_offset.c.group_id == group_id(group), consumer_offset.c.owner == client_id)
-        .values(owner=None, updated_at=func.mqdb.now())
-    )
-    queue_locks.remove_all(connection, group, client_id)
+    connection.execute(select(func.mqdb.leave_group(group, client_id, kind)))
 
 
 @translates
@@ -133,7 +125,7 @@ def live_models(connection: Connection, group: str, but: str) -> dict[str, Messa
             client.c.group_name == group,
             client.c.kind == ClientKind.CONSUMER,
             client.c.client_id != but,
-            client.c.client_id.in_(_connected()),
+            _client.in_(_connected()),
         )
     )
     return {row.client_id: MessageModel(row.message_model) for row in rows}
@@ -141,7 +133,7 @@ def live_models(connection: Connection, group: str, but: str) -> dict[str, Messa
 
 def is_live(connection: Connection, client_id: str) -> bool:
     """Whether a client of that id is registered, and its connection is open."""
-    its_rows = client.c.client_id == client_id, client.c.client_id.in_(_connected())
+    its_rows = client.c.client_id == client_id, _client.in_(_connected())
     return bool(connection.scalar(select(exists().where(*its_rows))))
 
 
@@ -154,7 +146,7 @@ def live_checkers(connection: Connection, groups: Sequence[str]) -> dict[str, li
         client.c.group_name.in_(groups),
         client.c.kind == ClientKind.PRODUCER,
         client.c.checks_transactions,
-        client.c.client_id.in_(_connected()),
+        _client.in_(_connected()),
     )
     found: dict[str, list[str]] = {}
     for group, client_id in connection.execute(asked.order_by(client.c.group_name, client.c.client_id)):
@@ -170,23 +162,7 @@ def count_consumers(connection: Connection) -> int:
 
 def reap(connection: Connection, expiry: timedelta) -> list[str]:
     """Remove clients that are silent for longer than `expiry` or whose presence lock is gone; returns their groups."""
-    # No key comes twice: a lock that is gone stays gone, and a client that has connected again has another key.
-    gone = connection.scalars(select(presence.c.lock_key).where(~_is_connected())).all()
-    if gone:
-        connection.execute(delete(presence).where(presence.c.lock_key.in_(gone)))
-    is_silent = client.c.heartbeat_at < func.mqdb.now() - literal(expiry, Interval())
-    is_gone = client.c.client_id.not_in(select(presence.c.client_id))
-    dead = connection.execute(
-        delete(client).where(or_(is_silent, is_gone)).returning(client.c.client_id, client.c.group_name, client.c.kind)
-    ).all()
-    if not dead:
-        return []
-    connection.execute(
-        update(consumer_offset)
-        .where(consumer_offset.c.owner.in_({row.client_id for row in dead}))
-        .values(owner=None, updated_at=func.mqdb.now())
-    )
-    return sorted({row.group_name for row in dead if row.kind == ClientKind.CONSUMER})
+    return list(connection.scalars(select(func.mqdb.reap_clients(literal(expiry, Interval())))))
 
 
 def notify_group(connection: Connection, group: str) -> None:
@@ -194,10 +170,10 @@ def notify_group(connection: Connection, group: str) -> None:
     connection.execute(select(func.pg_notify(CHANNEL, f"m:{group}")))
 
 
-def _connected() -> Select[tuple[str]]:
-    """The ids of the clients whose connections are open."""
-    return select(presence.c.client_id).where(_is_connected())
+def _connected() -> Select[tuple[str, str]]:
+    """The ids and roles of the clients whose connections are open."""
+    return select(presence.c.client_id, presence.c.principal).where(_is_connected())
 
 
 def _is_connected() -> ColumnElement[bool]:
-    return presence.c.lock_key.in_(locks.held_keys())
+    return func.mqdb.is_present(presence.c.lock_key, presence.c.principal, type_=Boolean)

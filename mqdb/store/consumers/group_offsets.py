@@ -17,7 +17,6 @@ from sqlalchemy import (
     DateTime,
     Integer,
     and_,
-    delete,
     exists,
     false,
     func,
@@ -28,11 +27,12 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.types import TypeEngine
 
+from mqdb.store.consumers import offset_commits
 from mqdb.store.consumers.consumer_offsets import effective_offset
 from mqdb.store.engine import translates
 from mqdb.store.fragments import array_of, given, group_id, is_ahead
 from mqdb.store.log.history import History, is_current
-from mqdb.store.tables import client, consumer_offset, offset_commit, queue, queue_lock, subscription_group
+from mqdb.store.tables import client, consumer_offset, queue, queue_lock, subscription_group
 
 
 class ReadQueue(NamedTuple):
@@ -70,7 +70,7 @@ def ensure_group(connection: Connection, group: str) -> None:
     """Make the group where there is none."""
     is_there = select(subscription_group.c.group_id).where(subscription_group.c.group_name == group)
     if connection.scalar(is_there) is None:
-        connection.execute(insert(subscription_group).values(group_name=group).on_conflict_do_nothing())
+        connection.execute(select(func.mqdb.make_group(group)))
 
 
 def commit(connection: Connection, group: str, positions: Sequence[ReadQueue]) -> set[int]:
@@ -94,8 +94,7 @@ def commit(connection: Connection, group: str, positions: Sequence[ReadQueue]) -
         )
     )
     # What exactly-once consumers and polls have committed beyond it would count as well.
-    done = offset_commit.c.group_id == group_id(group), offset_commit.c.queue_key == func.any(array_of(sorted(free)))
-    connection.execute(delete(offset_commit).where(*done))
+    offset_commits.take(connection, group, dict.fromkeys(free, 0))
     return free
 
 

@@ -21,27 +21,21 @@ from typing import Any, Final, NamedTuple
 import psycopg
 from psycopg.types.numeric import Int8
 from sqlalchemy import (
-    CTE,
     BigInteger,
     ColumnElement,
     Connection,
-    FromClause,
     Integer,
     Select,
     Text,
     and_,
-    any_,
     bindparam,
     case,
     cast,
-    column,
-    delete,
     exists,
     func,
     insert,
     literal_column,
     select,
-    true,
     update,
 )
 from sqlalchemy.dialects.postgresql import ARRAY
@@ -49,7 +43,7 @@ from sqlalchemy.sql.selectable import TableValuedAlias
 
 from mqdb.store.consumers.consumer_offsets import OwnedQueue
 from mqdb.store.engine import text_of
-from mqdb.store.fragments import OWNED_QUEUE, given, group_id
+from mqdb.store.fragments import OWNED_QUEUE, array_of, given, group_id
 from mqdb.store.log.history import History, is_current
 from mqdb.store.tables import consumer_offset, offset_commit
 
@@ -128,10 +122,10 @@ def fold(
     if not owned:
         return []
     new = given(OWNED_QUEUE, owned)
-    gone = deleted(group, _bounds(owned, floors))
+    taken = _taken(group, {queue.queue_key: floors.get(queue.queue_key, 0) for queue in owned}).cte("taken")
     newest = {
-        column.name: select(func.max(column)).where(gone.c.queue_key == new.c.queue_key).scalar_subquery()
-        for column in (gone.c.next_offset, gone.c.segment)
+        name: select(taken.c[name]).where(taken.c.queue_key == new.c.queue_key).scalar_subquery()
+        for name in ("next_offset", "segment")
     }
     stored = consumer_offset.c
     moved = (
@@ -152,50 +146,26 @@ def fold_taken(connection: Connection, group: str, taken: Sequence[OwnedQueue]) 
 
     There is no floor: rows below the stored offset are those of a member that was killed, and are cleared away.
     """
-    bounds = _bounds(taken, _NO_FLOORS)
-    there = select(bounds.c.queue_key).where(exists(_rows_from(group, bounds)))
-    keys = set(connection.scalars(there)) if taken else set()
-    folding = [queue for queue in taken if queue.queue_key in keys]
+    if not taken:
+        return []
+    wanted = given({"queue_key": Integer()}, [(queue.queue_key,) for queue in taken])
+    its_rows = offset_commit.c.group_id == group_id(group), offset_commit.c.queue_key == wanted.c.queue_key
+    has_some = set(connection.scalars(select(wanted.c.queue_key).where(exists().where(*its_rows))))
+    folding = [queue for queue in taken if queue.queue_key in has_some]
     folded = {queue.queue_key: queue for queue in fold(connection, group, folding)}
     return [folded.get(queue.queue_key, queue) for queue in taken]
 
 
-def _bounds(owned: Sequence[OwnedQueue], floors: Mapping[int, int]) -> TableValuedAlias:
-    keys = cast([queue.queue_key for queue in owned], ARRAY(Integer))
-    lowest = cast([floors.get(queue.queue_key, 0) for queue in owned], ARRAY(BigInteger))
-    columns = column("queue_key", Integer), column("floor", BigInteger)
-    return func.unnest(keys, lowest).table_valued(*columns, name="bounds").render_derived("bounds")
+def take(connection: Connection, group: str, floors: Mapping[int, int]) -> None:
+    """Delete what is committed here of queues, from the offsets on that `floors` has for their keys."""
+    connection.execute(_taken(group, floors))
 
 
-def _rows_from(group: str, bounds: FromClause) -> Select[Any]:
-    return (
-        select(_ROW_ID.label("row_id"))
-        .where(
-            offset_commit.c.group_id == group_id(group),
-            offset_commit.c.queue_key == bounds.c.queue_key,
-            offset_commit.c.from_offset >= bounds.c.floor,
-        )
-        .correlate(bounds)
-    )
-
-
-def deleted(group: str, bounds: FromClause) -> CTE:
-    """Deletes the commits of queues from their floors on, which are columns of `bounds`. Uses offset_commit_pkey.
-
-    OFFSET 0 leaves the planner no choice: where it believes the table to be empty, as it is every few seconds, it
-    would read all rows of the group, the dead ones too.
-    """
-    rows = _rows_from(group, bounds).offset(literal_column("0")).lateral("rows")
-    ids = func.array(select(rows.c.row_id).select_from(bounds.join(rows, true())).scalar_subquery())
-    columns = (offset_commit.c.queue_key, offset_commit.c.next_offset, offset_commit.c.segment)
-    return delete(offset_commit).where(any_(ids) == _ROW_ID).returning(*columns).cte("folded")
-
-
-def forget(connection: Connection, group: str, queue_key: int) -> None:
-    """Delete what is committed of a queue; its row in `consumer_offset` says all then."""
-    connection.execute(
-        delete(offset_commit).where(offset_commit.c.group_id == group_id(group), offset_commit.c.queue_key == queue_key)
-    )
+def _taken(group: str, floors: Mapping[int, int]) -> Select[Any]:
+    """Deletes commits; rows of queue_key, next_offset and segment, the last ones of each queue."""
+    lowest = cast(list(floors.values()), ARRAY(BigInteger))
+    call = func.mqdb.take_offset_commits(group, array_of(list(floors)), lowest)
+    return select(call.table_valued("queue_key", "next_offset", "segment", name="gone"))
 
 
 def _is_same(own: TableValuedAlias) -> ColumnElement[bool]:

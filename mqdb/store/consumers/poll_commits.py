@@ -12,8 +12,9 @@ from typing import Any, Final
 from sqlalchemy import BigInteger, Connection, Integer, Text, and_, bindparam, cast, func, select, update
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 
+from mqdb.store.consumers import offset_commits
 from mqdb.store.consumers.consumer_offsets import OwnedQueue
-from mqdb.store.consumers.offset_commits import OffsetCommit, deleted
+from mqdb.store.consumers.offset_commits import OffsetCommit
 from mqdb.store.engine import NumberedStatement, numbered, raw_cursor
 from mqdb.store.fragments import OWNED_QUEUE, given, group_id
 from mqdb.store.log.history import is_current
@@ -72,10 +73,10 @@ def settle(
 ) -> list[OwnedQueue]:
     """Set the offsets of queues that the caller owns, forward or back, in the place of all that was appended.
 
-    `floors` are the stored offsets by queue, where they are known: nothing that counts lies below.
+    In one transaction. `floors` are the stored offsets by queue, where they are known: nothing that counts lies below.
     Returns the queues that were lost: they have a newer epoch, or the log has another history.
     """
-    own = given({**OWNED_QUEUE, "floor": BigInteger()}, [(*each, floors.get(each.queue_key, 0)) for each in owned])
+    own = given(OWNED_QUEUE, owned)
     stored = consumer_offset.c
     is_mine = and_(
         stored.group_id == group_id(group),
@@ -87,9 +88,8 @@ def settle(
         update(consumer_offset)
         .where(is_mine)
         .values(next_offset=own.c.next_offset, segment=own.c.segment, updated_at=func.mqdb.now())
-        .returning(stored.queue_key, stored.epoch, own.c.history, own.c.floor)
-        .cte("moved")
+        .returning(stored.queue_key, stored.epoch, own.c.history)
     )
-    found = select(moved.c.queue_key, moved.c.epoch, moved.c.history).add_cte(deleted(group, moved))
-    done = {tuple(row) for row in connection.execute(found)}
+    done = {tuple(row) for row in connection.execute(moved)}
+    offset_commits.take(connection, group, {key: floors.get(key, 0) for key, _, _ in done})
     return [queue for queue in owned if (queue.queue_key, queue.epoch, queue.history) not in done]

@@ -13,17 +13,18 @@ from datetime import timedelta
 from typing import Final
 
 from sqlalchemy import (
+    BigInteger,
     Connection,
     Interval,
     and_,
-    delete,
+    cast,
     exists,
     func,
     literal,
     select,
     update,
 )
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.dialects.postgresql import ARRAY, insert
 
 from mqdb.store.consumers.consumer_offsets import OwnedQueue
 from mqdb.store.fragments import OWNED_QUEUE, array_of, given, group_id, is_ahead
@@ -92,17 +93,6 @@ def renew(
 
 def remove(connection: Connection, group: str, client_id: str, owned: Sequence[OwnedQueue]) -> None:
     """Unlock queues, as far as the locks are the caller's."""
-    own = given(OWNED_QUEUE, owned)
-    connection.execute(
-        delete(queue_lock).where(
-            _lock.group_id == group_id(group),
-            _lock.owner == client_id,
-            _lock.queue_key == own.c.queue_key,
-            _lock.epoch == own.c.epoch,
-        )
-    )
-
-
-def remove_all(connection: Connection, group: str, client_id: str) -> None:
-    """Unlock whatever a member of a group has locked."""
-    connection.execute(delete(queue_lock).where(_lock.group_id == group_id(group), _lock.owner == client_id))
+    epochs = cast([queue.epoch for queue in owned], ARRAY(BigInteger))
+    keys = array_of([queue.queue_key for queue in owned])
+    connection.execute(select(func.mqdb.unlock_queues(group, client_id, keys, epochs)))

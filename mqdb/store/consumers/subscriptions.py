@@ -5,16 +5,13 @@ keeps what the latest heartbeat said. RocketMQ: SubscriptionData, ConsumerManage
 """
 
 from collections.abc import Collection
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from sqlalchemy import Connection, Text, delete, literal, select, update
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import Connection, Text, cast, func, select
+from sqlalchemy.dialects.postgresql import ARRAY
 
 from mqdb.selector.subscription import SubscriptionData
-from mqdb.store.fragments import given
 from mqdb.store.tables import subscription, subscription_group
-
-_COLUMNS: Final = {name: Text() for name in SubscriptionData._fields}
 
 
 class StoredSubscriptions(NamedTuple):
@@ -41,19 +38,15 @@ def lock(connection: Connection, group: str) -> StoredSubscriptions:
     )
     row = None
     while row is None:  # it may be deleted between the two
-        connection.execute(insert(subscription_group).values(group_name=group).on_conflict_do_nothing())
         row = connection.execute(settings).one_or_none()
+        if row is None:
+            connection.execute(select(func.mqdb.make_group(group)))
     columns = (subscription.c[field] for field in SubscriptionData._fields)
     stored = connection.execute(select(*columns).where(subscription.c.group_id == row.group_id))
     return StoredSubscriptions(*row, subscriptions=frozenset(SubscriptionData(*each) for each in stored))
 
 
-def replace(connection: Connection, group_id: int, version: int, wanted: Collection[SubscriptionData]) -> None:
+def replace(connection: Connection, group: str, version: int, wanted: Collection[SubscriptionData]) -> None:
     """Store what a group subscribes to from now on, in the place of what it did."""
-    connection.execute(delete(subscription).where(subscription.c.group_id == group_id))
-    new = given(_COLUMNS, wanted)
-    rows = select(literal(group_id), literal(version), *(new.c[name] for name in _COLUMNS))
-    connection.execute(insert(subscription).from_select(["group_id", "version", *_COLUMNS], rows))
-    connection.execute(
-        update(subscription_group).where(subscription_group.c.group_id == group_id).values(subscription_version=version)
-    )
+    columns = [cast([each[field] for each in wanted], ARRAY(Text)) for field in range(len(SubscriptionData._fields))]
+    connection.execute(select(func.mqdb.replace_subscriptions(group, version, *columns)))

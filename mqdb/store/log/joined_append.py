@@ -34,6 +34,7 @@ from sqlalchemy.sql import ClauseElement, FromClause
 from sqlalchemy.types import TypeEngine
 
 from mqdb.common.topic import Perm
+from mqdb.store.acl import Access, ResourceType
 from mqdb.store.engine import text_of
 from mqdb.store.log.commit_log import Record
 from mqdb.store.schedule.placement import WAIT_TYPES, clock, placed, wait_values
@@ -78,7 +79,10 @@ def append(
 
 
 def find_topics(names: Sequence[str]) -> Statement:
-    """The answer is name, perm, read_queue_nums and write_queue_nums of those that are there."""
+    """The answer is name, perm, read_queue_nums and write_queue_nums of each, NULL for those that are not there.
+
+    Besides, who is logged in, and whether that role may send to it.
+    """
     return Statement(_find_topics_text(), {"names": list(names)})
 
 
@@ -180,10 +184,17 @@ def _append_many_text() -> str:
     return _text(select(stored.c.log_pos, stored.c.queue_key, queue_id))
 
 
+def _constant(word: str) -> ColumnElement[str]:
+    return literal_column(f"'{word}'", Text)
+
+
 @cache
 def _find_topics_text() -> str:
-    columns = topic.c.topic, topic.c.perm, topic.c.read_queue_nums, topic.c.write_queue_nums
-    return _text(select(*columns).where(topic.c.topic == func.any(_array("names", Text()))))
+    name = func.unnest(_array("names", Text())).table_valued("name").render_derived("wanted").c.name
+    who = func.session_user()
+    may_send = func.mqdb.is_allowed(who, _constant(Access.SEND), _constant(ResourceType.TOPIC), cast(name, Text))
+    columns = name, topic.c.perm, topic.c.read_queue_nums, topic.c.write_queue_nums, who, may_send
+    return _text(select(*columns).select_from(name.table.outerjoin(topic, topic.c.topic == cast(name, Text))))
 
 
 @cache

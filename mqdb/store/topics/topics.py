@@ -81,12 +81,8 @@ def _route(row: Row[tuple[object, ...]]) -> TopicRoute:
 
 def create(connection: Connection, config: TopicConfig) -> bool:
     """Insert a topic and its queues, in the caller's transaction; False where the name is taken."""
-    row = insert(topic).values(topic=config.name, **_columns(config))
-    topic_id = connection.scalar(row.on_conflict_do_nothing().returning(topic.c.topic_id))
-    if topic_id is None:
-        return False
-    _add_queues(connection, topic_id, config)
-    return True
+    columns = _columns(config)
+    return connection.scalar(select(func.mqdb.make_topic(config.name, *columns.values()))) is not None
 
 
 def lock(connection: Connection, name: str) -> bool:

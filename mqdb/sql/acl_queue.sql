@@ -1,0 +1,67 @@
+-- What the rights in mqdb.acl come to for each queue, so that policies look up one row. A new right, or one that is taken away,
+-- makes the rows of its principal anew; a new queue gets rows for all whom its topic is covered by.
+--
+-- A queue that is new while a right changes is not missed. Whoever adds queues locks mqdb.acl against changes until its
+-- transaction ends, and then reads it; whoever changes rights waits for that lock before it writes, and reads the queues
+-- afterwards. Each reads with a snapshot that is newer than its lock; hence READ COMMITTED only.
+CREATE FUNCTION mqdb.add_acl_queues(principals text[], queue_keys integer[]) RETURNS void
+LANGUAGE sql
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    INSERT INTO mqdb.acl_queue (principal, queue_key, may_send, may_read)
+    SELECT a.principal, q.queue_key, bool_or(a.access = 'SEND' OR a.resource_type = 'GROUP'), bool_or(a.access = 'READ')
+    FROM mqdb.acl a
+    JOIN mqdb.topic t ON mqdb.is_covered(t.topic, a.resource_type, a.resource)
+    JOIN mqdb.queue q USING (topic_id)
+    WHERE (principals IS NULL OR a.principal = ANY (principals)) AND (queue_keys IS NULL OR q.queue_key = ANY (queue_keys))
+    GROUP BY a.principal, q.queue_key;
+END;
+COMMENT ON FUNCTION mqdb.add_acl_queues(text[], integer[]) IS 'Adds the rows of acl_queue of these principals and queues; NULL: of all';
+
+CREATE FUNCTION mqdb.rights_changed() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    principals text[];
+BEGIN
+    CASE TG_OP
+        WHEN 'INSERT' THEN principals := ARRAY(SELECT DISTINCT n.principal FROM new_rights n);
+        WHEN 'DELETE' THEN principals := ARRAY(SELECT DISTINCT o.principal FROM old_rights o);
+        WHEN 'UPDATE' THEN principals := ARRAY(SELECT n.principal FROM new_rights n UNION SELECT o.principal FROM old_rights o);
+        ELSE NULL;  -- TRUNCATE: of all
+    END CASE;
+    DELETE FROM mqdb.acl_queue a WHERE principals IS NULL OR a.principal = ANY (principals);
+    PERFORM mqdb.add_acl_queues(principals, NULL);
+    RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION mqdb.rights_changed() IS 'Makes the rows of acl_queue anew of those whose rights have changed';
+REVOKE EXECUTE ON FUNCTION mqdb.rights_changed() FROM PUBLIC;
+
+CREATE FUNCTION mqdb.queues_added() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        PERFORM mqdb.refuse_isolation('mqdb.make_topic');
+    END IF;
+    LOCK TABLE mqdb.acl IN SHARE MODE;
+    PERFORM mqdb.add_acl_queues(NULL, ARRAY(SELECT n.queue_key FROM new_queues n));
+    RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION mqdb.queues_added() IS 'Adds the rows of acl_queue of new queues';
+REVOKE EXECUTE ON FUNCTION mqdb.queues_added() FROM PUBLIC;
+
+CREATE TRIGGER acl_granted AFTER INSERT ON mqdb.acl REFERENCING NEW TABLE AS new_rights
+    FOR EACH STATEMENT EXECUTE FUNCTION mqdb.rights_changed();
+CREATE TRIGGER acl_revoked AFTER DELETE ON mqdb.acl REFERENCING OLD TABLE AS old_rights
+    FOR EACH STATEMENT EXECUTE FUNCTION mqdb.rights_changed();
+CREATE TRIGGER acl_changed AFTER UPDATE ON mqdb.acl REFERENCING OLD TABLE AS old_rights NEW TABLE AS new_rights
+    FOR EACH STATEMENT EXECUTE FUNCTION mqdb.rights_changed();
+CREATE TRIGGER acl_truncated AFTER TRUNCATE ON mqdb.acl
+    FOR EACH STATEMENT EXECUTE FUNCTION mqdb.rights_changed();
+CREATE TRIGGER queue_added AFTER INSERT ON mqdb.queue REFERENCING NEW TABLE AS new_queues
+    FOR EACH STATEMENT EXECUTE FUNCTION mqdb.queues_added();

@@ -1,0 +1,13 @@
+-- A promise that lies further ahead than its length was made before the clock was put back, and is not believed. Of sessions
+-- of other roles PostgreSQL tells the pid alone, so a caller with few rights does not see when the backend began.
+CREATE FUNCTION mqdb.is_attended() RETURNS boolean
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT EXISTS (
+        SELECT FROM mqdb.leader l CROSS JOIN mqdb.now() AS now
+        WHERE l.expires_at > now AND l.expires_at <= now + l.lease
+          AND EXISTS (SELECT FROM pg_stat_activity a
+                      WHERE a.pid = l.backend_pid AND (a.backend_start = l.backend_start OR a.backend_start IS NULL)));
+END;
+COMMENT ON FUNCTION mqdb.is_attended() IS 'Whether a leader of any services is connected, and its promise holds';

@@ -1,0 +1,22 @@
+-- What a consumer owns and has locked becomes free.
+CREATE FUNCTION mqdb.leave_group(group_name text, client_id text, kind text) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    id integer;
+BEGIN
+    IF kind = 'CONSUMER' THEN
+        id := mqdb.check_member(leave_group.group_name);
+    END IF;
+    DELETE FROM mqdb.client c
+    WHERE c.client_id = leave_group.client_id AND c.group_name = leave_group.group_name AND c.kind = leave_group.kind
+      AND (c.kind = 'CONSUMER' OR c.principal = session_user OR mqdb.is_owner(session_user));
+    IF kind = 'CONSUMER' THEN
+        UPDATE mqdb.consumer_offset o SET owner = NULL, updated_at = mqdb.now()
+        WHERE o.group_id = id AND o.owner = leave_group.client_id;
+        DELETE FROM mqdb.queue_lock l WHERE l.group_id = id AND l.owner = leave_group.client_id;
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION mqdb.leave_group(text, text, text) IS 'Takes a client out of a group';

@@ -1,0 +1,18 @@
+-- The rights of the role that is logged in, for policies and views. They run with the rights of their owner.
+CREATE VIEW mqdb.own_right WITH (security_barrier) AS
+SELECT a.access, a.resource_type, a.resource FROM mqdb.acl a
+WHERE a.principal = session_user::text COLLATE "default";  -- a name is compared by no index
+COMMENT ON VIEW mqdb.own_right IS 'The rights of the role that is logged in';
+
+CREATE VIEW mqdb.own_queue WITH (security_barrier) AS
+SELECT a.queue_key, a.may_send, a.may_read FROM mqdb.acl_queue a WHERE a.principal = session_user::text COLLATE "default";
+COMMENT ON VIEW mqdb.own_queue IS 'The queues on which the role that is logged in has a right';
+
+CREATE VIEW mqdb.own_group WITH (security_barrier) AS
+SELECT g.group_id, g.group_name
+FROM mqdb.own_right a JOIN mqdb.subscription_group g ON g.group_name = a.resource
+WHERE a.access = 'READ' AND a.resource_type = 'GROUP';
+COMMENT ON VIEW mqdb.own_group IS 'The groups of which the role that is logged in may be a member';
+
+GRANT SELECT ON mqdb.own_right, mqdb.own_queue, mqdb.own_group TO PUBLIC;
+

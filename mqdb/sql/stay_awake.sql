@@ -1,0 +1,15 @@
+-- Spares the senders: they need not notify. For clients that dispatch because nobody else does: a role with few rights is
+-- not listened to while somebody attends.
+CREATE FUNCTION mqdb.stay_awake() RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF mqdb.is_owner(session_user)
+        OR current_setting('transaction_isolation') = 'read committed' AND NOT mqdb.is_attended()  -- by a new snapshot
+    THEN
+        PERFORM setval('mqdb.dispatcher_state', 2);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION mqdb.stay_awake() IS 'Says that somebody dispatches who does not sleep';
