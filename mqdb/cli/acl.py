@@ -115,7 +115,7 @@ def revoke(
     settings = start(context)
 
     def revoke_on(one: "BrokerAdmin") -> None:
-        gone = one.acl.revoke(role, send=send or (), read=read or (), group=group or ())
+        gone = one.acl.revoke(role, send=send, read=read, group=group)
         for each in gone:
             print(f"{role} may not {_said(each)} any more{on(settings, one.name)}")
         if not gone:

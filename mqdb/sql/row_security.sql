@@ -33,6 +33,7 @@ END;
 COMMENT ON FUNCTION mqdb.is_of_the_broker(integer) IS 'Whether a topic is one of those that each broker has';
 CREATE POLICY own ON mqdb.queue FOR SELECT USING (
     EXISTS (SELECT FROM mqdb.own_queue r WHERE r.queue_key = queue.queue_key) OR mqdb.is_of_the_broker(topic_id));
+
 -- -- the log ---------------------------------------------------------------------------------------
 
 -- Not log_pos and xid. The time of storing is that of the statement or later.
@@ -118,7 +119,7 @@ ALTER TABLE mqdb.consumer_offset ENABLE ROW LEVEL SECURITY;
 CREATE POLICY own ON mqdb.consumer_offset USING (
     EXISTS (SELECT FROM mqdb.own_group g WHERE g.group_id = consumer_offset.group_id)
 ) WITH CHECK (
-    isfinite(updated_at) AND octet_length(owner) <= 1024 IS NOT FALSE
+    isfinite(updated_at) AND (owner IS NULL OR octet_length(owner) <= 1024)
     AND EXISTS (SELECT FROM mqdb.own_group g WHERE g.group_id = consumer_offset.group_id)
     AND EXISTS (SELECT FROM mqdb.own_queue q WHERE q.queue_key = consumer_offset.queue_key AND q.may_read));
 

@@ -243,6 +243,8 @@ def test_what_cannot_be_granted_is_refused_whole(
 def test_a_right_that_is_not_there_is_not_taken_away(admin: Admin, shop: Session) -> None:
     admin.acl.grant(SHOP, send=["orders"])
 
+    assert admin.acl.revoke(SHOP, send=[]) == []
+
     with pytest.raises(errors.ParameterInvalid, match="has no such right"):
         admin.acl.revoke(SHOP, send=["orders", "invoices"])
 

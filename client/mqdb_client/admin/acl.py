@@ -42,18 +42,18 @@ class Acl:
         self,
         principal: str,
         *,
-        send: Collection[str] = (),
-        read: Collection[str] = (),
-        group: Collection[str] = (),
+        send: Collection[str] | None = None,
+        read: Collection[str] | None = None,
+        group: Collection[str] | None = None,
         actor: str | None = None,
     ) -> list[Resource]:
-        """Take rights away, as they were granted, all of them if none is named; returns those that were there.
+        """Take rights away, as they were granted, all of them if each is None; returns those that were there.
 
         Raises ParameterInvalid for a right that is not there.
         """
-        rights = Rights(send, read, group)
+        given = (send, read, group)
+        named = None if all(each is None for each in given) else Rights(*(each or () for each in given))
         with self._access.connected() as connection:
-            named = rights if rights.resources() else None
             return acl.revoke(connection, principal, named, actor=actor or self._access.actor)
 
     def apply(
