@@ -11,11 +11,12 @@ has rounds to spare: a token bucket limits them. PostgreSQL wakes every listener
 so with many of them the dispatcher makes fewer, larger batches.
 """
 
+import selectors
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 import psycopg
 from sqlalchemy import Connection
@@ -153,14 +154,28 @@ class Dispatcher(LoopService[DispatchResult]):
         give_up_at = time.monotonic() + pause.total_seconds()
         # The next round tells of a lost connection.
         with suppress(MqdbError, psycopg.Error, OSError):
-            while not run.stopping.is_set() and time.monotonic() < give_up_at:
-                if self._is_notified:
-                    if list(driver(run.connection).notifies(timeout=_STOP_SECONDS, stop_after=1)):
-                        return
-                elif is_woken(run.connection) or run.stopping.wait(_LOOK_SECONDS):
+            if self._is_notified:
+                _wait_for_notification(run, driver(run.connection), give_up_at)
+                return
+            while time.monotonic() < give_up_at:
+                if is_woken(run.connection) or run.stopping.wait(_LOOK_SECONDS):
                     return
 
     def _leave(self, run: Run) -> None:
         if self._is_asleep and run.connection is not None:
             with suppress(MqdbError):  # nobody is left to be woken
                 stay_awake(run.connection)
+
+
+def _wait_for_notification(run: Run, connection: "psycopg.Connection[Any]", give_up_at: float) -> None:
+    """Wait until one comes, until then, or until the service is to stop.
+
+    The driver is asked when something has come, and at first for what came with the last answer: to wait is to look
+    around ten times a second for it.
+    """
+    with selectors.DefaultSelector() as selector:
+        selector.register(connection, selectors.EVENT_READ)
+        while not list(connection.notifies(timeout=0, stop_after=1)):
+            while not selector.select(_STOP_SECONDS):
+                if run.stopping.is_set() or time.monotonic() >= give_up_at:
+                    return
