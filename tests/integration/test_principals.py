@@ -1,7 +1,7 @@
 """Roles that do not own the broker: they work with clients like everybody else, within their rights."""
 
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -126,6 +126,26 @@ def test_who_may_only_read_a_topic_is_told_so_when_it_sends(billing: str, databa
                 send()
 
     assert database.rows("SELECT count(*) FROM mqdb.commit_log") == [(0,)]
+
+
+def test_what_is_refused_spoils_nothing_that_is_stored_together_with_it(
+    admin: Admin, role: MakeRole, database: Database
+) -> None:
+    """Messages that are handed in at the same time go into one statement."""
+    dsn = role(SHOP)
+    admin.acl.grant(SHOP, send=["orders"], read=["secret"])
+    with Producer("shop", dsn) as producer:
+        producer.send(Message("orders", "first"))
+        sends = [
+            (topic, producer.send_async(Message(topic, str(number)), timeout=timedelta(seconds=30)))
+            for number in range(100)
+            for topic in (("orders", "secret") if number % 10 == 0 else ("orders",))
+        ]
+        refused = [topic for topic, sending in sends if isinstance(sending.exception(30), errors.AccessDenied)]
+
+    assert refused == ["secret"] * 10
+    assert all(sending.exception() is None for topic, sending in sends if topic == "orders")
+    assert database.rows("SELECT count(*) FROM mqdb.commit_log") == [(101,)]
 
 
 def test_a_right_that_is_taken_away_ends_with_the_next_send(admin: Admin, shop: str) -> None:
