@@ -168,10 +168,10 @@ class Dispatcher(LoopService[DispatchResult]):
 
 
 def _wait_for_notification(run: Run, connection: "psycopg.Connection[Any]", give_up_at: float) -> None:
-    """Wait until one comes, until then, or until the service is to stop.
+    """Wait until one comes, `give_up_at` is over, or the service has to stop.
 
-    The driver is asked when something has come, and at first for what came with the last answer: to wait is to look
-    around ten times a second for it.
+    It waits on the socket, because the driver's own wait wakes up ten times a second. The driver is asked first, as the
+    last answer may have brought a notification along, and whenever the socket has something.
     """
     with selectors.DefaultSelector() as selector:
         selector.register(connection, selectors.EVENT_READ)

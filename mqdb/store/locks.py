@@ -1,9 +1,10 @@
 """The locks of mqdb, all in one place, so that no two mean the same thing.
 
 Batches of services exclude each other by a lock on an empty table (`mqdb.try_lock`), which a role without rights on it
-cannot take. Advisory locks need no rights. So those that are left count only if a role of the broker holds them:
-the archive's, a pair (LOCK_CLASS, ARCHIVE), and the presence locks of clients. A presence lock is a session lock on a
-random 64-bit number. Each LISTEN connection draws a new one.
+cannot take. Advisory locks need no rights. So it counts who holds those that are left. The archive's, a pair
+(LOCK_CLASS, ARCHIVE), counts if a role holds it that may write the catalogue of the archive. A presence lock, a session
+lock on a random 64-bit number, counts if a session of the client's own role holds it (`mqdb.is_present`). Each LISTEN
+connection draws a new number.
 """
 
 import secrets
@@ -81,6 +82,6 @@ def _is_granted() -> ColumnElement[bool]:
 
 
 def _is_of_the_broker(pid: ColumnElement[int]) -> ColumnElement[bool]:
-    """Whether the role of a backend may change the schema's tables."""
+    """Whether the role of a backend may write the catalogue of the archive."""
     may_archive = func.has_table_privilege(_activity.c.usesysid, "mqdb.archive_run", "INSERT")
     return exists().where(_activity.c.pid == pid, may_archive)

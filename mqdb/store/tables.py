@@ -161,7 +161,7 @@ commit_log = Table(
     Index("commit_log_xid", "xid", "queue_key", "log_pos"),
     postgresql_partition_by="RANGE (log_pos)",
 )
-# The name of the sequence of an identity column cannot be given.
+# SQLAlchemy cannot name the sequence of an identity column. (Its DDL has no annotations.)
 event.listen(commit_log, "after_create", DDL("ALTER SEQUENCE mqdb.commit_log_log_pos_seq RENAME TO log_pos"))  # type: ignore[no-untyped-call]
 
 consume_queue = Table(

@@ -66,8 +66,6 @@ class OffsetCommit(NamedTuple):
 #: A setting of the transaction that a listener is given, gone when the listener ends it.
 MARK: Final = "SET LOCAL mqdb.listener = 'on'"
 
-_ROW_ID: Final[ColumnElement[Any]] = literal_column("offset_commit.ctid")
-
 _NO_FLOORS: Final[Mapping[int, int]] = {}
 
 #: The column of which an append says that it is NULL, when the queue has another owner.
