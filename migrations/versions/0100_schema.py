@@ -116,7 +116,7 @@ CREATE TABLE mqdb.segment (
     closed_at timestamptz,
     sealed_at timestamptz
 );
-COMMENT ON TABLE mqdb.segment IS 'Ranges of log_pos; each has a partition of commit_log, consume_queue and message_index. RocketMQ: MappedFile';
+COMMENT ON TABLE mqdb.segment IS 'Ranges of log_pos; each has a partition of commit_log, queue_run and message_index. RocketMQ: MappedFile';
 COMMENT ON COLUMN mqdb.segment.end_pos IS 'First position after the segment';
 COMMENT ON COLUMN mqdb.segment.lowest_log_pos IS 'Lowest position that the consume queue of this segment points to; below start_pos after a late committer';
 COMMENT ON COLUMN mqdb.segment.state IS 'open: takes records. closed: all its positions are taken. sealed: nothing can be written any more, all is dispatched. drained: below every min offset; its consume queue is dropped or about to be, its log may still serve a newer segment';
@@ -157,16 +157,28 @@ COMMENT ON COLUMN mqdb.commit_log.keys IS 'Keys separated by blanks';
 COMMENT ON COLUMN mqdb.commit_log.properties IS 'The properties, text to text; without TAGS, KEYS and UNIQ_KEY, which have columns (all_properties)';
 COMMENT ON INDEX mqdb.commit_log_xid IS 'Late committers: dispatch';
 
-CREATE TABLE mqdb.consume_queue (
-    queue_offset bigint NOT NULL,
-    log_pos bigint NOT NULL,
-    tags_code bigint NOT NULL,
+CREATE TABLE mqdb.queue_run (
+    last_offset bigint NOT NULL,
+    log_pos bigint,
+    tags_code bigint,
     queue_key integer NOT NULL,
-    segment integer NOT NULL
+    segment integer NOT NULL,
+    positions bigint[],
+    codes bigint[],
+    CONSTRAINT one_or_many CHECK ((log_pos IS NULL) = (tags_code IS NULL) AND (log_pos IS NULL) = (positions IS NOT NULL)
+                                  AND (positions IS NULL) = (codes IS NULL)),
+    CONSTRAINT longest_run CHECK (cardinality(positions) BETWEEN 2 AND 100 AND cardinality(codes) = cardinality(positions))
 ) PARTITION BY LIST (segment);
-CREATE INDEX consume_queue_offset ON mqdb.consume_queue (queue_key, queue_offset);
-COMMENT ON TABLE mqdb.consume_queue IS 'One entry for each message of each queue, offsets 0, 1, 2, ... without gaps; written by dispatch only. RocketMQ: ConsumeQueue';
-COMMENT ON INDEX mqdb.consume_queue_offset IS 'Pull. Not unique: a partitioned key would need the segment; the lock of dispatch makes offsets unique';
+-- A run fits into a page. So there is no TOAST table, and nothing is compressed.
+ALTER TABLE mqdb.queue_run ALTER positions SET STORAGE PLAIN, ALTER codes SET STORAGE PLAIN;
+CREATE INDEX queue_run_offset ON mqdb.queue_run (queue_key, last_offset);
+COMMENT ON TABLE mqdb.queue_run IS 'The consume queues: a row holds one entry, or up to 100 that follow each other. Written by dispatch only. Read them by the view consume_queue, or by mqdb.entries';
+COMMENT ON COLUMN mqdb.queue_run.last_offset IS 'The offset of the last entry; the others have the offsets right before it';
+COMMENT ON COLUMN mqdb.queue_run.log_pos IS 'Position of the record of a lone entry';
+COMMENT ON COLUMN mqdb.queue_run.tags_code IS 'The code of the tag of a lone entry; for a message that waits its time of delivery in ms since 1970';
+COMMENT ON COLUMN mqdb.queue_run.positions IS 'Positions of several entries, in the order of their offsets';
+COMMENT ON COLUMN mqdb.queue_run.codes IS 'The codes of several entries';
+COMMENT ON INDEX mqdb.queue_run_offset IS 'Pull. Not unique: a partitioned key would need the segment; the lock of dispatch makes offsets unique';
 
 CREATE TABLE mqdb.message_index (
     key_hash bigint NOT NULL,
@@ -757,6 +769,7 @@ FUNCTIONS = (
     "own_right",
     "is_attended",
     "stay_awake",
+    "consume_queue",
     "add_segment",
     "ensure_segments",
     "try_lock",

@@ -75,7 +75,7 @@ def comparisons(testbed: Testbed, *, seconds: float, messages: int) -> Generator
     (floor,) = testbed.below.execute("SELECT last_value FROM mqdb.log_pos").fetchone() or (0,)
     sample.fill(testbed.below, topic.queue_keys, messages)
     testbed.dispatch_all()
-    testbed.below.execute("ANALYZE mqdb.commit_log, mqdb.consume_queue")
+    testbed.below.execute("ANALYZE mqdb.commit_log, mqdb.queue_run")
 
     with Crew(testbed.broker, connections=1, jobs=1, servers=[testbed.server]) as crew:
 

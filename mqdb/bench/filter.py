@@ -94,7 +94,7 @@ def comparisons(testbed: Testbed, *, seconds: float, messages: int) -> Generator
     topic = testbed.topic("filter", _QUEUES)
     sample.fill(testbed.below, topic.queue_keys, messages, tags=_TAGS, properties=_PROPERTIES)
     testbed.dispatch_all()
-    testbed.below.execute("ANALYZE mqdb.commit_log, mqdb.consume_queue")
+    testbed.below.execute("ANALYZE mqdb.commit_log, mqdb.queue_run")
     load = partial(pulls, topic=topic.name, queue_keys=topic.queue_keys)
 
     with Crew(testbed.broker, connections=1, jobs=1, servers=[testbed.server]) as crew:

@@ -30,7 +30,9 @@ from mqdb.store.log.commit_log import Record
 _CREATE = """
 CREATE SCHEMA mqdb_bench;
 CREATE TABLE mqdb_bench.plain (LIKE mqdb.commit_log);
-CREATE TABLE mqdb_bench.entries (LIKE mqdb.consume_queue);
+CREATE TABLE mqdb_bench.entries (
+    queue_offset bigint, log_pos bigint, tags_code bigint, queue_key integer, segment integer
+);
 """
 
 _TYPES: Final = {
@@ -244,10 +246,9 @@ SET enable_sort = off
 _SELECT: Final = """
 SELECT cq.queue_offset, cq.segment, cl.log_pos, cl.msg_id, cl.tags, cl.keys, cl.properties, cl.body, cl.born_time,
        cl.store_time, cl.born_host, cl.reconsume_times, cl.flag, cl.sys_flag
-FROM mqdb.consume_queue cq JOIN mqdb.commit_log cl ON cl.log_pos = cq.log_pos
-WHERE cq.queue_key = %(queue_key)s AND cq.segment >= %(segment)s AND cl.log_pos >= %(floor)s
-  AND cq.queue_offset >= %(first)s::bigint AND cq.queue_offset < %(first)s::bigint + %(limit)s::bigint
-ORDER BY cq.queue_offset
+FROM mqdb.entries(%(queue_key)s, %(first)s::bigint, %(first)s::bigint + %(limit)s::bigint, %(segment)s) cq
+JOIN mqdb.commit_log cl ON cl.log_pos = cq.log_pos AND cl.log_pos >= %(floor)s
+ORDER BY cq.last_offset, cq.queue_offset
 """
 
 

@@ -98,7 +98,7 @@ def _let_wait(testbed: Testbed, topic: Topic, messages: int) -> None:
         if share:
             first_due = waiting.now_ms(testbed) + _FIRST_WAIT_MS
             waiting.put(testbed, topic, place, share, first_due, _WAITING_MS / share)
-    testbed.below.execute("ANALYZE mqdb.commit_log, mqdb.consume_queue, mqdb.timer")
+    testbed.below.execute("ANALYZE mqdb.commit_log, mqdb.queue_run, mqdb.timer")
 
 
 def _deliver(testbed: Testbed, topic: Topic, places: Sequence[Place], rate: float, seconds: float) -> Measurement:

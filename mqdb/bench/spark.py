@@ -105,7 +105,7 @@ class _Stage:
         topic = self.testbed.topic("spark", _QUEUES)
         self.load.write(self.prepared, topic.name)
         self.testbed.dispatch_all()
-        self.testbed.below.execute("ANALYZE mqdb.commit_log, mqdb.consume_queue")
+        self.testbed.below.execute("ANALYZE mqdb.commit_log, mqdb.queue_run")
         if (found := self.load.count(topic.name)) != self.messages:
             raise IllegalState(f"topic {topic.name}", f"of {found:,} messages instead of {self.messages:,}")
         return topic

@@ -46,15 +46,15 @@ _NOW_MS = "SELECT floor(extract(epoch FROM mqdb.now()) * 1000)::bigint"
 # Of the snapshot that is older than the time: nothing counts as visible before it was.
 _MAX_OFFSETS = """
 SELECT extract(epoch FROM mqdb.now())::float8 * 1000, ARRAY(
-    SELECT coalesce((SELECT cq.queue_offset + 1 FROM mqdb.consume_queue cq WHERE cq.queue_key = q.queue_key
-                     ORDER BY cq.queue_offset DESC LIMIT 1), 0)
+    SELECT coalesce((SELECT r.last_offset + 1 FROM mqdb.queue_run r WHERE r.queue_key = q.queue_key
+                     ORDER BY r.last_offset DESC LIMIT 1), 0)
     FROM unnest(%s::integer[]) WITH ORDINALITY AS q (queue_key, n) ORDER BY q.n)
 """
 
 _COPIES = """
 SELECT q.n::integer - 1, cq.queue_offset, substring(cl.body, 1, 8)
 FROM unnest(%s::integer[], %s::bigint[]) WITH ORDINALITY AS q (queue_key, first_offset, n)
-JOIN mqdb.consume_queue cq ON cq.queue_key = q.queue_key AND cq.queue_offset >= q.first_offset
+CROSS JOIN LATERAL mqdb.entries(q.queue_key, q.first_offset) AS cq
 JOIN mqdb.commit_log cl USING (log_pos)
 """
 

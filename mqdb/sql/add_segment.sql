@@ -18,7 +18,7 @@ BEGIN
     END IF;
     LOCK TABLE mqdb.segment IN SHARE ROW EXCLUSIVE MODE;
     SELECT coalesce(max(segment), 0) + 1, coalesce(max(end_pos), 1) INTO number, first_pos FROM mqdb.segment;
-    FOREACH parent IN ARRAY ARRAY['commit_log', 'consume_queue', 'message_index'] LOOP
+    FOREACH parent IN ARRAY ARRAY['commit_log', 'queue_run', 'message_index'] LOOP
         IF parent = 'commit_log' THEN
             bounds := format('FROM (%s) TO (%s)', first_pos, first_pos + records);
             constraint_text := format('log_pos >= %s AND log_pos < %s', first_pos, first_pos + records);

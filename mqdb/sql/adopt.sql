@@ -46,24 +46,35 @@ BEGIN
     WITH missing AS MATERIALIZED (
         SELECT cl.log_pos, cl.queue_key, cl.tags_code FROM mqdb.commit_log cl
         WHERE cl.log_pos >= first_pos AND cl.log_pos < past_pos
-          AND NOT EXISTS (SELECT FROM mqdb.consume_queue cq WHERE cq.segment >= number AND cq.log_pos = cl.log_pos)
+          AND NOT EXISTS (SELECT FROM (SELECT unnest(coalesce(r.positions, ARRAY[r.log_pos])) AS log_pos
+                                   FROM mqdb.queue_run r WHERE r.segment >= number) cq WHERE cq.log_pos = cl.log_pos)
     ), queue_end AS MATERIALIZED (
         SELECT q.queue_key, coalesce(
-            (SELECT cq.queue_offset + 1 FROM mqdb.consume_queue cq
-             WHERE cq.segment = newest AND cq.queue_key = q.queue_key
-             ORDER BY cq.queue_offset DESC LIMIT 1), q.end_offset) AS end_offset
+            (SELECT r.last_offset + 1 FROM mqdb.queue_run r
+             WHERE r.segment = newest AND r.queue_key = q.queue_key
+             ORDER BY r.last_offset DESC LIMIT 1), q.end_offset) AS end_offset
         FROM (SELECT DISTINCT m.queue_key FROM missing m) d JOIN mqdb.queue q USING (queue_key)
-    ), entries AS (
-        INSERT INTO mqdb.consume_queue (queue_offset, log_pos, tags_code, queue_key, segment)
-        SELECT e.end_offset + row_number() OVER (PARTITION BY m.queue_key ORDER BY m.log_pos) - 1,
-               m.log_pos, m.tags_code, m.queue_key, newest
-        FROM missing m JOIN queue_end e USING (queue_key)
-        RETURNING log_pos
+    ), runs AS (
+        INSERT INTO mqdb.queue_run (last_offset, log_pos, tags_code, queue_key, segment, positions, codes)
+        SELECT r.last_offset, CASE WHEN r.entries = 1 THEN r.positions[1] END, CASE WHEN r.entries = 1 THEN r.codes[1] END,
+               r.queue_key, newest, CASE WHEN r.entries > 1 THEN r.positions END, CASE WHEN r.entries > 1 THEN r.codes END
+        FROM (
+            SELECT n.queue_key, max(n.queue_offset) AS last_offset, count(*) AS entries,
+                   array_agg(n.log_pos ORDER BY n.log_pos) AS positions, array_agg(n.tags_code ORDER BY n.log_pos) AS codes
+            FROM (
+                SELECT s.queue_key, s.log_pos, s.tags_code, e.end_offset + row_number() OVER of_queue - 1 AS queue_offset,
+                       (row_number() OVER of_queue - 1) / 100 AS run
+                FROM missing s JOIN queue_end e USING (queue_key)
+                WINDOW of_queue AS (PARTITION BY s.queue_key ORDER BY s.log_pos)
+            ) n GROUP BY n.queue_key, n.run
+        ) r
+    ), dispatched AS (
+        SELECT m.log_pos FROM missing m JOIN queue_end USING (queue_key)
     ), lowered AS (
-        UPDATE mqdb.segment s SET lowest_log_pos = least(s.lowest_log_pos, (SELECT min(log_pos) FROM entries))
+        UPDATE mqdb.segment s SET lowest_log_pos = least(s.lowest_log_pos, (SELECT min(log_pos) FROM dispatched))
         WHERE s.segment = newest
     )
-    SELECT count(*) INTO messages FROM entries;
+    SELECT count(*) INTO messages FROM dispatched;
 
     WITH missing AS MATERIALIZED (
         SELECT cl.log_pos, cl.queue_key, cl.msg_id, cl.keys FROM mqdb.commit_log cl

@@ -51,8 +51,9 @@ CROSS JOIN LATERAL (SELECT greatest(reached.next_offset, e.min_offset) AS first_
 CROSS JOIN LATERAL (SELECT greatest(e.max_offset - kept.first_offset, 0) AS lag) AS unread
 CROSS JOIN LATERAL (
     SELECT CASE WHEN unread.lag > 0 THEN (
-        SELECT cq.log_pos FROM mqdb.consume_queue cq
-        WHERE cq.queue_key = o.queue_key AND cq.segment >= o.segment AND cq.queue_offset = kept.first_offset
+        SELECT e.log_pos FROM mqdb.every_entry e
+        WHERE e.queue_key = o.queue_key AND e.segment >= o.segment
+          AND e.last_offset >= kept.first_offset AND e.last_offset < kept.first_offset + 100 AND e.queue_offset = kept.first_offset
         LIMIT 1) END AS log_pos
     OFFSET 0
 ) AS oldest

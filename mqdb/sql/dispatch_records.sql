@@ -49,15 +49,24 @@ BEGIN
          LIMIT (SELECT CASE WHEN max(s.place) = most_looked_at THEN 0 ELSE max_rows - count(*) END FROM straggler s))
     ), queue_end AS MATERIALIZED (  -- once per distinct queue; records of a deleted topic fall out here
         SELECT q.queue_key, coalesce(
-            (SELECT cq.queue_offset + 1 FROM mqdb.consume_queue cq
-             WHERE cq.segment = batch.segment AND cq.queue_key = q.queue_key
-             ORDER BY cq.queue_offset DESC LIMIT 1), q.end_offset) AS end_offset
+            (SELECT r.last_offset + 1 FROM mqdb.queue_run r
+             WHERE r.segment = batch.segment AND r.queue_key = q.queue_key
+             ORDER BY r.last_offset DESC LIMIT 1), q.end_offset) AS end_offset
         FROM (SELECT DISTINCT v.queue_key FROM visible v) d JOIN mqdb.queue q USING (queue_key)
-    ), entries AS (
-        INSERT INTO mqdb.consume_queue (queue_offset, log_pos, tags_code, queue_key, segment)
-        SELECT e.end_offset + row_number() OVER (PARTITION BY v.queue_key ORDER BY v.log_pos) - 1,
-               v.log_pos, v.tags_code, v.queue_key, batch.segment
-        FROM visible v JOIN queue_end e USING (queue_key)
+    ), runs AS (
+        INSERT INTO mqdb.queue_run (last_offset, log_pos, tags_code, queue_key, segment, positions, codes)
+        SELECT r.last_offset, CASE WHEN r.entries = 1 THEN r.positions[1] END, CASE WHEN r.entries = 1 THEN r.codes[1] END,
+               r.queue_key, batch.segment, CASE WHEN r.entries > 1 THEN r.positions END, CASE WHEN r.entries > 1 THEN r.codes END
+        FROM (
+            SELECT n.queue_key, max(n.queue_offset) AS last_offset, count(*) AS entries,
+                   array_agg(n.log_pos ORDER BY n.log_pos) AS positions, array_agg(n.tags_code ORDER BY n.log_pos) AS codes
+            FROM (
+                SELECT s.queue_key, s.log_pos, s.tags_code, e.end_offset + row_number() OVER of_queue - 1 AS queue_offset,
+                       (row_number() OVER of_queue - 1) / 100 AS run
+                FROM visible s JOIN queue_end e USING (queue_key)
+                WINDOW of_queue AS (PARTITION BY s.queue_key ORDER BY s.log_pos)
+            ) n GROUP BY n.queue_key, n.run
+        ) r
     )
     SELECT v.messages, v.walked_to, v.lowest, (SELECT string_agg(e.queue_key::text, ',') FROM queue_end e),
            s.has_more, s.last_xid, s.last_place[2], s.last_place[3], CASE WHEN s.first_xid = s.last_xid THEN s.last_xid END

@@ -32,9 +32,16 @@ SELECT substr(t.topic, length(mqdb.dlq_prefix()) + 1) AS consumer_group,
        cl.body
 FROM mqdb.topic t
 JOIN mqdb.queue q USING (topic_id)
-JOIN mqdb.consume_queue cq USING (queue_key)
-JOIN mqdb.commit_log cl USING (log_pos)
-WHERE starts_with(t.topic, mqdb.dlq_prefix()) AND cq.queue_offset >= q.base_offset;
+-- A queue and a record at a time, by their indexes: planned by statistics, a small topic or a LIMIT would cost a look at all of
+-- the log.
+CROSS JOIN LATERAL (
+    SELECT e.queue_offset, e.log_pos FROM mqdb.consume_queue e
+    WHERE e.queue_key = q.queue_key AND e.last_offset >= q.base_offset AND e.queue_offset >= q.base_offset OFFSET 0
+) AS cq
+CROSS JOIN LATERAL (
+    SELECT * FROM mqdb.commit_log c WHERE c.log_pos >= cq.log_pos AND c.log_pos <= cq.log_pos ORDER BY c.log_pos LIMIT 1
+) AS cl
+WHERE starts_with(t.topic, mqdb.dlq_prefix());
 COMMENT ON VIEW mqdb.dlq IS 'All messages that consumer groups have given up, and why. Send them back to work with mqdb.dlq_redrive';
 COMMENT ON COLUMN mqdb.dlq.consumer_group IS 'Who has given it up';
 COMMENT ON COLUMN mqdb.dlq.topic IS 'Topic to which it was sent; NULL where the message does not say';

@@ -14,9 +14,8 @@ WITH half AS (
         SELECT greatest(e.min_offset, (SELECT s.next_offset FROM mqdb.half_step s ORDER BY s.seq DESC LIMIT 1)) AS next_offset
     ) AS met
     CROSS JOIN LATERAL (
-        SELECT cq.queue_offset, cq.log_pos FROM mqdb.consume_queue cq
-        WHERE cq.queue_key = e.queue_key AND cq.queue_offset >= met.next_offset
-        ORDER BY cq.queue_offset LIMIT greatest(e.max_offset - met.next_offset, 0)
+        SELECT entry.queue_offset, entry.log_pos FROM mqdb.entries(e.queue_key, met.next_offset, e.max_offset) AS entry
+        LIMIT greatest(e.max_offset - met.next_offset, 0)
     ) AS cq
     CROSS JOIN LATERAL (
         SELECT * FROM mqdb.commit_log cl

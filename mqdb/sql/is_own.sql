@@ -28,14 +28,16 @@ BEGIN
         RETURN NULL;
     END IF;
     RETURN (
-        SELECT cq.queue_offset FROM mqdb.consume_queue cq
-        WHERE cq.queue_key = find_queue_offset.queue_key AND cq.log_pos = find_queue_offset.log_pos
-          AND cq.segment >= (SELECT max(s.segment) FROM mqdb.segment s WHERE s.start_pos <= find_queue_offset.log_pos)
+        SELECT r.last_offset - coalesce(cardinality(r.positions) - array_position(r.positions, find_queue_offset.log_pos), 0)
+        FROM mqdb.queue_run r
+        WHERE r.queue_key = find_queue_offset.queue_key
+          AND (r.log_pos = find_queue_offset.log_pos OR find_queue_offset.log_pos = ANY (r.positions))
+          AND r.segment >= (SELECT max(s.segment) FROM mqdb.segment s WHERE s.start_pos <= find_queue_offset.log_pos)
           AND (find_queue_offset.msg_id IS NULL OR mqdb.history() = find_queue_offset.history OR find_queue_offset.msg_id = (
               SELECT cl.msg_id FROM mqdb.commit_log cl
               WHERE cl.log_pos >= find_queue_offset.log_pos AND cl.log_pos <= find_queue_offset.log_pos
               ORDER BY cl.log_pos LIMIT 1))
-        ORDER BY cq.queue_offset DESC LIMIT 1);
+        ORDER BY r.last_offset DESC LIMIT 1);
 END
 $$;
 COMMENT ON FUNCTION mqdb.find_queue_offset(integer, bigint, uuid, bigint) IS 'The offset that dispatch gave to a record; NULL while it has given none, and if the position is of another history and holds another message';

@@ -9,9 +9,9 @@ SET enable_bitmapscan = off
 AS $$
 BEGIN
     UPDATE mqdb.queue q SET end_offset = e.end_offset
-    FROM (SELECT queue_key, (SELECT cq.queue_offset + 1 FROM mqdb.consume_queue cq
-                             WHERE cq.segment = last_segment AND cq.queue_key = q.queue_key
-                             ORDER BY cq.queue_offset DESC LIMIT 1) AS end_offset
+    FROM (SELECT queue_key, (SELECT r.last_offset + 1 FROM mqdb.queue_run r
+                             WHERE r.segment = last_segment AND r.queue_key = q.queue_key
+                             ORDER BY r.last_offset DESC LIMIT 1) AS end_offset
           FROM mqdb.queue q) e
     WHERE e.queue_key = q.queue_key AND e.end_offset > q.end_offset;
 END

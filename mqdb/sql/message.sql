@@ -7,9 +7,15 @@ SELECT t.topic, q.queue_id, cq.queue_offset, mqdb.unique_id_text(cl.msg_id) AS m
        mqdb.compression(cl.sys_flag) AS compression
 FROM mqdb.topic t
 JOIN mqdb.queue q USING (topic_id)
-JOIN mqdb.consume_queue cq USING (queue_key)
-JOIN mqdb.commit_log cl USING (log_pos)
-WHERE cq.queue_offset >= q.base_offset;
+-- A queue and a record at a time, by their indexes: planned by statistics, a small topic or a LIMIT would cost a look at all of
+-- the log.
+CROSS JOIN LATERAL (
+    SELECT e.queue_offset, e.log_pos FROM mqdb.consume_queue e
+    WHERE e.queue_key = q.queue_key AND e.last_offset >= q.base_offset AND e.queue_offset >= q.base_offset OFFSET 0
+) AS cq
+CROSS JOIN LATERAL (
+    SELECT * FROM mqdb.commit_log c WHERE c.log_pos >= cq.log_pos AND c.log_pos <= cq.log_pos ORDER BY c.log_pos LIMIT 1
+) AS cl;
 COMMENT ON VIEW mqdb.message IS 'All messages that a consumer can read';
 COMMENT ON COLUMN mqdb.message.text IS 'The body as text, NULL where it is compressed or not UTF-8';
 COMMENT ON COLUMN mqdb.message.body IS 'The body as it is stored, compressed where compression says how';

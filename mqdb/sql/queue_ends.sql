@@ -1,4 +1,4 @@
--- The ends of all queues, at one look at the end of consume_queue_offset each: in the segment that dispatch writes to. A
+-- The ends of all queues, at one look at the end of queue_run_offset each: in the segment that dispatch writes to. A
 -- queue without an entry there ends at end_offset, which dispatch writes for all queues when it enters a segment.
 CREATE VIEW mqdb.every_queue_end AS
 SELECT q.queue_key,
@@ -6,11 +6,11 @@ SELECT q.queue_key,
        q.queue_id,
        q.base_offset AS min_offset,
        coalesce((
-           SELECT cq.queue_offset + 1 FROM mqdb.consume_queue cq
-           WHERE cq.queue_key = q.queue_key
-             AND cq.segment >= (
+           SELECT r.last_offset + 1 FROM mqdb.queue_run r
+           WHERE r.queue_key = q.queue_key
+             AND r.segment >= (
                  SELECT c.segment FROM mqdb.checkpoint c WHERE c.service = 'dispatch' ORDER BY c.seq DESC LIMIT 1)
-           ORDER BY cq.queue_offset DESC LIMIT 1), q.end_offset) AS max_offset
+           ORDER BY r.last_offset DESC LIMIT 1), q.end_offset) AS max_offset
 FROM mqdb.queue q;
 COMMENT ON VIEW mqdb.every_queue_end IS 'Where each queue begins and ends, for views that run with the rights of their owner';
 

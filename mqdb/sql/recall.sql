@@ -94,13 +94,12 @@ BEGIN
         SELECT min(s.segment) AS first, max(s.segment) AS last FROM mqdb.segment s
         WHERE s.lowest_log_pos <= pos AND s.end_pos > pos
     )
-    SELECT coalesce((SELECT cq.queue_offset + 1 FROM mqdb.consume_queue cq
-                     WHERE cq.queue_key = timer_key ORDER BY cq.queue_offset DESC LIMIT 1), 0),
-           (SELECT cq.queue_offset FROM mqdb.consume_queue cq
-            WHERE cq.queue_key = timer_key AND cq.log_pos = pos
-              AND cq.queue_offset >= (SELECT s.next_offset FROM mqdb.timer_step s ORDER BY s.seq DESC LIMIT 1)
-              AND cq.segment >= (SELECT first FROM pointing) AND cq.segment <= (SELECT last FROM pointing)
-            ORDER BY cq.queue_offset LIMIT 1)
+    SELECT coalesce((SELECT r.last_offset + 1 FROM mqdb.queue_run r
+                     WHERE r.queue_key = timer_key ORDER BY r.last_offset DESC LIMIT 1), 0),
+           (SELECT cq.queue_offset
+            FROM (SELECT s.next_offset FROM mqdb.timer_step s ORDER BY s.seq DESC LIMIT 1) reached, pointing,
+                 LATERAL mqdb.entries(timer_key, reached.next_offset, first_segment => pointing.first, last_segment => pointing.last) cq
+            WHERE cq.log_pos = pos LIMIT 1)
     INTO seen_past, entry_offset;
 
     LOCK TABLE mqdb.lock_timer IN SHARE UPDATE EXCLUSIVE MODE;
@@ -120,9 +119,8 @@ BEGIN
                        -- Nor a straggler that is taken of a round that has more of them. NULL for other rounds.
                        AND (pos <= c.done_pos AND pg_visible_in_snapshot(cl.xid, c.stragglers_cur)
                             AND (cl.xid, cl.queue_key, pos) <= (c.straggler_xid, c.straggler_key, c.straggler_pos)) IS NOT TRUE)
-               OR EXISTS (SELECT FROM mqdb.consume_queue cq
-                          WHERE cq.queue_key = timer_key AND cq.queue_offset >= greatest(step.next_offset, seen_past)
-                            AND cq.log_pos = pos)
+               OR EXISTS (SELECT FROM mqdb.entries(timer_key, greatest(step.next_offset, seen_past)) cq
+                          WHERE cq.log_pos = pos)
         INTO waits FROM mqdb.checkpoint c
         WHERE c.service = coalesce(
             (SELECT l.service FROM mqdb.dispatch_lane l WHERE timer_key = ANY (l.queue_keys)), 'dispatch')

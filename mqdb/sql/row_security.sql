@@ -88,10 +88,10 @@ CREATE POLICY sendable ON mqdb.commit_log FOR INSERT WITH CHECK (
     AND (EXISTS (SELECT FROM mqdb.own_queue r WHERE r.queue_key = commit_log.queue_key AND r.may_send)
          OR mqdb.admits(queue_key, tags_code, properties)));
 
-GRANT SELECT ON mqdb.consume_queue TO PUBLIC;
-ALTER TABLE mqdb.consume_queue ENABLE ROW LEVEL SECURITY;
-CREATE POLICY readable ON mqdb.consume_queue FOR SELECT USING (
-    EXISTS (SELECT FROM mqdb.own_queue r WHERE r.queue_key = consume_queue.queue_key AND r.may_read));
+GRANT SELECT ON mqdb.queue_run, mqdb.consume_queue TO PUBLIC;
+ALTER TABLE mqdb.queue_run ENABLE ROW LEVEL SECURITY;
+CREATE POLICY readable ON mqdb.queue_run FOR SELECT USING (
+    EXISTS (SELECT FROM mqdb.own_queue r WHERE r.queue_key = queue_run.queue_key AND r.may_read));
 
 GRANT SELECT ON mqdb.message_index TO PUBLIC;
 ALTER TABLE mqdb.message_index ENABLE ROW LEVEL SECURITY;

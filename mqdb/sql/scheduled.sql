@@ -23,9 +23,9 @@ WITH step AS (
         WHERE t.topic = mqdb.timer_topic()
     ) AS reached
     CROSS JOIN LATERAL (
-        SELECT cq.tags_code, cq.log_pos FROM mqdb.consume_queue cq
-        WHERE cq.queue_key = reached.queue_key AND cq.queue_offset >= reached.next_offset
-        ORDER BY cq.queue_offset LIMIT greatest(reached.max_offset - reached.next_offset, 0)
+        SELECT e.tags_code, e.log_pos FROM mqdb.every_entry e
+        WHERE e.queue_key = reached.queue_key AND e.last_offset >= reached.next_offset AND e.queue_offset >= reached.next_offset
+        ORDER BY e.last_offset, e.queue_offset LIMIT greatest(reached.max_offset - reached.next_offset, 0)
     ) AS cq
     WHERE reached.delay_level IS NOT NULL
        OR NOT EXISTS (SELECT FROM mqdb.timer_recall r WHERE r.log_pos = cq.log_pos)

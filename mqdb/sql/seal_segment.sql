@@ -28,7 +28,8 @@ BEGIN
     IF EXISTS (
         SELECT FROM mqdb.commit_log cl JOIN mqdb.queue q USING (queue_key)
         WHERE cl.log_pos >= first_pos AND cl.log_pos < past_pos
-          AND NOT EXISTS (SELECT FROM mqdb.consume_queue cq WHERE cq.segment >= number AND cq.log_pos = cl.log_pos)
+          AND NOT EXISTS (SELECT FROM (SELECT unnest(coalesce(r.positions, ARRAY[r.log_pos])) AS log_pos
+                                   FROM mqdb.queue_run r WHERE r.segment >= number) cq WHERE cq.log_pos = cl.log_pos)
     ) OR EXISTS (
         SELECT FROM mqdb.commit_log cl JOIN mqdb.queue q USING (queue_key)
         WHERE cl.log_pos >= first_pos AND cl.log_pos < past_pos

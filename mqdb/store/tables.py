@@ -164,15 +164,25 @@ commit_log = Table(
 # SQLAlchemy cannot name the sequence of an identity column. (Its DDL has no annotations.)
 event.listen(commit_log, "after_create", DDL("ALTER SEQUENCE mqdb.commit_log_log_pos_seq RENAME TO log_pos"))  # type: ignore[no-untyped-call]
 
-consume_queue = Table(
-    "consume_queue",
+queue_run = Table(
+    "queue_run",
     metadata,
-    Column("queue_offset", BigInteger, nullable=False),
-    Column("log_pos", BigInteger, nullable=False),
-    Column("tags_code", BigInteger, nullable=False),
+    Column("last_offset", BigInteger, nullable=False),
+    Column("log_pos", BigInteger),
+    Column("tags_code", BigInteger),
     Column("queue_key", Integer, nullable=False),
     Column("segment", Integer, nullable=False),
-    Index("consume_queue_offset", "queue_key", "queue_offset"),
+    Column("positions", ARRAY(BigInteger)),
+    Column("codes", ARRAY(BigInteger)),
+    CheckConstraint(
+        "(log_pos IS NULL) = (tags_code IS NULL) AND (log_pos IS NULL) = (positions IS NOT NULL)"
+        " AND (positions IS NULL) = (codes IS NULL)",
+        name="one_or_many",
+    ),
+    CheckConstraint(
+        "cardinality(positions) BETWEEN 2 AND 100 AND cardinality(codes) = cardinality(positions)", name="longest_run"
+    ),
+    Index("queue_run_offset", "queue_key", "last_offset"),
     postgresql_partition_by="LIST (segment)",
 )
 

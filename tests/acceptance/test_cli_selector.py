@@ -79,7 +79,7 @@ def test_with_a_topic_it_says_how_many_match_and_what_a_pull_costs(place: Place)
     (trial,) = answer["trials"]
     assert (trial["topic"], trial["examined"], trial["matched"], trial["scanned"]) == ("orders", 10, 2, 10)
     plan = "\n".join(trial["plan"])
-    assert "consume_queue" in plan
+    assert "queue_run" in plan
     assert "Buffers:" in plan
     assert "Execution Time:" in plan
 

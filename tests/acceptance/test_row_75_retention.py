@@ -132,7 +132,7 @@ def test_old_messages_go_whether_read_or_not_and_nobody_waits(
             return int(scalar(watch, "SELECT min(segment) FROM mqdb.segment"))
 
         def is_detaching() -> bool:
-            return partitions.state_of(looking, "consume_queue", oldest_segment()) is PartitionState.DETACHING
+            return partitions.state_of(looking, "queue_run", oldest_segment()) is PartitionState.DETACHING
 
         with Pulses() as pulses, running(sender, puller):
             wait_until(lambda: sender.times > 2 * SEGMENT_SIZE)

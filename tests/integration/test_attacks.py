@@ -170,7 +170,7 @@ def fill(database: Database) -> Connection:
     owner.execute(_OF_OTHERS.encode())
     dispatch_all(owner)
     index_all(owner)
-    owner.execute("ANALYZE mqdb.commit_log, mqdb.topic, mqdb.consume_queue, mqdb.client")
+    owner.execute("ANALYZE mqdb.commit_log, mqdb.topic, mqdb.queue_run, mqdb.client")
     attend(owner)
     return owner
 
@@ -362,7 +362,7 @@ BY_ALL = [
     Attack(
         "2_partitions_by_name",
         "SELECT * FROM mqdb.commit_log_1 WHERE keys IS DISTINCT FROM 'k-order'; "
-        "SELECT * FROM mqdb.consume_queue_1 WHERE queue_key = :secret_key",
+        "SELECT * FROM mqdb.queue_run_1 WHERE queue_key = :secret_key",
         NOTHING,
     ),
     Attack("2_partitions_leaky", f"{LEAK} SELECT FROM mqdb.commit_log_1 WHERE pg_temp.leak(properties::text)", OWN),
@@ -1075,7 +1075,8 @@ TABLES = {
     "topic": ("SELECT", "its own rows"),
     "queue": ("SELECT", "its own rows"),
     "commit_log": ("SELECT", "its own rows"),
-    "consume_queue": ("SELECT", "its own rows"),
+    "queue_run": ("SELECT", "its own rows"),
+    "consume_queue": ("SELECT", "a view with the rights of whoever reads it"),
     "message_index": ("SELECT", "its own rows"),
     "subscription_group": ("SELECT", "its own rows"),
     "subscription": ("SELECT", "its own rows"),
@@ -1098,7 +1099,7 @@ TABLES = {
     "own_group": ("SELECT", "its own rows"),
     **{
         f"{parent}_{segment}": ("SELECT", "its own rows")
-        for parent in ("commit_log", "consume_queue")
+        for parent in ("commit_log", "queue_run")
         for segment in (1, 2, 3)
     },
 }
@@ -1196,10 +1197,10 @@ def test_2_partitions_that_are_made_later(own: World) -> None:
 
     opened = own.owner.execute(
         """SELECT c.relname, c.relrowsecurity FROM pg_class c WHERE c.relnamespace = 'mqdb'::regnamespace
-           AND c.relname = ANY ('{commit_log_4,consume_queue_4,message_index_4,timer_7}')
+           AND c.relname = ANY ('{commit_log_4,queue_run_4,message_index_4,timer_7}')
            AND has_any_column_privilege('a_none', c.oid, 'SELECT, INSERT, UPDATE, REFERENCES')"""
     ).fetchall()
-    assert dict(opened) == {"commit_log_4": True, "consume_queue_4": True}
+    assert dict(opened) == {"commit_log_4": True, "queue_run_4": True}
 
 
 def test_38_what_holds_rows_back_does_so_before_all_else(world: World) -> None:

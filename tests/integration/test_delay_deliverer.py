@@ -13,7 +13,7 @@ from mqdb.service.delay_deliverer import DelayDeliverer, DelayDelivererConfig
 from mqdb.service.dispatcher import Dispatcher
 from mqdb.service.service import Context
 from tests.fixtures.broker import topic
-from tests.fixtures.delay import delay, delivered, records, slow_appends
+from tests.fixtures.delay import delay, delivered, records, rewrite_entries, slow_appends
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 from tests.fixtures.services import Rounds
@@ -80,7 +80,7 @@ def test_after_a_stop_it_catches_up_round_after_round(broker: Connection, engine
     topic(broker, "orders")
     delay(broker, 1, *map(str, range(95)))
     broker.execute(text("UPDATE mqdb.commit_log SET tags_code = 0"))
-    broker.execute(text("UPDATE mqdb.consume_queue SET tags_code = 0"))
+    rewrite_entries(broker, tags_code="0")
     service = DelayDeliverer(Context(engine.connect, on_round=rounds), DelayDelivererConfig(max_messages=10))
 
     service.start()

@@ -11,7 +11,7 @@ from mqdb.broker.topics.route import find_or_create_retry_topic
 from mqdb.common.topic import HALF_TOPIC, retry_topic
 from mqdb.store.topics.topics import TopicRoute, find_topic
 from tests.fixtures.broker import topic
-from tests.fixtures.delay import delay, delivered, move_clock
+from tests.fixtures.delay import delay, delivered, move_clock, rewrite_entries
 
 SECOND = timedelta(seconds=1)
 
@@ -164,7 +164,7 @@ def test_a_level_that_stands_still_takes_no_room_from_the_others(broker: Connect
 @pytest.mark.usefixtures("orders")
 def test_a_level_that_has_lost_an_entry_stands_still(broker: Connection) -> None:
     delay(broker, 1, "lost", "a")
-    broker.execute(text("DELETE FROM mqdb.consume_queue WHERE queue_offset = 0"))
+    rewrite_entries(broker, keep="queue_offset <> 0")
     move_clock(broker, 2 * SECOND)
 
     result = deliver_due(broker)
@@ -176,7 +176,7 @@ def test_a_level_that_has_lost_an_entry_stands_still(broker: Connection) -> None
 def test_a_level_that_has_lost_an_entry_behind_others_stands_still_there(broker: Connection) -> None:
     delay(broker, 1, "a", "lost", "b")
     delay(broker, 2, "c")
-    broker.execute(text("DELETE FROM mqdb.consume_queue WHERE queue_offset = 1"))
+    rewrite_entries(broker, keep="queue_offset <> 1")
     move_clock(broker, 6 * SECOND)
 
     first, second = deliver_due(broker), deliver_due(broker)

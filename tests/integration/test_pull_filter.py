@@ -281,7 +281,7 @@ def test_the_plan_of_a_filtered_pull_can_be_seen(broker: Connection) -> None:
 
     plan = "\n".join(explain_pull(broker, [request(route)], filter=RED))
 
-    assert "consume_queue_offset" in plan or "queue_offset_idx" in plan
+    assert "queue_run_offset" in plan or "last_offset_idx" in plan
     assert "Execution Time" in plan
 
 

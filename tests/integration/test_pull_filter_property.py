@@ -64,10 +64,11 @@ def random_message(chance: random.Random, number: int) -> Message:
 def fill(connection: Connection, route: TopicRoute, chance: random.Random) -> None:
     connection.execute(text("UPDATE mqdb.broker SET segment_size = :size"), {"size": chance.choice([20, 60, 100_000])})
     connection.execute(text("SELECT setval('mqdb.log_pos', (SELECT max(end_pos) - 10 FROM mqdb.segment))"))
-    for number in range(40):
+    share = chance.choice([0.02, 0.5])  # of the appends that are dispatched at once: runs are long, or short
+    for number in range(100):
         several = [random_message(chance, number * 10 + n) for n in range(chance.randrange(1, 11))]
         append(connection, route, *several, queue_id=chance.randrange(QUEUES))
-        if chance.random() < 0.5:
+        if chance.random() < share:
             dispatch_all(connection)
     dispatch_all(connection)
 

@@ -571,7 +571,7 @@ def test_a_reply_is_found_after_the_broker_has_lost_its_newest_messages(
     future = requester.request_async(Message("orders", "after"), LONG)
     request = request_of(database, 2)
 
-    log.execute("DELETE FROM mqdb.consume_queue")
+    log.execute("DELETE FROM mqdb.queue_run")
     replier.send(create_reply_message(request, "pong again"))
 
     assert future.result(10).body == b"pong again"

@@ -233,7 +233,7 @@ def test_records_that_retention_has_taken_out_of_the_consume_queue_stay_out(
     assert scalar(source, "SELECT mqdb.seal_segment(1)")
     source.execute("UPDATE mqdb.segment SET state = 'drained' WHERE segment = 1")
     source.execute("UPDATE mqdb.queue SET base_offset = 4 WHERE queue_key = %s", [queue])
-    drop_partitions(source, [1], parents=["consume_queue", "message_index"])
+    drop_partitions(source, [1], parents=["queue_run", "message_index"])
 
     copied = copy(source, target, postgres)
     assert dispatch(copied) == ("ADOPTED", 0, False)

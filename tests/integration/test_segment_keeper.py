@@ -353,7 +353,7 @@ def test_a_detach_that_waits_for_a_reader_is_finished_when_the_reader_is(
 
     assert keeper.round() == replace(NOTHING, drained=1, waiting=True)
     assert base_offset(log, queue) == SIZE
-    assert partitions.state_of(keeper.connection, "consume_queue", 1) is PartitionState.DETACHING
+    assert partitions.state_of(keeper.connection, "queue_run", 1) is PartitionState.DETACHING
     assert keeper.round() == replace(NOTHING, waiting=True)
 
     reader.rollback()

@@ -297,9 +297,9 @@ def test_a_segment_that_goes_before_it_is_read_is_a_loss_or_skipped(
     options = {"splitBy": split, "engine": engine_name, "columns": "queue_offset"}
     strict, lenient = reader(database, **options), reader(database, **options, failOnDataLoss="false")
     planned, planned_too = list(strict.partitions()), list(lenient.partitions())
-    gone = by_hand.scalar(segmented, "SELECT count(*) FROM mqdb.consume_queue_1")
+    gone = by_hand.scalar(segmented, "SELECT count(*) FROM mqdb.consume_queue WHERE segment = 1")
 
-    by_hand.drop_partitions(segmented, [1], ["consume_queue"])
+    by_hand.drop_partitions(segmented, [1], ["queue_run"])
 
     with pytest.raises(DataLoss, match="retention has dropped the segment; set failOnDataLoss=false"):
         rows_of(strict, planned)

@@ -218,7 +218,7 @@ def test_however_much_waits_to_be_collected_a_recall_reads_one_segment(database:
             [read] = column(
                 broker,
                 """SELECT sum(idx_tup_fetch) FROM pg_stat_xact_user_tables
-                   WHERE schemaname = 'mqdb' AND relname LIKE 'consume_queue_%'""",
+                   WHERE schemaname = 'mqdb' AND relname LIKE 'queue_run_%'""",
             )
 
         assert read <= 250

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, text
 from mqdb.broker.schedule.timers import deliver_due
 from mqdb.store.topics import topics
 from tests.fixtures.broker import dispatch_all, topic
-from tests.fixtures.delay import delivered, move_clock, records
+from tests.fixtures.delay import delivered, move_clock, records, rewrite_entries
 from tests.fixtures.postgres import Database
 from tests.fixtures.timers import column, deliver_all, slots, steps, timer
 
@@ -77,7 +77,7 @@ def test_after_a_standstill_the_table_is_delivered_in_bounded_batches_oldest_fir
 def test_messages_due_in_one_millisecond_may_fill_many_batches(broker: Connection) -> None:
     topic(broker)
     timer(broker, HOUR, *map(str, range(10)))
-    broker.execute(text("UPDATE mqdb.consume_queue SET tags_code = (SELECT max(tags_code) FROM mqdb.consume_queue)"))
+    rewrite_entries(broker, tags_code="(SELECT max(tags_code) FROM mqdb.consume_queue)")
     deliver_all(broker)
     move_clock(broker, 2 * HOUR)
 

@@ -90,10 +90,10 @@ def partitions(plan: str, parent: str) -> set[int]:
 def test_a_look_reads_each_level_by_its_offset_and_no_old_segment(connection: Connection) -> None:
     found = plan(connection, schedule.look_text(), {"limit": 1000, "first_segment": NEEDED})
 
-    assert partitions(found, "consume_queue") == set(range(NEEDED, SEGMENTS + 1))
-    for index, condition in scans(found, "consume_queue"):
-        assert index.endswith("queue_key_queue_offset_idx")
-        assert condition.startswith("Index Cond: ((queue_key = queue.queue_key) AND (queue_offset >= ")
+    assert partitions(found, "queue_run") == set(range(NEEDED, SEGMENTS + 1))
+    for index, condition in scans(found, "queue_run"):
+        assert index.endswith("queue_key_last_offset_idx")
+        assert condition.startswith("Index Cond: ((queue_key = queue.queue_key) AND (last_offset >= ")
     assert [condition.startswith("Index Cond: (topic_id = ") for _, condition in scans(found, "queue ")] == [True]
     assert [condition for _, condition in scans(found, "delay_offset")] == [
         "Index Cond: (level = (queue.queue_id + 1))"
@@ -108,10 +108,10 @@ def test_a_look_reads_each_level_by_its_offset_and_no_old_segment(connection: Co
 def test_a_step_opens_the_segments_of_its_messages_only(connection: Connection, statement: str) -> None:
     found = plan(connection, statement, STEPS | bounds(connection))
 
-    assert partitions(found, "consume_queue") == partitions(found, "commit_log") == {NEEDED}
-    [(index, condition)] = scans(found, "consume_queue")
-    assert index.endswith("queue_key_queue_offset_idx")
-    assert condition.startswith("Index Cond: ((queue_key = step.queue_key) AND (queue_offset >= step.first_offset)")
+    assert partitions(found, "queue_run") == partitions(found, "commit_log") == {NEEDED}
+    [(index, condition)] = scans(found, "queue_run")
+    assert index.endswith("queue_key_last_offset_idx")
+    assert condition.startswith("Index Cond: ((queue_key = step.queue_key) AND (last_offset >= step.first_offset)")
     assert_by_position(found)
 
 

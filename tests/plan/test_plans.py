@@ -85,7 +85,7 @@ class Function:
             f"EXPLAIN (ANALYZE, VERBOSE, TIMING OFF, FORMAT JSON) EXECUTE hot ({values})",
         )
         self.connection.execute("ROLLBACK")
-        return partition_scans(self.connection, plan[0]["Plan"], "commit_log|consume_queue")
+        return partition_scans(self.connection, plan[0]["Plan"], "commit_log|queue_run")
 
 
 def partition_scans(connection: Connection, plan: dict[str, Any], tables: str) -> list[Scan]:
@@ -223,10 +223,10 @@ def test_the_last_offset_is_read_once_for_each_queue_from_the_end_of_an_index(
     state(log, writer)
     statement = Function(database.connect(), DISPATCH_RECORDS, "WITH straggler")
 
-    scans = [scan for scan in statement.scans("dispatch") if scan.table.startswith("consume_queue")]
+    scans = [scan for scan in statement.scans("dispatch") if scan.table.startswith("queue_run")]
 
     assert scans
-    assert {scan.index for scan in scans} == {"consume_queue_offset"}
+    assert {scan.index for scan in scans} == {"queue_run_offset"}
     assert {scan.node for scan in scans} <= {"Index Scan", "Index Only Scan"}
     assert sum(scan.loops for scan in scans) <= len(queue_keys(log))
     assert all("queue_key" in scan.condition for scan in scans)
@@ -238,9 +238,9 @@ def test_the_last_offsets_of_a_finished_segment_are_read_from_the_end_of_an_inde
     with_many_records(log, writer)
     statement = Function(database.connect(), "mqdb.leave_segment(integer)", "UPDATE mqdb.queue")
 
-    scans = [scan for scan in statement.scans("dispatch") if scan.table.startswith("consume_queue")]
+    scans = [scan for scan in statement.scans("dispatch") if scan.table.startswith("queue_run")]
 
-    assert {scan.index for scan in scans} == {"consume_queue_offset"}
+    assert {scan.index for scan in scans} == {"queue_run_offset"}
     assert len({scan.table for scan in scans}) == 1
 
 

@@ -19,7 +19,7 @@ SEGMENTS = 12
 
 READ_FROM_END_TO_END = """
 SELECT relname, seq_tup_read FROM pg_stat_user_tables
-WHERE schemaname = 'mqdb' AND relname ~ '^(commit_log|consume_queue|message_index)_' AND seq_tup_read > 0
+WHERE schemaname = 'mqdb' AND relname ~ '^(commit_log|queue_run|message_index)_' AND seq_tup_read > 0
 """
 
 CLIENTS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"

@@ -43,11 +43,11 @@ def connection(database: Database) -> Iterator[Connection]:
 def test_a_look_reads_the_queue_by_its_offset_and_no_old_segment(connection: Connection) -> None:
     found = plan(connection, timer_looks.look_text(), {"limit": 1000, "first_segment": NEEDED})
 
-    assert partitions(found, "consume_queue") == set(range(NEEDED, SEGMENTS + 1))
-    for index, condition in scans(found, "consume_queue"):
-        assert index.endswith("queue_key_queue_offset_idx")
+    assert partitions(found, "queue_run") == set(range(NEEDED, SEGMENTS + 1))
+    for index, condition in scans(found, "queue_run"):
+        assert index.endswith("queue_key_last_offset_idx")
         assert condition.startswith("Index Cond: ((queue_key = ")
-        assert "AND (queue_offset >= " in condition
+        assert "AND (last_offset >= " in condition
     assert [index for index, _ in scans(found, "timer_step")] == ["timer_step_pkey"]
 
 
@@ -59,10 +59,10 @@ def test_a_look_reads_the_queue_by_its_offset_and_no_old_segment(connection: Con
 def test_a_step_opens_the_segments_of_its_entries_only(connection: Connection, statement: str) -> None:
     found = plan(connection, statement, ENTRIES | bounds(connection))
 
-    assert partitions(found, "consume_queue") == partitions(found, "commit_log") == {NEEDED}
-    [(index, condition)] = scans(found, "consume_queue")
-    assert index.endswith("queue_key_queue_offset_idx")
-    assert "AND (queue_offset >= " in condition
+    assert partitions(found, "queue_run") == partitions(found, "commit_log") == {NEEDED}
+    [(index, condition)] = scans(found, "queue_run")
+    assert index.endswith("queue_key_last_offset_idx")
+    assert "AND (last_offset >= " in condition
     assert_by_position(found)
     assert {index for index, _ in scans(found, "timer_recall")} == {"timer_recall_pkey"}
 
@@ -70,7 +70,7 @@ def test_a_step_opens_the_segments_of_its_entries_only(connection: Connection, s
 def test_the_count_of_what_fits_opens_the_segments_of_its_entries_only(connection: Connection) -> None:
     found = plan(connection, timers.fitting_text(), ENTRIES | bounds(connection))
 
-    assert partitions(found, "consume_queue") == partitions(found, "commit_log") == {NEEDED}
+    assert partitions(found, "queue_run") == partitions(found, "commit_log") == {NEEDED}
     assert_by_position(found)
 
 

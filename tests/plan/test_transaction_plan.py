@@ -179,7 +179,7 @@ def test_what_is_new_is_read_by_its_offset(checker: Connection) -> None:
     half_checks.entries(checker, 17, 1_000)
 
     found = plan(checker, *executed[0])
-    scans = re.findall(r"Scan using (\w+) on consume_queue_\d+ [^\n]*\n *([^\n]*)", found)
-    assert len(scans) == found.count(" on consume_queue_")
-    assert all(index.endswith("queue_key_queue_offset_idx") for index, _ in scans)
-    assert all(re.search(r"AND \(queue_offset >= ", condition) for _, condition in scans)
+    scans = re.findall(r"Scan using (\w+) on queue_run_\d+ [^\n]*\n *([^\n]*)", found)
+    assert len(scans) == found.count(" on queue_run_")
+    assert all(index.endswith("queue_key_last_offset_idx") for index, _ in scans)
+    assert all(re.search(r"AND \(last_offset >= ", condition) for _, condition in scans)

@@ -117,10 +117,10 @@ def test_a_partition_that_is_gone_is_an_error_and_no_gap(
     from py4j.protocol import Py4JJavaError
 
     frame = read_jdbc(spark, database.dsn, "orders")
-    broker.execute(text("ALTER TABLE mqdb.consume_queue DETACH PARTITION mqdb.consume_queue_1"))
-    broker.execute(text("DROP TABLE mqdb.consume_queue_1"))
+    broker.execute(text("ALTER TABLE mqdb.queue_run DETACH PARTITION mqdb.queue_run_1"))
+    broker.execute(text("DROP TABLE mqdb.queue_run_1"))
 
-    with pytest.raises(Py4JJavaError, match="consume_queue_1"):
+    with pytest.raises(Py4JJavaError, match="queue_run_1"):
         frame.collect()
 
 

@@ -31,14 +31,15 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from mqdb.selector import Selector
 from mqdb.selector.subscription import MessageFilter
 from mqdb.selector.tags import TagExpression
+from mqdb.store.dispatch.entries import entries, holds
 from mqdb.store.engine import NumberedStatement, numbered, raw_cursor
 from mqdb.store.filters.retry_filter import RetryFilter
 from mqdb.store.log.history import is_current
 from mqdb.store.log.properties import of_columns
-from mqdb.store.tables import checkpoint, commit_log, consume_queue, queue
+from mqdb.store.tables import checkpoint, commit_log, queue, queue_run
 
 cl = commit_log.alias("cl")
-cq = consume_queue.alias("cq")
+run = queue_run.alias("run")
 
 #: Constants of the text, not parameters: with LIMIT $1 the planner would expect a tenth of the table.
 ZERO: ColumnElement[int] = literal_column("0", Integer)
@@ -63,8 +64,8 @@ _RECORD = (
 Where: TypeAlias = Callable[[ColumnElement[Any], Mapping[str, ColumnElement[Any]]], ColumnElement[bool]]
 
 
-def _pull(of_entries: ColumnElement[bool] | None = None, of_properties: Where | None = None) -> Select[Any]:
-    """Entries of several queues with their records, and where each queue begins and ends. Uses consume_queue_offset.
+def _pull(of_properties: Where | None = None, *, by_tags: bool = False) -> Select[Any]:
+    """Entries of several queues with their records, and where each queue begins and ends. Uses queue_run_offset.
 
     Parameters: queue_keys, offsets, histories (arrays of one length); limit, scan_limit (entries looked at) and
     max_bytes (of bodies; the first is always given), each per queue; newest_segment (as the last answer said, 0 at
@@ -85,15 +86,12 @@ def _pull(of_entries: ColumnElement[bool] | None = None, of_properties: Where | 
     queue_key = literal_column("request.queue_key", Integer)
     first_offset = literal_column("request.first_offset", BigInteger)
     scan_limit = cast(bindparam("scan_limit"), BigInteger)
-    in_window = and_(
-        cq.c.queue_key == queue_key,
-        cq.c.segment >= cast(bindparam("first_segment"), Integer),
-        cq.c.segment <= cast(bindparam("last_segment"), Integer),
-    )
+    first_segment = cast(bindparam("first_segment"), Integer)
+    last_segment = cast(bindparam("last_segment"), Integer)
     last = (
-        select(cq.c.queue_offset + ONE)
-        .where(cq.c.queue_key == queue_key, cq.c.segment >= cast(bindparam("newest_segment"), Integer))
-        .order_by(cq.c.queue_offset.desc())
+        select(run.c.last_offset + ONE)
+        .where(run.c.queue_key == queue_key, run.c.segment >= cast(bindparam("newest_segment"), Integer))
+        .order_by(run.c.last_offset.desc())
         .limit(ONE)
         .scalar_subquery()
     )
@@ -108,8 +106,9 @@ def _pull(of_entries: ColumnElement[bool] | None = None, of_properties: Where | 
         .scalar_subquery()
     )
 
-    to_look_at = and_(in_window, cq.c.queue_offset >= first_offset, cq.c.queue_offset < first_offset + scan_limit)
-    wanted = to_look_at if of_entries is None else and_(to_look_at, of_entries)
+    past_offset = first_offset + scan_limit
+    codes = [cast(bindparam("tag_codes"), ARRAY(BigInteger))] if by_tags else []
+    cq = entries(queue_key, first_offset, past_offset, first_segment, last_segment, *codes, name="cq")
     # Bound to the primary key by the order asked for, with a range in place of an equality, for which the order would
     # say nothing: the plan is made while a segment is empty, and by cost alone might take the index that begins with
     # xid, and read all of it for each record.
@@ -126,11 +125,15 @@ def _pull(of_entries: ColumnElement[bool] | None = None, of_properties: Where | 
         .correlate(cq)
         .lateral("r")
     )
-    if of_properties is not None:
-        # An entry without its record is no mismatch. It is for the caller to see, who may have asked for too little.
-        wanted = and_(wanted, or_(record.c.log_pos.is_(None), of_properties(record.c.properties, of_columns(record))))
+    # An entry without its record is no mismatch. It is for the caller to see, who may have asked for too little.
+    wanted = (
+        true()
+        if of_properties is None
+        else or_(record.c.log_pos.is_(None), of_properties(record.c.properties, of_columns(record)))
+    )
     found = (
         select(
+            cq.c.last_offset,
             cq.c.queue_offset,
             cq.c.segment,
             cq.c.log_pos.label("entry_pos"),
@@ -139,22 +142,23 @@ def _pull(of_entries: ColumnElement[bool] | None = None, of_properties: Where | 
         )
         .select_from(cq.outerjoin(record, true()))
         .where(wanted)
-        .order_by(cq.c.queue_offset)
+        .order_by(cq.c.last_offset)
         .limit(cast(bindparam("limit"), BigInteger))
         .subquery("f")
     )
-    before = func.sum(found.c.body_bytes).over(order_by=found.c.queue_offset, rows=(None, 0)) - found.c.body_bytes
+    before = func.sum(found.c.body_bytes).over(order_by=found.c.last_offset, rows=(None, 0)) - found.c.body_bytes
     measured = select(found, before.label("bytes_before")).subquery("m")
     entry = select(measured).where(measured.c.bytes_before < cast(bindparam("max_bytes"), BigInteger)).lateral("e")
     its_queue = queue.alias("queue")
     is_there = and_(its_queue.c.queue_key == request.c.queue_key, is_current(request.c.history))
     sources = request.join(its_queue, is_there).join(end, true())
     how_far: tuple[ColumnElement[Any], ...] = ()
-    if of_entries is not None or of_properties is not None:
+    if by_tags or of_properties is not None:
         looked_at = (
-            select(cq.c.queue_offset, cq.c.segment)
-            .where(to_look_at)
-            .order_by(cq.c.queue_offset.desc())
+            select(func.least(run.c.last_offset, past_offset - ONE).label("queue_offset"), run.c.segment)
+            .where(run.c.queue_key == queue_key, run.c.segment >= first_segment, run.c.segment <= last_segment)
+            .where(*holds(run, first_offset, past_offset))
+            .order_by(run.c.last_offset.desc())
             .limit(ONE)
             .lateral("looked_at")
         )
@@ -193,12 +197,12 @@ def pull_statement() -> NumberedStatement:
 
 @cache
 def _pull_tags() -> NumberedStatement:
-    return numbered(_pull(of_entries=cq.c.tags_code == func.any(cast(bindparam("tag_codes"), ARRAY(BigInteger)))))
+    return numbered(_pull(by_tags=True))
 
 
 @lru_cache(maxsize=256)
 def _pull_selected(selector: Selector | RetryFilter) -> NumberedStatement:
-    return numbered(_pull(of_properties=selector.where))
+    return numbered(_pull(selector.where))
 
 
 def statement_of(message_filter: MessageFilter | None) -> NumberedStatement:

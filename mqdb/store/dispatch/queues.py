@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 from sqlalchemy import BigInteger, ColumnElement, Connection, Integer, Row, cast, column, func, select, table
 from sqlalchemy.dialects.postgresql import ARRAY
 
+from mqdb.store.dispatch.entries import entries
 from mqdb.store.engine import translates
-from mqdb.store.tables import commit_log, consume_queue, queue, topic
+from mqdb.store.tables import commit_log, queue, topic
 
-_ends = table(
+queue_ends = table(
     "queue_ends",
     column("queue_key", Integer),
     column("topic_id", Integer),
@@ -23,7 +24,12 @@ _ends = table(
 
 def max_offset() -> ColumnElement[int]:
     """Next offset that dispatch will give to the row's queue, as a column of a select from `queue`."""
-    return select(_ends.c.max_offset).where(_ends.c.queue_key == queue.c.queue_key).correlate(queue).scalar_subquery()
+    return (
+        select(queue_ends.c.max_offset)
+        .where(queue_ends.c.queue_key == queue.c.queue_key)
+        .correlate(queue)
+        .scalar_subquery()
+    )
 
 
 class Ends(NamedTuple):
@@ -35,8 +41,8 @@ class Ends(NamedTuple):
 
 def ends(connection: Connection, queue_keys: Sequence[int]) -> dict[int, Ends]:
     """Min and max offset of each of the queues that exist, by their keys."""
-    columns = _ends.c.queue_key, _ends.c.min_offset, _ends.c.max_offset
-    rows = connection.execute(select(*columns).where(_is_one_of(_ends.c.queue_key, queue_keys)))
+    columns = queue_ends.c.queue_key, queue_ends.c.min_offset, queue_ends.c.max_offset
+    rows = connection.execute(select(*columns).where(_is_one_of(queue_ends.c.queue_key, queue_keys)))
     return {queue_key: Ends(*offsets) for queue_key, *offsets in rows}
 
 
@@ -55,13 +61,13 @@ def _is_one_of(key: ColumnElement[int], queue_keys: Sequence[int]) -> ColumnElem
 
 def stats(connection: Connection, topic_id: int) -> list[Row[Any]]:
     """queue_id, min offset, max offset and newest store time of each queue of a topic."""
+    last = entries(queue_ends.c.queue_key, queue_ends.c.max_offset - 1, queue_ends.c.max_offset)
     newest = (
         select(commit_log.c.store_time)
-        .join(consume_queue, consume_queue.c.log_pos == commit_log.c.log_pos)
-        .where(consume_queue.c.queue_key == _ends.c.queue_key, consume_queue.c.queue_offset == _ends.c.max_offset - 1)
-        .correlate(_ends)
+        .join(last, last.c.log_pos == commit_log.c.log_pos)
+        .correlate(queue_ends)
         .scalar_subquery()
     )
-    columns = _ends.c.queue_id, _ends.c.min_offset, _ends.c.max_offset, newest.label("last_store_time")
-    rows = select(*columns).where(_ends.c.topic_id == topic_id).order_by(_ends.c.queue_id)
+    columns = queue_ends.c.queue_id, queue_ends.c.min_offset, queue_ends.c.max_offset, newest.label("last_store_time")
+    rows = select(*columns).where(queue_ends.c.topic_id == topic_id).order_by(queue_ends.c.queue_id)
     return list(connection.execute(rows))

@@ -13,7 +13,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 
 from mqdb.store.engine import NumberedStatement, numbered, raw_cursor, translates
 from mqdb.store.log.history import History
-from mqdb.store.tables import checkpoint, consume_queue, dispatch_lane, queue
+from mqdb.store.tables import checkpoint, dispatch_lane, queue, queue_run
 
 
 class Progress(NamedTuple):
@@ -53,7 +53,7 @@ def unread(
 ) -> frozenset[int]:
     """The keys of those queues that do not end at the given offset, or begin behind it.
 
-    `newest_segment` is that of a `Progress` read before. Uses consume_queue_offset.
+    `newest_segment` is that of a `Progress` read before. Uses queue_run_offset.
     """
     statement = unread_statement()
     values: dict[str, object] = {
@@ -73,12 +73,12 @@ def unread_statement() -> NumberedStatement:
     keys, offsets = cast(bindparam("queue_keys"), ARRAY(Integer)), cast(bindparam("offsets"), ARRAY(BigInteger))
     known = func.unnest(keys, offsets).table_valued("queue_key", "known_offset", name="known").render_derived("known")
     last = (
-        select(consume_queue.c.queue_offset + literal_column("1"))
+        select(queue_run.c.last_offset + literal_column("1"))
         .where(
-            consume_queue.c.queue_key == queue.c.queue_key,
-            consume_queue.c.segment >= cast(bindparam("newest_segment"), Integer),
+            queue_run.c.queue_key == queue.c.queue_key,
+            queue_run.c.segment >= cast(bindparam("newest_segment"), Integer),
         )
-        .order_by(consume_queue.c.queue_offset.desc())
+        .order_by(queue_run.c.last_offset.desc())
         .limit(literal_column("1"))
         .correlate(queue)
         .scalar_subquery()

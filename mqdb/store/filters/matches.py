@@ -2,12 +2,14 @@
 
 from typing import NamedTuple
 
-from sqlalchemy import BigInteger, Connection, Integer, Select, bindparam, cast, func, literal_column, select, true
+from sqlalchemy import BigInteger, Connection, Integer, Select, bindparam, cast, func, select, true
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from mqdb.selector import Selector
+from mqdb.store.dispatch.entries import entries
+from mqdb.store.dispatch.queues import queue_ends
 from mqdb.store.log.properties import of_columns
-from mqdb.store.tables import commit_log, consume_queue
+from mqdb.store.tables import commit_log
 
 
 class Matches(NamedTuple):
@@ -24,21 +26,14 @@ def count(connection: Connection, queue_keys: list[int], selector: Selector, las
 
 
 def _count(selector: Selector) -> Select[int, int]:
-    """Uses consume_queue_offset, backward, and commit_log_pkey. Parameters: queue_keys, last."""
-    keys = func.unnest(cast(bindparam("queue_keys"), ARRAY(Integer)))
-    queue = keys.table_valued("queue_key", name="q").render_derived("q")
+    """Uses queue_run_offset and commit_log_pkey. Parameters: queue_keys, last."""
     last = cast(bindparam("last"), BigInteger)
-    of_queue = (
-        select(consume_queue.c.log_pos)
-        .where(consume_queue.c.queue_key == literal_column("q.queue_key", Integer))
-        .order_by(consume_queue.c.queue_offset.desc())
-        .limit(last)
-        .lateral("entry")
-    )
+    entry = entries(queue_ends.c.queue_key, queue_ends.c.max_offset - last, queue_ends.c.max_offset)
     newest = (
-        select(of_queue.c.log_pos)
-        .select_from(queue.join(of_queue, true()))
-        .order_by(of_queue.c.log_pos.desc())
+        select(entry.c.log_pos)
+        .select_from(queue_ends.join(entry, true()))
+        .where(queue_ends.c.queue_key == func.any(cast(bindparam("queue_keys"), ARRAY(Integer))))
+        .order_by(entry.c.log_pos.desc())
         .limit(last)
         .subquery("newest")
     )

@@ -28,8 +28,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeEngine, UserDefinedType
 
+from mqdb.store.dispatch.entries import entries_of
 from mqdb.store.fragments import array_of, given
-from mqdb.store.tables import checkpoint, consume_queue
+from mqdb.store.tables import checkpoint, queue_run
 from mqdb.store.topics.topic_ranges import OffsetRange, log_of, partition
 
 #: Times to dispatch are counted in tenths of a millisecond, so that there are few of them to send on.
@@ -100,14 +101,17 @@ def hourly(
     That is NULL for batches that are not among the `known`. Bytes are those of the bodies as they are stored. Names the
     partitions, so it waits for nobody and nobody for it; `log_segments` are those that the entries point into.
     """
-    cq = partition(consume_queue, segment).alias("cq")
+    run = partition(queue_run, segment).alias("run")
+    keys = array_of([each.range.queue_key for each in wanted])
+    xmin = literal_column("run.xmin", _Xid).label("xmin")
+    cq = entries_of(run, run.c.queue_key == func.any(keys), columns=[xmin])
     cl = log_of(log_segments)
     queues = given(_WANTED, [(each.topic, *each.range) for each in wanted])
     batch = given(_BATCH, known).alias("batch")
     source = (
         cq.join(cl, cl.c.log_pos == cq.c.log_pos)
         .join(queues, cast(queues.c.queue_key, Integer) == cq.c.queue_key)
-        .outerjoin(batch, cast(batch.c.xid, _Xid) == literal_column("cq.xmin", _Xid))
+        .outerjoin(batch, cast(batch.c.xid, _Xid) == cq.c.xmin)
     )
     hour = func.date_trunc("hour", cl.c.store_time, literal("UTC", Text), type_=_TIME)
     seconds = func.date_part("epoch", cast(batch.c.written_at, _TIME) - cl.c.store_time)
@@ -115,7 +119,6 @@ def hourly(
     groups: list[ColumnElement[Any]] = [cast(queues.c.topic, Text).label("topic"), cl.c.tags.label("tag")]
     groups += [hour.label("hour"), ticks.label("ticks")]
     conditions = [
-        cq.c.queue_key == func.any(array_of([each.range.queue_key for each in wanted])),
         cq.c.queue_offset >= cast(queues.c.first, BigInteger),
         cq.c.queue_offset < cast(queues.c.past, BigInteger),
     ]

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from sqlalchemy import BigInteger, Connection, Integer, select, true
+from sqlalchemy import BigInteger, Connection, Integer, func, select, true
 
 from mqdb.common.proof import Proof
+from mqdb.store.dispatch.entries import LAST_OFFSET, entries
 from mqdb.store.fragments import given
-from mqdb.store.tables import commit_log, consume_queue
+from mqdb.store.tables import commit_log
 
 
 def find(connection: Connection, positions: Mapping[int, int]) -> dict[int, Proof]:
@@ -25,14 +26,10 @@ def holding(connection: Connection, claims: Sequence[tuple[int, Proof]]) -> list
 
 
 def _entries(connection: Connection, places: Iterable[tuple[int, int]]) -> dict[tuple[int, int], Proof]:
-    """What stands at offsets of queues. Uses consume_queue_offset and commit_log_pkey."""
+    """What stands at offsets of queues. Uses queue_run_offset and commit_log_pkey."""
     wanted = given({"queue_key": Integer(), "queue_offset": BigInteger()}, places)
-    entry = (
-        select(consume_queue.c.log_pos)
-        .where(consume_queue.c.queue_key == wanted.c.queue_key, consume_queue.c.queue_offset == wanted.c.queue_offset)
-        .limit(1)
-        .lateral("entry")
-    )
+    past = func.least(wanted.c.queue_offset, LAST_OFFSET - 1) + 1
+    entry = entries(wanted.c.queue_key, wanted.c.queue_offset, past)
     columns = commit_log.c.msg_id, commit_log.c.store_time
     record = select(*columns).where(commit_log.c.log_pos == entry.c.log_pos).limit(1).lateral("record")
     rows = connection.execute(

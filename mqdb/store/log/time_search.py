@@ -11,15 +11,16 @@ from collections.abc import Callable, Generator, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple, TypeAlias
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, Integer, Select, cast, func, select, true
+from sqlalchemy import BigInteger, ColumnElement, Connection, Integer, cast, func, select, true
 from sqlalchemy.dialects.postgresql import ARRAY
-from sqlalchemy.sql.selectable import TableValuedAlias
+from sqlalchemy.sql.selectable import LateralFromClause, TableValuedAlias
 
+from mqdb.store.dispatch.entries import entries
 from mqdb.store.dispatch.queues import max_offset
 from mqdb.store.engine import translates
 from mqdb.store.fragments import array_of, given
 from mqdb.store.segments.segments import log
-from mqdb.store.tables import commit_log, consume_queue, queue, segment
+from mqdb.store.tables import commit_log, queue, segment
 
 #: Places that a round looks at: five rounds for 10 million.
 PROBES: Final = 32
@@ -149,9 +150,10 @@ def _ends(connection: Connection, queue_keys: Sequence[int]) -> list[_End]:
 
 
 def _are_late(connection: Connection, target: _Target, places: _Places) -> dict[int, list[bool]]:
-    """Which of the offsets have a message that is late enough, by queue. Uses consume_queue_offset."""
+    """Which of the offsets have a message that is late enough, by queue. Uses queue_run_offset."""
     probe = given(_PLACE, [(key, offset) for key, offsets in places.items() for offset in offsets])
-    entry = _entries(probe, target, consume_queue.c.queue_offset == cast(probe.c.place, BigInteger)).lateral("entry")
+    place = cast(probe.c.place, BigInteger)
+    entry = _first(probe, target, place, place + 1)
     rows = connection.execute(select(probe.c.queue_key, entry.c.queue_offset).select_from(probe.join(entry, true())))
     late = {(key, offset) for key, offset in rows}
     return {key: [(key, offset) in late for offset in offsets] for key, offsets in places.items()}
@@ -161,26 +163,16 @@ def _earlier(connection: Connection, target: _Target, found: dict[int, int], end
     """The first message that is late enough not far before the one found, in those queues that have any."""
     probe = given(_PLACE, found.items())
     place = cast(probe.c.place, BigInteger)
-    is_near = (
-        consume_queue.c.queue_offset >= place - NEAR,
-        consume_queue.c.queue_offset < place,
-    )
-    entry = _entries(probe, target, *is_near).lateral("entry")
+    entry = _first(probe, target, place - NEAR, place)
     rows = connection.execute(select(probe.c.queue_key, entry.c.queue_offset).select_from(probe.join(entry, true())))
     return {key: offset for key, offset in rows if offset >= ends[key].min_offset}
 
 
-def _entries(probe: TableValuedAlias, target: _Target, *conditions: ColumnElement[bool]) -> Select[tuple[int]]:
-    """The first entry of the queue given that is late enough. The order binds it to consume_queue_offset."""
-    return (
-        select(consume_queue.c.queue_offset)
-        .where(
-            consume_queue.c.queue_key == cast(probe.c.queue_key, Integer),
-            consume_queue.c.segment >= target.first_segment,
-            consume_queue.c.log_pos >= target.lowest_pos,
-            *conditions,
-        )
-        .order_by(consume_queue.c.queue_offset)
-        .limit(1)
-        .correlate(probe)
-    )
+def _first(
+    probe: TableValuedAlias, target: _Target, first: ColumnElement[int], past: ColumnElement[int]
+) -> LateralFromClause:
+    """The first entry of the queue given, from an offset to before another, that is late enough."""
+    first_segment = cast(target.first_segment, Integer)
+    entry = entries(cast(probe.c.queue_key, Integer), first, past, first_segment, name="of_queue")
+    is_late = entry.c.log_pos >= target.lowest_pos
+    return select(entry.c.queue_offset).where(is_late).order_by(entry.c.last_offset).limit(1).lateral("entry")

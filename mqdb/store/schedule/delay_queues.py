@@ -16,6 +16,7 @@ from sqlalchemy import (
     Integer,
     Interval,
     Row,
+    TableValuedAlias,
     Text,
     bindparam,
     case,
@@ -33,12 +34,13 @@ from sqlalchemy.sql import FromClause
 from mqdb.common.topic import SCHEDULE_TOPIC
 from mqdb.errors import MessageMissing
 from mqdb.store.dispatch.consume_queue import ONE, ZERO
+from mqdb.store.dispatch.entries import LAST_OFFSET, entries, holds
 from mqdb.store.dispatch.queues import max_offset
 from mqdb.store.engine import driver, text_of, translates
 from mqdb.store.schedule.delay_levels import delivery_time
-from mqdb.store.tables import checkpoint, commit_log, consume_queue, delay_level, delay_offset, queue, segment, topic
+from mqdb.store.tables import checkpoint, commit_log, delay_level, delay_offset, queue, queue_run, segment, topic
 
-cq = consume_queue.alias("cq")
+run = queue_run.alias("run")
 
 #: A message that waits longer than its level takes was stored before the clock was set back or the level made
 #: shorter, and is due now. By so much the clock may step back without that: NTP does, and nothing is to come early.
@@ -105,47 +107,42 @@ def _levels() -> FromClause:
     )
 
 
-def _entries(level: FromClause, *conditions: ColumnElement[bool]) -> list[ColumnElement[bool]]:
-    return [
-        cq.c.queue_key == level.c.queue_key,
-        cq.c.queue_offset >= level.c.next_offset,
-        cq.c.segment >= cast(bindparam("first_segment"), Integer),
-        *conditions,
-    ]
+def _entries(level: FromClause, past: ColumnElement[int] = LAST_OFFSET) -> TableValuedAlias:
+    """What waits in a level, in its order."""
+    first_segment = cast(bindparam("first_segment"), Integer)
+    return entries(level.c.queue_key, level.c.next_offset, past, first_segment, name="cq")
 
 
 @cache
 def look_text() -> str:
-    """The head of each level, and how far what is due reaches, at most `limit` messages. Uses consume_queue_offset.
+    """The head of each level, and how far what is due reaches, at most `limit` messages. Uses queue_run_offset.
 
     Only what is due is read, and the first one behind it.
     """
     level = _levels()
-    head = (
-        select(cq.c.queue_offset, cq.c.tags_code, cq.c.segment)
-        .where(*_entries(level))
-        .order_by(cq.c.queue_offset)
-        .limit(ONE)
-        .lateral("head")
-    )
+    cq = _entries(level)
+    head = select(cq.c.queue_offset, cq.c.tags_code, cq.c.segment).order_by(cq.c.last_offset).limit(ONE).lateral("head")
 
     def is_due(tags_code: ColumnElement[int]) -> ColumnElement[bool]:
         # Of a level that is gone nobody knows how long it took.
         return or_(tags_code <= level.c.now_ms, func.coalesce(tags_code > level.c.latest_ms, literal_column("false")))
 
     limit = level.c.next_offset + cast(bindparam("limit"), BigInteger)
+    cq = _entries(level, limit)
     waiting = (
         select(cq.c.queue_offset, cq.c.tags_code)
-        .where(*_entries(level, cq.c.queue_offset < limit), ~is_due(cq.c.tags_code), is_due(head.c.tags_code))
-        .order_by(cq.c.queue_offset)
+        .where(~is_due(cq.c.tags_code), is_due(head.c.tags_code))
+        .order_by(cq.c.last_offset)
         .limit(ONE)
         .lateral("waiting")
     )
     past = func.coalesce(waiting.c.queue_offset, limit)
+    its_last = func.least(run.c.last_offset, past - ONE)
     last = (
-        select(cq.c.queue_offset, cq.c.segment)
-        .where(*_entries(level, cq.c.queue_offset < past), is_due(head.c.tags_code))
-        .order_by(cq.c.queue_offset.desc())
+        select(its_last.label("queue_offset"), run.c.segment)
+        .where(run.c.queue_key == level.c.queue_key, run.c.segment >= cast(bindparam("first_segment"), Integer))
+        .where(*holds(run, level.c.next_offset, past), is_due(head.c.tags_code))
+        .order_by(run.c.last_offset.desc())
         .limit(ONE)
         .lateral("last")
     )
@@ -204,15 +201,10 @@ class Standing(NamedTuple):
 
 @translates
 def list_delays(connection: Connection) -> list[Standing]:
-    """All levels that have a queue, level 1 first. Uses consume_queue_offset and commit_log_pkey."""
+    """All levels that have a queue, level 1 first. Uses queue_run_offset and commit_log_pkey."""
     level = _levels()
-    head = (
-        select(cq.c.queue_offset, cq.c.log_pos, cq.c.tags_code)
-        .where(cq.c.queue_key == level.c.queue_key, cq.c.queue_offset >= level.c.next_offset)
-        .order_by(cq.c.queue_offset)
-        .limit(ONE)
-        .lateral("head")
-    )
+    cq = entries(level.c.queue_key, level.c.next_offset, name="cq")
+    head = select(cq.c.queue_offset, cq.c.log_pos, cq.c.tags_code).order_by(cq.c.last_offset).limit(ONE).lateral("head")
     columns = (
         level.c.level,
         level.c.queue_key,

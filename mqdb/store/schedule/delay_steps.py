@@ -35,13 +35,12 @@ from sqlalchemy.types import TypeEngine
 from mqdb.common.topic import RETRY_PREFIX
 from mqdb.store import locks
 from mqdb.store.dispatch.consume_queue import ZERO
+from mqdb.store.dispatch.entries import entries
 from mqdb.store.engine import Timed, driver, run_timed, text_of
 from mqdb.store.log.commit_log import KEPT, cl, copied_bytes, fits, record_of
 from mqdb.store.schedule.real_queue import aim_of, delivered, has_target, is_readable, target_of
-from mqdb.store.tables import commit_log, consume_queue, delay_offset, subscription_group
+from mqdb.store.tables import commit_log, delay_offset, subscription_group
 from mqdb.store.topics.deleted_topics import went_along
-
-cq = consume_queue.alias("cq")
 
 
 class Step(NamedTuple):
@@ -103,21 +102,16 @@ def _steps(name: str) -> TableValuedAlias:
 
 
 def _entries() -> FromClause:
-    """The messages of the steps, in the order of the steps and of each queue. Uses consume_queue_offset.
+    """The messages of the steps, in the order of the steps and of each queue. Uses queue_run_offset.
 
     Bound to it by the limit, which is a fence: joined, a plan that was made while a segment is empty reads all of it.
     """
     step = _steps("step")
+    first_segment, last_segment = (cast(bindparam(name), Integer) for name in ("first_segment", "last_segment"))
+    cq = entries(step.c.queue_key, step.c.first_offset, step.c.past_offset, first_segment, last_segment, name="cq")
     of_step = (
         select(cq.c.queue_offset, cq.c.log_pos)
-        .where(
-            cq.c.queue_key == step.c.queue_key,
-            cq.c.queue_offset >= step.c.first_offset,
-            cq.c.queue_offset < step.c.past_offset,
-            cq.c.segment >= cast(bindparam("first_segment"), Integer),
-            cq.c.segment <= cast(bindparam("last_segment"), Integer),
-        )
-        .order_by(cq.c.queue_offset)
+        .order_by(cq.c.last_offset)
         .limit(step.c.past_offset - step.c.first_offset)
         .lateral("of_step")
     )

@@ -31,14 +31,12 @@ from sqlalchemy.sql import FromClause
 
 from mqdb.common.topic import TIMER_TOPIC
 from mqdb.store.dispatch.consume_queue import ONE, ZERO
+from mqdb.store.dispatch.entries import LAST_OFFSET, entries
 from mqdb.store.engine import driver, text_of
 from mqdb.store.log.commit_log import copied_bytes, fits
 from mqdb.store.schedule.timer_slots import BEHIND, slot_of
 from mqdb.store.schedule.timer_steps import Step, newest_step
-from mqdb.store.tables import checkpoint, consume_queue, queue, segment, timer, timer_step, topic
-
-cq = consume_queue.alias("cq")
-
+from mqdb.store.tables import checkpoint, queue, segment, timer, timer_step, topic
 
 #: Above all positions.
 LAST_POS: Final = 2**63 - 1
@@ -119,18 +117,15 @@ def _state() -> FromClause:
 
 @cache
 def look_text() -> str:
-    """Uses consume_queue_offset; only what is new is read, at most `limit` entries."""
+    """Uses queue_run_offset; only what is new is read, at most `limit` entries."""
     state = _state()
     # Core correlates one level deep; the entries stand two below the state.
-    of_state = {each.name: literal_column(f"state.{each.name}", BigInteger) for each in state.c}
+    of_state = {each.name: literal_column(f"state.{each.name}", each.type) for each in state.c}
+    first_segment = cast(bindparam("first_segment"), Integer)
+    cq = entries(of_state["queue_key"], of_state["next_offset"], LAST_OFFSET, first_segment, name="cq")
     entry = (
         select(cq.c.queue_offset, cq.c.segment, cq.c.tags_code)
-        .where(
-            cq.c.queue_key == of_state["queue_key"],
-            cq.c.queue_offset >= of_state["next_offset"],
-            cq.c.segment >= cast(bindparam("first_segment"), Integer),
-        )
-        .order_by(cq.c.queue_offset)
+        .order_by(cq.c.last_offset)
         .limit(parameter("limit"))
         .subquery("entry")
     )

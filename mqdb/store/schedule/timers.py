@@ -35,6 +35,7 @@ from sqlalchemy import (
 from sqlalchemy.sql import FromClause
 
 from mqdb.store.dispatch.consume_queue import ONE, ZERO
+from mqdb.store.dispatch.entries import entries
 from mqdb.store.engine import Timed, driver, run_timed, text_of
 from mqdb.store.log.commit_log import KEPT, cl, copied_bytes, fits, record_of
 from mqdb.store.schedule.real_queue import aim_of, delivered, has_target, is_readable, target_of
@@ -51,9 +52,7 @@ from mqdb.store.schedule.timer_looks import (
     values_of,
 )
 from mqdb.store.schedule.timer_slots import slot_of
-from mqdb.store.tables import commit_log, consume_queue, timer, timer_recall
-
-cq = consume_queue.alias("cq")
+from mqdb.store.tables import commit_log, timer, timer_recall
 
 _COPIED: Final = (*KEPT, "properties", "reconsume_times")
 
@@ -70,22 +69,17 @@ class Undelivered(NamedTuple):
 
 
 def _entries(*conditions: ColumnElement[bool]) -> FromClause:
-    """The entries to collect, in the order of the queue. Uses consume_queue_offset, bound to it by the order."""
+    """The entries to collect, in the order of the queue. Uses queue_run_offset, bound to it by the order."""
     first, past = parameter("first_offset"), parameter("past_offset")
-    entries = (
+    first_segment, last_segment = (cast(bindparam(name), Integer) for name in ("first_segment", "last_segment"))
+    cq = entries(cast(bindparam("queue_key"), Integer), first, past, first_segment, last_segment, name="cq")
+    in_range = (
         select(cq.c.queue_offset, cq.c.log_pos, cq.c.tags_code.label("deliver_ms"))
-        .where(
-            cq.c.queue_key == cast(bindparam("queue_key"), Integer),
-            cq.c.queue_offset >= first,
-            cq.c.queue_offset < past,
-            cq.c.segment >= cast(bindparam("first_segment"), Integer),
-            cq.c.segment <= cast(bindparam("last_segment"), Integer),
-        )
-        .order_by(cq.c.queue_offset)
+        .order_by(cq.c.last_offset)
         .limit(past - first)
         .subquery("entries")
     )
-    return select(entries).where(*conditions).subquery("entry")
+    return select(in_range).where(*conditions).subquery("entry")
 
 
 def _is_readable(record: FromClause) -> ColumnElement[bool]:

@@ -7,13 +7,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Connection, Select, exists, func, literal_column, select, tuple_, union_all
+from sqlalchemy import ColumnElement, Connection, Select, exists, func, literal_column, select, true, tuple_, union_all
 
+from mqdb.store.dispatch.entries import entries
 from mqdb.store.engine import translates
 from mqdb.store.schedule.real_queue import aim_of
 from mqdb.store.schedule.timer_looks import queue_key
 from mqdb.store.schedule.timer_slots import BEHIND
-from mqdb.store.tables import commit_log, consume_queue, timer, timer_recall, timer_step
+from mqdb.store.tables import commit_log, timer, timer_recall, timer_step
 from mqdb.store.topics.deleted_topics import went_along
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -45,14 +46,10 @@ def list_timers(
     key = tuple_(timer.c.deliver_ms, timer.c.log_pos)
     collected = _branch(timer, timer.c.deliver_ms, topic, last).where(timer.c.slot != BEHIND, key > delivered)
     behind = _branch(timer, timer.c.deliver_ms, topic, last).where(timer.c.slot == BEHIND)
-    new = (
-        _branch(commit_log, consume_queue.c.tags_code, topic, last)
-        .join(consume_queue, consume_queue.c.log_pos == commit_log.c.log_pos)
-        .where(
-            consume_queue.c.queue_key == queue_key(),
-            consume_queue.c.queue_offset >= select(step.c.next_offset).scalar_subquery(),
-        )
-    )
+    reached = select(queue_key().label("queue_key"), step.c.next_offset).subquery("reached")
+    entry = entries(reached.c.queue_key, reached.c.next_offset)
+    records = reached.join(entry, true()).join(commit_log, commit_log.c.log_pos == entry.c.log_pos)
+    new = _branch(commit_log, entry.c.tags_code, topic, last).select_from(records)
     parts = [select(part.limit(limit).subquery()) for part in (collected, behind, new)]
     found = union_all(*parts).subquery("found")
     rows = connection.execute(select(found).order_by(*_order(last, found.c.deliver_ms, found.c.log_pos)).limit(limit))

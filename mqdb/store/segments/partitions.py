@@ -18,7 +18,7 @@ from sqlalchemy import Connection, text
 from mqdb.store.engine import driver
 
 #: The partitions of one segment, in the order in which retention takes them away.
-INDEXES: Final = ("consume_queue", "message_index")
+INDEXES: Final = ("queue_run", "message_index")
 LOG: Final = "commit_log"
 
 

@@ -20,7 +20,7 @@ from psycopg import errors as pg
 from sqlalchemy import Connection, column, delete, func, select, table, true, update
 from sqlalchemy.exc import OperationalError
 
-from mqdb.store.tables import broker, consume_queue, id_span, queue, segment
+from mqdb.store.tables import broker, id_span, queue, queue_run, segment
 
 _log_pos = table("log_pos", column("last_value"), schema="mqdb")
 _last_pos = select(_log_pos.c.last_value).scalar_subquery()
@@ -98,7 +98,7 @@ def seal(connection: Connection, number: int) -> bool:
 def drain(connection: Connection, number: int) -> bool:
     """Raise the min offsets over a sealed segment and give it up, in one statement; False when a lock is in the way.
 
-    Uses consume_queue_offset: the last offset of each queue, not a scan of the segment.
+    Uses queue_run_offset: the last offset of each queue, not a scan of the segment.
     """
     given_up = (
         update(segment)
@@ -108,8 +108,8 @@ def drain(connection: Connection, number: int) -> bool:
         .cte("given_up")
     )
     past = (
-        select(func.max(consume_queue.c.queue_offset) + 1)
-        .where(consume_queue.c.segment == number, consume_queue.c.queue_key == queue.c.queue_key)
+        select(func.max(queue_run.c.last_offset) + 1)
+        .where(queue_run.c.segment == number, queue_run.c.queue_key == queue.c.queue_key)
         .correlate(queue)
         .scalar_subquery()
     )

@@ -24,6 +24,7 @@ from sqlalchemy import (
     cast,
     column,
     func,
+    or_,
     select,
     table,
     true,
@@ -37,12 +38,13 @@ from sqlalchemy.types import TypeEngine
 from mqdb.common.property import KEY_SEPARATOR
 from mqdb.selector import Selector
 from mqdb.selector.tags import TagExpression
+from mqdb.store.dispatch.entries import entries_of, first_offset, holds
 from mqdb.store.dispatch.queues import max_offset
 from mqdb.store.engine import driver, translates
 from mqdb.store.fragments import array_of, given
 from mqdb.store.log.properties import all_properties, of_columns
 from mqdb.store.segments.segments import SegmentState
-from mqdb.store.tables import broker, commit_log, consume_queue, queue, segment, topic
+from mqdb.store.tables import broker, commit_log, queue, queue_run, segment, topic
 
 
 class QueueBounds(NamedTuple):
@@ -147,13 +149,15 @@ def spans(connection: Connection, ranges: Iterable[OffsetRange], first_segment: 
     """What each segment from `first_segment` on holds of these ranges, by segment and queue.
 
     Offsets are dense and dispatch leaves a segment for good, so a span is told by its two ends. Uses
-    consume_queue_offset, twice for each segment and range.
+    queue_run_offset, twice for each segment and range.
     """
     wanted = given(_RANGE, ranges)
     ends = [_end_of(wanted, is_last=is_last) for is_last in (False, True)]
-    first, last = (end.lateral(name) for end, name in zip(ends, ("first_entry", "last_entry"), strict=True))
+    first, last = (end.lateral(name) for end, name in zip(ends, ("first_run", "last_run"), strict=True))
+    first_entry = func.greatest(first_offset(first), wanted.c.first)
+    last_entry = func.least(last.c.last_offset, wanted.c.past - 1)
     rows = connection.execute(
-        select(segment.c.segment, wanted.c.queue_key, first.c.queue_offset, last.c.queue_offset + 1)
+        select(segment.c.segment, wanted.c.queue_key, first_entry, last_entry + 1)
         .select_from(segment.join(wanted, true()).join(first, true()).join(last, true()))
         .where(segment.c.state != SegmentState.DRAINED, segment.c.segment >= first_segment)
         .order_by(segment.c.segment, wanted.c.queue_key)
@@ -161,17 +165,16 @@ def spans(connection: Connection, ranges: Iterable[OffsetRange], first_segment: 
     return [Span(*row) for row in rows]
 
 
-def _end_of(wanted: FromClause, *, is_last: bool) -> Select[int]:
-    offset = consume_queue.c.queue_offset
+def _end_of(wanted: FromClause, *, is_last: bool) -> Select[Any]:
+    run = queue_run.c
     return (
-        select(offset)
+        select(run.last_offset, run.positions)
         .where(
-            consume_queue.c.segment == segment.c.segment,
-            consume_queue.c.queue_key == cast(wanted.c.queue_key, Integer),
-            offset >= cast(wanted.c.first, BigInteger),
-            offset < cast(wanted.c.past, BigInteger),
+            run.segment == segment.c.segment,
+            run.queue_key == cast(wanted.c.queue_key, Integer),
+            *holds(queue_run, cast(wanted.c.first, BigInteger), cast(wanted.c.past, BigInteger)),
         )
-        .order_by(offset.desc() if is_last else offset)
+        .order_by(run.last_offset.desc() if is_last else run.last_offset)
         .limit(1)
         .correlate(segment, wanted)
     )
@@ -208,25 +211,27 @@ def _values(part: Part) -> dict[str, Any]:
 
 def _read(part: Part, columns: Sequence[str], choice: Choice) -> Select[Any]:
     """The values of a lone span are parameters, those of several stand in the statement."""
-    cq = partition(consume_queue, part.segment).alias("cq")
+    run = partition(queue_run, part.segment).alias("run")
     cl = log_of(part.log_segments)
-    source: FromClause = cq.join(cl, cl.c.log_pos == cq.c.log_pos)
     if len(part.spans) == 1:
         span = {name: bindparam(name, type_=type_) for name, type_ in _NAMED_RANGE.items()}
         its_topic: ColumnElement[Any] = span["topic"]
         its_queue_id: ColumnElement[Any] = span["queue_id"]
-        conditions = [
-            cq.c.queue_key == span["queue_key"],
-            cq.c.queue_offset >= span["first"],
-            cq.c.queue_offset < span["past"],
-        ]
+        first: ColumnElement[int] = span["first"]
+        past: ColumnElement[int] = span["past"]
+        its_runs = [run.c.queue_key == span["queue_key"], *holds(run, first, past)]
+        cq = entries_of(run, *its_runs, *_has_tag(choice, run), is_ordered=part.is_ordered)
+        source: FromClause = cq.join(cl, cl.c.log_pos == cq.c.log_pos)
+        conditions = []
     else:
         spans = given(_NAMED_RANGE, [(*part.queues[span.queue_key], *span) for span in part.spans])
+        its_topic, its_queue_id, first, past = spans.c.topic, spans.c.queue_id, spans.c.first, spans.c.past
+        keys = array_of([span.queue_key for span in part.spans])
+        cq = entries_of(run, run.c.queue_key == func.any(keys), *_has_tag(choice, run))
+        source = cq.join(cl, cl.c.log_pos == cq.c.log_pos)
         source = source.join(spans, cast(spans.c.queue_key, Integer) == cq.c.queue_key)
-        its_topic, its_queue_id = spans.c.topic, spans.c.queue_id
-        keys = [span.queue_key for span in part.spans]
-        conditions = [each.c.queue_key == func.any(array_of(keys)) for each in (cq, cl)]
-        conditions += [cq.c.queue_offset >= spans.c.first, cq.c.queue_offset < spans.c.past]
+        conditions = [cl.c.queue_key == func.any(keys)]
+    conditions += [cq.c.queue_offset >= first, cq.c.queue_offset < past]
     if not part.is_whole:
         # Of both: the planner does not know that one follows from the other.
         for each in (cq, cl):
@@ -248,14 +253,27 @@ def _read(part: Part, columns: Sequence[str], choice: Choice) -> Select[Any]:
     }
     statement = select(*(expressions[name].label(name) for name in columns)).select_from(source)
     statement = statement.where(*conditions, *_conditions(choice, cq, cl))
-    return statement.order_by(cq.c.queue_offset) if part.is_ordered else statement
+    return statement.order_by(cq.c.last_offset, cq.c.queue_offset) if part.is_ordered else statement
+
+
+def _has_tag(choice: Choice, run: FromClause) -> list[ColumnElement[bool]]:
+    """Whether a run may have entries with one of the tags."""
+    if (codes := _codes(choice)) is None:
+        return []
+    return [or_(run.c.tags_code == func.any(codes), run.c.codes.op("&&", is_comparison=True)(codes))]
+
+
+def _codes(choice: Choice) -> ColumnElement[Any] | None:
+    if choice.tags is None or choice.tags.matches_all:
+        return None
+    return cast(list(choice.tags.codes), ARRAY(BigInteger))
 
 
 def _conditions(choice: Choice, cq: FromClause, cl: FromClause) -> list[ColumnElement[bool]]:
     conditions: list[ColumnElement[bool]] = []
-    if choice.tags is not None and not choice.tags.matches_all:
+    if choice.tags is not None and (codes := _codes(choice)) is not None:
         # The codes spare records; two tags may have one code.
-        conditions.append(cq.c.tags_code == func.any(cast(list(choice.tags.codes), ARRAY(BigInteger))))
+        conditions.append(cq.c.tags_code == func.any(codes))
         conditions.append(cl.c.tags == func.any(cast(sorted(choice.tags.tags), ARRAY(Text))))
     if choice.selector is not None:
         conditions.append(choice.selector.where(cl.c.properties, of_columns(cl)))

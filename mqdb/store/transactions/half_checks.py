@@ -17,6 +17,7 @@ from sqlalchemy import (
     Connection,
     DateTime,
     Interval,
+    Select,
     Text,
     bindparam,
     cast,
@@ -36,16 +37,16 @@ from mqdb.common.message import MessageQueue, ReceivedMessage
 from mqdb.common.transaction import CHECK_TIMES
 from mqdb.store.clients import clients
 from mqdb.store.dispatch.consume_queue import ONE
+from mqdb.store.dispatch.entries import entries as queue_entries
 from mqdb.store.engine import driver, text_of, translates
 from mqdb.store.fragments import given
 from mqdb.store.log.commit_log import cl, record_of
 from mqdb.store.schedule.real_queue import aim_of, is_readable
-from mqdb.store.tables import checkpoint, consume_queue, half_message, half_step, queue
+from mqdb.store.tables import checkpoint, half_message, half_step, queue
 from mqdb.store.transactions import half_messages
 from mqdb.store.transactions.half_messages import half_queue
 
 hm = half_message.c
-cq = consume_queue.c
 
 
 class Position(NamedTuple):
@@ -114,9 +115,15 @@ def position(connection: Connection) -> Position:
 
 
 def entries(connection: Connection, next_offset: int, limit: int) -> list[Entry]:
-    """Half messages from an offset on, in their order. Uses consume_queue_offset."""
-    found = select(cq.queue_offset, cq.log_pos).where(cq.queue_key == half_queue(), cq.queue_offset >= next_offset)
-    return [Entry(*row) for row in connection.execute(found.order_by(cq.queue_offset).limit(limit))]
+    """Half messages from an offset on, in their order. Uses queue_run_offset."""
+    return [Entry(offset, log_pos) for offset, log_pos, _ in connection.execute(_entries(next_offset).limit(limit))]
+
+
+def _entries(next_offset: int) -> Select[int, int, int]:
+    half = select(half_queue().label("queue_key")).subquery("half")
+    entry = queue_entries(half.c.queue_key, cast(next_offset, BigInteger))
+    columns = entry.c.queue_offset, entry.c.log_pos, entry.c.segment
+    return select(*columns).select_from(half.join(entry, true())).order_by(entry.c.last_offset)
 
 
 def prepare(connection: Connection, halves: Sequence[NewHalf]) -> int:
@@ -143,8 +150,8 @@ def first_unseen_segment(connection: Connection) -> int:
     """The segment of the first half message that is not looked at; else the one that dispatch writes to."""
     newest = checkpoint.c.service == "dispatch"
     writes_to = select(checkpoint.c.segment).where(newest).order_by(checkpoint.c.seq.desc()).limit(1).scalar_subquery()
-    unseen = select(cq.segment).where(cq.queue_key == half_queue(), cq.queue_offset >= position(connection).next_offset)
-    first = unseen.order_by(cq.queue_offset).limit(1).scalar_subquery()
+    unseen = _entries(position(connection).next_offset).limit(1).subquery()
+    first = select(unseen.c.segment).scalar_subquery()
     segment: int = connection.execute(select(func.coalesce(first, writes_to))).scalar_one()
     return segment
 
