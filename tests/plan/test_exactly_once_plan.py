@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, select
 
+from mqdb.embedded import EmbeddedPostgres
 from mqdb.store.consumers import offset_commits, poll_commits
 from mqdb.store.consumers.consumer_offsets import OwnedQueue, effective_offset
 from mqdb.store.engine import create_engine, driver, text_of
 from mqdb.store.migrations import sql_text
 from mqdb.store.tables import consumer_offset
-from tests.fixtures.postgres import Database
+from tests.fixtures.postgres import Database, new_database
 
 FILL = """
 INSERT INTO mqdb.subscription_group (group_name) SELECT 'group-' || n FROM generate_series(1, 300) n;
@@ -26,18 +27,25 @@ INSERT INTO mqdb.offset_commit (group_id, queue_key, from_offset, next_offset, s
 """
 
 
-@pytest.fixture(params=["empty and analyzed", "full and analyzed", "full and never analyzed"])
-def connection(request: pytest.FixtureRequest, database: Database) -> Iterator[Connection]:
-    """A connection of a client, to a broker whose statistics may be as wrong as can be."""
+@pytest.fixture(scope="module", params=["empty and analyzed", "full and analyzed", "full and never analyzed"])
+def filled(request: pytest.FixtureRequest, postgres: EmbeddedPostgres, template_database: str) -> Iterator[Database]:
+    """A broker whose statistics may be as wrong as can be. The tests look at plans only."""
     state: str = request.param
-    setting_up = database.connect()
-    setting_up.execute("ALTER TABLE mqdb.offset_commit SET (autovacuum_enabled = off)")
-    setting_up.execute("ALTER TABLE mqdb.consumer_offset SET (autovacuum_enabled = off)")
-    if state.startswith("full"):
-        setting_up.execute(FILL)
-    if state.endswith(" analyzed") and "never" not in state:
-        setting_up.execute("ANALYZE")
-    engine = create_engine(database.dsn, indexes_only=True)
+    with new_database(postgres, template_database) as database:
+        setting_up = database.connect()
+        setting_up.execute("ALTER TABLE mqdb.offset_commit SET (autovacuum_enabled = off)")
+        setting_up.execute("ALTER TABLE mqdb.consumer_offset SET (autovacuum_enabled = off)")
+        if state.startswith("full"):
+            setting_up.execute(FILL)
+        if state.endswith(" analyzed") and "never" not in state:
+            setting_up.execute("ANALYZE")
+        yield database
+
+
+@pytest.fixture
+def connection(filled: Database) -> Iterator[Connection]:
+    """A connection as clients have it."""
+    engine = create_engine(filled.dsn, indexes_only=True)
     with engine.connect() as connection:
         yield connection
     engine.dispose()

@@ -5,18 +5,19 @@ planned as the function plans them: generic, under its own settings.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
+from mqdb.embedded import EmbeddedPostgres
 from mqdb.store.engine import text_of
 from mqdb.store.log import message_index
 from mqdb.store.migrations import sql_text
 from tests.fixtures.log import Connection, append, create_topic, dispatch, index_keys, scalar, small_segments
-from tests.fixtures.postgres import Database
+from tests.fixtures.postgres import KNOW_ITSELF, Database, new_database
 
 SEGMENTS = 30
 RECORDS = 1000
@@ -129,15 +130,21 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from nodes(child)
 
 
-@pytest.fixture
-def writer(database: Database, log: Connection) -> Connection:
-    """A session with a transaction in progress that has written to the first of many segments."""
-    small_segments(log, RECORDS, ahead=SEGMENTS)
-    create_topic(log, "orders", 3)
-    writer = database.connect()
-    writer.execute("BEGIN")
-    append(writer, queue_keys(log)[0], 5)
-    return writer
+@pytest.fixture(scope="module")
+def filled(request: pytest.FixtureRequest, postgres: EmbeddedPostgres, template_database: str) -> Iterator[Database]:
+    """A broker with many segments in one of STATES, for all tests of that state: they roll back what they do.
+
+    To the first segment a transaction has written that was in progress while the others were filled.
+    """
+    with new_database(postgres, template_database) as database:
+        log, writer = database.connect(), database.connect()
+        log.execute(KNOW_ITSELF)
+        small_segments(log, RECORDS, ahead=SEGMENTS)
+        create_topic(log, "orders", 3)
+        writer.execute("BEGIN")
+        append(writer, queue_keys(log)[0], 5)
+        request.param(log, writer)
+        yield database
 
 
 def queue_keys(log: Connection) -> list[int]:
@@ -192,13 +199,14 @@ def with_a_backlog(log: Connection, writer: Connection) -> None:
 STATES = [with_hardly_any_records, with_hardly_any_records_but_statistics, with_many_records, with_a_backlog]
 
 
-@pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
+def in_states(*states: Callable[[Connection, Connection], None]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("filled", states, ids=lambda state: state.__name__, indirect=True)
+
+
+@in_states(*STATES)
 @pytest.mark.parametrize("signature", [DISPATCH_RECORDS, "mqdb.index_keys(integer)"])
-def test_stragglers_are_found_by_xid_and_the_walk_goes_by_position(
-    log: Connection, writer: Connection, database: Database, state: Any, signature: str
-) -> None:
-    state(log, writer)
-    statement = Function(database.connect(), signature, "WITH straggler")
+def test_stragglers_are_found_by_xid_and_the_walk_goes_by_position(filled: Database, signature: str) -> None:
+    statement = Function(filled.connect(), signature, "WITH straggler")
 
     service = "dispatch" if "dispatch" in signature else "index"
     scans = [scan for scan in statement.scans(service) if scan.table.startswith("commit_log")]
@@ -216,27 +224,22 @@ def test_stragglers_are_found_by_xid_and_the_walk_goes_by_position(
     assert 1 <= len({scan.table for scan in walk if scan.loops}) <= 2
 
 
-@pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
-def test_the_last_offset_is_read_once_for_each_queue_from_the_end_of_an_index(
-    log: Connection, writer: Connection, database: Database, state: Any
-) -> None:
-    state(log, writer)
-    statement = Function(database.connect(), DISPATCH_RECORDS, "WITH straggler")
+@in_states(*STATES)
+def test_the_last_offset_is_read_once_for_each_queue_from_the_end_of_an_index(filled: Database) -> None:
+    statement = Function(filled.connect(), DISPATCH_RECORDS, "WITH straggler")
 
     scans = [scan for scan in statement.scans("dispatch") if scan.table.startswith("queue_run")]
 
     assert scans
     assert {scan.index for scan in scans} == {"queue_run_offset"}
     assert {scan.node for scan in scans} <= {"Index Scan", "Index Only Scan"}
-    assert sum(scan.loops for scan in scans) <= len(queue_keys(log))
+    assert sum(scan.loops for scan in scans) <= len(queue_keys(statement.connection))
     assert all("queue_key" in scan.condition for scan in scans)
 
 
-def test_the_last_offsets_of_a_finished_segment_are_read_from_the_end_of_an_index(
-    log: Connection, writer: Connection, database: Database
-) -> None:
-    with_many_records(log, writer)
-    statement = Function(database.connect(), "mqdb.leave_segment(integer)", "UPDATE mqdb.queue")
+@in_states(with_many_records)
+def test_the_last_offsets_of_a_finished_segment_are_read_from_the_end_of_an_index(filled: Database) -> None:
+    statement = Function(filled.connect(), "mqdb.leave_segment(integer)", "UPDATE mqdb.queue")
 
     scans = [scan for scan in statement.scans("dispatch") if scan.table.startswith("queue_run")]
 
@@ -263,13 +266,11 @@ def scans_of_look_up(connection: Connection, after_pos: int) -> list[Scan]:
 
 
 @pytest.mark.parametrize("after_pos", [0, RECORDS], ids=["anywhere", "above a position"])
-@pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
+@in_states(*STATES)
 def test_unique_ids_are_looked_up_in_the_index_and_what_it_lacks_by_xid_and_position(
-    log: Connection, writer: Connection, database: Database, state: Any, after_pos: int
+    filled: Database, after_pos: int
 ) -> None:
-    state(log, writer)
-
-    scans = scans_of_look_up(database.connect(), after_pos)
+    scans = scans_of_look_up(filled.connect(), after_pos)
 
     index = [scan for scan in scans if scan.table.startswith("message_index")]
     spans = [scan for scan in scans if scan.table == "id_span"]
@@ -286,10 +287,9 @@ def test_unique_ids_are_looked_up_in_the_index_and_what_it_lacks_by_xid_and_posi
     assert {scan.loops for scan in walk} <= {0, 1}
 
 
-@pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
-def test_keys_are_looked_up_in_the_index(log: Connection, writer: Connection, database: Database, state: Any) -> None:
-    state(log, writer)
-    connection = database.connect()
+@in_states(*STATES)
+def test_keys_are_looked_up_in_the_index(filled: Database) -> None:
+    connection = filled.connect()
     for setting in message_index.PLANNER_SETTINGS:
         connection.execute(f"SET {setting} = off")
     statement = message_index.with_key()
@@ -305,15 +305,14 @@ def test_keys_are_looked_up_in_the_index(log: Connection, writer: Connection, da
     }
 
 
-def test_above_a_position_only_the_newest_segments_are_looked_at(
-    log: Connection, writer: Connection, database: Database
-) -> None:
-    with_a_backlog(log, writer)
-    last = scalar(log, "SELECT last_value FROM mqdb.log_pos")
+@in_states(with_a_backlog)
+def test_above_a_position_only_the_newest_segments_are_looked_at(filled: Database) -> None:
+    connection = filled.connect()
+    last = scalar(connection, "SELECT last_value FROM mqdb.log_pos")
 
-    scans = scans_of_look_up(database.connect(), last - 1)
+    scans = scans_of_look_up(connection, last - 1)
 
-    newest = scalar(log, "SELECT max(segment) FROM mqdb.segment WHERE start_pos <= %s", [last])
+    newest = scalar(connection, "SELECT max(segment) FROM mqdb.segment WHERE start_pos <= %s", [last])
     looked_at = {int(scan.table.rpartition("_")[2]) for scan in scans if scan.loops and scan.table != "id_span"}
     assert looked_at
     assert min(looked_at) >= newest

@@ -5,6 +5,7 @@ Also of partitions without statistics: they have grown since anybody looked at t
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import psycopg
 import pytest
@@ -12,6 +13,7 @@ from sqlalchemy import Connection
 
 from mqdb.bench import sample
 from mqdb.broker.topics import topic_ranges as verbs
+from mqdb.embedded import EmbeddedPostgres
 from mqdb.pipeline import planner
 from mqdb.pipeline.engines import session_uri
 from mqdb.pipeline.offsets import Queue
@@ -20,26 +22,36 @@ from mqdb.pipeline.source_options import Splitting
 from mqdb.store.engine import create_engine
 from mqdb.store.topics.topic_ranges import Choice, OffsetRange, Part
 from tests.fixtures.log import create_topic, dispatch_all
-from tests.fixtures.postgres import Database
+from tests.fixtures.postgres import Database, new_database
 
 MESSAGES = 40_000
 
 
-@pytest.fixture(params=["never-analyzed", "analyzed-when-empty", "analyzed"])
-def filled(database: Database, request: pytest.FixtureRequest) -> Iterator[tuple[Connection, list[int]]]:
-    """Two queues that fill a good part of a segment."""
-    setting_up = database.connect()
-    if request.param == "analyzed-when-empty":
-        setting_up.execute("ANALYZE")
-    keys = create_topic(setting_up, "orders", 2)
-    sample.fill(setting_up, keys, MESSAGES)
-    dispatch_all(setting_up, 50_000)
-    if request.param == "analyzed":
-        setting_up.execute("ANALYZE")
-    engine = create_engine(database.dsn)
-    with engine.connect() as connection:
-        yield connection, keys
-    engine.dispose()
+@dataclass(frozen=True)
+class Filled:
+    """A database with two queues of one topic."""
+
+    database: Database
+    connection: Connection
+    keys: list[int]
+
+
+@pytest.fixture(scope="module", params=["never-analyzed", "analyzed-when-empty", "analyzed"])
+def filled(request: pytest.FixtureRequest, postgres: EmbeddedPostgres, template_database: str) -> Iterator[Filled]:
+    """Two queues that fill a good part of a segment. The tests only read."""
+    with new_database(postgres, template_database) as database:
+        setting_up = database.connect()
+        if request.param == "analyzed-when-empty":
+            setting_up.execute("ANALYZE")
+        keys = create_topic(setting_up, "orders", 2)
+        sample.fill(setting_up, keys, MESSAGES)
+        dispatch_all(setting_up, 50_000)
+        if request.param == "analyzed":
+            setting_up.execute("ANALYZE")
+        engine = create_engine(database.dsn)
+        with engine.connect() as connection:
+            yield Filled(database, connection, keys)
+        engine.dispose()
 
 
 def plan_of(connection: Connection, database: Database, part: Part, *, is_slice: bool) -> str:
@@ -57,11 +69,11 @@ def parts(connection: Connection, ranges: list[OffsetRange], by: str) -> list[Pa
     return [part for task in planner.tasks(verbs.layout(connection, ranges), names, Splitting(by=by)) for part in task]
 
 
-def test_a_small_range_looks_up_its_own_messages_only(filled: tuple[Connection, list[int]], database: Database) -> None:
-    connection, keys = filled
+def test_a_small_range_looks_up_its_own_messages_only(filled: Filled) -> None:
+    connection, keys = filled.connection, filled.keys
     (part,) = parts(connection, [OffsetRange(keys[0], 1000, 1010)], "auto")
 
-    plan = plan_of(connection, database, part, is_slice=False)
+    plan = plan_of(connection, filled.database, part, is_slice=False)
 
     assert re.search(r"Index Scan using queue_run_1_queue_key_last_offset_idx .*rows=1\b", plan), plan
     assert re.search(r"Index Scan using commit_log_1_pkey ", plan), plan
@@ -69,11 +81,11 @@ def test_a_small_range_looks_up_its_own_messages_only(filled: tuple[Connection, 
     assert "Append" not in plan
 
 
-def test_a_slice_reads_its_segment_once(filled: tuple[Connection, list[int]], database: Database) -> None:
-    connection, keys = filled
+def test_a_slice_reads_its_segment_once(filled: Filled) -> None:
+    connection, keys = filled.connection, filled.keys
     (part,) = parts(connection, [OffsetRange(key, 0, MESSAGES // 2) for key in keys], "auto")
 
-    plan = plan_of(connection, database, part, is_slice=True)
+    plan = plan_of(connection, filled.database, part, is_slice=True)
 
     assert not part.is_ordered
     assert "Nested Loop" not in plan, plan
@@ -81,8 +93,8 @@ def test_a_slice_reads_its_segment_once(filled: tuple[Connection, list[int]], da
     assert "Batches: 1 " in plan or "Merge Join" in plan, plan
 
 
-def test_spans_are_found_by_the_ends_of_the_index(filled: tuple[Connection, list[int]], database: Database) -> None:
-    connection, keys = filled
+def test_spans_are_found_by_the_ends_of_the_index(filled: Filled) -> None:
+    connection, keys = filled.connection, filled.keys
 
     found = verbs.layout(connection, [OffsetRange(keys[0], 5, 900), OffsetRange(keys[1], 0, 10)])
 

@@ -15,11 +15,12 @@ from psycopg import sql
 from sqlalchemy import Connection, Engine, event
 
 from mqdb.common.transaction import HalfEvent
+from mqdb.embedded import EmbeddedPostgres
 from mqdb.service.service import Context
 from mqdb.service.transaction_checker import TransactionChecker
 from mqdb.store.engine import create_engine, driver
 from mqdb.store.transactions import half_checks, half_messages
-from tests.fixtures.postgres import Database
+from tests.fixtures.postgres import Database, new_database
 
 SEGMENTS = 9
 NEEDED = 5
@@ -32,16 +33,34 @@ FROM generate_series(1, 20000) n, LATERAL (SELECT n % 2000 = 0) AS half (is_open
 """
 
 
-@pytest.fixture(params=["never analyzed", "analyzed"])
-def filled(request: pytest.FixtureRequest, database: Database) -> Database:
+@pytest.fixture(scope="module", params=["never analyzed", "analyzed"])
+def original(request: pytest.FixtureRequest, postgres: EmbeddedPostgres, template_database: str) -> Iterator[Database]:
     """A broker with empty segments and many half messages."""
-    setting_up = database.connect()
-    setting_up.execute("ALTER TABLE mqdb.half_message SET (autovacuum_enabled = off)")
-    setting_up.execute("SELECT mqdb.add_segment(1000) FROM generate_series(4, %s)", [SEGMENTS])
-    setting_up.execute(HALVES)
-    if request.param == "analyzed":
-        setting_up.execute("ANALYZE")
-    return database
+    with new_database(postgres, template_database) as database:
+        setting_up = database.connect()
+        setting_up.execute("ALTER TABLE mqdb.half_message SET (autovacuum_enabled = off)")
+        setting_up.execute("SELECT mqdb.add_segment(1000) FROM generate_series(4, %s)", [SEGMENTS])
+        setting_up.execute(HALVES)
+        if request.param == "analyzed":
+            setting_up.execute("ANALYZE")
+        # Nobody may be connected to what is copied.
+        setting_up.close()
+        yield database
+
+
+@pytest.fixture
+def filled(postgres: EmbeddedPostgres, original: Database) -> Iterator[Database]:
+    """A copy for one test."""
+    with new_database(postgres, original.name) as copy:
+        yield copy
+
+
+@pytest.fixture
+def filled_engine(filled: Database) -> Iterator[Engine]:
+    """As services have it."""
+    engine = create_engine(filled.dsn)
+    yield engine
+    engine.dispose()
 
 
 @pytest.fixture
@@ -54,10 +73,10 @@ def client(filled: Database) -> Iterator[Connection]:
 
 
 @pytest.fixture
-def checker(filled: Database, engine: Engine, scheduler: BackgroundScheduler) -> Iterator[Connection]:
+def checker(filled_engine: Engine, scheduler: BackgroundScheduler) -> Iterator[Connection]:
     """A connection of the transaction checker."""
-    with engine.connect() as connection:
-        TransactionChecker(Context(engine.connect), scheduler).prepare(connection)
+    with filled_engine.connect() as connection:
+        TransactionChecker(Context(filled_engine.connect), scheduler).prepare(connection)
         yield connection
 
 
@@ -159,10 +178,10 @@ def test_a_round_of_the_checker_reads_no_half_message_that_has_ended(
     assert found <= {f"half_message_{index}" for index in allowed.split()}
 
 
-@pytest.mark.parametrize("filled", ["analyzed"], indirect=True)
-def test_how_far_the_log_is_needed_is_read_from_those_without_an_end(engine: Engine, filled: Database) -> None:
+@pytest.mark.parametrize("original", ["analyzed"], indirect=True)
+def test_how_far_the_log_is_needed_is_read_from_those_without_an_end(filled_engine: Engine) -> None:
     """By retention, whose session plans as it likes."""
-    with engine.connect() as connection:
+    with filled_engine.connect() as connection:
         found = plans(connection, lambda: half_messages.first_prepared(connection))
 
     assert indexes(found, "half_message") == {"half_message_check_at"}
