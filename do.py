@@ -75,6 +75,8 @@ def main(command: str = "", *arguments: str) -> None:
         if arguments == ("--all",):
             os.environ.update({name: os.environ.get(name, value) for name, value in MORE_CASES.items()})
             arguments = EVERYTHING
+        # Each of the processes would compile all tests again, and each process that the tests start all of mqdb.
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         become(PYTHON, "-m", "pytest", *(arguments or ALL_TESTS))
 
 
