@@ -7,6 +7,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests.fixtures.fuzz import fuzz_cases
 from tests.fixtures.shared_statements import share_statements
 
 pytest_plugins = [
@@ -38,8 +39,8 @@ pytest_plugins = [
     "tests.fixtures.spark",
 ]
 
-# A busy machine may pause any example, which says nothing about the code.
-hypothesis.settings.register_profile("mqdb", deadline=None)
+# A busy machine may pause any example, which says nothing about the code. `do.py test --all` takes 1,000 of them.
+hypothesis.settings.register_profile("mqdb", deadline=None, max_examples=max(1, min(fuzz_cases() // 2, 1_000)))
 hypothesis.settings.load_profile("mqdb")
 
 share_statements()
