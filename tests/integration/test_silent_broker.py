@@ -161,7 +161,8 @@ def test_a_shutdown_does_not_wait_for_somebody_s_lock(database: Database, table:
 
 @pytest.mark.usefixtures("soon")
 def test_a_shutdown_does_not_wait_for_a_broker_that_keeps_silent(database: Database, proxy: Proxy) -> None:
-    producer = producer_of(proxy.dsn)
+    # It connects to say goodbye, and would give that up after 5 s each time.
+    producer = producer_of(f"{proxy.dsn}&connect_timeout=2")
     producer.start()
     producer.send(Message("orders", "x"))
     proxy.freeze()
