@@ -18,22 +18,41 @@ from mqdb.broker.consumers.groups import update_group
 from mqdb.broker.consumers.send_back import SendBackRequest, send_back
 from mqdb.common.failure import Failure
 from mqdb.common.message import MessageQueue
+from mqdb.embedded import EmbeddedPostgres
 from mqdb.store.engine import create_engine
 from tests.fixtures import warm_process
 from tests.fixtures.command_line import Place, served
 from tests.fixtures.consumers import Inbox, Member
-from tests.fixtures.postgres import Database, query
+from tests.fixtures.postgres import KNOW_ITSELF, Database, new_database, query
 from tests.fixtures.processes import wait_until
+
+
+@pytest.fixture(scope="module")
+def original(
+    postgres: EmbeddedPostgres, template_database: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Database]:
+    """A topic of one queue with four messages, of which group `billing` has one yet to consume."""
+    with new_database(postgres, template_database) as database:
+        with served(Place(tmp_path_factory.mktemp("home"), database.dsn)) as place:
+            place.done("topic", "create", "orders", "--queues", "1")
+            place.done("send", "orders", "one", "two", "three", "four")
+            place.done("group", "set", "billing")
+            place.done("group", "offset", "reset", "billing", "orders", "--to", "3", "--yes")
+        yield database
+
+
+@pytest.fixture
+def database(postgres: EmbeddedPostgres, original: Database) -> Iterator[Database]:
+    """A copy for one test."""
+    with new_database(postgres, original.name) as copy:
+        query(copy.dsn, KNOW_ITSELF)
+        yield copy
 
 
 @pytest.fixture
 def place(database: Database, tmp_path: Path) -> Iterator[Place]:
-    """A broker with a topic of one queue with four messages, of which group `billing` has one yet to consume."""
+    """A broker at work on the copy."""
     with served(Place(tmp_path, database.dsn)) as place:
-        place.done("topic", "create", "orders", "--queues", "1")
-        place.done("send", "orders", "one", "two", "three", "four")
-        place.done("group", "set", "billing")
-        place.done("group", "offset", "reset", "billing", "orders", "--to", "3", "--yes")
         yield place
 
 
@@ -57,8 +76,8 @@ def test_groups_are_listed_with_their_lag(place: Place) -> None:
     assert "billing" in place.done("group", "list")
 
 
-def test_without_a_group_the_list_says_so(database: Database, tmp_path: Path) -> None:
-    place = Place(tmp_path, database.dsn)
+def test_without_a_group_the_list_says_so(second_database: Database, tmp_path: Path) -> None:
+    place = Place(tmp_path, second_database.dsn)
 
     assert place.done("group", "list") == "There is no group yet.\n"
     assert place.done("group", "list", "--json") == ""
@@ -255,6 +274,7 @@ def test_of_several_brokers_each_has_the_group_for_itself(
     changed = rows(place.done("group", "offset", "reset", "only-b", "orders", "--to", "latest", "--yes", "--json"))
 
     assert [(row["group"], row["broker"]) for row in listed] == [
+        ("billing", "broker-a"),
         ("both", "broker-a"),
         ("both", "broker-b"),
         ("only-b", "broker-b"),
