@@ -83,19 +83,19 @@ def assert_measured(figure: dict[str, Any], rounds: int) -> None:
 
 
 def test_produce_shows_each_figure_beside_its_references(place: Place, database: Database) -> None:
-    report = bench(place, "produce", "-c", "3", "-j", "2", "-T", "0.1", "--rounds", "2", "--dsn", database.dsn)
+    report = bench(place, "produce", "-c", "3", "-j", "2", "-T", "0.1", "--rounds", "1", "--dsn", database.dsn)
 
     figures = figures_of(report)
     assert list(figures) == ["append", "batch", "send", "send-batch", "send-async", "send-64"]
     for figure in figures.values():
-        assert_measured(figure, rounds=2)
+        assert_measured(figure, rounds=1)
     assert report["parameters"] == {
         "body_bytes": 200,
         "connections": 3,
         "jobs": 2,
         "seconds": 0.1,
         "batch": 100,
-        "rounds": 2,
+        "rounds": 1,
         "transaction_held_open": "no",
     }
     goals = {name: [bound_of(goal) for goal in figure["goals"]] for name, figure in figures.items()}
