@@ -14,12 +14,14 @@ from mqdb.broker.consumers.offsets import commit_offsets, take_queues
 from mqdb.broker.schedule.delay import deliver_due
 from mqdb.common.group import FROM_FIRST_OFFSET
 from mqdb.common.topic import retry_topic
+from mqdb.embedded import EmbeddedPostgres
 from mqdb.store.consumers import groups
 from mqdb.store.dispatch import queues
-from mqdb.store.engine import driver
+from mqdb.store.engine import create_engine, driver
 from tests.fixtures import log as by_hand
 from tests.fixtures.broker import dispatch_all, topic
 from tests.fixtures.delay import delay, move_clock
+from tests.fixtures.postgres import KNOW_ITSELF, Database, new_database
 from tests.fixtures.transactions import send_half
 
 GROUPS: Final = ("a", "b", "c")
@@ -31,23 +33,41 @@ REACHED: Final = 10
 Node = dict[str, Any]
 
 
-@pytest.fixture
-def lagging(log: by_hand.Connection, broker: Connection) -> Connection:
+@pytest.fixture(scope="module")
+def original(postgres: EmbeddedPostgres, template_database: str) -> Iterator[Database]:
     """Queues of one topic with 30 messages, of which each group has consumed 25."""
-    by_hand.small_segments(log, 100, ahead=20)
-    keys = by_hand.create_topic(log, "orders", QUEUES)
-    for key in keys * 3:
-        by_hand.append(log, key, 10)
-        by_hand.dispatch(log)
-    for group in GROUPS:
-        groups.save(broker, group, {})
-        owned = take_queues(broker, group, "m", keys, FROM_FIRST_OFFSET)
-        commit_offsets(broker, group, [queue._replace(next_offset=25, segment=REACHED) for queue in owned])
-    broker.execute(text("ANALYZE"))
-    # Partitions of one page each, which a planner would rather read from end to end.
-    broker.execute(text("SET enable_seqscan = off"))
-    broker.execute(text("SET enable_bitmapscan = off"))
-    return broker
+    with new_database(postgres, template_database) as database:
+        log, engine = database.connect(), create_engine(database.dsn)
+        log.execute(KNOW_ITSELF)
+        by_hand.small_segments(log, 100, ahead=20)
+        keys = by_hand.create_topic(log, "orders", QUEUES)
+        for key in keys * 3:
+            by_hand.append(log, key, 10)
+            by_hand.dispatch(log)
+        with engine.connect() as broker:
+            for group in GROUPS:
+                groups.save(broker, group, {})
+                owned = take_queues(broker, group, "m", keys, FROM_FIRST_OFFSET)
+                commit_offsets(broker, group, [queue._replace(next_offset=25, segment=REACHED) for queue in owned])
+        log.execute("ANALYZE")
+        # Nobody may be connected to what is copied.
+        engine.dispose()
+        log.close()
+        yield database
+
+
+@pytest.fixture
+def lagging(postgres: EmbeddedPostgres, original: Database) -> Iterator[Connection]:
+    """A connection to a copy for one test."""
+    with new_database(postgres, original.name) as copy:
+        engine = create_engine(copy.dsn)
+        with engine.connect() as connection:
+            connection.exec_driver_sql(KNOW_ITSELF)
+            # Partitions of one page each, which a planner would rather read from end to end.
+            connection.execute(text("SET enable_seqscan = off"))
+            connection.execute(text("SET enable_bitmapscan = off"))
+            yield connection
+        engine.dispose()
 
 
 def plan(connection: Connection, what: str) -> list[Node]:
@@ -158,6 +178,35 @@ def test_retries_cost_what_waits_in_delay_levels_and_no_more(lagging: Connection
     assert not any(node.get("Relation Name") in ("timer_step", "timer_behind") for node in found)
 
 
+@pytest.fixture(scope="module")
+def delivered(postgres: EmbeddedPostgres, template_database: str) -> Iterator[Connection]:
+    """Thousands of messages that were delayed, or halves, and some that are. For looks at plans only."""
+    with new_database(postgres, template_database) as database:
+        engine = create_engine(database.dsn)
+        with engine.connect() as broker:
+            broker.exec_driver_sql(KNOW_ITSELF)
+            route = topic(broker)
+            groups.save(broker, "readers", {})
+            delay(broker, 1, *map(str, range(5_000)))
+            move_clock(broker, timedelta(seconds=2))
+            deliver_due(broker)
+            broker.execute(text("INSERT INTO mqdb.half_step (seq, next_offset, messages) VALUES (1, 5000, 5000)"))
+            broker.execute(
+                text("""INSERT INTO mqdb.commit_log (queue_key, born_time, tags_code, msg_id, born_host, properties,
+                                                body)
+                        SELECT queue_key, mqdb.now(), 0, gen_random_uuid(), 'test', '{}', 'half'
+                        FROM generate_series(1, 5000), mqdb.queue JOIN mqdb.topic USING (topic_id)
+                        WHERE topic = 'RMQ_SYS_TRANS_HALF_TOPIC'""")
+            )
+            dispatch_all(broker)
+            delay(broker, 3, *"abc")
+            send_half(broker, route)
+            take_queues(broker, "readers", "m", route.queue_keys)
+            broker.execute(text("ANALYZE"))
+            yield broker
+        engine.dispose()
+
+
 @pytest.mark.parametrize(
     ("what", "waiting"),
     [
@@ -166,27 +215,9 @@ def test_retries_cost_what_waits_in_delay_levels_and_no_more(lagging: Connection
         ("SELECT count(*) FROM mqdb.half_messages WHERE state = 'PREPARED'", 1),
     ],
 )
-def test_what_was_delivered_is_not_read_for_what_waits(broker: Connection, what: str, waiting: int) -> None:
+def test_what_was_delivered_is_not_read_for_what_waits(delivered: Connection, what: str, waiting: int) -> None:
     """Also where PostgreSQL may plan as it likes: by its statistics a third of all that was delivered waits."""
-    route = topic(broker)
-    groups.save(broker, "readers", {})
-    delay(broker, 1, *map(str, range(5_000)))
-    move_clock(broker, timedelta(seconds=2))
-    deliver_due(broker)
-    broker.execute(text("INSERT INTO mqdb.half_step (seq, next_offset, messages) VALUES (1, 5000, 5000)"))
-    broker.execute(
-        text("""INSERT INTO mqdb.commit_log (queue_key, born_time, tags_code, msg_id, born_host, properties, body)
-                SELECT queue_key, mqdb.now(), 0, gen_random_uuid(), 'test', '{}', 'half'
-                FROM generate_series(1, 5000), mqdb.queue JOIN mqdb.topic USING (topic_id)
-                WHERE topic = 'RMQ_SYS_TRANS_HALF_TOPIC'""")
-    )
-    dispatch_all(broker)
-    delay(broker, 3, *"abc")
-    send_half(broker, route)
-    take_queues(broker, "readers", "m", route.queue_keys)
-    broker.execute(text("ANALYZE"))
-
-    found = plan(broker, what)
+    found = plan(delivered, what)
 
     records = scans(found, "commit_log")
     assert sum(scan["Actual Loops"] for scan in records) == waiting

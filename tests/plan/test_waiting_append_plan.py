@@ -12,11 +12,12 @@ from mqdb.broker.log.send import record, statement_for
 from mqdb.common.message import Message
 from mqdb.common.schedule import DelayLevel, DeliverAfter, Half, Wait
 from mqdb.common.unique_id import UniqueIdGenerator
+from mqdb.embedded import EmbeddedPostgres
 from mqdb.store.engine import create_engine, driver
 from mqdb.store.log.commit_log import append_waiting
 from mqdb.store.schedule import cron as crons
 from tests.fixtures.log import scalar
-from tests.fixtures.postgres import Database
+from tests.fixtures.postgres import Database, new_database
 
 FILL = """
 INSERT INTO mqdb.topic (topic, read_queue_nums, write_queue_nums, perm)
@@ -34,17 +35,27 @@ WHERE schemaname = 'mqdb' AND seq_scan > 0 AND relname <> 'broker'
 """
 
 
-@pytest.fixture(params=["never analyzed", "analyzed"])
-def connection(request: pytest.FixtureRequest, database: Database) -> Iterator[Connection]:
-    """A connection of a client, to a broker with many topics and crons."""
-    setting_up = database.connect()
-    setting_up.execute(FILL)
-    if request.param == "analyzed":
-        setting_up.execute("ANALYZE")
-    engine = create_engine(database.dsn, indexes_only=True)
-    with engine.connect() as connection:
-        yield connection
-    engine.dispose()
+@pytest.fixture(scope="module", params=["never analyzed", "analyzed"])
+def original(request: pytest.FixtureRequest, postgres: EmbeddedPostgres, template_database: str) -> Iterator[Database]:
+    """A broker with many topics and crons."""
+    with new_database(postgres, template_database) as database:
+        setting_up = database.connect()
+        setting_up.execute(FILL)
+        if request.param == "analyzed":
+            setting_up.execute("ANALYZE")
+        # Nobody may be connected to what is copied.
+        setting_up.close()
+        yield database
+
+
+@pytest.fixture
+def connection(postgres: EmbeddedPostgres, original: Database) -> Iterator[Connection]:
+    """A connection of a client, to a copy for one test."""
+    with new_database(postgres, original.name) as copy:
+        engine = create_engine(copy.dsn, indexes_only=True)
+        with engine.connect() as connection:
+            yield connection
+        engine.dispose()
 
 
 def scans(connection: Connection, statement: str, parameters: int) -> dict[str, set[str]]:
