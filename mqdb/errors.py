@@ -788,7 +788,7 @@ class TransactionRefused(Denied, code=ResponseCode.NO_PERMISSION, sqlstate="MQ20
     sentence = "broker {broker_name!r} takes no half messages: its setting reject_transaction_message is on"
 
 
-class HalfMessageNotFound(NotFound, code=ResponseCode.SYSTEM_ERROR):
+class HalfMessageNotFound(NotFound, code=ResponseCode.SYSTEM_ERROR, sqlstate="MQ320"):
     """No half message is at the position, or retention has dropped it. Source: EndTransactionProcessor."""
 
     where: int | str
@@ -801,7 +801,7 @@ class HalfMessageNotFound(NotFound, code=ResponseCode.SYSTEM_ERROR):
         return f"position {self.where} of the log" if isinstance(self.where, int) else f"id {self.where}"
 
 
-class HalfMessageMismatch(InvalidInput, code=ResponseCode.SYSTEM_ERROR):
+class HalfMessageMismatch(InvalidInput, code=ResponseCode.SYSTEM_ERROR, sqlstate="MQ120"):
     """Whoever ends the transaction names another `what` than the half message. Source: EndTransactionProcessor."""
 
     log_pos: int
@@ -819,7 +819,7 @@ class HalfMessageClosed(Denied, code=ResponseCode.SYSTEM_ERROR):
     sentence = "half message {transaction_id} is {state}; {wanted} is not possible from there"
 
 
-class ImmunityOver(Denied, code=ResponseCode.ILLEGAL_OPERATION):
+class ImmunityOver(Denied, code=ResponseCode.ILLEGAL_OPERATION, sqlstate="MQ220"):
     """The end of a transaction is late: the broker asks about it by now. Source: EndTransactionProcessor."""
 
     log_pos: int

@@ -34,6 +34,7 @@ pytest_plugins = [
     "tests.fixtures.replaced_database",
     "tests.fixtures.retries",
     "tests.fixtures.roles",
+    "tests.fixtures.principals",
     "tests.fixtures.transactional",
     "tests.fixtures.transactions",
     "tests.fixtures.spark",

@@ -482,6 +482,7 @@ CREATE TABLE mqdb.half_message (
     check_client text,
     ended_at timestamptz,
     copy_pos bigint,
+    principal text,
     CONSTRAINT half_message_check_at CHECK ((state = 'PREPARED') = (check_at IS NOT NULL)),
     CONSTRAINT half_message_check_client CHECK (state = 'PREPARED' OR check_client IS NULL),
     CONSTRAINT half_message_ended_at CHECK ((state <> 'PREPARED') = (ended_at IS NOT NULL)),
@@ -491,7 +492,7 @@ CREATE TABLE mqdb.half_message (
 CREATE INDEX half_message_check_at ON mqdb.half_message (check_at) WHERE state = 'PREPARED';
 CREATE INDEX half_message_check_client ON mqdb.half_message (check_client) WHERE check_client IS NOT NULL;
 CREATE INDEX half_message_discarded ON mqdb.half_message (log_pos) WHERE state = 'DISCARDED';
-COMMENT ON TABLE mqdb.half_message IS 'What became of each half message; a row is made by its END or by the first look of the checker, and stays as long as the log has the message. RocketMQ: RMQ_SYS_TRANS_OP_HALF_TOPIC';
+COMMENT ON TABLE mqdb.half_message IS 'What became of each half message; a row is made by its END or by the first look of the checker (see principal), and stays as long as the log has the message. RocketMQ: RMQ_SYS_TRANS_OP_HALF_TOPIC';
 COMMENT ON COLUMN mqdb.half_message.log_pos IS 'Of the record in RMQ_SYS_TRANS_HALF_TOPIC';
 COMMENT ON COLUMN mqdb.half_message.queue_offset IS 'Its offset there; NULL where its END came before the checker';
 COMMENT ON COLUMN mqdb.half_message.topic IS 'The real topic, as the message names it';
@@ -502,6 +503,7 @@ COMMENT ON COLUMN mqdb.half_message.check_at IS 'When it is asked about next';
 COMMENT ON COLUMN mqdb.half_message.check_wait IS 'How long before check_at that was said: if it lies further ahead, the clock was ahead then, and it is due';
 COMMENT ON COLUMN mqdb.half_message.check_client IS 'Who is asked and has not answered yet';
 COMMENT ON COLUMN mqdb.half_message.copy_pos IS 'Of the copy in the real topic, or of the last one in TRANS_CHECK_MAX_TIME_TOPIC';
+COMMENT ON COLUMN mqdb.half_message.principal IS 'The role that has sent it, and is asked about it; NULL: the owner of the schema, or a member of its role. The row of such a role is made with the record';
 COMMENT ON INDEX mqdb.half_message_check_at IS 'What is due to be asked about';
 COMMENT ON INDEX mqdb.half_message_check_client IS 'What a producer is asked';
 COMMENT ON INDEX mqdb.half_message_discarded IS 'What was given up, for people';
@@ -816,6 +818,7 @@ FUNCTIONS = (
     "dlq_redrive_plan",
     "dlq_redrive",
     "half_messages",
+    "half_own",
     "row_security",
 )
 

@@ -4,6 +4,11 @@ LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+    IF session_user <> current_user THEN  -- called by a role it could not even look
+        IF EXISTS (SELECT FROM mqdb.half_message h WHERE h.log_pos = is_own.log_pos AND h.principal = session_user::text) THEN
+            RETURN true;
+        END IF;
+    END IF;
     RETURN EXISTS (SELECT FROM mqdb.own_queue r WHERE r.queue_key = is_own.queue_key)
         OR EXISTS (
             SELECT FROM mqdb.queue q JOIN mqdb.topic t USING (topic_id)
@@ -14,7 +19,7 @@ BEGIN
             WHERE cl.log_pos = is_own.log_pos);
 END
 $$;
-COMMENT ON FUNCTION mqdb.is_own(bigint, integer) IS 'Whether the role that is logged in may send to or read the topic that a record is for, also while it waits';
+COMMENT ON FUNCTION mqdb.is_own(bigint, integer) IS 'Whether the role that is logged in may send to or read the topic that a record is for, also while it waits; of half messages, whether it has sent it';
 
 -- Bound to the primary key by the order asked for: the plan may be made while a segment is empty.
 CREATE FUNCTION mqdb.find_queue_offset(queue_key integer, log_pos bigint, msg_id uuid, history bigint) RETURNS bigint

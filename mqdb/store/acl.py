@@ -49,6 +49,9 @@ class Right(NamedTuple):
     granted_at: datetime
 
 
+#: The key in `Connection.info`.
+_IS_GUEST: Final = "mqdb_is_guest"
+
 _RESOURCE: Final = (acl.c.access, acl.c.resource_type, acl.c.resource)
 
 
@@ -80,6 +83,19 @@ def require(connection: Connection, *wanted: Resource) -> None:
     columns = [cast(list(column), ARRAY(Text)) for column in zip(*wanted, strict=True)]
     given = func.unnest(*columns).table_valued(*Resource._fields).render_derived("wanted")
     connection.execute(select(func.mqdb.check_right(*given.c)))
+
+
+def is_guest(connection: Connection) -> bool:
+    """Whether the role that is logged in does not own the broker, so that row security decides what it sees and writes.
+
+    PostgreSQL is asked once for each connection, in AUTOCOMMIT or in the transaction that is open.
+    """
+    known: bool | None = connection.info.get(_IS_GUEST)
+    if known is None:
+        row = driver(connection).execute("SELECT row_security_active('mqdb.commit_log')").fetchone()
+        assert row is not None
+        known = connection.info[_IS_GUEST] = row[0]
+    return known
 
 
 def add(connection: Connection, principal: str, wanted: Collection[Resource]) -> list[Resource]:

@@ -527,6 +527,7 @@ half_message = Table(
     Column("check_client", Text),
     Column("ended_at", _timestamp),
     Column("copy_pos", BigInteger),
+    Column("principal", Text),
     Index("half_message_check_at", "check_at", postgresql_where=text("state = 'PREPARED'")),
     Index("half_message_check_client", "check_client", postgresql_where=text("check_client IS NOT NULL")),
     Index("half_message_discarded", "log_pos", postgresql_where=text("state = 'DISCARDED'")),

@@ -621,12 +621,12 @@ BY_ALL = [
         "33_register_as_a_checker",
         "INSERT INTO mqdb.client (client_id, kind, group_name, language, version, checks_transactions) "
         "VALUES ('me', 'PRODUCER', 'payroll-1', 'x', '1', true)",
-        "42501",
+        OWN,
     ),
     Attack(
         "33_become_a_checker",
         f"{CLIENT_ROW}('me', 'PRODUCER', 'p', 'x', '1'); UPDATE mqdb.client SET checks_transactions = true",
-        "42501",
+        OWN,
     ),
     Attack(
         "61_member_of_another_group",
@@ -1131,6 +1131,7 @@ COLUMNS = {
 #: Functions that run with the rights of the owner.
 DEFINERS = {
     "dispatch": "nothing while a leader attends",
+    "end_half": "of its own half messages, and asks check_right",
     "ensure_segments": "at most two that are ahead",
     "find_aim": "asks is_own",
     "find_queue_offset": "asks is_own",
@@ -1141,9 +1142,11 @@ DEFINERS = {
     "leave_group": "asks check_member",
     "make_group": "asks check_member",
     "make_topic": "asks own_right and check_right",
+    "own_checks": "about its own half messages",
     "reap_clients": "nothing while a leader attends",
     "replace_subscriptions": "asks check_member",
     "send": "asks check_right",
+    "send_half": "asks check_right",
     "stay_awake": "nothing while a leader attends",
     "take_offset_commits": "asks check_member",
     "unlock_queues": "asks check_member",

@@ -152,9 +152,9 @@ def test_half_messages_and_their_records_are_found_by_their_positions(client: Co
 
 #: What is called, and the indexes that will do.
 OF_THE_CHECKER: dict[str, tuple[Callable[[Connection], object], str]] = {
-    "take due": (lambda connection: half_checks.take_due(connection, 1_000), "check_at"),
-    "dead producers": (half_checks.take_from_the_dead, "check_client"),
-    "from ahead": (lambda connection: half_checks.take_from_ahead(connection, timedelta(seconds=1)), "check_at"),
+    "take due": (lambda connection: half_checks.take_due(connection, 1_000, timedelta(seconds=6)), "check_at"),
+    "dead producers": (half_checks.take_from_the_dead, "check_client pkey"),
+    "from ahead": (lambda connection: half_checks.take_from_ahead(connection, timedelta(seconds=1)), "check_at pkey"),
     "a client's": (
         lambda connection: half_checks.open_checks(connection, "broker-a", "client", "g", 100),
         "check_client",

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from json.encoder import encode_basestring as quoted
 from typing import Any, Final
 from uuid import UUID
@@ -12,7 +13,7 @@ from sqlalchemy import Connection
 
 from mqdb.common.message import Message, stored_properties
 from mqdb.common.property import KEY_SEPARATOR
-from mqdb.common.schedule import schedule_of
+from mqdb.common.schedule import Half, schedule_of
 from mqdb.errors import TopicNotFound
 from mqdb.selector.tags import tag_code
 from mqdb.store import acl
@@ -23,6 +24,7 @@ from mqdb.store.log.commit_log import Record
 from mqdb.store.log.history import History
 from mqdb.store.prepared import PreparedStatement
 from mqdb.store.schedule.placement import wait_arrays
+from mqdb.store.transactions import half_messages
 
 
 def record(
@@ -75,25 +77,47 @@ def append(connection: Connection, records: Sequence[Record], topic: str = "") -
     below = connection.connection.driver_connection  # `driver` without its call: this runs for every message sent
     assert isinstance(below, psycopg.Connection)
     try:
-        return _append(below, records)
+        return _append(connection, below, records)
     except pg.NotNullViolation as error:
         raise TopicNotFound(topic) from error
     except psycopg.Error as error:
         if isinstance(error, pg.InsufficientPrivilege) and below.autocommit:
             acl.require(connection, Resource(Access.SEND, ResourceType.TOPIC, topic))
-        raise translate(error, target_of(connection)) from error
+        refusal = translate(error, target_of(connection))
+        raise (TopicNotFound(topic) if isinstance(refusal, TopicNotFound) else refusal) from error
 
 
-def _append(connection: "psycopg.Connection[Any]", records: Sequence[Record]) -> list[int]:
+def _append(connection: Connection, below: "psycopg.Connection[Any]", records: Sequence[Record]) -> list[int]:
     statement, values = statement_for(records)
+    run = partial(statement.run, below, values)
+    if statement is commit_log.append_waiting() and _has_half(records) and acl.is_guest(connection):
+        run = partial(_append_with_halves, below, records)
     try:
-        return statement.run(connection, values)
+        return run()
     except pg.CheckViolation:
         # No partition for the position: producers ran ahead of a broker without keeper and consumers.
-        if not connection.autocommit:
+        if not below.autocommit:
             raise
-        connection.execute("SELECT mqdb.ensure_segments(2)")
-        return statement.run(connection, values)
+        below.execute("SELECT mqdb.ensure_segments(2)")
+        return run()
+
+
+def _has_half(records: Sequence[Record]) -> bool:
+    return any(isinstance(record.wait, Half) for record in records)
+
+
+def _append_with_halves(connection: "psycopg.Connection[Any]", records: Sequence[Record]) -> list[int]:
+    """As a role that does not own the broker: such a role stores its half messages by a function, one by one."""
+    if len(records) == 1:
+        return [half_messages.send_own(connection, records[0])]
+    with connection.transaction():
+        others = [record for record in records if not isinstance(record.wait, Half)]
+        statement, values = statement_for(others) if others else (None, ())
+        positions = iter(statement.run(connection, values) if statement else ())
+        return [
+            half_messages.send_own(connection, record) if isinstance(record.wait, Half) else next(positions)
+            for record in records
+        ]
 
 
 #: The place of each field in a record.

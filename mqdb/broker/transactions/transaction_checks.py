@@ -1,7 +1,7 @@
 """Transaction checks: find the half messages whose producers say nothing, and ask.
 
     collect    a row for each half message that is old enough and has none; those that have ended are passed by
-    check      what is due: ask a live producer of its group, or give it up
+    check      what is due: ask a live producer of its group and of the role that has sent it, or give it up
 
 A producer is told by NOTIFY, reads in the row what it is asked (`open_checks`), and answers with `transactions.end`.
 One that has died is forgotten, and another one asked in its place at once. Rounds in which there is nobody to ask do
@@ -45,11 +45,11 @@ class CheckRules:
 
 @dataclass(slots=True)
 class Turns:
-    """Whose turn it is in each group: round robin, as long as the service lives."""
+    """Whose turn it is in each group of a role: round robin, as long as the service lives."""
 
-    last: dict[str, str] = field(default_factory=dict)
+    last: dict[tuple[str, str | None], str] = field(default_factory=dict)
 
-    def next(self, group: str, live: Sequence[str]) -> str | None:
+    def next(self, group: tuple[str, str | None], live: Sequence[str]) -> str | None:
         """The client behind the one that was asked last, in the order of their ids; None where there is none."""
         if not live:
             return None
@@ -140,7 +140,7 @@ def check(connection: Connection, rules: CheckRules, turns: Turns, limit: int) -
             return Checked()
         half_checks.take_from_the_dead(connection)
         half_checks.take_from_ahead(connection, rules.check_interval)
-        due = half_checks.take_due(connection, limit)
+        due = half_checks.take_due(connection, limit, rules.transaction_timeout)
         if not due:
             return Checked()
         is_over = {half.log_pos for half in due if half.is_lost or _is_over(half, rules)}
@@ -169,12 +169,15 @@ def _give_up(connection: Connection, positions: Sequence[int]) -> tuple[list[int
 def _ask(
     connection: Connection,
     halves: Sequence[DueHalf],
-    live: Mapping[str, Sequence[str]],
+    live: Mapping[tuple[str, str | None], Sequence[str]],
     turns: Turns,
     interval: timedelta,
 ) -> tuple[int, int]:
     """How many were asked about, and how many there was nobody to ask about."""
-    chosen = [(half.log_pos, turns.next(half.producer_group, live.get(half.producer_group, ()))) for half in halves]
+    groups = [(half.producer_group, half.principal) for half in halves]
+    chosen = [
+        (half.log_pos, turns.next(group, live.get(group, ()))) for half, group in zip(halves, groups, strict=True)
+    ]
     asked = [(log_pos, client_id) for log_pos, client_id in chosen if client_id is not None]
     postponed = [log_pos for log_pos, client_id in chosen if client_id is None]
     if asked:

@@ -17,9 +17,11 @@ from sqlalchemy import (
     Connection,
     Interval,
     and_,
+    case,
     exists,
     func,
     literal,
+    null,
     select,
     tuple_,
     update,
@@ -137,20 +139,22 @@ def is_live(connection: Connection, client_id: str) -> bool:
     return bool(connection.scalar(select(exists().where(*its_rows))))
 
 
-def live_checkers(connection: Connection, groups: Sequence[str]) -> dict[str, list[str]]:
+def live_checkers(connection: Connection, groups: Sequence[str]) -> dict[tuple[str, str | None], list[str]]:
     """The producers that can be asked about transactions of these groups and whose connections are open, sorted.
 
-    Groups that have none are left out.
+    By group and role, which is None for the owner of the broker and the members of its role. Those that have none are
+    left out.
     """
-    asked = select(client.c.group_name, client.c.client_id).where(
+    of_role = case((func.mqdb.is_owner(client.c.principal), null()), else_=client.c.principal)
+    asked = select(client.c.group_name, of_role, client.c.client_id).where(
         client.c.group_name.in_(groups),
         client.c.kind == ClientKind.PRODUCER,
         client.c.checks_transactions,
         _client.in_(_connected()),
     )
-    found: dict[str, list[str]] = {}
-    for group, client_id in connection.execute(asked.order_by(client.c.group_name, client.c.client_id)):
-        found.setdefault(group, []).append(client_id)
+    found: dict[tuple[str, str | None], list[str]] = {}
+    for group, principal, client_id in connection.execute(asked.order_by(client.c.group_name, client.c.client_id)):
+        found.setdefault((group, principal), []).append(client_id)
     return found
 
 

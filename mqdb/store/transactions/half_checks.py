@@ -8,7 +8,7 @@ RocketMQ: TransactionalMessageServiceImpl.check, AbstractTransactionalMessageChe
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import (
@@ -17,15 +17,18 @@ from sqlalchemy import (
     Connection,
     DateTime,
     Interval,
+    ScalarSelect,
     Select,
     Text,
     bindparam,
     cast,
     delete,
+    exists,
     extract,
     func,
     literal,
     literal_column,
+    or_,
     select,
     true,
     update,
@@ -35,8 +38,9 @@ from sqlalchemy.dialects.postgresql import UUID as PgUUID
 
 from mqdb.common.message import MessageQueue, ReceivedMessage
 from mqdb.common.transaction import CHECK_TIMES
+from mqdb.store import acl
 from mqdb.store.clients import clients
-from mqdb.store.dispatch.consume_queue import ONE
+from mqdb.store.dispatch.consume_queue import ONE, ZERO
 from mqdb.store.dispatch.entries import entries as queue_entries
 from mqdb.store.engine import driver, text_of, translates
 from mqdb.store.fragments import given
@@ -83,6 +87,8 @@ class DueHalf(NamedTuple):
 
     log_pos: int
     producer_group: str
+    principal: str | None
+    """The role that has sent it; None for the owner of the broker and the members of its role."""
     check_times: int
     age: timedelta
     """Since it was stored or resumed."""
@@ -164,21 +170,29 @@ def take_from_the_dead(connection: Connection) -> int:
 
     Uses half_message_check_client.
     """
-    asked = select(hm.producer_group, hm.check_client).where(hm.check_client.is_not(None)).distinct()
+    asked = select(hm.producer_group, hm.principal, hm.check_client).where(hm.check_client.is_not(None)).distinct()
     open_ends = connection.execute(asked).all()
     if not open_ends:
         return 0
     live = clients.live_checkers(connection, sorted({row.producer_group for row in open_ends}))
-    dead = [row for row in open_ends if row.check_client not in live.get(row.producer_group, ())]
+    dead = [row for row in open_ends if row.check_client not in live.get((row.producer_group, row.principal), ())]
     if not dead:
         return 0
-    gone = given({"producer_group": Text(), "check_client": Text()}, dead)
-    freed = (
-        update(half_message)
-        .where(hm.producer_group == gone.c.producer_group, hm.check_client == gone.c.check_client)
-        .values(check_client=None, **_from_now(timedelta(0)))
+    gone = given({"producer_group": Text(), "principal": Text(), "check_client": Text()}, dead)
+    is_gone = select(ONE).where(
+        hm.producer_group == gone.c.producer_group,
+        hm.principal.is_not_distinct_from(gone.c.principal),
+        hm.check_client == gone.c.check_client,
     )
-    return connection.execute(freed).rowcount
+    # Without its own condition the index would not be used.
+    found = _unlocked(hm.check_client.in_([row.check_client for row in dead]), exists(is_gone.correlate(half_message)))
+    freed = update(half_message).where(hm.log_pos.in_(found))
+    return connection.execute(freed.values(check_client=None, **_from_now(timedelta(0)))).rowcount
+
+
+def _unlocked(*conditions: ColumnElement[bool]) -> ScalarSelect[int]:
+    """The positions of half messages, but of those that are just ending: who ends one may take his time."""
+    return select(hm.log_pos).where(*conditions).with_for_update(skip_locked=True).scalar_subquery()
 
 
 def take_from_ahead(connection: Connection, longest: timedelta) -> int:
@@ -188,19 +202,31 @@ def take_from_ahead(connection: Connection, longest: timedelta) -> int:
     """
     now = select(func.mqdb.now()).scalar_subquery()
     is_far = hm.check_at > now + literal(longest, Interval()), hm.check_at > now + hm.check_wait
-    freed = update(half_message).where(half_messages.PREPARED, *is_far).values(_from_now(timedelta(0)))
+    found = _unlocked(half_messages.PREPARED, *is_far)
+    freed = update(half_message).where(hm.log_pos.in_(found)).values(_from_now(timedelta(0)))
     return connection.execute(freed).rowcount
 
 
-def take_due(connection: Connection, limit: int) -> list[DueHalf]:
+def take_due(connection: Connection, limit: int, youngest: timedelta) -> list[DueHalf]:
     """What is due, the longest first; locked until the end of the transaction. What is just ending is passed by.
 
-    Uses half_message_check_at.
+    Rows of roles that do not own the broker are made before anybody knows how old a half message has to be: none is
+    due that is younger than `youngest`. Uses half_message_check_at.
     """
     now = func.mqdb.now()
     is_lost = hm.log_pos < half_messages.first_pos()
-    columns = hm.log_pos, hm.producer_group, hm.check_times, (now - hm.stored_at).label("age"), is_lost.label("is_lost")
-    due = select(*columns).where(half_messages.PREPARED, hm.check_at <= select(now).scalar_subquery())
+    columns = (
+        hm.log_pos,
+        hm.producer_group,
+        hm.principal,
+        hm.check_times,
+        (now - hm.stored_at).label("age"),
+        is_lost.label("is_lost"),
+    )
+    this_moment = select(now).scalar_subquery()
+    long_ago = this_moment - cast(literal(youngest, Interval()), Interval())
+    is_ripe = or_(hm.principal.is_(None), hm.check_times > ZERO, hm.stored_at <= long_ago)
+    due = select(*columns).where(half_messages.PREPARED, hm.check_at <= this_moment, is_ripe)
     rows = connection.execute(due.order_by(hm.check_at).limit(limit).with_for_update(skip_locked=True))
     return [DueHalf(*row) for row in rows]
 
@@ -270,6 +296,9 @@ def checks_text() -> str:
 def open_checks(connection: Connection, broker_name: str, client_id: str, group: str, limit: int) -> list[Check]:
     """What a client is asked about a group, and has not answered; the oldest question first."""
     asked = select(hm.log_pos).where(hm.check_client == client_id, hm.producer_group == group)
+    if acl.is_guest(connection):
+        rows = driver(connection).execute(_OWN_CHECKS, {"client_id": client_id, "group": group, "most": limit})
+        return [_check(broker_name, row) for row in rows]
     positions = list(connection.scalars(asked.order_by(hm.check_at).limit(limit)))
     if not positions:
         return []
@@ -279,6 +308,14 @@ def open_checks(connection: Connection, broker_name: str, client_id: str, group:
         "past_pos": max(positions) + 1,
     }
     return [_check(broker_name, row) for row in driver(connection).execute(checks_text(), parameters)]
+
+
+_OWN_CHECKS: Final = """
+    SELECT real_topic, real_queue_id, log_pos, check_times, queue_offset, msg_id, tags, keys, properties, body,
+           born_host, flag, sys_flag,
+           (extract(epoch FROM born_time - timestamptz '2000-01-01 00:00+00') * 1000000)::bigint,
+           (extract(epoch FROM store_time - timestamptz '2000-01-01 00:00+00') * 1000000)::bigint
+    FROM mqdb.own_checks(%(client_id)s, %(group)s, %(most)s)"""
 
 
 def _check(broker_name: str, row: Sequence[Any]) -> Check:

@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
+import psycopg
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -54,7 +55,7 @@ from mqdb.common.transaction import (
 from mqdb.store.dispatch.consume_queue import ZERO
 from mqdb.store.engine import driver, text_of, translates
 from mqdb.store.log import message_index
-from mqdb.store.log.commit_log import KEPT, cl, record_of
+from mqdb.store.log.commit_log import KEPT, Record, cl, record_of
 from mqdb.store.schedule.real_queue import BROKERS_OWN, aim_of, is_readable, real_queue_id
 from mqdb.store.tables import commit_log, half_message, queue, segment, topic
 
@@ -275,6 +276,51 @@ def end(connection: Connection, event: HalfEvent, half: HalfKey, *, may_be_immun
     parameters |= {"group": half.producer_group, "unique_id": half.msg_id, "may_be_immune": may_be_immune}
     row = driver(connection).execute(end_text(event), parameters).fetchone()
     return (False, None) if row is None else (True, row[1])
+
+
+# -- of roles that do not own the broker --------------------------------------------------------
+
+_SEND_OWN: Final = """
+    SELECT mqdb.send_half(%(queue_key)s::integer, %(history)s::bigint, %(tags_code)s::bigint, %(born_time)s, %(msg_id)s,
+                          %(born_host)s, %(tags)s, %(keys)s, %(properties)s::jsonb, %(body)s::bytea, %(flag)s::integer,
+                          %(sys_flag)s::integer)"""
+
+_END_OWN: Final = """
+    SELECT has_changed, state, copy_pos
+    FROM mqdb.end_half(%(log_pos)s::bigint, %(group)s, %(unique_id)s, %(outcome)s, %(asked_client)s)"""
+
+
+def send_own(connection: "psycopg.Connection[Any]", record: Record) -> int:
+    """Store a half message of the role that is logged in, and its row; returns its position.
+
+    Raises psycopg's errors: of the SQLSTATEs of `mqdb.errors`, that of TopicNotFound without its name; CheckViolation
+    where there is no partition for the position.
+    """
+    row = connection.execute(_SEND_OWN, record._asdict()).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def end_own(
+    connection: Connection, half: "HalfKey", outcome: str, asked_client: str | None
+) -> tuple[bool, HalfState, int | None]:
+    """What a producer says of a half message that its role has sent: whether that has ended it, its state, its copy.
+
+    Raises psycopg's errors: of the SQLSTATEs of `mqdb.errors`, and CheckViolation as `send_own` does.
+    """
+    values = {
+        "log_pos": half.log_pos,
+        "group": half.producer_group,
+        "unique_id": half.msg_id,
+        "outcome": outcome,
+        "asked_client": asked_client,
+    }
+    row = driver(connection).execute(_END_OWN, values).fetchone()
+    assert row is not None
+    return row[0], HalfState(row[1]), row[2]
+
+
+# -- by hand ------------------------------------------------------------------------------------
 
 
 def resume(connection: Connection, log_pos: int) -> bool:

@@ -1,0 +1,321 @@
+"""What a role tries in SQL against the verbs of producers: half messages, recalls, requests and replies, Spark's sink.
+
+`mallory` may send to and read `orders`, and is a member of group `billing`; `shop` may send to `orders` and `secret`.
+Mallory has guessed each position, id and name. The list came first; each line is a test, or a case of one:
+
+Half messages
+  forge    a record in the queue of half messages, of their ends, of those given up: by INSERT
+  forge    one for another's topic: by its queue, by REAL_TOPIC; for a retry topic; for a topic that it only reads
+  forge    the row of one, or its state
+  read     the halves of others: table, view, log, positions, what others are asked
+  guess    which positions hold a half message, by ending it; which queues there are, by sending to them
+  end      another's half message; one's own twice at once; by an event that is not a producer's
+  squat    the group and the client id of another producer, to be asked in its place
+  lock     the tables; the row of one's own, by an END that is not committed
+  stop     the checker, by that END, by a producer that is gone, by a half message that is not committed
+  exhaust  by an immunity of a century, a body of 5 MB, a group of a megabyte, a half message that nobody ends
+"""
+
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import NamedTuple
+
+import pytest
+import sqlalchemy
+
+from mqdb.store.topics import topics
+from mqdb_client import Admin
+from tests.fixtures.log import Connection, scalar
+from tests.fixtures.postgres import Database
+from tests.fixtures.principals import Principal
+from tests.fixtures.transactions import COMMIT, SECOND, Checker, send_half
+from tests.integration.test_attacks import Outcome, attack, connect, real, record
+
+SECRET = "TOPSECRET"
+
+
+class Plot(NamedTuple):
+    """A broker, its victim, and the one who attacks."""
+
+    owner: Connection
+    shop: Connection
+    mallory: Connection
+    mallorys_dsn: str
+
+    def key(self, topic: str) -> int:
+        """The key of a topic's first queue."""
+        found: int = scalar(
+            self.owner,
+            "SELECT queue_key FROM mqdb.queue JOIN mqdb.topic USING (topic_id) WHERE topic = %s AND queue_id = 0",
+            [topic],
+        )
+        return found
+
+    def tries(self, statement: str, *, keep: bool = False) -> Outcome:
+        """What mallory gets; nothing that is secret."""
+        outcome = attack(self.mallory, statement, keep=keep)
+        assert SECRET not in outcome.said
+        return outcome
+
+
+@pytest.fixture
+def plot(owner: Admin, principal: Principal, database: Database) -> Iterator[Plot]:
+    owner.groups.update("billing")
+    owner.topics.create("told")
+    shop = connect(principal("shop", send=["orders", "secret"]))
+    dsn = principal("mallory", send=["orders"], read=["orders", "told"], group=["billing"])
+    mallory = connect(dsn)
+    mallory.execute("SELECT mqdb.make_topic('%RETRY%billing', 1, 1, 6, false, 'NORMAL')")
+    yield Plot(database.connect(), shop, mallory, dsn)
+    shop.close()
+    mallory.close()
+
+
+# -- half messages ------------------------------------------------------------------------------
+
+
+def half(queue_key: object, *, properties: str = '{"PGROUP": "senders"}', body: str = "'x'", id_: str = "") -> str:
+    """A half message as a producer of such a role stores it."""
+    return (
+        f"SELECT mqdb.send_half({queue_key}, NULL, 0, now(), {id_ or 'gen_random_uuid()'}, 'host', NULL, NULL, "
+        f"'{properties}', {body}, 0, 0)"
+    )
+
+
+def ending(log_pos: object, unique_id: object, outcome: str = "COMMIT", group: str = "senders") -> str:
+    return (
+        f"SELECT has_changed, state FROM mqdb.end_half({log_pos}, '{group}', '{unique_id}'::uuid, '{outcome}', 'them')"
+    )
+
+
+class TheirHalf(NamedTuple):
+    """A half message of the shop."""
+
+    log_pos: int
+    unique_id: str
+
+
+@pytest.fixture
+def theirs(plot: Plot) -> TheirHalf:
+    """One for `secret`, which its producer is asked about."""
+    unique_id = scalar(plot.owner, "SELECT gen_random_uuid()::text")
+    made = half(plot.key("secret"), body=f"'{SECRET}'", id_=f"'{unique_id}'")
+    log_pos = scalar(plot.shop, made)
+    plot.owner.execute("UPDATE mqdb.half_message SET check_client = 'them'")
+    return TheirHalf(log_pos, unique_id)
+
+
+def states(plot: Plot) -> list[str]:
+    return [state for (state,) in plot.owner.execute("SELECT state FROM mqdb.half_message ORDER BY log_pos")]
+
+
+@pytest.mark.parametrize("topic", ["RMQ_SYS_TRANS_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"])
+@pytest.mark.parametrize("aim", ["orders", "secret"])
+def test_no_half_message_is_made_by_an_insert(plot: Plot, topic: str, aim: str) -> None:
+    assert plot.tries(record(str(plot.key(topic)), real(aim))).sqlstate in ("MQ204", "42501")
+
+
+@pytest.mark.parametrize("aim", ["told", "%RETRY%billing"])
+def test_a_half_message_needs_the_right_to_send(plot: Plot, aim: str) -> None:
+    assert plot.tries(half(plot.key(aim))).sqlstate == "MQ204"
+
+
+def test_queues_of_others_are_as_those_that_never_were(plot: Plot) -> None:
+    outcomes = [
+        re.sub(rf"queue {key}\b", "?", plot.tries(half(key)).said)
+        for key in (plot.key("secret"), plot.key("RMQ_SYS_TRANS_HALF_TOPIC"), 999_999)
+    ]
+
+    assert "MQ301" in outcomes[0]
+    assert len(set(outcomes)) == 1
+
+
+def test_what_the_record_says_of_its_topic_is_not_believed(plot: Plot) -> None:
+    said = '{"PGROUP": "senders", "REAL_TOPIC": "secret", "REAL_QID": "0", "MQDB_TAGS_CODE": "7"}'
+    id_ = scalar(plot.owner, "SELECT gen_random_uuid()::text")
+    [(log_pos,)] = plot.tries(half(plot.key("orders"), properties=said, id_=f"'{id_}'"), keep=True).rows
+    assert plot.tries(ending(log_pos, id_), keep=True).rows == [(True, "COMMITTED")]
+
+    copies = "SELECT queue_key FROM mqdb.commit_log WHERE sys_flag & 8 = 8"
+    assert plot.owner.execute(copies).fetchall() == [(plot.key("orders"),)]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "TABLE mqdb.half_message",
+        "TABLE mqdb.half_messages",
+        "TABLE mqdb.half_step",
+        "INSERT INTO mqdb.half_message (log_pos, msg_id) VALUES (1, gen_random_uuid())",
+        "UPDATE mqdb.half_message SET state = 'COMMITTED'",
+        "UPDATE mqdb.half_message SET principal = session_user",
+        "SELECT FROM mqdb.half_message FOR UPDATE",
+        "LOCK TABLE mqdb.half_message IN ROW EXCLUSIVE MODE",
+        "LOCK TABLE mqdb.lock_transaction",
+        "SELECT mqdb.try_lock('transaction')",
+    ],
+)
+def test_the_rows_of_half_messages_are_closed(plot: Plot, theirs: TheirHalf, statement: str) -> None:
+    assert plot.tries(statement).sqlstate == "42501"
+
+
+def test_nobody_reads_anothers_half_message(plot: Plot, theirs: TheirHalf) -> None:
+    looks = [
+        "SELECT * FROM mqdb.own_checks('them', 'senders', 100)",
+        f"SELECT * FROM mqdb.commit_log WHERE log_pos = {theirs.log_pos}",
+        f"SELECT * FROM mqdb.find_records(ARRAY['{theirs.unique_id}'::uuid], 0)",
+        f"SELECT mqdb.find_queue_offset({plot.key('RMQ_SYS_TRANS_HALF_TOPIC')}, {theirs.log_pos}, NULL, NULL)",
+        f"SELECT (mqdb.find_aim({theirs.log_pos})).*",
+    ]
+    for statement in looks:
+        outcome = plot.tries(statement)
+        assert outcome.sqlstate is None
+        assert outcome.shows_nothing, statement
+
+    mine = "SELECT body FROM mqdb.own_checks('them', 'senders', 100)"
+    assert plot.shop.execute(mine).fetchall() == [(SECRET.encode(),)]
+
+
+def test_who_may_send_to_the_topic_as_well_reads_no_half_message_of_others(
+    plot: Plot, owner: Admin, theirs: TheirHalf
+) -> None:
+    owner.acl.grant("mallory", send=["secret"])
+
+    assert plot.tries("SELECT * FROM mqdb.own_checks('them', 'senders', 100)").rows == []
+    assert plot.tries(ending(theirs.log_pos, theirs.unique_id)).sqlstate == "MQ320"
+    assert plot.tries(f"SELECT * FROM mqdb.find_records(ARRAY['{theirs.unique_id}'::uuid], 0)").rows == []
+
+
+def test_who_ends_anothers_half_message_gets_what_it_gets_for_none(plot: Plot, theirs: TheirHalf) -> None:
+    for outcome in ("COMMIT", "ROLLBACK", "UNKNOWN"):
+        answers = {
+            re.sub(
+                rf"(position|where.:) {position}\b", "?", plot.tries(ending(position, theirs.unique_id, outcome)).said
+            )
+            for position in (theirs.log_pos, 999_999_999)
+        }
+        assert len(answers) == 1
+        assert "MQ320" in answers.pop()
+
+    assert states(plot) == ["PREPARED"]
+    assert scalar(plot.owner, "SELECT check_client FROM mqdb.half_message") == "them"
+
+
+@pytest.mark.parametrize("outcome", ["GIVE_UP", "RESUME", "COMMITTED", ""])
+def test_a_producer_says_commit_or_rollback(plot: Plot, outcome: str) -> None:
+    id_ = scalar(plot.owner, "SELECT gen_random_uuid()::text")
+    [(log_pos,)] = plot.tries(half(plot.key("orders"), id_=f"'{id_}'"), keep=True).rows
+
+    assert plot.tries(ending(log_pos, id_, outcome)).sqlstate == "MQ108"
+
+
+def test_two_commits_at_once_make_one_copy(plot: Plot) -> None:
+    id_ = scalar(plot.owner, "SELECT gen_random_uuid()::text")
+    [(log_pos,)] = plot.tries(half(plot.key("orders"), id_=f"'{id_}'"), keep=True).rows
+    second = connect(plot.mallorys_dsn)
+    second.execute("SET lock_timeout = '200ms'")
+    with plot.mallory.transaction():
+        plot.mallory.execute(ending(log_pos, id_).encode())
+        assert attack(second, "SET lock_timeout = '200ms'; " + ending(log_pos, id_)).sqlstate == "55P03"
+
+    assert attack(second, ending(log_pos, id_, "ROLLBACK"), keep=True).rows == [(False, "COMMITTED")]
+    assert scalar(plot.owner, "SELECT count(*) FROM mqdb.commit_log WHERE sys_flag & 8 = 8") == 1
+    second.close()
+
+
+def test_whoever_squats_a_producer_is_not_asked_in_its_place(plot: Plot, broker: sqlalchemy.Connection) -> None:
+    """The same client id, the same group, and a presence of its own."""
+    scalar(plot.shop, half(plot.key("orders")))
+    plot.mallory.execute(
+        "INSERT INTO mqdb.client (client_id, kind, group_name, language, version, checks_transactions) "
+        "VALUES ('them', 'PRODUCER', 'senders', 'x', '1', true)"
+    )
+    plot.mallory.execute("INSERT INTO mqdb.presence (client_id, lock_key) VALUES ('them', 4711)")
+    plot.mallory.execute("SELECT pg_advisory_lock(4711)")
+
+    checker = Checker(broker)
+    assert checker.after(7 * SECOND).postponed == 1
+    id_ = scalar(plot.owner, "SELECT gen_random_uuid()::text")
+    scalar(plot.mallory, half(plot.key("orders"), id_=f"'{id_}'"))
+    assert checker.after(31 * SECOND).asked == 1
+    asked = "SELECT principal FROM mqdb.half_message WHERE check_client IS NOT NULL"
+    assert plot.owner.execute(asked).fetchall() == [("mallory",)]
+
+
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_an_end_that_is_not_committed_keeps_nobody_else_waiting(
+    plot: Plot, broker: sqlalchemy.Connection, is_asked: bool
+) -> None:
+    """Nor where its producer is gone, whose question the checker takes back."""
+    id_ = scalar(plot.owner, "SELECT gen_random_uuid()::text")
+    [(log_pos,)] = plot.tries(half(plot.key("orders"), id_=f"'{id_}'"), keep=True).rows
+    if is_asked:
+        plot.owner.execute("UPDATE mqdb.half_message SET check_client = 'gone'")
+    broker.execute(sqlalchemy.text("SET lock_timeout = '1s'"))
+    checker = Checker(broker)
+    with plot.mallory.transaction(force_rollback=True):
+        plot.mallory.execute(ending(log_pos, id_).encode())
+        scalar(plot.shop, half(plot.key("orders")))
+        assert checker.after(7 * SECOND).due == 1
+        assert checker.after(31 * SECOND).due == 1
+
+    assert checker.after(31 * SECOND).due == 2
+
+
+def test_a_half_message_that_is_not_committed_keeps_nobody_else_waiting(
+    plot: Plot, broker: sqlalchemy.Connection
+) -> None:
+    broker.execute(sqlalchemy.text("SET lock_timeout = '1s'"))
+    checker = Checker(broker)
+    with plot.mallory.transaction():
+        plot.mallory.execute(half(plot.key("orders")).encode())
+        scalar(plot.shop, half(plot.key("orders")))
+        route = topics.find_topic(broker, "orders")
+        assert route is not None
+        send_half(broker, route).end(broker, COMMIT)
+        assert checker.after(7 * SECOND).due == 1
+
+    assert checker.after(31 * SECOND).due == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "refusal"),
+    [
+        ({"body": "repeat('x', 4194305)::bytea"}, "MQ102"),
+        ({"body": "''"}, "MQ101"),
+        ({"body": "NULL"}, "MQ101"),
+        ({"properties": "{}"}, "MQ108"),
+        ({"properties": '{"PGROUP": ""}'}, "MQ108"),
+        ({"properties": '{"PGROUP": "a b"}'}, "MQ108"),
+        ({"properties": f'{{"PGROUP": "{"g" * 1_000_000}"}}'}, "MQ108"),
+        ({"properties": f'{{"PGROUP": "g", "a": "{"".join(map(str, range(100_000)))}"}}'}, "MQ108"),
+    ],
+)
+def test_a_half_message_has_the_limits_of_a_message(plot: Plot, given: dict[str, str], refusal: str) -> None:
+    assert plot.tries(half(plot.key("orders"), **given)).sqlstate == refusal
+
+
+@pytest.mark.parametrize("immunity", ["999999999999", "9" * 1_000, "-1", "x"])
+def test_no_immunity_is_longer_than_the_log_is_kept(plot: Plot, broker: sqlalchemy.Connection, immunity: str) -> None:
+    properties = f'{{"PGROUP": "g", "CHECK_IMMUNITY_TIME_IN_SECONDS": "{immunity}"}}'
+    plot.tries(half(plot.key("orders"), properties=properties), keep=True)
+
+    checker = Checker(broker)
+    checker.after(timedelta(hours=73))
+
+    assert states(plot) == ["DISCARDED"]
+
+
+def test_a_broker_that_takes_no_half_messages_takes_none(plot: Plot) -> None:
+    plot.owner.execute("UPDATE mqdb.broker SET reject_transaction_message = true")
+
+    assert plot.tries(half(plot.key("orders"))).sqlstate == "MQ203"
+
+
+def test_who_lost_the_right_commits_nothing_and_reads_nothing(plot: Plot, owner: Admin, theirs: TheirHalf) -> None:
+    owner.acl.revoke("shop", send=["secret"])
+
+    assert attack(plot.shop, ending(theirs.log_pos, theirs.unique_id)).sqlstate == "MQ204"
+    assert attack(plot.shop, "SELECT * FROM mqdb.own_checks('them', 'senders', 100)").rows == []
+    assert attack(plot.shop, ending(theirs.log_pos, theirs.unique_id, "ROLLBACK")).rows == [(True, "ROLLED_BACK")]
