@@ -810,6 +810,7 @@ FUNCTIONS = (
     "unlock_queues",
     "take_offset_commits",
     "recall",
+    "recall_own",
     "message",
     "queue_ends",
     "scheduled",

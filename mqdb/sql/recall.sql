@@ -29,6 +29,7 @@ DECLARE
     is_timer boolean;
     real_topic text;
     waits boolean;
+    lock_timeout text;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         PERFORM mqdb.refuse_isolation('mqdb.recall');
@@ -129,7 +130,15 @@ BEGIN
     IF NOT waits THEN
         RETURN 'ALREADY_DELIVERED';
     END IF;
-    INSERT INTO mqdb.timer_recall (log_pos, deliver_ms) VALUES (pos, due_ms);
+    -- A sender that takes it back in a transaction which stays open keeps nobody waiting but this recall.
+    lock_timeout := current_setting('lock_timeout');
+    PERFORM set_config('lock_timeout', '1s', true);
+    INSERT INTO mqdb.timer_recall (log_pos, deliver_ms) VALUES (pos, due_ms) ON CONFLICT DO NOTHING;
+    waits := FOUND;
+    PERFORM set_config('lock_timeout', lock_timeout, true);
+    IF NOT waits THEN
+        RETURN 'UNKNOWN';
+    END IF;
     DELETE FROM mqdb.timer t WHERE t.slot = 0 AND t.msg_id = id AND t.log_pos = pos;
     PERFORM mqdb.record_operation(
         'timer.recall', ARRAY[real_topic], NULL, mqdb.unique_id_text(id), jsonb_build_object('deliver_ms', due_ms), NULL, 1, NULL, actor);

@@ -1144,6 +1144,8 @@ DEFINERS = {
     "make_topic": "asks own_right and check_right",
     "own_checks": "about its own half messages",
     "reap_clients": "nothing while a leader attends",
+    "recall_outcome": "asks check_right",
+    "recall_own": "asks check_right",
     "replace_subscriptions": "asks check_member",
     "send": "asks check_right",
     "send_half": "asks check_right",

@@ -14,6 +14,16 @@ Half messages
   lock     the tables; the row of one's own, by an END that is not committed
   stop     the checker, by that END, by a producer that is gone, by a half message that is not committed
   exhaust  by an immunity of a century, a body of 5 MB, a group of a megabyte, a half message that nobody ends
+
+Recall
+  forge    a row that says a message is recalled
+  guess    which topics there are, by a handle; whether an id waits for another topic
+  recall   what waits for another's topic, by a handle that names one's own; a retry
+  read     what waits
+  lock     all timers, by one recall in a transaction that stays open, and by asking what became of it
+  stop     the recall of an operator, and all timers with it, by one of the same message that is not committed
+  exhaust  by the same recall a thousand times
+  deceive  itself: what is not committed is not recalled
 """
 
 import re
@@ -21,18 +31,23 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import NamedTuple
 
+import psycopg
 import pytest
 import sqlalchemy
 
 from mqdb.store.topics import topics
 from mqdb_client import Admin
+from tests.fixtures.broker import dispatch_all
+from tests.fixtures.delay import delivered, move_clock
 from tests.fixtures.log import Connection, scalar
 from tests.fixtures.postgres import Database
 from tests.fixtures.principals import Principal
+from tests.fixtures.timers import deliver_all, timer
 from tests.fixtures.transactions import COMMIT, SECOND, Checker, send_half
 from tests.integration.test_attacks import Outcome, attack, connect, real, record
 
 SECRET = "TOPSECRET"
+HOUR = timedelta(hours=1)
 
 
 class Plot(NamedTuple):
@@ -319,3 +334,124 @@ def test_who_lost_the_right_commits_nothing_and_reads_nothing(plot: Plot, owner:
     assert attack(plot.shop, ending(theirs.log_pos, theirs.unique_id)).sqlstate == "MQ204"
     assert attack(plot.shop, "SELECT * FROM mqdb.own_checks('them', 'senders', 100)").rows == []
     assert attack(plot.shop, ending(theirs.log_pos, theirs.unique_id, "ROLLBACK")).rows == [(True, "ROLLED_BACK")]
+
+
+# -- recall -------------------------------------------------------------------------------------
+
+
+class Waiting(NamedTuple):
+    """Ids of messages that are due in an hour."""
+
+    orders: str
+    secret: str
+
+
+@pytest.fixture
+def waiting(plot: Plot, broker: sqlalchemy.Connection) -> Waiting:
+    [of_orders] = timer(broker, HOUR, "an order")
+    [of_secret] = timer(broker, HOUR, SECRET, topic="secret")
+    deliver_all(broker)
+    return Waiting(of_orders, of_secret)
+
+
+def recalled(plot: Plot) -> int:
+    found: int = scalar(plot.owner, "SELECT count(*) FROM mqdb.timer_recall")
+    return found
+
+
+def delivered_in_an_hour(broker: sqlalchemy.Connection) -> dict[str, list[str]]:
+    """What is delivered; not what has to wait for somebody."""
+    broker.execute(sqlalchemy.text("SET lock_timeout = '5s'"))
+    dispatch_all(broker)
+    move_clock(broker, 2 * HOUR)
+    deliver_all(broker)
+    return {topic: delivered(broker, topic) for topic in ("orders", "secret")}
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO mqdb.timer_recall VALUES (1, 1)",
+        "DELETE FROM mqdb.timer_recall",
+        "TABLE mqdb.timer_recall",
+        "TABLE mqdb.timer",
+        "TABLE mqdb.timer_step",
+        "LOCK TABLE mqdb.lock_timer",
+        "SELECT mqdb.find_timer('orders', gen_random_uuid())",
+    ],
+)
+def test_the_rows_of_recalls_are_closed(plot: Plot, waiting: Waiting, statement: str) -> None:
+    assert plot.tries(statement).sqlstate == "42501"
+
+
+@pytest.mark.parametrize("verb", ["recall_own", "recall_outcome"])
+def test_a_handle_is_no_oracle(plot: Plot, waiting: Waiting, verb: str) -> None:
+    others = [plot.tries(f"SELECT mqdb.{verb}('{topic}', '{waiting.secret}')") for topic in ("secret", "secreT")]
+    assert {outcome.sqlstate for outcome in others} == {"MQ204"}
+    assert len({outcome.said.replace("secreT", "secret") for outcome in others}) == 1
+    assert plot.tries(f"SELECT mqdb.{verb}(NULL, '{waiting.secret}')").sqlstate == "MQ204"
+    assert plot.tries(f"SELECT mqdb.{verb}('%RETRY%billing', '{waiting.orders}')").sqlstate == "MQ204"
+    assert plot.tries(f"SELECT mqdb.{verb}('told', '{waiting.orders}')").sqlstate == "MQ204"
+    assert plot.tries(f"SELECT mqdb.{verb}('SCHEDULE_TOPIC_XXXX', '{waiting.orders}')").sqlstate == "MQ204"
+
+    ids = (waiting.secret, "0" * 32)
+    assert [plot.tries(f"SELECT mqdb.{verb}('orders', '{id_}')", keep=True).rows for id_ in ids] == [[("UNKNOWN",)]] * 2
+    assert plot.tries(f"SELECT mqdb.{verb}('orders', NULL)").sqlstate == "MQ108"
+    assert plot.tries(f"SELECT mqdb.{verb}('orders', 'x'' OR true --')").sqlstate == "MQ108"
+    assert recalled(plot) == 0
+
+
+def test_a_delivered_message_of_another_topic_is_unknown(
+    plot: Plot, waiting: Waiting, broker: sqlalchemy.Connection
+) -> None:
+    assert delivered_in_an_hour(broker)["secret"] == [SECRET]
+
+    for verb in ("recall_own", "recall_outcome"):
+        assert plot.tries(f"SELECT mqdb.{verb}('orders', '{waiting.secret}')").rows == [("UNKNOWN",)]
+
+
+def test_a_recall_in_an_open_transaction_keeps_no_timer_waiting(
+    plot: Plot, waiting: Waiting, broker: sqlalchemy.Connection
+) -> None:
+    locks = "SELECT FROM pg_locks WHERE relation = 'mqdb.lock_timer'::regclass"
+    with plot.mallory.transaction(force_rollback=True):
+        assert scalar(plot.mallory, "SELECT mqdb.recall_own('orders', %s)", [waiting.orders]) == "PENDING"
+        assert plot.owner.execute(locks).fetchall() == []
+        # What is not committed is not recalled.
+        assert delivered_in_an_hour(broker) == {"orders": ["an order"], "secret": [SECRET]}
+
+
+def test_who_asks_for_an_outcome_holds_no_lock(plot: Plot, waiting: Waiting, broker: sqlalchemy.Connection) -> None:
+    scalar(plot.mallory, "SELECT mqdb.recall_own('orders', %s)", [waiting.orders])
+    with plot.mallory.transaction():
+        assert scalar(plot.mallory, "SELECT mqdb.recall_outcome('orders', %s)", [waiting.orders]) == "RECALLED"
+        assert delivered_in_an_hour(broker) == {"orders": [], "secret": [SECRET]}
+
+
+def test_an_operators_recall_of_the_same_message_stops_no_timer_for_long(
+    plot: Plot, waiting: Waiting, broker: sqlalchemy.Connection, database: Database
+) -> None:
+    operator = database.connect()
+    with plot.mallory.transaction():
+        scalar(plot.mallory, "SELECT mqdb.recall_own('orders', %s)", [waiting.orders])
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            operator.execute("SELECT mqdb.recall('orders', %s)", [waiting.orders])
+        assert scalar(operator, "SELECT mqdb.recall('secret', %s)", [waiting.secret]) == "RECALLED"
+
+    assert scalar(operator, "SELECT mqdb.recall('orders', %s)", [waiting.orders]) == "UNKNOWN"
+    assert scalar(operator, "SELECT current_setting('lock_timeout')") == "0"
+
+
+def test_what_is_not_committed_has_no_outcome(plot: Plot, waiting: Waiting) -> None:
+    both = f"mqdb.recall_own('orders', '{waiting.orders}'), mqdb.recall_outcome('orders', '{waiting.orders}')"
+    assert plot.tries(f"SELECT {both}", keep=True).sqlstate == "MQ109"
+    assert plot.tries(f"BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT {both}").sqlstate in ("MQ109", "25001")
+    assert recalled(plot) == 0
+
+
+def test_the_same_recall_again_and_again_is_one_row(plot: Plot, waiting: Waiting) -> None:
+    again = f"SELECT mqdb.recall_own('orders', '{waiting.orders}') FROM generate_series(1, 1000)"
+
+    assert sorted(plot.tries(again, keep=True).rows)[:2] == [("PENDING",), ("UNKNOWN",)]
+    assert recalled(plot) == 1
+    assert scalar(plot.owner, "SELECT count(*) FROM mqdb.operation WHERE verb = 'timer.recall'") == 1

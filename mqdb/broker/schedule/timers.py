@@ -31,6 +31,7 @@ from mqdb.broker.log.query import broker_info
 from mqdb.common.recall_handle import decode_handle
 from mqdb.common.unique_id import format_unique_id
 from mqdb.errors import RecallHandleInvalid
+from mqdb.store import acl
 from mqdb.store.engine import Timed, transaction, translates
 from mqdb.store.log.commit_log import UNMEASURED_RECORDS
 from mqdb.store.schedule import timer_looks, timer_slots, timer_steps, timers
@@ -48,6 +49,9 @@ STEPS_KEPT: Final = 1_000
 HORIZON: Final = timedelta(hours=1)
 
 _MILLISECOND: Final = timedelta(milliseconds=1)
+
+#: What `mqdb.recall_own` says when it has written the recall: whether it came in time is seen afterwards.
+_PENDING: Final = "PENDING"
 
 
 class TimerRound(NamedTuple):
@@ -204,13 +208,17 @@ def first_uncollected_segment(connection: Connection) -> int:
 def recall(connection: Connection, handle: str, *, actor: str | None = None) -> RecallStatus:
     """Take back the message of a recall handle. One transaction, or a part of the open one.
 
-    No timer is delivered until the transaction ends. Raises RecallHandleInvalid for a handle that is none, or of
-    another broker, and TopicNotFound.
+    No timer is delivered until the transaction ends. A role that does not own the broker recalls what is for a topic
+    to which it may send, in two transactions of its own, and keeps nobody waiting.
+    Raises RecallHandleInvalid for a handle that is none, or of another broker, TopicNotFound and AccessDenied;
+    TransactionUnsuitable for such a role in a transaction.
     """
     found = decode_handle(handle)
     name = broker_info(connection).broker_name
     if found.broker_name != name:
         raise RecallHandleInvalid(handle, f"is of broker {found.broker_name!r}, not of {name!r}")
+    if acl.is_guest(connection):
+        return _recall_own(connection, found.unique_id, found.topic, actor)
     return recall_message(connection, found.unique_id, found.topic, actor=actor)
 
 
@@ -221,6 +229,14 @@ def recall_message(
     """Take back the message of a unique id, of one topic or of any. As `recall`."""
     status = func.mqdb.recall(topic, format_unique_id(unique_id), actor)
     return RecallStatus(connection.execute(select(status)).scalar_one())
+
+
+def _recall_own(connection: Connection, unique_id: UUID, topic: str, actor: str | None) -> RecallStatus:
+    message_id = format_unique_id(unique_id)
+    status: str = connection.execute(select(func.mqdb.recall_own(topic, message_id, actor))).scalar_one()
+    if status == _PENDING:
+        status = connection.execute(select(func.mqdb.recall_outcome(topic, message_id))).scalar_one()
+    return RecallStatus(status)
 
 
 def _take(connection: Connection, delivery: _Delivery) -> Step | None:

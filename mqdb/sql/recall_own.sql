@@ -1,0 +1,116 @@
+-- Recall for roles that may send to the topic and do not own the schema. mqdb.recall keeps the deliverer away until the caller's
+-- transaction ends, and so every timer of everybody. These take no lock of all, and are two for that:
+--
+--   recall_own       writes that the message is recalled, in the caller's transaction, unless it has been delivered
+--   recall_outcome   afterwards, in another transaction, says whether that came in time
+--
+-- The deliverer passes by whatever it sees as recalled. A batch of it that began before the first transaction was committed
+-- may not have seen it; so the second waits for the end of that batch. Then the copy is in the log, or will never be.
+-- (A copy is younger than its record. So as long as the log has the record it has the copy, too.)
+CREATE FUNCTION mqdb.find_timer(topic text, id uuid, OUT pos bigint, OUT due_ms bigint, OUT is_past boolean, OUT has_copy boolean)
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    step mqdb.timer_step;
+BEGIN
+    SELECT * INTO STRICT step FROM mqdb.timer_step s ORDER BY s.seq DESC LIMIT 1;
+    SELECT t.log_pos, t.deliver_ms, t.slot <> 0 AND (t.deliver_ms, t.log_pos) <= (step.delivered_ms, step.delivered_pos)
+    INTO pos, due_ms, is_past
+    FROM mqdb.timer t WHERE t.msg_id = find_timer.id AND t.properties ->> 'REAL_TOPIC' = find_timer.topic
+    ORDER BY t.log_pos DESC LIMIT 1;
+    SELECT coalesce(pos, max(r.log_pos) FILTER (WHERE r.waits)), coalesce(due_ms, max(r.tags_code) FILTER (WHERE r.waits)),
+           coalesce(is_past, false), coalesce(bool_or(NOT r.waits), false)
+    INTO pos, due_ms, is_past, has_copy
+    FROM (
+        SELECT cl.log_pos, cl.tags_code, t.topic = mqdb.timer_topic() AS waits
+        FROM mqdb.find_records(ARRAY[find_timer.id], 0) f
+        CROSS JOIN LATERAL (
+            SELECT * FROM mqdb.commit_log cl WHERE cl.log_pos >= f.log_pos AND cl.log_pos <= f.log_pos ORDER BY cl.log_pos LIMIT 1) cl
+        JOIN mqdb.queue q ON q.queue_key = cl.queue_key JOIN mqdb.topic t USING (topic_id)
+        WHERE t.topic = find_timer.topic OR t.topic = mqdb.timer_topic() AND cl.properties ->> 'REAL_TOPIC' = find_timer.topic
+    ) AS r;
+END
+$$;
+COMMENT ON FUNCTION mqdb.find_timer(text, uuid) IS 'A message with a time of delivery for a topic: its record, when it is due, whether delivery is past it, and whether it has a copy in the topic';
+REVOKE EXECUTE ON FUNCTION mqdb.find_timer(text, uuid) FROM PUBLIC;
+
+CREATE FUNCTION mqdb.check_recall(topic text, message_id text, function text) RETURNS uuid
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    -- First of all, so that nobody learns which topics there are.
+    PERFORM mqdb.check_right('SEND', 'TOPIC', check_recall.topic);
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        PERFORM mqdb.refuse_isolation(function);
+    ELSIF (message_id ~ '^[0-9A-Fa-f]{32}$') IS NOT TRUE THEN
+        PERFORM mqdb.refuse_parameter('message_id', message_id, 'give the 32 hexadecimal digits of an id');
+    ELSIF NOT EXISTS (SELECT FROM mqdb.topic t WHERE t.topic = check_recall.topic) THEN
+        RAISE EXCEPTION 'topic "%" does not exist; create it with: mqdb topic create %', topic, topic
+            USING ERRCODE = 'MQ301', DETAIL = jsonb_build_object('topic', coalesce(topic, ''));
+    END IF;
+    RETURN message_id::uuid;
+END
+$$;
+COMMENT ON FUNCTION mqdb.check_recall(text, text, text) IS 'The id of a message that a sender to the topic wants to recall; raises an error for who may not';
+
+CREATE FUNCTION mqdb.recall_own(topic text, message_id text, actor text DEFAULT NULL) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    id uuid := mqdb.check_recall(topic, message_id, 'mqdb.recall_own');
+    timer record;
+BEGIN
+    SELECT * INTO timer FROM mqdb.find_timer(topic, id);
+    IF timer.has_copy OR timer.is_past THEN
+        RETURN 'ALREADY_DELIVERED';
+    ELSIF timer.pos IS NULL THEN
+        RETURN 'UNKNOWN';
+    END IF;
+    INSERT INTO mqdb.timer_recall (log_pos, deliver_ms) VALUES (timer.pos, timer.due_ms) ON CONFLICT DO NOTHING;
+    IF NOT FOUND THEN  -- recalled before
+        RETURN 'UNKNOWN';
+    END IF;
+    PERFORM mqdb.record_operation('timer.recall', ARRAY[topic], NULL, mqdb.unique_id_text(id),
+                                  jsonb_build_object('deliver_ms', timer.due_ms), NULL, 1, NULL, actor);
+    RETURN 'PENDING';
+END
+$$;
+COMMENT ON FUNCTION mqdb.recall_own(text, text, text) IS 'Takes back a message to a topic to which the role that is logged in may send: PENDING until recall_outcome is asked, when this is committed; ALREADY_DELIVERED; or UNKNOWN as of recall';
+
+CREATE FUNCTION mqdb.recall_outcome(topic text, message_id text) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    id uuid := mqdb.check_recall(topic, message_id, 'mqdb.recall_outcome');
+    delivering text[];
+    timer record;
+    writer xid;
+BEGIN
+    -- Of the transactions that deliver now. Whatever begins from here on sees what is committed.
+    delivering := ARRAY(SELECT l.virtualtransaction FROM pg_locks l
+                        WHERE l.relation = 'mqdb.lock_timer'::regclass AND l.granted AND l.mode = 'ShareUpdateExclusiveLock'
+                          AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()));
+    WHILE EXISTS (SELECT FROM pg_locks l WHERE l.relation = 'mqdb.lock_timer'::regclass AND l.virtualtransaction = ANY (delivering)) LOOP
+        PERFORM pg_sleep(0.002);
+    END LOOP;
+    SELECT * INTO timer FROM mqdb.find_timer(topic, id);
+    SELECT r.xmin INTO writer FROM mqdb.timer_recall r WHERE r.log_pos = timer.pos;
+    IF NOT FOUND THEN
+        RETURN CASE WHEN timer.has_copy OR timer.is_past THEN 'ALREADY_DELIVERED' ELSE 'UNKNOWN' END;
+    ELSIF writer = pg_current_xact_id_if_assigned()::xid THEN
+        RAISE EXCEPTION 'mqdb.recall_outcome needs a transaction after that of mqdb.recall_own'
+            USING ERRCODE = 'MQ109', DETAIL = jsonb_build_object(
+                'function', 'mqdb.recall_outcome', 'reason', 'needs a transaction after that of mqdb.recall_own');
+    END IF;
+    RETURN CASE WHEN timer.has_copy THEN 'ALREADY_DELIVERED' ELSE 'RECALLED' END;
+END
+$$;
+COMMENT ON FUNCTION mqdb.recall_outcome(text, text) IS 'Whether a recall by recall_own came in time: RECALLED, and the message will never be delivered, or ALREADY_DELIVERED; waits for the batch that is being delivered';
