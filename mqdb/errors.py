@@ -912,7 +912,7 @@ class RequestTimeout(Transient, code=ResponseCode.REQUEST_TIMEOUT):
     sentence = "no reply within {timeout_seconds:g} s to request {correlation_id} on topic {topic!r}"
 
 
-class ReplyImpossible(InvalidInput, code=ResponseCode.CREATE_REPLY_MESSAGE):
+class ReplyImpossible(InvalidInput, code=ResponseCode.CREATE_REPLY_MESSAGE, sqlstate="MQ121"):
     """The message is no request, so there is nobody to reply to. Source: MessageUtil.createReplyMessage."""
 
     reason: str

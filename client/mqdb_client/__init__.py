@@ -75,13 +75,14 @@ from mqdb_client.producer.durability import Durability
 from mqdb_client.producer.fault_tolerance import LatencyFaultTable
 from mqdb_client.producer.producer import Producer
 from mqdb_client.producer.queue_selector import MessageQueueSelector, select_by_hash, select_random
-from mqdb_client.producer.request_reply import create_reply_message
+from mqdb_client.producer.request_reply import ReplyMessage, create_reply_message
 from mqdb_client.producer.send_hooks import CheckForbiddenHook, SendMessageContext, SendMessageHook, SendMode
 from mqdb_client.transaction.transaction_listener import PreparedMessage, TransactionListener
 from mqdb_client.transaction.transaction_producer import TransactionProducer, TransactionSendResult
 
 __all__ = [
     "Producer",
+    "ReplyMessage",
     "TransactionProducer",
     "PushConsumer",
     "LitePullConsumer",

@@ -820,6 +820,7 @@ FUNCTIONS = (
     "dlq_redrive",
     "half_messages",
     "half_own",
+    "replies",
     "row_security",
 )
 

@@ -37,7 +37,8 @@ BEGIN
            AND octet_length(concat(send_half.tags, send_half.keys)) <= mqdb.max_properties_bytes()
            AND octet_length(send_half.born_host) <= 255 AND send_half.sys_flag >= 0
            AND send_half.tags_code BETWEEN -2147483648 AND 2147483647
-           AND num_nulls(send_half.born_time, send_half.msg_id, send_half.flag) = 0) IS NOT TRUE
+           AND send_half.born_time >= '1970-01-01 00:00+00' AND send_half.born_time < '9999-01-01 00:00+00'
+           AND num_nulls(send_half.msg_id, send_half.flag) = 0) IS NOT TRUE
     THEN
         PERFORM mqdb.refuse_parameter('properties', NULL, 'the record is not one that a producer makes');
     END IF;

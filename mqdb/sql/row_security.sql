@@ -18,7 +18,7 @@ GRANT SELECT ON SEQUENCE mqdb.log_pos TO PUBLIC;
 GRANT SELECT ON mqdb.topic, mqdb.queue TO PUBLIC;
 ALTER TABLE mqdb.topic ENABLE ROW LEVEL SECURITY;
 CREATE POLICY own ON mqdb.topic FOR SELECT USING (
-    topic = ANY (mqdb.topics_not_allowed()) OR topic = 'TBW102'
+    topic = ANY (mqdb.topics_not_allowed()) OR topic = 'TBW102' OR topic = (SELECT mqdb.reply_topic())
     OR EXISTS (SELECT FROM mqdb.own_right a WHERE mqdb.is_covered(topic.topic, a.resource_type, a.resource)));
 
 ALTER TABLE mqdb.queue ENABLE ROW LEVEL SECURITY;
@@ -28,7 +28,7 @@ LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT EXISTS (SELECT FROM mqdb.topic t WHERE t.topic_id = is_of_the_broker.topic_id
-                   AND (t.topic = ANY (mqdb.topics_not_allowed()) OR t.topic = 'TBW102'));
+                   AND (t.topic = ANY (mqdb.topics_not_allowed()) OR t.topic = 'TBW102' OR t.topic = mqdb.reply_topic()));
 END;
 COMMENT ON FUNCTION mqdb.is_of_the_broker(integer) IS 'Whether a topic is one of those that each broker has';
 CREATE POLICY own ON mqdb.queue FOR SELECT USING (

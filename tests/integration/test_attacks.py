@@ -167,6 +167,7 @@ def fill(database: Database) -> Connection:
         for prefix in ("%RETRY%", "%DLQ%"):
             create_topic(owner, prefix + group)
     owner.execute("UPDATE mqdb.topic SET perm = 4 WHERE topic = 'closed'")
+    owner.execute("SELECT mqdb.make_reply_topic()")
     owner.execute(_OF_OTHERS.encode())
     dispatch_all(owner)
     index_all(owner)
@@ -1142,11 +1143,14 @@ DEFINERS = {
     "leave_group": "asks check_member",
     "make_group": "asks check_member",
     "make_topic": "asks own_right and check_right",
+    "make_reply_topic": "one topic",
     "own_checks": "about its own half messages",
+    "own_replies": "of its own clients",
     "reap_clients": "nothing while a leader attends",
     "recall_outcome": "asks check_right",
     "recall_own": "asks check_right",
     "replace_subscriptions": "asks check_member",
+    "reply": "asks own_queue and own_right",
     "send": "asks check_right",
     "send_half": "asks check_right",
     "stay_awake": "nothing while a leader attends",

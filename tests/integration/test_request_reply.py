@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from mqdb.broker.consumers.pull import pull
+from mqdb.broker.log import replies
 from mqdb.common.message import Message, ReceivedMessage
 from mqdb.common.topic import reply_topic
 from mqdb.errors import (
@@ -490,7 +491,7 @@ def test_others_replies_are_passed_by_inside_the_database(
         pulled.extend(message.tag for result in results for message in result.messages)
         return results, horizon
 
-    monkeypatch.setattr(reply_reader, "pull", watched)
+    monkeypatch.setattr(replies, "pull", watched)
     [key] = create_topic(log, REPLIES, 1)
     future = requester.request_async(Message("orders", "ping"), LONG)
     request = request_of(database)

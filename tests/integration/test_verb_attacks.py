@@ -24,8 +24,20 @@ Recall
   stop     the recall of an operator, and all timers with it, by one of the same message that is not committed
   exhaust  by the same recall a thousand times
   deceive  itself: what is not committed is not recalled
+
+Requests and replies
+  read     all replies; those for another role's client by its id, its address, its presence, a code that is the same
+  read     another topic by the position of a queue
+  forge    a reply by INSERT, by mqdb.send, to what is no request, to one that it may not read, under another id
+  forge    the address and correlation of a reply, by its properties
+  redirect the reply of somebody to another topic, by the request
+  guess    which positions hold requests
+  stop     others' replies, by one that is not committed
+  squat    the topic of replies; a role whose name looks like the address of another
+  exhaust  by a body of 5 MB, by properties of a megabyte, by topics
 """
 
+import json
 import re
 from collections.abc import Iterator
 from datetime import timedelta
@@ -42,6 +54,7 @@ from tests.fixtures.delay import delivered, move_clock
 from tests.fixtures.log import Connection, scalar
 from tests.fixtures.postgres import Database
 from tests.fixtures.principals import Principal
+from tests.fixtures.roles import MakeRole
 from tests.fixtures.timers import deliver_all, timer
 from tests.fixtures.transactions import COMMIT, SECOND, Checker, send_half
 from tests.integration.test_attacks import Outcome, attack, connect, real, record
@@ -455,3 +468,196 @@ def test_the_same_recall_again_and_again_is_one_row(plot: Plot, waiting: Waiting
     assert sorted(plot.tries(again, keep=True).rows)[:2] == [("PENDING",), ("UNKNOWN",)]
     assert recalled(plot) == 1
     assert scalar(plot.owner, "SELECT count(*) FROM mqdb.operation WHERE verb = 'timer.recall'") == 1
+
+
+# -- requests and replies -----------------------------------------------------------------------
+
+REPLIES = "DefaultCluster_REPLY_TOPIC"
+
+ASKS = """INSERT INTO mqdb.commit_log (queue_key, store_time, born_time, tags_code, msg_id, born_host, properties, body)
+          VALUES (%s, mqdb.now(), mqdb.now(), 0, %s::uuid, 'host', %s::jsonb, %s) RETURNING log_pos"""
+
+
+class Request(NamedTuple):
+    """A message that somebody waits for the reply to."""
+
+    log_pos: int
+    unique_id: str
+
+
+def ask(session: Connection, queue_key: int, body: str = "?", **properties: str) -> Request:
+    said = {"CLUSTER": "DefaultCluster", "CORRELATION_ID": "c-1", "REPLY_TO_CLIENT": "4:shop:them", "TTL": "3000"}
+    unique_id = scalar(session, "SELECT gen_random_uuid()::text")
+    return Request(scalar(session, ASKS, [queue_key, unique_id, json.dumps(said | properties), body]), unique_id)
+
+
+def reply(request: Request, *, body: str = "'an answer'", properties: str = "{}") -> str:
+    return (
+        f"SELECT mqdb.reply({request.log_pos}, '{request.unique_id}', gen_random_uuid(), now(), 'host', 'k', "
+        f"'{properties}', {body}, 0)"
+    )
+
+
+def read_replies(client_id: str, queue_key: object) -> str:
+    return f"SELECT body FROM mqdb.own_replies('{client_id}', {queue_key}, 0, NULL) WHERE body IS NOT NULL"
+
+
+@pytest.fixture
+def asked(plot: Plot) -> Request:
+    """The shop has asked in `orders` and in `secret`, where it was answered; it is what stands in `orders`."""
+    plot.shop.execute("SELECT mqdb.make_reply_topic()")
+    in_secret = ask(plot.shop, plot.key("secret"), SECRET)
+    plot.owner.execute(
+        """INSERT INTO mqdb.commit_log (queue_key, born_time, tags_code, msg_id, born_host, tags, properties, body)
+           VALUES (%s, mqdb.now(), mqdb.tag_code('4:shop:them'), %s, 'host', '4:shop:them', '{}', %s)""",
+        [plot.key(REPLIES), in_secret.unique_id, SECRET],
+    )
+    return ask(plot.shop, plot.key("orders"))
+
+
+def stored_replies(plot: Plot) -> list[tuple[str, str, bytes]]:
+    """Address, correlation and body of what mallory has sent."""
+    found = plot.owner.execute(
+        """SELECT tags, properties ->> 'CORRELATION_ID', body FROM mqdb.commit_log
+           WHERE properties ->> 'MSG_TYPE' = 'reply' ORDER BY log_pos"""
+    )
+    return found.fetchall()
+
+
+def dispatch_replies(plot: Plot) -> None:
+    plot.owner.execute("SELECT mqdb.dispatch()")
+
+
+def test_each_reads_its_own_replies_only(plot: Plot, asked: Request) -> None:
+    dispatch_replies(plot)
+    key = plot.key(REPLIES)
+    assert plot.shop.execute(read_replies("them", key).encode()).fetchall() == [(SECRET.encode(),)]
+    plot.mallory.execute(
+        "INSERT INTO mqdb.client (client_id, kind, group_name, language, version) "
+        "VALUES ('them', 'PRODUCER', 'shop', 'x', '1')"
+    )
+    plot.mallory.execute("INSERT INTO mqdb.presence (client_id, lock_key) VALUES ('them', 4711)")
+    for client_id in ("them", "4:shop:them", ":them", "", "%", "\n4:shop:them"):
+        assert plot.tries(read_replies(client_id, key)).rows == []
+    others = [
+        "SELECT * FROM mqdb.own_replies(NULL, NULL, NULL, NULL)",
+        f"SELECT * FROM mqdb.message WHERE topic = '{REPLIES}'",
+        f"SELECT * FROM mqdb.commit_log WHERE queue_key = {key}",
+        f"SELECT * FROM mqdb.consume_queue WHERE queue_key = {key}",
+        read_replies("them", plot.key("secret")),
+        read_replies("them", plot.key("RMQ_SYS_TRANS_HALF_TOPIC")),
+    ]
+    for statement in others:
+        assert plot.tries(statement).rows == [], statement
+
+
+def test_a_tag_with_the_same_code_is_another_address(plot: Plot, asked: Request) -> None:
+    """In Java the hash of "Aa" is that of "BB"."""
+    plot.owner.execute(
+        """INSERT INTO mqdb.commit_log (queue_key, born_time, tags_code, msg_id, born_host, tags, properties, body)
+           SELECT %s, mqdb.now(), mqdb.tag_code(tag), gen_random_uuid(), 'host', tag, '{}', %s
+           FROM unnest('{7:mallory:Aa,4:shop:them}'::text[]) AS tag""",
+        [plot.key(REPLIES), SECRET],
+    )
+    dispatch_replies(plot)
+
+    assert scalar(plot.owner, "SELECT mqdb.java_hash('7:mallory:Aa') = mqdb.java_hash('7:mallory:BB')") is True
+    assert plot.tries(read_replies("BB", plot.key(REPLIES))).rows == []
+
+
+def test_no_name_of_a_role_looks_like_the_address_of_another(plot: Plot, principal: Principal, asked: Request) -> None:
+    dispatch_replies(plot)
+    for name in ("4:shop", "shop:them", "shop:", "4"):
+        session = connect(principal(name, send=["orders"]))
+        for client_id in ("them", ":them", "shop:them", "4:shop:them", ""):
+            assert attack(session, read_replies(client_id, plot.key(REPLIES))).rows == []
+        session.close()
+
+
+def test_who_was_asked_replies_to_the_one_who_has_asked(plot: Plot, asked: Request) -> None:
+    assert plot.tries(reply(asked, properties='{"mood": "good"}'), keep=True).sqlstate is None
+
+    assert stored_replies(plot) == [("4:shop:them", "c-1", b"an answer")]
+    dispatch_replies(plot)
+    assert (b"an answer",) in plot.shop.execute(read_replies("them", plot.key(REPLIES)).encode()).fetchall()
+
+
+@pytest.mark.parametrize("name", ["CORRELATION_ID", "REPLY_TO_CLIENT", "MSG_TYPE", "REAL_TOPIC", "UNIQ_KEY", "TTL"])
+def test_a_reply_does_not_say_itself_where_it_goes(plot: Plot, asked: Request, name: str) -> None:
+    assert plot.tries(reply(asked, properties=f'{{"{name}": "x"}}')).sqlstate == "MQ104"
+
+
+def test_no_reply_is_made_by_hand(plot: Plot, asked: Request) -> None:
+    forged = '{"CORRELATION_ID": "c-1", "MSG_TYPE": "reply"}'
+    assert plot.tries(record(str(plot.key(REPLIES)), forged)).sqlstate == "MQ204"
+    assert plot.tries(f"SELECT mqdb.send('{REPLIES}', 'x', tag => '4:shop:them')").sqlstate == "MQ204"
+    assert plot.tries(record(str(plot.key("SCHEDULE_TOPIC_XXXX")), real(REPLIES))).sqlstate == "MQ204"
+    assert plot.tries(half(plot.key(REPLIES))).sqlstate == "MQ301"
+
+
+def test_what_it_may_not_read_or_is_no_request_is_not_replied_to(plot: Plot, owner: Admin, asked: Request) -> None:
+    theirs = ask(plot.shop, plot.key("secret"), SECRET)
+    another = scalar(plot.owner, "SELECT gen_random_uuid()::text")
+    refused = [
+        theirs,
+        asked._replace(unique_id=another),
+        asked._replace(log_pos=theirs.log_pos),
+        asked._replace(log_pos=999_999_999),
+    ]
+    said = {plot.tries(reply(request)).said for request in refused}
+    assert len(said) == 1
+    assert "MQ121" in said.pop()
+
+    wrong = ({"CLUSTER": "secret"}, {"CLUSTER": "%RETRY%payroll"}, {"REPLY_TO_CLIENT": ""}, {"CORRELATION_ID": ""})
+    for properties in wrong:
+        assert plot.tries(reply(ask(plot.mallory, plot.key("orders"), **properties))).sqlstate == "MQ121"
+    plain = scalar(plot.mallory, "SELECT mqdb.send('orders', 'x')")
+    position = scalar(plot.owner, "SELECT max(log_pos) FROM mqdb.commit_log")
+    assert plot.tries(reply(Request(position, plain))).sqlstate == "MQ121"
+    owner.acl.revoke("mallory", group=["billing"])
+    assert plot.tries(reply(asked)).sqlstate == "MQ121"
+    assert stored_replies(plot) == []
+
+
+def test_a_request_sends_no_reply_to_another_topic(plot: Plot) -> None:
+    """It can only go to somebody who does not wait for it: he knows his requests by numbers that nobody guesses."""
+    plot.mallory.execute("SELECT mqdb.make_reply_topic()")
+    forged = ask(plot.mallory, plot.key("orders"), REAL_TOPIC="secret", REAL_QID="0", CORRELATION_ID="guessed")
+    plot.tries(reply(forged), keep=True)
+
+    assert stored_replies(plot) == [("4:shop:them", "guessed", b"an answer")]
+    aims = "SELECT DISTINCT queue_key FROM mqdb.commit_log WHERE properties ->> 'MSG_TYPE' = 'reply'"
+    assert plot.owner.execute(aims).fetchall() == [(plot.key(REPLIES),)]
+
+
+def test_a_reply_that_is_not_committed_keeps_no_other_back(plot: Plot, asked: Request) -> None:
+    with plot.mallory.transaction():
+        plot.mallory.execute(reply(asked).encode())
+        dispatch_replies(plot)
+        dispatch_replies(plot)
+        found = plot.shop.execute(read_replies("them", plot.key(REPLIES)).encode()).fetchall()
+        assert found == [(SECRET.encode(),)]
+
+
+@pytest.mark.parametrize(
+    ("given", "refusal"),
+    [
+        ({"body": "repeat('x', 4194305)::bytea"}, "MQ102"),
+        ({"body": "''"}, "MQ101"),
+        ({"properties": "[1]"}, "MQ108"),
+        ({"properties": f'{{"a": "{"x" * 1_000_000}"}}'}, "MQ108"),
+    ],
+)
+def test_a_reply_has_the_limits_of_a_message(plot: Plot, asked: Request, given: dict[str, str], refusal: str) -> None:
+    assert plot.tries(reply(asked, **given)).sqlstate == refusal
+
+
+def test_who_has_no_right_makes_no_topic_and_nobody_makes_two(plot: Plot, role: MakeRole) -> None:
+    stranger = connect(role("stranger"))
+    plot.owner.execute("GRANT USAGE ON SCHEMA mqdb TO stranger")
+    assert attack(stranger, "SELECT mqdb.make_reply_topic()").sqlstate == "MQ204"
+    stranger.close()
+    plot.mallory.execute("SELECT mqdb.make_reply_topic() FROM generate_series(1, 10)")
+
+    assert scalar(plot.owner, "SELECT count(*) FROM mqdb.topic WHERE topic ~ 'REPLY'") == 1
+    assert plot.tries("SELECT mqdb.make_topic('x_REPLY_TOPIC', 1, 1, 6, false, 'NORMAL')").sqlstate == "MQ204"

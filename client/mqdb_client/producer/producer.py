@@ -29,7 +29,7 @@ from mqdb_client.producer.joined_send import CallersConnection, check_untimed
 from mqdb_client.producer.queue_choice import Target, target_of
 from mqdb_client.producer.queue_selector import MessageQueueSelector
 from mqdb_client.producer.recalling import recall
-from mqdb_client.producer.request_reply import check_timeout
+from mqdb_client.producer.request_reply import ReplyMessage, check_timeout
 from mqdb_client.producer.running_producer import ProducerState, RunningProducer
 from mqdb_client.producer.send_hooks import CheckForbiddenHook, Hooks, SendMessageHook, SendMode
 from mqdb_client.producer.sending import PendingSend
@@ -188,6 +188,10 @@ class Producer:
         if connection is not None:
             check_untimed(timeout)
             return running.joined_sending.send(connection, (message,), target)[0]
+        if isinstance(message, ReplyMessage):
+            sent = running.reply_sending.send(message, self._reply_seconds(timeout))
+            if sent is not None:
+                return sent
         return running.sending.send(self._pending((message,), target, SendMode.SYNC, timeout))[0]
 
     def send_batch(
@@ -250,7 +254,11 @@ class Producer:
         if callback is not None:
             takes("future").check("callback", callback)
         target = target_of(message, sharding_key, queue, selector, selector_argument)
-        future = running.async_send.submit(self._pending((message,), target, SendMode.ASYNC, timeout))
+        future: Future[SendResult] | None = None
+        if isinstance(message, ReplyMessage):
+            future = running.reply_sending.send_async(message, self._reply_seconds(timeout))
+        if future is None:
+            future = running.async_send.submit(self._pending((message,), target, SendMode.ASYNC, timeout))
         if callback is not None:
             future.add_done_callback(callback)
         return future
@@ -271,6 +279,8 @@ class Producer:
         running = self._work()
         check_message(message, self._config.max_message_size_bytes)
         target = target_of(message, sharding_key, queue, selector, selector_argument)
+        if isinstance(message, ReplyMessage) and running.reply_sending.send_oneway(message, self._timeout_seconds):
+            return
         running.async_send.submit_oneway(self._pending((message,), target, SendMode.ONEWAY, None))
 
     def request(self, message: Message, timeout: timedelta, sharding_key: str | None = None) -> ReceivedMessage:
@@ -343,6 +353,9 @@ class Producer:
     def register_check_forbidden_hook(self, hook: CheckForbiddenHook) -> None:
         """Have `hook` say of each try, from the next one on, whether it may be made. Raises ParameterInvalid."""
         self._hooks.register_check_forbidden_hook(hook)
+
+    def _reply_seconds(self, timeout: timedelta | None) -> float:
+        return self._timeout_seconds if timeout is None else _seconds(timeout)
 
     def _pending(
         self, messages: Sequence[Message], target: Target, mode: SendMode, timeout: timedelta | None

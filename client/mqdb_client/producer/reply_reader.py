@@ -15,9 +15,9 @@ from typing import Final, TypeVar
 from sqlalchemy import Connection
 
 from mqdb.broker.consumers.horizon import UNKNOWN_HORIZON, Horizon
-from mqdb.broker.consumers.pull import PullRequest, PullResult, PullStatus, pull
+from mqdb.broker.consumers.pull import PullRequest, PullResult, PullStatus
+from mqdb.broker.log import replies
 from mqdb.broker.log.proofs import proven
-from mqdb.broker.topics.route import find_or_create_reply_topic
 from mqdb.common.message import MessageQueue, ReceivedMessage
 from mqdb.common.proof import Proof, place_of, proof
 from mqdb.common.wake_limit import WakeLimit
@@ -66,8 +66,10 @@ class ReplyReader:
         on_news: Callable[[], None],
     ) -> None:
         self._link = link
-        # Not read from a text: a client id may hold what separates tags.
-        self._filter = TagExpression(client_id, frozenset({client_id}), (tag_code(client_id),), matches_all=False)
+        self._client_id = client_id
+        #: To which replies are sent: what requests say, known when it is ready.
+        self.address = client_id
+        self._filter = _filter_of(client_id)
         self._is_wanted = is_wanted
         self._deliver = deliver
         self._on_news = on_news
@@ -188,7 +190,14 @@ class ReplyReader:
             has_more = self._take_over(results)
 
     def _pull(self, connection: Connection) -> tuple[list[PullResult], Horizon]:
-        return pull(connection, self._places, filter=self._filter, scan_limit=SCAN_LIMIT, horizon=self._horizon)
+        return replies.read(
+            connection,
+            self._places,
+            self._client_id,
+            filter=self._filter,
+            scan_limit=SCAN_LIMIT,
+            horizon=self._horizon,
+        )
 
     def _take_over(self, results: Sequence[PullResult]) -> bool:
         """Hand on what a pull has found; True when there is more to be read."""
@@ -205,7 +214,8 @@ class ReplyReader:
     def _begin(self) -> None:
         """Find the topic, and where to read it from."""
         self._queue_keys = frozenset()
-        ends, known = self._ask(self._find_ends)
+        ends, known, self.address = self._ask(self._find_ends)
+        self._filter = _filter_of(self.address)
         # Looked at afterwards: what was sent until now may have been replied to before these ends.
         look_back = LOOK_BACK if self.is_late else 0
         self._places = [_first_place(end, look_back, known.get(end.request.queue_key)) for end in ends]
@@ -213,9 +223,13 @@ class ReplyReader:
         self.is_ready, self.trouble = True, None
         self._on_news()
 
-    def _find_ends(self, connection: Connection) -> tuple[list[PullResult], dict[int, int]]:
-        """The ends of the queues, and the offsets behind the last replies, by queue key, if the log still has them."""
-        route = find_or_create_reply_topic(connection, self.cluster_name)
+    def _find_ends(self, connection: Connection) -> tuple[list[PullResult], dict[int, int], str]:
+        """The ends of the queues; the offsets behind the last replies, by queue key, if the log still has them; the
+        address.
+
+        A role that does not own the broker cannot look whether it has them: it reads from further back then.
+        """
+        route = replies.find_topic(connection, self.cluster_name)
         ends = [
             PullRequest(
                 MessageQueue(route.config.name, self._link.name, queue_id),
@@ -227,13 +241,27 @@ class ReplyReader:
         ]
         keys = self._newest.keys() & set(route.queue_keys)
         known = proven(connection, {key: self._newest[key] for key in keys})
-        return pull(connection, ends)[0], {key: self._newest[key].queue_offset + 1 for key in known}
+        address = replies.address_of(connection, self._client_id)
+        found, _ = replies.read(
+            connection,
+            ends,
+            self._client_id,
+            filter=_filter_of(address),
+            scan_limit=SCAN_LIMIT,
+            horizon=UNKNOWN_HORIZON,
+        )
+        return found, {key: self._newest[key].queue_offset + 1 for key in known}, address
 
     def _ask(self, work: Callable[[Connection], T]) -> T:
         deadline = time.monotonic() + _PATIENCE_SECONDS
         late = BrokerUnavailable(self._link.instance.target, f"no answer within {_PATIENCE_SECONDS:g} s")
         # To wait for a connection here would keep others from finding out that there is none.
         return self._link.ask(work, deadline, late, is_patient=False)
+
+
+def _filter_of(address: str) -> TagExpression:
+    # Not read from a text: an address may hold what separates tags.
+    return TagExpression(address, frozenset({address}), (tag_code(address),), matches_all=False)
 
 
 def _offsets(places: Sequence[PullRequest]) -> list[int]:

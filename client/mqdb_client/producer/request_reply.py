@@ -14,6 +14,7 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import Final
@@ -37,15 +38,39 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 _NO_PROPERTIES: Final[Mapping[str, str]] = {}
 
 
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class ReplyMessage(Message):
+    """A reply, and where the request is: a role that does not own the broker can reply to what it may read alone."""
+
+    request: ReceivedMessage = field(compare=False)
+
+    def __init__(
+        self,
+        topic: str,
+        body: bytes | str,
+        tag: str | None = None,
+        keys: Iterable[str] | str = (),
+        properties: Mapping[str, str] = _NO_PROPERTIES,
+        flag: int = 0,
+        system_properties: Mapping[str, str] = _NO_PROPERTIES,
+        *,
+        request: ReceivedMessage,
+    ) -> None:
+        Message.__init__(self, topic, body, tag, keys, properties, flag, system_properties)
+        object.__setattr__(self, "request", request)
+
+
 def create_reply_message(
     request: ReceivedMessage,
     body: bytes | str,
     *,
     keys: Iterable[str] | str = (),
     properties: Mapping[str, str] = _NO_PROPERTIES,
-) -> Message:
+) -> ReplyMessage:
     """The reply to a request, to be sent like any message, by any producer of the cluster.
 
+    A role that does not own the broker sends it by a producer of the broker that has the request, alone and not in a
+    transaction of its own; it has to be a member of a group, and to have read the request.
     Raises ReplyImpossible when nobody waits for a reply: the message was sent, not requested.
     Source: MessageUtil.createReplyMessage.
     """
@@ -60,8 +85,7 @@ def create_reply_message(
     }
     if Property.TTL in request.properties:
         system[Property.TTL.value] = request.properties[Property.TTL]
-    reply = Message(reply_topic(cluster_name), body, tag=client_id, keys=keys, properties=properties)
-    return reply.with_system_properties(system)
+    return ReplyMessage(reply_topic(cluster_name), body, client_id, keys, properties, 0, system, request=request)
 
 
 def _property_of(request: ReceivedMessage, name: Property) -> str:
@@ -144,12 +168,13 @@ class RequestReply:
 
     def _request(self, message: Message, timeout: timedelta, waiting: WaitingRequest) -> Message:
         """The message as it is sent, when its reply can be read."""
+        reader = self._await_reader(waiting)
         return message.with_system_properties(
             {
                 Property.CORRELATION_ID.value: waiting.correlation_id,
-                Property.REPLY_TO_CLIENT.value: self._client_id,
+                Property.REPLY_TO_CLIENT.value: reader.address,
                 Property.TTL.value: str(math.ceil(timeout / _MILLISECOND)),
-                Property.CLUSTER.value: self._await_reader(waiting).cluster_name,
+                Property.CLUSTER.value: reader.cluster_name,
             }
         )
 

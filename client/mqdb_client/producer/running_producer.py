@@ -15,6 +15,7 @@ from mqdb_client.producer.fault_tolerance import LatencyFaultTolerance
 from mqdb_client.producer.group_append import refuse_reentry
 from mqdb_client.producer.joined_sending import JoinedSending
 from mqdb_client.producer.publish_routes import PublishRoutes
+from mqdb_client.producer.reply_sending import ReplySending
 from mqdb_client.producer.request_reply import RequestReply
 from mqdb_client.producer.send_hooks import Hooks
 from mqdb_client.producer.sending import Sending
@@ -54,6 +55,7 @@ class RunningProducer:
         self.routes = PublishRoutes(self.links, queue_nums, faults)
         born_host = self.instance.address
         self.sending = Sending(config, self.links, self.routes, hooks, faults, born_host, sent.find_queue_offset)
+        self.reply_sending = ReplySending(self.links, unique_ids, clock, born_host)
         self.joined_sending = JoinedSending(config, hooks, unique_ids, clock, born_host, sent.find_joined_offset)
         self._permits = Permits(config.back_pressure_for_async_send_num, config.back_pressure_for_async_send_size_bytes)
         self._clock = clock

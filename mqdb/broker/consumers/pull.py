@@ -207,7 +207,7 @@ def _result(request: PullRequest, rows: _Rows, wish: _Wish) -> PullResult:
     messages: list[ReceivedMessage] = []
     segment = request.segment
     if not _is_legal(request, rows):
-        status, next_begin = _verdict(request.offset, minimum, maximum)
+        status, next_begin = verdict(request.offset, minimum, maximum)
     elif not _is_covered(rows, wish):
         raise MessageMissing(request.queue_key, request.offset, 0)  # offsets have no gaps
     else:
@@ -224,7 +224,7 @@ def _result(request: PullRequest, rows: _Rows, wish: _Wish) -> PullResult:
     return PullResult(request, status, next_begin, minimum, maximum, segment, messages)
 
 
-def _verdict(offset: int, minimum: int, maximum: int) -> tuple[PullStatus, int]:
+def verdict(offset: int, minimum: int, maximum: int) -> tuple[PullStatus, int]:
     """On an offset at which there is nothing to read."""
     if offset == maximum:
         return PullStatus.NO_NEW_MSG, offset

@@ -1,0 +1,130 @@
+"""Replies: where they are, to which address they go, and how they are read and sent.
+
+All requesters of a cluster share a topic, which no right covers. The owner of the broker, and the members of its role,
+read it and send to it as to any other. Other roles do that by functions of the database, which give a role its own
+replies, and send a reply only to the requester of a message that the role may read (`mqdb/sql/replies.sql`).
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from psycopg.types.json import Jsonb
+from sqlalchemy import Connection, func, select
+
+from mqdb.broker.consumers.horizon import Horizon
+from mqdb.broker.consumers.pull import PullRequest, PullResult, PullStatus, pull, verdict
+from mqdb.broker.topics.route import find_or_create_reply_topic
+from mqdb.common.message import ReceivedMessage
+from mqdb.errors import TopicNotFound
+from mqdb.selector.tags import TagExpression
+from mqdb.store import acl
+from mqdb.store.engine import driver, translates
+from mqdb.store.topics import topics
+from mqdb.store.topics.topics import TopicRoute
+
+
+class Reply(NamedTuple):
+    """A reply to a request, which is known by its position and id."""
+
+    request_pos: int
+    request_id: UUID
+    msg_id: UUID
+    born_time: datetime
+    born_host: str
+    keys: str | None
+    properties: Mapping[str, str]
+    body: bytes
+    flag: int
+
+
+@translates
+def find_topic(connection: Connection, cluster_name: str) -> TopicRoute:
+    """The topic of the replies, made where there is none. Raises NameInvalid, and AccessDenied for who has no right."""
+    if not acl.is_guest(connection):
+        return find_or_create_reply_topic(connection, cluster_name)
+    name: str = connection.execute(select(func.mqdb.reply_topic())).scalar_one()
+    route = topics.find_topic(connection, name)
+    if route is None:
+        connection.execute(select(func.mqdb.make_reply_topic()))
+        route = topics.find_topic(connection, name)
+    if route is None:
+        raise TopicNotFound(name)
+    return route
+
+
+@translates
+def address_of(connection: Connection, client_id: str) -> str:
+    """Where replies for a client are sent: the property REPLY_TO_CLIENT of its requests."""
+    if not acl.is_guest(connection):
+        return client_id
+    address: str = connection.execute(select(func.mqdb.reply_address(client_id))).scalar_one()
+    return address
+
+
+@translates
+def read(
+    connection: Connection,
+    places: Sequence[PullRequest],
+    client_id: str,
+    *,
+    filter: TagExpression,
+    scan_limit: int,
+    horizon: Horizon,
+) -> tuple[list[PullResult], Horizon]:
+    """Replies for a client, as `pull` answers; `filter` is that of its address."""
+    if not acl.is_guest(connection):
+        return pull(connection, places, filter=filter, scan_limit=scan_limit, horizon=horizon)
+    found = (_read_own(connection, place, client_id) for place in places)
+    return [result for result in found if result is not None], horizon
+
+
+_OWN_REPLIES: Final = """
+    SELECT min_offset, max_offset, next_offset, queue_offset, log_pos, msg_id, tags, keys, properties, body,
+           (extract(epoch FROM born_time - timestamptz '2000-01-01 00:00+00') * 1000000)::bigint,
+           (extract(epoch FROM store_time - timestamptz '2000-01-01 00:00+00') * 1000000)::bigint,
+           born_host, reconsume_times, flag, sys_flag
+    FROM mqdb.own_replies(%(client_id)s, %(queue_key)s::integer, %(first_offset)s::bigint, %(history)s::bigint)"""
+
+
+def _read_own(connection: Connection, place: PullRequest, client_id: str) -> PullResult | None:
+    """None for a queue that is gone, or of another history."""
+    values = {
+        "client_id": client_id,
+        "queue_key": place.queue_key,
+        "first_offset": place.offset,
+        "history": place.history,
+    }
+    rows = driver(connection).execute(_OWN_REPLIES, values).fetchall()
+    if not rows:
+        return None
+    minimum, maximum, next_offset = rows[-1][:3]
+    messages = [_message(place, row, minimum, maximum) for row in rows if row[3] is not None]
+    status = PullStatus.FOUND if messages else PullStatus.NO_MATCHED_MSG
+    if not minimum <= place.offset < maximum:
+        status, next_offset = verdict(place.offset, minimum, maximum)
+    return PullResult(place, status, next_offset, minimum, maximum, place.segment, messages)
+
+
+def _message(place: PullRequest, row: tuple[Any, ...], minimum: int, maximum: int) -> ReceivedMessage:
+    values: list[Any] = [place.queue, *row[3:], minimum, maximum]
+    return ReceivedMessage(*values)
+
+
+_REPLY: Final = """
+    SELECT log_pos, queue_id
+    FROM mqdb.reply(%(request_pos)s::bigint, %(request_id)s, %(msg_id)s, %(born_time)s, %(born_host)s, %(keys)s,
+                    %(properties)s, %(body)s::bytea, %(flag)s::integer)"""
+
+
+@translates
+def send(connection: Connection, reply: Reply) -> tuple[int, int]:
+    """Send a reply as a role that does not own the broker; its position, and the number of its queue.
+
+    Raises ReplyImpossible unless the role may read the request, as a member of a group; what is wrong with the reply.
+    """
+    values = reply._asdict() | {"properties": Jsonb(dict(reply.properties))}
+    row = driver(connection).execute(_REPLY, values).fetchone()
+    assert row is not None
+    return row
