@@ -639,10 +639,12 @@ CREATE TABLE mqdb.sink_batch (
     query_id text,
     messages bigint NOT NULL CHECK (messages >= 0),
     committed_at timestamptz NOT NULL DEFAULT mqdb.now(),
-    PRIMARY KEY (sink_id, batch_id)
+    principal text NOT NULL DEFAULT mqdb.sink_principal(),
+    PRIMARY KEY (principal, sink_id, batch_id)
 );
 COMMENT ON TABLE mqdb.sink_batch IS 'The batches that Spark has written: a row is inserted by the transaction that appends the messages, so no batch is appended twice';
 COMMENT ON COLUMN mqdb.sink_batch.sink_id IS 'stream:<query id or sinkId>, or batch:<writeId>';
+COMMENT ON COLUMN mqdb.sink_batch.principal IS 'The role whose ledger it is in; empty: the owner of the schema and the members of its role';
 COMMENT ON COLUMN mqdb.sink_batch.batch_id IS 'Of the streaming query; 0 for a batch job';
 COMMENT ON COLUMN mqdb.sink_batch.query_id IS 'Of the checkpoint that the batch ids count in; NULL for a batch job';
 
@@ -650,10 +652,12 @@ CREATE UNLOGGED TABLE mqdb.sink_write (
     write_id uuid PRIMARY KEY,
     sink_id text NOT NULL,
     batch_id bigint NOT NULL,
-    staged_at timestamptz NOT NULL DEFAULT mqdb.now()
+    staged_at timestamptz NOT NULL DEFAULT mqdb.now(),
+    principal text NOT NULL DEFAULT mqdb.sink_principal()
 );
-CREATE INDEX sink_write_batch ON mqdb.sink_write (sink_id, batch_id);
+CREATE INDEX sink_write_batch ON mqdb.sink_write (principal, sink_id, batch_id);
 COMMENT ON TABLE mqdb.sink_write IS 'One row for each attempt of a task of Spark that has staged messages; empty after a crash, as its rows of sink_stage are';
+COMMENT ON COLUMN mqdb.sink_write.principal IS 'As in sink_batch';
 COMMENT ON INDEX mqdb.sink_write_batch IS 'What a commit clears away';
 
 CREATE UNLOGGED TABLE mqdb.sink_stage (
@@ -751,7 +755,7 @@ END
 $$
 """
 
-#: Each text after those that it needs. `now` comes before the tables, whose defaults call it.
+#: Each text after those that it needs. `now` and `sink_principal` come before the tables, whose defaults call them.
 FUNCTIONS = (
     "refuse_parameter",
     "refuse_isolation",
@@ -821,6 +825,7 @@ FUNCTIONS = (
     "half_messages",
     "half_own",
     "replies",
+    "sink_own",
     "row_security",
 )
 
@@ -828,6 +833,7 @@ FUNCTIONS = (
 def upgrade() -> None:
     """Create everything."""
     op.execute(sql_text("now"))
+    op.execute(sql_text("sink_principal"))
     for statements in (
         BROKER,
         LOCKS,

@@ -8,6 +8,9 @@ has staged is never named. A driver that dies before the commit runs the batch a
 after it does so, too, and finds the batch in the ledger. A crash of PostgreSQL empties the stage: fewer messages are
 found than the tasks have written, nothing is appended, and the batch is run again.
 
+A role that does not own the broker inserts its rows, as there is no COPY into a table with row security; its stage and
+its ledger are its own.
+
 A batch of a stream is known by the query, whose id is kept in the checkpoint, and its number; a batch job by its
 writeId. Messages of a task keep their order, and so do those of a key whose rows are in one task.
 
@@ -176,19 +179,25 @@ class Writing:
             return Staged(batch, StagedWrite(write_id, 0, False, ()))
         from mqdb.pipeline.sink_rows import RowMaker
 
-        with self._connection() as connection, connection.transaction():
+        named = {"write_id": write_id, "sink_id": batch.sink_id, "batch_id": batch.batch_id}
+        with self._connection() as (connection, is_guest), connection.transaction():
+            if is_guest:  # row security looks there for whose rows they are
+                connection.execute(statements.RECORD_WRITE, named)
             options = self.options
             find_queues = partial(sink.write_queue_keys, connection)
             maker = RowMaker(self.columns, options.topic, options.reserved_properties, find_queues, write_id)
             for record_batch in chain((first,), filled):
                 # First all rows, then the COPY: between them topics are looked up.
                 made = maker.rows(record_batch)
+                if is_guest:
+                    sink.stage_own(connection, made)
+                    continue
                 with connection.cursor() as cursor, cursor.copy(statements.COPY_STAGE) as copy:
                     copy.set_types(list(statements.STAGE_COLUMNS.values()))
                     for row in made:
                         copy.write_row(row)
-            named = {"write_id": write_id, "sink_id": batch.sink_id, "batch_id": batch.batch_id}
-            connection.execute(statements.RECORD_WRITE, named)
+            if not is_guest:
+                connection.execute(statements.RECORD_WRITE, named)
         return Staged(batch, StagedWrite(write_id, maker.messages, maker.waits, maker.topics))
 
     def append(self, batch: SinkBatch, staged: "Sequence[Staged]", forgotten_sink: str | None = None) -> None:
@@ -202,14 +211,14 @@ class Writing:
         """
         writes = [each.write for each in staged]
 
-        def append(connection: Connection) -> AppendResult:
-            result = sink.append_batch(connection, batch, writes)
+        def append(connection: Connection, is_guest: bool) -> AppendResult:
+            result = sink.append_batch(connection, batch, writes, is_guest=is_guest)
             if result.outcome is AppendOutcome.GAP and not self.options.fail_on_data_loss:
                 missing = SinkBatchesMissing(batch.sink_id, batch.batch_id, result.batch_id)
                 logger.warning("a query goes on at batch %s: %s", batch.batch_id, missing.what)
-                result = sink.append_batch(connection, batch, writes, may_skip=True)
+                result = sink.append_batch(connection, batch, writes, may_skip=True, is_guest=is_guest)
             if result.outcome in (AppendOutcome.APPENDED, AppendOutcome.REPEATED):
-                self._sweep(connection, forgotten_sink)
+                self._sweep(connection, forgotten_sink, is_guest)
             return result
 
         self._judge(self._persistently(append), batch, sum(write.messages for write in writes))
@@ -239,44 +248,45 @@ class Writing:
     def give_up(self, staged: "Sequence[Staged]") -> None:
         """Clear away what tasks have staged, and what is older than a day; where that fails, somebody else will."""
         try:
-            with self._connection() as connection:
-                sink.clear_writes(connection, [each.write for each in staged])
-                sink.sweep(connection)
+            with self._connection() as (connection, is_guest):
+                sink.clear_writes(connection, [each.write for each in staged], is_guest=is_guest)
+                sink.sweep(connection, is_guest=is_guest)
         except MqdbError:  # Spark has an error to tell already
             logger.warning("cannot clear away what was staged", exc_info=True)
 
     def check(self) -> None:
         """Ask the database what it can say before any task runs.
 
-        Raises SchemaMismatch; TopicNotFound and TopicNotWritable where the option says the topic.
+        Raises SchemaMismatch; TopicNotFound, TopicNotWritable and AccessDenied where the option says the topic.
         """
-        with self._connection() as connection:
+        with self._connection() as (connection, _):
             if not sink.has_sink(connection):
                 _refuse_schema(self.options.url)
             if self.options.topic is not None:
                 sink.write_queue_keys(connection, self.options.topic)
 
     @contextmanager
-    def _connection(self) -> Iterator[Connection]:
+    def _connection(self) -> Iterator[tuple[Connection, bool]]:
+        """A connection, and whether its role does not own the broker."""
         with translated(self.options.target), psycopg.connect(self.options.url, **_CONNECT_ARGUMENTS) as connection:
             # Who has waited for another commit of the batch has to see it then, whatever the database's default is.
             connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
-            connection.execute("SET search_path TO pg_catalog")
-            yield connection
+            row = connection.execute(statements.BEGIN).fetchone()
+            yield connection, row is not None and bool(row[1])
 
-    def _sweep(self, connection: Connection, forgotten_sink: str | None) -> None:
+    def _sweep(self, connection: Connection, forgotten_sink: str | None, is_guest: bool) -> None:
         """What is in the log does not fail for what is left beside it."""
         try:
-            sink.sweep(connection, forgotten_sink)
+            sink.sweep(connection, forgotten_sink, is_guest=is_guest)
         except psycopg.Error:
             logger.warning("cannot clear away what old tasks have staged", exc_info=True)
 
-    def _persistently(self, work: Callable[[Connection], _Result]) -> _Result:
+    def _persistently(self, work: Callable[[Connection, bool], _Result]) -> _Result:
         deadline = time.monotonic() + COMMIT_RETRY_SECONDS
         while True:
             try:
-                with self._connection() as connection:
-                    return work(connection)
+                with self._connection() as (connection, is_guest):
+                    return work(connection, is_guest)
             except AuthenticationFailed:
                 raise
             except BrokerUnavailable:

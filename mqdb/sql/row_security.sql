@@ -164,6 +164,30 @@ CREATE POLICY own ON mqdb.client_request USING (
     AND EXISTS (SELECT FROM mqdb.own_group g WHERE g.group_name = client_request.arguments ->> 'group')
 ) WITH CHECK (octet_length(answer::text) <= 16777216);
 
+-- -- Spark's sink ----------------------------------------------------------------------------------
+
+-- Each role has a ledger and a stage of its own. The log asks again when the messages are appended.
+GRANT SELECT, INSERT (sink_id, batch_id, query_id, messages) ON mqdb.sink_batch TO PUBLIC;
+ALTER TABLE mqdb.sink_batch ENABLE ROW LEVEL SECURITY;
+CREATE POLICY own ON mqdb.sink_batch USING (principal = session_user::text COLLATE "default")
+    WITH CHECK (principal = session_user AND octet_length(concat(sink_id, query_id)) <= 1024
+                AND EXISTS (SELECT FROM mqdb.own_right a WHERE a.access = 'SEND'));
+
+GRANT SELECT, INSERT (write_id, sink_id, batch_id) ON mqdb.sink_write TO PUBLIC;
+ALTER TABLE mqdb.sink_write ENABLE ROW LEVEL SECURITY;
+CREATE POLICY own ON mqdb.sink_write USING (principal = session_user::text COLLATE "default")
+    WITH CHECK (principal = session_user AND octet_length(sink_id) <= 1024
+                AND EXISTS (SELECT FROM mqdb.own_right a WHERE a.access = 'SEND'));
+
+GRANT SELECT, INSERT (write_id, born_time, tags_code, deliver_ms, msg_id, seq, queue_key, delay_level, born_host, tags, keys, properties,
+    body) ON mqdb.sink_stage TO PUBLIC;
+ALTER TABLE mqdb.sink_stage ENABLE ROW LEVEL SECURITY;
+CREATE POLICY own ON mqdb.sink_stage USING (EXISTS (SELECT FROM mqdb.sink_write w WHERE w.write_id = sink_stage.write_id))
+    WITH CHECK (octet_length(body) <= mqdb.max_body_bytes() AND pg_column_size(properties) <= 262144
+                AND EXISTS (SELECT FROM mqdb.sink_write w WHERE w.write_id = sink_stage.write_id));
+
+-- -- operations ------------------------------------------------------------------------------------
+
 -- What was done by the role itself, and what was about topics and groups that are all its own. Not who got which right.
 GRANT SELECT ON mqdb.operation TO PUBLIC;
 ALTER TABLE mqdb.operation ENABLE ROW LEVEL SECURITY;

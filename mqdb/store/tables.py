@@ -547,11 +547,13 @@ half_step = Table(
 sink_batch = Table(
     "sink_batch",
     metadata,
-    Column("sink_id", Text, primary_key=True),
-    Column("batch_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("sink_id", Text, nullable=False),
+    Column("batch_id", BigInteger, nullable=False),
     Column("query_id", Text),
     Column("messages", BigInteger, nullable=False),
     Column("committed_at", _timestamp, nullable=False, server_default=_now),
+    Column("principal", Text, nullable=False, server_default=text("mqdb.sink_principal()")),
+    PrimaryKeyConstraint("principal", "sink_id", "batch_id"),
 )
 
 sink_write = Table(
@@ -561,7 +563,8 @@ sink_write = Table(
     Column("sink_id", Text, nullable=False),
     Column("batch_id", BigInteger, nullable=False),
     Column("staged_at", _timestamp, nullable=False, server_default=_now),
-    Index("sink_write_batch", "sink_id", "batch_id"),
+    Column("principal", Text, nullable=False, server_default=text("mqdb.sink_principal()")),
+    Index("sink_write_batch", "principal", "sink_id", "batch_id"),
     prefixes=["UNLOGGED"],
 )
 

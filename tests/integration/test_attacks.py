@@ -331,9 +331,6 @@ HIDDEN = [
     "acl_queue",
     "timer",
     "half_message",
-    "sink_stage",
-    "sink_write",
-    "sink_batch",
     "cron",
     "deleted_topic",
     "archived_segment",
@@ -1089,6 +1086,9 @@ TABLES = {
     "presence": ("SELECT", "its own rows"),
     "client_request": ("SELECT", "its own rows"),
     "redrive_result": ("SELECT", "its own rows"),
+    "sink_batch": ("SELECT", "its own rows"),
+    "sink_write": ("SELECT", "its own rows"),
+    "sink_stage": ("SELECT", "its own rows"),
     "message": ("SELECT", "a view with the rights of whoever reads it"),
     "consumer_lag": ("SELECT", "asks own_group"),
     "dlq": ("SELECT", "a view with the rights of whoever reads it"),
@@ -1127,16 +1127,28 @@ COLUMNS = {
     ),
     "presence": ("client_id lock_key", "lock_key"),
     "client_request": ("", "answer answered_at"),
+    "sink_batch": ("sink_id batch_id query_id messages", ""),
+    "sink_write": ("write_id sink_id batch_id", ""),
+    "sink_stage": (
+        (
+            "write_id born_time tags_code deliver_ms msg_id seq queue_key delay_level born_host tags keys properties "
+            "body"
+        ),
+        "",
+    ),
 }
 
 #: Functions that run with the rights of the owner.
 DEFINERS = {
+    "clear_own_batches": "its own rows",
+    "clear_own_writes": "its own rows",
     "dispatch": "nothing while a leader attends",
     "end_half": "of its own half messages, and asks check_right",
     "ensure_segments": "at most two that are ahead",
     "find_aim": "asks is_own",
     "find_queue_offset": "asks is_own",
     "find_records": "asks is_own",
+    "forget_own_batches": "its own rows",
     "index_keys": "nothing while a leader attends",
     "is_allowed": "for itself only",
     "is_of_the_broker": "tells of the broker's own topics",

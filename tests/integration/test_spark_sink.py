@@ -309,8 +309,8 @@ def test_a_commit_outlives_the_end_of_its_connection(
     append_batch = sink.append_batch
     tries: list[object] = []
 
-    def cut_off(connection: sink.Connection, *arguments: Any) -> sink.AppendResult:
-        result = append_batch(connection, *arguments)
+    def cut_off(connection: sink.Connection, *arguments: Any, **options: Any) -> sink.AppendResult:
+        result = append_batch(connection, *arguments, **options)
         tries.append(result.outcome)
         if len(tries) == 1:
             database.connect().execute("SELECT pg_terminate_backend(%s)", (connection.info.backend_pid,))
@@ -331,7 +331,7 @@ def test_a_commit_gives_up_a_database_that_stays_away(
     writer = batch_writer_for(database, {"body": ["a"]}, topic="orders")
     monkeypatch.setattr("mqdb.pipeline.sink.COMMIT_RETRY_SECONDS", 0.0)
 
-    def away(*_: object) -> object:
+    def away(*_: object, **__: object) -> object:
         raise psycopg.OperationalError("connection refused")
 
     monkeypatch.setattr(sink, "append_batch", away)

@@ -35,6 +35,15 @@ Requests and replies
   stop     others' replies, by one that is not committed
   squat    the topic of replies; a role whose name looks like the address of another
   exhaust  by a body of 5 MB, by properties of a megabyte, by topics
+
+Spark's sink
+  read     the stage and the ledger of others: table, COPY, by a write that is guessed, by a leaky function
+  forge    rows in the stage of others; whose they are; messages for another's topic, by the stage
+  clear    what others have staged, and their ledger
+  squat    the sink of another in the ledger: a later batch, another query
+  lock     the tables, the rows
+  stop     the commit of the same batch of the same sink, the sweep of the owner, by what is not committed
+  exhaust  by a body of 5 MB, a sink of a megabyte; without any right to send
 """
 
 import json
@@ -47,6 +56,7 @@ import psycopg
 import pytest
 import sqlalchemy
 
+from mqdb.store.log import sink as statements
 from mqdb.store.topics import topics
 from mqdb_client import Admin
 from tests.fixtures.broker import dispatch_all
@@ -661,3 +671,155 @@ def test_who_has_no_right_makes_no_topic_and_nobody_makes_two(plot: Plot, role: 
 
     assert scalar(plot.owner, "SELECT count(*) FROM mqdb.topic WHERE topic ~ 'REPLY'") == 1
     assert plot.tries("SELECT mqdb.make_topic('x_REPLY_TOPIC', 1, 1, 6, false, 'NORMAL')").sqlstate == "MQ204"
+
+
+# -- Spark's sink -------------------------------------------------------------------------------
+
+WRITE_OF = "INSERT INTO mqdb.sink_write (write_id, sink_id, batch_id, principal) VALUES "
+SINK = {"sink_id": "stream:same", "batch_id": 0, "query_id": "theirs", "messages": 1, "may_skip": False}
+STAGE = (
+    "INSERT INTO mqdb.sink_stage (write_id, born_time, tags_code, msg_id, seq, queue_key, born_host, properties, body) "
+)
+
+
+def staged_row(write_id: str, queue_key: int, body: str = "'x'") -> str:
+    return f"{STAGE} VALUES ('{write_id}', now(), 0, gen_random_uuid(), 0, {queue_key}, 'host', '{{}}', {body})"
+
+
+def stage(session: Connection, queue_key: int, body: str) -> str:
+    """A write as a task of such a role makes it; returns its id."""
+    write_id: str = scalar(session, "SELECT gen_random_uuid()::text")
+    session.execute(statements.RECORD_WRITE, {"write_id": write_id} | SINK)
+    session.execute(staged_row(write_id, queue_key, f"'{body}'").encode())
+    return write_id
+
+
+@pytest.fixture
+def their_write(plot: Plot) -> str:
+    """What the shop has staged for `secret`, besides a batch in its ledger."""
+    plot.shop.execute("INSERT INTO mqdb.sink_batch (sink_id, batch_id, messages) VALUES ('batch:TOPSECRET', 0, 1)")
+    return stage(plot.shop, plot.key("secret"), SECRET)
+
+
+def test_a_role_sees_its_own_stage_and_ledger(plot: Plot, their_write: str) -> None:
+    mine = stage(plot.mallory, plot.key("orders"), "mine")
+    leaky = (
+        "CREATE FUNCTION pg_temp.leak(bytea) RETURNS boolean LANGUAGE plpgsql COST 0.0000001 AS "
+        "$$ BEGIN RAISE NOTICE '%', convert_from($1, 'UTF8'); RETURN true; END $$; "
+        "SELECT body FROM mqdb.sink_stage WHERE pg_temp.leak(body)"
+    )
+    assert plot.tries(leaky).rows == [(b"mine",)]
+    assert plot.tries("SELECT write_id::text, principal FROM mqdb.sink_write").rows == [(mine, "mallory")]
+    for statement in (
+        "TABLE mqdb.sink_batch",
+        f"SELECT * FROM mqdb.sink_stage WHERE write_id = '{their_write}'",
+        f"SELECT * FROM mqdb.sink_write WHERE write_id = '{their_write}'",
+    ):
+        assert plot.tries(statement).rows == []
+    assert plot.tries("SET row_security = off; TABLE mqdb.sink_stage").sqlstate == "42501"
+    with plot.mallory.cursor() as cursor, cursor.copy("COPY mqdb.sink_stage (body) TO STDOUT") as copied:
+        assert [bytes(row) for row in copied] == [b"\\\\x6d696e65\n"]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        f"{WRITE_OF} (gen_random_uuid(), 'x', 0, 'shop')",
+        f"{WRITE_OF} (gen_random_uuid(), 'x', 0, '')",
+        "INSERT INTO mqdb.sink_batch (sink_id, batch_id, messages, principal) VALUES ('x', 0, 0, '')",
+        "UPDATE mqdb.sink_write SET principal = 'mallory'",
+        "UPDATE mqdb.sink_stage SET body = 'x'",
+        "DELETE FROM mqdb.sink_stage",
+        "DELETE FROM mqdb.sink_write",
+        "DELETE FROM mqdb.sink_batch",
+        "TRUNCATE mqdb.sink_stage",
+        "SELECT FROM mqdb.sink_write FOR KEY SHARE",
+        "SELECT FROM mqdb.sink_batch FOR UPDATE",
+        "LOCK TABLE mqdb.sink_batch IN ROW EXCLUSIVE MODE NOWAIT; LOCK TABLE mqdb.sink_batch IN SHARE MODE",
+        "LOCK TABLE mqdb.sink_stage",
+    ],
+)
+def test_the_rows_of_the_sink_are_inserted_and_nothing_else(plot: Plot, their_write: str, statement: str) -> None:
+    assert plot.tries(statement).sqlstate == "42501"
+
+
+def test_nobody_adds_to_what_another_has_staged(plot: Plot, their_write: str) -> None:
+    never = "00000000-0000-0000-0000-000000000000"
+    assert [plot.tries(staged_row(id_, plot.key("orders"))).sqlstate for id_ in (their_write, never)] == ["42501"] * 2
+
+
+def test_nobody_appends_by_the_stage_where_it_may_not_send(plot: Plot) -> None:
+    for topic in ("secret", "told", "RMQ_SYS_TRANS_HALF_TOPIC", "TBW102"):
+        write_id = stage(plot.mallory, plot.key(topic), "forged")
+        for text in (statements.APPEND, statements.APPEND_WAITING):
+            outcome = plot.tries(text % {"write_id": f"'{write_id}'::uuid"})
+            assert outcome.sqlstate in ("23502", "42501", "MQ204"), (topic, outcome)
+
+
+def test_nobody_clears_what_another_has_staged(plot: Plot, their_write: str) -> None:
+    plot.owner.execute("UPDATE mqdb.sink_write SET staged_at = '2000-01-01'")
+    for statement in (
+        f"SELECT mqdb.clear_own_writes('{{{their_write}}}')",
+        "SELECT mqdb.clear_own_writes(NULL)",
+        "SELECT mqdb.clear_own_batches('stream:same', 9223372036854775807)",
+        "SELECT mqdb.forget_own_batches('batch:TOPSECRET', 9223372036854775807)",
+    ):
+        outcome = attack(plot.mallory, statement, keep=True)
+        assert (outcome.sqlstate, outcome.shows_nothing) == (None, True)
+
+    counts = "SELECT (SELECT count(*) FROM mqdb.sink_write), (SELECT count(*) FROM mqdb.sink_stage), count(*) FROM "
+    assert plot.owner.execute(f"{counts} mqdb.sink_batch".encode()).fetchall() == [(1, 1, 1)]
+
+
+def test_nobody_squats_the_sink_of_another(plot: Plot, database: Database) -> None:
+    """Also not that of the owner, whose row security shows it all rows."""
+    for batch_id in (0, 5):
+        plot.mallory.execute(
+            "INSERT INTO mqdb.sink_batch (sink_id, batch_id, query_id, messages) VALUES ('stream:same', %s, 'mine', 0)",
+            [batch_id],
+        )
+    for session in (plot.shop, plot.owner):
+        assert session.execute(statements.RECORD_BATCH, SINK).rowcount == 1
+        assert session.execute(statements.FIND_NEWEST, SINK).fetchall() == [("theirs", 0, 1)]
+
+
+def test_a_batch_that_is_not_committed_keeps_no_other_role_waiting(plot: Plot, their_write: str) -> None:
+    plot.shop.execute("SET lock_timeout = '1s'")
+    plot.owner.execute("SET lock_timeout = '1s'")
+    stage(plot.mallory, plot.key("orders"), "mine")
+    plot.owner.execute("UPDATE mqdb.sink_write SET staged_at = '2000-01-01' WHERE principal = 'mallory'")
+    with plot.mallory.transaction(force_rollback=True):
+        assert plot.mallory.execute(statements.RECORD_BATCH, SINK).rowcount == 1
+        plot.mallory.execute("SELECT mqdb.clear_own_writes('{}')")
+        for session in (plot.shop, plot.owner):
+            assert session.execute(statements.RECORD_BATCH, SINK).rowcount == 1
+        plot.owner.execute(statements.SWEEP)
+        plot.owner.execute(statements.CLEAR_BATCHES, SINK)
+
+    assert scalar(plot.owner, "SELECT count(*) FROM mqdb.sink_write") == 2
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO mqdb.sink_batch (sink_id, batch_id, messages) VALUES (repeat('x', 2000), 0, 0)",
+        "INSERT INTO mqdb.sink_batch (sink_id, batch_id, query_id, messages) VALUES ('x', 0, repeat('x', 1000000), 0)",
+        "INSERT INTO mqdb.sink_write (write_id, sink_id, batch_id) VALUES (gen_random_uuid(), repeat('x', 2000), 0)",
+    ],
+)
+def test_a_ledger_has_short_names(plot: Plot, statement: str) -> None:
+    assert plot.tries(statement).sqlstate == "42501"
+
+
+def test_no_body_is_staged_that_is_too_large_and_nothing_by_who_may_not_send(plot: Plot, principal: Principal) -> None:
+    write_id = stage(plot.mallory, plot.key("orders"), "mine")
+    large = staged_row(write_id, plot.key("orders"), "repeat('x', 4194305)::bytea")
+    assert plot.tries(large).sqlstate == "42501"
+
+    reader = connect(principal("reader", read=["orders"], group=["billing"]))
+    for table, columns, values in (
+        ("sink_write", "write_id, sink_id, batch_id", "gen_random_uuid(), 'x', 0"),
+        ("sink_batch", "sink_id, batch_id, messages", "'x', 0, 0"),
+    ):
+        assert attack(reader, f"INSERT INTO mqdb.{table} ({columns}) VALUES ({values})").sqlstate == "42501"
+    reader.close()

@@ -155,6 +155,7 @@ def test_the_tables_make_the_same_catalog(database: Database, empty_database: Da
     by_tables = empty_database.connect()
     by_tables.execute("CREATE SCHEMA mqdb")
     by_tables.execute("CREATE FUNCTION mqdb.now() RETURNS timestamptz RETURN now()")
+    by_tables.execute("CREATE FUNCTION mqdb.sink_principal() RETURNS text RETURN session_user::text")
 
     engine = create_engine(empty_database.dsn)
     tables.metadata.create_all(engine)

@@ -8,8 +8,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from sqlalchemy import Connection
 
+from mqdb.store.topics import topics
+from mqdb_client import Admin
 from tests.fixtures.broker import bodies, topic
 from tests.fixtures.postgres import Database
+from tests.fixtures.principals import Principal
 from tests.fixtures.spark_sink import rows_in, stored
 
 
@@ -63,6 +66,26 @@ def test_a_dataframe_is_written_with_all_its_columns(
     last = messages[-1]
     assert (last.tag, last.keys, last.properties["n"]) == ("TagA", ("k999",), "999")
     assert last.born_time.isoformat() == "2013-01-01T05:15:00+00:00"
+
+
+def test_a_role_that_may_send_to_the_topic_writes_jobs_and_streams(
+    spark: SparkSession, broker: Connection, owner: Admin, principal: Principal, tmp_path: Path
+) -> None:
+    owner.topics.create("single", queues=1)
+    route = topics.find_topic(broker, "single")
+    assert route is not None
+    etl = Database(principal("etl", send=["single"]))
+    write(spark.sql("SELECT string(id) AS body FROM range(0, 100, 1, 3)"), etl, topic="single")
+    add_file(tmp_path, "1.txt", "a:1", "b:1")
+    run_stream(spark, etl, tmp_path, topic="single")
+    forget_last_commit(tmp_path)
+    add_file(tmp_path, "2.txt", "a:2")
+    run_stream(spark, etl, tmp_path, topic="single")
+
+    assert bodies(stored(broker, route)) == [*map(str, range(100)), "a:1", "b:1", "a:2"]
+    assert rows_in(broker, "sink_batch", "sink_write", "sink_stage") == [2, 0, 0]
+    with pytest.raises(PySparkException, match="has no right SEND on TOPIC 'secret'"):
+        write(spark.sql("SELECT 'a' AS body"), etl, topic="secret")
 
 
 def test_a_job_whose_task_fails_once_writes_each_row_once(

@@ -74,6 +74,10 @@ class AppendResult(NamedTuple):
 #: Positions are taken at the same time by others: so often a segment may be full when we come to it.
 _TRIES: Final = 5
 
+#: Of rows that a role stages by one statement; about.
+_STAGED_BYTES: Final = 8 * 2**20
+_STAGED_ROWS: Final = 5_000
+
 
 def has_sink(connection: Connection) -> bool:
     """Whether the schema is there, and new enough."""
@@ -82,56 +86,95 @@ def has_sink(connection: Connection) -> bool:
 
 
 def write_queue_keys(connection: Connection, topic: str) -> tuple[int, ...]:
-    """The queues of a topic that take messages, queue 0 first. Raises TopicNotFound, TopicNotWritable."""
+    """The queues of a topic that take messages, queue 0 first. Raises TopicNotFound, TopicNotWritable.
+
+    And psycopg's error of AccessDenied for a role that may not send to it, whether it is there or not.
+    """
     row = connection.execute(statements.FIND_TOPIC, {"topic": topic}).fetchone()
-    if row is None:
+    if row is None or not row[3]:
+        connection.execute(statements.CHECK_RIGHT, {"topic": topic})
         raise TopicNotFound(topic)
-    perm, write_queue_nums, queue_keys = row
+    perm, write_queue_nums, queue_keys, _ = row
     if not perm & Perm.WRITE:
         raise TopicNotWritable(topic, perm)
     return tuple(queue_keys[:write_queue_nums])
 
 
+def stage_own(connection: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Stage rows as a role that does not own the broker, for which there is no COPY. Their write has its row before."""
+    begin = 0
+    while begin < len(rows):
+        past, size = begin, 0
+        while past < len(rows) and (past == begin or size < _STAGED_BYTES) and past - begin < _STAGED_ROWS:
+            size += len(rows[past][-1])
+            past += 1
+        columns = dict(zip(statements.STAGE_COLUMNS, map(list, zip(*rows[begin:past], strict=True)), strict=True))
+        # In binary form a version comes first.
+        columns["properties"] = [properties[1:].decode() for properties in columns["properties"]]
+        connection.execute(statements.OWN_STAGE, columns)
+        begin = past
+
+
 def append_batch(
-    connection: Connection, batch: SinkBatch, writes: Sequence[StagedWrite], *, may_skip: bool = False
+    connection: Connection,
+    batch: SinkBatch,
+    writes: Sequence[StagedWrite],
+    *,
+    may_skip: bool = False,
+    is_guest: bool = False,
 ) -> AppendResult:
     """Append what the tasks have staged, in their order, or nothing. With `may_skip` batches before it may be missing.
 
+    `is_guest` says that the role does not own the broker.
     Where the batch is in the log then, the stage is cleared of it: also of what failed attempts have staged for it, and
     for the batches before it.
-    Raises TopicNotFound when a queue is gone, MessageIllegal for a time of delivery beyond the broker's limit;
-    psycopg's OperationalError means that the outcome is unknown, and that one may ask again.
+    Raises TopicNotFound when a queue is gone, MessageIllegal for a time of delivery beyond the broker's limit, and
+    psycopg's error of AccessDenied where the role may not send any more; psycopg's OperationalError means that the
+    outcome is unknown, and that one may ask again.
     """
     messages = sum(write.messages for write in writes)
     for tries in range(1, _TRIES + 1):
-        _ensure_segments(connection, messages)
+        _ensure_segments(connection, messages, is_guest)
         try:
-            return _append_batch(connection, batch, writes, may_skip)
+            return _append_batch(connection, batch, writes, may_skip, is_guest)
         except pg.CheckViolation:  # no partition for a position
             if tries == _TRIES:
                 raise
-        except pg.NotNullViolation as error:  # a queue has no key any more
-            raise TopicNotFound(", ".join(dict.fromkeys(name for write in writes for name in write.topics))) from error
+        except (pg.NotNullViolation, pg.InsufficientPrivilege) as error:  # a queue has no key any more, or no right
+            topics = list(dict.fromkeys(name for write in writes for name in write.topics))
+            for topic in topics if is_guest else ():
+                connection.execute(statements.CHECK_RIGHT, {"topic": topic})
+            if isinstance(error, pg.InsufficientPrivilege):
+                raise
+            raise TopicNotFound(", ".join(topics)) from error
         except psycopg.Error as error:
             if BY_SQLSTATE.get(error.sqlstate or "") is not SegmentSealed or tries == _TRIES:
                 raise
     raise AssertionError("the last try returns or raises")
 
 
-def clear_writes(connection: Connection, writes: Sequence[StagedWrite]) -> None:
+def clear_writes(connection: Connection, writes: Sequence[StagedWrite], *, is_guest: bool = False) -> None:
     """Take away what tasks have staged whose batch is given up."""
+    text = statements.OWN_CLEAR_WRITES if is_guest else statements.CLEAR_WRITES
     with connection.transaction():
         connection.execute(statements.SETTINGS)
-        connection.execute(statements.CLEAR_WRITES, {"write_ids": [write.write_id for write in writes]})
+        connection.execute(text, {"write_ids": [write.write_id for write in writes]})
 
 
-def sweep(connection: Connection, forgotten_sink: str | None = None) -> None:
-    """Take away what is staged for longer than a day, and the ledger of a sink that nobody can name again."""
+def sweep(connection: Connection, forgotten_sink: str | None = None, *, is_guest: bool = False) -> None:
+    """Take away what is staged for longer than a day, and the ledger of a sink that nobody can name again.
+
+    The owner does that for all roles, another role for itself.
+    """
     with connection.transaction():
         connection.execute(statements.SETTINGS)
-        connection.execute(statements.SWEEP)
+        if is_guest:
+            connection.execute(statements.OWN_CLEAR_WRITES, {"write_ids": []})
+        else:
+            connection.execute(statements.SWEEP)
     if forgotten_sink is not None:
-        connection.execute(statements.FORGET_SINK, {"sink_id": forgotten_sink})
+        text = statements.OWN_FORGET_SINK if is_guest else statements.FORGET_SINK
+        connection.execute(text, {"sink_id": forgotten_sink})
 
 
 @contextmanager
@@ -145,16 +188,19 @@ def translated(target: str) -> Iterator[None]:
         raise translate(error, target) from error
 
 
-def _ensure_segments(connection: Connection, messages: int) -> None:
-    """Each in a transaction of its own, and not in that of the append: to make a segment keeps dispatch waiting."""
+def _ensure_segments(connection: Connection, messages: int, is_guest: bool) -> None:
+    """Each in a transaction of its own, and not in that of the append: to make a segment keeps dispatch waiting.
+
+    Only the owner may make more than two; the keeper of `mqdb serve` makes them while a large batch is appended.
+    """
     row = connection.execute(statements.SEGMENTS_FOR, {"messages": messages}).fetchone()
     assert row is not None, "mqdb.broker has one row"
-    for ahead in range(1, row[0] + 1):
+    for ahead in range(1, (min(row[0], 2) if is_guest else row[0]) + 1):
         connection.execute(statements.ENSURE_SEGMENTS, {"ahead": ahead})
 
 
 def _append_batch(
-    connection: Connection, batch: SinkBatch, writes: Sequence[StagedWrite], may_skip: bool
+    connection: Connection, batch: SinkBatch, writes: Sequence[StagedWrite], may_skip: bool, is_guest: bool
 ) -> AppendResult:
     named = batch._asdict() | {"may_skip": may_skip}
     messages = sum(write.messages for write in writes)
@@ -166,12 +212,12 @@ def _append_batch(
             if found != messages:
                 result = AppendResult(AppendOutcome.INCOMPLETE, batch.batch_id, found)
                 raise psycopg.Rollback
-            connection.execute(statements.FORGET_BATCHES, named)
+            connection.execute(statements.OWN_FORGET_BATCHES if is_guest else statements.FORGET_BATCHES, named)
         else:
             result = _find_newest(connection, batch, named)
             if result.outcome is not AppendOutcome.REPEATED:
                 raise psycopg.Rollback  # what is staged may be of a query that is in its right
-        connection.execute(statements.CLEAR_BATCHES, named)
+        connection.execute(statements.OWN_CLEAR_BATCHES if is_guest else statements.CLEAR_BATCHES, named)
     return result
 
 

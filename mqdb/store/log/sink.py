@@ -6,6 +6,10 @@
 
 Texts for psycopg, and not Core: Spark starts a new Python to plan each batch of a stream, and one more to commit it.
 SQLAlchemy takes each of them 0.17 s of CPU to import, as much as all the rest. So this module imports nothing.
+
+A role that does not own the broker has a ledger and a stage of its own: row security says which rows it sees. The owner
+sees all rows, so these statements name the principal. What is OWN_... is for such roles, which delete nothing and
+cannot COPY into a table with row security.
 """
 
 from typing import Final
@@ -15,12 +19,21 @@ BATCHES_KEPT: Final = 100
 
 # -- staging ------------------------------------------------------------------------------------
 
-#: topic → perm, write_queue_nums, and the keys of all its queues in their order.
+#: What a connection begins with; whether its role owns the broker, NULL where there is no schema.
+BEGIN: Final = """
+    SELECT set_config('search_path', 'pg_catalog', false),
+           row_security_active(to_regclass('mqdb.sink_stage')::oid)"""
+
+#: topic → perm, write_queue_nums, the keys of all its queues in their order, and whether the role may send to it.
 #: Uses topic_topic_key and queue_topic_id_queue_id_key.
 FIND_TOPIC: Final = """
     SELECT t.perm, t.write_queue_nums,
-           (SELECT array_agg(q.queue_key ORDER BY q.queue_id) FROM mqdb.queue q WHERE q.topic_id = t.topic_id)
+           (SELECT array_agg(q.queue_key ORDER BY q.queue_id) FROM mqdb.queue q WHERE q.topic_id = t.topic_id),
+           NOT row_security_active('mqdb.sink_stage') OR mqdb.is_allowed(session_user, 'SEND', 'TOPIC', t.topic)
     FROM mqdb.topic t WHERE t.topic = %(topic)s"""
+
+#: topic: raises AccessDenied for a role that may not send to it.
+CHECK_RIGHT: Final = "SELECT mqdb.check_right('SEND', 'TOPIC', %(topic)s)"
 
 #: Whether the schema is one that has the sink.
 IS_THERE: Final = "SELECT to_regclass('mqdb.sink_stage') IS NOT NULL"
@@ -48,6 +61,15 @@ STAGE_COLUMNS: Final = {
 }
 COPY_STAGE: Final = f"COPY mqdb.sink_stage ({', '.join(STAGE_COLUMNS)}) FROM STDIN (FORMAT BINARY)"
 
+_TEXTS: Final = STAGE_COLUMNS | {"properties": "text"}
+
+#: The same rows, as one array for each column. Properties as texts.
+OWN_STAGE: Final = f"""
+    INSERT INTO mqdb.sink_stage ({", ".join(STAGE_COLUMNS)})
+    SELECT {", ".join(f"given.{name}::{type_}" for name, type_ in (STAGE_COLUMNS | {"properties": "jsonb"}).items())}
+    FROM unnest({", ".join(f"%({name})s::{type_}[]" for name, type_ in _TEXTS.items())})
+        AS given ({", ".join(STAGE_COLUMNS)})"""
+
 # -- appending ----------------------------------------------------------------------------------
 
 #: messages → how many segments ahead of the log have room for so many, and for what everybody else wants to find.
@@ -71,17 +93,20 @@ SETTINGS: Final = """
 RECORD_BATCH: Final = """
     INSERT INTO mqdb.sink_batch (sink_id, batch_id, query_id, messages)
     SELECT %(sink_id)s, %(batch_id)s, %(query_id)s, %(messages)s
-    WHERE NOT EXISTS (SELECT FROM mqdb.sink_batch b WHERE b.sink_id = %(sink_id)s
+    WHERE NOT EXISTS (SELECT FROM mqdb.sink_batch b
+                      WHERE b.sink_id = %(sink_id)s AND b.principal = mqdb.sink_principal()
                       AND (b.batch_id > %(batch_id)s OR b.query_id IS DISTINCT FROM %(query_id)s))
       AND (%(batch_id)s = 0 OR %(may_skip)s
            OR EXISTS (SELECT FROM mqdb.sink_batch b
-                      WHERE b.sink_id = %(sink_id)s AND b.batch_id = %(batch_id)s - 1))
+                      WHERE b.sink_id = %(sink_id)s AND b.principal = mqdb.sink_principal()
+                        AND b.batch_id = %(batch_id)s - 1))
     ON CONFLICT DO NOTHING"""
 
 #: sink_id, query_id → query_id, batch_id, messages: the batch in the way, of another query if there is one, else the
 #: newest. Uses sink_batch_pkey.
 FIND_NEWEST: Final = """
-    SELECT b.query_id, b.batch_id, b.messages FROM mqdb.sink_batch b WHERE b.sink_id = %(sink_id)s
+    SELECT b.query_id, b.batch_id, b.messages FROM mqdb.sink_batch b
+    WHERE b.sink_id = %(sink_id)s AND b.principal = mqdb.sink_principal()
     ORDER BY (b.query_id IS DISTINCT FROM %(query_id)s) DESC, b.batch_id DESC LIMIT 1"""
 
 #: write_id: its messages into the log, in the order of seq. A queue that is gone makes queue_key NULL, which the log
@@ -107,24 +132,34 @@ APPEND_WAITING: Final = """
 
 #: sink_id, batch_id: the ledger without the batches that are too old to come again. Uses sink_batch_pkey.
 FORGET_BATCHES: Final = f"""
-    DELETE FROM mqdb.sink_batch WHERE sink_id = %(sink_id)s AND batch_id <= %(batch_id)s - {BATCHES_KEPT}"""
+    DELETE FROM mqdb.sink_batch
+    WHERE sink_id = %(sink_id)s AND batch_id <= %(batch_id)s - {BATCHES_KEPT} AND principal = mqdb.sink_principal()"""
+OWN_FORGET_BATCHES: Final = f"SELECT mqdb.forget_own_batches(%(sink_id)s, %(batch_id)s - {BATCHES_KEPT})"
 
 #: sink_id: the ledger without a sink that nobody can name again.
-FORGET_SINK: Final = "DELETE FROM mqdb.sink_batch WHERE sink_id = %(sink_id)s"
+FORGET_SINK: Final = """
+    DELETE FROM mqdb.sink_batch WHERE sink_id = %(sink_id)s AND principal = mqdb.sink_principal()"""
+OWN_FORGET_SINK: Final = "SELECT mqdb.forget_own_batches(%(sink_id)s, 9223372036854775807)"
 
 # -- clearing away ------------------------------------------------------------------------------
 
 #: sink_id, batch_id: the stage without this batch of the sink, and those before it. Uses sink_write_batch.
 CLEAR_BATCHES: Final = """
     WITH cleared AS (
-        DELETE FROM mqdb.sink_write WHERE sink_id = %(sink_id)s AND batch_id <= %(batch_id)s RETURNING write_id
+        DELETE FROM mqdb.sink_write
+        WHERE sink_id = %(sink_id)s AND batch_id <= %(batch_id)s AND principal = mqdb.sink_principal()
+        RETURNING write_id
     )
     DELETE FROM mqdb.sink_stage s USING cleared WHERE s.write_id = cleared.write_id"""
+OWN_CLEAR_BATCHES: Final = "SELECT mqdb.clear_own_batches(%(sink_id)s, %(batch_id)s::bigint)"
 
 #: write_ids: the stage without these attempts. Uses sink_write_pkey.
 CLEAR_WRITES: Final = """
     WITH cleared AS (DELETE FROM mqdb.sink_write WHERE write_id = ANY (%(write_ids)s) RETURNING write_id)
     DELETE FROM mqdb.sink_stage s USING cleared WHERE s.write_id = cleared.write_id"""
+
+#: write_ids: the same, and what is as old as below.
+OWN_CLEAR_WRITES: Final = "SELECT mqdb.clear_own_writes(%(write_ids)s::uuid[])"
 
 #: The stage without batches of which no task has staged anything for a day: their applications are gone. Waits for
 #: nobody who sweeps, too. Reads all of sink_write, which has a row for each task whose batch is running.
@@ -132,7 +167,8 @@ SWEEP: Final = """
     WITH old AS (
         SELECT w.write_id FROM mqdb.sink_write w
         WHERE w.staged_at < mqdb.now() - interval '1 day'
-          AND NOT EXISTS (SELECT FROM mqdb.sink_write y WHERE y.sink_id = w.sink_id AND y.batch_id = w.batch_id
+          AND NOT EXISTS (SELECT FROM mqdb.sink_write y
+                          WHERE y.sink_id = w.sink_id AND y.batch_id = w.batch_id AND y.principal = w.principal
                           AND y.staged_at >= mqdb.now() - interval '1 day')
         LIMIT 1000 FOR UPDATE OF w SKIP LOCKED
     ), cleared AS (

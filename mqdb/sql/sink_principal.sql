@@ -1,0 +1,6 @@
+-- Whose ledger and stage a session of Spark's sink writes: each role has its own, and the owner of the schema and the members of
+-- its role share one, so that a query may go on under another of them.
+CREATE FUNCTION mqdb.sink_principal() RETURNS text
+LANGUAGE sql STABLE
+RETURN CASE WHEN row_security_active('mqdb.sink_batch'::text) THEN session_user::text ELSE '' END COLLATE "default";
+COMMENT ON FUNCTION mqdb.sink_principal() IS 'The role whose rows Spark''s sink writes and finds in this session; empty for the owner of the schema and the members of its role';
