@@ -1,8 +1,7 @@
 """Send: turn messages into records and append them to the commit log."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from functools import partial
 from json.encoder import encode_basestring as quoted
 from typing import Any, Final
 from uuid import UUID
@@ -89,17 +88,17 @@ def append(connection: Connection, records: Sequence[Record], topic: str = "") -
 
 def _append(connection: Connection, below: "psycopg.Connection[Any]", records: Sequence[Record]) -> list[int]:
     statement, values = statement_for(records)
-    run = partial(statement.run, below, values)
+    run: Callable[[psycopg.Connection[Any], Sequence[Any]], list[int]] = statement.run
     if statement is commit_log.append_waiting() and _has_half(records) and acl.is_guest(connection):
-        run = partial(_append_with_halves, below, records)
+        run, values = _append_with_halves, records
     try:
-        return run()
+        return run(below, values)
     except pg.CheckViolation:
         # No partition for the position: producers ran ahead of a broker without keeper and consumers.
         if not below.autocommit:
             raise
         below.execute("SELECT mqdb.ensure_segments(2)")
-        return run()
+        return run(below, values)
 
 
 def _has_half(records: Sequence[Record]) -> bool:
