@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
-from mqdb.broker.transactions.transactions import EndTransaction, end
+from mqdb.broker.transactions.transactions import EndTransaction, Resolution, end
 from mqdb.common.unique_id import parse_unique_id
 from mqdb.store.engine import create_engine
 from mqdb_client import Admin, LocalTransactionState, Message, TransactionProducer, errors
@@ -179,3 +179,22 @@ def test_half_messages_that_are_handed_in_with_others_are_stored_with_them(
 
     assert len(positions) == 210
     assert database.rows("SELECT count(*) FROM mqdb.half_message WHERE state = 'COMMITTED'") == [(5,)]
+
+
+def test_the_owner_resolves_what_a_role_has_sent_and_has_that_role_asked_again(
+    broker: Connection, owner: Admin, shop: str, transactional_producer: StartProducer
+) -> None:
+    listener = Asked(UNKNOWN, UNKNOWN)
+    producer = transactional_producer(listener, dsn=shop)
+    by_hand, resumed = (producer.send_in_transaction(ORDER) for _ in range(2))
+
+    owner.transactions.resolve(by_hand.transaction_id, Resolution.COMMIT)
+    assert delivered(broker) == ["half"]
+
+    checker = Checker(broker, check_max=0)
+    checker.after(7 * SECOND)
+    assert [half["state"] for half in halves(broker)] == ["COMMITTED", "DISCARDED"]
+    owner.transactions.resolve(resumed.transaction_id, Resolution.RESUME)
+    listener.checked = COMMIT
+    Checker(broker).after(14 * SECOND)
+    wait_until(lambda: delivered(broker) == ["half", "half"])
