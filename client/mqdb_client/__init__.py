@@ -20,7 +20,7 @@ from mqdb.broker.filters.trial import Trial
 from mqdb.broker.schedule.cron import CatchUp
 from mqdb.broker.schedule.timers import RecallStatus
 from mqdb.broker.topics.topics import QueueStats, Unread
-from mqdb.broker.transactions.transactions import HalfMessage, Resolution
+from mqdb.broker.transactions.transactions import Resolution
 from mqdb.common.clock import Clock
 from mqdb.common.compression import Compression
 from mqdb.common.delay_level import DelayLevels
@@ -49,6 +49,7 @@ from mqdb.store.schedule.delay_queues import Standing
 from mqdb.store.schedule.waiting_timers import WaitingTimer
 from mqdb.store.segments.segments import Log, Segment, SegmentState
 from mqdb.store.topics.topic_uses import TopicUses
+from mqdb.store.transactions.half_messages import HalfMessage
 from mqdb_client.admin.admin import Admin, BrokerAdmin
 from mqdb_client.admin.answers import Answers
 from mqdb_client.admin.consumers import ConsumerStatus, DirectConsumption

@@ -64,13 +64,11 @@ CREATE TABLE mqdb.lock_index ();
 CREATE TABLE mqdb.lock_delay ();
 CREATE TABLE mqdb.lock_timer ();
 CREATE TABLE mqdb.lock_transaction ();
-CREATE TABLE mqdb.lock_redrive ();
 COMMENT ON TABLE mqdb.lock_dispatch IS 'Empty. Locked by the session that dispatches a batch';
 COMMENT ON TABLE mqdb.lock_index IS 'Empty. Locked by the session that indexes the keys of a batch';
 COMMENT ON TABLE mqdb.lock_delay IS 'Empty. Locked by the session that delivers delayed messages';
 COMMENT ON TABLE mqdb.lock_timer IS 'Empty. Locked by the session that delivers timers, or recalls one';
 COMMENT ON TABLE mqdb.lock_transaction IS 'Empty. Locked by the session that looks after half messages';
-COMMENT ON TABLE mqdb.lock_redrive IS 'Empty. Locked by the session that redrives dead letters';
 """
 
 TOPICS = """
@@ -538,6 +536,7 @@ CREATE TABLE mqdb.cron (
     skipped bigint NOT NULL DEFAULT 0,
     created_at timestamptz NOT NULL DEFAULT mqdb.now(),
     created_by text NOT NULL DEFAULT current_user,
+    principal text,
     CONSTRAINT cron_next_at
         CHECK (next_at >= timestamptz '1970-01-01 00:00+00' AND next_at < timestamptz '9999-01-01 00:00+00')
 ) WITH (fillfactor = 50);
@@ -552,6 +551,7 @@ COMMENT ON COLUMN mqdb.cron.next_at IS 'The first time that is neither sent nor 
 COMMENT ON COLUMN mqdb.cron.last_fired_at IS 'The time of the last message, as it was planned';
 COMMENT ON COLUMN mqdb.cron.sent IS 'Messages';
 COMMENT ON COLUMN mqdb.cron.skipped IS 'Firings without a message, as the topic was gone or took none';
+COMMENT ON COLUMN mqdb.cron.principal IS 'The role whose rights each firing asks for; NULL: it was added by the owner of the schema, or a member of its role';
 COMMENT ON CONSTRAINT cron_next_at ON mqdb.cron IS 'A time that brokers can read and count from: since 1970, and before 9999';
 """
 
@@ -580,11 +580,11 @@ COMMENT ON INDEX mqdb.redrive_result_log_pos IS 'Whether a message of the DLQ wa
 ACCESS = """
 CREATE TABLE mqdb.acl (
     principal text NOT NULL CHECK (principal <> ''),
-    access text NOT NULL CHECK (access IN ('SEND', 'READ')),
+    access text NOT NULL CHECK (access IN ('SEND', 'READ', 'OPERATE', 'ADMIN')),
     resource_type text NOT NULL CHECK (resource_type IN ('TOPIC', 'GROUP')),
     resource text NOT NULL CHECK (resource <> ''),
     granted_at timestamptz NOT NULL DEFAULT mqdb.now(),
-    CHECK (resource_type = 'TOPIC' OR access = 'READ'),
+    CHECK (resource_type = 'TOPIC' OR access <> 'SEND' AND (access <> 'READ' OR right(resource, 1) <> '*')),
     PRIMARY KEY (principal, access, resource_type, resource)
 );
 COMMENT ON TABLE mqdb.acl IS 'Who may do what, by is_allowed; nobody else may. The owner of the schema, and who is a member of its role, needs no row. RocketMQ: ACL 2.0';
@@ -599,7 +599,7 @@ CREATE INDEX acl_queue_queue_key ON mqdb.acl_queue (queue_key);
 COMMENT ON TABLE mqdb.acl_queue IS 'What the rights in acl come to for each queue. Kept by triggers: nobody else writes it';
 COMMENT ON INDEX mqdb.acl_queue_queue_key IS 'Queues that are deleted';
 COMMENT ON COLUMN mqdb.acl.principal IS 'A login role of PostgreSQL';
-COMMENT ON COLUMN mqdb.acl.resource IS 'The name of a topic, or a prefix of names that ends in *; the name of a group';
+COMMENT ON COLUMN mqdb.acl.resource IS 'The name of a topic or a group, or a prefix of names that ends in *; a member is a member of a group by its name only';
 """
 
 OPERATIONS = """
@@ -813,6 +813,7 @@ FUNCTIONS = (
     "replace_subscriptions",
     "unlock_queues",
     "take_offset_commits",
+    "set_offsets",
     "recall",
     "recall_own",
     "message",
@@ -820,12 +821,17 @@ FUNCTIONS = (
     "scheduled",
     "consumer_lag",
     "dlq",
+    "dlq_outline",
+    "unseen_time",
     "dlq_redrive_plan",
     "dlq_redrive",
     "half_messages",
     "half_own",
     "replies",
     "sink_own",
+    "resolve_half",
+    "crons",
+    "administer",
     "row_security",
 )
 

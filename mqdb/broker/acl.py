@@ -5,8 +5,8 @@ schema, and who is a member of its role, is asked nothing.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import asdict, dataclass
+from typing import ClassVar, NamedTuple
 
 from sqlalchemy import Connection
 
@@ -24,8 +24,19 @@ class Rights:
     """What a principal may do.
 
     A topic is a name, or a prefix that ends in *, which also covers topics that are made later. None covers a topic of
-    the broker, of a group or of replies.
+    the broker, of a group or of replies. So is a group, but for its members, who need its name.
     """
+
+    KINDS: ClassVar[Mapping[str, tuple[Access, ResourceType]]] = {
+        "send": (Access.SEND, ResourceType.TOPIC),
+        "read": (Access.READ, ResourceType.TOPIC),
+        "group": (Access.READ, ResourceType.GROUP),
+        "operate": (Access.OPERATE, ResourceType.TOPIC),
+        "operate_group": (Access.OPERATE, ResourceType.GROUP),
+        "admin": (Access.ADMIN, ResourceType.TOPIC),
+        "admin_group": (Access.ADMIN, ResourceType.GROUP),
+    }
+    """What each field lets a principal do, and with what."""
 
     send: Collection[str] = ()
     """Topics to which it may send."""
@@ -33,18 +44,21 @@ class Rights:
     """Topics whose messages it may read."""
     group: Collection[str] = ()
     """Groups of which it may be a member, with their retries and dead letters."""
+    operate: Collection[str] = ()
+    """Topics whose waiting messages it may recall, whose half messages it may resolve, and whose crons it may keep."""
+    operate_group: Collection[str] = ()
+    """Groups whose dead letters it may redrive, and whose offsets it may set."""
+    admin: Collection[str] = ()
+    """Topics that it may make, change and delete."""
+    admin_group: Collection[str] = ()
+    """Groups that it may make, change and delete."""
 
     def resources(self) -> list[Resource]:
         """Raises NameInvalid for what no right may name."""
-        for topic in (*self.send, *self.read):
-            _check_topic(topic)
-        for group in self.group:
-            check_group_name(group)
-        return [
-            *(Resource(Access.SEND, ResourceType.TOPIC, topic) for topic in self.send),
-            *(Resource(Access.READ, ResourceType.TOPIC, topic) for topic in self.read),
-            *(Resource(Access.READ, ResourceType.GROUP, group) for group in self.group),
-        ]
+        resources = [Resource(*what, name) for kind, what in self.KINDS.items() for name in getattr(self, kind)]
+        for each in resources:
+            _check(each)
+        return resources
 
 
 class RightChange(NamedTuple):
@@ -129,37 +143,39 @@ def apply(
 
 
 def _rights(resources: Collection[Resource]) -> Rights:
-    def names(access: Access, type_: ResourceType) -> list[str]:
-        return [each.name for each in resources if (each.access, each.resource_type) == (access, type_)]
-
-    return Rights(
-        send=names(Access.SEND, ResourceType.TOPIC),
-        read=names(Access.READ, ResourceType.TOPIC),
-        group=names(Access.READ, ResourceType.GROUP),
-    )
+    names: dict[str, list[str]] = {
+        kind: [each.name for each in resources if each[:2] == what] for kind, what in Rights.KINDS.items()
+    }
+    return Rights(**names)
 
 
-def _check_topic(topic: str) -> None:
-    """Raises NameInvalid unless a right may name it: a topic of users, or a prefix that ends in *."""
-    if topic == "*":
+def _check(resource: Resource) -> None:
+    """Raises NameInvalid unless a right may name it: a topic of users, a group, or a prefix that ends in *."""
+    access, type_, name = resource
+    if type_ is ResourceType.GROUP and access is Access.READ:
+        check_group_name(name)
         return
-    name = topic.removesuffix("*")
+    if name == "*":
+        return
+    name = name.removesuffix("*")
+    if type_ is ResourceType.GROUP:
+        check_group_name(name)
+        return
     check_topic_name(name)
     if is_system_topic(name) or is_group_topic(name) or name.endswith(REPLY_SUFFIX):
-        raise NameInvalid("topic", topic, "belongs to the broker, a group or replies; no right covers it")
+        raise NameInvalid("topic", resource.name, "belongs to the broker, a group or replies; no right covers it")
 
 
 def _note(
     connection: Connection, verb: Verb, principal: str, resources: Collection[Resource], actor: str | None
 ) -> None:
-    rights = _rights(resources)
     operations.record(
         connection,
         verb,
         actor,
-        topics=sorted({*rights.send, *rights.read}),
-        groups=sorted(rights.group),
+        topics=sorted({each.name for each in resources if each.resource_type is ResourceType.TOPIC}),
+        groups=sorted({each.name for each in resources if each.resource_type is ResourceType.GROUP}),
         object=principal,
-        after={"send": list(rights.send), "read": list(rights.read), "group": list(rights.group)},
+        after=asdict(_rights(resources)),
         records=len(resources),
     )

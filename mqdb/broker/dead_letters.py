@@ -21,7 +21,8 @@ from mqdb.common.topic import dlq_topic
 from mqdb.common.unique_id import format_unique_id
 from mqdb.errors import GroupNotFound, ParameterInvalid
 from mqdb.selector.tags import parse_tag_expression
-from mqdb.store import dead_letters
+from mqdb.store import acl, dead_letters
+from mqdb.store.acl import Access, Resource, ResourceType
 from mqdb.store.consumers import groups
 from mqdb.store.dead_letters import (
     CONDITION_POSITION,
@@ -142,7 +143,7 @@ def read_dead_letters(connection: Connection, wanted: DeadLetterFilter) -> Itera
 
     Raises GroupNotFound, ParameterInvalid for the condition.
     """
-    with _chosen(connection, wanted) as (source, conditions):
+    with _chosen(connection, wanted, whole=True) as (source, conditions):
         yield from dead_letters.stream(connection, source, *conditions)
 
 
@@ -198,23 +199,40 @@ def _redrive(
 
 
 def _find(connection: Connection, kind: type[Letter], wanted: DeadLetterFilter, limit: int | None) -> list[Letter]:
-    with _chosen(connection, wanted) as (source, conditions):
+    with _chosen(connection, wanted, whole=kind is WholeDeadLetter) as (source, conditions):
         return dead_letters.find(connection, kind, source, *conditions, limit=limit)
 
 
 @contextmanager
-def _chosen(connection: Connection, wanted: DeadLetterFilter) -> Iterator[tuple[FromClause, list[ColumnElement[bool]]]]:
-    """The letters as a source and conditions, for statements in the read-only transaction that this is."""
+def _chosen(
+    connection: Connection, wanted: DeadLetterFilter, *, whole: bool = False
+) -> Iterator[tuple[FromClause, list[ColumnElement[bool]]]]:
+    """The letters as a source and conditions, for statements in the read-only transaction that this is.
+
+    `whole`: they are for one who wants to see what they say. Raises AccessDenied for a role that may only operate the
+    group then.
+    """
     with translated(target_of(connection)):
         if wanted.group is not None:
             _check_group(connection, wanted.group)
-        source = dead_letters.where(wanted.where)
+        outlined = _outlined(connection, wanted.group)
+        if outlined is not None and whole:
+            acl.require(connection, Resource(Access.READ, ResourceType.GROUP, outlined))
+        source = dead_letters.where(wanted.where, outlined)
         conditions = list(_conditions(connection, wanted, source))
         with _blaming(wanted.where), transaction(connection):
             connection.execute(_READ_ONLY)
             if wanted.where is not None:
                 dead_letters.check_condition(driver(connection), wanted.where)
             yield source, conditions
+
+
+def _outlined(connection: Connection, group: str | None) -> str | None:
+    """That group, if the role that is logged in may operate it and not read it."""
+    if group is None or acl.has(connection, Resource(Access.READ, ResourceType.GROUP, group)):
+        return None
+    may_operate = acl.has(connection, Resource(Access.OPERATE, ResourceType.GROUP, group))
+    return group if may_operate else None
 
 
 def _check_group(connection: Connection, group: str) -> None:

@@ -2,7 +2,7 @@
 
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -26,13 +26,31 @@ Member = Annotated[
     typer.Option("--group", metavar="GROUP", help="A consumer group; may be repeated.", show_default=False),
 ]
 
+Operate = Annotated[list[str] | None, typer.Option("--operate", metavar="TOPIC", help=_TOPICS, show_default=False)]
+Admins = Annotated[list[str] | None, typer.Option("--admin", metavar="TOPIC", help=_TOPICS, show_default=False)]
+_GROUPS = "A group, or a prefix that ends in *; may be repeated."
+OperateGroup = Annotated[
+    list[str] | None, typer.Option("--operate-group", metavar="GROUP", help=_GROUPS, show_default=False)
+]
+AdminGroup = Annotated[
+    list[str] | None, typer.Option("--admin-group", metavar="GROUP", help=_GROUPS, show_default=False)
+]
+
 #: What a role may do, by the access and the type of the resource.
-_VERBS = {("SEND", "TOPIC"): "send to", ("READ", "TOPIC"): "read", ("READ", "GROUP"): "be a member of"}
+_VERBS = {
+    ("SEND", "TOPIC"): "send to",
+    ("READ", "TOPIC"): "read",
+    ("READ", "GROUP"): "be a member of",
+    ("OPERATE", "TOPIC"): "operate topic",
+    ("OPERATE", "GROUP"): "operate group",
+    ("ADMIN", "TOPIC"): "administer topic",
+    ("ADMIN", "GROUP"): "administer group",
+}
 
 
 @app.callback(invoke_without_command=True)
 def acl(context: typer.Context) -> None:
-    """Say which roles may send, read and consume what, beside the owner of the broker.
+    """Say which roles may send, read, consume, operate and administer what, beside the owner.
 
     A role needs no rights on tables beside these. It uses clients, [bold]mqdb.send[/bold] and the
     views, and sees only what it may.
@@ -41,6 +59,7 @@ def acl(context: typer.Context) -> None:
     [bold]Examples[/bold]
       mqdb acl grant shop --send orders --send 'invoices-*'
       mqdb acl grant billing --read orders --group billing
+      mqdb acl grant ada --operate 'orders*' --operate-group billing
       mqdb acl list
       mqdb acl check shop --send orders
     """
@@ -55,36 +74,54 @@ def grant(
     send: Send = None,
     read: Read = None,
     group: Member = None,
+    operate: Operate = None,
+    operate_group: OperateGroup = None,
+    admin: Admins = None,
+    admin_group: AdminGroup = None,
     create: Annotated[
         bool, typer.Option("--create", help="Make the role where there is none: it may log in, without a password.")
     ] = False,
     broker: Brokers = None,
 ) -> None:
-    """Let a role send to topics, read them, and be a member of groups.
+    """Let a role send to topics, read them, be a member of groups, operate and administer both.
 
     A prefix also covers topics that are made later, and no topic of the broker,
     of a group or of replies. A consumer needs both: the topics that it reads, and its
     group, with which its retries and dead letters come.
+
+    An operator of a group redrives its dead letters and resets its offsets; an operator of a
+    topic recalls what waits for it, resolves its half messages and keeps its crons. Neither
+    reads a message by that. Who administers a topic or a group makes, changes and deletes it.
 
     \b
     [bold]Examples[/bold]
       mqdb acl grant shop --send orders
       mqdb acl grant billing --read orders --group billing --create
       mqdb acl grant audit --read '*'
+      mqdb acl grant ada --operate orders --operate-group billing
+      mqdb acl grant grace --admin 'shop-*' --admin-group 'shop-*'
     """
     from mqdb_client import Admin, Rights
 
-    rights = Rights(send or (), read or (), group or ())
+    given = _given(send, read, group, operate, operate_group, admin, admin_group)
+    rights = Rights(**given)
     settings = start(context)
 
     def grant_on(one: "BrokerAdmin") -> None:
-        new = one.acl.grant(role, send=rights.send, read=rights.read, group=rights.group, create=create)
+        new = one.acl.grant(role, **given, create=create)
         for each in rights.resources():
             state = "may" if each in new else "already could"
             print(f"{role} {state} {_said(each)}{on(settings, one.name)}")
 
-    with Admin(settings=settings) as admin:
-        admin.on_each(grant_on, broker).check()
+    with Admin(settings=settings) as brokers:
+        brokers.on_each(grant_on, broker).check()
+
+
+def _given(*names: list[str] | None) -> dict[str, Any]:
+    """The options that name rights, in the order of their kinds, as `Admin.acl` takes them; none that is not given."""
+    from mqdb_client import Rights
+
+    return {kind: given for kind, given in zip(Rights.KINDS, names, strict=True) if given}
 
 
 def _said(resource: "Resource") -> str:
@@ -98,6 +135,10 @@ def revoke(
     send: Send = None,
     read: Read = None,
     group: Member = None,
+    operate: Operate = None,
+    operate_group: OperateGroup = None,
+    admin: Admins = None,
+    admin_group: AdminGroup = None,
     all_: Annotated[bool, typer.Option("--all", help="All rights of the role.")] = False,
     broker: Brokers = None,
 ) -> None:
@@ -110,19 +151,20 @@ def revoke(
     """
     from mqdb_client import Admin
 
-    if bool(send or read or group) == all_:
-        raise ParameterInvalid("send", send, "name the rights with --send, --read or --group, or say --all")
+    given = _given(send, read, group, operate, operate_group, admin, admin_group)
+    if bool(given) == all_:
+        raise ParameterInvalid("send", send, "name the rights with --send, --read, --group and so on, or say --all")
     settings = start(context)
 
     def revoke_on(one: "BrokerAdmin") -> None:
-        gone = one.acl.revoke(role, send=send, read=read, group=group)
+        gone = one.acl.revoke(role, **given)
         for each in gone:
             print(f"{role} may not {_said(each)} any more{on(settings, one.name)}")
         if not gone:
             print(f"{role} has no right{on(settings, one.name)}")
 
-    with Admin(settings=settings) as admin:
-        admin.on_each(revoke_on, broker).check()
+    with Admin(settings=settings) as brokers:
+        brokers.on_each(revoke_on, broker).check()
 
 
 @app.command(cls=Command)
@@ -145,6 +187,9 @@ def apply(
       \\[billing]
       read = ["orders"]
       group = ["billing"]
+      \\[ada]
+      operate = ["orders"]
+      operate_group = ["billing"]
       \\["the auditors"]
 
     \b
@@ -175,8 +220,9 @@ def _read(file: Path) -> "dict[str, Rights]":
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ParameterInvalid("file", str(file), str(error)) from error
     for role, rights in tables.items():
-        if not isinstance(rights, dict) or not rights.keys() <= {"send", "read", "group"}:
-            reason = f"role {role!r} needs a table with `send`, `read` and `group`, and nothing else"
+        if not isinstance(rights, dict) or not rights.keys() <= Rights.KINDS.keys():
+            kinds = ", ".join(f"`{kind}`" for kind in Rights.KINDS)
+            reason = f"role {role!r} needs a table with some of {kinds}, and nothing else"
             raise ParameterInvalid("file", str(file), reason)
         for kind, names in rights.items():
             if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
@@ -227,6 +273,7 @@ def _described(right: "Right") -> Row:
 
 
 Asked = Annotated[str | None, typer.Option(metavar="TOPIC", help="The topic.", show_default=False)]
+AskedGroup = Annotated[str | None, typer.Option(metavar="GROUP", help="The group.", show_default=False)]
 
 
 @app.command(cls=Command)
@@ -235,10 +282,14 @@ def check(
     role: Role,
     send: Asked = None,
     read: Asked = None,
-    group: Annotated[str | None, typer.Option(metavar="GROUP", help="The group.", show_default=False)] = None,
+    group: AskedGroup = None,
+    operate: Asked = None,
+    operate_group: AskedGroup = None,
+    admin: Asked = None,
+    admin_group: AskedGroup = None,
     broker: Brokers = None,
 ) -> None:
-    """Say whether a role may send to a topic, read it, or be a member of a group, and which right lets it.
+    """Say whether a role may do something with a topic or a group, and which right lets it.
 
     Fails if it may not.
 
@@ -246,12 +297,14 @@ def check(
     [bold]Examples[/bold]
       mqdb acl check shop --send orders
       mqdb acl check billing --read orders --group billing
+      mqdb acl check ada --operate orders --operate-group billing
     """
     from mqdb_client import Admin, Rights
 
-    wanted = Rights(*([name] if name is not None else [] for name in (send, read, group))).resources()
+    asked = (send, read, group, operate, operate_group, admin, admin_group)
+    wanted = Rights(*([name] if name is not None else [] for name in asked)).resources()
     if not wanted:
-        raise ParameterInvalid("send", send, "name a topic with --send or --read, or a group with --group")
+        raise ParameterInvalid("send", send, "name a topic with --send, --read and so on, or a group with --group")
     settings = start(context)
 
     def check_on(one: "BrokerAdmin") -> None:
@@ -261,15 +314,17 @@ def check(
                 raise AccessDenied(role, *each)
             print(f"{role} may {_said(each)} {why}{on(settings, one.name)}")
 
-    with Admin(settings=settings) as admin:
-        admin.on_each(check_on, broker).check()
+    with Admin(settings=settings) as brokers:
+        brokers.on_each(check_on, broker).check()
 
 
 def _reason(one: "BrokerAdmin", role: str, wanted: "Resource") -> str | None:
     """Which right lets a role do it; None if it may not."""
+    from mqdb_client import Rights
+
     access, type_, name = wanted
-    asked = {"group" if type_ == "GROUP" else access.lower(): name}
-    if not one.acl.allows(role, **asked):
+    kind = next(kind for kind, what in Rights.KINDS.items() if what == (access, type_))
+    if not one.acl.allows(role, **{kind: name}):
         return None
     where = {"group" if type_ == "GROUP" else "topic": name}
     rights = [right.resource for right in one.acl.list(role, **where) if right.resource[:2] == (access, type_)]

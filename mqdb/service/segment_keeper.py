@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from apscheduler.schedulers.background import BackgroundScheduler
+from psycopg import errors as pg
 from sqlalchemy import Connection, func, select
+from sqlalchemy.exc import DBAPIError
 
 from mqdb.broker.schedule.delay import first_undelivered_segment
 from mqdb.broker.schedule.timers import first_uncollected_segment
@@ -29,6 +31,7 @@ from mqdb.store import dead_letters, operations
 from mqdb.store.dispatch import checkpoints
 from mqdb.store.segments import archived_segments, partitions, segments
 from mqdb.store.segments.segments import SegmentState
+from mqdb.store.topics import topics
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +75,8 @@ class KeeperCounts:
     checkpoints_pruned: int = 0
     redrives_pruned: int = 0
     operations_pruned: int = 0
+    topics_removed: int = 0
+    """Those that roles which do not own the broker have deleted."""
 
 
 class SegmentKeeper(PeriodicService[KeeperCounts]):
@@ -101,6 +106,7 @@ class SegmentKeeper(PeriodicService[KeeperCounts]):
         self._prune_checkpoints(connection, counts)
         self._prune_redrives(connection, counts)
         self._prune_operations(connection, counts)
+        self._remove_topics(connection, counts)
         return counts
 
     def prepare(self, connection: Connection) -> None:
@@ -195,6 +201,15 @@ class SegmentKeeper(PeriodicService[KeeperCounts]):
             if past - first >= kept:
                 counts.checkpoints_pruned += checkpoints.prune(connection, service, first, past)
                 self._pruned_to[service] = past
+
+    def _remove_topics(self, connection: Connection, counts: KeeperCounts) -> None:
+        try:
+            while topics.remove_deleted(connection):
+                counts.topics_removed += 1
+        except DBAPIError as error:
+            if not isinstance(error.orig, pg.LockNotAvailable):
+                raise
+            # A member commits its offsets there. The next round tries again.
 
     def _prune_redrives(self, connection: Connection, counts: KeeperCounts) -> None:
         if not counts.dropped:

@@ -1,5 +1,6 @@
 -- What the rights in mqdb.acl come to for each queue, so that policies look up one row. A new right, or one that is taken away,
--- makes the rows of its principal anew; a new queue gets rows for all whom its topic is covered by.
+-- makes the rows of its principal anew; a new queue gets rows for all whom its topic is covered by. A row that lets neither send
+-- nor read is that of an operator: it sees the queue, and where it begins and ends.
 --
 -- A queue that is new while a right changes is not missed. Whoever adds queues locks mqdb.acl against changes until its
 -- transaction ends, and then reads it; whoever changes rights waits for that lock before it writes, and reads the queues
@@ -9,7 +10,8 @@ LANGUAGE sql
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     INSERT INTO mqdb.acl_queue (principal, queue_key, may_send, may_read)
-    SELECT a.principal, q.queue_key, bool_or(a.access = 'SEND' OR a.resource_type = 'GROUP'), bool_or(a.access = 'READ')
+    SELECT a.principal, q.queue_key, bool_or(a.access = 'SEND' OR a.access = 'READ' AND a.resource_type = 'GROUP'),
+           bool_or(a.access = 'READ')
     FROM mqdb.acl a
     JOIN mqdb.topic t ON mqdb.is_covered(t.topic, a.resource_type, a.resource)
     JOIN mqdb.queue q USING (topic_id)

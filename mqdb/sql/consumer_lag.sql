@@ -58,7 +58,7 @@ CROSS JOIN LATERAL (
     OFFSET 0
 ) AS oldest
 CROSS JOIN (SELECT mqdb.now() AS now OFFSET 0) AS clock
-WHERE (SELECT mqdb.is_owner(session_user)) OR EXISTS (SELECT FROM mqdb.own_group own WHERE own.group_id = o.group_id);
+WHERE (SELECT mqdb.is_owner(session_user)) OR EXISTS (SELECT FROM mqdb.seen_group seen WHERE seen.group_id = o.group_id);
 COMMENT ON VIEW mqdb.consumer_lag IS 'How far each group has come on each queue that it reads, and what it has yet to read. RocketMQ: consumerProgress';
 COMMENT ON COLUMN mqdb.consumer_lag.next_offset IS 'Committed: the offset of the next message to consume';
 COMMENT ON COLUMN mqdb.consumer_lag.max_offset IS 'The offset that the next message to arrive will get';

@@ -12,12 +12,16 @@
 -- status: REDRIVEN | SKIPPED (redriven before; `again` redrives it once more) | FAILED (error says why, the others go on)
 --         | READY (dry_run only, which writes nothing)
 -- A failure that concerns the call, not a message, is an exception.
+--
+-- It runs with the rights of the owner: a role that may OPERATE a group redrives its letters without reading them, to the group
+-- alone. To send them to another topic, where others read them, and to give them another body it has to read the group, and
+-- may send to the topic: to that which is named, or from which the letter came.
 CREATE FUNCTION mqdb.dlq_redrive(
     positions bigint[], target_topic text DEFAULT NULL, body bytea DEFAULT NULL, again boolean DEFAULT false,
     dry_run boolean DEFAULT false, condition text DEFAULT NULL, actor text DEFAULT NULL
 ) RETURNS TABLE (status text, msg_id text, consumer_group text, topic text, error text, log_pos bigint,
                  new_log_pos bigint, operation_id bigint)
-LANGUAGE plpgsql
+LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET jit = off
 SET enable_seqscan = off  -- as in dlq_redrive_plan
@@ -27,11 +31,19 @@ SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 DECLARE
+    is_guest boolean := NOT mqdb.is_owner(session_user);
     message_count integer := coalesce(cardinality(positions), 0);
     left_behind text[] := ARRAY['MQDB_FAILURE_EXCEPTION', 'MQDB_FAILURE_MESSAGE', 'MQDB_FAILURE_TRACEBACK', 'MQDB_FAILURE_HOST',
                                 'MQDB_FAILURE_ATTEMPT', 'MQDB_FAILURE_TIME', 'DELAY', 'REAL_TOPIC', 'REAL_QID',
                                 'RECONSUME_TIME', 'MAX_RECONSUME_TIMES'];
 BEGIN
+    IF is_guest THEN
+        IF NOT EXISTS (SELECT FROM mqdb.own_right a WHERE a.access = 'OPERATE' AND a.resource_type = 'GROUP') THEN
+            PERFORM mqdb.check_right('OPERATE', 'GROUP', '*');
+        ELSIF target_topic IS NOT NULL THEN
+            PERFORM mqdb.check_right('SEND', 'TOPIC', target_topic);
+        END IF;
+    END IF;
     IF body IS NOT NULL AND message_count > 1 THEN
         PERFORM mqdb.refuse_parameter('body', format('%s bytes', octet_length(body)),
             format('one body is given for %s messages; redrive one at a time with a body of its own', message_count));
@@ -39,7 +51,14 @@ BEGIN
     PERFORM mqdb.check_send(target_topic, body);
     IF message_count = 0 THEN
         RETURN;
-    ELSIF dry_run THEN
+    END IF;
+    IF is_guest AND (target_topic IS NOT NULL OR body IS NOT NULL) THEN
+        PERFORM mqdb.check_right('READ', 'GROUP', p.consumer_group)
+        FROM mqdb.dlq_redrive_plan(positions, target_topic, again) p WHERE p.consumer_group IS NOT NULL;
+        PERFORM mqdb.check_right('SEND', 'TOPIC', coalesce(target_topic, p.topic))
+        FROM mqdb.dlq_redrive_plan(positions, target_topic, again) p WHERE p.consumer_group IS NOT NULL;
+    END IF;
+    IF dry_run THEN
         RETURN QUERY
         SELECT p.status, mqdb.unique_id_text(p.msg_id), p.consumer_group, p.topic, p.error, p.log_pos, NULL::bigint, NULL::bigint
         FROM mqdb.dlq_redrive_plan(positions, target_topic, again) p ORDER BY p.log_pos;
@@ -48,10 +67,14 @@ BEGIN
         PERFORM mqdb.refuse_isolation('mqdb.dlq_redrive');
     END IF;
 
-    -- One redrive at a time, so that no message is redriven by two people at once.
-    LOCK TABLE mqdb.lock_redrive IN SHARE UPDATE EXCLUSIVE MODE;
+    -- One redrive of a group at a time, so that no message is redriven by two people at once.
+    PERFORM FROM mqdb.topic t
+    WHERE t.topic_id IN (SELECT q.topic_id FROM unnest(positions) AS given (log_pos) JOIN mqdb.commit_log cl USING (log_pos)
+                         JOIN mqdb.queue q USING (queue_key))
+      AND starts_with(t.topic, mqdb.dlq_prefix()) AND (NOT is_guest OR mqdb.is_allowed(session_user, 'OPERATE', 'TOPIC', t.topic))
+    ORDER BY t.topic_id FOR NO KEY UPDATE;
     -- The statement, unless it holds a body.
-    condition := coalesce(condition, CASE WHEN body IS NULL THEN left(current_query(), 4000) ELSE 'a message, with another body' END);
+    condition := left(coalesce(condition, CASE WHEN body IS NULL THEN current_query() ELSE 'a message, with another body' END), 4000);
     IF target_topic IS NULL THEN
         WITH needed AS (
             SELECT DISTINCT g.group_name, g.retry_queue_nums
@@ -75,9 +98,10 @@ BEGIN
         SELECT p.*, CASE WHEN p.status = 'READY' THEN nextval('mqdb.log_pos') END AS new_log_pos
         FROM (SELECT * FROM mqdb.dlq_redrive_plan(positions, target_topic, again) ORDER BY log_pos) p
     ), copies AS (
-        INSERT INTO mqdb.commit_log (log_pos, queue_key, born_time, tags_code, msg_id, sys_flag, flag, born_host,
+        INSERT INTO mqdb.commit_log (log_pos, queue_key, store_time, born_time, tags_code, msg_id, sys_flag, flag, born_host,
                                      tags, keys, properties, body)
-        SELECT p.new_log_pos, p.queue_key, cl.born_time, mqdb.copied_code(cl.tags_code, cl.tags, cl.properties), cl.msg_id,
+        SELECT p.new_log_pos, p.queue_key, CASE WHEN is_guest THEN mqdb.unseen_time() ELSE mqdb.now() END, cl.born_time,
+               mqdb.copied_code(cl.tags_code, cl.tags, cl.properties), cl.msg_id,
                -- An edited body is plain, whatever the sender did.
                CASE WHEN dlq_redrive.body IS NULL THEN cl.sys_flag ELSE cl.sys_flag & ~(1 | (7 << 8)) END,
                cl.flag, cl.born_host, cl.tags, cl.keys, cl.properties - left_behind, coalesce(dlq_redrive.body, cl.body)
@@ -88,12 +112,12 @@ BEGIN
             'dlq.redrive', array_agg(DISTINCT p.topic) || target_topic, array_agg(DISTINCT p.consumer_group), NULL, NULL,
             jsonb_build_object('target_topic', target_topic, 'body_edited', dlq_redrive.body IS NOT NULL, 'condition', condition),
             count(p.new_log_pos), NULL, actor) AS operation_id
-        FROM planned p WHERE p.status <> 'SKIPPED' HAVING count(*) > 0
+        FROM planned p WHERE p.status <> 'SKIPPED' AND (NOT is_guest OR p.consumer_group IS NOT NULL) HAVING count(*) > 0
     ), results AS (
         INSERT INTO mqdb.redrive_result (operation_id, log_pos, group_name, msg_id, status, error, new_log_pos)
         SELECT (SELECT o.operation_id FROM operation o), p.log_pos, p.consumer_group, p.msg_id, CASE p.status WHEN 'READY' THEN 'REDRIVEN' ELSE p.status END,
                p.error, p.new_log_pos
-        FROM planned p WHERE p.status <> 'SKIPPED'
+        FROM planned p WHERE p.status <> 'SKIPPED' AND (NOT is_guest OR p.consumer_group IS NOT NULL)
     )
     SELECT CASE p.status WHEN 'READY' THEN 'REDRIVEN' ELSE p.status END, mqdb.unique_id_text(p.msg_id), p.consumer_group,
            p.topic, p.error, p.log_pos, p.new_log_pos, (SELECT o.operation_id FROM operation o)

@@ -2,6 +2,7 @@
 --
 -- A message goes to the retry topic of the group that failed it, which that group alone reads; one that is sent to
 -- its own topic again goes to the queue it was in, so that it stays with the others of its sharding key; else any.
+-- For a role that does not own the schema there are only the letters of groups that it operates.
 -- The joins are nested loops over indexes whatever the statistics say: positions are few, the log is long.
 CREATE FUNCTION mqdb.dlq_redrive_plan(positions bigint[], target_topic text DEFAULT NULL, again boolean DEFAULT false)
 RETURNS TABLE (log_pos bigint, msg_id uuid, consumer_group text, topic text, status text, error text, queue_key integer)
@@ -26,6 +27,7 @@ AS $$
                     WHERE NOT again AND r.log_pos = cl.log_pos AND r.status = 'REDRIVEN') AS redriven_at
             FROM mqdb.commit_log cl JOIN mqdb.queue q USING (queue_key) JOIN mqdb.topic t USING (topic_id)
             WHERE cl.log_pos = asked.log_pos AND starts_with(t.topic, mqdb.dlq_prefix())
+              AND ((SELECT mqdb.is_owner(session_user)) OR mqdb.is_allowed(session_user, 'OPERATE', 'TOPIC', t.topic))
         ) dead ON true
         LEFT JOIN mqdb.subscription_group g ON g.group_name = dead.consumer_group
         LEFT JOIN mqdb.topic target ON target.topic = coalesce(target_topic, mqdb.retry_prefix() || dead.consumer_group)

@@ -9,7 +9,7 @@ WITH half AS (
     SELECT cl.log_pos, cq.queue_offset, cl.msg_id, cl.properties ->> 'PGROUP', cl.properties ->> 'REAL_TOPIC', 'PREPARED', 0,
            cl.store_time, NULL, NULL, NULL, NULL
     FROM mqdb.topic t
-    JOIN mqdb.queue_ends e USING (topic_id)
+    JOIN mqdb.every_queue_end e USING (topic_id)
     CROSS JOIN LATERAL (
         SELECT greatest(e.min_offset, (SELECT s.next_offset FROM mqdb.half_step s ORDER BY s.seq DESC LIMIT 1)) AS next_offset
     ) AS met

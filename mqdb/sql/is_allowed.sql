@@ -12,8 +12,15 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE resource_type
     WHEN 'TOPIC' THEN mqdb.is_topic_of_users(topic)
         AND (resource = topic OR right(resource, 1) = '*' AND starts_with(topic, left(resource, -1)))
-    ELSE topic IN (mqdb.retry_prefix() || resource, mqdb.dlq_prefix() || resource) END;
+    ELSE topic IN (mqdb.retry_prefix() || resource, mqdb.dlq_prefix() || resource)
+        OR right(resource, 1) = '*' AND (starts_with(topic, mqdb.retry_prefix() || left(resource, -1))
+                                         OR starts_with(topic, mqdb.dlq_prefix() || left(resource, -1))) END;
 COMMENT ON FUNCTION mqdb.is_covered(text, text, text) IS 'Whether a right covers a topic: one on a TOPIC, a name or a prefix that ends in *, or one on a GROUP, which has two topics of its own';
+
+CREATE FUNCTION mqdb.is_named(name text, resource text) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN resource = name OR right(resource, 1) = '*' AND starts_with(name, left(resource, -1));
+COMMENT ON FUNCTION mqdb.is_named(text, text) IS 'Whether a right on a group, or on a prefix of groups that ends in *, is one on this group';
 
 CREATE FUNCTION mqdb.is_allowed(principal text, access text, resource_type text, resource text) RETURNS boolean
 LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -29,11 +36,11 @@ BEGIN
             WHERE a.principal = is_allowed.principal AND a.access = is_allowed.access
               AND CASE is_allowed.resource_type
                   WHEN 'TOPIC' THEN mqdb.is_covered(is_allowed.resource, a.resource_type, a.resource)
-                  ELSE a.resource_type = is_allowed.resource_type AND a.resource = is_allowed.resource END)
+                  ELSE a.resource_type = is_allowed.resource_type AND mqdb.is_named(is_allowed.resource, a.resource) END)
         OR mqdb.is_owner(principal);
 END
 $$;
-COMMENT ON FUNCTION mqdb.is_allowed(text, text, text, text) IS 'Whether a principal has a right: SEND or READ on a TOPIC, or READ on a GROUP, as its member. The owner of the schema has all of them, and may ask for anybody';
+COMMENT ON FUNCTION mqdb.is_allowed(text, text, text, text) IS 'Whether a principal has a right: SEND, READ, OPERATE or ADMIN on a TOPIC, or READ, as its member, OPERATE or ADMIN on a GROUP. The owner of the schema has all of them, and may ask for anybody';
 
 CREATE FUNCTION mqdb.check_right(access text, resource_type text, resource text) RETURNS void
 LANGUAGE plpgsql STABLE

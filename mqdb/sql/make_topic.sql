@@ -1,5 +1,5 @@
--- Topics are made by their first send, as the template of automatic topics says, and those of a group by its members. They are
--- made here, and not by an INSERT of whoever needs them: each row that is refused would take one of the numbers, of which
+-- Topics are made by their first send, as the template of automatic topics says, those of a group by its members, and by whoever
+-- administers them. They are made here, and not by an INSERT of whoever needs them: each row that is refused would take one of the numbers, of which
 -- there are 2^31.
 CREATE FUNCTION mqdb.make_topic(
     topic text, read_queue_nums integer, write_queue_nums integer, perm integer, ordered boolean, message_type text
@@ -15,8 +15,11 @@ DECLARE
 BEGIN
     IF NOT mqdb.is_owner(session_user) THEN
         most := 64;
-        IF NOT EXISTS (
-            SELECT FROM mqdb.own_right a WHERE a.resource_type = 'GROUP' AND mqdb.is_covered(make_topic.topic, 'GROUP', a.resource))
+        IF mqdb.is_allowed(session_user, 'ADMIN', 'TOPIC', coalesce(make_topic.topic, '')) THEN
+            most := CASE WHEN mqdb.is_topic_of_users(make_topic.topic) THEN 1024 ELSE most END;
+        ELSIF NOT EXISTS (
+            SELECT FROM mqdb.own_right a
+            WHERE a.access = 'READ' AND a.resource_type = 'GROUP' AND mqdb.is_covered(make_topic.topic, 'GROUP', a.resource))
         THEN
             PERFORM mqdb.check_right('SEND', 'TOPIC', make_topic.topic);
             most := (SELECT CASE WHEN t.perm & 1 = 1 THEN t.write_queue_nums END FROM mqdb.topic t WHERE t.topic = 'TBW102');

@@ -14,5 +14,11 @@ FROM mqdb.own_right a JOIN mqdb.subscription_group g ON g.group_name = a.resourc
 WHERE a.access = 'READ' AND a.resource_type = 'GROUP';
 COMMENT ON VIEW mqdb.own_group IS 'The groups of which the role that is logged in may be a member';
 
-GRANT SELECT ON mqdb.own_right, mqdb.own_queue, mqdb.own_group TO PUBLIC;
+CREATE VIEW mqdb.seen_group WITH (security_barrier) AS
+SELECT g.group_id, g.group_name
+FROM mqdb.own_right a JOIN mqdb.subscription_group g ON mqdb.is_named(g.group_name, a.resource)
+WHERE a.resource_type = 'GROUP';
+COMMENT ON VIEW mqdb.seen_group IS 'The groups on which the role that is logged in has a right, once for each right';
+
+GRANT SELECT ON mqdb.own_right, mqdb.own_queue, mqdb.own_group, mqdb.seen_group TO PUBLIC;
 

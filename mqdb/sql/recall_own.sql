@@ -1,4 +1,4 @@
--- Recall for roles that may send to the topic and do not own the schema. mqdb.recall keeps the deliverer away until the caller's
+-- Recall for roles that may SEND to the topic or OPERATE it, and do not own the schema. mqdb.recall keeps the deliverer away until the caller's
 -- transaction ends, and so every timer of everybody. These take no lock of all, and are two for that:
 --
 --   recall_own       writes that the message is recalled, in the caller's transaction, unless it has been delivered
@@ -45,7 +45,9 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     -- First of all, so that nobody learns which topics there are.
-    PERFORM mqdb.check_right('SEND', 'TOPIC', check_recall.topic);
+    IF NOT mqdb.is_allowed(session_user, 'OPERATE', 'TOPIC', coalesce(check_recall.topic, '')) THEN
+        PERFORM mqdb.check_right('SEND', 'TOPIC', check_recall.topic);
+    END IF;
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         PERFORM mqdb.refuse_isolation(function);
     ELSIF (message_id ~ '^[0-9A-Fa-f]{32}$') IS NOT TRUE THEN
@@ -57,7 +59,7 @@ BEGIN
     RETURN message_id::uuid;
 END
 $$;
-COMMENT ON FUNCTION mqdb.check_recall(text, text, text) IS 'The id of a message that a sender to the topic wants to recall; raises an error for who may not';
+COMMENT ON FUNCTION mqdb.check_recall(text, text, text) IS 'The id of a message that a sender to the topic, or an operator of it, wants to recall; raises an error for who may not';
 
 CREATE FUNCTION mqdb.recall_own(topic text, message_id text, actor text DEFAULT NULL) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER

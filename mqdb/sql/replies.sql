@@ -120,6 +120,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
     most integer := 32;
+    address text := mqdb.reply_address(own_replies.client_id);
     ends mqdb.every_queue_end;
     past bigint;
     reply record;
@@ -138,16 +139,12 @@ BEGIN
     IF next_offset >= min_offset AND next_offset < max_offset THEN
         past := least(next_offset + 10000, max_offset);
         FOR reply IN
-            SELECT found.queue_offset, cl.* FROM (
-                SELECT m.queue_offset, m.log_pos FROM mqdb.message m
-                WHERE m.queue_key = own_replies.queue_key AND m.queue_offset >= own_replies.first_offset AND m.queue_offset < past
-                  AND m.tags = mqdb.reply_address(own_replies.client_id)
-                ORDER BY m.queue_offset LIMIT most
-            ) found
+            SELECT e.queue_offset, cl.*
+            FROM mqdb.entries(own_replies.queue_key, own_replies.first_offset, past, codes => ARRAY[mqdb.tag_code(address)]) e
             CROSS JOIN LATERAL (
                 SELECT * FROM mqdb.commit_log cl
-                WHERE cl.log_pos >= found.log_pos AND cl.log_pos <= found.log_pos ORDER BY cl.log_pos LIMIT 1) cl
-            ORDER BY found.queue_offset
+                WHERE cl.log_pos >= e.log_pos AND cl.log_pos <= e.log_pos AND cl.tags = address ORDER BY cl.log_pos LIMIT 1) cl
+            ORDER BY e.last_offset LIMIT most
         LOOP
             seen := seen + 1;
             next_offset := CASE seen WHEN most THEN reply.queue_offset + 1 ELSE past END;

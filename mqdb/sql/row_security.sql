@@ -59,7 +59,8 @@ BEGIN
             RETURN false;
         END IF;
         name := admits.properties ->> 'REAL_TOPIC';
-        IF NOT EXISTS (SELECT FROM mqdb.own_right a WHERE a.resource_type = 'GROUP' AND mqdb.is_covered(name, 'GROUP', a.resource)) THEN
+        IF NOT EXISTS (SELECT FROM mqdb.own_right a
+                       WHERE a.access = 'READ' AND a.resource_type = 'GROUP' AND mqdb.is_covered(name, 'GROUP', a.resource)) THEN
             PERFORM mqdb.check_right('SEND', 'TOPIC', name);
         END IF;
         RETURN true;
@@ -100,17 +101,20 @@ CREATE POLICY readable ON mqdb.message_index FOR SELECT USING (
 
 -- -- groups and their members ----------------------------------------------------------------------
 
--- The right to update is that to lock a row.
+-- The right to update is that to lock a row. Members do; whoever else has a right on the group looks.
 GRANT SELECT, UPDATE (subscription_version) ON mqdb.subscription_group TO PUBLIC;
 ALTER TABLE mqdb.subscription_group ENABLE ROW LEVEL SECURITY;
 CREATE POLICY own ON mqdb.subscription_group USING (
     EXISTS (SELECT FROM mqdb.own_right a
             WHERE a.access = 'READ' AND a.resource_type = 'GROUP' AND a.resource = subscription_group.group_name));
+CREATE POLICY seen ON mqdb.subscription_group FOR SELECT USING (
+    EXISTS (SELECT FROM mqdb.own_right a
+            WHERE a.resource_type = 'GROUP' AND mqdb.is_named(subscription_group.group_name, a.resource)));
 
 GRANT SELECT ON mqdb.subscription TO PUBLIC;
 ALTER TABLE mqdb.subscription ENABLE ROW LEVEL SECURITY;
 CREATE POLICY own ON mqdb.subscription FOR SELECT USING (
-    EXISTS (SELECT FROM mqdb.own_group g WHERE g.group_id = subscription.group_id));
+    EXISTS (SELECT FROM mqdb.seen_group g WHERE g.group_id = subscription.group_id));
 
 -- A queue, too, has to be one's own: the foreign key would say which there are, and keep them from being deleted.
 GRANT SELECT, INSERT (group_id, queue_key, next_offset, segment, begun), UPDATE (next_offset, segment, owner, epoch, updated_at, begun)
@@ -151,6 +155,8 @@ CREATE POLICY own ON mqdb.client USING (
     principal = session_user AND isfinite(heartbeat_at)
     AND octet_length(client_id) <= 1024 AND octet_length(concat(group_name, language, version)) <= 512
     AND (kind <> 'CONSUMER' OR EXISTS (SELECT FROM mqdb.own_group g WHERE g.group_name = client.group_name)));
+CREATE POLICY seen ON mqdb.client FOR SELECT USING (
+    kind = 'CONSUMER' AND EXISTS (SELECT FROM mqdb.seen_group g WHERE g.group_name = client.group_name));
 
 GRANT SELECT, INSERT (client_id, lock_key), UPDATE (lock_key) ON mqdb.presence TO PUBLIC;
 ALTER TABLE mqdb.presence ENABLE ROW LEVEL SECURITY;
@@ -199,7 +205,15 @@ CREATE POLICY own ON mqdb.operation FOR SELECT USING (
         WHERE NOT EXISTS (SELECT FROM mqdb.own_right a WHERE mqdb.is_covered(name, a.resource_type, a.resource)))
     AND NOT EXISTS (
         SELECT FROM unnest(groups) AS name
-        WHERE NOT EXISTS (SELECT FROM mqdb.own_right a WHERE a.resource_type = 'GROUP' AND a.resource = name)));
+        WHERE NOT EXISTS (SELECT FROM mqdb.own_right a WHERE a.resource_type = 'GROUP' AND mqdb.is_named(name, a.resource))));
+
+-- Of crons an operator sees when they send to its topics, and not what.
+GRANT SELECT (name, cron, timezone, topic, catch_up, is_paused, next_at, last_fired_at, sent, skipped, created_at, created_by, principal)
+    ON mqdb.cron TO PUBLIC;
+ALTER TABLE mqdb.cron ENABLE ROW LEVEL SECURITY;
+CREATE POLICY own ON mqdb.cron FOR SELECT USING (
+    EXISTS (SELECT FROM mqdb.own_right a
+            WHERE a.access IN ('OPERATE', 'ADMIN') AND mqdb.is_covered(cron.topic, a.resource_type, a.resource)));
 
 -- -- views -----------------------------------------------------------------------------------------
 
@@ -207,4 +221,4 @@ GRANT SELECT ON mqdb.message, mqdb.queue_ends, mqdb.scheduled, mqdb.consumer_lag
 GRANT SELECT ON mqdb.redrive_result TO PUBLIC;
 ALTER TABLE mqdb.redrive_result ENABLE ROW LEVEL SECURITY;
 CREATE POLICY own ON mqdb.redrive_result FOR SELECT USING (
-    EXISTS (SELECT FROM mqdb.own_group g WHERE g.group_name = redrive_result.group_name));
+    EXISTS (SELECT FROM mqdb.own_right a WHERE a.resource_type = 'GROUP' AND mqdb.is_named(redrive_result.group_name, a.resource)));

@@ -2,7 +2,7 @@
 -- collected or not. What was recalled is not shown, nor what went with its topic.
 --
 -- It runs with the rights of its owner, for it reads queues of the broker; a role that does not own the schema sees what it
--- will be able to read.
+-- will be able to read, and what it operates.
 --
 -- The cost is that of what waits. Entries and records are read in an order and up to a limit, which binds the plan to
 -- their indexes: by its statistics PostgreSQL takes what is delivered for waiting, and would read the whole log.
@@ -58,7 +58,7 @@ WHERE NOT EXISTS (
     SELECT FROM mqdb.deleted_topic d WHERE d.topic = w.properties ->> 'REAL_TOPIC' AND d.last_pos >= w.log_pos)
   AND ((SELECT mqdb.is_owner(session_user)) OR EXISTS (
     SELECT FROM mqdb.own_right a
-    WHERE a.access = 'READ' AND mqdb.is_covered(w.properties ->> 'REAL_TOPIC', a.resource_type, a.resource)));
+    WHERE a.access <> 'SEND' AND mqdb.is_covered(w.properties ->> 'REAL_TOPIC', a.resource_type, a.resource)));
 COMMENT ON VIEW mqdb.scheduled IS 'All messages that wait for their delivery, by a delay level or at a time of their own';
 COMMENT ON COLUMN mqdb.scheduled.topic IS 'Topic to which it will be delivered; %RETRY% and a group for what is to be consumed again';
 COMMENT ON COLUMN mqdb.scheduled.queue_id IS 'Queue of that topic';

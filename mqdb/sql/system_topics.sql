@@ -14,6 +14,9 @@ COMMENT ON FUNCTION mqdb.retry_prefix() IS 'A group''s retry topic is this and i
 CREATE FUNCTION mqdb.dlq_prefix() RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN '%DLQ%';
 COMMENT ON FUNCTION mqdb.dlq_prefix() IS 'A group''s topic of dead letters is this and its name';
 
+CREATE FUNCTION mqdb.deleted_prefix() RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 'rmq_sys_deleted_';
+COMMENT ON FUNCTION mqdb.deleted_prefix() IS 'A topic whose queues are still to be removed is this and its number';
+
 CREATE FUNCTION mqdb.topics_not_allowed() RETURNS text[]
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN ARRAY[mqdb.schedule_topic(), mqdb.timer_topic(), mqdb.half_topic(), 'RMQ_SYS_TRANS_OP_HALF_TOPIC',

@@ -21,6 +21,10 @@ class Access(StrEnum):
     SEND = "SEND"
     READ = "READ"
     """Messages of a topic; or as a member of a group, whose offsets, retries and dead letters are then its own."""
+    OPERATE = "OPERATE"
+    """What an operator does with what is there: redrive, reset, recall, resolve, keep crons. It reads nothing by it."""
+    ADMIN = "ADMIN"
+    """Make, change and delete topics or groups."""
 
 
 class ResourceType(StrEnum):
@@ -31,9 +35,9 @@ class ResourceType(StrEnum):
 
 
 class Resource(NamedTuple):
-    """What one may do with what: SEND or READ with a topic, READ with a group.
+    """What one may do with what: SEND, READ, OPERATE or ADMIN with a topic; READ, OPERATE or ADMIN with a group.
 
-    A topic may be a prefix that ends in *, which stands for all that begin so.
+    A name may be a prefix that ends in *, which stands for all that begin so; but a member needs the name of its group.
     """
 
     access: Access
@@ -66,7 +70,7 @@ def list_rights(
     if topic is not None:
         wanted = wanted.where(func.mqdb.is_covered(topic, acl.c.resource_type, acl.c.resource))
     if group is not None:
-        wanted = wanted.where(acl.c.resource_type == ResourceType.GROUP, acl.c.resource == group)
+        wanted = wanted.where(acl.c.resource_type == ResourceType.GROUP, func.mqdb.is_named(group, acl.c.resource))
     return sorted(Right(name, _resource(*columns), at) for name, at, *columns in connection.execute(wanted))
 
 
@@ -83,6 +87,20 @@ def require(connection: Connection, *wanted: Resource) -> None:
     columns = [cast(list(column), ARRAY(Text)) for column in zip(*wanted, strict=True)]
     given = func.unnest(*columns).table_valued(*Resource._fields).render_derived("wanted")
     connection.execute(select(func.mqdb.check_right(*given.c)))
+
+
+@translates
+def is_owner(connection: Connection) -> bool:
+    """Whether the role that is logged in owns the schema, or is a member of the role that does."""
+    owns: bool = connection.scalars(select(func.mqdb.is_owner(text("session_user")))).one()
+    return owns
+
+
+@translates
+def has(connection: Connection, wanted: Resource) -> bool:
+    """Whether the role that is logged in has a right."""
+    allowed: bool = connection.scalars(select(func.mqdb.is_allowed(text("session_user"), *wanted))).one()
+    return allowed
 
 
 def is_guest(connection: Connection) -> bool:

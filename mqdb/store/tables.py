@@ -92,7 +92,7 @@ leader = Table(
 
 #: Empty: for the locks of services, see `mqdb.store.locks`.
 service_locks = tuple(
-    Table(f"lock_{service}", metadata) for service in ("dispatch", "index", "delay", "timer", "transaction", "redrive")
+    Table(f"lock_{service}", metadata) for service in ("dispatch", "index", "delay", "timer", "transaction")
 )
 
 # -- topics -----------------------------------------------------------------------------------
@@ -396,6 +396,7 @@ cron = Table(
     Column("skipped", BigInteger, nullable=False, server_default=text("0")),
     Column("created_at", _timestamp, nullable=False, server_default=_now),
     Column("created_by", Text, nullable=False, server_default=text("CURRENT_USER")),
+    Column("principal", Text),
 )
 
 timer = Table(

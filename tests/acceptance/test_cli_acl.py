@@ -54,6 +54,36 @@ def test_a_reader_needs_its_topics_and_its_group(place: Place) -> None:
     assert "READ on GROUP 'payroll'" in place.call("acl", "check", SHOP, "--group", "payroll").errors
 
 
+def test_operators_and_administrators_have_options_of_their_own(place: Place, tmp_path: Path) -> None:
+    named = ("--operate", "o*", "--operate-group", "billing", "--admin", "shop-*", "--admin-group", "shop-*")
+
+    assert place.done("acl", "grant", SHOP, *named) == (
+        f"{SHOP} may operate topic o*\n{SHOP} may operate group billing\n"
+        f"{SHOP} may administer topic shop-*\n{SHOP} may administer group shop-*\n"
+    )
+    asked = ("--operate", "orders", "--admin", "shop-1", "--admin-group", "shop-2")
+    assert place.done("acl", "check", SHOP, *asked) == (
+        f"{SHOP} may operate topic orders by its right on o*\n"
+        f"{SHOP} may administer topic shop-1 by its right on shop-*\n"
+        f"{SHOP} may administer group shop-2 by its right on shop-*\n"
+    )
+    assert (
+        "has no right OPERATE on GROUP 'payroll'"
+        in place.call("acl", "check", SHOP, "--operate-group", "payroll").errors
+    )
+    listed = json_lines(place.done("acl", "list", "--group", "shop-2", "--json"))
+    assert [(each["access"], each["type"], each["resource"]) for each in listed] == [("ADMIN", "GROUP", "shop-*")]
+    file = tmp_path / "rights.toml"
+    file.write_text(f'["{SHOP}"]\noperate_group = ["billing"]\nadmin = ["shop-*"]\n')
+    changes = json_lines(place.done("acl", "apply", str(file), "--yes", "--json"))
+    assert [(each["access"], each["type"], each["change"]) for each in changes] == [
+        ("ADMIN", "GROUP", "taken away"),
+        ("OPERATE", "TOPIC", "taken away"),
+    ]
+    revoked = place.done("acl", "revoke", SHOP, "--operate-group", "billing", "--admin", "shop-*")
+    assert revoked.count("any more") == 2
+
+
 def test_a_role_is_made_if_the_owner_may_make_roles(place: Place, database: Database) -> None:
     grant = ("acl", "grant", "new role", "--send", "orders", "--create")
     superuser, owner = database.connect_as_superuser(), sql.Identifier(OWNER)
@@ -91,8 +121,14 @@ def test_rights_come_from_a_file(place: Place, tmp_path: Path) -> None:
     ("text", "sentence"),
     [
         ("[shop", "Expected"),
-        ('shop = "orders"', "role 'shop' needs a table with `send`, `read` and `group`, and nothing else"),
-        ("[shop]\nadmin = []", "role 'shop' needs a table with `send`, `read` and `group`, and nothing else"),
+        (
+            'shop = "orders"',
+            "role 'shop' needs a table with some of `send`, `read`, `group`, `operate`",
+        ),
+        (
+            "[shop]\nown = []",
+            "role 'shop' needs a table with some of `send`, `read`, `group`, `operate`",
+        ),
         ("[shop]\nsend = [1]", "send of role 'shop' is no list of texts"),
         ('[nobody]\nsend = ["orders"]', "is no role of this server"),
     ],
@@ -114,10 +150,13 @@ def test_a_file_that_says_nonsense_changes_nothing(place: Place, tmp_path: Path,
         (("grant", "nobody", "--send", "orders"), "is no role of this server; CREATE ROLE makes one"),
         (("grant", SHOP), "give at least one topic or group"),
         (("grant", SHOP, "--group", "or*"), "group"),
-        (("check", SHOP), "name a topic with --send or --read, or a group with --group"),
+        (("check", SHOP), "name a topic with --send, --read and so on, or a group with --group"),
         (("grant", SHOP, "--send", "%RETRY%g"), "belongs to the broker, a group or replies; no right covers it"),
-        (("revoke", SHOP), "name the rights with --send, --read or --group, or say --all"),
-        (("revoke", SHOP, "--all", "--send", "orders"), "name the rights with --send, --read or --group, or say --all"),
+        (("revoke", SHOP), "name the rights with --send, --read, --group and so on, or say --all"),
+        (
+            ("revoke", SHOP, "--all", "--send", "orders"),
+            "name the rights with --send, --read, --group and so on, or say --all",
+        ),
         (("revoke", SHOP, "--send", "orders"), "has no such right; see: mqdb acl list"),
     ],
 )
@@ -146,8 +185,8 @@ def test_a_guest_uses_the_command_line_within_its_rights(place: Place, database:
         (("send", "secret", "x"), "has no right SEND on TOPIC 'secret'"),
         (("send", "orders", "x"), "has no right SEND on TOPIC 'orders'"),
         (("consume", "orders", "--group", "payroll", "--exit"), "has no right READ on GROUP 'payroll'"),
-        (("topic", "delete", "orders"), "permission denied"),
-        (("group", "delete", "billing", "--yes"), "permission denied"),
+        (("topic", "delete", "orders"), "has no right ADMIN on TOPIC 'orders'"),
+        (("group", "delete", "billing", "--yes"), "has no right ADMIN on GROUP 'billing'"),
         (("acl", "list"), "permission denied"),
     ):
         refused = guest.call(*denied)

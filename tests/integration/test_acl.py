@@ -277,6 +277,60 @@ def test_of_what_somebody_wants_all_is_done_or_nothing(admin: Admin, shop: Sessi
     assert not admin.operations.list()
 
 
+@pytest.mark.parametrize(
+    ("rights", "is_legal"),
+    [
+        (Rights(group=["billing"]), True),
+        (Rights(group=["billing*"]), False),
+        (Rights(group=["*"]), False),
+        (Rights(operate_group=["billing*", "*", "billing"]), True),
+        (Rights(admin_group=["billing*", "*"]), True),
+        (Rights(admin_group=["bil*ling"]), False),
+        (Rights(operate_group=[""]), False),
+        (Rights(operate=["*", "o*", "orders"], admin=["*"]), True),
+        (Rights(operate=["%DLQ%billing"]), False),
+        (Rights(admin=["rmq_sys_x"]), False),
+        (Rights(admin=["x_REPLY_TOPIC"]), False),
+    ],
+)
+def test_what_may_be_operated_and_administered(
+    admin: Admin, log: Connection, shop: Session, rights: Rights, is_legal: bool
+) -> None:
+    if is_legal:
+        admin.acl.apply({SHOP: rights})
+    else:
+        with pytest.raises(errors.NameInvalid):
+            admin.acl.apply({SHOP: rights})
+    assert {right.resource for right in admin.acl.list(SHOP)} == (set(rights.resources()) if is_legal else set())
+
+
+def test_the_table_refuses_a_membership_by_prefix(log: Connection) -> None:
+    with pytest.raises(psycopg.errors.CheckViolation):
+        log.execute("INSERT INTO mqdb.acl VALUES ('a', 'READ', 'GROUP', 'billing*')")
+    with pytest.raises(psycopg.errors.CheckViolation):
+        log.execute("INSERT INTO mqdb.acl VALUES ('a', 'SEND', 'GROUP', 'billing')")
+
+
+def test_no_right_contains_another(admin: Admin, log: Connection, shop: Session) -> None:
+    kinds = list(Rights.KINDS)
+    for kind in kinds:
+        log.execute("DELETE FROM mqdb.acl")
+        admin.acl.grant(SHOP, **{kind: ["x"]})  # type: ignore[arg-type]
+
+        assert [each for each in kinds if admin.acl.allows(SHOP, **{each: "x"})] == [kind]
+
+
+def test_a_right_on_a_group_covers_its_two_topics_and_no_other(admin: Admin, log: Connection, shop: Session) -> None:
+    admin.acl.grant(SHOP, operate_group=["bill*"])
+
+    names = "%RETRY%billing", "%DLQ%bill", "%DLQ%bil", "billing", "%RETRY%", "RETRY%billing", "%DLQ%%DLQ%bill"
+    is_allowed = "SELECT mqdb.is_allowed(%s, 'OPERATE', 'TOPIC', %s)"
+    covered = {name for name in names if scalar(log, is_allowed, [SHOP, name])}
+    assert covered == {"%RETRY%billing", "%DLQ%bill"}
+    assert not admin.acl.allows(SHOP, operate_group="bil")
+    assert admin.acl.allows(SHOP, operate_group="billing")
+
+
 #: Beyond the right SEND on `orders`: what somebody tries in SQL, and the SQLSTATE that it gets.
 ATTACKS = {
     "write_the_log": ("INSERT INTO mqdb.commit_log (queue_key) VALUES (1)", "MQ204"),
@@ -296,7 +350,7 @@ ATTACKS = {
     "lock_the_log": ("LOCK TABLE mqdb.commit_log IN ROW EXCLUSIVE MODE", "42501"),
     "lock_a_service_out": ("LOCK TABLE mqdb.lock_dispatch IN SHARE UPDATE EXCLUSIVE MODE", "42501"),
     "lock_its_right": ("SELECT FROM mqdb.acl FOR UPDATE", "42501"),
-    "redrive": ("SELECT * FROM mqdb.dlq_redrive('{1}')", "42501"),
+    "redrive": ("SELECT * FROM mqdb.dlq_redrive('{1}')", "MQ204"),
     "recall": ("SELECT mqdb.recall(NULL, repeat('0', 32))", "42501"),
     "make_segments": ("SELECT mqdb.ensure_segments(1000)", "MQ108"),
     "make_a_function_in_the_schema": ("CREATE FUNCTION mqdb.send(text) RETURNS text RETURN 'x'", "42501"),

@@ -331,7 +331,6 @@ HIDDEN = [
     "acl_queue",
     "timer",
     "half_message",
-    "cron",
     "deleted_topic",
     "archived_segment",
     "archive_run",
@@ -346,7 +345,6 @@ HIDDEN = [
     "message_index_1",
     "timer_behind",
     "lock_dispatch",
-    "lock_redrive",
 ]
 
 #: For whoever it is.
@@ -375,7 +373,7 @@ BY_ALL = [
     Attack("4_add_segment", "SELECT mqdb.add_segment(1)", "42501"),
     Attack("4_try_lock", "SELECT mqdb.try_lock('dispatch')", "42501"),
     Attack("4_recall", "SELECT mqdb.recall(NULL, repeat('A', 32))", "42501"),
-    Attack("4_redrive", "SELECT * FROM mqdb.dlq_redrive(ARRAY[:secret_pos])", "42501"),
+    Attack("4_redrive", "SELECT * FROM mqdb.dlq_redrive(ARRAY[:secret_pos])", "MQ204"),
     Attack(
         "4_redrive_plan",
         "SELECT msg_id, consumer_group, topic, queue_key FROM mqdb.dlq_redrive_plan(ARRAY(SELECT "
@@ -1098,6 +1096,7 @@ TABLES = {
     "own_right": ("SELECT", "its own rows"),
     "own_queue": ("SELECT", "its own rows"),
     "own_group": ("SELECT", "its own rows"),
+    "seen_group": ("SELECT", "its own rows"),
     **{
         f"{parent}_{segment}": ("SELECT", "its own rows")
         for parent in ("commit_log", "queue_run")
@@ -1140,31 +1139,46 @@ COLUMNS = {
 
 #: Functions that run with the rights of the owner.
 DEFINERS = {
+    "add_cron": "asks check_right",
+    "change_cron": "asks is_allowed for the topic of the cron",
+    "change_topic": "asks check_right",
     "clear_own_batches": "its own rows",
     "clear_own_writes": "its own rows",
+    "create_topic": "asks check_right",
+    "delete_group": "asks check_right",
+    "delete_topic": "asks check_right",
     "dispatch": "nothing while a leader attends",
+    "dlq_outline": "asks check_right",
+    "dlq_redrive": "asks check_right, and is_allowed for each letter",
     "end_half": "of its own half messages, and asks check_right",
     "ensure_segments": "at most two that are ahead",
     "find_aim": "asks is_own",
     "find_queue_offset": "asks is_own",
     "find_records": "asks is_own",
     "forget_own_batches": "its own rows",
+    "group_offsets": "asks check_right",
     "index_keys": "nothing while a leader attends",
     "is_allowed": "for itself only",
     "is_of_the_broker": "tells of the broker's own topics",
     "leave_group": "asks check_member",
+    "live_members": "asks own_right",
     "make_group": "asks check_member",
     "make_topic": "asks own_right and check_right",
     "make_reply_topic": "one topic",
     "own_checks": "about its own half messages",
     "own_replies": "of its own clients",
     "reap_clients": "nothing while a leader attends",
+    "operated_halves": "asks own_right",
     "recall_outcome": "asks check_right",
     "recall_own": "asks check_right",
     "replace_subscriptions": "asks check_member",
     "reply": "asks own_queue and own_right",
+    "resolve_half": "asks own_right",
     "send": "asks check_right",
     "send_half": "asks check_right",
+    "set_group": "asks check_right",
+    "set_offsets": "asks check_right, and own_right for each queue",
+    "topic_uses": "asks check_right",
     "stay_awake": "nothing while a leader attends",
     "take_offset_commits": "asks check_member",
     "unlock_queues": "asks check_member",

@@ -183,7 +183,7 @@ def test_what_waits_for_others_or_for_the_first_time_is_no_retry_of_the_group(
 def test_a_younger_group_of_the_name_has_none_of_the_retries(broker: Connection, route: TopicRoute) -> None:
     groups.save(broker, "readers", {})
     fail(broker, 0)
-    groups.remove(broker, "readers")
+    broker.execute(text("DELETE FROM mqdb.subscription_group WHERE group_name = 'readers'"))
     groups.save(broker, "readers", {})
     take_queues(broker, "readers", "m", route.queue_keys)
 

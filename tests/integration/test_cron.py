@@ -32,8 +32,7 @@ from mqdb.errors import (
 )
 from mqdb.service.cron_times import next_time
 from mqdb.store.schedule.cron import CronSummary, list_crons
-from mqdb.store.topics import topics
-from tests.fixtures.broker import topic
+from tests.fixtures.broker import drop_topic, topic
 from tests.fixtures.crons import add, fire, sent, set_clock
 from tests.fixtures.delay import records
 
@@ -167,7 +166,7 @@ def test_a_year_of_minutes_is_passed_by_in_a_moment(clock: Connection) -> None:
 
 def test_while_its_topic_is_gone_firings_are_skipped_and_counted(clock: Connection) -> None:
     add(clock)
-    topics.remove(clock, "orders")
+    drop_topic(clock, "orders")
     for hour in (10, 11):
         set_clock(clock, f"2026-07-14 {hour}:05:00")
         fire(clock)

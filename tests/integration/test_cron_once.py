@@ -55,7 +55,7 @@ def test_while_another_session_fires_nothing_is_sent_and_nobody_waits(due: Conne
 
 def test_what_another_session_does_not_hold_is_fired(due: Connection, second: Connection) -> None:
     with transaction(second):
-        crons.find(second, "a", lock=True)
+        second.execute(text("SELECT FROM mqdb.cron WHERE name = 'a' FOR UPDATE"))
         assert [firing.name for firing in fire(due).firings] == ["b"]
 
     assert [firing.name for firing in fire(due).firings] == ["a"]

@@ -311,7 +311,7 @@ def test_a_member_that_does_not_let_go_is_not_waited_for_without_end(
             reset_offsets(broker, "readers", "orders", 1)
 
     assert offsets(broker, route) == [3, 4]
-    assert list_operations(broker, group="readers") == []
+    assert list_operations(broker, topic="orders", group="readers") == []
 
 
 # -- clone --------------------------------------------------------------------------------------

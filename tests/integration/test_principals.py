@@ -366,5 +366,5 @@ def test_a_role_sees_what_was_done_to_what_is_its_own(admin: Admin, billing: str
             ("topic.create", ["orders"], []),
         ]
         assert {name for each in sender.operations.list() for name in each.topics} == {"orders"}
-        with pytest.raises(errors.StorageRefused, match="permission denied"):
+        with pytest.raises(errors.AccessDenied, match="ADMIN on GROUP 'billing'"):
             guest.groups.update("billing")

@@ -381,7 +381,9 @@ def test_copies_and_results_are_there_together_or_not_at_all(broker: Connection)
 
 def test_of_two_who_redrive_the_same_at_once_one_finds_it_done(broker: Connection, engine: Engine) -> None:
     letters = [bury(broker, str(number)) for number in range(10)]
-    waits = text("SELECT count(*) FROM pg_locks WHERE relation = 'mqdb.lock_redrive'::regclass AND NOT granted")
+    waits = text(
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    )
 
     with engine.connect() as second:
         with transaction(broker):

@@ -6,8 +6,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from mqdb.broker.schedule.timers import deliver_due
-from mqdb.store.topics import topics
-from tests.fixtures.broker import dispatch_all, topic
+from tests.fixtures.broker import dispatch_all, drop_topic, topic
 from tests.fixtures.delay import delivered, move_clock, records, rewrite_entries
 from tests.fixtures.postgres import Database
 from tests.fixtures.timers import column, deliver_all, slots, steps, timer
@@ -186,7 +185,7 @@ def test_a_topic_that_was_made_again_gets_its_message(broker: Connection) -> Non
     topic(broker, queues=4)
     timer(broker, MINUTE, "a", queue_id=3)
     deliver_all(broker)
-    topics.remove(broker, "orders")
+    drop_topic(broker, "orders")
     topic(broker, queues=2)
     move_clock(broker, HOUR)
 

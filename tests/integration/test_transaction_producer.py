@@ -9,10 +9,9 @@ from sqlalchemy import Connection
 from mqdb.common.topic import HALF_TOPIC
 from mqdb.common.unique_id import format_unique_id
 from mqdb.errors import BodyEmpty, IllegalState, ParameterInvalid
-from mqdb.store.topics import topics
 from mqdb_client import LocalTransactionState, Message, SendStatus, TransactionProducer
 from mqdb_client.producer.durability import Durability
-from tests.fixtures.broker import topic
+from tests.fixtures.broker import drop_topic, topic
 from tests.fixtures.delay import delivered, records
 from tests.fixtures.log import create_topic
 from tests.fixtures.postgres import Database
@@ -147,7 +146,7 @@ def test_an_answer_that_is_refused_keeps_no_other_from_its_message(
     producer = transactional_producer(listener)
     producer.send_in_transaction(Message("gone", "for nobody"))
     producer.send_in_transaction(ORDER)
-    topics.remove(broker, "gone")
+    drop_topic(broker, "gone")
 
     Checker(broker).after(7 * SECOND)
 

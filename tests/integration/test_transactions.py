@@ -20,8 +20,7 @@ from mqdb.errors import (
     ResponseCode,
     TopicNotFound,
 )
-from mqdb.store.topics import topics
-from tests.fixtures.broker import append, topic
+from tests.fixtures.broker import append, drop_topic, topic
 from tests.fixtures.delay import delivered, move_clock, records, stop_clock
 from tests.fixtures.log import small_segments
 from tests.fixtures.postgres import Database
@@ -155,7 +154,7 @@ def test_an_end_within_the_immunity_and_without_a_number_is_taken(broker: Connec
 
 def test_a_commit_to_a_topic_that_is_gone_leaves_the_half_message_as_it_is(broker: Connection) -> None:
     half = send_half(broker, topic(broker))
-    topics.remove(broker, "orders")
+    drop_topic(broker, "orders")
 
     with pytest.raises(TopicNotFound):
         half.end(broker, COMMIT)
@@ -199,7 +198,7 @@ def test_a_commit_that_runs_ahead_of_the_segments_makes_its_own(database: Databa
 
 def test_a_person_hears_that_the_topic_is_gone(broker: Connection) -> None:
     half = send_half(broker, topic(broker))
-    topics.remove(broker, "orders")
+    drop_topic(broker, "orders")
 
     with pytest.raises(TopicNotFound, match="'orders'"):
         resolve(broker, format_unique_id(half.unique_id), Resolution.COMMIT)

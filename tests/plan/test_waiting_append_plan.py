@@ -112,7 +112,7 @@ CRONS: dict[str, Callable[[Connection], object]] = {
     "send": lambda connection: crons.send(connection, "cron-1", [{"MQDB_CRON_NAME": "cron-1"}]),
     "move": lambda connection: crons.move(connection, "cron-1", datetime(2100, 1, 1, tzinfo=UTC), None, 0, 0),
     "pause": lambda connection: crons.pause(connection, "cron-1"),
-    "lock": lambda connection: crons.find(connection, "cron-1", lock=True),
+    "find": lambda connection: crons.find(connection, "cron-1"),
 }
 
 

@@ -12,7 +12,8 @@ from mqdb_client.admin.broker_access import BrokerAccess
 class Acl:
     """The rights of the roles that do not own the broker.
 
-    A topic is a name, or a prefix that ends in `*`, which also covers topics that are made later; a group is a name.
+    A topic is a name, or a prefix that ends in `*`, which also covers topics that are made later. A group is a name as
+    well; `operate_group` and `admin_group` take a prefix, too.
     """
 
     def __init__(self, access: BrokerAccess) -> None:
@@ -25,16 +26,21 @@ class Acl:
         send: Collection[str] = (),
         read: Collection[str] = (),
         group: Collection[str] = (),
+        operate: Collection[str] = (),
+        operate_group: Collection[str] = (),
+        admin: Collection[str] = (),
+        admin_group: Collection[str] = (),
         create: bool = False,
         actor: str | None = None,
     ) -> list[Resource]:
-        """Let a role send to topics, read topics and be a member of groups; returns the rights that are new.
+        """Let a role send to topics, read topics, be a member of groups, and operate and administer both; returns the
+        rights that are new.
 
         With `create` a role that is not there is made: it may log in, and has no password. Raises NameInvalid, also for
         a topic of the broker, of a group or of replies, ParameterInvalid for a role that is not there, and
         StorageRefused where the owner of the broker may not make roles.
         """
-        rights = Rights(send, read, group)
+        rights = Rights(send, read, group, operate, operate_group, admin, admin_group)
         with self._access.connected() as connection:
             return acl.grant(connection, principal, rights, create=create, actor=actor or self._access.actor)
 
@@ -45,13 +51,17 @@ class Acl:
         send: Collection[str] | None = None,
         read: Collection[str] | None = None,
         group: Collection[str] | None = None,
+        operate: Collection[str] | None = None,
+        operate_group: Collection[str] | None = None,
+        admin: Collection[str] | None = None,
+        admin_group: Collection[str] | None = None,
         actor: str | None = None,
     ) -> list[Resource]:
         """Take rights away, as they were granted, all of them if each is None; returns those that were there.
 
         Raises ParameterInvalid for a right that is not there.
         """
-        given = (send, read, group)
+        given = (send, read, group, operate, operate_group, admin, admin_group)
         named = None if all(each is None for each in given) else Rights(*(each or () for each in given))
         with self._access.connected() as connection:
             return acl.revoke(connection, principal, named, actor=actor or self._access.actor)
@@ -68,10 +78,20 @@ class Acl:
             return acl.apply(connection, wanted, dry_run=dry_run, actor=actor or self._access.actor)
 
     def allows(
-        self, principal: str, *, send: str | None = None, read: str | None = None, group: str | None = None
+        self,
+        principal: str,
+        *,
+        send: str | None = None,
+        read: str | None = None,
+        group: str | None = None,
+        operate: str | None = None,
+        operate_group: str | None = None,
+        admin: str | None = None,
+        admin_group: str | None = None,
     ) -> bool:
         """Whether a role has all of these rights, on what need not exist. The owner of the broker has each."""
-        wanted = Rights(*([name] if name is not None else [] for name in (send, read, group))).resources()
+        given = (send, read, group, operate, operate_group, admin, admin_group)
+        wanted = Rights(*([name] if name is not None else [] for name in given)).resources()
         if not wanted:
             raise ParameterInvalid("send", send, "name a topic or a group")
         with self._access.connected() as connection:

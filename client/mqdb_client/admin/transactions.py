@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from mqdb.broker.transactions import transactions
-from mqdb.broker.transactions.transactions import HalfMessage, Resolution
+from mqdb.broker.transactions.transactions import Resolution
 from mqdb.common.transaction import HalfState
+from mqdb.store.transactions.half_messages import HalfMessage
 from mqdb_client.admin.broker_access import BrokerAccess
 from mqdb_client.option_rules import LIMIT
 
@@ -17,6 +18,9 @@ class Transactions:
 
     def resolve(self, transaction_id: str, resolution: Resolution, *, actor: str | None = None) -> HalfMessage:
         """End a half message by hand, or have one that was discarded asked about again; returns what it is then.
+
+        A role that may operate the topic of a half message needs the checker of `mqdb serve` to have met it, and finds
+        it until its end.
 
         Raises HalfMessageNotFound; HalfMessageClosed for one that has ended, or was not discarded and is to be resumed;
         TopicNotFound if its real topic is gone; ParameterInvalid for a text that is no id.

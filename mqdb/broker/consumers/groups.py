@@ -3,22 +3,16 @@
 RocketMQ: AdminBrokerProcessor, mqadmin updateSubGroup, deleteSubGroup, consumerProgress.
 """
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from sqlalchemy import Connection
 
 from mqdb.common.group import SubscriptionGroupConfig
-from mqdb.common.topic import dlq_topic, retry_topic
 from mqdb.errors import GroupInUse, GroupNotFound
-from mqdb.store import operations
 from mqdb.store.clients import clients
 from mqdb.store.consumers import groups
 from mqdb.store.consumers.groups import GroupSettings, MemberInfo, QueueProgress, StoredSubscription
 from mqdb.store.engine import transaction, translates
-from mqdb.store.operations import Verb
-from mqdb.store.topics import topics
-
-_SET_BY_PEOPLE: Final = ("consume_enable", "consume_broadcast_enable", "retry_queue_nums", "retry_max_times")
 
 
 class GroupDetails(NamedTuple):
@@ -57,8 +51,9 @@ def update_group(
     retry_max_times: int | None = None,
     actor: str | None = None,
 ) -> GroupSettings:
-    """Change those settings that are given; a group that does not exist is made. Raises NameInvalid, ParameterInvalid.
+    """Change those settings that are given; a group that does not exist is made.
 
+    Raises NameInvalid, ParameterInvalid, AccessDenied.
     SubscriptionGroupConfig says what they mean. RocketMQ takes 0 for retry_queue_nums, and loses what is sent back.
     """
     given: dict[str, int | bool | None] = {
@@ -70,19 +65,10 @@ def update_group(
     changes = {setting: value for setting, value in given.items() if value is not None}
     SubscriptionGroupConfig(name, **changes)  # type: ignore[arg-type]  # it checks what it is given
     with transaction(connection):
-        before = groups.find(connection, name)
-        groups.save(connection, name, changes)
+        groups.save(connection, name, changes, actor)
         settings = groups.find(connection, name)
         if settings is None:
             raise GroupNotFound(name)
-        operations.record(
-            connection,
-            Verb.GROUP_UPDATE,
-            actor,
-            groups=[name],
-            before=_noted(before),
-            after=_noted(settings),
-        )
         clients.notify_group(connection, name)
     return settings
 
@@ -94,21 +80,12 @@ def delete_group(
     """Delete a group with its offsets and subscriptions; returns the topics that went with it.
 
     Those are its retry topic and its DLQ, with all their messages.
-    Raises GroupNotFound, GroupInUse.
+    Raises GroupNotFound, GroupInUse, AccessDenied.
     """
     with transaction(connection):
-        if not groups.lock(connection, name):
-            raise GroupNotFound(name)
-        if live := clients.live_models(connection, name, but=""):
-            raise GroupInUse(name, tuple(sorted(live)))
-        settings = groups.find(connection, name)
-        groups.remove(connection, name)
-        own = (retry_topic(name), dlq_topic(name)) if with_topics else ()
-        gone = [topic for topic in own if topics.remove(connection, topic)]
-        operations.record(connection, Verb.GROUP_DELETE, actor, topics=gone, groups=[name], before=_noted(settings))
-        return gone
-
-
-def _noted(settings: GroupSettings | None) -> dict[str, object] | None:
-    """Of a group, what people set."""
-    return None if settings is None else {name: getattr(settings, name) for name in _SET_BY_PEOPLE}
+        deletion = groups.delete(connection, name, with_topics, actor)
+    if deletion is None:
+        raise GroupNotFound(name)
+    if not deletion.was_deleted:
+        raise GroupInUse(name, deletion.members)
+    return deletion.topics

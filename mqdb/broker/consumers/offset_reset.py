@@ -16,10 +16,11 @@ from sqlalchemy.exc import OperationalError
 from mqdb.common.group import MessageModel, check_group_name
 from mqdb.common.topic import retry_topic
 from mqdb.errors import GroupInUse, GroupNotFound, ParameterInvalid, QueueNotFound, TopicNotFound
-from mqdb.store import operations
+from mqdb.store import acl
+from mqdb.store.acl import Access, Resource, ResourceType
 from mqdb.store.clients import clients
 from mqdb.store.consumers import groups, offset_changes
-from mqdb.store.consumers.offset_changes import OffsetChange, Standing
+from mqdb.store.consumers.offset_changes import Note, OffsetChange, Standing
 from mqdb.store.engine import transaction, translates
 from mqdb.store.log import time_search
 from mqdb.store.operations import Verb
@@ -61,8 +62,11 @@ def reset_offsets(
     Exactly once: what its listeners have committed stays committed, and may come again. With `dry_run` nothing happens.
     Raises TopicNotFound, GroupNotFound, QueueNotFound; ParameterInvalid for an offset that a queue does not have, for a
     time without a time zone, for a group whose members consume by broadcasting, and for one queue of a topic that the
-    group has never read.
+    group has never read. AccessDenied for a role that may not operate the group, has no right on the topic, or may not
+    read it where `target` is a time, which tells when its messages were stored.
     """
+    acl.require(connection, Resource(Access.OPERATE, ResourceType.GROUP, group))
+    _require_topic(connection, topic, target)
     keys = _queue_keys(connection, topic, queue_id)
     if groups.find(connection, group) is None:
         raise GroupNotFound(group)
@@ -72,7 +76,7 @@ def reset_offsets(
         fault = f"group {group!r} has no offset in it; reset all queues of the topic together"
         raise ParameterInvalid("queue", queue_id, fault)
     offsets = _offsets_at(connection, before, target)
-    wanted = _Wanted(Verb.OFFSET_RESET, group, [group], str(target), reason, actor)
+    wanted = _Wanted(Verb.OFFSET_RESET, group, Note(None, str(target), reason, actor))
     return _change(connection, wanted, before, offsets, dry_run)
 
 
@@ -94,8 +98,12 @@ def clone_offsets(
     the new offsets then, as after a reset. With `dry_run` nothing happens.
     Raises GroupNotFound for `source`, GroupInUse, TopicNotFound; ParameterInvalid for a topic that `source` has never
     read, for the same group twice, and for members that consume by broadcasting; NameInvalid for `target`.
+    AccessDenied for a role that may not operate `target`, or neither operate nor read `source`.
     """
     check_group_name(target)
+    acl.require(connection, Resource(Access.OPERATE, ResourceType.GROUP, target))
+    if not acl.has(connection, Resource(Access.READ, ResourceType.GROUP, source)):
+        acl.require(connection, Resource(Access.OPERATE, ResourceType.GROUP, source))
     if source == target:
         raise ParameterInvalid("target", target, "is the source as well")
     if groups.find(connection, source) is None:
@@ -103,19 +111,24 @@ def clone_offsets(
     _refuse_members(connection, target, force)
     copied = _read_by(connection, source, topic_names)
     before = offset_changes.standings(connection, target, list(copied))
-    wanted = _Wanted(Verb.OFFSET_CLONE, target, [source, target], f"from {source}", reason, actor)
+    wanted = _Wanted(Verb.OFFSET_CLONE, target, Note(source, f"from {source}", reason, actor))
     return _change(connection, wanted, before, copied, dry_run)
 
 
 class _Wanted(NamedTuple):
-    """A change that somebody asks for, as mqdb.operation keeps it."""
+    """A change that somebody asks for."""
 
     verb: Verb
     group: str
-    groups: Sequence[str]
-    object: str
-    reason: str
-    actor: str | None
+    note: Note
+
+
+def _require_topic(connection: Connection, topic: str, target: ResetTarget) -> None:
+    """Raises AccessDenied for a role that may not read the topic, or not even operate it."""
+    read = Resource(Access.READ, ResourceType.TOPIC, topic)
+    if not acl.has(connection, read):
+        is_time = isinstance(target, datetime | timedelta)
+        acl.require(connection, read if is_time else read._replace(access=Access.OPERATE))
 
 
 def _queue_keys(connection: Connection, topic: str, queue_id: int | None) -> Sequence[int]:
@@ -130,7 +143,7 @@ def _queue_keys(connection: Connection, topic: str, queue_id: int | None) -> Seq
 
 
 def _refuse_members(connection: Connection, group: str, force: bool) -> None:
-    live = clients.live_models(connection, group, but="")
+    live = clients.live_members(connection, group)
     if MessageModel.BROADCASTING in live.values():
         fault = "its members consume by broadcasting: each keeps its offsets in a file of its own"
         raise ParameterInvalid("group", group, fault)
@@ -194,23 +207,9 @@ def _overwrite(
     connection: Connection, wanted: _Wanted, before: Sequence[Standing], offsets: Mapping[int, int]
 ) -> list[OffsetChange]:
     connection.execute(select(func.set_config("lock_timeout", _LOCK_TIMEOUT, True)))
-    groups.save(connection, wanted.group, {})
-    changes = _changes(before, offset_changes.overwrite(connection, wanted.group, offsets), offsets)
-    names = sorted({change.topic for change in changes})
-    operations.record(
-        connection,
-        wanted.verb,
-        wanted.actor,
-        topics=names,
-        groups=wanted.groups,
-        object=wanted.object,
-        before={name: {each.queue_id: each.old_offset for each in changes if each.topic == name} for name in names},
-        after={name: {each.queue_id: each.new_offset for each in changes if each.topic == name} for name in names},
-        records=len(changes),
-        reason=wanted.reason,
-    )
+    old = offset_changes.overwrite(connection, wanted.verb, wanted.group, offsets, wanted.note)
     clients.notify_group(connection, wanted.group)
-    return changes
+    return _changes([each for each in before if each.queue_key in old], old, offsets)
 
 
 def _changes(

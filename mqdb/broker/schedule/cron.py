@@ -36,11 +36,11 @@ from mqdb.errors import (
     TopicNotFound,
     TopicNotWritable,
 )
-from mqdb.store import operations
+from mqdb.store import acl
+from mqdb.store.acl import Access, Resource, ResourceType
 from mqdb.store.engine import target_of, transaction, translated, translates
-from mqdb.store.operations import Verb
 from mqdb.store.schedule import cron as crons
-from mqdb.store.schedule.cron import CronSummary, DueCron, NewCron
+from mqdb.store.schedule.cron import DueCron, NewCron
 from mqdb.store.topics import topics
 
 #: Properties of each message: which cron it is of, and the time that it is for, as 2026-03-29T01:30:00Z.
@@ -110,7 +110,7 @@ def add_cron(connection: Connection, cron: Cron, next_time: NextTime, *, actor: 
     """Store a recurring send; returns the time of its first message.
 
     Raises CronInvalid, CronExists, ParameterInvalid for an unknown zone, NameInvalid, TopicNotFound, TopicNotWritable,
-    and what `check_message` raises.
+    and what `check_message` raises; AccessDenied for a role that may not both operate the topic and send to it.
     """
     check_name("cron", cron.name, MAX_TOPIC_LENGTH)
     message = cron.message
@@ -127,73 +127,48 @@ def add_cron(connection: Connection, cron: Cron, next_time: NextTime, *, actor: 
         properties = {**message.properties, **_properties(cron.name, now)}
         check_message(Message(message.topic, message.body, message.tag, message.keys, properties))
         next_at = next_time(cron.cron, cron.timezone, now)
+        for access in (Access.OPERATE, Access.SEND):
+            acl.require(connection, Resource(access, ResourceType.TOPIC, message.topic))
         route = topics.find_topic(connection, message.topic)
         if route is None:
             raise TopicNotFound(message.topic)
         if not route.config.perm & Perm.WRITE:
             raise TopicNotWritable(message.topic, int(route.config.perm))
-        if not crons.add(connection, _row(cron), next_at):
+        if not crons.add(connection, _row(cron), next_at, actor):
             raise CronExists(cron.name)
-        _note(connection, Verb.CRON_ADD, actor, before=None, after=crons.find(connection, cron.name))
     return next_at
 
 
 @translates
 def remove_cron(connection: Connection, name: str, *, actor: str | None = None) -> None:
-    """Delete a recurring send; what it has sent stays. Raises CronNotFound."""
+    """Delete a recurring send; what it has sent stays. Raises CronNotFound, AccessDenied."""
     with transaction(connection):
-        before = _locked(connection, name)
-        crons.remove(connection, name)
-        _note(connection, Verb.CRON_REMOVE, actor, before=before, after=None)
+        if not crons.change(connection, name, "remove", actor):
+            raise CronNotFound(name)
 
 
 @translates
 def pause_cron(connection: Connection, name: str, *, actor: str | None = None) -> None:
-    """Let it not fire until it is resumed. Raises CronNotFound."""
+    """Let it not fire until it is resumed. Raises CronNotFound, AccessDenied."""
     with transaction(connection):
-        before = _locked(connection, name)
-        crons.pause(connection, name)
-        _note(connection, Verb.CRON_PAUSE, actor, before=before, after=crons.find(connection, name))
+        if not crons.change(connection, name, "pause", actor):
+            raise CronNotFound(name)
 
 
 @translates
 def resume_cron(connection: Connection, name: str, next_time: NextTime, *, actor: str | None = None) -> datetime:
     """Let it fire again, from its next time on, whatever its catch-up; returns that time.
 
-    One that is not paused stays as it is. Raises CronNotFound, CronInvalid, ParameterInvalid.
+    One that is not paused stays as it is. Raises CronNotFound, CronInvalid, ParameterInvalid, AccessDenied.
     """
     with transaction(connection):
-        before = _locked(connection, name)
-        next_at = next_time(before.cron, before.timezone, crons.now(connection))
-        crons.resume(connection, name, next_at)
-        _note(connection, Verb.CRON_RESUME, actor, before=before, after=crons.find(connection, name))
+        found = crons.find(connection, name)
+        if found is None:
+            raise CronNotFound(name)
+        next_at = next_time(found.cron, found.timezone, crons.now(connection))
+        if not crons.change(connection, name, "resume", actor, next_at):
+            raise CronNotFound(name)
     return next_at
-
-
-def _locked(connection: Connection, name: str) -> CronSummary:
-    found = crons.find(connection, name, lock=True)
-    if found is None:
-        raise CronNotFound(name)
-    return found
-
-
-def _note(
-    connection: Connection, verb: Verb, actor: str | None, *, before: CronSummary | None, after: CronSummary | None
-) -> None:
-    """Both without the body."""
-    one = before or after
-    assert one is not None
-    settings = [None if each is None else _settings(each) for each in (before, after)]
-    operations.record(
-        connection, verb, actor, topics=[one.topic], object=one.name, before=settings[0], after=settings[1]
-    )
-
-
-def _settings(cron: CronSummary) -> dict[str, object]:
-    wanted = ("cron", "timezone", "catch_up", "is_paused", "next_at")
-    return {name: value for name, value in cron._asdict().items() if name in wanted} | {
-        "next_at": cron.next_at.isoformat()
-    }
 
 
 @translates

@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 import psycopg
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, Text, column, func, select, table
 from sqlalchemy.exc import IntegrityError
 
 from mqdb.broker.log.query import broker_info
@@ -222,11 +222,22 @@ def recall(connection: Connection, handle: str, *, actor: str | None = None) -> 
     return recall_message(connection, found.unique_id, found.topic, actor=actor)
 
 
+_scheduled: Final = table("scheduled", column("topic", Text), column("msg_id", Text), schema="mqdb")
+
+
 @translates
 def recall_message(
     connection: Connection, unique_id: UUID, topic: str | None = None, *, actor: str | None = None
 ) -> RecallStatus:
-    """Take back the message of a unique id, of one topic or of any. As `recall`."""
+    """Take back the message of a unique id, of one topic or of any. As `recall`.
+
+    A role that does not own the broker, and names no topic, finds what it operates or reads, once that is dispatched.
+    """
+    if acl.is_guest(connection):
+        aim = topic or connection.scalar(
+            select(_scheduled.c.topic).where(_scheduled.c.msg_id == format_unique_id(unique_id))
+        )
+        return RecallStatus.UNKNOWN if aim is None else _recall_own(connection, unique_id, aim, actor)
     status = func.mqdb.recall(topic, format_unique_id(unique_id), actor)
     return RecallStatus(connection.execute(select(status)).scalar_one())
 

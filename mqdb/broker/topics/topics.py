@@ -1,20 +1,20 @@
 """Admin: create, change, delete and look at topics. RocketMQ: AdminBrokerProcessor, mqadmin."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection
 
 from mqdb.broker.log.query import broker_info
 from mqdb.common.topic import MessageType, TopicConfig, is_system_topic, reply_topic
 from mqdb.errors import NameInvalid, ParameterInvalid, TopicExists, TopicInUse, TopicNotFound
-from mqdb.store import operations
+from mqdb.store import acl
+from mqdb.store.acl import Access, Resource, ResourceType
 from mqdb.store.consumers import groups
 from mqdb.store.consumers.groups import QueueProgress
 from mqdb.store.dispatch import queues
 from mqdb.store.engine import transaction, translates
-from mqdb.store.operations import Verb
 from mqdb.store.topics import topic_uses, topics
 from mqdb.store.topics.topic_uses import TopicUses
 from mqdb.store.topics.topics import TopicRoute
@@ -41,14 +41,11 @@ class Unread(NamedTuple):
 def create_topic(connection: Connection, config: TopicConfig, *, actor: str | None = None) -> TopicRoute:
     """Create a topic. The same topic once more changes nothing.
 
-    Raises TopicExists when it is there with other settings, NameInvalid for a system topic.
+    Raises TopicExists when it is there with other settings, NameInvalid for a system topic, AccessDenied.
     """
     _check_not_system(config.name)
     with transaction(connection):
-        created = topics.create(connection, config)
-        if created:
-            after = _settings(config)
-            operations.record(connection, Verb.TOPIC_CREATE, actor, topics=[config.name], after=after)
+        created = topics.create_by_hand(connection, config, actor)
         route = _found(connection, config.name)
     if not created and route.config != config:
         raise TopicExists(config.name)
@@ -73,7 +70,7 @@ def update_topic(
     fewer. What lies in the others stays, and they come back with their offsets. RocketMQ allows to read fewer than
     are written; `unread_messages` says what that hides.
     Raises TopicNotFound; ParameterInvalid for a value out of bounds, and when none is given; NameInvalid for a topic
-    of the broker, which the one that brings replies is too.
+    of the broker, which the one that brings replies is too; AccessDenied.
     """
     given = {
         "read_queue_nums": read_queue_nums,
@@ -87,27 +84,19 @@ def update_topic(
         raise ParameterInvalid("topic", name, f"nothing to change is given; it has {', '.join(given)}")
     _check_not_system(name)
     with transaction(connection):
+        acl.require(connection, Resource(Access.ADMIN, ResourceType.TOPIC, name))
         _check_not_for_replies(connection, name)
-        # Under the lock: of two who each change another setting, both have to last.
-        if not topics.lock(connection, name):
+        wanted = replace(_found(connection, name).config, **changes)  # it checks what it is given
+        columns = {_COLUMNS.get(setting, setting): getattr(wanted, setting) for setting in changes}
+        if not topics.change(connection, name, columns, actor):
             raise TopicNotFound(name)
-        before = _found(connection, name).config
-        topics.change(connection, replace(before, **changes))
-        changed = _found(connection, name)
-        operations.record(
-            connection,
-            Verb.TOPIC_UPDATE,
-            actor,
-            topics=[name],
-            before=_settings(before),
-            after=_settings(changed.config),
-        )
-        return changed
+        return _found(connection, name)
 
 
 @translates
 def find_uses(connection: Connection, name: str) -> TopicUses:
-    """The crons, scheduled messages and half messages that name a topic. Raises TopicNotFound."""
+    """The crons, scheduled messages and half messages that name a topic. Raises AccessDenied, TopicNotFound."""
+    acl.require(connection, Resource(Access.ADMIN, ResourceType.TOPIC, name))
     return topic_uses.find(connection, _found(connection, name).config.name)
 
 
@@ -115,25 +104,23 @@ def find_uses(connection: Connection, name: str) -> TopicUses:
 def delete_topic(
     connection: Connection, name: str, *, force: bool = False, actor: str | None = None
 ) -> TopicUses | None:
-    """Delete a topic, its queues and all groups' offsets there; None where there was none. Raises NameInvalid.
+    """Delete a topic, its queues and all groups' offsets there; None where there was none.
 
+    Raises NameInvalid for a topic of the broker, AccessDenied.
     Raises TopicInUse while something names it. With `force` that ends in the same transaction, and is returned: crons
     are removed, half messages rolled back, and scheduled messages never delivered, not even to a younger topic of the
-    name.
+    name. For a role that does not own the broker half messages that the checker has not met stay, and cannot be
+    committed.
     """
     _check_not_system(name)
     with transaction(connection):
-        if not topics.lock(connection, name):
-            return None
-        uses = topic_uses.find(connection, name)
-        if any(uses):
-            if not force:
-                raise TopicInUse(name, *uses)
-            topic_uses.end(connection, name)
-        before = _settings(_found(connection, name).config) | {"taken_along": uses._asdict()}
-        topics.remove(connection, name)
-        operations.record(connection, Verb.TOPIC_DELETE, actor, topics=[name], before=before)
-        return uses
+        found = topic_uses.delete_topic(connection, name, force, actor)
+    if found is None:
+        return None
+    was_deleted, uses = found
+    if not was_deleted:
+        raise TopicInUse(name, *uses)
+    return uses
 
 
 @translates
@@ -178,10 +165,8 @@ def _found(connection: Connection, name: str) -> TopicRoute:
     return route
 
 
-def _settings(config: TopicConfig) -> dict[str, object]:
-    settings = asdict(config)
-    del settings["name"]
-    return settings
+#: Settings whose columns have other names.
+_COLUMNS: Final = {"order": "ordered"}
 
 
 def _check_not_system(name: str) -> None:

@@ -9,7 +9,6 @@ here: the client removes it, so the copy is there for its consumers with the com
 
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import datetime
 from enum import StrEnum
 from functools import partial
 from typing import Final, NamedTuple
@@ -33,7 +32,7 @@ from mqdb.store.engine import driver, transaction, translates
 from mqdb.store.operations import Verb
 from mqdb.store.tables import half_message
 from mqdb.store.transactions import half_checks, half_messages
-from mqdb.store.transactions.half_messages import HalfKey, HalfRecord
+from mqdb.store.transactions.half_messages import HalfKey, HalfMessage, HalfRecord
 
 _view = table(
     "half_messages",
@@ -65,22 +64,6 @@ class Ended(NamedTuple):
     state: HalfState
     copy_pos: int | None
     """Where the copy is that this has made in the real topic."""
-
-
-class HalfMessage(NamedTuple):
-    """A half message as people see it: a row of mqdb.half_messages."""
-
-    transaction_id: str
-    log_pos: int
-    producer_group: str
-    topic: str
-    state: str
-    check_times: int
-    stored_at: datetime
-    check_at: datetime | None
-    check_client: str | None
-    ended_at: datetime | None
-    copy_pos: int | None
 
 
 class Resolution(StrEnum):
@@ -184,7 +167,12 @@ def _end(connection: Connection, event: HalfEvent, half: HalfKey, *, may_be_immu
 def list_halves(
     connection: Connection, states: Sequence[HalfState] = (), group: str | None = None, limit: int = 1_000
 ) -> list[HalfMessage]:
-    """Half messages in these states, all of them without, and of one group; the oldest first."""
+    """Half messages in these states, all of them without, and of one group; the oldest first.
+
+    A role that does not own the broker gets those for topics that it may operate, as soon as the checker has met them.
+    """
+    if not acl.is_owner(connection):
+        return half_messages.operated(connection, states, group, limit)
     rows = select(*(_view.c[name] for name in HalfMessage._fields)).order_by(_view.c.log_pos).limit(limit)
     if states:
         rows = rows.where(_view.c.state.in_(states))
@@ -203,8 +191,15 @@ def resolve(
     and is asked about for as long as one that is stored at this moment.
     Raises HalfMessageNotFound, also for one whose row has outlived its record in the log; HalfMessageClosed for one
     that has ended, and to resume one that was not given up; TopicNotFound when the real topic is gone; ParameterInvalid
-    for an id that is none.
+    for an id that is none. For a role that may operate the topic there is a half message from the first look of the
+    checker until its end, and none of other topics.
     """
+    if not acl.is_owner(connection):
+        with transaction(connection):
+            has_changed, half_now = half_messages.resolve_operated(connection, transaction_id, resolution, actor)
+        if not has_changed:
+            raise HalfMessageClosed(transaction_id, resolution, HalfState(half_now.state))
+        return half_now
     with transaction(connection):
         # In the log, not in its row: without its record it could neither be ended nor asked about. It stays there until
         # the transaction ends, for who has read a segment is in the way of its removal.

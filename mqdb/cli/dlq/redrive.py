@@ -103,7 +103,7 @@ def redrive(
         if work and (edit or how.body is not None):
             _check_one_message(work, edit)
             if edit:
-                how = how._replace(body=_edited(admin, work))
+                how = how._replace(body=_edited(admin, group, work))
         if work and not (dry_run or yes):
             _confirm(settings, group, work, to_topic)
         redriver = Redriver(how, is_dry_run=dry_run, per_second=per_second)
@@ -144,13 +144,13 @@ def _check_one_message(work: "dict[str, Chosen]", edit: bool) -> None:
         raise ParameterInvalid(option, f"{count:,} messages", "another body is for one message; choose it with --id")
 
 
-def _edited(admin: "Admin", work: "dict[str, Chosen]") -> bytes:
+def _edited(admin: "Admin", group: str, work: "dict[str, Chosen]") -> bytes:
     """What the user makes of the body of the one message in their editor."""
     from mqdb.common.compression import decompress
     from mqdb_client import DeadLetterFilter
 
     ((name, chosen),) = work.items()
-    (letter,) = admin.on(name).dead_letters.read(DeadLetterFilter(where=f"log_pos = {chosen.positions[0]}"))
+    (letter,) = admin.on(name).dead_letters.read(DeadLetterFilter(group, where=f"log_pos = {chosen.positions[0]}"))
     before = decompress(letter.body, letter.sys_flag)
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
     with tempfile.TemporaryDirectory(prefix="mqdb-") as folder:

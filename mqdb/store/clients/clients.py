@@ -16,8 +16,11 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Interval,
+    Text,
     and_,
     case,
+    cast,
+    column,
     exists,
     func,
     literal,
@@ -131,6 +134,13 @@ def live_models(connection: Connection, group: str, but: str) -> dict[str, Messa
         )
     )
     return {row.client_id: MessageModel(row.message_model) for row in rows}
+
+
+def live_members(connection: Connection, group: str) -> dict[str, MessageModel]:
+    """As `live_models`, of all roles, for one who operates or administers the group."""
+    columns = column("client_id", Text), column("message_model", Text)
+    live = func.mqdb.live_members(cast(group, Text)).table_valued(*columns).render_derived("live")
+    return {row.client_id: MessageModel(row.message_model) for row in connection.execute(select(live))}
 
 
 def is_live(connection: Connection, client_id: str) -> bool:

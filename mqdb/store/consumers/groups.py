@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     Connection,
     Float,
     Integer,
@@ -15,13 +16,12 @@ from sqlalchemy import (
     and_,
     cast,
     column,
-    delete,
     extract,
     func,
     select,
     table,
 )
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.dialects.postgresql import ARRAY
 
 from mqdb.store.clients.clients import ClientKind
 from mqdb.store.engine import translates
@@ -129,25 +129,33 @@ def find(connection: Connection, name: str) -> GroupSettings | None:
     return None if row is None else GroupSettings(*row)
 
 
-def lock(connection: Connection, name: str) -> bool:
-    """Keep others from changing or deleting the group until the transaction ends; False where there is none."""
-    its_id = select(subscription_group.c.group_id).where(subscription_group.c.group_name == name)
-    return connection.scalar(its_id.with_for_update()) is not None
+def save(connection: Connection, name: str, changes: Mapping[str, Any], actor: str | None = None) -> None:
+    """Change settings of the group, which is made where there is none, and note it."""
+    columns = (subscription_group.c[setting] for setting in SET_BY_PEOPLE)
+    values = (cast(changes.get(each.name), each.type) for each in columns)
+    connection.execute(select(func.mqdb.set_group(cast(name, Text), *values, cast(actor, Text))))
 
 
-def save(connection: Connection, name: str, changes: Mapping[str, Any]) -> None:
-    """Change settings of the group, which is made where there is none."""
-    row = insert(subscription_group).values(group_name=name, **changes)
-    connection.execute(
-        row.on_conflict_do_update(index_elements=["group_name"], set_=dict(changes))
-        if changes
-        else row.on_conflict_do_nothing()
-    )
+#: As the functions of the schema take them.
+SET_BY_PEOPLE: Final = ("consume_enable", "consume_broadcast_enable", "retry_queue_nums", "retry_max_times")
 
 
-def remove(connection: Connection, name: str) -> bool:
-    """Delete the group with its offsets, locks and subscriptions; False where there was none."""
-    return connection.execute(delete(subscription_group).where(subscription_group.c.group_name == name)).rowcount == 1
+class Deletion(NamedTuple):
+    """What became of a group that was to be deleted: not while it has live members."""
+
+    was_deleted: bool
+    members: tuple[str, ...]
+    topics: list[str]
+    """Those that went with it."""
+
+
+def delete(connection: Connection, name: str, with_topics: bool, actor: str | None) -> Deletion | None:
+    """Delete the group with its offsets, locks and subscriptions, and note it; None where there was none."""
+    columns = column("was_deleted", Boolean), column("members", ARRAY(Text)), column("topics", ARRAY(Text))
+    arguments = cast(name, Text), with_topics, cast(actor, Text)
+    deleted = func.mqdb.delete_group(*arguments).table_valued(*columns).render_derived("deleted")
+    was_deleted, members, topics = connection.execute(select(deleted)).one()
+    return None if was_deleted is None else Deletion(was_deleted, tuple(members), topics or [])
 
 
 def subscriptions(connection: Connection, name: str) -> list[StoredSubscription]:

@@ -6,17 +6,16 @@ is noted with the offset. RocketMQ: ConsumerOffsetManager.assignResetOffset.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from sqlalchemy import BigInteger, Connection, Integer, cast, delete, func, select, update
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import BigInteger, Connection, Integer, Text, cast, column, func, select
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.sql.selectable import TableValuedAlias
 
-from mqdb.store.consumers.consumer_offsets import effective_offset
 from mqdb.store.dispatch.queues import max_offset
-from mqdb.store.fragments import array_of, given, group_id
-from mqdb.store.tables import consumer_offset, offset_commit, queue, queue_lock, topic
-
-_OFFSET: Final = {"queue_key": Integer(), "next_offset": BigInteger()}
+from mqdb.store.fragments import array_of
+from mqdb.store.operations import Verb
+from mqdb.store.tables import queue, topic
 
 
 class Standing(NamedTuple):
@@ -28,6 +27,15 @@ class Standing(NamedTuple):
     next_offset: int | None
     min_offset: int
     max_offset: int
+
+
+class Note(NamedTuple):
+    """What mqdb.operation keeps of a change beside the offsets. `source` is the group that they were cloned from."""
+
+    source: str | None
+    object: str
+    reason: str
+    actor: str | None
 
 
 class OffsetChange(NamedTuple):
@@ -52,11 +60,7 @@ class OffsetChange(NamedTuple):
 
 def standings(connection: Connection, group: str, queue_keys: Sequence[int]) -> list[Standing]:
     """The group in each of these queues, by topic and queue; also a group that does not exist."""
-    mine = (
-        select(consumer_offset.c.queue_key, effective_offset().label("next_offset"))
-        .where(consumer_offset.c.group_id == group_id(group))
-        .subquery("mine")
-    )
+    mine = _offsets(group)
     columns = queue.c.queue_key, topic.c.topic, queue.c.queue_id, mine.c.next_offset, queue.c.base_offset, max_offset()
     rows = connection.execute(
         select(*columns)
@@ -70,47 +74,35 @@ def standings(connection: Connection, group: str, queue_keys: Sequence[int]) -> 
 
 def queues_read(connection: Connection, group: str) -> list[int]:
     """The keys of all queues that the group has an offset in."""
-    return list(
-        connection.scalars(
-            select(consumer_offset.c.queue_key)
-            .where(consumer_offset.c.group_id == group_id(group))
-            .order_by(consumer_offset.c.queue_key)
-        )
-    )
+    mine = _offsets(group)
+    return list(connection.scalars(select(mine.c.queue_key).order_by(mine.c.queue_key)))
 
 
-def overwrite(connection: Connection, group: str, offsets: Mapping[int, int]) -> dict[int, int | None]:
+def _offsets(group: str) -> TableValuedAlias:
+    """queue_key and next_offset of each queue that the group has read, also for a role that operates the group."""
+    columns = column("queue_key", Integer), column("next_offset", BigInteger)
+    return func.mqdb.group_offsets(cast(group, Text)).table_valued(*columns).render_derived("mine")
+
+
+def overwrite(
+    connection: Connection, verb: Verb, group: str, offsets: Mapping[int, int], note: Note
+) -> dict[int, int | None]:
     """Set the group's offset in each queue, and free it; returns the offsets before, None where there was none.
 
-    In the caller's transaction. It locks the rows in the order of their keys; whoever commits several queues may have
-    another order, so the caller limits how long it waits.
+    In the caller's transaction, where it notes the operation, too; a group that is not there is made. It locks the rows
+    in the order of their keys; whoever commits several queues may have another order, so the caller limits how long it
+    waits. A queue that the role may not see is left out.
     """
-    its_id = group_id(group)
-    new = given(_OFFSET, offsets.items())
-    key, offset = cast(new.c.queue_key, Integer), cast(new.c.next_offset, BigInteger)
-    rows = select(its_id, key, offset).order_by(key)
-    added = insert(consumer_offset).from_select(["group_id", "queue_key", "next_offset"], rows)
-    fresh = set(connection.scalars(added.on_conflict_do_nothing().returning(consumer_offset.c.queue_key)))
-
-    its_rows = consumer_offset.c.group_id == its_id, consumer_offset.c.queue_key.in_(select(key))
-    connection.execute(
-        select(consumer_offset.c.queue_key).where(*its_rows).order_by(consumer_offset.c.queue_key).with_for_update()
+    arguments = (
+        cast(verb, Text),
+        cast(group, Text),
+        cast(note.source, Text),
+        array_of(list(offsets)),
+        cast(list(offsets.values()), ARRAY(BigInteger)),
+        cast(note.object, Text),
+        cast(note.reason, Text),
+        cast(note.actor, Text),
     )
-    # Not by the statement that has waited for the locks: it does not see what was committed meanwhile.
-    before = connection.execute(select(consumer_offset.c.queue_key, effective_offset()).where(*its_rows)).all()
-    connection.execute(
-        update(consumer_offset)
-        .where(consumer_offset.c.group_id == its_id, consumer_offset.c.queue_key == key)
-        .values(
-            next_offset=offset,
-            segment=0,
-            owner=None,
-            epoch=consumer_offset.c.epoch + 1,
-            reset_at=func.mqdb.now(),
-            updated_at=func.mqdb.now(),
-        )
-    )
-    for table in (offset_commit, queue_lock):
-        is_of_queue = table.c.group_id == its_id, table.c.queue_key.in_(select(key))
-        connection.execute(delete(table).where(*is_of_queue))
-    return {row.queue_key: None if row.queue_key in fresh else row[1] for row in before}
+    columns = column("queue_key", Integer), column("old_offset", BigInteger)
+    before = func.mqdb.set_offsets(*arguments).table_valued(*columns).render_derived("before")
+    return {row.queue_key: row.old_offset for row in connection.execute(select(before))}

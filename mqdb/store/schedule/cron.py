@@ -5,18 +5,20 @@ from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 from sqlalchemy import (
+    Boolean,
     Connection,
     Text,
+    and_,
     cast,
     column,
-    delete,
     exists,
     func,
+    or_,
     select,
     true,
     update,
 )
-from sqlalchemy.dialects.postgresql import JSONB, insert
+from sqlalchemy.dialects.postgresql import JSONB
 
 from mqdb.common.topic import Perm
 from mqdb.store.engine import translates
@@ -67,7 +69,7 @@ class DueCron(NamedTuple):
     catch_up: str
     next_at: datetime
     takes_messages: bool
-    """Whether its topic is there and may be written to."""
+    """Whether its topic is there and may be written to, also by the role that has added the cron."""
 
 
 def now(connection: Connection) -> datetime:
@@ -76,10 +78,11 @@ def now(connection: Connection) -> datetime:
     return time
 
 
-def add(connection: Connection, new: NewCron, next_at: datetime) -> bool:
-    """Store it; False where the name is taken."""
-    row = insert(cron).values(**new._asdict(), next_at=next_at)
-    return connection.scalar(row.on_conflict_do_nothing().returning(cron.c.name)) is not None
+def add(connection: Connection, new: NewCron, next_at: datetime, actor: str | None) -> bool:
+    """Store it, and note that; False where the name is taken."""
+    columns = (cast(value, cron.c[name].type) for name, value in new._asdict().items())
+    added = func.mqdb.add_cron(*columns, cast(next_at, cron.c.next_at.type), cast(actor, Text), type_=Boolean())
+    return connection.scalars(select(added)).one()
 
 
 @translates
@@ -89,27 +92,26 @@ def list_crons(connection: Connection) -> list[CronSummary]:
     return [CronSummary._make(row) for row in rows]
 
 
-def find(connection: Connection, name: str, *, lock: bool = False) -> CronSummary | None:
-    """That cron. With `lock` nobody fires or changes it until the transaction ends; waits for a firing that goes on."""
+def find(connection: Connection, name: str) -> CronSummary | None:
+    """That cron."""
     wanted = select(*(cron.c[name] for name in CronSummary._fields)).where(cron.c.name == name)
-    row = connection.execute(wanted.with_for_update() if lock else wanted).first()
+    row = connection.execute(wanted).first()
     return None if row is None else CronSummary._make(row)
 
 
-def remove(connection: Connection, name: str) -> None:
-    """Delete it."""
-    connection.execute(delete(cron).where(cron.c.name == name))
+def change(connection: Connection, name: str, change: str, actor: str | None, next_at: datetime | None = None) -> bool:
+    """`pause` it, `resume` it from a time on, or `remove` it, and note that; False where there is none.
+
+    Waits for a firing that goes on. To resume what is not paused changes nothing.
+    """
+    time = cast(next_at, cron.c.next_at.type)
+    changed = func.mqdb.change_cron(cast(name, Text), cast(change, Text), time, cast(actor, Text), type_=Boolean())
+    return connection.scalars(select(changed)).one()
 
 
 def pause(connection: Connection, name: str) -> None:
     """Let it not fire."""
     connection.execute(update(cron).where(cron.c.name == name).values(is_paused=True))
-
-
-def resume(connection: Connection, name: str, next_at: datetime) -> None:
-    """Let it fire again, from a time on; without effect where it is not paused."""
-    is_paused = (cron.c.name == name) & cron.c.is_paused
-    connection.execute(update(cron).where(is_paused).values(is_paused=False, next_at=next_at))
 
 
 def next_due_in(connection: Connection) -> timedelta | None:
@@ -126,7 +128,12 @@ def take_due(connection: Connection, limit: int) -> tuple[datetime, list[DueCron
     """
     present = now(connection)
     writable = topic.c.perm.bitwise_and(int(Perm.WRITE)) != 0
-    takes_messages = exists().where(topic.c.topic == cron.c.topic, writable)
+    may = [
+        func.mqdb.is_allowed(cron.c.principal, access, "TOPIC", cron.c.topic, type_=Boolean())
+        for access in ("OPERATE", "SEND")
+    ]
+    is_there = exists().where(topic.c.topic == cron.c.topic, writable)
+    takes_messages = and_(is_there, or_(cron.c.principal.is_(None), and_(*may)))
     columns = [cron.c[name] for name in DueCron._fields if name != "takes_messages"]
     due = select(*columns, takes_messages).where(~cron.c.is_paused, cron.c.next_at <= present)
     rows = connection.execute(due.order_by(cron.c.next_at, cron.c.name).limit(limit).with_for_update(skip_locked=True))

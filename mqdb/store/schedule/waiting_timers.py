@@ -7,8 +7,22 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Connection, Select, exists, func, literal_column, select, true, tuple_, union_all
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    column,
+    exists,
+    func,
+    literal_column,
+    select,
+    table,
+    true,
+    tuple_,
+    union_all,
+)
 
+from mqdb.store import acl
 from mqdb.store.dispatch.entries import entries
 from mqdb.store.engine import translates
 from mqdb.store.schedule.real_queue import aim_of
@@ -16,6 +30,12 @@ from mqdb.store.schedule.timer_looks import queue_key
 from mqdb.store.schedule.timer_slots import BEHIND
 from mqdb.store.tables import commit_log, timer, timer_recall, timer_step
 from mqdb.store.topics.deleted_topics import went_along
+
+_scheduled = table(
+    "scheduled",
+    *map(column, ("topic", "queue_id", "due_at", "delay_level", "msg_id", "tags", "keys", "store_time", "log_pos")),
+    schema="mqdb",
+)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -39,8 +59,11 @@ def list_timers(
 ) -> list[WaitingTimer]:
     """Up to `limit` messages for a topic, or for all, the first to be due first; or the last, the latest first.
 
+    A role that does not own the broker gets those for topics that it operates, administers or reads.
     Uses timer_due, and reads all that is not collected yet.
     """
+    if not acl.is_owner(connection):
+        return _list_scheduled(connection, topic, limit, last)
     step = select(timer_step).order_by(timer_step.c.seq.desc()).limit(1).subquery("step")
     delivered = tuple_(*(select(step.c[name]).scalar_subquery() for name in ("delivered_ms", "delivered_pos")))
     key = tuple_(timer.c.deliver_ms, timer.c.log_pos)
@@ -54,6 +77,17 @@ def list_timers(
     found = union_all(*parts).subquery("found")
     rows = connection.execute(select(found).order_by(*_order(last, found.c.deliver_ms, found.c.log_pos)).limit(limit))
     return [WaitingTimer(_time(row.deliver_ms), *row[2:]) for row in rows]
+
+
+def _list_scheduled(connection: Connection, topic: str | None, limit: int, last: bool) -> list[WaitingTimer]:
+    """By the view, which row security does not keep from the timers."""
+    its = _scheduled.c
+    columns = its.due_at, its.topic, func.coalesce(its.queue_id, literal_column("0")), its.msg_id, its.tags, its["keys"]
+    found = select(*columns, its.store_time).where(its.delay_level.is_(None))
+    if topic is not None:
+        found = found.where(its.topic == topic)
+    rows = connection.execute(found.order_by(*_order(last, its.due_at, its.log_pos)).limit(limit))
+    return [WaitingTimer(*row)._replace(msg_id=UUID(row.msg_id)) for row in rows]
 
 
 def _branch(record: Any, deliver_ms: ColumnElement[int], topic: str | None, last: bool) -> Select[Any]:

@@ -4,17 +4,9 @@ Such a message stays in the log, which is never changed, and names its topic. Th
 message to a younger topic of that name.
 """
 
-from sqlalchemy import ColumnElement, Connection, and_, any_, func, literal_column, select
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import ColumnElement, and_, any_, func, literal_column, select
 
 from mqdb.store.tables import deleted_topic
-
-
-def add(connection: Connection, topic: str) -> None:
-    """Let no message be delivered to the topic that was stored before now and still waits."""
-    row = insert(deleted_topic).values(topic=topic)
-    newer = {name: row.excluded[name] for name in ("last_pos", "deleted_at")}
-    connection.execute(row.on_conflict_do_update(index_elements=["topic"], set_=newer))
 
 
 def went_along(topic: ColumnElement[str], log_pos: ColumnElement[int]) -> ColumnElement[bool]:

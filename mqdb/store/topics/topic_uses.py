@@ -2,13 +2,8 @@
 
 from typing import NamedTuple
 
-from sqlalchemy import Connection, Text, column, delete, func, select, table
-
-from mqdb.store.tables import cron
-from mqdb.store.topics import deleted_topics
-from mqdb.store.transactions import half_messages
-
-_scheduled = table("scheduled", column("topic", Text), schema="mqdb")
+from sqlalchemy import BigInteger, Boolean, Connection, Text, cast, column, func, select
+from sqlalchemy.dialects.postgresql import ARRAY
 
 
 class TopicUses(NamedTuple):
@@ -24,17 +19,25 @@ class TopicUses(NamedTuple):
 
 def find(connection: Connection, topic: str) -> TopicUses:
     """What names the topic, of what is dispatched. Costs a look at all messages that wait, whatever they are for."""
-    crons = select(cron.c.name).where(cron.c.topic == topic).order_by(cron.c.name)
-    scheduled = select(func.count()).select_from(_scheduled).where(_scheduled.c.topic == topic)
-    return TopicUses(
-        tuple(connection.scalars(crons)),
-        connection.execute(scheduled).scalar_one(),
-        half_messages.count_open(connection, topic),
+    columns = column("crons", ARRAY(Text)), column("scheduled", BigInteger), column("half_messages", BigInteger)
+    uses = func.mqdb.topic_uses(cast(topic, Text)).table_valued(*columns).render_derived("uses")
+    crons, *counts = connection.execute(select(uses)).one()
+    return TopicUses(tuple(crons), *counts)
+
+
+def delete_topic(connection: Connection, topic: str, force: bool, actor: str | None) -> tuple[bool, TopicUses] | None:
+    """Delete a topic, and note it; whether that was done, and what named it. None where there is none of that name.
+
+    It is not done while something names the topic, but with `force`: then crons are removed, half messages rolled back,
+    and what waits is never delivered.
+    """
+    arguments = cast(topic, Text), force, cast(actor, Text)
+    columns = (
+        column("was_deleted", Boolean),
+        column("crons", ARRAY(Text)),
+        column("scheduled", BigInteger),
+        column("half_messages", BigInteger),
     )
-
-
-def end(connection: Connection, topic: str) -> None:
-    """Remove the crons, roll the half messages back, and let nothing that waits be delivered, in one transaction."""
-    connection.execute(delete(cron).where(cron.c.topic == topic))
-    half_messages.roll_back(connection, topic)
-    deleted_topics.add(connection, topic)
+    deleted = func.mqdb.delete_topic(*arguments).table_valued(*columns).render_derived("deleted")
+    was_deleted, crons, *counts = connection.execute(select(deleted)).one()
+    return None if was_deleted is None else (was_deleted, TopicUses(tuple(crons), *counts))

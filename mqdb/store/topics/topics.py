@@ -5,11 +5,11 @@ never to a younger topic of the same name. A database that has gone back gives t
 (`store/log/history.py`).
 """
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Row, Text, cast, delete, func, literal, select, update
-from sqlalchemy.dialects.postgresql import ARRAY, aggregate_order_by, insert
+from sqlalchemy import Boolean, ColumnElement, Connection, Row, Text, cast, delete, func, select
+from sqlalchemy.dialects.postgresql import ARRAY, aggregate_order_by
 
 from mqdb.common.topic import MessageType, Perm, TopicConfig
 from mqdb.store.engine import translates
@@ -85,30 +85,33 @@ def create(connection: Connection, config: TopicConfig) -> bool:
     return connection.scalar(select(func.mqdb.make_topic(config.name, *columns.values()))) is not None
 
 
-def lock(connection: Connection, name: str) -> bool:
-    """Keep others from changing or deleting a topic until the transaction ends; False where there is none.
+def create_by_hand(connection: Connection, config: TopicConfig, actor: str | None) -> bool:
+    """As `create`, for a person, whose role may administer the topic; it is noted."""
+    made = func.mqdb.create_topic(config.name, *_columns(config).values(), cast(actor, Text), type_=Boolean())
+    return connection.scalars(select(made)).one()
 
-    Whoever sends or consumes does not wait: neither locks the topic.
+
+def change(connection: Connection, name: str, changes: Mapping[str, object], actor: str | None) -> bool:
+    """Set those settings of a topic that are given, by their names in the table, and note it; False without the topic.
+
+    Queues are added where there are more than ever before; none is taken away. Whoever sends or consumes does not wait.
     """
-    mine = select(topic.c.topic_id).where(topic.c.topic == name).with_for_update(key_share=True)
-    return connection.scalar(mine) is not None
+    values = (cast(changes.get(name), topic.c[name].type) for name in _SETTINGS)
+    changed = func.mqdb.change_topic(name, *values, cast(actor, Text), type_=Boolean())
+    return connection.scalars(select(changed)).one()
 
 
-def change(connection: Connection, config: TopicConfig) -> None:
-    """Set a topic's settings. Queues are added where there are more than ever before; none is taken away."""
-    row = update(topic).where(topic.c.topic == config.name).values(_columns(config)).returning(topic.c.topic_id)
-    _add_queues(connection, connection.scalars(row).one(), config)
+def remove_deleted(connection: Connection) -> bool:
+    """Remove one of the topics that have lost their names (`mqdb.drop_topics`), with its queues; False without one.
+
+    Waits for whoever commits offsets there.
+    """
+    first = select(func.min(topic.c.topic_id)).where(func.starts_with(topic.c.topic, func.mqdb.deleted_prefix()))
+    return connection.execute(delete(topic).where(topic.c.topic_id == first.scalar_subquery())).rowcount == 1
 
 
-def remove(connection: Connection, name: str) -> bool:
-    """Delete a topic with its queues and the offsets of all groups there; its records go with their segments."""
-    return connection.execute(delete(topic).where(topic.c.topic == name)).rowcount == 1
-
-
-def _add_queues(connection: Connection, topic_id: int, config: TopicConfig) -> None:
-    numbers = select(literal(topic_id), func.generate_series(0, _queue_nums(config) - 1))
-    wanted = insert(queue).from_select(["topic_id", "queue_id"], numbers)
-    connection.execute(wanted.on_conflict_do_nothing())
+#: As the functions of the schema take them.
+_SETTINGS: Final = ("read_queue_nums", "write_queue_nums", "perm", "ordered", "message_type")
 
 
 def _queue_nums(config: TopicConfig) -> int:

@@ -32,7 +32,6 @@ from sqlalchemy import (
     null,
     or_,
     select,
-    table,
     true,
     update,
 )
@@ -82,6 +81,22 @@ class HalfRecord(NamedTuple):
     def key(self) -> "HalfKey":
         """How its sender knows it."""
         return HalfKey(self.log_pos, self.producer_group, self.msg_id)
+
+
+class HalfMessage(NamedTuple):
+    """A half message as people see it: a row of mqdb.half_messages."""
+
+    transaction_id: str
+    log_pos: int
+    producer_group: str
+    topic: str
+    state: str
+    check_times: int
+    stored_at: datetime
+    check_at: datetime | None
+    check_client: str | None
+    ended_at: datetime | None
+    copy_pos: int | None
 
 
 def _constant(value: str) -> ColumnElement[str]:
@@ -323,6 +338,25 @@ def end_own(
 # -- by hand ------------------------------------------------------------------------------------
 
 
+def operated(connection: Connection, states: Sequence[HalfState], group: str | None, limit: int) -> list[HalfMessage]:
+    """As people see them, those for topics that the role may operate; of all states without any, the oldest first."""
+    found = func.mqdb.operated_halves(cast(list(states) or None, ARRAY(Text)), cast(group, Text), limit)
+    rows = found.table_valued(*(column(name) for name in HalfMessage._fields)).alias("half")
+    return [HalfMessage(*row) for row in connection.execute(select(rows).order_by(rows.c.log_pos))]
+
+
+def resolve_operated(
+    connection: Connection, transaction_id: str, resolution: str, actor: str | None
+) -> tuple[bool, HalfMessage]:
+    """End one for a topic that the role may operate, or have it asked about again; whether that has changed it."""
+    asked = func.mqdb.resolve_half(*(cast(each, Text) for each in (transaction_id, resolution, actor)))
+    resolved = asked.table_valued(column("has_changed"), column("half")).render_derived("resolved")
+    columns: list[ColumnElement[Any]] = [literal_column(f"(half).{name}") for name in HalfMessage._fields[1:]]
+    named = func.mqdb.unique_id_text(literal_column("(half).msg_id"))
+    row = connection.execute(select(resolved.c.has_changed, named, *columns)).one()
+    return row[0], HalfMessage(*row[1:])
+
+
 def resume(connection: Connection, log_pos: int) -> bool:
     """Have a discarded half message asked about again, from 0 on and at once; False where it is not discarded.
 
@@ -335,41 +369,6 @@ def resume(connection: Connection, log_pos: int) -> bool:
     values = {"state": target_of(event), "check_times": 0, "stored_at": now, "ended_at": None} | at_once
     discarded = hm.log_pos == log_pos, hm.state == source_of(event)
     return connection.execute(update(half_message).where(*discarded).values(values)).rowcount == 1
-
-
-def count_open(connection: Connection, topic_name: str) -> int:
-    """How many half messages for a topic have no end."""
-    return connection.execute(select(func.count()).select_from(_open(topic_name))).scalar_one()
-
-
-def roll_back(connection: Connection, topic_name: str) -> None:
-    """Roll back all half messages for a topic that have no end. Waits for those that are just ending."""
-    event = HalfEvent.ROLLBACK
-    half = _open(topic_name)
-    values: dict[str, ColumnElement[Any]] = {
-        "log_pos": half.c.log_pos,
-        "queue_offset": half.c.queue_offset,
-        "msg_id": half.c.msg_id,
-        "producer_group": func.coalesce(half.c.producer_group, _constant("")),
-        "topic": half.c.topic,
-        "state": _constant(target_of(event)),
-        "stored_at": half.c.stored_at,
-        "ended_at": func.mqdb.now(),
-    }
-    made = insert(half_message).from_select(list(values), select(*values.values()).order_by(half.c.log_pos))
-    ended = {name: made.excluded[name] for name in ("state", "ended_at", "check_at", "check_client", "copy_pos")}
-    is_open = hm.state == _constant(source_of(event))
-    connection.execute(made.on_conflict_do_update(index_elements=[hm.log_pos], set_=ended, where=is_open))
-
-
-def _open(topic_name: str) -> FromClause:
-    """Half messages for a topic that have no end, also those that the checker has not met yet."""
-    view = table("half_messages", *(column(name, hm[name].type) for name in _OF_VIEW), schema="mqdb")
-    is_open = view.c.topic == topic_name, view.c.state == _constant(HalfState.PREPARED)
-    return select(view).where(*is_open).subquery("half")
-
-
-_OF_VIEW: Final = ("log_pos", "queue_offset", "msg_id", "producer_group", "topic", "state", "stored_at")
 
 
 def close_lost(connection: Connection, positions: Sequence[int]) -> None:

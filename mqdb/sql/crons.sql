@@ -1,0 +1,108 @@
+-- Recurring sends, as people add and change them; each call notes itself. A role that does not own the schema keeps those of the
+-- topics that it may OPERATE. What makes a cron send, to add it and to resume it, needs SEND besides, for the message and its
+-- times are its own; and each firing asks for both rights again.
+CREATE FUNCTION mqdb.cron_settings(name text) RETURNS jsonb
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT jsonb_build_object('cron', c.cron, 'timezone', c.timezone, 'catch_up', c.catch_up, 'is_paused', c.is_paused,
+                              'next_at', c.next_at)
+    FROM mqdb.cron c WHERE c.name = cron_settings.name;
+END;
+COMMENT ON FUNCTION mqdb.cron_settings(text) IS 'What mqdb.operation keeps of a cron: not its message';
+
+CREATE FUNCTION mqdb.add_cron(
+    name text, cron text, timezone text, topic text, body bytea, tag text, keys text, properties jsonb, sharding_key text,
+    catch_up text, next_at timestamptz, actor text
+) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    is_guest boolean := NOT mqdb.is_owner(session_user);
+    added text;
+BEGIN
+    PERFORM mqdb.check_right('OPERATE', 'TOPIC', add_cron.topic);
+    PERFORM mqdb.check_right('SEND', 'TOPIC', add_cron.topic);
+    PERFORM mqdb.check_send(add_cron.topic, coalesce(add_cron.body, ''));
+    IF (add_cron.name ~ '^[%|a-zA-Z0-9_-]{1,127}$') IS NOT TRUE THEN
+        PERFORM mqdb.refuse_parameter('name', add_cron.name, 'a name has 1 to 127 of the characters % | a-z A-Z 0-9 _ -');
+    ELSIF (octet_length(add_cron.cron) <= 255 AND octet_length(add_cron.timezone) <= 255 AND octet_length(add_cron.topic) <= 127
+           AND octet_length(concat(add_cron.tag, add_cron.keys, add_cron.sharding_key)) <= 2 * mqdb.max_properties_bytes()
+           AND pg_column_size(add_cron.properties) <= 262144 AND add_cron.catch_up IN ('once', 'all', 'none')) IS NOT TRUE
+    THEN
+        PERFORM mqdb.refuse_parameter('cron', add_cron.cron, 'text, zone, message or catch-up is not one that a client makes');
+    END IF;
+    PERFORM mqdb.check_next_at(add_cron.next_at);
+    -- What many crons of one role would send at the same minute keeps the crons of others waiting.
+    IF is_guest AND (SELECT count(*) >= 100 FROM mqdb.cron c WHERE c.principal = session_user::text) THEN
+        PERFORM mqdb.refuse_parameter('name', add_cron.name, format('role "%s" has 100 crons; the limit is 100', session_user));
+    END IF;
+    INSERT INTO mqdb.cron (name, cron, timezone, topic, body, tag, keys, properties, sharding_key, catch_up, next_at, created_by,
+                           principal)
+    VALUES (add_cron.name, add_cron.cron, add_cron.timezone, add_cron.topic, add_cron.body, add_cron.tag, add_cron.keys,
+            add_cron.properties, add_cron.sharding_key, add_cron.catch_up, add_cron.next_at, session_user,
+            CASE WHEN is_guest THEN session_user END)
+    ON CONFLICT DO NOTHING RETURNING name INTO added;
+    IF FOUND THEN
+        PERFORM mqdb.record_operation(
+            'cron.add', ARRAY[add_cron.topic], NULL, added, NULL, mqdb.cron_settings(added), 1, NULL, actor);
+    END IF;
+    RETURN added IS NOT NULL;
+END
+$$;
+COMMENT ON FUNCTION mqdb.add_cron(text, text, text, text, bytea, text, text, jsonb, text, text, timestamptz, text) IS 'Stores a recurring send whose first time is next_at; false where the name is taken';
+
+-- By times that have passed a cron would catch up on what was never missed, before those of all others.
+CREATE FUNCTION mqdb.check_next_at(next_at timestamptz) RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF (check_next_at.next_at >= '1970-01-01 00:00+00' AND check_next_at.next_at < '9999-01-01 00:00+00'
+        AND (mqdb.is_owner(session_user) OR check_next_at.next_at > mqdb.now() - interval '1 minute')) IS NOT TRUE
+    THEN
+        PERFORM mqdb.refuse_parameter('next_at', check_next_at.next_at::text, 'is no time to come');
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION mqdb.check_next_at(timestamptz) IS 'Raises an error for a time that is none to come';
+
+CREATE FUNCTION mqdb.change_cron(name text, change text, next_at timestamptz, actor text) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    is_guest boolean := NOT mqdb.is_owner(session_user);
+    one mqdb.cron;
+    before jsonb;
+BEGIN
+    IF is_guest AND NOT EXISTS (SELECT FROM mqdb.own_right a WHERE a.access = 'OPERATE' AND a.resource_type = 'TOPIC') THEN
+        PERFORM mqdb.check_right('OPERATE', 'TOPIC', '*');
+    ELSIF (change_cron.change IN ('pause', 'resume', 'remove')) IS NOT TRUE THEN
+        PERFORM mqdb.refuse_parameter('change', change_cron.change, 'give pause, resume or remove');
+    END IF;
+    SELECT * INTO one FROM mqdb.cron c
+    WHERE c.name = change_cron.name AND (NOT is_guest OR mqdb.is_allowed(session_user, 'OPERATE', 'TOPIC', c.topic)) FOR UPDATE;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    before := mqdb.cron_settings(one.name);
+    CASE change_cron.change
+        WHEN 'pause' THEN
+            UPDATE mqdb.cron c SET is_paused = true WHERE c.name = one.name;
+        WHEN 'resume' THEN
+            PERFORM mqdb.check_right('SEND', 'TOPIC', one.topic);
+            PERFORM mqdb.check_next_at(change_cron.next_at);
+            UPDATE mqdb.cron c SET is_paused = false, next_at = change_cron.next_at WHERE c.name = one.name AND c.is_paused;
+        ELSE
+            DELETE FROM mqdb.cron c WHERE c.name = one.name;
+    END CASE;
+    PERFORM mqdb.record_operation(
+        'cron.' || change_cron.change, ARRAY[one.topic], NULL, one.name, before, mqdb.cron_settings(one.name), 1, NULL, actor);
+    RETURN true;
+END
+$$;
+COMMENT ON FUNCTION mqdb.change_cron(text, text, timestamptz, text) IS 'Pauses, resumes or removes a recurring send; false where there is none of that name';
