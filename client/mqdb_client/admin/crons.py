@@ -3,11 +3,20 @@
 from datetime import datetime
 
 from mqdb.broker.schedule import cron
-from mqdb.broker.schedule.cron import CatchUp, Cron
+from mqdb.broker.schedule.cron import CatchUp, Cron, NextTime
 from mqdb.common.message import Message
+from mqdb.errors import ExtraMissing
 from mqdb.store.schedule.cron import CronSummary, list_crons
 from mqdb_client.admin.broker_access import BrokerAccess
 from mqdb_client.option_rules import one_of
+
+
+def _next_time() -> NextTime:
+    try:
+        from mqdb.service.cron_times import next_time
+    except ModuleNotFoundError as error:
+        raise ExtraMissing("apscheduler", "server") from error
+    return next_time
 
 
 class Crons:
@@ -32,10 +41,10 @@ class Crons:
         `text` is a cron text such as `30 7 * * mon-fri` or `@hourly`, `timezone` the IANA name of the zone of its
         times. All messages with one sharding key go to one queue. `catch_up` says what is sent of the times that
         passed while no broker was there.
-        Raises CronInvalid, CronExists, TopicNotFound, TopicNotWritable, ParameterInvalid, NameInvalid, MessageIllegal.
+        Raises CronInvalid, CronExists, TopicNotFound, TopicNotWritable, ParameterInvalid, NameInvalid, MessageIllegal;
+        ExtraMissing without `mqdb[server]`, which reads cron texts.
         """
-        from mqdb.service.cron_times import next_time
-
+        next_time = _next_time()
         one_of(CatchUp).check("catch_up", catch_up)
         new = Cron(name, text, message, timezone, sharding_key, catch_up)
         with self._access.connected() as connection:
@@ -49,10 +58,10 @@ class Crons:
     def resume(self, name: str, *, actor: str | None = None) -> datetime:
         """Let a recurring send fire again; returns its next time. Times that passed meanwhile are not caught up.
 
-        Raises CronNotFound; CronInvalid and ParameterInvalid if somebody has changed its row to nonsense.
+        Raises CronNotFound; CronInvalid and ParameterInvalid if somebody has changed its row to nonsense; ExtraMissing
+        without `mqdb[server]`.
         """
-        from mqdb.service.cron_times import next_time
-
+        next_time = _next_time()
         with self._access.connected() as connection:
             return cron.resume_cron(connection, name, next_time, actor=actor or self._access.actor)
 
