@@ -148,7 +148,8 @@ BEGIN
     ELSIF cardinality(crons) > 0 OR scheduled > 0 OR half_messages > 0 THEN
         DELETE FROM mqdb.cron c WHERE c.topic = delete_topic.topic;
         IF is_guest THEN
-            UPDATE mqdb.half_message h SET state = 'ROLLED_BACK', ended_at = mqdb.now(), check_at = NULL, check_client = NULL
+            UPDATE mqdb.half_message h
+            SET state = 'ROLLED_BACK', ended_at = mqdb.now(), check_at = NULL, check_client = NULL, copy_pos = NULL
             WHERE h.topic = delete_topic.topic AND h.state = 'PREPARED';
         ELSE
             INSERT INTO mqdb.half_message (log_pos, queue_offset, msg_id, producer_group, topic, state, stored_at, ended_at)

@@ -856,6 +856,19 @@ def test_92_nobody_keeps_the_keeper_from_its_work(own: World, database: Database
         assert SegmentKeeper(Context(lambda: broker), BackgroundScheduler()).run_once(broker).topics_removed == 1
 
 
+def test_92_a_half_message_that_is_asked_about_again_goes_with_its_topic(own: World, database: Database) -> None:
+    own.owner.execute(
+        """UPDATE mqdb.half_message SET state = 'DISCARDED', check_at = NULL, ended_at = mqdb.now(), copy_pos = 1
+           WHERE topic = 'orders'"""
+    )
+    with Admin(dsn_of(database, OPERATOR)) as operator:
+        operator.transactions.resolve(own.numbers["own_half"].strip("'"), Resolution.RESUME)
+    with Admin(dsn_of(database, ADMIN)) as admin:
+        admin.topics.delete("orders", force=True)
+    states = "SELECT DISTINCT state FROM mqdb.half_message WHERE topic = 'orders'"
+    assert set(own.owner.execute(states.encode())) == {("DISCARDED",), ("ROLLED_BACK",)}
+
+
 # -- the honest way -----------------------------------------------------------------------------
 
 
