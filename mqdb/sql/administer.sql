@@ -40,7 +40,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
-    most integer := CASE WHEN mqdb.is_owner(session_user) THEN 65536 ELSE 1024 END;
+    most integer := CASE WHEN mqdb.is_owner(session_user) THEN 65536 WHEN mqdb.is_topic_of_users(change_topic.topic) THEN 1024 ELSE 64 END;
     kept mqdb.topic;
     queues integer;
     before jsonb;
@@ -140,6 +140,12 @@ BEGIN
     PERFORM FROM mqdb.topic t WHERE t.topic = delete_topic.topic FOR NO KEY UPDATE;
     IF NOT FOUND THEN
         RETURN;
+    -- As delete_group.
+    ELSIF is_guest AND EXISTS (
+        SELECT FROM mqdb.subscription_group g CROSS JOIN mqdb.live_members(g.group_name)
+        WHERE delete_topic.topic IN (mqdb.retry_prefix() || g.group_name, mqdb.dlq_prefix() || g.group_name))
+    THEN
+        PERFORM mqdb.refuse_parameter('topic', delete_topic.topic, 'belongs to a group that has live members');
     END IF;
     SELECT u.crons, u.scheduled, u.half_messages INTO crons, scheduled, half_messages FROM mqdb.topic_uses(delete_topic.topic) u;
     was_deleted := force IS TRUE OR cardinality(crons) = 0 AND scheduled = 0 AND half_messages = 0;

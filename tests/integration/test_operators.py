@@ -549,6 +549,7 @@ AS_AN_ADMIN = [
     Attack("89_become_a_template", CHANGE.format("orders", "NULL", 7), "MQ108"),
     Attack("89_many_queues", CREATE.format("orders-m", 1025, 6), "MQ108"),
     Attack("89_more_queues", CHANGE.format("orders", 1025, "NULL"), "MQ108"),
+    Attack("89_more_retry_queues", CHANGE.format("%RETRY%billing", 65, "NULL"), "MQ108"),
     Attack("89_no_queues", CHANGE.format("orders", 0, "NULL"), "MQ108"),
     Attack("89_no_perm", CHANGE.format("orders", "NULL", -1), "MQ108"),
     Attack("89_many_retry_queues", SET_GROUP.format("billing", 65, "NULL"), "MQ108"),
@@ -854,6 +855,17 @@ def test_92_nobody_keeps_the_keeper_from_its_work(own: World, database: Database
         assert keeper.run_once(broker).topics_removed == 0
     with services(database) as broker:
         assert SegmentKeeper(Context(lambda: broker), BackgroundScheduler()).run_once(broker).topics_removed == 1
+
+
+@pytest.mark.parametrize("prefix", ["%RETRY%", "%DLQ%"])
+def test_92_the_topics_of_a_group_with_members_stay(own: World, database: Database, prefix: str) -> None:
+    own.owner.execute("UPDATE mqdb.client SET group_name = 'billing' WHERE kind = 'CONSUMER'")
+    with Admin(dsn_of(database, ADMIN)) as admin:
+        with pytest.raises(errors.ParameterInvalid, match="live members"):
+            admin.topics.delete(f"{prefix}billing", force=True)
+
+        own.owner.execute("DELETE FROM mqdb.client")
+        admin.topics.delete(f"{prefix}billing", force=True)
 
 
 def test_92_a_half_message_that_is_asked_about_again_goes_with_its_topic(own: World, database: Database) -> None:
