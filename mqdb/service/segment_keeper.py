@@ -58,6 +58,10 @@ class SegmentKeeperConfig:
     operation_reserved_time: timedelta = timedelta(days=365)
     operation_pause: timedelta = timedelta(hours=1)
     """Between two looks for operations that are older."""
+    removal_time: timedelta = timedelta(milliseconds=200)
+    """Of a round, for what is left of deleted topics: roles may delete as many as they like."""
+    queues_per_removal: int = 32
+    """By one statement: where a segment ends, dispatch waits for it."""
 
 
 @dataclass(slots=True)
@@ -203,9 +207,13 @@ class SegmentKeeper(PeriodicService[KeeperCounts]):
                 self._pruned_to[service] = past
 
     def _remove_topics(self, connection: Connection, counts: KeeperCounts) -> None:
+        clock, config = self._context.clock, self._config
+        end = clock.monotonic() + config.removal_time.total_seconds()
         try:
-            while topics.remove_deleted(connection):
-                counts.topics_removed += 1
+            while (removed := topics.remove_deleted(connection, config.queues_per_removal)) is not None:
+                counts.topics_removed += removed
+                if clock.monotonic() >= end:
+                    return
         except DBAPIError as error:
             if not isinstance(error.orig, pg.LockNotAvailable):
                 raise

@@ -22,7 +22,7 @@ from mqdb.broker.transactions.transaction_checks import CheckRules, Turns
 from mqdb.common.unique_id import format_unique_id
 from mqdb.embedded import EmbeddedPostgres
 from mqdb.service.cron_times import next_time
-from mqdb.service.segment_keeper import SegmentKeeper
+from mqdb.service.segment_keeper import SegmentKeeper, SegmentKeeperConfig
 from mqdb.service.service import Context
 from mqdb.store.engine import create_engine, translate
 from mqdb_client import (
@@ -855,6 +855,36 @@ def test_92_nobody_keeps_the_keeper_from_its_work(own: World, database: Database
         assert keeper.run_once(broker).topics_removed == 0
     with services(database) as broker:
         assert SegmentKeeper(Context(lambda: broker), BackgroundScheduler()).run_once(broker).topics_removed == 1
+
+
+def test_92_nobody_keeps_the_topics_of_others(own: World, database: Database) -> None:
+    own.owner.execute(
+        """INSERT INTO mqdb.consumer_offset (group_id, queue_key, next_offset)
+           SELECT g.group_id, q.queue_key, 0 FROM mqdb.subscription_group g, mqdb.queue q
+           JOIN mqdb.topic t USING (topic_id) WHERE t.topic = 'orders'"""
+    )
+    with Admin(dsn_of(database, ADMIN)) as admin:
+        admin.topics.delete("orders", force=True)
+        admin.topics.delete("orders-eu", force=True)
+    member = database.connect()
+    with services(database) as broker, member.transaction():
+        member.execute("SELECT FROM mqdb.consumer_offset FOR UPDATE")
+        keeper = SegmentKeeper(Context(lambda: broker), BackgroundScheduler())
+        keeper.prepare(broker)
+        wait_until(lambda: keeper.run_once(broker).topics_removed == 1)
+
+
+def test_92_what_is_left_of_a_large_topic_is_removed_by_and_by(own: World, database: Database) -> None:
+    """The keeper has other work, and dispatch waits for each statement."""
+    with Admin(dsn_of(database, ADMIN)) as admin:
+        admin.topics.delete("orders", force=True)
+    left = "SELECT count(*) FROM mqdb.queue q JOIN mqdb.topic t USING (topic_id) WHERE t.topic ~ '^rmq_sys_deleted_'"
+    with services(database) as broker:
+        config = SegmentKeeperConfig(removal_time=timedelta(0), queues_per_removal=3)
+        keeper = SegmentKeeper(Context(lambda: broker), BackgroundScheduler(), config)
+        assert keeper.run_once(broker).topics_removed == 0
+        assert scalar(own.owner, left) == 1
+        assert keeper.run_once(broker).topics_removed == 1
 
 
 @pytest.mark.parametrize("prefix", ["%RETRY%", "%DLQ%"])

@@ -101,13 +101,20 @@ def change(connection: Connection, name: str, changes: Mapping[str, object], act
     return connection.scalars(select(changed)).one()
 
 
-def remove_deleted(connection: Connection) -> bool:
-    """Remove one of the topics that have lost their names (`mqdb.drop_topics`), with its queues; False without one.
+def remove_deleted(connection: Connection, queues: int) -> int | None:
+    """Remove so many queues of a topic that has lost its name (`mqdb.drop_topics`), and with the last one the topic.
 
-    Waits for whoever commits offsets there.
+    Returns how many topics are gone by that; None where there was none. Any of them, so that nobody who commits offsets
+    to one is in the way of all others.
     """
-    first = select(func.min(topic.c.topic_id)).where(func.starts_with(topic.c.topic, func.mqdb.deleted_prefix()))
-    return connection.execute(delete(topic).where(topic.c.topic_id == first.scalar_subquery())).rowcount == 1
+    is_deleted = func.starts_with(topic.c.topic, func.mqdb.deleted_prefix())
+    topic_id = connection.scalar(select(topic.c.topic_id).where(is_deleted).order_by(func.random()).limit(1))
+    if topic_id is None:
+        return None
+    some = select(queue.c.queue_key).where(queue.c.topic_id == topic_id).limit(queues)
+    if connection.execute(delete(queue).where(queue.c.queue_key.in_(some.scalar_subquery()))).rowcount == queues:
+        return 0
+    return connection.execute(delete(topic).where(topic.c.topic_id == topic_id)).rowcount
 
 
 #: As the functions of the schema take them.
