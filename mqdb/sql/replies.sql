@@ -24,7 +24,10 @@ AS $$
 DECLARE
     made integer;
 BEGIN
-    IF NOT mqdb.is_owner(session_user) AND NOT EXISTS (SELECT FROM mqdb.own_right) THEN
+    -- Who neither asks nor replies could keep all others waiting by the topic of a transaction that stays open.
+    IF NOT mqdb.is_owner(session_user) AND NOT EXISTS (
+        SELECT FROM mqdb.own_right a WHERE a.access = 'SEND' OR a.access = 'READ' AND a.resource_type = 'GROUP')
+    THEN
         PERFORM mqdb.check_right('SEND', 'TOPIC', mqdb.reply_topic());
     ELSIF EXISTS (SELECT FROM mqdb.topic t WHERE t.topic = mqdb.reply_topic()) THEN
         RETURN;

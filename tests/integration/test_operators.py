@@ -545,6 +545,7 @@ AS_AN_ADMIN = [
     Attack("93_settings_of_the_broker", "UPDATE mqdb.broker SET timer_max_delay_ms = 1", "42501"),
     Attack("89_skip_a_delay", "INSERT INTO mqdb.delay_offset SELECT", "42501"),
     # exhaust, squat
+    Attack("105_make_the_topic_of_replies", "SELECT mqdb.make_reply_topic()", "MQ204"),
     Attack("89_a_template", CREATE.format("orders-t", 1, 7), "MQ108"),
     Attack("89_become_a_template", CHANGE.format("orders", "NULL", 7), "MQ108"),
     Attack("89_many_queues", CREATE.format("orders-m", 1025, 6), "MQ108"),
