@@ -143,15 +143,13 @@ ALTER TABLE mqdb.offset_commit ENABLE ROW LEVEL SECURITY;
 CREATE POLICY own ON mqdb.offset_commit USING (
     group_id IS NULL OR EXISTS (SELECT FROM mqdb.own_group g WHERE g.group_id = offset_commit.group_id));
 
--- A client is one of its role: the same id of another role is another client. Members see the consumers of their groups. A
--- producer is asked about half messages of its own role only, so that it may call its group as it likes.
+-- A client is one of its role: the same id of another role is another client. Members see the consumers of their groups, and lock
+-- and change none but their own: a process renews its rows in all groups by one statement. A producer is asked about half messages
+-- of its own role only, so that it may call its group as it likes.
 GRANT SELECT, INSERT (client_id, kind, group_name, message_model, language, version, checks_transactions),
     UPDATE (heartbeat_at, version, checks_transactions) ON mqdb.client TO PUBLIC;
 ALTER TABLE mqdb.client ENABLE ROW LEVEL SECURITY;
-CREATE POLICY own ON mqdb.client USING (
-    principal = session_user
-    OR kind = 'CONSUMER' AND EXISTS (SELECT FROM mqdb.own_group g WHERE g.group_name = client.group_name)
-) WITH CHECK (
+CREATE POLICY own ON mqdb.client USING (principal = session_user) WITH CHECK (
     principal = session_user AND isfinite(heartbeat_at)
     AND octet_length(client_id) <= 1024 AND octet_length(concat(group_name, language, version)) <= 512
     AND (kind <> 'CONSUMER' OR EXISTS (SELECT FROM mqdb.own_group g WHERE g.group_name = client.group_name)));

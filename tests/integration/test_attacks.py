@@ -1636,6 +1636,41 @@ def test_64_a_time_on_which_every_reader_of_lags_fails(own: World) -> None:
     own.owner.execute("SELECT group_name, updated_at FROM mqdb.consumer_lag").fetchall()
 
 
+def test_61_who_shares_a_group_stops_no_heartbeat(own: World, database: Database) -> None:
+    """By the id of a client of another role, and by a lock on what it shows to the members of the group."""
+    with Admin(database.dsn) as admin:
+        admin.acl.grant(READ, group=["billing"])
+    rows = f"{CLIENT_ROW}('v@1#1', 'CONSUMER', 'billing', 'x', '1'), ('v@1#1', 'PRODUCER', 'any', 'x', '1')"
+    for role in (GROUP, READ):
+        own.sessions[role].execute(rows.encode())
+    attacker = own.sessions[READ]
+    with session_of(with_parts(database.dsn, user=GROUP, password=PASSWORD)) as victim, attacker.transaction():
+        assert attacker.execute("SELECT FROM mqdb.client WHERE group_name = 'billing'").rowcount == 2
+        attacker.execute("SELECT FROM mqdb.client FOR UPDATE")
+
+        assert clients.beat(victim, "v@1#1") == 2
+
+
+def test_61_a_client_of_the_owner_is_not_stopped_by_its_id(own: World, database: Database) -> None:
+    squatter = own.sessions[NONE]
+    squatter.execute(f"{CLIENT_ROW}('their@1#1', 'PRODUCER', 'any', 'x', '1')".encode())
+    with session_of(database.dsn) as owner, squatter.transaction():
+        squatter.execute("SELECT FROM mqdb.client FOR UPDATE")
+
+        assert clients.beat(owner, "their@1#1") == 2
+
+
+@contextmanager
+def session_of(dsn: str) -> Iterator[sqlalchemy.Connection]:
+    engine = create_engine(dsn)
+    try:
+        with engine.connect() as connection:
+            connection.exec_driver_sql("SET lock_timeout = '2s'")
+            yield connection
+    finally:
+        engine.dispose()
+
+
 def test_64_a_heartbeat_on_which_the_list_of_clients_fails(own: World) -> None:
     own.sessions[NONE].execute(f"{CLIENT_ROW}('me', 'PRODUCER', 'p', 'x', '1')".encode())
     tries(own.sessions[NONE], "UPDATE mqdb.client SET heartbeat_at = 'infinity'")

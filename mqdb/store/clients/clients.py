@@ -26,6 +26,7 @@ from sqlalchemy import (
     literal,
     null,
     select,
+    text,
     tuple_,
     update,
 )
@@ -106,9 +107,12 @@ def add(connection: Connection, registration: Registration) -> None:
 
 
 def beat(connection: Connection, client_id: str) -> int:
-    """Renew the heartbeat of a client in all its groups; returns in how many it is known."""
-    renewed = update(client).where(client.c.client_id == client_id).values(heartbeat_at=func.mqdb.now())
-    return connection.execute(renewed).rowcount
+    """Renew the heartbeat of a client in all its groups; returns in how many it is known.
+
+    Not that of a client of another role with the same id, which may have its rows locked.
+    """
+    own = client.c.client_id == client_id, client.c.principal == cast(text("session_user"), Text)
+    return connection.execute(update(client).where(*own).values(heartbeat_at=func.mqdb.now())).rowcount
 
 
 def remove(connection: Connection, client_id: str, group: str, kind: ClientKind) -> None:
