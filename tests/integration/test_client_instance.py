@@ -297,10 +297,11 @@ def test_a_callback_that_fails_does_not_keep_others_from_theirs(
     def fail(_: object) -> None:
         raise ZeroDivisionError
 
-    heard = Heard()
+    listening, heard = Heard(), Heard()
+    instance.on_arrival(listening)
+    wait_until(lambda: listening.values == [None])
     instance.on_arrival(fail)
     instance.on_arrival(heard)
-    wait_until(lambda: heard.values == [None])  # it listens
 
     for count in (1, 2):
         database.connect().execute("NOTIFY mqdb_arrivals, 'a:1'")
