@@ -90,13 +90,6 @@ def require(connection: Connection, *wanted: Resource) -> None:
 
 
 @translates
-def is_owner(connection: Connection) -> bool:
-    """Whether the role that is logged in owns the schema, or is a member of the role that does."""
-    owns: bool = connection.scalars(select(func.mqdb.is_owner(text("session_user")))).one()
-    return owns
-
-
-@translates
 def has(connection: Connection, wanted: Resource) -> bool:
     """Whether the role that is logged in has a right."""
     allowed: bool = connection.scalars(select(func.mqdb.is_allowed(text("session_user"), *wanted))).one()

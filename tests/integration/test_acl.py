@@ -315,7 +315,7 @@ def test_no_right_contains_another(admin: Admin, log: Connection, shop: Session)
     kinds = list(Rights.KINDS)
     for kind in kinds:
         log.execute("DELETE FROM mqdb.acl")
-        admin.acl.grant(SHOP, **{kind: ["x"]})  # type: ignore[arg-type]
+        admin.acl.grant(SHOP, **{kind: ["x"]})  # type: ignore[arg-type]  # for mypy `kind` may be `actor`, too
 
         assert [each for each in kinds if admin.acl.allows(SHOP, **{each: "x"})] == [kind]
 

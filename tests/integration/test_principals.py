@@ -1,6 +1,6 @@
 """Roles that do not own the broker: they work with clients like everybody else, within their rights."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -22,7 +22,7 @@ from mqdb_client import (
     errors,
 )
 from tests.fixtures.consumers import Inbox
-from tests.fixtures.postgres import KNOW_ITSELF, Database
+from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 from tests.fixtures.roles import MakeRole
 
@@ -33,13 +33,9 @@ SOME_DAY = datetime(2999, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture
-def admin(database: Database) -> Iterator[Admin]:
-    """A broker with two topics, of which nothing is restored: a role without the owner's rights could not adopt it."""
-    database.connect().execute(KNOW_ITSELF)
-    with Admin(database.dsn) as admin:
-        for topic in ("orders", "secret"):
-            admin.topics.create(topic)
-        yield admin
+def admin(owner: Admin) -> Admin:
+    """The owner's, of a broker with the topics `orders` and `secret`."""
+    return owner
 
 
 @pytest.fixture

@@ -171,7 +171,7 @@ def list_halves(
 
     A role that does not own the broker gets those for topics that it may operate, as soon as the checker has met them.
     """
-    if not acl.is_owner(connection):
+    if acl.is_guest(connection):
         return half_messages.operated(connection, states, group, limit)
     rows = select(*(_view.c[name] for name in HalfMessage._fields)).order_by(_view.c.log_pos).limit(limit)
     if states:
@@ -194,7 +194,7 @@ def resolve(
     for an id that is none. For a role that may operate the topic there is a half message from the first look of the
     checker until its end, and none of other topics.
     """
-    if not acl.is_owner(connection):
+    if acl.is_guest(connection):
         with transaction(connection):
             has_changed, half_now = half_messages.resolve_operated(connection, transaction_id, resolution, actor)
         if not has_changed:

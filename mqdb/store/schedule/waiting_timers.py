@@ -62,7 +62,7 @@ def list_timers(
     A role that does not own the broker gets those for topics that it operates, administers or reads.
     Uses timer_due, and reads all that is not collected yet.
     """
-    if not acl.is_owner(connection):
+    if acl.is_guest(connection):
         return _list_scheduled(connection, topic, limit, last)
     step = select(timer_step).order_by(timer_step.c.seq.desc()).limit(1).subquery("step")
     delivered = tuple_(*(select(step.c[name]).scalar_subquery() for name in ("delivered_ms", "delivered_pos")))
