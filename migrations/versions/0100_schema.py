@@ -97,6 +97,9 @@ CREATE TABLE mqdb.queue (
 COMMENT ON TABLE mqdb.queue IS 'The message queues of each topic; a queue_key is never used again. RocketMQ: MessageQueue';
 COMMENT ON COLUMN mqdb.queue.base_offset IS 'Min offset: the first one that retention has left';
 COMMENT ON COLUMN mqdb.queue.end_offset IS 'Next offset as of the last closed segment; only right for a queue without entries in a newer one';
+
+CREATE TABLE mqdb.live_queue (queue_key integer PRIMARY KEY REFERENCES mqdb.queue ON DELETE CASCADE);
+COMMENT ON TABLE mqdb.live_queue IS 'The queues that take messages: all, but those of a deleted topic that are still to be removed. Each append looks here';
 """
 
 LOG = """
@@ -772,6 +775,7 @@ FUNCTIONS = (
     "system_topics",
     "is_allowed",
     "acl_queue",
+    "live_queue",
     "own_right",
     "is_attended",
     "stay_awake",

@@ -97,8 +97,8 @@ $$;
 COMMENT ON FUNCTION mqdb.topic_uses(text) IS 'What names a topic and does not go with its row: crons, messages that wait for their delivery, half messages without an end';
 
 -- A transaction that deletes queues and stays open keeps dispatch waiting at the end of a segment, where it writes down where all queues
--- end. So the topic of a role that does not own the schema loses its name, and may be made again at once; the segment keeper of
--- `mqdb serve` removes what is left.
+-- end. So the topic of a role that does not own the schema loses its name, and may be made again at once; its queues take no more
+-- messages from then on, and the segment keeper of `mqdb serve` removes what is left.
 CREATE FUNCTION mqdb.drop_topics(topics text[]) RETURNS text[]
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -112,6 +112,8 @@ BEGIN
         SELECT array_agg(d.topic) INTO gone FROM dropped d;
     ELSE
         gone := ARRAY(SELECT t.topic FROM mqdb.topic t WHERE t.topic = ANY (drop_topics.topics) ORDER BY t.topic_id FOR NO KEY UPDATE);
+        DELETE FROM mqdb.live_queue l USING mqdb.queue q JOIN mqdb.topic t USING (topic_id)
+        WHERE l.queue_key = q.queue_key AND t.topic = ANY (gone);
         UPDATE mqdb.topic t SET topic = mqdb.deleted_prefix() || t.topic_id, perm = 0 WHERE t.topic = ANY (gone);
     END IF;
     RETURN coalesce(gone, '{}');

@@ -23,7 +23,7 @@ DECLARE
     pos bigint;
 BEGIN
     SELECT t.topic INTO real_topic
-    FROM mqdb.own_queue o JOIN mqdb.queue q USING (queue_key) JOIN mqdb.topic t USING (topic_id)
+    FROM mqdb.own_queue o JOIN mqdb.live_queue USING (queue_key) JOIN mqdb.queue q USING (queue_key) JOIN mqdb.topic t USING (topic_id)
     WHERE o.queue_key = send_half.queue_key AND (send_half.history IS NULL OR send_half.history = mqdb.history());
     IF NOT FOUND THEN  -- of another role, or nobody's: the client knows how it is called
         RAISE EXCEPTION 'the topic of queue % does not exist', queue_key USING ERRCODE = 'MQ301', DETAIL = jsonb_build_object('topic', '');

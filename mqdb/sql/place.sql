@@ -26,7 +26,8 @@ BEGIN
     END IF;
     due_ms := CASE WHEN delay_ms > 0 THEN least(ceil(stored_ms + delay_ms), 9223372036854775807) ELSE deliver_ms END;
     SELECT t.topic, q.queue_id INTO real_topic, real_queue
-    FROM mqdb.queue q JOIN mqdb.topic t ON t.topic_id = q.topic_id WHERE q.queue_key = place.queue_key;
+    FROM mqdb.live_queue l JOIN mqdb.queue q ON q.queue_key = l.queue_key JOIN mqdb.topic t ON t.topic_id = q.topic_id
+    WHERE l.queue_key = place.queue_key;
     IF NOT FOUND THEN
         RETURN;
     END IF;

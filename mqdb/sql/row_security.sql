@@ -34,6 +34,11 @@ COMMENT ON FUNCTION mqdb.is_of_the_broker(integer) IS 'Whether a topic is one of
 CREATE POLICY own ON mqdb.queue FOR SELECT USING (
     EXISTS (SELECT FROM mqdb.own_queue r WHERE r.queue_key = queue.queue_key) OR mqdb.is_of_the_broker(topic_id));
 
+GRANT SELECT ON mqdb.live_queue TO PUBLIC;
+ALTER TABLE mqdb.live_queue ENABLE ROW LEVEL SECURITY;
+CREATE POLICY own ON mqdb.live_queue FOR SELECT USING (
+    EXISTS (SELECT FROM mqdb.own_queue r WHERE r.queue_key = live_queue.queue_key));
+
 -- -- the log ---------------------------------------------------------------------------------------
 
 -- Not log_pos and xid. The time of storing is that of the statement or later.

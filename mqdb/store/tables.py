@@ -121,6 +121,14 @@ queue = Table(
     UniqueConstraint("topic_id", "queue_id"),
 )
 
+live_queue = Table(
+    "live_queue",
+    metadata,
+    Column(
+        "queue_key", Integer, ForeignKey("queue.queue_key", ondelete="CASCADE"), primary_key=True, autoincrement=False
+    ),
+)
+
 # -- the log ----------------------------------------------------------------------------------
 
 #: Whether the dispatcher sleeps, by `mqdb/sql/fall_asleep.sql`: a sequence, because senders read it without MVCC.

@@ -1070,6 +1070,7 @@ TABLES = {
     "dispatcher_state": ("SELECT", "the trigger of the log asks for it"),
     "topic": ("SELECT", "its own rows"),
     "queue": ("SELECT", "its own rows"),
+    "live_queue": ("SELECT", "its own rows"),
     "commit_log": ("SELECT", "its own rows"),
     "queue_run": ("SELECT", "its own rows"),
     "consume_queue": ("SELECT", "a view with the rights of whoever reads it"),

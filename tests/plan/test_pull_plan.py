@@ -197,4 +197,4 @@ def test_an_append_looks_its_queue_up_by_the_key(analyzed: Connection) -> None:
     nothing = ", ".join(["NULL"] * len(commit_log.append_one().formats))
     plan = "\n".join(row[0] for row in session.execute(f"EXPLAIN EXECUTE append ({nothing})".encode()))
 
-    assert re.search(r"Index (Only )?Scan using queue_pkey", plan)
+    assert re.search(r"Index (Only )?Scan using live_queue_pkey", plan)

@@ -40,7 +40,7 @@ from mqdb.common.schedule import Wait
 from mqdb.store.log.history import History, is_current
 from mqdb.store.prepared import PreparedStatement
 from mqdb.store.schedule.placement import WAIT_TYPES, clock, placed
-from mqdb.store.tables import commit_log, queue
+from mqdb.store.tables import commit_log, live_queue
 
 
 class Record(NamedTuple):
@@ -139,7 +139,8 @@ def _arrays(types: Mapping[str, TypeEngine[Any]]) -> Function[Any]:
 
 def _queue_that_is_there(queue_key: ColumnElement[int], history: ColumnElement[Any]) -> ColumnElement[int]:
     """The same key; NULL for a queue that is gone, and where the log has another history than the key."""
-    return select(queue.c.queue_key).where(queue.c.queue_key == queue_key, is_current(history)).scalar_subquery()
+    found = live_queue.c.queue_key
+    return select(found).where(found == queue_key, is_current(history)).scalar_subquery()
 
 
 #: The log as `record_of` reads it.

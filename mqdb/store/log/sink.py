@@ -110,11 +110,12 @@ FIND_NEWEST: Final = """
     ORDER BY (b.query_id IS DISTINCT FROM %(query_id)s) DESC, b.batch_id DESC LIMIT 1"""
 
 #: write_id: its messages into the log, in the order of seq. A queue that is gone makes queue_key NULL, which the log
-#: refuses. Uses sink_stage_write and queue_pkey: each queue is looked up for itself, as after a join would come a sort.
+#: refuses. Uses sink_stage_write and live_queue_pkey: each queue is looked up for itself, as after a join would come a
+#: sort.
 APPEND: Final = """
     INSERT INTO mqdb.commit_log
         (queue_key, store_time, born_time, tags_code, msg_id, born_host, tags, keys, properties, body)
-    SELECT (SELECT q.queue_key FROM mqdb.queue q WHERE q.queue_key = s.queue_key), clock.now,
+    SELECT (SELECT q.queue_key FROM mqdb.live_queue q WHERE q.queue_key = s.queue_key), clock.now,
            s.born_time, s.tags_code, s.msg_id, s.born_host, s.tags, s.keys, s.properties, s.body
     FROM mqdb.sink_stage s CROSS JOIN (SELECT mqdb.now() AS now OFFSET 0) clock
     WHERE s.write_id = %(write_id)s ORDER BY s.seq"""

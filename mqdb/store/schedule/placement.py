@@ -32,8 +32,8 @@ def placed(
 ) -> tuple[FromClause, dict[str, ColumnElement[Any]]]:
     """The function's row for a record, and the columns to store: `columns`, with those that it decides.
 
-    The columns are those of the log and of WAIT_TYPES. Uses topic_pkey, topic_topic_key, queue_pkey,
-    queue_topic_id_queue_id_key and delay_level_pkey.
+    The columns are those of the log and of WAIT_TYPES. Uses live_queue_pkey, topic_pkey, topic_topic_key,
+    queue_pkey, queue_topic_id_queue_id_key and delay_level_pkey.
     """
     told = [columns[name] for name in ("queue_key", "tags_code", "properties")]
     call = func.mqdb.place(*told, now.c.now, *(columns[name] for name in WAIT_TYPES))

@@ -1,0 +1,159 @@
+"""Queues of a topic that an administrator has deleted: they take no message from the commit of the deletion on.
+
+The segment keeper removes them afterwards, and does not run here. So all that is refused is refused by the append.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+import psycopg
+import pyarrow as pa
+import pytest
+from sqlalchemy import Connection
+
+from mqdb.broker.topics.route import find_or_create_dlq_topic
+from mqdb.settings import load_settings
+from mqdb.store.topics import topics
+from mqdb_client import Admin, Message, TransactionProducer, errors
+from tests.fixtures.broker import append, dispatch_all
+from tests.fixtures.delay import deliver_all, delivered, move_clock
+from tests.fixtures.postgres import Database
+from tests.fixtures.principals import Principal
+from tests.fixtures.roles import MakeRole
+from tests.fixtures.spark_sink import Table, stage, stream_writer_for
+from tests.fixtures.transactions import COMMIT, SECOND, Asked
+
+SHOP = "shop"
+GRACE = "grace"
+
+Send: TypeAlias = Callable[[TransactionProducer, Message], object]
+
+SENDS: dict[str, Send] = {
+    "alone": lambda producer, message: producer.send(message),
+    "a batch": lambda producer, message: producer.send_batch([message, message]),
+    "behind": lambda producer, message: producer.send_async(message).result(30),
+    "a delay": lambda producer, message: producer.send(Message(message.topic, message.body, delay_level=1)),
+    "a half message": lambda producer, message: producer.send_in_transaction(message),
+}
+
+STAGED: list[Table] = [{"body": ["a"]}, {"body": ["a"], "delay_level": pa.array([1], pa.int32())}]
+
+
+@pytest.fixture
+def grace_dsn(owner: Admin, role: MakeRole) -> str:
+    """The DSN of an administrator that does not own the broker."""
+    dsn = role(GRACE)
+    owner.acl.grant(GRACE, admin=["orders"])
+    return dsn
+
+
+@pytest.fixture
+def grace(grace_dsn: str) -> Iterator[Admin]:
+    """The same, who has come."""
+    with Admin(grace_dsn) as admin:
+        yield admin
+
+
+@pytest.fixture(params=["the owner", "a role"])
+def sender(request: pytest.FixtureRequest, database: Database, principal: Principal) -> Iterator[TransactionProducer]:
+    """A producer that knows the queues of `orders`, and makes no topic."""
+    dsn = database.dsn if request.param == "the owner" else principal(SHOP, send=["orders"])
+    settings = load_settings(dsn=dsn, auto_create_topic_enable=False)
+    with TransactionProducer("shop", listener=Asked(COMMIT), settings=settings) as producer:
+        producer.send(Message("orders", "before"))
+        yield producer
+
+
+def stored(database: Database) -> list[tuple[int]]:
+    return database.rows("SELECT log_pos FROM mqdb.commit_log ORDER BY 1")
+
+
+@pytest.mark.parametrize("send", SENDS.values(), ids=list(SENDS))
+def test_a_producer_hears_that_the_topic_is_gone(
+    sender: TransactionProducer, grace: Admin, database: Database, send: Send
+) -> None:
+    before = stored(database)
+    grace.topics.delete("orders")
+
+    with pytest.raises(errors.TopicNotFound):
+        send(sender, Message("orders", "after"))
+
+    assert stored(database) == before
+
+
+@pytest.mark.parametrize("send", SENDS.values(), ids=list(SENDS))
+def test_a_producer_goes_on_in_the_topic_that_is_made_again(
+    sender: TransactionProducer, grace: Admin, database: Database, broker: Connection, send: Send
+) -> None:
+    grace.topics.delete("orders")
+    grace.topics.create("orders", queues=1)
+
+    send(sender, Message("orders", "after"))
+
+    dispatch_all(broker)
+    move_clock(broker, 2 * SECOND)
+    deliver_all(broker)
+    old = """SELECT count(*) FROM mqdb.commit_log JOIN mqdb.queue USING (queue_key) JOIN mqdb.topic USING (topic_id)
+             WHERE starts_with(topic, mqdb.deleted_prefix()) AND body = 'after'"""
+    assert database.rows(old) == [(0,)]
+    assert set(delivered(broker)) == {"after"}
+
+
+@pytest.mark.parametrize("send", [SENDS["alone"], SENDS["a delay"]], ids=["alone", "a delay"])
+def test_a_deletion_that_is_not_committed_stops_nobody(
+    sender: TransactionProducer, grace_dsn: str, database: Database, send: Send
+) -> None:
+    before = stored(database)
+    with psycopg.connect(grace_dsn) as grace:
+        grace.execute("SELECT mqdb.delete_topic('orders', true, '')")
+        send(sender, Message("orders", "meanwhile"))
+        grace.rollback()
+        send(sender, Message("orders", "afterwards"))
+
+    assert len(stored(database)) == len(before) + 2
+
+
+def test_two_deletions_at_once_leave_no_queue_that_takes_messages(grace_dsn: str, database: Database) -> None:
+    """Also in REPEATABLE READ, and with queues that somebody adds at the same moment."""
+    with psycopg.connect(grace_dsn) as grace, psycopg.connect(grace_dsn, autocommit=True) as other:
+        grace.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        grace.execute("SELECT FROM mqdb.topic")
+        other.execute("SELECT mqdb.change_topic('orders', 9, 9, NULL, NULL, NULL, '')")
+        with pytest.raises(psycopg.errors.SerializationFailure):
+            grace.execute("SELECT mqdb.delete_topic('orders', true, '')")
+        grace.rollback()
+        other.execute("SELECT mqdb.delete_topic('orders', true, '')")
+
+    left = """SELECT count(*) FROM mqdb.live_queue JOIN mqdb.queue USING (queue_key) JOIN mqdb.topic USING (topic_id)
+              WHERE starts_with(topic, mqdb.deleted_prefix())"""
+    assert database.rows(left) == [(0,)]
+
+
+def test_the_dead_letters_of_a_deleted_group_take_no_messages(owner: Admin, grace: Admin, broker: Connection) -> None:
+    owner.acl.grant(GRACE, admin_group=["billing"])
+    grace.groups.update("billing", retry_max_times=1)
+    find_or_create_dlq_topic(broker, "billing")
+    route = topics.find_topic(broker, "%DLQ%billing")
+    assert route is not None
+
+    grace.groups.delete("billing", with_topics=True)
+
+    with pytest.raises(errors.TopicNotFound):
+        append(broker, route, "after")
+
+
+@pytest.mark.parametrize("table", STAGED, ids=["at once", "a delay"])
+def test_what_spark_has_staged_for_it_is_refused(
+    grace: Admin, database: Database, principal: Principal, table: Table
+) -> None:
+    etl = Database(principal("etl", send=["orders"]))
+    for each in (database, etl):
+        writer = stream_writer_for(each, table, topic="orders")
+        staged = stage(writer, table, 0)
+        grace.topics.delete("orders", force=True)
+
+        with pytest.raises(errors.TopicNotFound):
+            writer.commit([staged], 0)
+
+        grace.topics.create("orders")
+    assert stored(database) == []
