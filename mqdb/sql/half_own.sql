@@ -118,7 +118,8 @@ BEGIN
         IF has_changed AND outcome = 'COMMIT' THEN
             target := (SELECT q.queue_key FROM mqdb.topic t JOIN mqdb.queue q USING (topic_id)
                        WHERE t.topic = half.topic
-                         AND q.queue_id = mqdb.property_number(original.properties, 'REAL_QID') % t.read_queue_nums);
+                         AND q.queue_id = mqdb.property_number(original.properties, 'REAL_QID') % t.read_queue_nums
+                         AND NOT EXISTS (SELECT FROM mqdb.deleted_topic d WHERE d.topic = half.topic AND d.last_pos >= half.log_pos));
             IF target IS NULL THEN
                 RAISE EXCEPTION 'topic "%" does not exist; create it with: mqdb topic create %', half.topic, half.topic
                     USING ERRCODE = 'MQ301', DETAIL = jsonb_build_object('topic', half.topic);

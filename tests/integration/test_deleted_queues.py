@@ -5,6 +5,7 @@ The segment keeper removes them afterwards, and does not run here. So all that i
 
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
+from uuid import uuid4
 
 import psycopg
 import pyarrow as pa
@@ -12,16 +13,17 @@ import pytest
 from sqlalchemy import Connection
 
 from mqdb.broker.topics.route import find_or_create_dlq_topic
+from mqdb.common.unique_id import format_unique_id
 from mqdb.settings import load_settings
 from mqdb.store.topics import topics
-from mqdb_client import Admin, Message, TransactionProducer, errors
+from mqdb_client import Admin, Message, Resolution, TransactionProducer, errors
 from tests.fixtures.broker import append, dispatch_all
 from tests.fixtures.delay import deliver_all, delivered, move_clock
 from tests.fixtures.postgres import Database
 from tests.fixtures.principals import Principal
 from tests.fixtures.roles import MakeRole
 from tests.fixtures.spark_sink import Table, stage, stream_writer_for
-from tests.fixtures.transactions import COMMIT, SECOND, Asked
+from tests.fixtures.transactions import COMMIT, ROLLBACK, SECOND, Asked, send_half
 
 SHOP = "shop"
 GRACE = "grace"
@@ -157,3 +159,55 @@ def test_what_spark_has_staged_for_it_is_refused(
 
         grace.topics.create("orders")
     assert stored(database) == []
+
+
+# -- half messages ------------------------------------------------------------------------------
+
+
+def test_a_half_message_that_the_checker_has_not_met_is_not_committed_to_a_younger_topic(
+    owner: Admin, grace: Admin, broker: Connection
+) -> None:
+    route = topics.find_topic(broker, "orders")
+    assert route is not None
+    half = send_half(broker, route, "old")
+    grace.topics.delete("orders", force=True)
+    grace.topics.create("orders")
+
+    with pytest.raises(errors.TopicNotFound):
+        half.end(broker, COMMIT)
+    with pytest.raises(errors.TopicNotFound):
+        owner.transactions.resolve(format_unique_id(half.unique_id), Resolution.COMMIT)
+
+    assert half.end(broker, ROLLBACK).has_changed
+    assert delivered(broker) == []
+
+
+@pytest.mark.parametrize(
+    "call", ["mqdb.end_half({pos}, 'g', '{id}', 'COMMIT', NULL)", "mqdb.resolve_half('{hex}', 'commit', '')"]
+)
+def test_nor_is_one_of_a_role_that_was_stored_in_that_moment(
+    owner: Admin, grace: Admin, broker: Connection, principal: Principal, call: str
+) -> None:
+    dsn = principal(SHOP, send=["orders"])
+    owner.acl.grant(SHOP, operate=["orders"])
+    route = topics.find_topic(broker, "orders")
+    assert route is not None
+    send_half(broker, route, "makes the deletion one by force")
+    with psycopg.connect(dsn) as shop:
+        unique_id = uuid4()
+        sent = shop.execute(SEND_HALF, {"key": route.queue_keys[0], "id": unique_id}).fetchone()
+        grace.topics.delete("orders", force=True)
+        shop.commit()
+        grace.topics.create("orders")
+        assert sent is not None
+
+        ends = call.format(pos=sent[0], id=unique_id, hex=unique_id.hex)
+        with pytest.raises(psycopg.Error) as refused:
+            shop.execute(f"SELECT {ends}".encode())
+
+    assert refused.value.sqlstate == "MQ301"
+    assert delivered(broker) == []
+
+
+SEND_HALF = b"""
+    SELECT mqdb.send_half(%(key)s, NULL, 0, now(), %(id)s, 'host', NULL, NULL, '{"PGROUP": "g"}', 'x', 0, 0)"""

@@ -57,6 +57,7 @@ from mqdb.store.log import message_index
 from mqdb.store.log.commit_log import KEPT, Record, cl, record_of
 from mqdb.store.schedule.real_queue import BROKERS_OWN, aim_of, is_readable, real_queue_id
 from mqdb.store.tables import commit_log, half_message, queue, segment, topic
+from mqdb.store.topics.deleted_topics import went_along
 
 hm = half_message.c
 
@@ -111,7 +112,9 @@ def _property(name: str) -> ColumnElement[str]:
     return cast(cl.c.properties.op("->>")(_constant(name)), Text)
 
 
-def _queue_of(topic_name: ColumnElement[str], queue_id: ColumnElement[int]) -> ScalarSelect[int]:
+def _queue_of(
+    topic_name: ColumnElement[str], queue_id: ColumnElement[int], is_there: ColumnElement[bool] | None = None
+) -> ScalarSelect[int]:
     """The key of a queue, another one where its topic has become smaller; NULL without one, which the log refuses."""
 
     def of_topic(wanted: ColumnElement[int]) -> ScalarSelect[int]:
@@ -122,6 +125,8 @@ def _queue_of(topic_name: ColumnElement[str], queue_id: ColumnElement[int]) -> S
         queue.c.topic_id == of_topic(topic.c.topic_id),
         queue.c.queue_id == queue_id % of_topic(topic.c.read_queue_nums),
     )
+    if is_there is not None:
+        its_queue = its_queue.where(is_there)
     return its_queue.correlate_except(queue).scalar_subquery()
 
 
@@ -255,13 +260,14 @@ def end_text(event: HalfEvent) -> str:
 def _copy(event: HalfEvent, half: CTE, ended: CTE) -> CTE:
     """Of what has ended, into the log: what a consumer gets, or what people look at."""
     is_commit = event is HalfEvent.COMMIT
+    went = went_along(half.c.topic, half.c.log_pos)
     asked = func.jsonb_build_object(_constant(CHECK_TIMES), cast(ended.c.check_times, Text))
     values: dict[str, Any] = {name: half.c[name] for name in KEPT} | {
         "log_pos": ended.c.copy_pos,
         "properties": case((ended.c.check_times > ZERO, half.c.properties.concat(asked)), else_=half.c.properties),
         "tags_code": func.mqdb.copied_code(half.c.tags_code, half.c.tags, half.c.properties),
         "queue_key": (
-            _queue_of(case((half.c.topic.not_in(BROKERS_OWN), half.c.topic)), half.c.queue_id)
+            _queue_of(case((half.c.topic.not_in(BROKERS_OWN), half.c.topic)), half.c.queue_id, is_there=~went)
             if is_commit
             else _queue_of(_constant(TRANS_CHECK_MAX_TIME_TOPIC), ZERO)
         ),
