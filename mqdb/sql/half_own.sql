@@ -38,7 +38,9 @@ BEGIN
            AND octet_length(send_half.born_host) <= 255 AND send_half.sys_flag >= 0
            AND send_half.tags_code BETWEEN -2147483648 AND 2147483647
            AND send_half.born_time >= '1970-01-01 00:00+00' AND send_half.born_time < '9999-01-01 00:00+00'
-           AND num_nulls(send_half.msg_id, send_half.flag) = 0) IS NOT TRUE
+           AND num_nulls(send_half.msg_id, send_half.flag) = 0
+           AND (NOT send_half.properties ? 'REPLY_TO_CLIENT'
+                OR starts_with(send_half.properties ->> 'REPLY_TO_CLIENT', mqdb.reply_address('')))) IS NOT TRUE
     THEN
         PERFORM mqdb.refuse_parameter('properties', NULL, 'the record is not one that a producer makes');
     END IF;

@@ -76,6 +76,26 @@ END
 $$;
 COMMENT ON FUNCTION mqdb.admits(integer, bigint, jsonb) IS 'Whether the role that is logged in may send a record that waits to what it is for; raises an error that names the right which is missing, if the role may see the topic';
 
+-- A reply goes to whom the request names (replies.sql). A copy that a consumer sends back names whoever has asked.
+CREATE FUNCTION mqdb.is_own_request(queue_key integer, properties jsonb) RETURNS boolean
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    name text;
+BEGIN
+    IF starts_with(is_own_request.properties ->> 'REPLY_TO_CLIENT', mqdb.reply_address('')) THEN
+        RETURN true;
+    END IF;
+    SELECT t.topic INTO name FROM mqdb.queue q JOIN mqdb.topic t USING (topic_id) WHERE q.queue_key = is_own_request.queue_key;
+    IF name = mqdb.schedule_topic() THEN
+        name := is_own_request.properties ->> 'REAL_TOPIC';
+    END IF;
+    RETURN starts_with(name, mqdb.retry_prefix()) OR starts_with(name, mqdb.dlq_prefix());
+END
+$$;
+COMMENT ON FUNCTION mqdb.is_own_request(integer, jsonb) IS 'Whether the role that is logged in asks for itself by a record that names a requester, or has it sent back to a group';
+
 -- An INSERT that returns positions sees its own rows. (The transaction ids of a restored log may come again. They are of records
 -- that were stored before.) A queue that is gone is NULL, which the table refuses.
 CREATE POLICY readable ON mqdb.commit_log FOR SELECT USING (
@@ -92,7 +112,8 @@ CREATE POLICY sendable ON mqdb.commit_log FOR INSERT WITH CHECK (
     AND store_time <= mqdb.now()
     AND store_time >= statement_timestamp() + (mqdb.now() - clock_timestamp())
     AND (EXISTS (SELECT FROM mqdb.own_queue r WHERE r.queue_key = commit_log.queue_key AND r.may_send)
-         OR mqdb.admits(queue_key, tags_code, properties)));
+         OR mqdb.admits(queue_key, tags_code, properties))
+    AND (NOT properties ? 'REPLY_TO_CLIENT' OR mqdb.is_own_request(queue_key, properties)));
 
 GRANT SELECT ON mqdb.queue_run, mqdb.consume_queue TO PUBLIC;
 ALTER TABLE mqdb.queue_run ENABLE ROW LEVEL SECURITY;

@@ -29,7 +29,7 @@ Requests and replies
   read     all replies; those for another role's client by its id, its address, its presence, a code that is the same
   read     another topic by the position of a queue
   forge    a reply by INSERT, by mqdb.send, to what is no request, to one that it may not read, under another id
-  forge    the address and correlation of a reply, by its properties
+  forge    the address and correlation of a reply, by its properties; a request in the name of another
   redirect the reply of somebody to another topic, by the request
   guess    which positions hold requests
   stop     others' replies, by one that is not committed
@@ -49,13 +49,17 @@ Spark's sink
 import json
 import re
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 import psycopg
 import pytest
 import sqlalchemy
 
+from mqdb.broker.consumers.send_back import SendBackRequest, send_back
+from mqdb.common.failure import Failure
+from mqdb.common.message import MessageQueue
+from mqdb.store.engine import create_engine
 from mqdb.store.log import sink as statements
 from mqdb.store.topics import topics
 from mqdb_client import Admin
@@ -620,7 +624,7 @@ def test_what_it_may_not_read_or_is_no_request_is_not_replied_to(plot: Plot, own
 
     wrong = ({"CLUSTER": "secret"}, {"CLUSTER": "%RETRY%payroll"}, {"REPLY_TO_CLIENT": ""}, {"CORRELATION_ID": ""})
     for properties in wrong:
-        assert plot.tries(reply(ask(plot.mallory, plot.key("orders"), **properties))).sqlstate == "MQ121"
+        assert plot.tries(reply(ask(plot.owner, plot.key("orders"), **properties))).sqlstate == "MQ121"
     plain = scalar(plot.mallory, "SELECT mqdb.send('orders', 'x')")
     position = scalar(plot.owner, "SELECT max(log_pos) FROM mqdb.commit_log")
     assert plot.tries(reply(Request(position, plain))).sqlstate == "MQ121"
@@ -630,14 +634,44 @@ def test_what_it_may_not_read_or_is_no_request_is_not_replied_to(plot: Plot, own
 
 
 def test_a_request_sends_no_reply_to_another_topic(plot: Plot) -> None:
-    """It can only go to somebody who does not wait for it: he knows his requests by numbers that nobody guesses."""
     plot.mallory.execute("SELECT mqdb.make_reply_topic()")
-    forged = ask(plot.mallory, plot.key("orders"), REAL_TOPIC="secret", REAL_QID="0", CORRELATION_ID="guessed")
+    own = {"REPLY_TO_CLIENT": "7:mallory:me", "CORRELATION_ID": "guessed"}
+    forged = ask(plot.mallory, plot.key("orders"), REAL_TOPIC="secret", REAL_QID="0", **own)
     plot.tries(reply(forged), keep=True)
 
-    assert stored_replies(plot) == [("4:shop:them", "guessed", b"an answer")]
+    assert stored_replies(plot) == [("7:mallory:me", "guessed", b"an answer")]
     aims = "SELECT DISTINCT queue_key FROM mqdb.commit_log WHERE properties ->> 'MSG_TYPE' = 'reply'"
     assert plot.owner.execute(aims).fetchall() == [(plot.key(REPLIES),)]
+
+
+@pytest.mark.parametrize("name", ["4:shop:them", "10.0.0.1@17#42", "", "7:mallory", "7:mallory2:me", "07:mallory:me"])
+def test_nobody_asks_in_the_name_of_another(plot: Plot, name: str) -> None:
+    forged = json.dumps({"CLUSTER": "DefaultCluster", "CORRELATION_ID": "c-1", "REPLY_TO_CLIENT": name})
+    waits = json.loads(forged) | {"REAL_TOPIC": "orders", "REAL_QID": "0"}
+    to_group = json.loads(forged) | {"REAL_TOPIC": "%RETRY%billing", "REAL_QID": "0"}
+
+    for key, properties in [
+        (plot.key("orders"), forged),
+        (plot.key("SCHEDULE_TOPIC_XXXX"), json.dumps(waits)),
+        (plot.key("rmq_sys_wheel_timer"), json.dumps(waits)),
+        (plot.key("rmq_sys_wheel_timer"), json.dumps(to_group)),
+    ]:
+        assert plot.tries(record(str(key), properties)).sqlstate == "42501"
+    assert plot.tries(half(plot.key("orders"), properties=forged[:-1] + ', "PGROUP": "g"}')).sqlstate == "MQ108"
+    assert plot.tries(f"SELECT mqdb.send('orders', 'x', properties => '{forged}')").sqlstate == "MQ104"
+
+
+@pytest.mark.parametrize("delay_level", [0, -1], ids=["a retry", "a dead letter"])
+def test_a_request_that_is_sent_back_names_whoever_has_asked(plot: Plot, asked: Request, delay_level: int) -> None:
+    failure = Failure.later("client-1", datetime.now(UTC))
+    orders = MessageQueue("orders", "broker-a", 0)
+    engine = create_engine(plot.mallorys_dsn)
+    with engine.connect() as connection:
+        send_back(connection, "billing", [SendBackRequest(asked.log_pos, orders, 0, failure, delay_level)])
+    engine.dispose()
+
+    names = "SELECT properties ->> 'REPLY_TO_CLIENT' FROM mqdb.commit_log WHERE log_pos > %s"
+    assert plot.owner.execute(names.encode(), [asked.log_pos]).fetchall() == [("4:shop:them",)]
 
 
 def test_a_reply_that_is_not_committed_keeps_no_other_back(plot: Plot, asked: Request) -> None:
