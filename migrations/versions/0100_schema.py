@@ -373,10 +373,12 @@ CREATE TABLE mqdb.client_request (
     arguments jsonb NOT NULL DEFAULT '{}',
     created_at timestamptz NOT NULL DEFAULT mqdb.now(),
     answer jsonb,
-    answered_at timestamptz
+    answered_at timestamptz,
+    principal text NOT NULL DEFAULT SESSION_USER
 );
 CREATE INDEX client_request_open ON mqdb.client_request (client_id) WHERE answered_at IS NULL;
 COMMENT ON TABLE mqdb.client_request IS 'What people ask of a running client: its status, to consume one message now. RocketMQ: GET_CONSUMER_RUNNING_INFO, CONSUME_MESSAGE_DIRECTLY';
+COMMENT ON COLUMN mqdb.client_request.principal IS 'The role of the client: the same id of another role is another client';
 COMMENT ON INDEX mqdb.client_request_open IS 'What a client has yet to answer';
 """
 

@@ -19,6 +19,12 @@ ClientId = Annotated[
 ]
 
 
+Role = Annotated[
+    str | None,
+    typer.Option("--role", metavar="NAME", help="Only the client of this role.", show_default=False),
+]
+
+
 @app.callback(invoke_without_command=True)
 def consumer(context: typer.Context) -> None:
     """Look at running consumers, and have one consume a message now.
@@ -64,6 +70,7 @@ def _member(member: "MemberInfo") -> Row:
     return {
         "group": member.group,
         "client_id": member.client_id,
+        "role": member.principal,
         "model": member.message_model,
         "queues": member.queues,
         "since": member.registered_at,
@@ -78,6 +85,7 @@ def status(
     context: typer.Context,
     client_id: ClientId,
     stack: Annotated[bool, typer.Option("--stack", help="Also where the listeners are that run now.")] = False,
+    role: Role = None,
     broker: Brokers = None,
     as_json: Json = False,
 ) -> None:
@@ -95,10 +103,13 @@ def status(
 
     settings = start(context)
     with Admin(settings=settings) as admin:
-        answers = admin.on_each(lambda one: one.consumers.status(client_id), broker).without(ClientOffline)
+        answers = admin.on_each(lambda one: one.consumers.status(client_id, principal=role), broker).without(
+            ClientOffline
+        )
     for broker_name, found in answers.results.items():
         for each in found:
-            described = {"client_id": client_id, "group": each.group, **of_broker(settings, broker_name)} | each.details
+            where = {"client_id": client_id, "group": each.group, **of_broker(settings, broker_name)}
+            described = where | each.details | {"role": each.principal}
             if as_json:
                 print(json_of(described))
             else:
@@ -132,6 +143,7 @@ def consume(
     message_id: Annotated[
         str, typer.Option("--message-id", "-m", metavar="ID", help="The message; its unique id.", show_default=False)
     ],
+    role: Role = None,
     broker: Brokers = None,
     as_json: Json = False,
 ) -> None:
@@ -151,7 +163,7 @@ def consume(
 
     settings = start(context)
     with Admin(settings=settings) as admin:
-        asked = admin.on_each(lambda one: one.consumers.consume(client_id, group, message_id), broker)
+        asked = admin.on_each(lambda one: one.consumers.consume(client_id, group, message_id, principal=role), broker)
     answers = asked.without(ClientOffline)
     for broker_name, (topic, queue_id, told) in answers.results.items():
         if as_json:

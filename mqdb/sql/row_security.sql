@@ -190,7 +190,7 @@ CREATE POLICY own ON mqdb.presence USING (principal = session_user)
 GRANT SELECT, UPDATE (answer, answered_at) ON mqdb.client_request TO PUBLIC;
 ALTER TABLE mqdb.client_request ENABLE ROW LEVEL SECURITY;
 CREATE POLICY own ON mqdb.client_request USING (
-    EXISTS (SELECT FROM mqdb.presence p WHERE p.client_id = client_request.client_id)
+    principal = session_user
     AND EXISTS (SELECT FROM mqdb.own_group g WHERE g.group_name = client_request.arguments ->> 'group')
 ) WITH CHECK (octet_length(answer::text) <= 16777216);
 

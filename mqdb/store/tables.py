@@ -349,6 +349,7 @@ client_request = Table(
     Column("created_at", _timestamp, nullable=False, server_default=_now),
     Column("answer", JSONB),
     Column("answered_at", _timestamp),
+    Column("principal", Text, nullable=False, server_default=text("SESSION_USER")),
     Index("client_request_open", "client_id", postgresql_where=text("answered_at IS NULL")),
 )
 

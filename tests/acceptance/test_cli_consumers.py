@@ -84,7 +84,7 @@ def test_a_consumer_tells_how_it_is(place: Place, client_id: str) -> None:
     with_stacks = place.done("consumer", "status", client_id, "--stack")
 
     assert (told["state"], told["queues"][0]["next_offset"], told["listeners"][0]["stack"]) == ("running", 12, STACK)
-    assert plain.startswith(f"{client_id}: group billing, state running\n")
+    assert plain.startswith(f"{client_id}: group billing, state running, role ")
     assert "61.5" in plain
     assert "lock.acquire()" not in plain
     assert with_stacks.endswith(f"worker-1:\n{STACK}")

@@ -13,7 +13,7 @@ from mqdb.broker.consumers.offsets import commit_offsets, correct_offset, releas
 from mqdb.broker.topics import topics as admin
 from mqdb.common.group import FROM_FIRST_OFFSET, FROM_LAST_OFFSET, ConsumeFromWhere, StartingPoint
 from mqdb.errors import IllegalState, ParameterInvalid
-from mqdb.store.clients.clients import ClientKind, Registration, is_live, members_of
+from mqdb.store.clients.clients import ClientKind, Registration, live_principals, members_of
 from mqdb.store.consumers.consumer_offsets import OwnedQueue, committed_offsets
 from mqdb.store.engine import transaction
 from mqdb.store.topics.topics import TopicRoute
@@ -222,7 +222,7 @@ def orphan(broker: Connection, engine: Engine) -> str:
     membership.register(broker, Registration("orphan", ClientKind.CONSUMER, "readers", "test"))
     session.invalidate()
     session.close()
-    wait_until(lambda: not is_live(broker, "orphan"))
+    wait_until(lambda: not live_principals(broker, "orphan"))
     return "orphan"
 
 
@@ -251,7 +251,7 @@ def test_who_comes_back_while_the_dead_are_removed_stays(broker: Connection, eng
 
         assert membership.reap(reaper) == []
         assert members_of(broker, "readers") == [orphan]
-        assert is_live(broker, orphan)
+        assert live_principals(broker, orphan)
 
 
 def test_a_change_of_members_is_announced(broker: Connection, route: TopicRoute, engine: Engine) -> None:

@@ -115,12 +115,12 @@ def test_a_lock_of_a_stranger_keeps_no_dead_client_alive(
         "VALUES ('gone', 'CONSUMER', 'readers', 'PYTHON', '1')"
     )
     with engine.connect() as connection:
-        assert not clients.is_live(connection, "gone")
+        assert not clients.live_principals(connection, "gone")
 
         member = database.connect()
         stranger.execute("SELECT pg_advisory_unlock_all()")
         member.execute("SELECT pg_advisory_lock(%s)", [key])
-        assert clients.is_live(connection, "gone")
+        assert clients.live_principals(connection, "gone")
 
 
 def presence_locks(session: Connection) -> dict[tuple[int, int], int]:
@@ -149,7 +149,7 @@ def test_a_stranger_who_waits_for_a_presence_lock_keeps_nobody_from_coming_back(
 
         waiting.result(30)
         assert presence_locks(log)[high, low] == stranger.info.backend_pid
-        wait_until(lambda: clients.is_live(connection, client_id))
+        wait_until(lambda: clients.live_principals(connection, client_id))
         wait_until(lambda: clients.members_of(connection, "readers") == [client_id])
         assert membership.reap(connection) == []
         append(log, queue)

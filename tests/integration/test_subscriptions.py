@@ -11,7 +11,7 @@ from mqdb.broker.consumers.groups import update_group
 from mqdb.common.group import MessageModel
 from mqdb.errors import ConsumptionForbidden, MessageModelConflict, SubscriptionConflict
 from mqdb.selector.subscription import SubscriptionData
-from mqdb.store.clients.clients import ClientKind, Registration, is_live
+from mqdb.store.clients.clients import ClientKind, Registration, live_principals
 from mqdb_client import Message
 from tests.fixtures.broker import append, topic
 from tests.fixtures.consumers import Inbox, Member, wait_for_filter
@@ -112,7 +112,7 @@ def test_a_member_whose_connection_is_closed_has_no_say(present: Present, broker
     present.sessions["a"].invalidate()
     present.sessions["a"].close()
     # PostgreSQL ends a session, and with it its locks, a moment after its client.
-    wait_until(lambda: not is_live(broker, "a"))
+    wait_until(lambda: not live_principals(broker, "a"))
 
     present.join("b", orders="A")
 

@@ -23,6 +23,8 @@ class ConsumerStatus(NamedTuple):
     client_id: str
     group: str
     details: dict[str, Any]
+    principal: str
+    """The role as which the client has logged in."""
 
 
 class DirectConsumption(NamedTuple):
@@ -39,30 +41,47 @@ class Consumers:
     def __init__(self, access: BrokerAccess) -> None:
         self._access = access
 
-    def status(self, client_id: str) -> list[ConsumerStatus]:
+    def status(self, client_id: str, *, principal: str | None = None) -> list[ConsumerStatus]:
         """Ask a client how it is, for each group in which it is a consumer. Waits for 10 seconds at most for
-        each of them.
+        each of them. If several roles have a client of that id, each is asked, or that of `principal` alone.
 
         Raises ClientOffline, ClientRequestTimeout, ClientRequestFailed.
         """
         with self._access.connected() as connection:
             return [
-                ConsumerStatus(client_id, group, _answer(connection, client_id, RequestKind.STATUS, {"group": group}))
-                for group in _groups_of(connection, client_id)
+                ConsumerStatus(
+                    client_id,
+                    member.group,
+                    _answer(connection, client_id, RequestKind.STATUS, {"group": member.group}, member.principal),
+                    member.principal,
+                )
+                for member in _memberships(connection, client_id, principal)
             ]
 
-    def consume(self, client_id: str, group: str, message_id: str, *, actor: str | None = None) -> DirectConsumption:
+    def consume(
+        self,
+        client_id: str,
+        group: str,
+        message_id: str,
+        *,
+        principal: str | None = None,
+        actor: str | None = None,
+    ) -> DirectConsumption:
         """Have a consumer consume one message now. No offset moves, and a failure is not retried.
 
         Of a message that was retried it gets the first copy that is still there in a topic that the group has
         subscribed to. Waits for 10 seconds at most.
         Raises ClientOffline, ClientRequestTimeout, ClientRequestFailed; ParameterInvalid if the client is no member of
-        the group, or there is no such message.
+        the group, or there is no such message, or several roles have a client of that id in the group and `principal`
+        does not say which is meant.
         """
         unique_id = parse_unique_id(message_id)
         with self._access.dispatched() as connection:
-            if group not in _groups_of(connection, client_id):
+            roles = [each.principal for each in _memberships(connection, client_id, principal) if each.group == group]
+            if not roles:
                 raise ParameterInvalid("group", group, f"client {client_id} is no member of it")
+            if len(roles) > 1:
+                raise ParameterInvalid("principal", principal, f"name the role; that id have {', '.join(roles)}")
             copies = messages.find_copies(connection, unique_id)
             if not copies:
                 raise ParameterInvalid("message_id", message_id, "there is no such message")
@@ -76,9 +95,9 @@ class Consumers:
                 topics=[copy.topic],
                 groups=[group],
                 object=format_unique_id(unique_id),
-                after={"client_id": client_id, "log_pos": copy.log_pos},
+                after={"client_id": client_id, "principal": roles[0], "log_pos": copy.log_pos},
             )
-            answer = _answer(connection, client_id, RequestKind.CONSUME_DIRECTLY, request)
+            answer = _answer(connection, client_id, RequestKind.CONSUME_DIRECTLY, request, roles[0])
         try:
             result = ConsumeMessageDirectlyResult(**answer | {"result": DirectResult(answer["result"])})
         except (KeyError, TypeError, ValueError) as error:  # a client of another version
@@ -93,8 +112,9 @@ class Consumers:
             return list_members(connection, group)
 
 
-def _groups_of(connection: Connection, client_id: str) -> list[str]:
-    found = [member.group for member in list_members(connection) if member.client_id == client_id]
+def _memberships(connection: Connection, client_id: str, principal: str | None) -> list[MemberInfo]:
+    of_client = (member for member in list_members(connection) if member.client_id == client_id)
+    found = [member for member in of_client if principal in (None, member.principal)]
     if not found:
         raise ClientOffline(client_id)
     return found
@@ -105,5 +125,7 @@ def _copy_for(connection: Connection, group: str, copies: list[StoredCopy]) -> S
     return next((copy for copy in copies if copy.topic in topics), copies[0])
 
 
-def _answer(connection: Connection, client_id: str, kind: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    return wait_for_answer(connection, ask(connection, client_id, kind, arguments))
+def _answer(
+    connection: Connection, client_id: str, kind: str, arguments: dict[str, Any], principal: str
+) -> dict[str, Any]:
+    return wait_for_answer(connection, ask(connection, client_id, kind, arguments, principal))

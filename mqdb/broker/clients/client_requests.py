@@ -41,13 +41,21 @@ class RequestKind(StrEnum):
 
 
 @translates
-def ask(connection: Connection, client_id: str, kind: str, arguments: Mapping[str, Any]) -> int:
-    """Ask a client; returns the number of the request. Raises ClientOffline."""
+def ask(
+    connection: Connection, client_id: str, kind: str, arguments: Mapping[str, Any], principal: str | None = None
+) -> int:
+    """Ask a client of a role; returns the number of the request. Only that role can answer.
+
+    Raises ClientOffline; ParameterInvalid if several roles have a client of that id, and none is named.
+    """
     with transaction(connection):
-        if not clients.is_live(connection, client_id):
+        live = clients.live_principals(connection, client_id)
+        if not live or (principal is not None and principal not in live):
             raise ClientOffline(client_id)
+        if principal is None and len(live) > 1:
+            raise ParameterInvalid("principal", principal, f"name the role; a client of that id have {', '.join(live)}")
         client_requests.prune(connection, KEPT)
-        return client_requests.add(connection, client_id, kind, arguments)
+        return client_requests.add(connection, client_id, principal or live[0], kind, arguments)
 
 
 @translates
@@ -60,7 +68,7 @@ def wait_for_answer(connection: Connection, request_id: int, timeout: timedelta 
     deadline = time.monotonic() + timeout.total_seconds()
     pause = _FIRST_PAUSE_SECONDS
     while (request := _found(connection, request_id)).answer is None:
-        is_live = clients.is_live(connection, request.client_id)
+        is_live = request.principal in clients.live_principals(connection, request.client_id)
         if is_live and time.monotonic() < deadline:
             time.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)

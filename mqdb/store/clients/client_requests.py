@@ -7,7 +7,21 @@ from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, Connection, Interval, all_, delete, func, insert, literal, select, update
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    Interval,
+    Text,
+    all_,
+    cast,
+    delete,
+    func,
+    insert,
+    literal,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from mqdb.store.clients.clients import CHANNEL
@@ -19,14 +33,16 @@ class ClientRequest(NamedTuple):
 
     request_id: int
     client_id: str
+    principal: str
     kind: str
     arguments: dict[str, Any]
     answer: dict[str, Any] | None
 
 
-def add(connection: Connection, client_id: str, kind: str, arguments: Mapping[str, Any]) -> int:
-    """Ask, and tell the client when the transaction commits."""
-    row = insert(client_request).values(client_id=client_id, kind=kind, arguments=dict(arguments))
+def add(connection: Connection, client_id: str, principal: str, kind: str, arguments: Mapping[str, Any]) -> int:
+    """Ask a client of a role, and tell it when the transaction commits."""
+    values = {"client_id": client_id, "principal": principal, "kind": kind, "arguments": dict(arguments)}
+    row = insert(client_request).values(values)
     request_id: int = connection.execute(row.returning(client_request.c.request_id)).scalar_one()
     connection.execute(select(func.pg_notify(CHANNEL, f"c:{client_id}")))
     return request_id
@@ -43,10 +59,11 @@ def open_of(
 ) -> list[ClientRequest]:
     """The oldest requests about a client's consumer of that group, `besides` some, for which somebody still waits.
 
-    Nobody waits for longer than `patience`. Uses client_request_open.
+    The client is one of the role that is logged in. Nobody waits for longer than `patience`. Uses client_request_open.
     """
     rows = _requests().where(
         client_request.c.client_id == client_id,
+        client_request.c.principal == cast(text("session_user"), Text),
         client_request.c.answered_at.is_(None),
         client_request.c.created_at > func.mqdb.now() - literal(patience, Interval()),
         client_request.c.arguments["group"].astext == group,

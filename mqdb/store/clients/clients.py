@@ -21,7 +21,6 @@ from sqlalchemy import (
     case,
     cast,
     column,
-    exists,
     func,
     literal,
     null,
@@ -147,10 +146,10 @@ def live_members(connection: Connection, group: str) -> dict[str, MessageModel]:
     return {row.client_id: MessageModel(row.message_model) for row in connection.execute(select(live))}
 
 
-def is_live(connection: Connection, client_id: str) -> bool:
-    """Whether a client of that id is registered, and its connection is open."""
-    its_rows = client.c.client_id == client_id, _client.in_(_connected())
-    return bool(connection.scalar(select(exists().where(*its_rows))))
+def live_principals(connection: Connection, client_id: str) -> list[str]:
+    """The roles of which a client of that id is registered, and its connection is open."""
+    its_rows = select(client.c.principal).where(client.c.client_id == client_id, _client.in_(_connected()))
+    return sorted(connection.scalars(its_rows.distinct()))
 
 
 def live_checkers(connection: Connection, groups: Sequence[str]) -> dict[tuple[str, str | None], list[str]]:

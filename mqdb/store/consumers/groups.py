@@ -79,6 +79,8 @@ class MemberInfo(NamedTuple):
     silent_seconds: float
     #: How many queues it reads in the group.
     queues: int
+    #: The role as which it has logged in. The same client id of another role is another client.
+    principal: str
 
 
 class QueueProgress(NamedTuple):
@@ -188,6 +190,7 @@ def list_members(connection: Connection, name: str | None = None) -> list[Member
         client.c.registered_at,
         cast(extract("epoch", func.mqdb.now() - client.c.heartbeat_at), Float),
         owned,
+        client.c.principal,
     ).where(client.c.kind == ClientKind.CONSUMER)
     if name is not None:
         rows = rows.where(client.c.group_name == name)
