@@ -21,6 +21,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
     is_guest boolean := NOT mqdb.is_owner(session_user);
+    free_slot smallint;
     added text;
 BEGIN
     PERFORM mqdb.check_right('OPERATE', 'TOPIC', add_cron.topic);
@@ -35,17 +36,25 @@ BEGIN
         PERFORM mqdb.refuse_parameter('cron', add_cron.cron, 'text, zone, message or catch-up is not one that a client makes');
     END IF;
     PERFORM mqdb.check_next_at(add_cron.next_at);
-    -- What many crons of one role would send at the same minute keeps the crons of others waiting.
-    IF is_guest AND (SELECT count(*) >= 100 FROM mqdb.cron c WHERE c.principal = session_user::text) THEN
-        PERFORM mqdb.refuse_parameter('name', add_cron.name, format('role "%s" has 100 crons; the limit is 100', session_user));
-    END IF;
-    INSERT INTO mqdb.cron (name, cron, timezone, topic, body, tag, keys, properties, sharding_key, catch_up, next_at, created_by,
-                           principal)
-    VALUES (add_cron.name, add_cron.cron, add_cron.timezone, add_cron.topic, add_cron.body, add_cron.tag, add_cron.keys,
-            add_cron.properties, add_cron.sharding_key, add_cron.catch_up, add_cron.next_at, session_user,
-            CASE WHEN is_guest THEN session_user END)
-    ON CONFLICT DO NOTHING RETURNING name INTO added;
-    IF FOUND THEN
+    LOOP
+        -- What many crons of one role would send at the same minute keeps the crons of others waiting.
+        IF is_guest THEN
+            free_slot := (SELECT min(number) FROM generate_series(1, 100) AS number WHERE NOT EXISTS (
+                SELECT FROM mqdb.cron c WHERE c.principal = session_user::text AND c.slot = number));
+            IF free_slot IS NULL THEN
+                PERFORM mqdb.refuse_parameter('name', add_cron.name, format('role "%s" has 100 crons; the limit is 100', session_user));
+            END IF;
+        END IF;
+        -- Waits for another transaction of the role that takes the same slot.
+        INSERT INTO mqdb.cron (name, cron, timezone, topic, body, tag, keys, properties, sharding_key, catch_up, next_at, created_by,
+                               principal, slot)
+        VALUES (add_cron.name, add_cron.cron, add_cron.timezone, add_cron.topic, add_cron.body, add_cron.tag, add_cron.keys,
+                add_cron.properties, add_cron.sharding_key, add_cron.catch_up, add_cron.next_at, session_user,
+                CASE WHEN is_guest THEN session_user END, free_slot)
+        ON CONFLICT DO NOTHING RETURNING name INTO added;
+        EXIT WHEN FOUND OR EXISTS (SELECT FROM mqdb.cron c WHERE c.name = add_cron.name);
+    END LOOP;
+    IF added IS NOT NULL THEN
         PERFORM mqdb.record_operation(
             'cron.add', ARRAY[add_cron.topic], NULL, added, NULL, mqdb.cron_settings(added), 1, NULL, actor);
     END IF;

@@ -406,6 +406,8 @@ cron = Table(
     Column("created_at", _timestamp, nullable=False, server_default=_now),
     Column("created_by", Text, nullable=False, server_default=text("CURRENT_USER")),
     Column("principal", Text),
+    Column("slot", SmallInteger),
+    UniqueConstraint("principal", "slot"),
 )
 
 timer = Table(

@@ -42,6 +42,7 @@ from tests.fixtures.dead_letters import json_lines
 from tests.fixtures.log import Connection, dispatch_all, index_all, scalar
 from tests.fixtures.postgres import Database, new_database, superuser_dsn, with_parts
 from tests.fixtures.processes import wait_until
+from tests.fixtures.threads import Doing
 from tests.integration.test_attacks import (
     CLIENT_ROW,
     LOG,
@@ -740,6 +741,41 @@ def test_85_a_role_has_a_hundred_crons_at_most(own: World, database: Database) -
             keeper.crons.add("c100", "@daily", Message("orders", "x"))
         keeper.crons.remove("c0")
         keeper.crons.add("c100", "@daily", Message("orders", "x"))
+
+
+def add_crons(session: Connection, first: int, past: int) -> None:
+    added = ADD_CRON.format("c' || n || '", "'orders'", SOON)
+    session.execute(f"{added} FROM generate_series({first}, {past - 1}) AS n".encode())
+
+
+@pytest.mark.parametrize(("ends", "most"), [("COMMIT", 1), ("ROLLBACK", 100)])
+def test_85_a_role_has_a_hundred_crons_at_most_by_two_transactions(
+    own: World, database: Database, ends: str, most: int
+) -> None:
+    one, other = own.sessions[KEEPER], connect(dsn_of(database, KEEPER))
+    one.execute("BEGIN")
+    add_crons(one, 0, 99)
+    doing = Doing(lambda: add_crons(other, 100, 100 + most))
+    waits = "SELECT EXISTS (SELECT FROM pg_locks WHERE pid = %s AND NOT granted)"
+    wait_until(lambda: scalar(own.owner, waits, [other.info.backend_pid]))
+    own.owner.execute(ADD_CRON.format("of-the-owner", "'orders'", SOON).encode())
+    one.execute(ends.encode())
+
+    doing.outcome()
+    with pytest.raises(psycopg.Error) as refused:
+        add_crons(other, 300, 301)
+    assert refused.value.sqlstate == "MQ108"
+    assert scalar(own.owner, "SELECT count(*) FROM mqdb.cron WHERE principal = %s", [KEEPER]) == 100
+    other.close()
+
+
+def test_85_nor_by_an_old_snapshot(own: World, database: Database) -> None:
+    one, other = own.sessions[KEEPER], connect(dsn_of(database, KEEPER))
+    other.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM mqdb.cron")
+    add_crons(one, 0, 100)
+    with pytest.raises(psycopg.errors.SerializationFailure):
+        add_crons(other, 100, 101)
+    other.close()
 
 
 def test_80_a_redrive_that_stays_open_holds_up_no_other_group(own: World) -> None:
