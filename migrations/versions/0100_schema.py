@@ -822,6 +822,7 @@ FUNCTIONS = (
     "replace_subscriptions",
     "unlock_queues",
     "take_offset_commits",
+    "next_epoch",
     "set_offsets",
     "recall",
     "recall_own",

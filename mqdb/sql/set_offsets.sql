@@ -98,7 +98,7 @@ BEGIN
     INTO old_keys, old_offsets
     FROM mqdb.group_offsets(set_offsets.group_name) b WHERE b.queue_key = ANY (queue_keys);
     UPDATE mqdb.consumer_offset o
-    SET next_offset = g.next_offset, segment = 0, owner = NULL, epoch = o.epoch + 1, reset_at = mqdb.now(), updated_at = mqdb.now()
+    SET next_offset = g.next_offset, segment = 0, owner = NULL, epoch = mqdb.next_epoch(o.epoch), reset_at = mqdb.now(), updated_at = mqdb.now()
     FROM unnest(queue_keys, offsets) AS g (queue_key, next_offset)
     WHERE o.group_id = id AND o.queue_key = g.queue_key;
     DELETE FROM mqdb.offset_commit c WHERE c.group_id = id AND c.queue_key = ANY (queue_keys);

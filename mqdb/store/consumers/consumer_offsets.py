@@ -122,7 +122,12 @@ def take(
             consumer_offset.c.group_id == group_id(group),
             consumer_offset.c.queue_key.in_(chosen.with_for_update(skip_locked=True)),
         )
-        .values(owner=client_id, epoch=consumer_offset.c.epoch + 1, begun=true(), updated_at=func.mqdb.now())
+        .values(
+            owner=client_id,
+            epoch=func.mqdb.next_epoch(consumer_offset.c.epoch),
+            begun=true(),
+            updated_at=func.mqdb.now(),
+        )
         .returning(
             consumer_offset.c.queue_key,
             consumer_offset.c.epoch,

@@ -89,7 +89,7 @@ def commit(connection: Connection, group: str, positions: Sequence[ReadQueue]) -
             next_offset=read.c.next_offset,
             segment=read.c.segment,
             owner=None,
-            epoch=_stored.epoch + 1,
+            epoch=func.mqdb.next_epoch(_stored.epoch),
             updated_at=func.mqdb.now(),
         )
     )
