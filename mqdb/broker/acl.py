@@ -15,7 +15,7 @@ from mqdb.common.topic import REPLY_SUFFIX, check_topic_name, is_group_topic, is
 from mqdb.errors import NameInvalid, ParameterInvalid
 from mqdb.store import acl, operations
 from mqdb.store.acl import Access, Resource, ResourceType
-from mqdb.store.engine import transaction, translates
+from mqdb.store.engine import steps_back, transaction, translates
 from mqdb.store.operations import Verb
 
 
@@ -70,7 +70,10 @@ class RightChange(NamedTuple):
     """False: it is taken away."""
 
 
+# A role that makes a topic in a transaction holds a lock that changes of rights wait for. Who makes a topic then waits
+# behind them.
 @translates
+@steps_back
 def grant(
     connection: Connection, principal: str, rights: Rights, *, create: bool = False, actor: str | None = None
 ) -> list[Resource]:
@@ -98,6 +101,7 @@ def grant(
 
 
 @translates
+@steps_back
 def revoke(
     connection: Connection, principal: str, rights: Rights | None, *, actor: str | None = None
 ) -> list[Resource]:

@@ -193,6 +193,34 @@ def transaction(connection: Connection) -> Iterator[None]:
         yield
 
 
+#: Shorter than deadlock_timeout, which is 1 s: if others and we wait for each other, it is we who step back.
+_LOCK_TIMEOUT: Final = "200ms"
+_TRIES: Final = 25
+
+
+def steps_back(function: Callable[Concatenate[Connection, _P], _R]) -> Callable[Concatenate[Connection, _P], _R]:
+    """Run a function in a transaction that waits 200 ms for a lock, and again if that is too short, for 5 s in all.
+
+    Whoever waits behind us for the same lock comes first meanwhile.
+    """
+
+    @wraps(function)
+    def trying(connection: Connection, /, *arguments: _P.args, **options: _P.kwargs) -> _R:
+        tries = 0
+        while True:
+            try:
+                with transaction(connection):
+                    driver(connection).execute("SELECT set_config('lock_timeout', %s, true)", [_LOCK_TIMEOUT])
+                    return function(connection, *arguments, **options)
+            except (DBAPIError, pg.LockNotAvailable) as error:
+                tries += 1
+                cause = error.orig if isinstance(error, DBAPIError) else error
+                if not isinstance(cause, pg.LockNotAvailable) or tries == _TRIES:
+                    raise
+
+    return trying
+
+
 def target_of(way: Connection | Engine) -> str:
     """Where a connection or an engine leads, for an error's sentence; no password in it."""
     target: str = way.get_execution_options()["mqdb_target"]

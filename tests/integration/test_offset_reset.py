@@ -303,7 +303,7 @@ def test_a_member_that_does_not_let_go_is_not_waited_for_without_end(
     engine: Engine,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("mqdb.broker.consumers.offset_reset._TRIES", 2)
+    monkeypatch.setattr("mqdb.store.engine._TRIES", 2)
     with engine.connect() as other, driver(other).transaction():
         commit_offsets(other, "readers", [owned[1]._replace(next_offset=4)])
 

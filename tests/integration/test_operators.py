@@ -34,6 +34,7 @@ from mqdb_client import (
     RecallStatus,
     RedriveStatus,
     Resolution,
+    Rights,
     errors,
 )
 from tests.fixtures.command_line import Place
@@ -846,6 +847,34 @@ def test_92_a_topic_that_is_being_changed_holds_up_no_other(own: World, database
         admin.acl.grant(OPERATOR, send=["orders"])
         own.owner.execute("SELECT mqdb.send('orders', 'x')")
         dispatch_all(own.owner)
+
+
+def test_92_a_topic_that_is_being_made_holds_up_no_other(own: World, database: Database) -> None:
+    """Also while a grant waits for it, which comes afterwards."""
+    own.owner.execute("SET lock_timeout = '3s'")
+    waits = "SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'mqdb.acl'::regclass AND NOT granted)"
+    with Admin(database.dsn) as admin:
+        with own.sessions[ADMIN].transaction():
+            own.sessions[ADMIN].execute(CREATE.format("orders-us", 1, 6).encode())
+            granting = Doing(lambda: admin.acl.grant(OPERATOR, send=["orders-us"]))
+            wait_until(lambda: scalar(own.owner, waits))
+
+            own.owner.execute(CREATE.format("others", 1, 6).encode())
+
+        assert [each.name for each in granting.result()] == ["orders-us"]
+
+
+def test_92_a_grant_does_not_wait_for_a_topic_without_end(
+    own: World, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mqdb.store.engine._TRIES", 2)
+    with Admin(database.dsn) as admin, own.sessions[ADMIN].transaction():
+        own.sessions[ADMIN].execute(CREATE.format("orders-us", 1, 6).encode())
+        for change in (admin.acl.grant, admin.acl.revoke):
+            with pytest.raises(errors.StorageRefused, match="55P03"):
+                change(OPERATOR, operate=["orders"], send=["orders"])
+        with pytest.raises(errors.StorageRefused, match="55P03"):
+            admin.acl.apply({OPERATOR: Rights(send=["orders-us"])})
 
 
 def test_92_a_topic_that_is_being_deleted_holds_up_no_dispatch(own: World) -> None:

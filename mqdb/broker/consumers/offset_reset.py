@@ -9,9 +9,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final, NamedTuple, TypeAlias
 
-from psycopg import errors as pg
 from sqlalchemy import Connection, func, select
-from sqlalchemy.exc import OperationalError
 
 from mqdb.common.group import MessageModel, check_group_name
 from mqdb.common.topic import retry_topic
@@ -21,15 +19,10 @@ from mqdb.store.acl import Access, Resource, ResourceType
 from mqdb.store.clients import clients
 from mqdb.store.consumers import groups, offset_changes
 from mqdb.store.consumers.offset_changes import Note, OffsetChange, Standing
-from mqdb.store.engine import transaction, translates
+from mqdb.store.engine import steps_back, translates
 from mqdb.store.log import time_search
 from mqdb.store.operations import Verb
 from mqdb.store.topics import topics
-
-#: Rows of offsets are locked by members for a statement each. Shorter than deadlock_timeout, which is 1 s: a member and
-#: we may wait for each other, and then it is we who step back and try again.
-_LOCK_TIMEOUT: Final = "200ms"
-_TRIES: Final = 25
 
 _BEGIN_OF_TIME: Final = datetime.min.replace(tzinfo=UTC)
 
@@ -192,21 +185,14 @@ def _change(
 ) -> list[OffsetChange]:
     if dry_run or not before:
         return _changes(before, {each.queue_key: each.next_offset for each in before}, offsets)
-    tries = 0
-    while True:
-        try:
-            with transaction(connection):
-                return _overwrite(connection, wanted, before, offsets)
-        except OperationalError as error:
-            tries += 1
-            if not isinstance(error.orig, pg.LockNotAvailable) or tries == _TRIES:
-                raise
+    # Rows of offsets are locked by members for a statement each.
+    return _overwrite(connection, wanted, before, offsets)
 
 
+@steps_back
 def _overwrite(
     connection: Connection, wanted: _Wanted, before: Sequence[Standing], offsets: Mapping[int, int]
 ) -> list[OffsetChange]:
-    connection.execute(select(func.set_config("lock_timeout", _LOCK_TIMEOUT, True)))
     old = offset_changes.overwrite(connection, wanted.verb, wanted.group, offsets, wanted.note)
     clients.notify_group(connection, wanted.group)
     return _changes([each for each in before if each.queue_key in old], old, offsets)
