@@ -18,15 +18,9 @@ CREATE FUNCTION mqdb.create_topic(
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
-DECLARE
-    made integer;
 BEGIN
     PERFORM mqdb.check_right('ADMIN', 'TOPIC', topic);
-    made := mqdb.make_topic(topic, read_queue_nums, write_queue_nums, perm, ordered, message_type);
-    IF made IS NOT NULL THEN
-        PERFORM mqdb.record_operation('topic.create', ARRAY[topic], NULL, NULL, NULL, mqdb.topic_settings(topic), 1, NULL, actor);
-    END IF;
-    RETURN made IS NOT NULL;
+    RETURN mqdb.make_topic(topic, read_queue_nums, write_queue_nums, perm, ordered, message_type, true, actor) IS NOT NULL;
 END
 $$;
 COMMENT ON FUNCTION mqdb.create_topic(text, integer, integer, integer, boolean, text, text) IS 'Makes a topic with its queues; false where the name is taken';

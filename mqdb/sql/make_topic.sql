@@ -1,8 +1,12 @@
 -- Topics are made by their first send, as the template of automatic topics says, those of a group by its members, and by whoever
 -- administers them. They are made here, and not by an INSERT of whoever needs them: each row that is refused would take one of the numbers, of which
 -- there are 2^31.
+--
+-- Clients note nothing of what they make by themselves. But what a role makes that may administer it is noted: nobody can tell by which of
+-- its rights it has made it.
 CREATE FUNCTION mqdb.make_topic(
-    topic text, read_queue_nums integer, write_queue_nums integer, perm integer, ordered boolean, message_type text
+    topic text, read_queue_nums integer, write_queue_nums integer, perm integer, ordered boolean, message_type text,
+    is_noted boolean DEFAULT false, actor text DEFAULT NULL
 ) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -16,6 +20,7 @@ BEGIN
     IF NOT mqdb.is_owner(session_user) THEN
         most := 64;
         IF mqdb.is_allowed(session_user, 'ADMIN', 'TOPIC', coalesce(make_topic.topic, '')) THEN
+            is_noted := true;
             most := CASE WHEN mqdb.is_topic_of_users(make_topic.topic) THEN 1024 ELSE most END;
         ELSIF NOT EXISTS (
             SELECT FROM mqdb.own_right a
@@ -48,11 +53,15 @@ BEGIN
     IF made IS NOT NULL THEN
         INSERT INTO mqdb.queue (topic_id, queue_id)
         SELECT made, number FROM generate_series(0, queue_nums - 1) AS number;
+        IF is_noted THEN
+            PERFORM mqdb.record_operation(
+                'topic.create', ARRAY[make_topic.topic], NULL, NULL, NULL, mqdb.topic_settings(make_topic.topic), 1, NULL, actor);
+        END IF;
     END IF;
     RETURN made;
 END
 $$;
-COMMENT ON FUNCTION mqdb.make_topic(text, integer, integer, integer, boolean, text) IS 'Makes a topic with its queues; returns its id, NULL where the name is taken';
+COMMENT ON FUNCTION mqdb.make_topic(text, integer, integer, integer, boolean, text, boolean, text) IS 'Makes a topic with its queues; returns its id, NULL where the name is taken';
 
 CREATE FUNCTION mqdb.make_group(group_name text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER
@@ -64,6 +73,10 @@ BEGIN
             PERFORM mqdb.refuse_parameter('group_name', make_group.group_name, 'a name has 1 to 120 of the characters % | a-z A-Z 0-9 _ -');
         END IF;
         INSERT INTO mqdb.subscription_group (group_name) VALUES (make_group.group_name) ON CONFLICT DO NOTHING;
+        IF FOUND AND NOT mqdb.is_owner(session_user) AND mqdb.is_allowed(session_user, 'ADMIN', 'GROUP', make_group.group_name) THEN
+            PERFORM mqdb.record_operation(
+                'group.update', NULL, ARRAY[make_group.group_name], NULL, NULL, mqdb.group_settings(make_group.group_name), 1, NULL, NULL);
+        END IF;
     END IF;
 END
 $$;

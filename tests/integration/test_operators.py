@@ -849,6 +849,39 @@ def test_92_a_topic_that_is_being_changed_holds_up_no_other(own: World, database
         dispatch_all(own.owner)
 
 
+def test_92_what_an_administrator_makes_is_noted_once(own: World, database: Database) -> None:
+    session = own.sessions[ADMIN]
+    with Admin(dsn_of(database, ADMIN)) as admin, Admin(database.dsn) as owner:
+        session.execute("SELECT mqdb.make_topic('orders-us', 2, 2, 6, false, 'NORMAL')")
+        session.execute("SELECT mqdb.make_topic('orders-us', 2, 2, 6, false, 'NORMAL')")
+        session.execute(CREATE.format("orders-fr", 2, 6).encode())
+        admin.topics.create("orders-it", queues=2, actor="grace")
+        owner.acl.grant(ADMIN, group=["billing-2"])
+        for _ in range(2):
+            session.execute("SELECT mqdb.make_group('billing-2')")
+        session.execute("SELECT mqdb.make_topic('%RETRY%billing-2', 1, 1, 6, false, 'NORMAL')")
+        noted = [(each.verb, *each.topics, *each.groups, each.actor) for each in admin.operations.list()]
+
+    assert noted == [
+        ("topic.create", "%RETRY%billing-2", None),
+        ("group.update", "billing-2", None),
+        ("topic.create", "orders-it", "grace"),
+        ("topic.create", "orders-fr", None),
+        ("topic.create", "orders-us", None),
+    ]
+
+
+def test_92_what_clients_make_by_themselves_is_not_noted(own: World, database: Database) -> None:
+    own.owner.execute("SELECT mqdb.make_topic('made-by-a-send', 1, 1, 6, false, 'NORMAL')")
+    with Admin(database.dsn) as owner:
+        owner.acl.grant(REPAIRER, send=["made*"])
+        noted = len(owner.operations.list())
+        own.sessions[REPAIRER].execute("SELECT mqdb.make_topic('made-too', 1, 1, 6, false, 'NORMAL')")
+        own.sessions[REPAIRER].execute("SELECT mqdb.make_group('billing')")
+
+        assert len(owner.operations.list()) == noted
+
+
 def test_92_a_topic_that_is_being_made_holds_up_no_other(own: World, database: Database) -> None:
     """Also while a grant waits for it, which comes afterwards."""
     own.owner.execute("SET lock_timeout = '3s'")
