@@ -46,6 +46,9 @@ BEGIN
     END IF;
     SELECT * INTO placed FROM mqdb.place(
         send_half.queue_key, send_half.tags_code, send_half.properties, stored_at, NULL, NULL, NULL, true);
+    IF placed.placed_key IS NULL THEN  -- deleted in this moment
+        RAISE EXCEPTION 'the topic of queue % does not exist', queue_key USING ERRCODE = 'MQ301', DETAIL = jsonb_build_object('topic', '');
+    END IF;
     INSERT INTO mqdb.commit_log (queue_key, store_time, born_time, tags_code, msg_id, sys_flag, flag, born_host, tags, keys,
                                  properties, body)
     VALUES (placed.placed_key, stored_at, send_half.born_time, placed.placed_code, send_half.msg_id, send_half.sys_flag,

@@ -89,7 +89,7 @@ BEGIN
     FROM mqdb.queue q
     CROSS JOIN mqdb.place(q.queue_key, mqdb.tag_code(nullif(send.tag, '')), stored, stored_at,
                           delay_level, NULL, CASE WHEN deliver_at > stored_at THEN deliver_ms END, NULL) p
-    WHERE q.topic_id = target.topic_id AND q.queue_id = wanted_queue;
+    WHERE q.topic_id = target.topic_id AND q.queue_id = wanted_queue AND p.placed_key IS NOT NULL;
     IF NOT FOUND THEN  -- deleted in this moment
         RAISE EXCEPTION 'topic "%" does not exist; create it with: mqdb topic create %', send.topic, send.topic
             USING ERRCODE = 'MQ301', DETAIL = jsonb_build_object('topic', send.topic);

@@ -21,8 +21,10 @@ from tests.fixtures.broker import append, dispatch_all
 from tests.fixtures.delay import deliver_all, delivered, move_clock
 from tests.fixtures.postgres import Database
 from tests.fixtures.principals import Principal
+from tests.fixtures.processes import wait_until
 from tests.fixtures.roles import MakeRole
 from tests.fixtures.spark_sink import Table, stage, stream_writer_for
+from tests.fixtures.threads import Doing
 from tests.fixtures.transactions import COMMIT, ROLLBACK, SECOND, Asked, send_half
 
 SHOP = "shop"
@@ -158,6 +160,35 @@ def test_what_spark_has_staged_for_it_is_refused(
             writer.commit([staged], 0)
 
         grace.topics.create("orders")
+    assert stored(database) == []
+
+
+def test_a_send_by_sql_that_has_found_the_topic_finds_that_it_is_gone(
+    grace: Admin, database: Database, principal: Principal
+) -> None:
+    """It stands still between the two looks, where it computes a hash."""
+    dsn = principal(SHOP, send=["orders"])
+    holder = database.connect()
+    holder.execute(
+        """CREATE OR REPLACE FUNCTION mqdb.java_hash(string text) RETURNS integer LANGUAGE plpgsql AS
+           $$ BEGIN PERFORM pg_advisory_xact_lock(4711); RETURN 0; END $$"""
+    )
+    holder.execute("SELECT pg_advisory_lock(4711)")
+    with psycopg.connect(dsn, autocommit=True) as shop:
+
+        def send() -> str | None:
+            try:
+                shop.execute("SELECT mqdb.send('orders', 'x', sharding_key => 'k')")
+            except psycopg.Error as error:
+                return error.sqlstate
+            return None
+
+        sending = Doing(send)
+        wait_until(lambda: holder.execute("SELECT pid FROM pg_locks WHERE objid = 4711 AND NOT granted").fetchone())
+        grace.topics.delete("orders")
+        holder.execute("SELECT pg_advisory_unlock(4711)")
+
+        assert sending.result() == "MQ301"
     assert stored(database) == []
 
 

@@ -76,3 +76,13 @@ def test_whoever_asks_says_which_of_two_clients_is_meant(
         owner.consumers.consume(client_id, "billing", "0" * 32)
     with pytest.raises(errors.ClientOffline):
         client_requests.ask(broker, client_id, "STATUS", {"group": "billing"}, "somebody")
+
+
+def test_a_client_that_is_not_there_keeps_nobody_from_asking_another_of_its_id(
+    owner: Admin, client_id: str, mallory: Session
+) -> None:
+    mallory.execute("UPDATE mqdb.presence SET lock_key = 4711")
+
+    [status] = owner.consumers.status(client_id)
+
+    assert status.principal == DESK

@@ -11,6 +11,7 @@ from mqdb.broker.log.messages import StoredCopy
 from mqdb.common.unique_id import format_unique_id, parse_unique_id
 from mqdb.errors import ClientOffline, ClientRequestFailed, ParameterInvalid
 from mqdb.store import operations
+from mqdb.store.clients.clients import live_principals
 from mqdb.store.consumers.groups import MemberInfo, list_members
 from mqdb.store.operations import Verb
 from mqdb_client.admin.broker_access import BrokerAccess
@@ -43,7 +44,8 @@ class Consumers:
 
     def status(self, client_id: str, *, principal: str | None = None) -> list[ConsumerStatus]:
         """Ask a client how it is, for each group in which it is a consumer. Waits for 10 seconds at most for
-        each of them. If several roles have a client of that id, each is asked, or that of `principal` alone.
+        each of them. If several roles have a client of that id, each that is connected is asked, or that of `principal`
+        alone.
 
         Raises ClientOffline, ClientRequestTimeout, ClientRequestFailed.
         """
@@ -115,6 +117,9 @@ class Consumers:
 def _memberships(connection: Connection, client_id: str, principal: str | None) -> list[MemberInfo]:
     of_client = (member for member in list_members(connection) if member.client_id == client_id)
     found = [member for member in of_client if principal in (None, member.principal)]
+    live = live_principals(connection, client_id)
+    # Without any: asking says so.
+    found = [member for member in found if member.principal in live] or found
     if not found:
         raise ClientOffline(client_id)
     return found
