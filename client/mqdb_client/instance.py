@@ -26,6 +26,7 @@ from mqdb.broker.clients import membership
 from mqdb.broker.clients.client_requests import MAX_REQUESTS
 from mqdb.broker.log.query import broker_info
 from mqdb.common.dsn import BrokerDsn
+from mqdb.common.topic import without_namespace
 from mqdb.common.unique_id import local_address
 from mqdb.common.wake_limit import WakeLimit
 from mqdb.errors import BrokerUnavailable, IllegalState
@@ -150,6 +151,7 @@ class ClientInstance:
         )
         self.target = target_of(self.engine)
         self.ages = ConnectionAges(self.engine, lambda: self._may_connect)
+        self._namespace: str | None = None
         self._history: History | None = None  # of the log that the last connection has led to
         self.routes = Routes(self._asking)
         self._watch = DispatchWatch(self._asking)
@@ -167,6 +169,10 @@ class ClientInstance:
             cut_duties=self._cut_questions,
         )
         self._alive.add(self)
+
+    def whole_group(self, group: str) -> str:
+        """The name of a group with the namespace of the role that is logged in, as far as that is known."""
+        return group if self._namespace is None or "%" in group else f"{self._namespace}%{group}"
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -343,6 +349,7 @@ class ClientInstance:
             check_schema(connection)
             history = histories.find(connection)
         info = broker_info(connection)
+        self._namespace = info.namespace
         before, self._history = self._history, history
         if before not in (None, history):
             logger.info("the server was started anew, or another has taken its place", extra={"broker": self.target})
@@ -366,7 +373,7 @@ class ClientInstance:
         if heard.has_arrivals:
             self._watch.arrival_heard()
             self._arrivals.call(heard.queue_keys)
-        self._changed_groups |= heard.groups
+        self._changed_groups |= {without_namespace(group, self._namespace) for group in heard.groups}
         self._is_asked |= self.client_id in heard.clients
         if self._changed_groups or self._is_asked:
             self._telling.in_seconds(self._wake_limit.seconds_left())

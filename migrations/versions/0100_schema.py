@@ -595,6 +595,14 @@ CREATE TABLE mqdb.acl (
     CHECK (resource_type = 'TOPIC' OR access <> 'SEND' AND (access <> 'READ' OR right(resource, 1) <> '*')),
     PRIMARY KEY (principal, access, resource_type, resource)
 );
+CREATE TABLE mqdb.principal (
+    principal text PRIMARY KEY CHECK (principal <> ''),
+    is_role boolean NOT NULL DEFAULT true,
+    namespace text CHECK (namespace ~ '^[a-zA-Z0-9_-]{1,60}$')
+);
+COMMENT ON TABLE mqdb.principal IS 'Principals that are no role of PostgreSQL, or have a namespace';
+COMMENT ON COLUMN mqdb.principal.is_role IS 'False for a user of the dashboard or an access key, for whom the owner of the broker asks mqdb.is_allowed';
+COMMENT ON COLUMN mqdb.principal.namespace IS 'What the topics and groups that it names belong to: shop for shop%orders. RocketMQ: ClientConfig.namespace';
 COMMENT ON TABLE mqdb.acl IS 'Who may do what, by is_allowed; nobody else may. The owner of the schema, and who is a member of its role, needs no row. RocketMQ: ACL 2.0';
 CREATE TABLE mqdb.acl_queue (
     principal text NOT NULL,
@@ -606,7 +614,7 @@ CREATE TABLE mqdb.acl_queue (
 CREATE INDEX acl_queue_queue_key ON mqdb.acl_queue (queue_key);
 COMMENT ON TABLE mqdb.acl_queue IS 'What the rights in acl come to for each queue. Kept by triggers: nobody else writes it';
 COMMENT ON INDEX mqdb.acl_queue_queue_key IS 'Queues that are deleted';
-COMMENT ON COLUMN mqdb.acl.principal IS 'A login role of PostgreSQL';
+COMMENT ON COLUMN mqdb.acl.principal IS 'A login role of PostgreSQL, if mqdb.principal does not say otherwise';
 COMMENT ON COLUMN mqdb.acl.resource IS 'The name of a topic or a group, or a prefix of names that ends in *; a member is a member of a group by its name only';
 """
 
@@ -778,6 +786,7 @@ FUNCTIONS = (
     "identity",
     "history",
     "system_topics",
+    "namespace",
     "is_allowed",
     "acl_queue",
     "live_queue",

@@ -1,12 +1,14 @@
 """Access control: who may send to, read and consume what. RocketMQ: ACL 2.0, mqadmin createAcl, deleteAcl, listAcl.
 
 A principal is a login role of PostgreSQL, which authenticates it. What it has no right to is denied. The owner of the
-schema, and who is a member of its role, is asked nothing.
+schema, and who is a member of its role, is asked nothing. A principal may have a namespace, in which all of its rights
+lie: `mqdb/sql/namespace.sql`.
 """
 
+import re
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
-from typing import ClassVar, NamedTuple
+from dataclasses import asdict, dataclass, field, replace
+from typing import ClassVar, Final, NamedTuple
 
 from sqlalchemy import Connection
 
@@ -14,7 +16,7 @@ from mqdb.common.group import check_group_name
 from mqdb.common.topic import REPLY_SUFFIX, check_topic_name, is_group_topic, is_system_topic
 from mqdb.errors import NameInvalid, ParameterInvalid
 from mqdb.store import acl, operations
-from mqdb.store.acl import Access, Resource, ResourceType
+from mqdb.store.acl import Access, Principal, Resource, ResourceType
 from mqdb.store.engine import steps_back, transaction, translates
 from mqdb.store.operations import Verb
 
@@ -52,6 +54,10 @@ class Rights:
     """Topics that it may make, change and delete."""
     admin_group: Collection[str] = ()
     """Groups that it may make, change and delete."""
+    namespace: str | None = field(default=None, kw_only=True)
+    """What all these topics and groups belong to: `shop` for `shop%orders`. The principal calls them `orders`."""
+    external: bool = field(default=False, kw_only=True)
+    """Whether the principal is no role: a user of the dashboard, or an access key, that nobody logs in as."""
 
     def resources(self) -> list[Resource]:
         """Raises NameInvalid for what no right may name."""
@@ -79,21 +85,26 @@ def grant(
 ) -> list[Resource]:
     """Give a role rights; returns those that are new. Again: nothing changes.
 
-    With `create` the role is made where there is none, as one that may log in, without a password. Raises NameInvalid,
-    ParameterInvalid for a role that is not there, and StorageRefused where the owner may not make one.
+    With `create` the role is made where there is none, as one that may log in, without a password. Without a namespace
+    the principal keeps the one that it has. Raises NameInvalid, also for what is not in its namespace, ParameterInvalid
+    for a role that is not there, or that has rights and another namespace, and StorageRefused where the owner may not
+    make one.
     """
-    wanted = rights.resources()
-    if not wanted:
+    if not rights.resources():
         raise ParameterInvalid("rights", rights, "give at least one topic or group")
     with transaction(connection):
-        if create:
-            acl.create_role(connection, principal)
-        try:
-            acl.open_schema(connection, principal)
-        except acl.NO_SUCH_ROLE as error:
-            raise ParameterInvalid(
-                "principal", principal, "is no role of this server; CREATE ROLE makes one"
-            ) from error
+        known = acl.find_principal(connection, principal)
+        its, wanted = _agree(connection, principal, known, rights)
+        if its.is_role:
+            if create:
+                acl.create_role(connection, principal)
+            try:
+                acl.open_schema(connection, principal)
+            except acl.NO_SUCH_ROLE as error:
+                reason = "is no role of this server; CREATE ROLE makes one"
+                raise ParameterInvalid("principal", principal, reason) from error
+        if known is None and its != Principal():
+            acl.add_principal(connection, principal, its)
         new = acl.add(connection, principal, wanted)
         if new:
             _note(connection, Verb.ACL_GRANT, principal, new, actor)
@@ -109,8 +120,9 @@ def revoke(
 
     Sends that are under way end as they would have. Raises ParameterInvalid for a right that is not there.
     """
-    unwanted = None if rights is None else rights.resources()
     with transaction(connection):
+        its = acl.find_principal(connection, principal) or Principal()
+        unwanted = None if rights is None else acl.completed(connection, its.namespace, rights.resources())
         gone = acl.remove(connection, principal, unwanted)
         for resource in unwanted or ():
             if resource not in gone:
@@ -118,7 +130,9 @@ def revoke(
         if gone:
             _note(connection, Verb.ACL_REVOKE, principal, gone, actor)
         if not acl.list_rights(connection, principal):
-            acl.close_schema(connection, principal)
+            acl.remove_principal(connection, principal)
+            if its.is_role:
+                acl.close_schema(connection, principal)
     return gone
 
 
@@ -131,26 +145,58 @@ def apply(
     All in one transaction. A second time nothing changes, and who is not named keeps what it has. With `dry_run`
     nothing happens. Raises what `grant` raises.
     """
-    targets = {principal: set(rights.resources()) for principal, rights in sorted(wanted.items())}
     changes: list[RightChange] = []
     with transaction(connection):
-        for principal, target in targets.items():
-            had = {right.resource for right in acl.list_rights(connection, principal)}
+        for principal, rights in sorted(wanted.items()):
+            its, resources = _agree(connection, principal, acl.find_principal(connection, principal), rights)
+            target, had = set(resources), {right.resource for right in acl.list_rights(connection, principal)}
             new, gone = sorted(target - had), sorted(had - target)
             changes += [RightChange(principal, resource, True) for resource in new]
             changes += [RightChange(principal, resource, False) for resource in gone]
             if new and not dry_run:
-                grant(connection, principal, _rights(new), actor=actor)
+                given = replace(_rights(new), namespace=its.namespace, external=not its.is_role)
+                grant(connection, principal, given, actor=actor)
             if gone and not dry_run:
                 revoke(connection, principal, _rights(gone), actor=actor)
     return changes
 
 
+def _agree(
+    connection: Connection, principal: str, known: Principal | None, rights: Rights
+) -> tuple[Principal, list[Resource]]:
+    """What the principal is, and the rights by their whole names. Raises NameInvalid, ParameterInvalid."""
+    its = known or Principal(not rights.external, rights.namespace)
+    if rights.namespace not in (None, its.namespace) or (rights.external and its.is_role):
+        what = rights.namespace if rights.namespace not in (None, its.namespace) else principal
+        raise ParameterInvalid("namespace", what, f"{_said(principal, its)}; first: mqdb acl revoke {principal} --all")
+    if known is None and its != Principal():
+        if its.namespace is not None and not re.fullmatch(_NAMESPACE, its.namespace):
+            raise ParameterInvalid("namespace", its.namespace, "has 1 to 60 of the characters a-z A-Z 0-9 _ -")
+        if not its.is_role and acl.is_role(connection, principal):
+            raise ParameterInvalid("principal", principal, "is a role of this server")
+        if acl.owns(connection, principal):
+            raise ParameterInvalid("namespace", its.namespace, f"{principal!r} owns the broker, and all of its names")
+        if acl.list_rights(connection, principal):
+            raise ParameterInvalid("namespace", its.namespace, _said(principal, Principal()))
+    wanted = acl.completed(connection, its.namespace, rights.resources())
+    for each in wanted:
+        _check(each)
+        if its.namespace is not None and not each.name.startswith(f"{its.namespace}%"):
+            raise NameInvalid(each.resource_type.lower(), each.name, f"is not in namespace {its.namespace!r}")
+    return its, wanted
+
+
+#: As the table checks it.
+_NAMESPACE: Final = "[a-zA-Z0-9_-]{1,60}"
+
+
+def _said(principal: str, its: Principal) -> str:
+    kind = "is a role" if its.is_role else "is no role"
+    return f"{principal!r} {kind}, and has rights in {its.namespace or 'no namespace'}"
+
+
 def _rights(resources: Collection[Resource]) -> Rights:
-    names: dict[str, list[str]] = {
-        kind: [each.name for each in resources if each[:2] == what] for kind, what in Rights.KINDS.items()
-    }
-    return Rights(**names)
+    return Rights(*([each.name for each in resources if each[:2] == what] for what in Rights.KINDS.values()))
 
 
 def _check(resource: Resource) -> None:

@@ -36,6 +36,15 @@ AdminGroup = Annotated[
     list[str] | None, typer.Option("--admin-group", metavar="GROUP", help=_GROUPS, show_default=False)
 ]
 
+Namespace = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="What these topics and groups belong to: the role calls orders what is NAME%orders to others.",
+        show_default=False,
+    ),
+]
+
 #: What a role may do, by the access and the type of the resource.
 _VERBS = {
     ("SEND", "TOPIC"): "send to",
@@ -78,6 +87,10 @@ def grant(
     operate_group: OperateGroup = None,
     admin: Admins = None,
     admin_group: AdminGroup = None,
+    namespace: Namespace = None,
+    external: Annotated[
+        bool, typer.Option("--external", help="The principal is no role: a user of the dashboard, or an access key.")
+    ] = False,
     create: Annotated[
         bool, typer.Option("--create", help="Make the role where there is none: it may log in, without a password.")
     ] = False,
@@ -88,6 +101,9 @@ def grant(
     A prefix also covers topics that are made later, and no topic of the broker,
     of a group or of replies. A consumer needs both: the topics that it reads, and its
     group, with which its retries and dead letters come.
+
+    With [bold]--namespace[/bold] two teams may use the same names, and do not see each other. A role has
+    one namespace, or none, for all of its rights.
 
     An operator of a group redrives its dead letters and resets its offsets; an operator of a
     topic recalls what waits for it, resolves its half messages and keeps its crons. Neither
@@ -100,6 +116,7 @@ def grant(
       mqdb acl grant audit --read '*'
       mqdb acl grant ada --operate orders --operate-group billing
       mqdb acl grant grace --admin 'shop-*' --admin-group 'shop-*'
+      mqdb acl grant shop_app --namespace shop --send orders --group billing
     """
     from mqdb_client import Admin, Rights
 
@@ -108,13 +125,17 @@ def grant(
     settings = start(context)
 
     def grant_on(one: "BrokerAdmin") -> None:
-        new = one.acl.grant(role, **given, create=create)
+        new = one.acl.grant(role, **given, namespace=namespace, external=external, create=create)
         for each in rights.resources():
-            state = "may" if each in new else "already could"
+            state = "may" if any(_is(each, one) for one in new) else "already could"
             print(f"{role} {state} {_said(each)}{on(settings, one.name)}")
 
     with Admin(settings=settings) as brokers:
         brokers.on_each(grant_on, broker).check()
+
+
+def _is(given: "Resource", whole: "Resource") -> bool:
+    return given[:2] == whole[:2] and (whole.name == given.name or whole.name.endswith(f"%{given.name}"))
 
 
 def _given(*names: list[str] | None) -> dict[str, Any]:
@@ -191,6 +212,7 @@ def apply(
       operate = ["orders"]
       operate_group = ["billing"]
       \\["the auditors"]
+      namespace = "audit"
 
     \b
     [bold]Examples[/bold]
@@ -219,15 +241,22 @@ def _read(file: Path) -> "dict[str, Rights]":
         tables = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ParameterInvalid("file", str(file), str(error)) from error
+    known = {**dict.fromkeys(Rights.KINDS, "list of texts"), "namespace": "text", "external": "true or false"}
     for role, rights in tables.items():
-        if not isinstance(rights, dict) or not rights.keys() <= Rights.KINDS.keys():
-            kinds = ", ".join(f"`{kind}`" for kind in Rights.KINDS)
-            reason = f"role {role!r} needs a table with some of {kinds}, and nothing else"
+        if not isinstance(rights, dict) or not rights.keys() <= known.keys():
+            names = ", ".join(f"`{name}`" for name in known)
+            reason = f"role {role!r} needs a table with some of {names}, and nothing else"
             raise ParameterInvalid("file", str(file), reason)
-        for kind, names in rights.items():
-            if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-                raise ParameterInvalid("file", str(file), f"{kind} of role {role!r} is no list of texts")
+        for name, value in rights.items():
+            if not _fits(value, known[name]):
+                raise ParameterInvalid("file", str(file), f"{name} of role {role!r} is no {known[name]}")
     return {role: Rights(**rights) for role, rights in tables.items()}
+
+
+def _fits(value: object, kind: str) -> bool:
+    if kind == "list of texts":
+        return isinstance(value, list) and all(isinstance(each, str) for each in value)
+    return isinstance(value, str if kind == "text" else bool)
 
 
 def _changed(change: "RightChange") -> Row:

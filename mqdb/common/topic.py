@@ -88,6 +88,17 @@ def is_group_topic(name: str) -> bool:
     return name.startswith((RETRY_PREFIX, DLQ_PREFIX))
 
 
+def without_namespace(name: str, namespace: str | None) -> str:
+    """How a topic or a group is called in a namespace, whose whole name is `shop%orders` or `%RETRY%shop%billing`.
+
+    `mqdb/sql/namespace.sql` says the same, and completes names. Source: NamespaceUtil.withoutNamespace.
+    """
+    if namespace is None:
+        return name
+    prefix = next((each for each in (RETRY_PREFIX, DLQ_PREFIX) if name.startswith(each)), "")
+    return prefix + name.removeprefix(prefix).removeprefix(f"{namespace}%")
+
+
 def check_topic_name(name: str) -> None:
     """Raise NameInvalid unless `name` may name a topic. Source: Validators.checkTopic."""
     check_name("topic", name, MAX_TOPIC_LENGTH)

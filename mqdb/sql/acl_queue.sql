@@ -16,6 +16,7 @@ BEGIN ATOMIC
     JOIN mqdb.topic t ON mqdb.is_covered(t.topic, a.resource_type, a.resource)
     JOIN mqdb.queue q USING (topic_id)
     WHERE (principals IS NULL OR a.principal = ANY (principals)) AND (queue_keys IS NULL OR q.queue_key = ANY (queue_keys))
+      AND NOT EXISTS (SELECT FROM mqdb.principal p WHERE p.principal = a.principal AND NOT p.is_role)
     GROUP BY a.principal, q.queue_key;
 END;
 COMMENT ON FUNCTION mqdb.add_acl_queues(text[], integer[]) IS 'Adds the rows of acl_queue of these principals and queues; NULL: of all';

@@ -19,6 +19,7 @@ LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+    create_topic.topic := mqdb.full_topic(create_topic.topic);
     PERFORM mqdb.check_right('ADMIN', 'TOPIC', topic);
     RETURN mqdb.make_topic(topic, read_queue_nums, write_queue_nums, perm, ordered, message_type, true, actor) IS NOT NULL;
 END
@@ -39,6 +40,7 @@ DECLARE
     queues integer;
     before jsonb;
 BEGIN
+    change_topic.topic := mqdb.full_topic(change_topic.topic);
     PERFORM mqdb.check_right('ADMIN', 'TOPIC', change_topic.topic);
     IF least(change_topic.read_queue_nums, change_topic.write_queue_nums) < 1
        OR greatest(change_topic.read_queue_nums, change_topic.write_queue_nums) > most
@@ -82,9 +84,10 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 BEGIN
+    topic_uses.topic := mqdb.full_topic(topic_uses.topic);
     PERFORM mqdb.check_right('ADMIN', 'TOPIC', topic_uses.topic);
-    crons := ARRAY(SELECT c.name FROM mqdb.cron c WHERE c.topic = topic_uses.topic ORDER BY c.name);
-    scheduled := (SELECT count(*) FROM mqdb.scheduled s WHERE s.topic = topic_uses.topic);
+    crons := ARRAY(SELECT mqdb.own_name(c.name) FROM mqdb.cron c WHERE c.topic = topic_uses.topic ORDER BY c.name);
+    scheduled := (SELECT count(*) FROM mqdb.every_scheduled s WHERE s.topic = topic_uses.topic);
     half_messages := (SELECT count(*) FROM mqdb.half_messages h WHERE h.topic = topic_uses.topic AND h.state = 'PREPARED');
 END
 $$;
@@ -129,6 +132,7 @@ DECLARE
     is_guest boolean := NOT mqdb.is_owner(session_user);
     before jsonb;
 BEGIN
+    delete_topic.topic := mqdb.full_topic(delete_topic.topic);
     PERFORM mqdb.check_right('ADMIN', 'TOPIC', delete_topic.topic);
     IF delete_topic.topic = ANY (mqdb.topics_not_allowed()) OR delete_topic.topic = 'TBW102' THEN
         PERFORM mqdb.refuse_parameter('topic', delete_topic.topic, 'belongs to the broker');
@@ -196,6 +200,7 @@ DECLARE
     most integer := CASE WHEN mqdb.is_owner(session_user) THEN 65536 ELSE 64 END;
     before jsonb;
 BEGIN
+    set_group.group_name := mqdb.full_group(set_group.group_name);
     PERFORM mqdb.check_right('ADMIN', 'GROUP', set_group.group_name);
     IF (set_group.group_name ~ '^[%|a-zA-Z0-9_-]{1,120}$') IS NOT TRUE THEN
         PERFORM mqdb.refuse_parameter('group_name', set_group.group_name, 'a name has 1 to 120 of the characters % | a-z A-Z 0-9 _ -');
@@ -229,6 +234,7 @@ AS $$
 DECLARE
     before jsonb;
 BEGIN
+    delete_group.group_name := mqdb.full_group(delete_group.group_name);
     PERFORM mqdb.check_right('ADMIN', 'GROUP', delete_group.group_name);
     PERFORM FROM mqdb.subscription_group g WHERE g.group_name = delete_group.group_name FOR UPDATE;
     IF NOT FOUND THEN
@@ -247,6 +253,7 @@ BEGIN
             mqdb.retry_prefix() || delete_group.group_name, mqdb.dlq_prefix() || delete_group.group_name])) AS name ORDER BY 1 DESC);
     END IF;
     PERFORM mqdb.record_operation('group.delete', topics, ARRAY[delete_group.group_name], NULL, before, NULL, 1, NULL, actor);
+    topics := ARRAY(SELECT mqdb.own_name(t.name) FROM unnest(topics) WITH ORDINALITY AS t (name, number) ORDER BY t.number);
 END
 $$;
 COMMENT ON FUNCTION mqdb.delete_group(text, boolean, text) IS 'Deletes a group with its offsets and subscriptions, and its two topics if asked to; NULL where there is none of that name, false where it has live members';

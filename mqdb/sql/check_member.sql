@@ -5,6 +5,7 @@ LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+    check_member.group_name := mqdb.full_group(check_member.group_name);
     PERFORM mqdb.check_right('READ', 'GROUP', check_member.group_name);
     RETURN (SELECT g.group_id FROM mqdb.subscription_group g WHERE g.group_name = check_member.group_name);
 END

@@ -28,9 +28,17 @@ SELECT g.group_name,
        o.epoch,
        o.updated_at
 FROM mqdb.consumer_offset o
-JOIN mqdb.subscription_group g USING (group_id)
+JOIN (  -- as in mqdb.named_topic
+    SELECT g.group_id, g.group_name FROM mqdb.subscription_group g WHERE NOT EXISTS (SELECT FROM mqdb.own_namespace)
+    UNION ALL
+    SELECT g.group_id, mqdb.without_namespace(g.group_name, n.namespace) FROM mqdb.own_namespace n JOIN mqdb.subscription_group g ON g.group_id > 0
+) AS g USING (group_id)
 JOIN (WITH ends AS MATERIALIZED (TABLE mqdb.every_queue_end) TABLE ends) AS e USING (queue_key)
-JOIN mqdb.topic t USING (topic_id)
+JOIN (
+    SELECT t.topic_id, t.topic FROM mqdb.topic t WHERE NOT EXISTS (SELECT FROM mqdb.own_namespace)
+    UNION ALL
+    SELECT t.topic_id, mqdb.without_namespace(t.topic, n.namespace) FROM mqdb.own_namespace n JOIN mqdb.topic t ON t.topic_id > 0
+) AS t USING (topic_id)
 LEFT JOIN (  -- what exactly-once consumers have committed, and the owner of the queue has yet to fold into its row
     SELECT c.group_id, c.queue_key, max(c.next_offset) AS next_offset
     FROM mqdb.offset_commit c JOIN mqdb.consumer_offset o USING (group_id, queue_key)
@@ -39,7 +47,7 @@ LEFT JOIN (  -- what exactly-once consumers have committed, and the owner of the
 ) AS folding USING (group_id, queue_key)
 LEFT JOIN (  -- a retry counts for the queue where the message failed first: one that the group reads
     SELECT g.group_id, q.queue_key, count(*) AS messages
-    FROM mqdb.scheduled s
+    FROM mqdb.every_scheduled s
     JOIN mqdb.subscription_group g ON s.topic = mqdb.retry_prefix() || g.group_name AND s.log_pos > g.created_pos
     JOIN mqdb.topic t ON t.topic = coalesce(s.origin_topic, s.topic)
     JOIN mqdb.queue q ON q.topic_id = t.topic_id AND q.queue_id = coalesce(s.origin_queue_id, s.queue_id)

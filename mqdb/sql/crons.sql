@@ -24,6 +24,8 @@ DECLARE
     free_slot smallint;
     added text;
 BEGIN
+    add_cron.name := mqdb.full_group(add_cron.name);
+    add_cron.topic := mqdb.full_topic(add_cron.topic);
     PERFORM mqdb.check_right('OPERATE', 'TOPIC', add_cron.topic);
     PERFORM mqdb.check_right('SEND', 'TOPIC', add_cron.topic);
     PERFORM mqdb.check_send(add_cron.topic, coalesce(add_cron.body, ''));
@@ -88,6 +90,7 @@ DECLARE
     one mqdb.cron;
     before jsonb;
 BEGIN
+    change_cron.name := mqdb.full_group(change_cron.name);
     IF is_guest AND NOT EXISTS (SELECT FROM mqdb.own_right a WHERE a.access = 'OPERATE' AND a.resource_type = 'TOPIC') THEN
         PERFORM mqdb.check_right('OPERATE', 'TOPIC', '*');
     ELSIF (change_cron.change IN ('pause', 'resume', 'remove')) IS NOT TRUE THEN

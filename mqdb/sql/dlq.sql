@@ -2,7 +2,8 @@
 -- back to work. The columns stand in the order in which one asks; what is long comes last.
 CREATE VIEW mqdb.dlq WITH (security_invoker) AS
 SELECT substr(t.topic, length(mqdb.dlq_prefix()) + 1) AS consumer_group,
-       cl.properties ->> 'RETRY_TOPIC' AS topic,
+       coalesce(mqdb.without_namespace(cl.properties ->> 'RETRY_TOPIC', (SELECT n.namespace FROM mqdb.own_namespace n)),
+                cl.properties ->> 'RETRY_TOPIC') AS topic,
        mqdb.unique_id_text(cl.msg_id) AS msg_id,
        cl.tags,
        cl.keys,
@@ -30,7 +31,7 @@ SELECT substr(t.topic, length(mqdb.dlq_prefix()) + 1) AS consumer_group,
        CASE WHEN cl.sys_flag & 1 = 0 THEN mqdb.body_text(cl.body) END AS text,
        nullif(cl.properties ->> 'MQDB_FAILURE_TRACEBACK', '') AS traceback,
        cl.body
-FROM mqdb.topic t
+FROM mqdb.named_topic t
 JOIN mqdb.queue q USING (topic_id)
 -- A queue and a record at a time, by their indexes: planned by statistics, a small topic or a LIMIT would cost a look at all of
 -- the log.

@@ -10,7 +10,7 @@ BEGIN
     SELECT d.consumer_group, d.topic, d.msg_id, d.tags, d.keys, d.attempts, d.failed_at, d.exception, NULL::text, d.redriven_at,
            d.host, d.origin_queue_id, d.origin_queue_offset, d.origin_log_pos, d.queue_offset, d.log_pos, d.store_time, d.born_time,
            d.born_host, d.flag, d.sys_flag, d.compression, NULL::jsonb, NULL::text, NULL::text, NULL::bytea
-    FROM mqdb.dlq d WHERE d.consumer_group = dlq_outline.group_name;
+    FROM mqdb.dlq d WHERE d.consumer_group = mqdb.own_name(dlq_outline.group_name);
 END
 $$;
 COMMENT ON FUNCTION mqdb.dlq_outline(text) IS 'The rows of mqdb.dlq of a group, without what the messages and their failures say, for a role that may operate the group';

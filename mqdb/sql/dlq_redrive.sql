@@ -37,6 +37,7 @@ DECLARE
                                 'MQDB_FAILURE_ATTEMPT', 'MQDB_FAILURE_TIME', 'DELAY', 'REAL_TOPIC', 'REAL_QID',
                                 'RECONSUME_TIME', 'MAX_RECONSUME_TIMES'];
 BEGIN
+    dlq_redrive.target_topic := mqdb.full_topic(dlq_redrive.target_topic);
     IF is_guest THEN
         IF NOT EXISTS (SELECT FROM mqdb.own_right a WHERE a.access = 'OPERATE' AND a.resource_type = 'GROUP') THEN
             PERFORM mqdb.check_right('OPERATE', 'GROUP', '*');
@@ -60,7 +61,7 @@ BEGIN
     END IF;
     IF dry_run THEN
         RETURN QUERY
-        SELECT p.status, mqdb.unique_id_text(p.msg_id), p.consumer_group, p.topic, p.error, p.log_pos, NULL::bigint, NULL::bigint
+        SELECT p.status, mqdb.unique_id_text(p.msg_id), mqdb.own_name(p.consumer_group), mqdb.own_name(p.topic), p.error, p.log_pos, NULL::bigint, NULL::bigint
         FROM mqdb.dlq_redrive_plan(positions, target_topic, again) p ORDER BY p.log_pos;
         RETURN;
     ELSIF current_setting('transaction_isolation') <> 'read committed' THEN
@@ -119,8 +120,8 @@ BEGIN
                p.error, p.new_log_pos
         FROM planned p WHERE p.status <> 'SKIPPED' AND (NOT is_guest OR p.consumer_group IS NOT NULL)
     )
-    SELECT CASE p.status WHEN 'READY' THEN 'REDRIVEN' ELSE p.status END, mqdb.unique_id_text(p.msg_id), p.consumer_group,
-           p.topic, p.error, p.log_pos, p.new_log_pos, (SELECT o.operation_id FROM operation o)
+    SELECT CASE p.status WHEN 'READY' THEN 'REDRIVEN' ELSE p.status END, mqdb.unique_id_text(p.msg_id), mqdb.own_name(p.consumer_group),
+           mqdb.own_name(p.topic), p.error, p.log_pos, p.new_log_pos, (SELECT o.operation_id FROM operation o)
     FROM planned p ORDER BY p.log_pos;
 END
 $$;

@@ -158,7 +158,7 @@ CREATE FUNCTION mqdb.own_checks(client_id text, producer_group text, most intege
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT h.topic, mqdb.property_number(cl.properties, 'REAL_QID'), h.log_pos, h.check_times,
+    SELECT mqdb.own_name(h.topic), mqdb.property_number(cl.properties, 'REAL_QID'), h.log_pos, h.check_times,
            coalesce(h.queue_offset, mqdb.find_queue_offset(cl.queue_key, h.log_pos, NULL, NULL), 0),
            cl.msg_id, cl.tags, cl.keys, cl.properties, cl.body, cl.born_host, cl.flag, cl.sys_flag, cl.born_time, cl.store_time
     FROM mqdb.half_message h CROSS JOIN LATERAL (

@@ -7,40 +7,45 @@ RETURN coalesce(
     (SELECT pg_has_role(to_regrole(quote_ident(principal)), n.nspowner, 'USAGE') FROM pg_namespace n WHERE n.nspname = 'mqdb'), false);
 COMMENT ON FUNCTION mqdb.is_owner(text) IS 'Whether a role owns the schema, or is a member of the role that does';
 
-CREATE FUNCTION mqdb.is_covered(topic text, resource_type text, resource text) RETURNS boolean
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN CASE resource_type
-    WHEN 'TOPIC' THEN mqdb.is_topic_of_users(topic)
-        AND (resource = topic OR right(resource, 1) = '*' AND starts_with(topic, left(resource, -1)))
-    ELSE topic IN (mqdb.retry_prefix() || resource, mqdb.dlq_prefix() || resource)
-        OR right(resource, 1) = '*' AND (starts_with(topic, mqdb.retry_prefix() || left(resource, -1))
-                                         OR starts_with(topic, mqdb.dlq_prefix() || left(resource, -1))) END;
-COMMENT ON FUNCTION mqdb.is_covered(text, text, text) IS 'Whether a right covers a topic: one on a TOPIC, a name or a prefix that ends in *, or one on a GROUP, which has two topics of its own';
-
+-- A prefix without a % covers no name of a namespace.
 CREATE FUNCTION mqdb.is_named(name text, resource text) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN resource = name OR right(resource, 1) = '*' AND starts_with(name, left(resource, -1));
-COMMENT ON FUNCTION mqdb.is_named(text, text) IS 'Whether a right on a group, or on a prefix of groups that ends in *, is one on this group';
+RETURN resource = name
+    OR right(resource, 1) = '*' AND starts_with(name, left(resource, -1)) AND (strpos(name, '%') = 0 OR strpos(resource, '%') > 0);
+COMMENT ON FUNCTION mqdb.is_named(text, text) IS 'Whether a name, or a prefix that ends in *, means this topic or group';
+
+CREATE FUNCTION mqdb.is_covered(topic text, resource_type text, resource text) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE
+    WHEN resource_type = 'TOPIC' THEN mqdb.is_topic_of_users(topic) AND mqdb.is_named(topic, resource)
+    WHEN starts_with(topic, mqdb.retry_prefix()) THEN mqdb.is_named(substr(topic, length(mqdb.retry_prefix()) + 1), resource)
+    ELSE starts_with(topic, mqdb.dlq_prefix()) AND mqdb.is_named(substr(topic, length(mqdb.dlq_prefix()) + 1), resource) END;
+COMMENT ON FUNCTION mqdb.is_covered(text, text, text) IS 'Whether a right covers a topic: one on a TOPIC, a name or a prefix that ends in *, or one on a GROUP, which has two topics of its own';
 
 CREATE FUNCTION mqdb.is_allowed(principal text, access text, resource_type text, resource text) RETURNS boolean
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    its mqdb.principal;
 BEGIN
     IF principal IS DISTINCT FROM session_user AND NOT mqdb.is_owner(session_user) THEN
         PERFORM mqdb.refuse_parameter('principal', principal, 'only the owner of the broker may ask for somebody else');
     END IF;
-    -- Who has the right is not asked whose role it is.
+    SELECT * INTO its FROM mqdb.principal p WHERE p.principal = is_allowed.principal;
+    resource := mqdb.with_namespace(resource, resource_type, its.namespace);
+    -- Who has the right is not asked whose role it is. A role has nothing of a principal that is none and has the same name.
     RETURN EXISTS (
             SELECT FROM mqdb.acl a
             WHERE a.principal = is_allowed.principal AND a.access = is_allowed.access
+              AND (its.is_role IS NOT FALSE OR is_allowed.principal IS DISTINCT FROM session_user)
               AND CASE is_allowed.resource_type
                   WHEN 'TOPIC' THEN mqdb.is_covered(is_allowed.resource, a.resource_type, a.resource)
                   ELSE a.resource_type = is_allowed.resource_type AND mqdb.is_named(is_allowed.resource, a.resource) END)
-        OR mqdb.is_owner(principal);
+        OR its.is_role IS NOT FALSE AND mqdb.is_owner(principal);
 END
 $$;
-COMMENT ON FUNCTION mqdb.is_allowed(text, text, text, text) IS 'Whether a principal has a right: SEND, READ, OPERATE or ADMIN on a TOPIC, or READ, as its member, OPERATE or ADMIN on a GROUP. The owner of the schema has all of them, and may ask for anybody';
+COMMENT ON FUNCTION mqdb.is_allowed(text, text, text, text) IS 'Whether a principal, which need not be a role, has a right: SEND, READ, OPERATE or ADMIN on a TOPIC, or READ, as its member, OPERATE or ADMIN on a GROUP, as it names them. The owner of the schema has all of them, and may ask for anybody';
 
 CREATE FUNCTION mqdb.check_right(access text, resource_type text, resource text) RETURNS void
 LANGUAGE plpgsql STABLE
@@ -48,6 +53,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     IF mqdb.is_allowed(session_user, access, resource_type, coalesce(resource, '')) IS NOT TRUE THEN
+        resource := CASE resource_type WHEN 'GROUP' THEN mqdb.full_group(resource) ELSE mqdb.full_topic(resource) END;
         RAISE EXCEPTION 'role "%" has no right % on % "%"; the owner of the broker grants it with: mqdb acl grant',
             session_user, access, lower(resource_type), resource
             USING ERRCODE = 'MQ204', DETAIL = jsonb_build_object(

@@ -59,7 +59,7 @@ BEGIN
     INTO found FROM mqdb.commit_log cl WHERE cl.log_pos = find_aim.log_pos;
     IF session_user = current_user OR mqdb.is_own(find_aim.log_pos, found.queue_key) OR mqdb.is_owner(session_user) THEN
         queue_key := found.queue_key;
-        topic := found.topic;
+        topic := mqdb.own_name(found.topic);
         queue_id := found.queue_id;
         tags_code := found.tags_code;
     END IF;

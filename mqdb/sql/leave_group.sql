@@ -6,7 +6,8 @@ AS $$
 DECLARE
     id integer;
 BEGIN
-    IF kind = 'CONSUMER' THEN
+    IF kind = 'CONSUMER' THEN  -- a producer's group is a word of its role
+        leave_group.group_name := mqdb.full_group(leave_group.group_name);
         id := mqdb.check_member(leave_group.group_name);
     END IF;
     DELETE FROM mqdb.client c

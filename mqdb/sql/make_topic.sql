@@ -17,6 +17,7 @@ DECLARE
     most integer := 65536;
     made integer;
 BEGIN
+    make_topic.topic := mqdb.full_topic(make_topic.topic);
     IF NOT mqdb.is_owner(session_user) THEN
         most := 64;
         IF mqdb.is_allowed(session_user, 'ADMIN', 'TOPIC', coalesce(make_topic.topic, '')) THEN
@@ -68,6 +69,7 @@ LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+    make_group.group_name := mqdb.full_group(make_group.group_name);
     IF mqdb.check_member(make_group.group_name) IS NULL THEN
         IF (make_group.group_name ~ '^[%|a-zA-Z0-9_-]{1,120}$') IS NOT TRUE THEN
             PERFORM mqdb.refuse_parameter('group_name', make_group.group_name, 'a name has 1 to 120 of the characters % | a-z A-Z 0-9 _ -');

@@ -5,7 +5,7 @@ SELECT t.topic, q.queue_id, cq.queue_offset, mqdb.unique_id_text(cl.msg_id) AS m
        CASE WHEN cl.sys_flag & 1 = 0 THEN mqdb.body_text(cl.body) END AS text, cl.body, cl.born_time, cl.store_time,
        cl.born_host, cl.reconsume_times, cl.flag, cl.sys_flag, cl.log_pos, q.queue_key,
        mqdb.compression(cl.sys_flag) AS compression
-FROM mqdb.topic t
+FROM mqdb.named_topic t
 JOIN mqdb.queue q USING (topic_id)
 -- A queue and a record at a time, by their indexes: planned by statistics, a small topic or a LIMIT would cost a look at all of
 -- the log.

@@ -1,7 +1,8 @@
 -- The rights of the role that is logged in, for policies and views. They run with the rights of their owner.
 CREATE VIEW mqdb.own_right WITH (security_barrier) AS
 SELECT a.access, a.resource_type, a.resource FROM mqdb.acl a
-WHERE a.principal = session_user::text COLLATE "default";  -- a name is compared by no index
+WHERE a.principal = session_user::text COLLATE "default"  -- a name is compared by no index
+  AND NOT EXISTS (SELECT FROM mqdb.principal p WHERE p.principal = a.principal AND NOT p.is_role);
 COMMENT ON VIEW mqdb.own_right IS 'The rights of the role that is logged in';
 
 CREATE VIEW mqdb.own_queue WITH (security_barrier) AS

@@ -31,6 +31,7 @@ DECLARE
     waits boolean;
     lock_timeout text;
 BEGIN
+    recall.topic := mqdb.full_topic(recall.topic);
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         PERFORM mqdb.refuse_isolation('mqdb.recall');
     ELSIF message_id IS NULL OR message_id !~ '^[0-9A-Fa-f]{32}$' THEN

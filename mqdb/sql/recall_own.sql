@@ -44,6 +44,7 @@ LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+    check_recall.topic := mqdb.full_topic(check_recall.topic);
     -- First of all, so that nobody learns which topics there are.
     IF NOT mqdb.is_allowed(session_user, 'OPERATE', 'TOPIC', coalesce(check_recall.topic, '')) THEN
         PERFORM mqdb.check_right('SEND', 'TOPIC', check_recall.topic);
@@ -69,6 +70,7 @@ DECLARE
     id uuid := mqdb.check_recall(topic, message_id, 'mqdb.recall_own');
     timer record;
 BEGIN
+    recall_own.topic := mqdb.full_topic(recall_own.topic);
     SELECT * INTO timer FROM mqdb.find_timer(topic, id);
     IF timer.has_copy OR timer.is_past THEN
         RETURN 'ALREADY_DELIVERED';
@@ -96,6 +98,7 @@ DECLARE
     timer record;
     writer xid;
 BEGIN
+    recall_outcome.topic := mqdb.full_topic(recall_outcome.topic);
     -- Of the transactions that deliver now. Whatever begins from here on sees what is committed.
     delivering := ARRAY(SELECT l.virtualtransaction FROM pg_locks l
                         WHERE l.relation = 'mqdb.lock_timer'::regclass AND l.granted AND l.mode = 'ShareUpdateExclusiveLock'

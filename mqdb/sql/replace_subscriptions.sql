@@ -16,6 +16,7 @@ BEGIN
         PERFORM mqdb.refuse_parameter('topics', topics::text, 'give a version, and each topic once with a type and an expression');
     END IF;
     PERFORM mqdb.check_right('READ', 'TOPIC', topic) FROM unnest(topics) AS topic;
+    topics := ARRAY(SELECT mqdb.full_topic(t.name) FROM unnest(topics) WITH ORDINALITY AS t (name, number) ORDER BY t.number);
     DELETE FROM mqdb.subscription s WHERE s.group_id = id;
     INSERT INTO mqdb.subscription (group_id, version, topic, expression_type, expression)
     SELECT id, replace_subscriptions.version, given.* FROM unnest(topics, expression_types, expressions) AS given;

@@ -6,7 +6,7 @@
 --
 -- The cost is that of what waits. Entries and records are read in an order and up to a limit, which binds the plan to
 -- their indexes: by its statistics PostgreSQL takes what is delivered for waiting, and would read the whole log.
-CREATE VIEW mqdb.scheduled WITH (security_barrier) AS
+CREATE VIEW mqdb.every_scheduled AS
 WITH step AS (
     SELECT next_offset, delivered_ms, delivered_pos FROM mqdb.timer_step ORDER BY seq DESC LIMIT 1
 ), entry AS (
@@ -55,10 +55,17 @@ SELECT w.properties ->> 'REAL_TOPIC' AS topic,
        mqdb.property_number(w.properties, 'MQDB_ORIGIN_QUEUE_ID') AS origin_queue_id
 FROM waiting w
 WHERE NOT EXISTS (
-    SELECT FROM mqdb.deleted_topic d WHERE d.topic = w.properties ->> 'REAL_TOPIC' AND d.last_pos >= w.log_pos)
-  AND ((SELECT mqdb.is_owner(session_user)) OR EXISTS (
-    SELECT FROM mqdb.own_right a
-    WHERE a.access <> 'SEND' AND mqdb.is_covered(w.properties ->> 'REAL_TOPIC', a.resource_type, a.resource)));
+    SELECT FROM mqdb.deleted_topic d WHERE d.topic = w.properties ->> 'REAL_TOPIC' AND d.last_pos >= w.log_pos);
+COMMENT ON VIEW mqdb.every_scheduled IS 'All messages that wait for their delivery, by whole names, for views that run with the rights of their owner';
+
+CREATE VIEW mqdb.scheduled WITH (security_barrier) AS
+SELECT coalesce(mqdb.without_namespace(s.topic, (SELECT n.namespace FROM mqdb.own_namespace n)), s.topic) AS topic, s.queue_id, s.due_at,
+       s.delay_level, s.msg_id, s.tags, s.keys, s.store_time, s.log_pos,
+       coalesce(mqdb.without_namespace(s.origin_topic, (SELECT n.namespace FROM mqdb.own_namespace n)), s.origin_topic) AS origin_topic,
+       s.origin_queue_id
+FROM mqdb.every_scheduled s
+WHERE (SELECT mqdb.is_owner(session_user)) OR EXISTS (
+    SELECT FROM mqdb.own_right a WHERE a.access <> 'SEND' AND mqdb.is_covered(s.topic, a.resource_type, a.resource));
 COMMENT ON VIEW mqdb.scheduled IS 'All messages that wait for their delivery, by a delay level or at a time of their own';
 COMMENT ON COLUMN mqdb.scheduled.topic IS 'Topic to which it will be delivered; %RETRY% and a group for what is to be consumed again';
 COMMENT ON COLUMN mqdb.scheduled.queue_id IS 'Queue of that topic';

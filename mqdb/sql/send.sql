@@ -24,6 +24,7 @@ DECLARE
     deliver_ms bigint;
     stored_at timestamptz;
 BEGIN
+    send.topic := mqdb.full_topic(send.topic);
     -- First of all, so that nobody learns which topics there are.
     PERFORM mqdb.check_right('SEND', 'TOPIC', send.topic);
     IF delay_level <> 0 AND deliver_at IS NOT NULL THEN

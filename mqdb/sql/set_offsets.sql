@@ -6,6 +6,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 BEGIN
+    group_offsets.group_name := mqdb.full_group(group_offsets.group_name);
     IF NOT mqdb.is_allowed(session_user, 'READ', 'GROUP', coalesce(group_offsets.group_name, '')) THEN
         PERFORM mqdb.check_right('OPERATE', 'GROUP', group_offsets.group_name);
     END IF;
@@ -27,6 +28,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 BEGIN
+    live_members.group_name := mqdb.full_group(live_members.group_name);
     IF NOT (mqdb.is_owner(session_user) OR EXISTS (
         SELECT FROM mqdb.own_right a WHERE a.resource_type = 'GROUP' AND mqdb.is_named(live_members.group_name, a.resource)))
     THEN
@@ -54,6 +56,8 @@ DECLARE
     old_keys integer[];
     old_offsets bigint[];
 BEGIN
+    set_offsets.group_name := mqdb.full_group(set_offsets.group_name);
+    set_offsets.source := mqdb.full_group(set_offsets.source);
     PERFORM mqdb.check_right('OPERATE', 'GROUP', set_offsets.group_name);
     IF NOT mqdb.is_owner(session_user) THEN
         IF source IS NOT NULL AND NOT mqdb.is_allowed(session_user, 'READ', 'GROUP', source) THEN

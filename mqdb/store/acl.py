@@ -7,12 +7,14 @@ from typing import Any, Final, NamedTuple
 
 import psycopg
 from psycopg import sql
-from sqlalchemy import Connection, Text, cast, delete, func, select, text, tuple_
+from sqlalchemy import Boolean, Connection, Text, cast, delete, func, select, text, tuple_
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.sql.functions import Function
 
+from mqdb.store import tables
 from mqdb.store.engine import driver, translates
 from mqdb.store.tables import acl
+from mqdb.store.tables import principal as principals
 
 
 class Access(StrEnum):
@@ -53,8 +55,9 @@ class Right(NamedTuple):
     granted_at: datetime
 
 
-#: The key in `Connection.info`.
+#: The keys in `Connection.info`.
 _IS_GUEST: Final = "mqdb_is_guest"
+_NAMESPACE: Final = "mqdb_namespace"
 
 _RESOURCE: Final = (acl.c.access, acl.c.resource_type, acl.c.resource)
 
@@ -63,14 +66,20 @@ _RESOURCE: Final = (acl.c.access, acl.c.resource_type, acl.c.resource)
 def list_rights(
     connection: Connection, principal: str | None = None, topic: str | None = None, group: str | None = None
 ) -> list[Right]:
-    """Rights by principal and resource: of one principal, and those that cover a topic, or are on a group."""
+    """Rights by principal and resource: of one principal, and those that cover a topic, or are on a group.
+
+    Names are whole; those that are given with a principal are as it calls them.
+    """
     wanted = select(acl.c.principal, acl.c.granted_at, *_RESOURCE)
     if principal is not None:
         wanted = wanted.where(acl.c.principal == principal)
+    namespace = select(principals.c.namespace).where(principals.c.principal == principal).scalar_subquery()
     if topic is not None:
-        wanted = wanted.where(func.mqdb.is_covered(topic, acl.c.resource_type, acl.c.resource))
+        name = func.mqdb.with_namespace(topic, ResourceType.TOPIC, namespace)
+        wanted = wanted.where(func.mqdb.is_covered(name, acl.c.resource_type, acl.c.resource))
     if group is not None:
-        wanted = wanted.where(acl.c.resource_type == ResourceType.GROUP, func.mqdb.is_named(group, acl.c.resource))
+        name = func.mqdb.with_namespace(group, ResourceType.GROUP, namespace)
+        wanted = wanted.where(acl.c.resource_type == ResourceType.GROUP, func.mqdb.is_named(name, acl.c.resource))
     return sorted(Right(name, _resource(*columns), at) for name, at, *columns in connection.execute(wanted))
 
 
@@ -96,6 +105,14 @@ def has(connection: Connection, wanted: Resource) -> bool:
     return allowed
 
 
+def own_namespace(connection: Connection) -> str | None:
+    """The namespace of the role that is logged in. PostgreSQL is asked once for each connection."""
+    if _NAMESPACE not in connection.info:
+        connection.info[_NAMESPACE] = connection.scalar(select(tables.own_namespace.c.namespace))
+    namespace: str | None = connection.info[_NAMESPACE]
+    return namespace
+
+
 def is_guest(connection: Connection) -> bool:
     """Whether the role that is logged in does not own the broker, so that row security decides what it sees and writes.
 
@@ -107,6 +124,39 @@ def is_guest(connection: Connection) -> bool:
         assert row is not None
         known = connection.info[_IS_GUEST] = row[0]
     return known
+
+
+class Principal(NamedTuple):
+    """Whether it is a role of PostgreSQL, and which namespace the topics and groups belong to that it names."""
+
+    is_role: bool = True
+    namespace: str | None = None
+
+
+def find_principal(connection: Connection, name: str) -> Principal | None:
+    """What is said of a principal that is no role, or has a namespace."""
+    columns = principals.c.is_role, principals.c.namespace
+    row = connection.execute(select(*columns).where(principals.c.principal == name)).one_or_none()
+    return None if row is None else Principal(*row)
+
+
+def add_principal(connection: Connection, name: str, new: Principal) -> None:
+    """Say it, in the caller's transaction."""
+    connection.execute(insert(principals).values(principal=name, is_role=new.is_role, namespace=new.namespace))
+
+
+def remove_principal(connection: Connection, name: str) -> None:
+    """Forget it, in the caller's transaction."""
+    connection.execute(delete(principals).where(principals.c.principal == name))
+
+
+def completed(connection: Connection, namespace: str | None, resources: Collection[Resource]) -> list[Resource]:
+    """Resources by their whole names, in the order given."""
+    if namespace is None or not resources:
+        return list(resources)
+    names = (func.mqdb.with_namespace(each.name, each.resource_type, namespace) for each in resources)
+    whole = connection.execute(select(*names)).one()
+    return [each._replace(name=name) for each, name in zip(resources, whole, strict=True)]
 
 
 def add(connection: Connection, principal: str, wanted: Collection[Resource]) -> list[Resource]:
@@ -131,9 +181,19 @@ def _resource(access: str, resource_type: str, name: str) -> Resource:
     return Resource(Access(access), ResourceType(resource_type), name)
 
 
+def is_role(connection: Connection, name: str) -> bool:
+    """Whether the server has a role of that name."""
+    return connection.scalars(select(_role_of(name).is_not(None))).one()
+
+
+def owns(connection: Connection, name: str) -> bool:
+    """Whether a role owns the schema, or is a member of the role that does."""
+    return connection.scalars(select(func.mqdb.is_owner(name, type_=Boolean()))).one()
+
+
 def create_role(connection: Connection, principal: str) -> bool:
     """Make a login role without a password; False where there is one of that name."""
-    if connection.scalars(select(_role_of(principal).is_not(None))).one():
+    if is_role(connection, principal):
         return False
     driver(connection).execute(sql.SQL("CREATE ROLE {} LOGIN").format(sql.Identifier(principal)))
     return True
@@ -146,8 +206,7 @@ def open_schema(connection: Connection, principal: str) -> None:
 
 def close_schema(connection: Connection, principal: str) -> None:
     """Undo that, unless the role has rights on tables as well, or is gone."""
-    exists = select(_role_of(principal).is_not(None))
-    if not connection.scalars(exists).one():
+    if not is_role(connection, principal):
         return
     if connection.scalars(text(_HAS_GRANTS).bindparams(principal=principal)).first() is not None:
         return

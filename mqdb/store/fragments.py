@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, ColumnElement, Integer, ScalarSelect, and_, cast, func, select
+from sqlalchemy import BigInteger, ColumnElement, Integer, ScalarSelect, Text, and_, cast, func, select
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.sql.selectable import TableValuedAlias
 from sqlalchemy.types import TypeEngine
@@ -22,7 +22,21 @@ OWNED_QUEUE: Final[Mapping[str, TypeEngine[Any]]] = {
 
 def group_id(group: str | ColumnElement[str]) -> ScalarSelect[int]:
     """The id of the group of that name. Uses subscription_group_group_name_key."""
-    return select(subscription_group.c.group_id).where(subscription_group.c.group_name == group).scalar_subquery()
+    return (
+        select(subscription_group.c.group_id)
+        .where(subscription_group.c.group_name == full_group(group))
+        .scalar_subquery()
+    )
+
+
+def full_group(group: str | ColumnElement[str]) -> ColumnElement[str]:
+    """The whole name of a group that is given. Where a column is compared with a text its type does that."""
+    return func.mqdb.full_group(group, type_=Text())
+
+
+def full_topic(topic: str | ColumnElement[str]) -> ColumnElement[str]:
+    """The whole name of a topic that is given. Where a column is compared with a text its type does that."""
+    return func.mqdb.full_topic(topic, type_=Text())
 
 
 def array_of(queue_keys: Sequence[int]) -> ColumnElement[Any]:

@@ -9,11 +9,12 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import BigInteger, Connection, Text, bindparam, cast, delete, func, or_, select
+from sqlalchemy import BigInteger, Connection, Text, any_, bindparam, cast, delete, func, or_, select
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.types import TypeEngine
 
 from mqdb.store.engine import translates
+from mqdb.store.fragments import full_group, full_topic
 from mqdb.store.tables import operation
 
 
@@ -126,9 +127,9 @@ def list_operations(
     columns = operation.c
     wanted = select(*(columns[name] for name in Operation._fields))
     if topic is not None:
-        wanted = wanted.where(columns.topics.contains([topic]))
+        wanted = wanted.where(full_topic(topic) == any_(columns.topics))
     if group is not None:
-        wanted = wanted.where(columns.groups.contains([group]))
+        wanted = wanted.where(full_group(group) == any_(columns.groups))
     if actor is not None:
         wanted = wanted.where(or_(columns.actor == actor, columns.principal == actor))
     if since is not None:

@@ -12,6 +12,7 @@ from sqlalchemy import (
     Boolean,
     CheckConstraint,
     Column,
+    ColumnElement,
     DateTime,
     ForeignKey,
     ForeignKeyConstraint,
@@ -26,8 +27,13 @@ from sqlalchemy import (
     SmallInteger,
     Table,
     Text,
+    TypeDecorator,
     UniqueConstraint,
+    column,
     event,
+    func,
+    select,
+    table,
     text,
 )
 from sqlalchemy.dialects.postgresql import ARRAY, INT8RANGE, JSONB, OID, UUID
@@ -54,6 +60,46 @@ class Xid8(UserDefinedType[str]):
     def get_col_spec(self, **_keywords: Any) -> str:
         """The name of the type in DDL."""
         return "xid8"
+
+
+#: At most one row: what the names of topics and groups begin with that the role which is logged in does not say.
+own_namespace = table("own_namespace", column("namespace", Text), schema="mqdb")
+
+
+class _Name(TypeDecorator[str]):
+    """A name that is stored whole, and said and shown without the namespace of the role: `mqdb/sql/namespace.sql`.
+
+    Only what is a bound value in a statement is completed, and what a statement returns is shortened. Between columns
+    names are whole.
+    """
+
+    impl = Text
+    cache_ok = True
+
+    def column_expression(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
+        """What a statement selects."""
+        namespace = select(own_namespace.c.namespace).scalar_subquery()
+        return func.coalesce(func.mqdb.without_namespace(column, namespace, type_=Text()), column, type_=Text())
+
+
+class TopicName(_Name):
+    """The name of a topic."""
+
+    cache_ok = True
+
+    def bind_expression(self, bindvalue: ColumnElement[Any]) -> ColumnElement[Any]:
+        """What stands for a bound value."""
+        return func.mqdb.full_topic(bindvalue, type_=Text())
+
+
+class GroupName(_Name):
+    """The name of a group, or of a cron."""
+
+    cache_ok = True
+
+    def bind_expression(self, bindvalue: ColumnElement[Any]) -> ColumnElement[Any]:
+        """What stands for a bound value."""
+        return func.mqdb.full_group(bindvalue, type_=Text())
 
 
 _timestamp = DateTime(timezone=True)
@@ -101,7 +147,7 @@ topic = Table(
     "topic",
     metadata,
     Column("topic_id", Integer, Identity(always=True), primary_key=True),
-    Column("topic", Text, nullable=False, unique=True),
+    Column("topic", TopicName, nullable=False, unique=True),
     Column("read_queue_nums", Integer, nullable=False),
     Column("write_queue_nums", Integer, nullable=False),
     Column("perm", SmallInteger, nullable=False),
@@ -247,7 +293,7 @@ subscription_group = Table(
     "subscription_group",
     metadata,
     Column("group_id", Integer, Identity(always=True), primary_key=True),
-    Column("group_name", Text, nullable=False, unique=True),
+    Column("group_name", GroupName, nullable=False, unique=True),
     Column("consume_enable", Boolean, nullable=False, server_default=text("true")),
     Column("consume_broadcast_enable", Boolean, nullable=False, server_default=text("true")),
     Column("retry_queue_nums", Integer, nullable=False, server_default=text("1")),
@@ -267,7 +313,7 @@ subscription = Table(
     "subscription",
     metadata,
     Column("group_id", Integer, ForeignKey("subscription_group.group_id", ondelete="CASCADE"), primary_key=True),
-    Column("topic", Text, primary_key=True),
+    Column("topic", TopicName, primary_key=True),
     Column("expression_type", Text, nullable=False, server_default=text("'TAG'")),
     Column("expression", Text, nullable=False),
     Column("version", BigInteger, nullable=False),
@@ -292,7 +338,7 @@ client = Table(
     metadata,
     Column("client_id", Text, primary_key=True),
     Column("kind", Text, primary_key=True),
-    Column("group_name", Text, primary_key=True),
+    Column("group_name", GroupName, primary_key=True),
     Column("message_model", Text, nullable=False, server_default=text("'CLUSTERING'")),
     Column("language", Text, nullable=False),
     Column("version", Text, nullable=False),
@@ -388,10 +434,10 @@ deleted_topic = Table(
 cron = Table(
     "cron",
     metadata,
-    Column("name", Text, primary_key=True),
+    Column("name", GroupName, primary_key=True),
     Column("cron", Text, nullable=False),
     Column("timezone", Text, nullable=False, server_default=text("'UTC'")),
-    Column("topic", Text, nullable=False),
+    Column("topic", TopicName, nullable=False),
     Column("body", LargeBinary, nullable=False),
     Column("tag", Text),
     Column("keys", Text),
@@ -487,6 +533,14 @@ acl = Table(
     Column("granted_at", _timestamp, nullable=False, server_default=_now),
 )
 
+principal = Table(
+    "principal",
+    metadata,
+    Column("principal", Text, primary_key=True),
+    Column("is_role", Boolean, nullable=False, server_default=text("true")),
+    Column("namespace", Text),
+)
+
 acl_queue = Table(
     "acl_queue",
     metadata,
@@ -530,7 +584,7 @@ half_message = Table(
     Column("queue_offset", BigInteger),
     Column("msg_id", UUID, nullable=False),
     Column("producer_group", Text, nullable=False),
-    Column("topic", Text, nullable=False),
+    Column("topic", TopicName, nullable=False),
     Column("state", Text, nullable=False, server_default=text("'PREPARED'")),
     Column("check_times", Integer, nullable=False, server_default=text("0")),
     Column("stored_at", _timestamp, nullable=False),

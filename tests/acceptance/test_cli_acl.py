@@ -84,6 +84,20 @@ def test_operators_and_administrators_have_options_of_their_own(place: Place, tm
     assert revoked.count("any more") == 2
 
 
+def test_a_namespace_and_a_principal_that_is_no_role_are_said_with_the_first_right(place: Place) -> None:
+    grant = ("acl", "grant", SHOP, "--send", "orders", "--group", "billing")
+
+    said = f"{SHOP} may send to orders\n{SHOP} may be a member of billing\n"
+    assert place.done(*grant, "--namespace", "shop") == said
+    assert place.done(*grant) == said.replace(" may ", " already could ")
+    assert "'the shop' is a role, and has rights in shop" in place.call(*grant, "--namespace", "other").errors
+    listed = json_lines(place.done("acl", "list", "--json"))
+    assert [each["resource"] for each in listed] == ["shop%billing", "shop%orders"]
+    assert place.done("acl", "check", SHOP, "--send", "orders").endswith("by its right on shop%orders\n")
+    assert place.done("acl", "grant", "AKIA-1", "--external", "--send", "orders") == "AKIA-1 may send to orders\n"
+    assert place.done("acl", "check", "AKIA-1", "--send", "orders").endswith("by its right on orders\n")
+
+
 def test_a_role_is_made_if_the_owner_may_make_roles(place: Place, database: Database) -> None:
     grant = ("acl", "grant", "new role", "--send", "orders", "--create")
     superuser, owner = database.connect_as_superuser(), sql.Identifier(OWNER)
@@ -130,6 +144,8 @@ def test_rights_come_from_a_file(place: Place, tmp_path: Path) -> None:
             "role 'shop' needs a table with some of `send`, `read`, `group`, `operate`",
         ),
         ("[shop]\nsend = [1]", "send of role 'shop' is no list of texts"),
+        ("[shop]\nnamespace = 1", "namespace of role 'shop' is no text"),
+        ("[shop]\nexternal = 1", "external of role 'shop' is no true or false"),
         ('[nobody]\nsend = ["orders"]', "is no role of this server"),
     ],
 )

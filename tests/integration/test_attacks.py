@@ -1094,6 +1094,8 @@ TABLES = {
     "held_presence": ("SELECT", "a view with the rights of whoever reads it"),
     "queue_ends": ("SELECT", "asks own_queue"),
     "scheduled": ("SELECT", "asks own_right"),
+    "own_namespace": ("SELECT", "its own row"),
+    "named_topic": ("SELECT", "asks topic as the role"),
     "own_right": ("SELECT", "its own rows"),
     "own_queue": ("SELECT", "its own rows"),
     "own_group": ("SELECT", "its own rows"),

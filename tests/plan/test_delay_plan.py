@@ -38,7 +38,7 @@ COPIES = {
     "properties_once": '{"{}"}',
     "properties": '{"{}"}',
 }
-GROUP = {"group": "g", "retry_topic": "%RETRY%g", "dlq_topic": "%DLQ%g", "positions": "{1}"}
+GROUP = {"group": "g", "retry_topic": "%RETRY%g", "dlq_topic": "%DLQ%g", "topics": "{orders}", "positions": "{1}"}
 
 
 @pytest.fixture

@@ -30,17 +30,23 @@ class Acl:
         operate_group: Collection[str] = (),
         admin: Collection[str] = (),
         admin_group: Collection[str] = (),
+        namespace: str | None = None,
+        external: bool = False,
         create: bool = False,
         actor: str | None = None,
     ) -> list[Resource]:
         """Let a role send to topics, read topics, be a member of groups, and operate and administer both; returns the
         rights that are new.
 
-        With `create` a role that is not there is made: it may log in, and has no password. Raises NameInvalid, also for
-        a topic of the broker, of a group or of replies, ParameterInvalid for a role that is not there, and
+        With `create` a role that is not there is made: it may log in, and has no password. With a `namespace` all that
+        is named belongs to it: the role calls `orders` what is `shop%orders` to others, and has no rights elsewhere. An
+        `external` principal is no role, for those who ask `allows`. Raises NameInvalid, also for a topic of the broker,
+        of a group or of replies, ParameterInvalid for a role that is not there or has rights in another namespace, and
         StorageRefused where the owner of the broker may not make roles.
         """
-        rights = Rights(send, read, group, operate, operate_group, admin, admin_group)
+        rights = Rights(
+            send, read, group, operate, operate_group, admin, admin_group, namespace=namespace, external=external
+        )
         with self._access.connected() as connection:
             return acl.grant(connection, principal, rights, create=create, actor=actor or self._access.actor)
 

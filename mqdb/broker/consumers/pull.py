@@ -20,9 +20,12 @@ from sqlalchemy import Connection
 
 from mqdb.broker.consumers.horizon import UNKNOWN_HORIZON, Horizon, SegmentBounds, Window, open_window
 from mqdb.common.message import MessageQueue, ReceivedMessage
+from mqdb.common.property import Property
+from mqdb.common.topic import is_group_topic, without_namespace
 from mqdb.errors import MessageMissing
 from mqdb.selector.subscription import MessageFilter
 from mqdb.selector.tags import TagExpression
+from mqdb.store import acl
 from mqdb.store.dispatch import consume_queue
 from mqdb.store.engine import translates
 from mqdb.store.log.history import History
@@ -114,6 +117,7 @@ def pull(
         answers |= {requests.index(missed[ordinal - 1]) + 1: rows for ordinal, rows in again.items()}
     newest = max((rows[0][_NEWEST] for rows in answers.values()), default=horizon.newest_segment)
     results = [_result(requests[ordinal - 1], rows, wish) for ordinal, rows in sorted(answers.items())]
+    _name_origins(connection, results)
     return results, horizon._replace(newest_segment=newest)
 
 
@@ -222,6 +226,17 @@ def _result(request: PullRequest, rows: _Rows, wish: _Wish) -> PullResult:
     if next_begin == maximum:  # what comes next, dispatch has yet to write
         segment = newest
     return PullResult(request, status, next_begin, minimum, maximum, segment, messages)
+
+
+def _name_origins(connection: Connection, results: Sequence[PullResult]) -> None:
+    """What has failed says the whole name of its first topic. Let it say the one that the role knows."""
+    again = [message for result in results if is_group_topic(result.request.queue.topic) for message in result.messages]
+    namespace = acl.own_namespace(connection) if again else None
+    if namespace is None:
+        return
+    for message in again:
+        if (topic := message.properties.get(Property.RETRY_TOPIC)) is not None:
+            message.properties[Property.RETRY_TOPIC] = without_namespace(topic, namespace)
 
 
 def verdict(offset: int, minimum: int, maximum: int) -> tuple[PullStatus, int]:

@@ -79,7 +79,8 @@ def send_back(
 
 
 def _find(connection: Connection, group: str, requests: Sequence[SendBackRequest]) -> Found:
-    found = find(connection, group, [request.log_pos for request in requests])
+    topics = {request.queue.topic for request in requests}
+    found = find(connection, group, [request.log_pos for request in requests], topics)
     if found is None:
         raise GroupNotFound(group)
     if any(request.history not in (None, found.history) for request in requests):
@@ -112,10 +113,12 @@ def _copies(
         properties = request.failure.properties(result.reconsume_times)
         queue_key = dlq_key
         if result.delay_level:
-            properties |= _waiting(result.delay_level, retry_topic(group), random.randrange(retry_queue_nums))
+            properties |= _waiting(
+                result.delay_level, found.full_names[retry_topic(group)], random.randrange(retry_queue_nums)
+            )
             queue_key = found.schedule_keys[result.delay_level - 1]
         assert queue_key is not None
-        once, always = json.dumps(_origin(request)), json.dumps(properties)
+        once, always = json.dumps(_origin(request, found.full_names[request.queue.topic])), json.dumps(properties)
         copies.append(Copy(result.log_pos, queue_key, result.delay_level or None, result.reconsume_times, once, always))
     return copies
 
@@ -140,10 +143,10 @@ def _waiting(level: int, topic: str, queue_id: int) -> dict[str, str]:
     }
 
 
-def _origin(request: SendBackRequest) -> dict[str, str]:
+def _origin(request: SendBackRequest, topic: str) -> dict[str, str]:
     """Where the message was when it failed first. A copy that fails has all of it already."""
     return {
-        Property.RETRY_TOPIC.value: request.queue.topic,
+        Property.RETRY_TOPIC.value: topic,
         Property.ORIGIN_MESSAGE_ID.value: str(request.log_pos),
         FailureProperty.ORIGIN_QUEUE_ID.value: str(request.queue.queue_id),
         FailureProperty.ORIGIN_QUEUE_OFFSET.value: str(request.queue_offset),

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, func, select, text
 from mqdb.errors import BrokerMisnamed
 from mqdb.store.engine import translates
 from mqdb.store.log.history import History
-from mqdb.store.tables import broker
+from mqdb.store.tables import broker, own_namespace
 
 
 class BrokerInfo(NamedTuple):
@@ -17,6 +17,8 @@ class BrokerInfo(NamedTuple):
 
     broker_name: str
     cluster_name: str
+    namespace: str | None
+    """That of the role which is logged in."""
 
     def require_name(self, expected: str, target: str) -> None:
         """Raise BrokerMisnamed unless that is its name. `target` says where the database is."""
@@ -26,8 +28,9 @@ class BrokerInfo(NamedTuple):
 
 @translates
 def broker_info(connection: Connection) -> BrokerInfo:
-    """The broker's name and cluster."""
-    return BrokerInfo(*connection.execute(select(broker.c.broker_name, broker.c.cluster_name)).one())
+    """The broker's name and cluster, and the namespace of who asks."""
+    namespace = select(own_namespace.c.namespace).scalar_subquery()
+    return BrokerInfo(*connection.execute(select(broker.c.broker_name, broker.c.cluster_name, namespace)).one())
 
 
 @translates

@@ -25,6 +25,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from mqdb.store.clients.clients import CHANNEL
+from mqdb.store.fragments import full_group
 from mqdb.store.tables import client_request
 
 
@@ -66,7 +67,7 @@ def open_of(
         client_request.c.principal == cast(text("session_user"), Text),
         client_request.c.answered_at.is_(None),
         client_request.c.created_at > func.mqdb.now() - literal(patience, Interval()),
-        client_request.c.arguments["group"].astext == group,
+        client_request.c.arguments["group"].astext == full_group(group),
         client_request.c.request_id != all_(literal(list(besides), ARRAY(BigInteger))),
     )
     return [ClientRequest(*row) for row in connection.execute(rows.order_by(client_request.c.request_id).limit(limit))]

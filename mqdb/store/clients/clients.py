@@ -9,7 +9,7 @@ RocketMQ: ConsumerManager, ProducerManager.
 from collections.abc import Sequence
 from datetime import timedelta
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     Boolean,
@@ -36,6 +36,7 @@ from mqdb.common.group import MessageModel
 from mqdb.selector.subscription import SubscriptionData
 from mqdb.store import locks
 from mqdb.store.engine import translates
+from mqdb.store.fragments import full_group
 from mqdb.store.tables import client, presence
 
 #: The NOTIFY channel of changes in a group (`m:` and its name), and of what a client is asked (`c:` and its id).
@@ -91,10 +92,13 @@ def announce(connection: Connection, client_id: str) -> bool:
 
 def add(connection: Connection, registration: Registration) -> None:
     """Insert or renew the row of a client."""
-    row = {
+    row: dict[str, Any] = {
         "client_id": registration.client_id,
         "kind": registration.kind,
-        "group_name": registration.group,
+        # That of a producer is a word of its role, which its half messages say, too: it belongs to no namespace.
+        "group_name": registration.group
+        if registration.kind is ClientKind.CONSUMER
+        else cast(registration.group, Text),
         "message_model": registration.message_model,
         "language": registration.language,
         "version": registration.version,
@@ -159,14 +163,15 @@ def live_checkers(connection: Connection, groups: Sequence[str]) -> dict[tuple[s
     left out.
     """
     of_role = case((func.mqdb.is_owner(client.c.principal), null()), else_=client.c.principal)
-    asked = select(client.c.group_name, of_role, client.c.client_id).where(
-        client.c.group_name.in_(groups),
+    its_group = cast(client.c.group_name, Text)
+    asked = select(its_group, of_role, client.c.client_id).where(
+        its_group.in_(groups),
         client.c.kind == ClientKind.PRODUCER,
         client.c.checks_transactions,
         _client.in_(_connected()),
     )
     found: dict[tuple[str, str | None], list[str]] = {}
-    for group, principal, client_id in connection.execute(asked.order_by(client.c.group_name, client.c.client_id)):
+    for group, principal, client_id in connection.execute(asked.order_by(its_group, client.c.client_id)):
         found.setdefault((group, principal), []).append(client_id)
     return found
 
@@ -184,7 +189,7 @@ def reap(connection: Connection, expiry: timedelta) -> list[str]:
 
 def notify_group(connection: Connection, group: str) -> None:
     """Tell all clients that the members of a group or their queues have changed, when the transaction commits."""
-    connection.execute(select(func.pg_notify(CHANNEL, f"m:{group}")))
+    connection.execute(select(func.pg_notify(CHANNEL, func.concat("m:", full_group(group)))))
 
 
 def _connected() -> Select[tuple[str, str]]:

@@ -3,7 +3,7 @@
 A copy is made inside the database: the client names the record, and body and properties never travel.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -31,6 +31,7 @@ from mqdb.common.property import TAGS_CODE, Property
 from mqdb.common.topic import SCHEDULE_TOPIC, dlq_topic, retry_topic
 from mqdb.store.dispatch.consume_queue import ZERO
 from mqdb.store.engine import driver, text_of
+from mqdb.store.fragments import full_group, full_topic
 from mqdb.store.log.commit_log import KEPT, cl, record_of
 from mqdb.store.log.history import History
 from mqdb.store.schedule.delay_levels import delivery_time
@@ -52,6 +53,8 @@ class Found(NamedTuple):
     """The queue of the DLQ; None where there is none."""
     history: History
     """Of the log."""
+    full_names: dict[str, str]
+    """Of the retry topic and of the topics that were asked for: what messages say of them."""
     reconsume_times: list[int | None]
     """Of each message, in the order asked for; None where the log has lost it."""
 
@@ -96,6 +99,7 @@ def find_text() -> str:
     wanted = func.unnest(positions).table_valued("log_pos", with_ordinality="ordinal").render_derived("wanted")
     record = record_of(wanted, cl.c.reconsume_times)
     retry = topic.alias("retry")
+    asked = func.unnest(cast(bindparam("topics"), ARRAY(Text))).column_valued("asked")
     levels = select(func.max(delay_level.c.level)).scalar_subquery()
     schedule_keys = (
         select(func.array_agg(aggregate_order_by(queue.c.queue_key, queue.c.queue_id)))
@@ -104,7 +108,7 @@ def find_text() -> str:
     )
     dlq_key = (
         select(queue.c.queue_key)
-        .where(queue.c.topic_id == _id_of(cast(bindparam("dlq_topic"), Text)), queue.c.queue_id == ZERO)
+        .where(queue.c.topic_id == _id_of(full_topic(cast(bindparam("dlq_topic"), Text))), queue.c.queue_id == ZERO)
         .scalar_subquery()
     )
     group = (
@@ -116,9 +120,12 @@ def find_text() -> str:
             retry.c.write_queue_nums,
             dlq_key.label("dlq_key"),
             func.mqdb.history().label("history"),
+            func.array(select(full_topic(asked)).scalar_subquery()).label("full_names"),
         )
-        .select_from(subscription_group.outerjoin(retry, retry.c.topic == cast(bindparam("retry_topic"), Text)))
-        .where(subscription_group.c.group_name == cast(bindparam("group"), Text))
+        .select_from(
+            subscription_group.outerjoin(retry, retry.c.topic == full_topic(cast(bindparam("retry_topic"), Text)))
+        )
+        .where(subscription_group.c.group_name == full_group(cast(bindparam("group"), Text)))
         .offset(ZERO)  # a fence: once, not for each message
         .subquery("g")
     )
@@ -155,19 +162,24 @@ def copy_text() -> str:
     return text_of(insert(commit_log).from_select(list(values), rows))
 
 
-def find(connection: Connection, group: str, positions: Sequence[int]) -> Found | None:
+def find(connection: Connection, group: str, positions: Sequence[int], topics: Collection[str]) -> Found | None:
     """What a group's messages at these positions are sent back with; None where there is no such group.
 
     The records that were found stay until the end of the transaction: it holds a lock on their partitions.
     """
+    names = [retry_topic(group), *topics]
     parameters: dict[str, object] = {
         "group": group,
         "retry_topic": retry_topic(group),
         "dlq_topic": dlq_topic(group),
+        "topics": names,
         "positions": _array(positions),
     }
     rows = driver(connection).execute(find_text(), parameters | _bounds(positions)).fetchall()
-    return Found._make((*rows[0][:-1], [row[-1] for row in rows])) if rows else None
+    if not rows:
+        return None
+    *of_group, full_names, _ = rows[0]
+    return Found._make((*of_group, dict(zip(names, full_names, strict=True)), [row[-1] for row in rows]))
 
 
 def copy(connection: Connection, copies: Sequence[Copy]) -> None:

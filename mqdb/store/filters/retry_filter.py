@@ -15,6 +15,7 @@ from mqdb.selector import Selector
 from mqdb.selector.check import MAX_PARTS, count_parts
 from mqdb.selector.subscription import ExpressionType, MessageFilter
 from mqdb.selector.tags import ALL_TAGS, parse_tag_expression
+from mqdb.store.fragments import full_topic
 from mqdb.store.tables import broker
 
 
@@ -40,7 +41,8 @@ class RetryFilter:
         """As `Selector.where`."""
         topic = properties.op("->>")(Property.RETRY_TOPIC.value)
         judged = case(
-            {name: selector.where(properties, columns) for name, selector in self.selectors}, value=topic, else_=true()
+            *((topic == full_topic(name), each.where(properties, columns)) for name, each in self.selectors),
+            else_=true(),
         )
         return or_(not_(select(broker.c.filter_support_retry).scalar_subquery()), judged)
 

@@ -36,6 +36,7 @@ from sqlalchemy.types import TypeEngine
 from mqdb.common.topic import Perm
 from mqdb.store.acl import Access, ResourceType
 from mqdb.store.engine import text_of
+from mqdb.store.fragments import full_topic
 from mqdb.store.log.commit_log import Record
 from mqdb.store.schedule.placement import WAIT_TYPES, clock, placed, wait_values
 from mqdb.store.tables import broker, commit_log, queue, topic
@@ -127,7 +128,7 @@ def _is_target(found: FromClause, turn: ColumnElement[int], queue_id: ColumnElem
 def _is_only_target() -> ColumnElement[bool]:
     """Whether rows of topic and queue are where the one message goes."""
     is_target = _is_target(topic, _value("turn", BigInteger()), _value("queue_id", Integer()))
-    return and_(topic.c.topic == _value("topic", Text()), is_target)
+    return and_(topic.c.topic == full_topic(_value("topic", Text())), is_target)
 
 
 @cache
@@ -164,7 +165,12 @@ def _append_many_text() -> str:
     given_targets = func.unnest(names, _array("turn", BigInteger()), _array("queue_id", Integer()))
     wanted = given_targets.table_valued("topic", "turn", "queue_id", with_ordinality="number").render_derived("wanted")
     # The limit binds it to the index; joined, all topics may be read.
-    found = select(topic).where(topic.c.topic == wanted.c.topic).limit(literal_column("1", Integer)).lateral("found")
+    found = (
+        select(topic)
+        .where(topic.c.topic == full_topic(wanted.c.topic))
+        .limit(literal_column("1", Integer))
+        .lateral("found")
+    )
     columns = (wanted.c.number, queue.c.queue_key, queue.c.queue_id)
     sources = wanted.join(found, true()).join(queue, _is_target(found, wanted.c.turn, wanted.c.queue_id))
     target = select(*columns).select_from(sources).cte("target")
@@ -194,7 +200,9 @@ def _find_topics_text() -> str:
     who = func.session_user()
     may_send = func.mqdb.is_allowed(who, _constant(Access.SEND), _constant(ResourceType.TOPIC), cast(name, Text))
     columns = name, topic.c.perm, topic.c.read_queue_nums, topic.c.write_queue_nums, who, may_send
-    return _text(select(*columns).select_from(name.table.outerjoin(topic, topic.c.topic == cast(name, Text))))
+    return _text(
+        select(*columns).select_from(name.table.outerjoin(topic, topic.c.topic == full_topic(cast(name, Text))))
+    )
 
 
 @cache

@@ -30,7 +30,7 @@ FIND_TOPIC: Final = """
     SELECT t.perm, t.write_queue_nums,
            (SELECT array_agg(q.queue_key ORDER BY q.queue_id) FROM mqdb.queue q WHERE q.topic_id = t.topic_id),
            NOT row_security_active('mqdb.sink_stage') OR mqdb.is_allowed(session_user, 'SEND', 'TOPIC', t.topic)
-    FROM mqdb.topic t WHERE t.topic = %(topic)s"""
+    FROM mqdb.topic t WHERE t.topic = mqdb.full_topic(%(topic)s)"""
 
 #: topic: raises AccessDenied for a role that may not send to it.
 CHECK_RIGHT: Final = "SELECT mqdb.check_right('SEND', 'TOPIC', %(topic)s)"

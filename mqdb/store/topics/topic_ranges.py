@@ -41,7 +41,7 @@ from mqdb.selector.tags import TagExpression
 from mqdb.store.dispatch.entries import entries_of, first_offset, holds
 from mqdb.store.dispatch.queues import max_offset
 from mqdb.store.engine import driver, translates
-from mqdb.store.fragments import array_of, given
+from mqdb.store.fragments import array_of, full_topic, given
 from mqdb.store.log.properties import all_properties, of_columns
 from mqdb.store.segments.segments import SegmentState
 from mqdb.store.tables import broker, commit_log, queue, queue_run, segment, topic
@@ -128,12 +128,11 @@ def topic_names(connection: Connection) -> list[str]:
 @translates
 def bounds(connection: Connection, topics: Sequence[str]) -> list[QueueBounds]:
     """Where all queues of these topics begin and end at one moment; topics that do not exist have none."""
-    columns = topic.c.topic, topic.c.topic_id, queue.c.queue_id, queue.c.queue_key, queue.c.base_offset, max_offset()
-    wanted = topic.c.topic == func.any(cast(list(topics), ARRAY(Text)))
-    its_topic = topic.c.topic_id == queue.c.topic_id
-    rows = connection.execute(
-        select(*columns).join_from(queue, topic, its_topic).where(wanted).order_by(topic.c.topic, queue.c.queue_id)
-    )
+    asked = func.unnest(cast(list(topics), ARRAY(Text))).column_valued("asked")
+    columns = asked, topic.c.topic_id, queue.c.queue_id, queue.c.queue_key, queue.c.base_offset, max_offset()
+    named = select(*columns).join_from(queue, topic, topic.c.topic_id == queue.c.topic_id)
+    named = named.where(topic.c.topic == full_topic(asked))
+    rows = connection.execute(named.order_by(topic.c.topic, queue.c.queue_id))
     return [QueueBounds(*row) for row in rows]
 
 

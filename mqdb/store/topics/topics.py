@@ -6,13 +6,14 @@ never to a younger topic of the same name. A database that has gone back gives t
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Boolean, ColumnElement, Connection, Row, Text, cast, delete, func, select
+from sqlalchemy import Boolean, ColumnElement, Connection, Row, Select, Text, cast, delete, func, select
 from sqlalchemy.dialects.postgresql import ARRAY, aggregate_order_by
 
 from mqdb.common.topic import MessageType, Perm, TopicConfig
 from mqdb.store.engine import translates
+from mqdb.store.fragments import full_topic
 from mqdb.store.log.history import History
 from mqdb.store.tables import queue, topic
 
@@ -42,34 +43,33 @@ class TopicRoute(NamedTuple):
 @translates
 def find_topic(connection: Connection, name: str) -> TopicRoute | None:
     """The topic with its queues, None where there is none of that name."""
-    rows = _routes(connection, topic.c.topic == name)
-    return rows[0] if rows else None
+    return find_topics(connection, [name]).get(name)
 
 
 @translates
 def find_topics(connection: Connection, names: Iterable[str]) -> dict[str, TopicRoute]:
-    """Those of the topics that exist, with their queues, by name; in one statement."""
-    wanted = cast(list(names), ARRAY(Text))
-    return {route.config.name: route for route in _routes(connection, topic.c.topic == func.any(wanted))}
+    """Those of the topics that exist, with their queues, by the names that are given; in one statement."""
+    asked = func.unnest(cast(list(names), ARRAY(Text))).column_valued("asked")
+    rows = connection.execute(_routes(asked).join(topic, topic.c.topic == full_topic(asked)))
+    return {row.name: _route(row) for row in rows}
 
 
 @translates
 def list_topics(connection: Connection) -> list[TopicRoute]:
     """All topics, by name."""
-    return _routes(connection, topic.c.topic.is_not(None))
+    return [_route(row) for row in connection.execute(_routes(topic.c.topic).order_by(topic.c.topic))]
 
 
-def _routes(connection: Connection, condition: ColumnElement[bool]) -> list[TopicRoute]:
+def _routes(name: ColumnElement[str]) -> Select[Any]:
     keys = func.array_agg(aggregate_order_by(queue.c.queue_key, queue.c.queue_id))
     of_topic = select(keys).where(queue.c.topic_id == topic.c.topic_id).scalar_subquery()
-    columns = (topic, of_topic.label("queue_keys"), func.mqdb.history().label("history"))
-    rows = connection.execute(select(*columns).where(condition).order_by(topic.c.topic))
-    return [_route(row) for row in rows]
+    settings = (topic.c[each] for each in ("topic_id", *_SETTINGS))
+    return select(name.label("name"), *settings, of_topic.label("queue_keys"), func.mqdb.history().label("history"))
 
 
 def _route(row: Row[tuple[object, ...]]) -> TopicRoute:
     config = TopicConfig(
-        name=row.topic,
+        name=row.name,
         read_queue_nums=row.read_queue_nums,
         write_queue_nums=row.write_queue_nums,
         perm=Perm(row.perm),

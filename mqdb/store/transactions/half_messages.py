@@ -348,7 +348,8 @@ def operated(connection: Connection, states: Sequence[HalfState], group: str | N
     """As people see them, those for topics that the role may operate; of all states without any, the oldest first."""
     found = func.mqdb.operated_halves(cast(list(states) or None, ARRAY(Text)), cast(group, Text), limit)
     rows = found.table_valued(*(column(name) for name in HalfMessage._fields)).alias("half")
-    return [HalfMessage(*row) for row in connection.execute(select(rows).order_by(rows.c.log_pos))]
+    columns = (func.mqdb.own_name(each) if each.name == "topic" else each for each in rows.c)
+    return [HalfMessage(*row) for row in connection.execute(select(*columns).order_by(rows.c.log_pos))]
 
 
 def resolve_operated(
@@ -357,7 +358,10 @@ def resolve_operated(
     """End one for a topic that the role may operate, or have it asked about again; whether that has changed it."""
     asked = func.mqdb.resolve_half(*(cast(each, Text) for each in (transaction_id, resolution, actor)))
     resolved = asked.table_valued(column("has_changed"), column("half")).render_derived("resolved")
-    columns: list[ColumnElement[Any]] = [literal_column(f"(half).{name}") for name in HalfMessage._fields[1:]]
+    columns: list[ColumnElement[Any]] = [
+        literal_column(f"mqdb.own_name((half).{name})" if name == "topic" else f"(half).{name}")
+        for name in HalfMessage._fields[1:]
+    ]
     named = func.mqdb.unique_id_text(literal_column("(half).msg_id"))
     row = connection.execute(select(resolved.c.has_changed, named, *columns)).one()
     return row[0], HalfMessage(*row[1:])
