@@ -8,7 +8,7 @@ for one, whoever calls.
 
 Senders notify only a dispatcher that sleeps, because commits that notify wait for one another. It sleeps as long as it
 has rounds to spare: a token bucket limits them. PostgreSQL wakes every listener of the server for every announcement,
-so with many of them the dispatcher makes fewer, larger batches.
+so with many of them the dispatcher makes fewer, larger batches; without any consumer, too, because nobody waits.
 """
 
 import selectors
@@ -43,7 +43,7 @@ from mqdb.store.engine import driver
 PACE: Final = Pace(busy=timedelta(milliseconds=2), idle=timedelta(milliseconds=10))
 
 #: At most 100 batches a second. 100 listeners cost 17 % of the throughput then, 75 % at 1,600 a second.
-PACE_OF_MANY: Final = Pace(busy=timedelta(milliseconds=10), idle=timedelta(milliseconds=10))
+RELAXED_PACE: Final = Pace(busy=timedelta(milliseconds=10), idle=timedelta(milliseconds=10))
 
 #: So many messages may come without a pause, and it still sleeps between them; one batch counts for a few at most.
 _BURST: Final = 20
@@ -68,9 +68,9 @@ class DispatcherConfig:
     lone_messages_per_second: float = 250.0
     """Up to so many it sleeps after each."""
     many_consumers: int = 50
-    """From so many on `pace_of_many` and `lone_messages_per_second_of_many` count."""
-    pace_of_many: Pace = PACE_OF_MANY
-    lone_messages_per_second_of_many: float = 100.0
+    """From so many on, and without any, `relaxed_pace` and `relaxed_lone_messages_per_second` count."""
+    relaxed_pace: Pace = RELAXED_PACE
+    relaxed_lone_messages_per_second: float = 100.0
     counts_valid: timedelta = timedelta(seconds=1)
     """How long a count of the consumers is believed."""
     longest_sleep: timedelta = timedelta(seconds=1)
@@ -92,7 +92,7 @@ class Dispatcher(LoopService[DispatchResult]):
         self._is_notified = True
         monotonic = context.clock.monotonic
         self._lone_messages = WakeLimit(_BURST, config.lone_messages_per_second, monotonic)
-        self._lone_messages_of_many = WakeLimit(_BURST, config.lone_messages_per_second_of_many, monotonic)
+        self._relaxed_lone_messages = WakeLimit(_BURST, config.relaxed_lone_messages_per_second, monotonic)
         self._retry = _FIRST_RETRY
         self._retry_at = 0.0
 
@@ -132,17 +132,17 @@ class Dispatcher(LoopService[DispatchResult]):
             return self._config.longest_sleep
         # If the lock is held, somebody is busy.
         has_worked = counts.outcome is not DispatchOutcome.IDLE
-        pace = self._config.pace_of_many if self._has_many_consumers else self._config.pace
+        pace = self._config.relaxed_pace if self._is_relaxed else self._config.pace
         self._pause = pace.pause(self._pause, has_worked=has_worked, has_more=counts.more)
         return self._pause
 
     @property
-    def _has_many_consumers(self) -> bool:
-        return self._consumers >= self._config.many_consumers
+    def _is_relaxed(self) -> bool:
+        return not 0 < self._consumers < self._config.many_consumers
 
     def _comes_fast(self, messages: int) -> bool:
         """Count these messages; True if too many have come to dispatch each by itself."""
-        limit = self._lone_messages_of_many if self._has_many_consumers else self._lone_messages
+        limit = self._relaxed_lone_messages if self._is_relaxed else self._lone_messages
         if not limit.seconds_left():
             limit.spend(min(messages, _MOST_OF_BATCH))
         return limit.seconds_left() > 0
