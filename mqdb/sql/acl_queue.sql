@@ -1,6 +1,6 @@
 -- What the rights in mqdb.acl come to for each queue, so that policies look up one row. A new right, or one that is taken away,
--- makes the rows of its principal anew; a new queue gets rows for all whom its topic is covered by. A row that lets neither send
--- nor read is that of an operator: it sees the queue, and where it begins and ends.
+-- makes the rows of its principal anew. A new queue gets rows for all principals with a right on its topic, and so does a topic that is closed
+-- or opened to messages. A row that lets neither send nor read is that of an operator: it sees the queue, and where it begins and ends.
 --
 -- A queue that is new while a right changes is not missed. Whoever adds queues locks mqdb.acl against changes until its
 -- transaction ends, and then reads it; whoever changes rights waits for that lock before it writes, and reads the queues
@@ -10,8 +10,8 @@ LANGUAGE sql
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     INSERT INTO mqdb.acl_queue (principal, queue_key, may_send, may_read)
-    SELECT a.principal, q.queue_key, bool_or(a.access = 'SEND' OR a.access = 'READ' AND a.resource_type = 'GROUP'),
-           bool_or(a.access = 'READ')
+    SELECT a.principal, q.queue_key,
+           bool_or(t.perm & 2 = 2 AND (a.access = 'SEND' OR a.access = 'READ' AND a.resource_type = 'GROUP')), bool_or(a.access = 'READ')
     FROM mqdb.acl a
     JOIN mqdb.topic t ON mqdb.is_covered(t.topic, a.resource_type, a.resource)
     JOIN mqdb.queue q USING (topic_id)
@@ -58,6 +58,23 @@ $$;
 COMMENT ON FUNCTION mqdb.queues_added() IS 'Adds the rows of acl_queue of new queues';
 REVOKE EXECUTE ON FUNCTION mqdb.queues_added() FROM PUBLIC;
 
+-- A topic that takes no messages takes none by hand either. As when queues are added, rights cannot change meanwhile.
+CREATE FUNCTION mqdb.perm_changed() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    queue_keys integer[] := ARRAY(SELECT q.queue_key FROM mqdb.queue q WHERE q.topic_id = NEW.topic_id);
+BEGIN
+    LOCK TABLE mqdb.acl IN SHARE MODE;
+    DELETE FROM mqdb.acl_queue a WHERE a.queue_key = ANY (queue_keys);
+    PERFORM mqdb.add_acl_queues(NULL, queue_keys);
+    RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION mqdb.perm_changed() IS 'Makes the rows of acl_queue of a topic anew whose permission has changed';
+REVOKE EXECUTE ON FUNCTION mqdb.perm_changed() FROM PUBLIC;
+
 CREATE TRIGGER acl_granted AFTER INSERT ON mqdb.acl REFERENCING NEW TABLE AS new_rights
     FOR EACH STATEMENT EXECUTE FUNCTION mqdb.rights_changed();
 CREATE TRIGGER acl_revoked AFTER DELETE ON mqdb.acl REFERENCING OLD TABLE AS old_rights
@@ -66,5 +83,7 @@ CREATE TRIGGER acl_changed AFTER UPDATE ON mqdb.acl REFERENCING OLD TABLE AS old
     FOR EACH STATEMENT EXECUTE FUNCTION mqdb.rights_changed();
 CREATE TRIGGER acl_truncated AFTER TRUNCATE ON mqdb.acl
     FOR EACH STATEMENT EXECUTE FUNCTION mqdb.rights_changed();
+CREATE TRIGGER topic_closed AFTER UPDATE OF perm ON mqdb.topic
+    FOR EACH ROW WHEN (OLD.perm & 2 <> NEW.perm & 2) EXECUTE FUNCTION mqdb.perm_changed();
 CREATE TRIGGER queue_added AFTER INSERT ON mqdb.queue REFERENCING NEW TABLE AS new_queues
     FOR EACH STATEMENT EXECUTE FUNCTION mqdb.queues_added();

@@ -53,8 +53,9 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     name text;
+    perm integer;
 BEGIN
-    SELECT t.topic INTO name FROM mqdb.queue q JOIN mqdb.topic t USING (topic_id) WHERE q.queue_key = admits.queue_key;
+    SELECT t.topic, t.perm INTO name, perm FROM mqdb.queue q JOIN mqdb.topic t USING (topic_id) WHERE q.queue_key = admits.queue_key;
     IF NOT FOUND THEN
         RETURN false;
     ELSIF name IN (mqdb.schedule_topic(), mqdb.timer_topic()) THEN
@@ -71,10 +72,14 @@ BEGIN
         RETURN true;
     END IF;
     PERFORM mqdb.check_right('SEND', 'TOPIC', name);
+    IF perm & 2 = 0 THEN
+        RAISE EXCEPTION 'topic "%" takes no messages: its permission is %, without the 2 of W', name, perm
+            USING ERRCODE = 'MQ202', DETAIL = jsonb_build_object('topic', name, 'perm', perm);
+    END IF;
     RETURN false;
 END
 $$;
-COMMENT ON FUNCTION mqdb.admits(integer, bigint, jsonb) IS 'Whether the role that is logged in may send a record that waits to what it is for; raises an error that names the right which is missing, if the role may see the topic';
+COMMENT ON FUNCTION mqdb.admits(integer, bigint, jsonb) IS 'Whether the role that is logged in may send a record that waits to what it is for; raises an error that names the right which is missing, if the role may see the topic, or a topic that takes no messages';
 
 -- A reply goes to whom the request names (replies.sql). A copy that a consumer sends back names whoever has asked.
 CREATE FUNCTION mqdb.is_own_request(queue_key integer, properties jsonb) RETURNS boolean
