@@ -790,6 +790,7 @@ FUNCTIONS = (
     "is_allowed",
     "acl_queue",
     "live_queue",
+    "numbers_left",
     "own_right",
     "is_attended",
     "stay_awake",

@@ -36,6 +36,8 @@ DECLARE
     left_behind text[] := ARRAY['MQDB_FAILURE_EXCEPTION', 'MQDB_FAILURE_MESSAGE', 'MQDB_FAILURE_TRACEBACK', 'MQDB_FAILURE_HOST',
                                 'MQDB_FAILURE_ATTEMPT', 'MQDB_FAILURE_TIME', 'DELAY', 'REAL_TOPIC', 'REAL_QID',
                                 'RECONSUME_TIME', 'MAX_RECONSUME_TIMES'];
+    needed record;
+    made integer;
 BEGIN
     dlq_redrive.target_topic := mqdb.full_topic(dlq_redrive.target_topic);
     IF is_guest THEN
@@ -77,19 +79,20 @@ BEGIN
     -- The statement, unless it holds a body.
     condition := left(coalesce(condition, CASE WHEN body IS NULL THEN current_query() ELSE 'a message, with another body' END), 4000);
     IF target_topic IS NULL THEN
-        WITH needed AS (
+        -- No statement that adds nothing: its triggers hold up grants, and refuse it when the numbers of roles are used up.
+        FOR needed IN
             SELECT DISTINCT g.group_name, g.retry_queue_nums
             FROM mqdb.dlq_redrive_plan(positions, NULL, again) p
             JOIN mqdb.subscription_group g ON g.group_name = p.consumer_group
-            WHERE p.status = 'READY' AND p.queue_key IS NULL
-        ), made AS (
+            WHERE p.status = 'READY' AND p.queue_key IS NULL ORDER BY 1
+        LOOP
             INSERT INTO mqdb.topic (topic, read_queue_nums, write_queue_nums, perm)
-            SELECT mqdb.retry_prefix() || n.group_name, n.retry_queue_nums, n.retry_queue_nums, 6 FROM needed n
-            ON CONFLICT DO NOTHING
-            RETURNING topic.topic_id, topic.write_queue_nums
-        )
-        INSERT INTO mqdb.queue (topic_id, queue_id)
-        SELECT m.topic_id, generate_series(0, m.write_queue_nums - 1) FROM made m;
+            VALUES (mqdb.retry_prefix() || needed.group_name, needed.retry_queue_nums, needed.retry_queue_nums, 6)
+            ON CONFLICT DO NOTHING RETURNING topic.topic_id INTO made;
+            IF FOUND THEN
+                INSERT INTO mqdb.queue (topic_id, queue_id) SELECT made, generate_series(0, needed.retry_queue_nums - 1);
+            END IF;
+        END LOOP;
     ELSE
         left_behind := left_behind || ARRAY['RETRY_TOPIC', 'ORIGIN_MESSAGE_ID', 'MQDB_ORIGIN_QUEUE_ID', 'MQDB_ORIGIN_QUEUE_OFFSET'];
     END IF;

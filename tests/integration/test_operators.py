@@ -789,6 +789,16 @@ def test_80_a_redrive_that_stays_open_holds_up_no_other_group(own: World) -> Non
         assert redriven.fetchall() == [("REDRIVEN",)]
 
 
+def test_80_a_redrive_that_makes_no_topic_holds_up_no_grant_and_needs_no_number(own: World) -> None:
+    redrive = own.text("SELECT status FROM mqdb.dlq_redrive(ARRAY[:billing_dead], again => true)").encode()
+    own.sessions[OPERATOR].execute(redrive)
+    own.owner.execute("SET lock_timeout = '2s'; SELECT setval('mqdb.queue_queue_key_seq', 1073741824)")
+    with own.sessions[OPERATOR].transaction():
+        assert own.sessions[OPERATOR].execute(redrive).fetchall() == [("REDRIVEN",)]
+
+        own.owner.execute("INSERT INTO mqdb.acl VALUES ('a_none', 'SEND', 'TOPIC', 'orders')")
+
+
 def test_83_a_reset_that_stays_open_holds_up_no_other_group(own: World) -> None:
     statement = "SELECT * FROM mqdb.set_offsets('offset.reset', '{}', NULL, '{{:orders_key}}', '{{1}}', '', '', '')"
     with own.sessions[OPERATOR].transaction(), own.owner.transaction():
@@ -880,6 +890,25 @@ def test_92_what_clients_make_by_themselves_is_not_noted(own: World, database: D
         own.sessions[REPAIRER].execute("SELECT mqdb.make_group('billing')")
 
         assert len(owner.operations.list()) == noted
+
+
+@pytest.mark.parametrize(
+    ("numbers", "call"),
+    [
+        ("topic_topic_id_seq", CREATE.format("orders-us", 1, 6)),
+        ("queue_queue_key_seq", CREATE.format("orders-us", 1, 6)),
+        ("queue_queue_key_seq", "SELECT mqdb.change_topic('orders', 99, NULL, NULL, NULL, NULL, '')"),
+        ("subscription_group_group_id_seq", "SELECT mqdb.set_group('billing-2', NULL, NULL, NULL, NULL, '')"),
+    ],
+)
+def test_92_no_role_uses_up_the_numbers_of_the_owner(own: World, numbers: str, call: str) -> None:
+    own.owner.execute(f"SELECT setval('mqdb.{numbers}', 1073741824)".encode())
+
+    refused = refusal(own.sessions[ADMIN], call)
+
+    assert isinstance(refused, errors.ParameterInvalid)
+    assert scalar(own.owner, f"SELECT last_value FROM mqdb.{numbers}") == 2**30
+    own.owner.execute(call.encode())
 
 
 def test_92_a_topic_that_is_being_made_holds_up_no_other(own: World, database: Database) -> None:
