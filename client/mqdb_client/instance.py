@@ -40,7 +40,7 @@ from mqdb_client.client_config import DEFAULT_INSTANCE_NAME
 from mqdb_client.connection_ages import ConnectionAges
 from mqdb_client.dispatch_watch import DispatchWatch
 from mqdb_client.duty import Duty
-from mqdb_client.new_connection import Scissors, history_on, in_time, note_history
+from mqdb_client.new_connection import history_on, in_time, note_history
 from mqdb_client.notifications import Heard, NotificationThread
 from mqdb_client.registrations import Registrations
 from mqdb_client.route import Routes
@@ -126,11 +126,7 @@ class ClientInstance:
         #: Whether it has been reached, and found to be the broker that it should be.
         self.is_met = False
         self.is_forked = False
-        #: Cut what the instance itself waits for.
-        self._scissors: set[Scissors] = set()
-        self._registrations = Registrations(
-            self.client_id, broker.name, self._asking, lambda: self.is_met, self._cut_questions
-        )
+        self._registrations = Registrations(self.client_id, broker.name, self.connect, lambda: self.is_met)
         self._arrivals: Callbacks[frozenset[int] | None] = Callbacks("arrival")
         self._group_changes: Callbacks[str | None] = Callbacks("group change")
         self._requests: Callbacks[None] = Callbacks("request")
@@ -153,8 +149,8 @@ class ClientInstance:
         self.ages = ConnectionAges(self.engine, lambda: self._may_connect)
         self._namespace: str | None = None
         self._history: History | None = None  # of the log that the last connection has led to
-        self.routes = Routes(self._asking)
-        self._watch = DispatchWatch(self._asking)
+        self.routes = Routes(self.connect)
+        self._watch = DispatchWatch(self.connect)
         self._telling = Duty("tell of changes and requests", self._tell, due=False)
         self._presence = Duty("presence", self._announce_again, due=False)
         self._heartbeat = Duty("heartbeat", self._beat_and_refresh, due=False)
@@ -166,7 +162,6 @@ class ClientInstance:
             heard=self._heard,
             recovered=self._recovered,
             duties=(self._telling, self._presence, self._heartbeat, self._dispatch),
-            cut_duties=self._cut_questions,
         )
         self._alive.add(self)
 
@@ -235,22 +230,6 @@ class ClientInstance:
                 raise
             self.is_met = True
         return connection
-
-    @contextmanager
-    def _asking(self) -> Iterator[Connection]:
-        """A connection for a question of the instance itself, which `_cut_questions` ends."""
-        with self.connect() as connection:
-            scissors = Scissors(connection)
-            self._scissors.add(scissors)
-            try:
-                yield connection
-            finally:
-                self._scissors.discard(scissors)
-                scissors.close()
-
-    def _cut_questions(self) -> None:
-        for scissors in self._scissors.copy():
-            scissors.cut()
 
     def check_process(self) -> None:
         """Raises IllegalState in a forked child of the process that made the instance."""

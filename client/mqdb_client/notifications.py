@@ -23,7 +23,6 @@ from mqdb.store.engine import driver, target_of, translated
 from mqdb_client.backoff import pauses
 from mqdb_client.callbacks import Callbacks
 from mqdb_client.duty import Duty
-from mqdb_client.new_connection import Scissors
 
 logger = logging.getLogger(__name__)
 
@@ -31,11 +30,6 @@ _LONGEST_PAUSE_SECONDS: Final = 5.0
 
 # The system call takes no infinity.
 _LONGEST_WAIT_SECONDS: Final = 3600.0
-
-#: How long `stop` leaves a duty to end by itself, and how long it waits for the thread after that.
-STOP_SECONDS: Final = 3.0
-_CUT_SECONDS: Final = 10.0
-_CUT_AGAIN_SECONDS: Final = 0.05
 
 #: How often it reads what was notified, at most. Dispatch notifies up to 500 times a second.
 _READS_PER_SECOND: Final = 1000.0
@@ -90,8 +84,7 @@ class NotificationThread:
     """Hears for a client. What it hears, and the duties, are taken care of in its thread.
 
     It listens to arrivals while `arrivals` has callbacks, and calls them with None when it begins to. `greet` is called
-    with each new connection, and makes it unusable by raising; `recovered` after each but the first. `cut_duties` ends
-    all waiting of duties on connections of their own.
+    with each new connection, and makes it unusable by raising; `recovered` after each but the first.
     """
 
     def __init__(
@@ -103,7 +96,6 @@ class NotificationThread:
         heard: Callable[[Heard], None],
         recovered: Callable[[], None],
         duties: Sequence[Duty],
-        cut_duties: Callable[[], None] = lambda: None,
     ) -> None:
         self._engine = engine
         self._target = target_of(engine)
@@ -113,9 +105,7 @@ class NotificationThread:
         self._heard = heard
         self._recovered = recovered
         self._duties = duties
-        self._cut_duties = cut_duties
         self._connection: Connection | None = None
-        self._scissors: Scissors | None = None
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._bell: tuple[socket.socket, socket.socket] | None = None
@@ -154,32 +144,20 @@ class NotificationThread:
         return is_connected
 
     def stop(self) -> None:
-        """Stop listening and close the connection. Not from its own thread. Again: nothing happens.
+        """Stop listening and close the connection, after the duty under way. Not from its own thread.
 
-        What the thread waits for is cut off when it has not come in a few seconds.
+        Again: nothing happens.
         """
         self._stopping.set()
         self.wake()
         if self._thread is not None:
-            self._join(self._thread)
+            self._thread.join()
             self._thread = None
         self._disconnect()
         self._engine.dispose()
         bell, self._bell = self._bell, None
         for end in bell or ():
             end.close()
-
-    def _join(self, thread: threading.Thread) -> None:
-        thread.join(STOP_SECONDS)
-        give_up_at = time.monotonic() + _CUT_SECONDS
-        # Again and again, for it may have been on the way to its next question.
-        while thread.is_alive() and time.monotonic() < give_up_at:
-            if (scissors := self._scissors) is not None:
-                scissors.cut()
-            self._cut_duties()
-            thread.join(_CUT_AGAIN_SECONDS)
-        if thread.is_alive():  # it tries to connect, and ends when that does
-            logger.warning("the notification thread has not ended yet", extra={"broker": self._target})
 
     def wake(self) -> None:
         """Have the thread look at its duties now."""
@@ -192,7 +170,6 @@ class NotificationThread:
         with translated(self._target):
             self._connection = self._engine.connect()
             try:
-                self._scissors = Scissors(self._connection)
                 self._greet(self._connection)
                 settings = (func.set_config(name, value, False) for name, value in _SERVER_KEEPALIVE.items())
                 self._connection.execute(select(*settings))
@@ -203,9 +180,6 @@ class NotificationThread:
                 raise
 
     def _disconnect(self) -> None:
-        scissors, self._scissors = self._scissors, None
-        if scissors is not None:
-            scissors.close()
         connection, self._connection = self._connection, None
         if connection is not None:
             # Not back to the pool: its session holds a lock and listens.

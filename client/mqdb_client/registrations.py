@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from sqlalchemy import Connection
 
@@ -20,17 +20,13 @@ from mqdb_client.new_connection import in_time
 
 logger = logging.getLogger(__name__)
 
-#: How long to leave a group may wait for another question, and for its own.
-LEAVE_SECONDS: Final = 5.0
-
 _Key: TypeAlias = tuple[str, ClientKind]
 
 
 class Registrations:
     """Those of one client. All methods may be called from any thread.
 
-    `connect` makes a connection in AUTOCOMMIT, `is_met` says whether the broker has ever been reached, and `cut` ends
-    all waiting on such connections.
+    `connect` makes a connection in AUTOCOMMIT, and `is_met` says whether the broker has ever been reached.
     """
 
     def __init__(
@@ -39,13 +35,11 @@ class Registrations:
         broker_name: str,
         connect: Callable[[], AbstractContextManager[Connection]],
         is_met: Callable[[], bool],
-        cut: Callable[[], None],
     ) -> None:
         self._client_id = client_id
         self._broker_name = broker_name
         self._connect = connect
         self._is_met = is_met
-        self._cut = cut
         # Also while the broker is asked: a row that was just taken out must not be entered again.
         self._guard = threading.RLock()
         self._known: dict[_Key, Registration] = {}
@@ -91,20 +85,16 @@ class Registrations:
         return partial(self._change_back, before, was_accepted, registration, replaced)
 
     def leave(self, group: str, kind: ClientKind) -> None:
-        """Leave a group; a broker that cannot be reached, or is silent, finds out by itself. Again: nothing happens."""
-        while not self._guard.acquire(timeout=LEAVE_SECONDS):
-            self._cut()
-        try:
+        """Leave a group; a broker that cannot be reached finds out by itself. Again: nothing happens."""
+        with self._guard:
             self._accepted.discard((group, kind))
             if self._known.pop((group, kind), None) is None or not self._is_met():
                 return
             try:
-                with self._connect() as connection, in_time(connection, LEAVE_SECONDS):
+                with self._connect() as connection, in_time(connection):
                     membership.unregister(connection, self._client_id, group, kind)
             except MqdbError as error:
                 logger.warning("left a group unseen", extra={"group": group, "kind": kind, "reason": str(error)})
-        finally:
-            self._guard.release()
 
     def leave_all(self) -> None:
         """Leave all groups."""

@@ -1,8 +1,7 @@
 """A broker that keeps silent, or connections that stand still: nobody waits for them for ever."""
 
 import socket
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -10,15 +9,14 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Engine, text
 
 from mqdb.errors import BrokerUnavailable, MqdbError
 from mqdb.settings import load_settings
 from mqdb.store.engine import target_of, translated
-from mqdb_client import Message, Producer, notifications, registrations
+from mqdb_client import LitePullConsumer, Message, Producer, PushConsumer, leaving
 from mqdb_client.new_connection import in_time
-from mqdb_client.producer import held_connection, publish_routes
-from mqdb_client.producer.held_connection import HeldConnection
+from mqdb_client.producer import publish_routes
 from tests.fixtures.log import create_topic
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
@@ -123,9 +121,7 @@ def test_a_new_connection_that_answers_in_time_stays(engine: Engine) -> None:
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A shutdown loses its patience soon."""
-    monkeypatch.setattr(notifications, "STOP_SECONDS", 0.2)
-    monkeypatch.setattr(registrations, "LEAVE_SECONDS", 0.2)
-    monkeypatch.setattr(held_connection, "CLOSE_SECONDS", 0.2)
+    monkeypatch.setattr(leaving, "LEAVE_SECONDS", 0.2)
 
 
 def locked(database: Database, table: str) -> psycopg.Connection[Any]:
@@ -154,42 +150,71 @@ def test_a_shutdown_does_not_wait_for_somebody_s_lock(database: Database, table:
     ending = Doing(producer.shutdown)
 
     ending.result()
-    locker.rollback()
     if table == "topic":  # where the broker answers, the group is left
         assert database.rows("SELECT group_name FROM mqdb.client") == []
+    locker.rollback()
+    wait_until(lambda: not database.rows("SELECT group_name FROM mqdb.client"))
 
 
-@pytest.mark.usefixtures("soon")
-def test_a_shutdown_does_not_wait_for_a_broker_that_keeps_silent(database: Database, proxy: Proxy) -> None:
-    # It connects to say goodbye, and would give that up after 5 s each time.
-    producer = producer_of(f"{proxy.dsn}&connect_timeout=2")
+def producer_that_beats(dsn: str) -> Callable[[], None]:
+    """The shutdown of one that is about to give a sign of life."""
+    producer = producer_of(dsn)
     producer.start()
     producer.send(Message("orders", "x"))
-    proxy.freeze()
-    beat(producer)
 
-    Doing(producer.shutdown).result()
+    def shutdown() -> None:
+        beat(producer)
+        producer.shutdown()
+
+    return shutdown
+
+
+def producer_that_sends(dsn: str) -> Callable[[], None]:
+    """The shutdown of one whose last send fails."""
+    producer = producer_of(dsn, timeout="1s")
+    producer.start()
+    producer.send(Message("orders", "x"))
+
+    def shutdown() -> None:
+        with pytest.raises(MqdbError):
+            producer.send(Message("orders", "y"))
+        producer.shutdown()
+
+    return shutdown
+
+
+def push_consumer(dsn: str) -> Callable[[], None]:
+    """The shutdown of one that has queues."""
+    consumer = PushConsumer("readers", dsn=dsn)
+    consumer.subscribe("orders")
+    consumer.register_listener(lambda _: None)
+    consumer.start()
+    wait_until(lambda: len(consumer.assignment) == 4)
+    return consumer.shutdown
+
+
+def lite_pull_consumer(dsn: str) -> Callable[[], None]:
+    """The shutdown of one that has queues."""
+    consumer = LitePullConsumer("readers", dsn=dsn)
+    consumer.subscribe("orders")
+    consumer.start()
+    wait_until(lambda: len(consumer.assignment) == 4)
+    return consumer.shutdown
 
 
 @pytest.mark.usefixtures("soon")
-def test_a_close_does_not_wait_for_an_attempt_to_connect(engine: Engine) -> None:
-    is_asked, may_connect = threading.Event(), threading.Event()
-    made: list[Connection] = []
+@pytest.mark.parametrize("client", [producer_that_beats, producer_that_sends, push_consumer, lite_pull_consumer])
+def test_a_shutdown_does_not_wait_for_a_broker_that_keeps_silent(
+    database: Database, proxy: Proxy, client: Callable[[str], Callable[[], None]]
+) -> None:
+    create_topic(database.connect(), "orders", 4)
+    shutdown = client(f"{proxy.dsn}&connect_timeout=1000")  # longer than anybody would wait here
+    proxy.freeze()
 
-    def connect() -> Connection:
-        is_asked.set()
-        may_connect.wait()
-        made.append(engine.connect())
-        return made[0]
+    Doing(shutdown).result()
 
-    held = HeldConnection(connect)
-    held.open()
-    assert is_asked.wait(30)
-
-    Doing(held.close).result()
-
-    may_connect.set()
-    wait_until(lambda: made and made[0].closed)
+    proxy.restore()
+    wait_until(lambda: not database.rows("SELECT group_name FROM mqdb.client"))
 
 
 # -- one of two brokers -----------------------------------------------------------------------

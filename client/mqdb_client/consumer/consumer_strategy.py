@@ -63,9 +63,8 @@ class ConsumerStrategy:
     def begin_to_close(self) -> None:
         """Nobody is to get messages any more that did not get them yet."""
 
-    def close(self, seconds: float | None) -> int:
-        """Stop; the number of threads that still run the listener after `seconds`."""
-        return 0
+    def close(self, seconds: float | None) -> None:
+        """Stop; running listeners are waited for, `seconds` at most."""
 
     # -- what is read ---------------------------------------------------------------------------
 

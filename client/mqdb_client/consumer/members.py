@@ -102,8 +102,8 @@ class Members:
         for member in self.by_broker.values():
             member.resume()
 
-    def leave(self, seconds: float | None = None) -> int:
-        """Leave the group when all listeners have returned, or after `seconds`; the number of threads that run then."""
+    def leave(self, seconds: float | None = None) -> None:
+        """Leave the group when all listeners have returned, or after `seconds`."""
         deadline = None if seconds is None else time.monotonic() + seconds
         self._strategy.begin_to_close()
         for answers in self._answers:
@@ -112,9 +112,8 @@ class Members:
             member.begin_to_leave()
         for member in self.by_broker.values():
             member.leave(_seconds_left(deadline))
-        running = self._strategy.close(_seconds_left(deadline))
+        self._strategy.close(_seconds_left(deadline))
         self._strategy.cluster.release()
-        return running
 
     # -- what people ask ------------------------------------------------------------------------
 

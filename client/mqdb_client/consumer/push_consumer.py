@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from enum import Enum
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Final, Self
 
@@ -25,8 +26,8 @@ from mqdb_client.consumer.message_listener import (
 from mqdb_client.consumer.message_selector import MessageSelector, filter_of
 from mqdb_client.consumer.push_consumer_config import PushConsumerConfig
 from mqdb_client.consumer.push_strategy import Consumption, PushStrategy
-from mqdb_client.consumer.shutdown_report import shutdown_report
 from mqdb_client.consumer.stop_signals import on_stop_signal
+from mqdb_client.leaving import leave_in_time
 from mqdb_client.option_rules import SHUTDOWN_TIMEOUT, or_none
 
 _SIGNAL_SECONDS: Final = 0.1
@@ -227,11 +228,7 @@ class PushConsumer:
     def _leave(self, members: Members, timeout: timedelta) -> None:
         assert self._strategy is not None
         calls, seconds = self._strategy.consume.calls, timeout.total_seconds()
-        with shutdown_report(self.group, seconds, lambda: len(calls.current())):
-            running = members.leave(seconds)
-        # Of the threads that are left, others have nothing to do any more, and are about to end.
-        if running and (listeners := len(calls.current())):
-            raise ShutdownTimedOut(self.group, listeners, seconds)
+        leave_in_time(self.group, partial(members.leave, seconds), lambda: len(calls.current()), seconds)
 
     def run(self) -> None:
         """Consume until SIGINT, SIGTERM or `shutdown` by another thread; starts it if need be, and shuts it down.

@@ -157,12 +157,11 @@ class PushStrategy(ConsumerStrategy):
         """Have the listener called."""
         self.consume.threads.begin()
 
-    def close(self, seconds: float | None) -> int:
+    def close(self, seconds: float | None) -> None:
         """End the threads when their listeners return, and give the file back."""
-        running = self.consume.stop(seconds)
+        self.consume.stop(seconds)
         if self._local_offsets is not None:
             self._local_offsets.close()
-        return running
 
     # -- what is read ---------------------------------------------------------------------------
 

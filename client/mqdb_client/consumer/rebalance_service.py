@@ -27,6 +27,7 @@ from mqdb_client.consumer.pull_service import PullService
 from mqdb_client.consumer.queue_ownership import QueueOwnership
 from mqdb_client.consumer.share import Share, Shares
 from mqdb_client.duty import Duty
+from mqdb_client.leaving import LEAVE_SECONDS
 
 logger = logging.getLogger(__name__)
 
@@ -35,9 +36,6 @@ UNBALANCED_SECONDS = 1.0
 
 #: Between looks for dead members, where no broker process does that.
 REAP_SECONDS = 1.0
-
-#: A broker that cannot be reached for so long is left without a last commit.
-FAREWELL_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +184,8 @@ class RebalanceService:
             return True
         if not self._is_leaving or not self._ownership.is_settled:
             return False
-        # Nothing but the broker is waited for.
-        self._patience_ends = self._patience_ends or time.monotonic() + FAREWELL_SECONDS
+        # Nothing but the broker is waited for. If it cannot be reached, it is left without a last commit.
+        self._patience_ends = self._patience_ends or time.monotonic() + LEAVE_SECONDS
         return time.monotonic() >= self._patience_ends
 
     def _abandon(self) -> None:

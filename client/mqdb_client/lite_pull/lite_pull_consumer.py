@@ -24,7 +24,7 @@ from mqdb_client.client_config import configured_by, settings_of
 from mqdb_client.cluster import Cluster
 from mqdb_client.consumer.members import Members
 from mqdb_client.consumer.message_selector import MessageSelector, filter_of
-from mqdb_client.consumer.shutdown_report import shutdown_report
+from mqdb_client.leaving import leave_in_time
 from mqdb_client.lite_pull.lite_pull_config import POLL_TIMEOUT, LitePullConsumerConfig
 from mqdb_client.lite_pull.poll_strategy import AssignedPolls, SubscribedPolls
 from mqdb_client.lite_pull.topic_queues import QueuePlace, TopicQueues
@@ -335,12 +335,14 @@ class LitePullConsumer:
             self._state = _State.SHUT_DOWN
         # Not with the lock in hand: a listener of topics that is waited for may want to assign, which is too late.
         if running is not None:
-            seconds = self._config.shutdown_timeout.total_seconds()
-            with shutdown_report(self.group, seconds, lambda: int(running.watch.is_calling)):
-                has_returned = running.watch.stop(seconds)
+            watch = running.watch
+            seconds = 0.0 if watch.is_own_thread() else self._config.shutdown_timeout.total_seconds()
+
+            def leave() -> None:
+                watch.stop(seconds)
                 running.members.leave()
-            if not has_returned:
-                raise ShutdownTimedOut(self.group, 1, seconds)
+
+            leave_in_time(self.group, leave, lambda: int(watch.is_calling and seconds > 0), seconds)
 
     def _require_running(self) -> _Running:
         running = self._running

@@ -116,11 +116,10 @@ class SubscribedPolls(ConsumerStrategy):
         """Where the offsets on one broker are kept."""
         return self._stores[instance.broker_name]
 
-    def close(self, seconds: float | None) -> int:
+    def close(self, seconds: float | None) -> None:
         """Commit no more."""
         for connection in self._connections.values():
             connection.close()
-        return 0
 
     def begin_to_close(self) -> None:
         """Polls return at once, with nothing."""
@@ -201,10 +200,10 @@ class AssignedPolls(SubscribedPolls):
     def change(self, registration: Registration) -> None:
         """The group hears nothing of it."""
 
-    def close(self, seconds: float | None) -> int:
+    def close(self, seconds: float | None) -> None:
         """Wait for messages no more."""
         self._undo.close()
-        return super().close(seconds)
+        super().close(seconds)
 
     def choose(self, queues: frozenset[MessageQueue], filters: Mapping[str, MessageFilter]) -> None:
         """These queues are to be read, and no others; `filters` are those of their topics. Raises FilterDisabled."""

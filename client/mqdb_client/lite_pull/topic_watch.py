@@ -48,13 +48,14 @@ class TopicWatch:
                 self._look(topic)
             self._thread.start()
 
-    def stop(self, seconds: float) -> bool:
-        """Look no more. Waits for a listener that is running, unless it is the one that asks; False after `seconds`."""
+    def is_own_thread(self) -> bool:
+        """Whether a listener is asking."""
+        return threading.current_thread() is self._thread
+
+    def stop(self, seconds: float) -> None:
+        """Look no more. Waits so long for a listener that is running."""
         self._stopping.set()
-        if threading.current_thread() is self._thread:
-            return True
         self._thread.join(seconds)
-        return not self._thread.is_alive()
 
     def _run(self) -> None:
         while not self._stopping.wait(self._interval):

@@ -37,9 +37,6 @@ LONGEST_PAUSE_SECONDS: Final = 1.0
 #: One who is not patient does not wait longer for a connection, and not at all where it is known to be lost.
 IMPATIENT_SECONDS: Final = 0.3
 
-#: How long `close` waits at most for an attempt to connect.
-CLOSE_SECONDS: Final = 3.0
-
 # What is left for the server to say that it has stopped.
 _SHARE_FOR_CANCELLING: Final = 0.1
 
@@ -151,13 +148,15 @@ class HeldConnection:
                 self._keeper = keeper
 
     def close(self) -> None:
-        """Close the connection after the statement under way. What comes later is refused with IllegalState."""
+        """Close the connection after the statement, or the attempt to connect, that is under way.
+
+        What comes later is refused with IllegalState.
+        """
         with self._turn, self._guard:
             self._is_closed = True
             self._changed.notify_all()
         if self._keeper is not None:
-            # One that is connecting to a silent server ends later, by itself, and closes what it gets.
-            self._keeper.join(CLOSE_SECONDS)
+            self._keeper.join()
 
     @property
     def is_lost(self) -> bool:

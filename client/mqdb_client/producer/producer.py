@@ -22,6 +22,7 @@ from mqdb.errors import IllegalState
 from mqdb.store.clients.clients import ClientKind, Registration
 from mqdb_client.client_config import configured_by, settings_of
 from mqdb_client.cluster import Cluster
+from mqdb_client.leaving import leave_in_time
 from mqdb_client.option_rules import takes
 from mqdb_client.producer.batch import MessageBatch, check_batch, check_unscheduled, list_of_messages
 from mqdb_client.producer.config import ProducerConfig
@@ -104,14 +105,14 @@ class Producer:
                 running = RunningProducer(
                     self._config, self._settings, cluster, self._hooks, self._unique_ids, self._clock, self._sent
                 )
-                undo.callback(running.close)
+                undo.callback(running.disconnect)
                 running.open()
                 self._undo = undo.pop_all()
             self._running = running
             self._state = ProducerState.RUNNING
 
     def shutdown(self) -> None:
-        """Let the sends under way end, leave the group and disconnect.
+        """Let the sends under way end, leave the group and disconnect. A silent broker is given 5 s.
 
         A program that ends does that before it ends, for each producer that is still running.
         Again, and while it is under way, in a callback for instance: nothing happens. Raises IllegalState in the
@@ -128,8 +129,11 @@ class Producer:
             self._state = ProducerState.SHUT_DOWN
             undo = self._undo.pop_all()
         # Without the lock, for which a callback would wait while this waits for it.
-        if running is None or not running.cluster.is_forked:
-            undo.close()
+        if running is not None and not running.cluster.is_forked:
+            try:
+                running.close()
+            finally:
+                leave_in_time(self.group, undo.close)
 
     def __enter__(self) -> Self:
         self.start()

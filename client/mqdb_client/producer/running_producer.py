@@ -100,12 +100,17 @@ class RunningProducer:
         return self._async_send is not None and self._async_send.is_own_thread()
 
     def close(self) -> None:
-        """Let the sends under way end, and disconnect."""
+        """Let the sends under way end: until their deadlines at most."""
         with self._guard:
             self._is_closed = True
         if self._request_reply is not None:
             self._request_reply.close()
         if self._async_send is not None:
             self._async_send.close()
+        for link in self.links.values():
+            link.appends.close()
+
+    def disconnect(self) -> None:
+        """Also where it was opened only in part."""
         for link in self.links.values():
             link.close()

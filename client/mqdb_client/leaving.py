@@ -1,0 +1,80 @@
+"""Leaving: a shutdown says what it waits for, and waits only so long for a broker that keeps silent.
+
+An attempt to connect cannot be cut short, so what a broker is asked at the end is asked by a thread of its own.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from typing import Final
+
+from mqdb.errors import ShutdownTimedOut
+
+logger = logging.getLogger(__name__)
+
+#: How long a broker may take for all of it. An attempt to connect takes as long (`mqdb.store.engine`).
+LEAVE_SECONDS: Final = 5.0
+
+#: A wait is logged if two looks in a row find it.
+_LOOK_SECONDS: Final = 0.4
+
+
+def leave_in_time(
+    group: str, leave: Callable[[], object], listeners: Callable[[], int] = lambda: 0, seconds: float = 0.0
+) -> None:
+    """Have `leave` run, and wait `seconds` for running listeners, then for the broker. It may go on behind the caller.
+
+    `listeners` says how many run now; `leave` waits no longer for them than that either.
+    Raises ShutdownTimedOut if some run at the end, and what `leave` raises.
+    """
+    left: Future[None] = Future()
+    thread = threading.Thread(target=_run, args=(leave, left), name=f"mqdb-{group}-leave", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # there are no new threads when the interpreter ends
+        _run(leave, left)
+    _wait(group, left, listeners, seconds)
+    if left.done():
+        left.result()
+    if running := listeners():
+        raise ShutdownTimedOut(group, running, seconds)
+
+
+def _run(leave: Callable[[], object], left: "Future[None]") -> None:
+    try:
+        leave()
+        left.set_result(None)
+    except BaseException as error:  # noqa: BLE001 - the caller's, if it still waits
+        left.set_exception(error)
+
+
+def _wait(group: str, left: "Future[None]", listeners: Callable[[], int], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    give_up_at = time.monotonic() + LEAVE_SECONDS
+    is_for_listeners: bool | None = None
+    said: bool | None = None
+    while not wait([left], _LOOK_SECONDS).done:
+        now = time.monotonic()
+        running = listeners() if now < deadline else 0
+        before, is_for_listeners = is_for_listeners, running > 0
+        if is_for_listeners:
+            give_up_at = now + LEAVE_SECONDS
+        elif now >= give_up_at:
+            logger.warning("left without an answer of the broker, which finds out by itself", extra={"group": group})
+            return
+        if is_for_listeners != before or is_for_listeners == said:
+            continue
+        said = is_for_listeners
+        if is_for_listeners:
+            # The numbers are in the sentence: a program that has not set up logging shows nothing else.
+            logger.warning(
+                "shutdown waits for %d running listeners, %.0f s at most (shutdown_timeout); "
+                "a second SIGINT or SIGTERM leaves them at once",
+                running,
+                deadline - now,
+                extra={"group": group},
+            )
+        else:
+            logger.warning("shutdown waits for the broker, %.0f s at most", LEAVE_SECONDS, extra={"group": group})
