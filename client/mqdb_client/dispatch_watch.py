@@ -13,7 +13,7 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from mqdb.broker.dispatch import DispatchOutcome, dispatch, is_attended, stay_awake
+from mqdb.broker.dispatch import DispatchOutcome, dispatch, stay_awake
 
 logger = logging.getLogger(__name__)
 
@@ -34,11 +34,18 @@ _BUSY = frozenset({DispatchOutcome.DISPATCHED, DispatchOutcome.ADOPTED})
 
 
 class DispatchWatch:
-    """Belongs to one thread, which calls `tend` when it is time and says when it heard an arrival."""
+    """Belongs to one thread, which calls `tend` when it is time and says when it heard an arrival.
+
+    `ask_attended` asks the broker on a connection of that thread, `connect` makes one to dispatch on.
+    """
 
     def __init__(
-        self, connect: Callable[[], AbstractContextManager[Connection]], clock: Callable[[], float] = time.monotonic
+        self,
+        ask_attended: Callable[[], bool],
+        connect: Callable[[], AbstractContextManager[Connection]],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._ask_attended = ask_attended
         self._connect = connect
         self._clock = clock
         self._is_attended = True
@@ -59,12 +66,12 @@ class DispatchWatch:
         now = self._clock()
         if now < self._ask_at and self._is_attended:
             return self._ask_at - now
+        if now >= self._ask_at:
+            self._asked_at, self._ask_at = now, now + PATIENCE_SECONDS
+            self._learn(self._ask_attended(), now)
+        if self._is_attended:
+            return PATIENCE_SECONDS
         with self._connect() as connection:
-            if now >= self._ask_at:
-                self._asked_at, self._ask_at = now, now + PATIENCE_SECONDS
-                self._learn(is_attended(connection), now)
-            if self._is_attended:
-                return PATIENCE_SECONDS
             if not self._has_dispatched:
                 stay_awake(connection)  # the dispatcher may have died in its sleep
                 self._has_dispatched = True

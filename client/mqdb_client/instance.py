@@ -24,6 +24,7 @@ from sqlalchemy import Connection, Engine
 
 from mqdb.broker.clients import membership
 from mqdb.broker.clients.client_requests import MAX_REQUESTS
+from mqdb.broker.dispatch import is_attended
 from mqdb.broker.log.query import broker_info
 from mqdb.common.dsn import BrokerDsn
 from mqdb.common.topic import without_namespace
@@ -150,7 +151,7 @@ class ClientInstance:
         self._namespace: str | None = None
         self._history: History | None = None  # of the log that the last connection has led to
         self.routes = Routes(self.connect)
-        self._watch = DispatchWatch(self.connect)
+        self._watch = DispatchWatch(lambda: is_attended(self._notifications.connection), self.connect)
         self._telling = Duty("tell of changes and requests", self._tell, due=False)
         self._presence = Duty("presence", self._announce_again, due=False)
         self._heartbeat = Duty("heartbeat", self._beat_and_refresh, due=False)

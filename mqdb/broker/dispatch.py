@@ -4,7 +4,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 import psycopg
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection
 
 from mqdb.store.engine import driver, target_of, translate, translates
 
@@ -121,4 +121,5 @@ def is_attended(connection: Connection) -> bool:
     Where none does, clients that wait for messages dispatch themselves. The backend tells of a dead leader at once,
     the promise of a hung one.
     """
-    return bool(connection.scalar(select(func.mqdb.is_attended())))
+    row = driver(connection).execute("SELECT mqdb.is_attended()").fetchone()
+    return row == (True,)

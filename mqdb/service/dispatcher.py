@@ -16,7 +16,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 import psycopg
 from sqlalchemy import Connection
@@ -52,11 +52,14 @@ _MOST_OF_BATCH: Final = 5
 #: How soon a dispatcher that sleeps notices that it should stop.
 _STOP_SECONDS: Final = 0.2
 
-#: How often it looks whether it is woken on a server with prepared transactions, where nobody may notify.
-_LOOK_SECONDS: Final = 0.01
+#: How often it looks whether senders still take it to be asleep: another session may have told them that it is awake.
+_LOOK_SECONDS: Final = 1.0
+#: The same on a server with prepared transactions, where nobody may notify.
+_LOOK_UNNOTIFIED_SECONDS: Final = 0.01
 
 #: A transaction with records that stays open keeps the dispatcher awake. It asks again after this long, then seldom.
 _FIRST_RETRY: Final = timedelta(milliseconds=5)
+_LONGEST_RETRY: Final = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +76,8 @@ class DispatcherConfig:
     relaxed_lone_messages_per_second: float = 100.0
     counts_valid: timedelta = timedelta(seconds=1)
     """How long a count of the consumers is believed."""
-    longest_sleep: timedelta = timedelta(seconds=1)
-    """After so long it looks without a notification: one may be lost with its connection."""
+    longest_sleep: timedelta = timedelta(seconds=10)
+    """After so long it dispatches without a notification."""
 
 
 class Dispatcher(LoopService[DispatchResult]):
@@ -106,9 +109,14 @@ class Dispatcher(LoopService[DispatchResult]):
     def run_once(self, connection: Connection) -> DispatchResult:
         """One batch; two if it falls asleep, for what came before all senders knew."""
         now = self._context.clock.monotonic()
+        result = self._dispatch(connection, now)
+        # Behind the batch, so that no message waits for it.
         if now >= self._count_again_at:
             self._consumers = clients.count_consumers(connection)
             self._count_again_at = now + self._config.counts_valid.total_seconds()
+        return result
+
+    def _dispatch(self, connection: Connection, now: float) -> DispatchResult:
         # Awake first: the commit of a batch notifies, too, and a sender that notifies would wait for it.
         was_asleep, self._is_asleep = self._is_asleep, False
         result = (wake_and_dispatch if was_asleep else dispatch)(connection, self._config.max_rows)
@@ -120,7 +128,7 @@ class Dispatcher(LoopService[DispatchResult]):
         last = fall_asleep(connection, self._config.max_rows)
         if last is None:
             self._retry_at = now + self._retry.total_seconds()
-            self._retry = min(self._retry * 2, self._config.longest_sleep)
+            self._retry = min(self._retry * 2, _LONGEST_RETRY)
             return result
         self._is_asleep = True
         self._retry = _FIRST_RETRY
@@ -154,12 +162,8 @@ class Dispatcher(LoopService[DispatchResult]):
         give_up_at = time.monotonic() + pause.total_seconds()
         # The next round tells of a lost connection.
         with suppress(MqdbError, psycopg.Error, OSError):
-            if self._is_notified:
-                _wait_for_notification(run, driver(run.connection), give_up_at)
-                return
-            while time.monotonic() < give_up_at:
-                if is_woken(run.connection) or run.stopping.wait(_LOOK_SECONDS):
-                    return
+            look_seconds = _LOOK_SECONDS if self._is_notified else _LOOK_UNNOTIFIED_SECONDS
+            _wait_until_woken(run, run.connection, give_up_at, look_seconds)
 
     def _leave(self, run: Run) -> None:
         if self._is_asleep and run.connection is not None:
@@ -167,15 +171,23 @@ class Dispatcher(LoopService[DispatchResult]):
                 stay_awake(run.connection)
 
 
-def _wait_for_notification(run: Run, connection: "psycopg.Connection[Any]", give_up_at: float) -> None:
-    """Wait until one comes, `give_up_at` is over, or the service has to stop.
+def _wait_until_woken(run: Run, connection: Connection, give_up_at: float, look_seconds: float) -> None:
+    """Wait until a notification comes, or a look finds it woken, `give_up_at` is over, or the service has to stop.
 
     It waits on the socket, because the driver's own wait wakes up ten times a second. The driver is asked first, as the
     last answer may have brought a notification along, and whenever the socket has something.
     """
+    below = driver(connection)
+    look_at = time.monotonic() + look_seconds
     with selectors.DefaultSelector() as selector:
-        selector.register(connection, selectors.EVENT_READ)
-        while not list(connection.notifies(timeout=0, stop_after=1)):
-            while not selector.select(_STOP_SECONDS):
-                if run.stopping.is_set() or time.monotonic() >= give_up_at:
+        selector.register(below, selectors.EVENT_READ)
+        while not list(below.notifies(timeout=0, stop_after=1)):
+            while not selector.select(min(_STOP_SECONDS, look_seconds)):
+                now = time.monotonic()
+                if run.stopping.is_set() or now >= give_up_at:
                     return
+                if now >= look_at:
+                    if is_woken(connection):
+                        return
+                    look_at = now + look_seconds
+                    break

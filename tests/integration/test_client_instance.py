@@ -11,6 +11,7 @@ from sqlalchemy import Engine
 
 import mqdb
 from mqdb.broker.clients import membership
+from mqdb.broker.dispatch import is_attended
 from mqdb.common.dsn import BrokerDsn
 from mqdb.errors import BrokerMisnamed, IllegalState
 from mqdb.selector.subscription import SubscriptionData
@@ -489,7 +490,12 @@ def test_a_leader_that_is_followed_in_time_is_not_taken_for_the_last_one(
 ) -> None:
     """While leadership passes on nobody leads for a moment, or for seconds after a hang."""
     now = 0.0
-    watch = dispatch_watch.DispatchWatch(engine.connect, clock=lambda: now)
+
+    def ask_attended() -> bool:
+        with engine.connect() as connection:
+            return is_attended(connection)
+
+    watch = dispatch_watch.DispatchWatch(ask_attended, engine.connect, clock=lambda: now)
     told = "no `mqdb serve` is alive"
 
     for now in (1.0, 2.0, 10.9):  # noqa: B007 - the clock

@@ -121,6 +121,19 @@ def test_messages_of_sql_wake_it(sleepy: Database) -> None:
         wait_until(lambda: len(positions(log, queue)) == 1)
 
 
+def test_it_sleeps_no_longer_if_another_session_has_said_that_it_is_awake(sleepy: Database) -> None:
+    """As an old leader may that hangs for a while: then nobody notifies."""
+    log = sleepy.connect()
+    [queue] = create_topic(log, "orders")
+    with asleep(sleepy):
+        log.execute("BEGIN")
+        log.execute("SELECT mqdb.stay_awake()")
+        sent = append(log, queue)
+        log.execute("COMMIT")
+
+        wait_until(lambda: positions(log, queue) == sent)
+
+
 def test_a_two_phase_transaction_can_be_prepared_while_it_sleeps(database: Database) -> None:
     log = database.connect()
     [queue] = create_topic(log, "orders")

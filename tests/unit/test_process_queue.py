@@ -70,6 +70,16 @@ def test_empty_queue_commits_where_the_last_pull_has_looked_to() -> None:
     assert queue.next_offset == 810
 
 
+def test_position_of_a_queue_that_stands_still_is_made_once() -> None:
+    queue = process_queue()
+    put(queue, [0])
+    before = queue.position()
+
+    assert queue.position() is before
+    queue.finish(queue.take(1))
+    assert queue.position().next_offset == 1
+
+
 def test_filtered_messages_behind_the_last_one_in_hand_are_passed_with_it() -> None:
     queue = process_queue(0)
     queue.put([message(3), message(5)], next_offset=32, segment=1)

@@ -85,6 +85,8 @@ class ProcessQueue:
         self._newest: tuple[int, int, str, datetime] | None = None
         # From which offset on no message lies in an older segment; ascending, the first is the one to commit.
         self._segments: deque[tuple[int, int]] = deque([(owned.next_offset, owned.segment)])
+        #: What `position` has said, until that is no longer so.
+        self._position: OwnedQueue | None = None
 
     @property
     def epoch(self) -> int:
@@ -159,6 +161,7 @@ class ProcessQueue:
                 self._body_bytes += size
             if messages:
                 self._newest = place_of(messages[-1])
+            self._position = None
             self._next_offset = next_offset
             if segment > self.segment:
                 self._segments.append((next_offset, segment))
@@ -188,6 +191,7 @@ class ProcessQueue:
         """Messages that were taken are done. The owner hears of it when there is room again, or when it has settled."""
         with self._lock:
             self._running -= len(messages)
+            self._position = None
             for message in messages:
                 self._body_bytes -= self._in_hand.pop(message.queue_offset)
             is_awaited = self.is_settled
@@ -213,6 +217,7 @@ class ProcessQueue:
     def finish_failed(self, messages: list[ReceivedMessage]) -> None:
         """Messages that failed, and were not retried, are done after all, also when the queue was dropped meanwhile."""
         with self._lock:
+            self._position = None
             for message in messages:
                 self._body_bytes -= self._in_hand.pop(message.queue_offset)
 
@@ -235,13 +240,17 @@ class ProcessQueue:
     def renew(self, epoch: int) -> None:
         """The queue was taken again by its owner, under another epoch."""
         with self._lock:
+            self._position = None
             self._epoch = epoch
 
     def position(self) -> OwnedQueue:
-        """What may be committed now."""
+        """What may be committed now; the same object as long as that stays the same."""
+        if (known := self._position) is not None:  # most queues stand still at most times
+            return known
         with self._lock:
             safe = next(iter(self._in_hand), self._next_offset)
             segments = self._segments
             while len(segments) > 1 and segments[1][0] <= safe:
                 segments.popleft()
-            return OwnedQueue(self.queue_key, self._epoch, safe, segments[0][1], self.history)
+            self._position = OwnedQueue(self.queue_key, self._epoch, safe, segments[0][1], self.history)
+            return self._position

@@ -253,9 +253,10 @@ class RebalanceService:
         overdue = {key for key, since in self._wanted_since.items() if now - since >= patience}
         # A queue has one listener at a time. One that hangs keeps its queue only if the queue is consumed in order.
         missing -= self._ownership.unsettled - (overdue if self._times.renew_interval is None else set())
-        for start in set(share.starts.values()):
+        starts = {key: self._shares.starting_point(share.queues[key], share) for key in missing | overdue}
+        for start in set(starts.values()):
             for keys, force in ((missing - overdue, False), (overdue, True)):
-                wanted = {key: share.queues[key] for key in sorted(keys) if share.starts[key] == start}
+                wanted = {key: share.queues[key] for key in sorted(keys) if starts[key] == start}
                 gained = self._ownership.take(connection, wanted, start, force=force)
                 for held in gained:
                     del self._wanted_since[held.queue_key]

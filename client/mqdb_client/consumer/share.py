@@ -34,10 +34,10 @@ _LOOK_BACK: Final = timedelta(minutes=30)
 
 @dataclass(slots=True)
 class Share:
-    """Queues by their keys, and where the group starts in those where it has no offset."""
+    """Queues by their keys, as of a time of the broker."""
 
+    at: datetime
     queues: dict[int, MessageQueue] = field(default_factory=dict)
-    starts: dict[int, StartingPoint] = field(default_factory=dict)
     #: Whether each subscribed topic exists on some broker.
     is_complete: bool = True
 
@@ -91,21 +91,22 @@ class Shares:
         self._awaited: set[str] = {retry_topic(group)}
         #: When it has first looked at each topic, or queue, by the clock of the broker.
         self._since: dict[str | MessageQueue, datetime] = {}
+        #: The queues of each topic, with the keys that they were made of.
+        self._keys: dict[str, tuple[tuple[int, ...], dict[MessageQueue, int]]] = {}
 
     def find(self, connection: Connection, topics: Iterable[str]) -> Share:
         """The share of each of these topics, by the strategy, over the live members of the group.
 
         Nothing while an operator has switched the group off (`consume_enable`).
         """
-        share = Share()
+        share = Share(server_time(connection))
         if not self._may_consume(connection):
             return share
         members = members_of(connection, self._group)
-        now = server_time(connection)
         wanted = list(topics)
         routes = find_topics(connection, wanted)
         for topic in wanted:
-            self._add(share, topic, routes.get(topic), members, now)
+            self._add(share, topic, routes.get(topic), members)
         return share
 
     def _may_consume(self, connection: Connection) -> bool:
@@ -116,26 +117,36 @@ class Shares:
             logger.warning(switched, extra={"group": self._group})
         return may_consume
 
-    def _add(self, share: Share, topic: str, route: TopicRoute | None, members: Collection[str], now: datetime) -> None:
+    def starting_point(self, queue: MessageQueue, share: Share) -> StartingPoint:
+        """Where the group starts in a queue of the share, if it has no offset there."""
+        if queue.topic in self._awaited:
+            return FROM_FIRST_OFFSET
+        since = self._since[self._looked_at(queue)]
+        if self._start.where is not ConsumeFromWhere.LAST_OFFSET or since == share.at:
+            return self._start
+        return StartingPoint(ConsumeFromWhere.TIMESTAMP, since)
+
+    def _looked_at(self, queue: MessageQueue) -> str | MessageQueue:
+        return queue.topic if self._is_member else queue
+
+    def _add(self, share: Share, topic: str, route: TopicRoute | None, members: Collection[str]) -> None:
         is_somewhere = self._presence.note(topic, self._broker_name, route is not None)
         if route is None:
             share.is_complete &= is_somewhere
             self._awaited.add(topic)
             return
-        keys = {
-            MessageQueue(topic, self._broker_name, queue_id): key for queue_id, key in enumerate(route.read_queue_keys)
-        }
+        keys = self._keys_of(topic, route.read_queue_keys)
         for queue in self._strategy(self._group, self._client_id, list(keys), list(members)):
             share.queues[keys[queue]] = queue
-            share.starts[keys[queue]] = self._starting_point(queue, now)
+            self._since.setdefault(self._looked_at(queue), share.at)
 
-    def _starting_point(self, queue: MessageQueue, now: datetime) -> StartingPoint:
-        if queue.topic in self._awaited:
-            return FROM_FIRST_OFFSET
-        since = self._since.setdefault(queue.topic if self._is_member else queue, now)
-        if self._start.where is not ConsumeFromWhere.LAST_OFFSET or since == now:
-            return self._start
-        return StartingPoint(ConsumeFromWhere.TIMESTAMP, since)
+    def _keys_of(self, topic: str, read_queue_keys: tuple[int, ...]) -> dict[MessageQueue, int]:
+        """The same objects as long as the topic has the same queues: of many topics few change."""
+        known, keys = self._keys.get(topic, ((), {}))
+        if known != read_queue_keys:
+            keys = {MessageQueue(topic, self._broker_name, number): key for number, key in enumerate(read_queue_keys)}
+            self._keys[topic] = read_queue_keys, keys
+        return keys
 
 
 def starting_point(where: ConsumeFromWhere, time: datetime | None) -> StartingPoint:

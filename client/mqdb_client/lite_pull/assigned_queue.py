@@ -82,6 +82,7 @@ class AssignedQueue(ProcessQueue):
             self._unstarted.clear()
             self._in_hand.clear()
             self._body_bytes = 0
+            self._position = None
             self._next_offset = offset
             self._handed = self._newest = None
             # The messages may lie in any segment.

@@ -184,12 +184,12 @@ def release(connection: Connection, group: str, owned: Sequence[OwnedQueue]) -> 
 @translates
 def owned_epochs(connection: Connection, group: str, client_id: str) -> dict[int, int]:
     """The queues that a member owns, and under which epochs."""
-    rows = connection.execute(
-        select(consumer_offset.c.queue_key, consumer_offset.c.epoch).where(
-            consumer_offset.c.group_id == group_id(group), consumer_offset.c.owner == client_id
-        )
-    )
-    return {row.queue_key: row.epoch for row in rows}
+    # One row, for they may be thousands.
+    columns = func.array_agg(consumer_offset.c.queue_key), func.array_agg(consumer_offset.c.epoch)
+    keys, epochs = connection.execute(
+        select(*columns).where(consumer_offset.c.group_id == group_id(group), consumer_offset.c.owner == client_id)
+    ).one()
+    return dict(zip(keys or (), epochs or (), strict=True))
 
 
 @translates
