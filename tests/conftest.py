@@ -76,6 +76,5 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish() -> None:
     """All modules and tests stay to the end: the collector need not look at them ever."""
-    gc.collect()
     gc.freeze()
     gc.enable()

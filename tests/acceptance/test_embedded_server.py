@@ -51,8 +51,13 @@ def home() -> Iterator[Path]:
 
 
 @pytest.fixture
-def server(home: Path) -> Iterator[EmbeddedPostgres]:
+def cluster(home: Path) -> None:
+    """For tests in which it does not matter how the home got its cluster."""
     give_cluster(home, is_migrated=False)
+
+
+@pytest.fixture
+def server(home: Path, cluster: None) -> Iterator[EmbeddedPostgres]:
     with EmbeddedPostgres(home, durable=False) as running:
         yield running
 
@@ -121,6 +126,7 @@ def test_nobody_else_can_read_or_lock_a_file_of_the_home(server: EmbeddedPostgre
 CLEARTEXT, MD5, NOTHING = 3, 5, 0
 
 
+@pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize("wanted", [CLEARTEXT, MD5, NOTHING], ids=["clear text", "md5", "no password"])
 def test_a_stranger_on_the_port_is_told_no_password(home: Path, wanted: int) -> None:
     """Any user of the machine can listen there while the server is down."""
@@ -187,6 +193,7 @@ def test_password_appears_neither_in_the_log_nor_on_a_command_line(home: Path) -
         assert password not in commands[0]
 
 
+@pytest.mark.usefixtures("cluster")
 def test_settings_reach_the_server(home: Path) -> None:
     with EmbeddedPostgres(home, settings={"work_mem": "9MB"}, durable=False) as server:
         assert query(server.dsn, "show work_mem") == "9MB"
@@ -194,6 +201,7 @@ def test_settings_reach_the_server(home: Path) -> None:
         assert query(server.dsn, "show fsync") == "off"
 
 
+@pytest.mark.usefixtures("cluster")
 def test_a_server_may_be_started_from_a_thread_that_ends(home: Path) -> None:
     server = EmbeddedPostgres(home, durable=False)
     starter = threading.Thread(target=server.start)
@@ -249,6 +257,7 @@ def test_restart_keeps_address_and_data(server: EmbeddedPostgres) -> None:
 # -- its deaths ---------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("cluster")
 def test_a_killed_postmaster_is_replaced_and_committed_data_are_there(home: Path) -> None:
     with EmbeddedPostgres(home) as server:
         address = server.dsn
@@ -298,6 +307,7 @@ def test_a_postmaster_pid_file_that_names_another_living_process_is_no_obstacle(
             stranger.kill()
 
 
+@pytest.mark.usefixtures("cluster")
 def test_the_pipe_watcher_of_other_systems_ends_the_server_with_its_owner(home: Path) -> None:
     # Given a server bound to its owner by a pipe instead of the kernel's signal
     with EmbeddedPostgres(home, durable=False) as prepared:
@@ -317,6 +327,7 @@ def test_the_pipe_watcher_of_other_systems_ends_the_server_with_its_owner(home: 
     assert process.returncode == 0
 
 
+@pytest.mark.usefixtures("cluster")
 def test_the_pipe_watcher_leaves_when_the_server_was_stopped(home: Path) -> None:
     with EmbeddedPostgres(home, durable=False) as prepared:
         port, binaries = prepared.port, prepared.binaries
@@ -353,6 +364,7 @@ def test_a_second_owner_is_refused(server: EmbeddedPostgres) -> None:
     assert query(server.dsn, "select 1") == 1
 
 
+@pytest.mark.usefixtures("cluster")
 def test_a_wished_port_is_used_and_a_taken_one_is_named(home: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
@@ -364,6 +376,7 @@ def test_a_wished_port_is_used_and_a_taken_one_is_named(home: Path) -> None:
         assert server.port == port
 
 
+@pytest.mark.usefixtures("cluster")
 def test_without_a_wish_another_port_is_found_when_the_previous_one_is_taken(home: Path) -> None:
     with EmbeddedPostgres(home, durable=False) as server:
         previous = server.port
@@ -379,6 +392,7 @@ def test_a_port_that_cannot_exist_is_refused(home: Path, port: int) -> None:
         EmbeddedPostgres(home, port=port)
 
 
+@pytest.mark.usefixtures("cluster")
 def test_a_setting_that_postgres_refuses_is_shown_with_its_words_and_leaves_nothing_running(home: Path) -> None:
     with pytest.raises(PostgresFailed) as caught:
         EmbeddedPostgres(home, settings={"shared_buffers": "tiny"}, durable=False).start()
@@ -389,9 +403,8 @@ def test_a_setting_that_postgres_refuses_is_shown_with_its_words_and_leaves_noth
         assert server.is_running()
 
 
+@pytest.mark.usefixtures("cluster")
 def test_a_data_directory_that_may_not_be_read_is_named(home: Path) -> None:
-    with EmbeddedPostgres(home, durable=False):
-        pass
     data = home / "data"
     if is_root:  # who may read everything, but hands PostgreSQL to somebody who may not
         os.chown(data, 0, 0)
@@ -448,9 +461,8 @@ def test_programs_that_the_account_cannot_run_and_that_are_no_wheel_are_refused(
         EmbeddedPostgres(home / "open", binaries=PostgresBinaries(private / "bin", find_postgres().version)).start()
 
 
+@pytest.mark.usefixtures("cluster")
 def test_a_password_file_of_another_cluster_is_named(home: Path) -> None:
-    with EmbeddedPostgres(home, durable=False):
-        pass
     Home(home).superuser_password_file.write_text("guessed")
 
     with pytest.raises(DataDirectoryUnusable, match="superuser-password does not fit"):
