@@ -18,6 +18,11 @@ from tests.fixtures.postgres import Database
 
 
 @pytest.fixture
+def database(joined_database: Database) -> Database:
+    return joined_database
+
+
+@pytest.fixture
 def producer(joining_producer: Producer) -> Producer:
     return joining_producer
 

@@ -33,6 +33,11 @@ from tests.fixtures.processes import wait_until
 
 
 @pytest.fixture
+def database(joined_database: Database) -> Database:
+    return joined_database
+
+
+@pytest.fixture
 def producer(joining_producer: Producer) -> Producer:
     return joining_producer
 
@@ -54,11 +59,15 @@ def test_a_database_without_schema_leaves_the_transaction_usable(producer: Produ
 def test_a_schema_of_another_version_leaves_the_transaction_usable(
     log: Connection, producer: Producer, caller: Caller
 ) -> None:
+    version = scalar(log, "SELECT version_num FROM mqdb.alembic_version")
     log.execute("UPDATE mqdb.alembic_version SET version_num = '9999'")
-    caller.execute("INSERT INTO account VALUES (1)")
-    with pytest.raises(SchemaTooNew):
-        producer.send(Message("orders", "x"), connection=caller.connection)
-    caller.commit()
+    try:
+        caller.execute("INSERT INTO account VALUES (1)")
+        with pytest.raises(SchemaTooNew):
+            producer.send(Message("orders", "x"), connection=caller.connection)
+        caller.commit()
+    finally:
+        log.execute("UPDATE mqdb.alembic_version SET version_num = %s", [version])
 
     assert accounts(log) == [1]
 

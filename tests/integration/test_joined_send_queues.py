@@ -8,6 +8,12 @@ from mqdb.errors import ParameterInvalid, QueueNotFound, TopicNotFound, TopicNot
 from mqdb_client import Message, MessageQueue, Producer
 from tests.fixtures.joined_sends import Caller, accounts, texts
 from tests.fixtures.log import Connection, create_topic, dispatch_all, scalar
+from tests.fixtures.postgres import Database
+
+
+@pytest.fixture
+def database(joined_database: Database) -> Database:
+    return joined_database
 
 
 @pytest.fixture
