@@ -40,7 +40,7 @@ class Descendants:
         return not any(is_alive(pid) for pid in self._seen)
 
     def _watch(self) -> None:
-        while not self._is_over.wait(0.05):
+        while not self._is_over.wait(0.2):
             try:
                 self._seen.update(child.pid for child in self._process.children(recursive=True))
             except psutil.NoSuchProcess:
