@@ -11,8 +11,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import filelock
@@ -27,6 +28,7 @@ from mqdb.embedded.binaries import binaries_for
 from mqdb.embedded.home import Home
 from mqdb.embedded.leftovers import end_server, postmaster_pid
 from tests.fixtures.busy_machine import within
+from tests.fixtures.clusters import give_cluster
 from tests.fixtures.postgres import query, quick_home
 from tests.fixtures.processes import is_alive, wait_until
 
@@ -111,44 +113,54 @@ class SharingProcess:
 
 @pytest.fixture(params=[pytest.param("root", marks=pytest.mark.long), "plain user"])
 def user(request: pytest.FixtureRequest) -> Iterator[User]:
+    """With a home that has a cluster."""
     is_root = os.geteuid() == 0
     if request.param == "root" and not is_root:
         pytest.skip("needs root")
-    packages = os.pathsep.join([str(Path(mqdb.__file__).parents[1]), str(Path(psycopg.__file__).parents[1])])
-    environ = {**os.environ, "PYTHONPATH": packages, "SCRIPT": str(SCRIPT)}
     with quick_home() as place:
         if request.param == "plain user" and is_root:
-            yield stranger(place, environ)
+            user = replace(request.getfixturevalue("stranger"), home=place / "private" / "home")
         else:
-            yield User(None, sys.executable, environ, place / "home")
+            user = User(None, sys.executable, environ_with(packages_of(mqdb, psycopg), SCRIPT), place / "home")
+        user.home.mkdir(parents=True)
+        give_cluster(user.home, is_migrated=False)
+        if user.account is not None:
+            user.home.parent.chmod(0o700)
+            subprocess.run(["chown", "-R", f"{user.account.uid}:{user.account.gid}", user.home.parent], check=True)
+        yield user
 
 
-def stranger(place: Path, environ: dict[str, str]) -> User:
+def packages_of(*modules: ModuleType) -> str:
+    return os.pathsep.join(str(Path(module.__file__ or "").parents[1]) for module in modules)
+
+
+def environ_with(packages: str, script: Path) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": packages, "SCRIPT": str(script)}
+
+
+@pytest.fixture(scope="module")
+def stranger() -> Iterator[User]:
     """A user who can reach neither a checkout nor a Python below /root, and gets copies of what is needed."""
     account = service_account({"MQDB_PG_USER": "nobody"})
     assert account is not None
-    binaries = binaries_for(account, find_postgres(), place / "runtime")
-    packages = place / "packages"
-    copied = [Path(module.__file__).parent for module in (mqdb, psycopg, filelock) if module.__file__]
-    site_packages = copied[1].parent
-    copied += [*site_packages.glob("psycopg_binary*"), *site_packages.glob("mqdb-*.dist-info")]
-    for package in copied:
-        # With what is compiled of it, or each process would compile it again.
-        shutil.copytree(package, packages / package.name)
-    for module in (site_packages / "typing_extensions.py", SCRIPT):
-        shutil.copy(module, packages)
-    subprocess.run(["chmod", "-R", "a+rX", packages], check=True)
-    home = place / "private"
-    home.mkdir(mode=0o700)
-    os.chown(home, account.uid, account.gid)
-    environ = environ | {
-        "PYTHONPATH": str(packages),
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "SCRIPT": str(packages / SCRIPT.name),
-        "MQDB_PG_BIN": str(binaries.bin_dir),
-        "HOME": str(home),
-    }
-    return User(account, python_for(account), environ, home / "home")
+    with quick_home() as place:
+        binaries = binaries_for(account, find_postgres(), place / "runtime")
+        packages = place / "packages"
+        copied = [Path(module.__file__).parent for module in (mqdb, psycopg, filelock) if module.__file__]
+        site_packages = copied[1].parent
+        copied += [*site_packages.glob("psycopg_binary*"), *site_packages.glob("mqdb-*.dist-info")]
+        for package in copied:
+            # With what is compiled of it, or each process would compile it again.
+            shutil.copytree(package, packages / package.name)
+        for module in (site_packages / "typing_extensions.py", SCRIPT):
+            shutil.copy(module, packages)
+        subprocess.run(["chmod", "-R", "a+rX", packages], check=True)
+        environ = environ_with(str(packages), packages / SCRIPT.name) | {
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "MQDB_PG_BIN": str(binaries.bin_dir),
+            "HOME": str(place),
+        }
+        yield User(account, python_for(account), environ, place)
 
 
 def python_for(account: Account) -> str:
@@ -212,7 +224,10 @@ def test_the_first_owns_the_second_attaches_and_no_process_is_left_behind(
     assert len(family) > 4
 
 
-def test_two_that_start_together_in_a_new_home_share_one_server(start: Callable[[], SharingProcess]) -> None:
+def test_two_that_start_together_in_a_new_home_share_one_server(
+    start: Callable[[], SharingProcess], user: User
+) -> None:
+    shutil.rmtree(user.home)
     both = [start(), start()]
 
     reports = [process.report() for process in both]
