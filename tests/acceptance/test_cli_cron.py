@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from mqdb.cli.times import shown_time
+from mqdb.service.cron_sender import CronSender
 from tests.fixtures.command_line import Place, served
 from tests.fixtures.postgres import Database, query
 from tests.fixtures.processes import wait_until
@@ -25,7 +26,7 @@ def place(database: Database, tmp_path: Path) -> Place:
 @pytest.fixture
 def at_work(place: Place) -> Iterator[Place]:
     """The same with a server."""
-    with served(place):
+    with served(place, CronSender):
         yield place
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from mqdb.service.delay_deliverer import DelayDeliverer
 from tests.fixtures.command_line import Place, served
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
@@ -42,7 +43,7 @@ def steps() -> list[tuple[list[str], list[str]]]:
 @pytest.fixture
 def place(database: Database, tmp_path: Path) -> Iterator[Place]:
     """A broker with the topic of the example; the ladder takes 2 s."""
-    with served(Place(tmp_path, database.dsn), message_delay_level="1s") as place:
+    with served(Place(tmp_path, database.dsn), DelayDeliverer, message_delay_level="1s") as place:
         place.done("topic", "create", "orders")
         yield place
 
