@@ -86,12 +86,12 @@ def compiled(texts: Sequence[str]) -> list[Selector]:
     return selectors
 
 
-def verdicts(broker: Connection, selectors: Sequence[Selector], messages: Sequence[object]) -> list[tuple[Any, ...]]:
+def verdicts(conn: Connection, selectors: Sequence[Selector], messages: Sequence[object]) -> list[tuple[Any, ...]]:
     """One row for each message, with a column for each selector."""
     texts = cast([json.dumps(each) for each in messages], ARRAY(Text))
     stored = select(cast(func.unnest(texts), JSONB).label("properties")).subquery()
     clauses = [each.where(stored.c.properties).label(f"c{number}") for number, each in enumerate(selectors)]
-    return [tuple(row)[1:] for row in broker.execute(select(stored.c.properties, *clauses))]
+    return [tuple(row)[1:] for row in conn.execute(select(stored.c.properties, *clauses))]
 
 
 quick = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
@@ -103,7 +103,7 @@ def test_any_text_is_a_selector_or_refused(text: str) -> None:
     compiled([text])
 
 
-def test_any_text_is_a_verdict_or_refused(broker: Connection) -> None:
+def test_any_text_is_a_verdict_or_refused(conn: Connection) -> None:
     """As the tests around it, for as many cases as one likes."""
     chance = fuzz_random()
     legal: list[Selector] = []
@@ -121,48 +121,48 @@ def test_any_text_is_a_verdict_or_refused(broker: Connection) -> None:
 
     assert len(legal) > fuzz_cases() // 10
     for first in range(0, len(legal), 50):
-        assert len(verdicts(broker, legal[first : first + 50], messages)) == len(messages)
+        assert len(verdicts(conn, legal[first : first + 50], messages)) == len(messages)
 
 
 @quick
 @given(st.lists(soups, min_size=5, max_size=40), st.lists(properties, min_size=1, max_size=10))
 def test_what_compiles_never_raises_for_any_message(
-    broker: Connection, texts: list[str], messages: list[dict[str, str]]
+    conn: Connection, texts: list[str], messages: list[dict[str, str]]
 ) -> None:
-    assert len(verdicts(broker, compiled(texts), messages)) == len(messages)
+    assert len(verdicts(conn, compiled(texts), messages)) == len(messages)
 
 
 @quick
 @given(st.lists(conditions, min_size=5, max_size=20), st.lists(properties, min_size=1, max_size=10))
 def test_legal_selectors_never_raise_for_any_message(
-    broker: Connection, texts: list[str], messages: list[dict[str, str]]
+    conn: Connection, texts: list[str], messages: list[dict[str, str]]
 ) -> None:
-    assert len(verdicts(broker, compiled(texts), messages)) == len(messages)
+    assert len(verdicts(conn, compiled(texts), messages)) == len(messages)
 
 
 @pytest.mark.parametrize("value", [*NASTY, *LONG], ids=lambda value: f"{value[:20]!a}-{len(value)}")
-def test_a_literal_is_nothing_but_its_text(broker: Connection, value: str) -> None:
+def test_a_literal_is_nothing_but_its_text(conn: Connection, value: str) -> None:
     quoted = "'" + value.replace("'", "''") + "'"
     selectors = compiled([f"a = {quoted}", f"a IN ('y', {quoted})", f"NOT (a <> {quoted})"])
 
-    found = verdicts(broker, selectors, [{"a": value}, {"a": value + "."}, {"b": value}])
+    found = verdicts(conn, selectors, [{"a": value}, {"a": value + "."}, {"b": value}])
 
     assert found == [(True, True, True), (False, False, False), (None, None, None)]
 
 
-def test_every_way_to_read_a_text_bears_every_text(broker: Connection) -> None:
+def test_every_way_to_read_a_text_bears_every_text(conn: Connection) -> None:
     numbers = ["5", "-5", "2147483648", "5.5", "-1e308", "b", "TRUE", "'x'", "-b", "(b > 1)"]
     selectors = compiled([f"(a {each} {number}) IS NULL" for each in ("=", "<>", ">", "<=") for number in numbers])
     messages = [{"a": value, "b": other} for value in [*NASTY, *LONG] for other in ("5", "x", value)]
 
     assert len(selectors) == 34
-    assert len(verdicts(broker, selectors, messages)) == len(messages)
+    assert len(verdicts(conn, selectors, messages)) == len(messages)
 
 
-def test_properties_that_are_no_texts_are_judged_too(broker: Connection) -> None:
+def test_properties_that_are_no_texts_are_judged_too(conn: Connection) -> None:
     selectors = compiled(["a = 5", "a > 1.5", "a = TRUE", "a IS NULL"])
 
-    found = verdicts(broker, selectors, [[], 5, "a", None, {}, {"a": 5}, {"a": None}, {"a": [1]}, {"a": True}])
+    found = verdicts(conn, selectors, [[], 5, "a", None, {}, {"a": 5}, {"a": None}, {"a": [1]}, {"a": True}])
 
     missing = (None, None, None, True)
     assert found == [missing] * 5 + [
@@ -183,11 +183,11 @@ def test_properties_that_are_no_texts_are_judged_too(broker: Connection) -> None
         ("(a = {n} AND b = 'x')", " OR ", True),
     ],
 )
-def test_the_longest_chain_is_judged(broker: Connection, term: str, operator: str, expected: bool | None) -> None:
+def test_the_longest_chain_is_judged(conn: Connection, term: str, operator: str, expected: bool | None) -> None:
     parts = 7 if " AND " in term else 3
     (selector,) = compiled([operator.join(term.format(n=number) for number in range(MAX_PARTS // parts))])
 
-    ((verdict,),) = verdicts(broker, [selector], [{"a": f"{MAX_PARTS // parts - 1}", "b": "x"}])
+    ((verdict,),) = verdicts(conn, [selector], [{"a": f"{MAX_PARTS // parts - 1}", "b": "x"}])
 
     assert verdict is expected
 
@@ -205,9 +205,9 @@ def test_the_longest_chain_is_judged(broker: Connection, term: str, operator: st
         ("", " = (b = 2)", MAX_NESTING - 1),
     ],
 )
-def test_the_deepest_nesting_is_judged(broker: Connection, before: str, after: str, levels: int) -> None:
+def test_the_deepest_nesting_is_judged(conn: Connection, before: str, after: str, levels: int) -> None:
     (selector,) = compiled([before * levels + ("a" if before == "NOT " else "a = 3") + after * levels])
 
-    ((verdict,),) = verdicts(broker, [selector], [{"a": "3", "b": "5", "c": "7"}])
+    ((verdict,),) = verdicts(conn, [selector], [{"a": "3", "b": "5", "c": "7"}])
 
     assert verdict in (True, False, None)
