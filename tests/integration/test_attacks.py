@@ -82,14 +82,17 @@ def roles(postgres: EmbeddedPostgres) -> Iterator[None]:
             superuser.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(name)))
 
 
-def grant(database: Database) -> dict[str, str]:
-    """Let all roles use the schema, and give them their rights; returns how they connect."""
+def grant(database: Database) -> None:
+    """Let all roles use the schema, and give them their rights."""
     with Admin(database.dsn) as admin:
         admin.acl.grant(SEND, send=["orders", "closed"])
         admin.acl.grant(READ, read=["orders"])
         admin.acl.grant(GROUP, read=["orders"], group=["billing"])
     database.connect().execute("GRANT USAGE ON SCHEMA mqdb TO a_none")
-    return {name: with_parts(database.dsn, user=name, password=PASSWORD) for name in ROLES}
+
+
+def dsn_of(database: Database, role: str) -> str:
+    return with_parts(database.dsn, user=role, password=PASSWORD)
 
 
 def connect(dsn: str) -> Connection:
@@ -103,6 +106,15 @@ def attend(owner: Connection) -> None:
            SELECT 'all', 'test', 1, pid, backend_start, mqdb.now() + interval '1 hour', '1 hour'
            FROM pg_stat_activity WHERE pid = pg_backend_pid()"""
     )
+
+
+def owner_of(database: Database) -> Connection:
+    """A session of the owner that leads all services, and holds the lock of the client of others."""
+    owner = database.connect()
+    owner.execute(KNOW_ITSELF)
+    owner.execute("SELECT pg_advisory_lock(4711)")
+    attend(owner)
+    return owner
 
 
 #: What belongs to others: each kind of row at least once.
@@ -148,12 +160,11 @@ INSERT INTO mqdb.sink_batch VALUES ('payroll-1', 1, NULL, 1);
 INSERT INTO mqdb.sink_write VALUES (gen_random_uuid(), 'payroll-1', 1);
 INSERT INTO mqdb.deleted_topic VALUES ('payroll-1');
 INSERT INTO mqdb.archived_segment VALUES (77, '/payroll-1', '{secret}', '{}', 0, 0, NULL, NULL);
-SELECT pg_advisory_lock(4711);
 """
 
 
 def fill(database: Database) -> Connection:
-    """Topics, groups and clients of others; returns the session of the owner that leads."""
+    """Topics, groups and clients of others; returns a session of the owner."""
     owner = database.connect()
     owner.execute(KNOW_ITSELF)
     # Not the clock that tests move.
@@ -172,7 +183,6 @@ def fill(database: Database) -> Connection:
     dispatch_all(owner)
     index_all(owner)
     owner.execute("ANALYZE mqdb.commit_log, mqdb.topic, mqdb.queue_run, mqdb.client")
-    attend(owner)
     return owner
 
 
@@ -202,14 +212,30 @@ def numbers_of(owner: Connection) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def world(postgres: EmbeddedPostgres, template_database: str, roles: None) -> Iterator[World]:
-    """One for all that changes nothing."""
+def original(postgres: EmbeddedPostgres, template_database: str, roles: None) -> Iterator[str]:
+    """Name of a database with the rows of others and the rights of the roles, to be copied."""
     with new_database(postgres, template_database) as database:
-        owner = fill(database)
-        sessions = {name: connect(dsn) for name, dsn in grant(database).items()}
-        yield World(owner, sessions, numbers_of(owner))
-        for session in sessions.values():
-            session.close()
+        fill(database)
+        grant(database)
+        database.close()
+        yield database.name
+
+
+@contextmanager
+def world_of(database: Database) -> Iterator[World]:
+    """With sessions of all."""
+    owner = owner_of(database)
+    sessions = {name: connect(dsn_of(database, name)) for name in ROLES}
+    yield World(owner, sessions, numbers_of(owner))
+    for session in sessions.values():
+        session.close()
+
+
+@pytest.fixture(scope="module")
+def world(postgres: EmbeddedPostgres, original: str) -> Iterator[World]:
+    """One for all that changes nothing."""
+    with new_database(postgres, original) as database, world_of(database) as world:
+        yield world
 
 
 @pytest.fixture(scope="module")
@@ -219,13 +245,17 @@ def before(world: World) -> dict[str, str]:
 
 
 @pytest.fixture
-def own(database: Database, roles: None) -> Iterator[World]:
+def database(postgres: EmbeddedPostgres, original: str) -> Iterator[Database]:
+    """A copy for one test."""
+    with new_database(postgres, original) as database:
+        yield database
+
+
+@pytest.fixture
+def own(database: Database) -> Iterator[World]:
     """One for an attack that needs another session, or that leaves something behind."""
-    owner = fill(database)
-    sessions = {name: connect(dsn) for name, dsn in grant(database).items()}
-    yield World(owner, sessions, numbers_of(owner))
-    for session in sessions.values():
-        session.close()
+    with world_of(database) as world:
+        yield world
 
 
 def rows_of_all(owner: Connection) -> dict[str, str]:

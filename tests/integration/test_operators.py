@@ -41,7 +41,7 @@ from tests.fixtures.command_line import Place
 from tests.fixtures.consumers import Inbox
 from tests.fixtures.dead_letters import json_lines
 from tests.fixtures.log import Connection, dispatch_all, index_all, scalar
-from tests.fixtures.postgres import Database, new_database, superuser_dsn, with_parts
+from tests.fixtures.postgres import Database, new_database, superuser_dsn
 from tests.fixtures.processes import wait_until
 from tests.fixtures.threads import Doing
 from tests.integration.test_attacks import (
@@ -54,9 +54,11 @@ from tests.integration.test_attacks import (
     World,
     attack,
     connect,
+    dsn_of,
     fill,
     leaks,
     numbers_of,
+    owner_of,
     record,
     rows_of_all,
 )
@@ -114,23 +116,33 @@ def roles(postgres: EmbeddedPostgres) -> Iterator[None]:
             superuser.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(name)))
 
 
-def grant(database: Database) -> dict[str, str]:
-    """Give all roles their rights; returns how they connect."""
+def grant(database: Database) -> None:
+    """Give all roles their rights."""
     with Admin(database.dsn) as admin:
         admin.acl.grant(OPERATOR, operate=["orders"], operate_group=["billing"])
         admin.acl.grant(KEEPER, send=["orders"], operate=["orders"], operate_group=["billing"])
         admin.acl.grant(REPAIRER, group=["billing"], operate=["orders"], operate_group=["billing"])
         admin.acl.grant(ADMIN, admin=["orders*"], admin_group=["billing*"])
-    return {name: with_parts(database.dsn, user=name, password=PASSWORD) for name in ROLES}
 
 
-def filled(database: Database) -> World:
-    """What others have, what the roles operate, and a session of each role."""
-    owner = fill(database)
-    owner.execute(_OPERATED.encode())
-    for run in (dispatch_all, index_all):
-        run(owner)
-    sessions = {name: connect(dsn) for name, dsn in grant(database).items()}
+@pytest.fixture(scope="module")
+def original(postgres: EmbeddedPostgres, template_database: str, roles: None) -> Iterator[str]:
+    """Name of a database with what others have and what the roles operate, to be copied."""
+    with new_database(postgres, template_database) as database:
+        owner = fill(database)
+        owner.execute(_OPERATED.encode())
+        for run in (dispatch_all, index_all):
+            run(owner)
+        grant(database)
+        database.close()
+        yield database.name
+
+
+@contextmanager
+def world_of(database: Database) -> Iterator[World]:
+    """With sessions of all."""
+    owner = owner_of(database)
+    sessions = {name: connect(dsn_of(database, name)) for name in ROLES}
     numbers = numbers_of(owner)
     for name, group in {"billing_dead": "billing", "payroll_dead": "payroll"}.items():
         numbers[name] = str(position_of(owner, f"%DLQ%{group}"))
@@ -139,7 +151,9 @@ def filled(database: Database) -> World:
     numbers["secret_timer"] = f"'{scalar(owner, waits, [numbers['timer_key']])}'"
     for name, topic in {"own_half": "orders", "foreign_half": "secret"}.items():
         numbers[name] = f"'{scalar(owner, _HALVES, [topic])}'"
-    return World(owner, sessions, dict(sorted(numbers.items(), reverse=True)))
+    yield World(owner, sessions, dict(sorted(numbers.items(), reverse=True)))
+    for session in sessions.values():
+        session.close()
 
 
 def position_of(owner: Connection, topic: str) -> int:
@@ -151,13 +165,10 @@ def position_of(owner: Connection, topic: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def world(postgres: EmbeddedPostgres, template_database: str, roles: None) -> Iterator[World]:
+def world(postgres: EmbeddedPostgres, original: str) -> Iterator[World]:
     """One for all that changes nothing."""
-    with new_database(postgres, template_database) as database:
-        found = filled(database)
-        yield found
-        for session in found.sessions.values():
-            session.close()
+    with new_database(postgres, original) as database, world_of(database) as world:
+        yield world
 
 
 @pytest.fixture(scope="module")
@@ -167,16 +178,17 @@ def before(world: World) -> dict[str, str]:
 
 
 @pytest.fixture
-def own(database: Database, roles: None) -> Iterator[World]:
+def database(postgres: EmbeddedPostgres, original: str) -> Iterator[Database]:
+    """A copy for one test."""
+    with new_database(postgres, original) as database:
+        yield database
+
+
+@pytest.fixture
+def own(database: Database) -> Iterator[World]:
     """One for what leaves something behind."""
-    found = filled(database)
-    yield found
-    for session in found.sessions.values():
-        session.close()
-
-
-def dsn_of(database: Database, role: str) -> str:
-    return with_parts(database.dsn, user=role, password=PASSWORD)
+    with world_of(database) as world:
+        yield world
 
 
 def refusal(session: Connection, statement: str) -> errors.MqdbError:
