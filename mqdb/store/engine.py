@@ -113,6 +113,8 @@ def create_engine(
         pool_pre_ping=False,
         # On a connection that has broken below SQLAlchemy it would raise, in place of the error that says so.
         skip_autocommit_rollback=True,
+        # Each engine would ask its first connection whether there is such a type.
+        use_native_hstore=False,
     )
     event.listen(engine, "connect", _adapt)
     if not prepared:
