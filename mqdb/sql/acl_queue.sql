@@ -66,6 +66,9 @@ AS $$
 DECLARE
     queue_keys integer[] := ARRAY(SELECT q.queue_key FROM mqdb.queue q WHERE q.topic_id = NEW.topic_id);
 BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN  -- it would bring back rights that were taken away
+        PERFORM mqdb.refuse_isolation('mqdb.change_topic');
+    END IF;
     LOCK TABLE mqdb.acl IN SHARE MODE;
     DELETE FROM mqdb.acl_queue a WHERE a.queue_key = ANY (queue_keys);
     PERFORM mqdb.add_acl_queues(NULL, queue_keys);
@@ -84,6 +87,6 @@ CREATE TRIGGER acl_changed AFTER UPDATE ON mqdb.acl REFERENCING OLD TABLE AS old
 CREATE TRIGGER acl_truncated AFTER TRUNCATE ON mqdb.acl
     FOR EACH STATEMENT EXECUTE FUNCTION mqdb.rights_changed();
 CREATE TRIGGER topic_closed AFTER UPDATE OF perm ON mqdb.topic
-    FOR EACH ROW WHEN (OLD.perm & 2 <> NEW.perm & 2) EXECUTE FUNCTION mqdb.perm_changed();
+    FOR EACH ROW WHEN (OLD.perm & 2 <> NEW.perm & 2 AND OLD.topic = NEW.topic) EXECUTE FUNCTION mqdb.perm_changed();
 CREATE TRIGGER queue_added AFTER INSERT ON mqdb.queue REFERENCING NEW TABLE AS new_queues
     FOR EACH STATEMENT EXECUTE FUNCTION mqdb.queues_added();

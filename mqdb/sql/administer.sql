@@ -111,6 +111,8 @@ BEGIN
         gone := ARRAY(SELECT t.topic FROM mqdb.topic t WHERE t.topic = ANY (drop_topics.topics) ORDER BY t.topic_id FOR NO KEY UPDATE);
         DELETE FROM mqdb.live_queue l USING mqdb.queue q JOIN mqdb.topic t USING (topic_id)
         WHERE l.queue_key = q.queue_key AND t.topic = ANY (gone);
+        DELETE FROM mqdb.acl_queue a USING mqdb.queue q JOIN mqdb.topic t USING (topic_id)
+        WHERE a.queue_key = q.queue_key AND t.topic = ANY (gone);
         UPDATE mqdb.topic t SET topic = mqdb.deleted_prefix() || t.topic_id, perm = 0 WHERE t.topic = ANY (gone);
     END IF;
     RETURN coalesce(gone, '{}');

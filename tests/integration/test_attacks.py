@@ -1825,6 +1825,23 @@ def test_30_closed_topic(own: World) -> None:
         assert attack(own.sessions[SEND], own.text(record(":orders_key"))).sqlstate == found
 
 
+def test_30_opening_a_topic_brings_back_no_right(own: World) -> None:
+    """By a snapshot from before the revoke."""
+    own.owner.execute(
+        "INSERT INTO mqdb.acl (principal, access, resource_type, resource) VALUES (%s, 'ADMIN', 'TOPIC', 'closed')",
+        [SEND],
+    )
+    session = own.sessions[SEND]
+    session.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM mqdb.topic")
+    change = "SELECT mqdb.change_topic('closed', NULL, NULL, 6, NULL, NULL, NULL)"
+
+    with pytest.raises(psycopg.Error) as refused:
+        session.execute(change)
+    session.execute("ROLLBACK")
+    assert refused.value.sqlstate == "MQ109"
+    assert attack(session, change).sqlstate is None
+
+
 @gets_through("the policy sendable asks for the right, and not whether the queue is one that senders choose")
 def test_30_read_only_queue(own: World) -> None:
     own.owner.execute("UPDATE mqdb.topic SET write_queue_nums = 1 WHERE topic = 'orders'")
