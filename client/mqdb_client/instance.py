@@ -166,10 +166,6 @@ class ClientInstance:
         )
         self._alive.add(self)
 
-    def whole_group(self, group: str) -> str:
-        """The name of a group with the namespace of the role that is logged in, as far as that is known."""
-        return group if self._namespace is None or "%" in group else f"{self._namespace}%{group}"
-
     # -- life ---------------------------------------------------------------------------------
 
     def open(self, *, may_be_down: bool = False) -> None:

@@ -100,8 +100,8 @@ class PushStrategy(ConsumerStrategy):
         self._local_offsets: LocalOffsets | None = None
         if config.message_model is MessageModel.BROADCASTING:
             self.allocate = take_all
-            first = cluster.instances[0]
-            directory = offsets_directory(home, first.address, config.instance_name, first.whole_group(config.group))
+            address = cluster.instances[0].address
+            directory = offsets_directory(home, address, config.instance_name, config.group)
             self._local_offsets = LocalOffsets(Path(config.local_offset_directory or directory))
         self.consume = self._consume_service(hooks)
 
