@@ -55,9 +55,9 @@ class Rights:
     admin_group: Collection[str] = ()
     """Groups that it may make, change and delete."""
     namespace: str | None = field(default=None, kw_only=True)
-    """What all these topics and groups belong to: `shop` for `shop%orders`. The principal calls them `orders`."""
+    """The namespace of all these topics and groups: with `shop`, the principal calls `orders` what is `shop%orders`."""
     external: bool = field(default=False, kw_only=True)
-    """Whether the principal is no role: a user of the dashboard, or an access key, that nobody logs in as."""
+    """True for a principal that is no role of PostgreSQL, such as a user of the dashboard or an access key."""
 
     def resources(self) -> list[Resource]:
         """Raises NameInvalid for what no right may name."""
@@ -164,7 +164,7 @@ def apply(
 def _agree(
     connection: Connection, principal: str, known: Principal | None, rights: Rights
 ) -> tuple[Principal, list[Resource]]:
-    """What the principal is, and the rights by their whole names. Raises NameInvalid, ParameterInvalid."""
+    """Return the principal, known or new, and the rights by whole names. Raises NameInvalid, ParameterInvalid."""
     its = known or Principal(not rights.external, rights.namespace)
     if rights.namespace not in (None, its.namespace) or (rights.external and its.is_role):
         what = rights.namespace if rights.namespace not in (None, its.namespace) else principal

@@ -134,19 +134,19 @@ class Principal(NamedTuple):
 
 
 def find_principal(connection: Connection, name: str) -> Principal | None:
-    """What is said of a principal that is no role, or has a namespace."""
+    """The row of a principal that is no role or has a namespace; None for a plain role."""
     columns = principals.c.is_role, principals.c.namespace
     row = connection.execute(select(*columns).where(principals.c.principal == name)).one_or_none()
     return None if row is None else Principal(*row)
 
 
 def add_principal(connection: Connection, name: str, new: Principal) -> None:
-    """Say it, in the caller's transaction."""
+    """Insert the row of a principal, in the caller's transaction."""
     connection.execute(insert(principals).values(principal=name, is_role=new.is_role, namespace=new.namespace))
 
 
 def remove_principal(connection: Connection, name: str) -> None:
-    """Forget it, in the caller's transaction."""
+    """Delete the row of a principal, in the caller's transaction."""
     connection.execute(delete(principals).where(principals.c.principal == name))
 
 

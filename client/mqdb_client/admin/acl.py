@@ -95,7 +95,10 @@ class Acl:
         admin: str | None = None,
         admin_group: str | None = None,
     ) -> bool:
-        """Whether a role has all of these rights. Topics and groups need not exist. The owner has each."""
+        """Whether a role has all of these rights. Topics and groups need not exist.
+
+        The owner of the broker has all rights.
+        """
         given = (send, read, group, operate, operate_group, admin, admin_group)
         wanted = Rights(*([name] if name is not None else [] for name in given)).resources()
         if not wanted:

@@ -49,7 +49,7 @@ class TopicWatch:
             self._thread.start()
 
     def is_own_thread(self) -> bool:
-        """Whether a listener is asking."""
+        """Whether the caller runs on the thread that calls the listeners."""
         return threading.current_thread() is self._thread
 
     def stop(self, seconds: float) -> None:

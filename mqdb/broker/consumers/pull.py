@@ -229,7 +229,7 @@ def _result(request: PullRequest, rows: _Rows, wish: _Wish) -> PullResult:
 
 
 def _name_origins(connection: Connection, results: Sequence[PullResult]) -> None:
-    """What has failed says the whole name of its first topic. Let it say the one that the role knows."""
+    """Shorten the name of the first topic in messages that have failed: they carry it with its namespace."""
     again = [message for result in results if is_group_topic(result.request.queue.topic) for message in result.messages]
     namespace = acl.own_namespace(connection) if again else None
     if namespace is None:

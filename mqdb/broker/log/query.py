@@ -18,7 +18,7 @@ class BrokerInfo(NamedTuple):
     broker_name: str
     cluster_name: str
     namespace: str | None
-    """That of the role which is logged in."""
+    """The namespace of the role that is logged in."""
 
     def require_name(self, expected: str, target: str) -> None:
         """Raise BrokerMisnamed unless that is its name. `target` says where the database is."""
