@@ -1,15 +1,16 @@
 """What tests of mqdb, and tests of programs that use it, may change in a database of their own."""
 
 from datetime import timedelta
+from typing import Final
 
 from sqlalchemy import Connection
 
-#: Clients take the time of the broker from mqdb.now() alone. Only the owner of the schema may replace it.
-_MOVABLE_CLOCK = """
-CREATE OR REPLACE FUNCTION mqdb.now() RETURNS timestamptz
-LANGUAGE sql VOLATILE PARALLEL SAFE
-RETURN clock_timestamp() + coalesce(nullif(current_setting('mqdb.clock_offset', true), ''), '0')::interval
-"""
+#: Clients take the time of the broker from these functions alone. Only the owner of the schema may replace them.
+_CLOCKS: Final = {
+    "now": "VOLATILE PARALLEL SAFE RETURN clock_timestamp()",
+    "transaction_began": "STABLE PARALLEL SAFE RETURN transaction_timestamp()",
+    "statement_began": "STABLE PARALLEL SAFE RETURN statement_timestamp()",
+}
 
 
 def make_clock_movable(connection: Connection) -> None:
@@ -17,12 +18,16 @@ def make_clock_movable(connection: Connection) -> None:
 
     From then on every role that can connect may do so. Needs the owner of the schema.
     """
-    connection.exec_driver_sql(_MOVABLE_CLOCK)
+    _replace_clocks(connection, "coalesce(nullif(current_setting('mqdb.clock_offset', true), ''), '0')::interval")
 
 
 def set_clock_ahead(connection: Connection, ahead: timedelta) -> None:
     """Let the broker's clock be so far ahead, in all sessions at once. Needs the owner of the schema."""
-    connection.exec_driver_sql(
-        f"""CREATE OR REPLACE FUNCTION mqdb.now() RETURNS timestamptz LANGUAGE sql VOLATILE PARALLEL SAFE
-            RETURN clock_timestamp() + interval '{ahead // timedelta(microseconds=1)} microseconds'"""
-    )
+    _replace_clocks(connection, f"interval '{ahead // timedelta(microseconds=1)} microseconds'")
+
+
+def _replace_clocks(connection: Connection, ahead: str) -> None:
+    for name, clock in _CLOCKS.items():
+        connection.exec_driver_sql(
+            f"CREATE OR REPLACE FUNCTION mqdb.{name}() RETURNS timestamptz LANGUAGE sql {clock} + {ahead}"
+        )

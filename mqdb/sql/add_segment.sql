@@ -12,6 +12,7 @@ DECLARE
     bounds text;
     constraint_text text;
     readable text;
+    untold text;
 BEGIN
     IF records IS NULL OR records NOT BETWEEN 1 AND 1099511627776 THEN
         PERFORM mqdb.refuse_parameter('records', records::text, 'a segment has 1 to 1099511627776 positions');
@@ -38,6 +39,13 @@ BEGIN
             EXECUTE format('CREATE POLICY readable ON mqdb.%s_%s FOR SELECT USING (%s)', parent, number, readable);
             EXECUTE format('GRANT SELECT ON mqdb.%s_%s TO PUBLIC', parent, number);
         END IF;
+        -- From statistics EXPLAIN would tell everybody what rows have that a policy holds back.
+        FOR untold IN
+            SELECT a.attname FROM pg_attribute a
+            WHERE a.attrelid = format('mqdb.%s', parent)::regclass AND a.attnum > 0 AND a.attstattarget = 0
+        LOOP
+            EXECUTE format('ALTER TABLE mqdb.%s_%s ALTER %I SET STATISTICS 0', parent, number, untold);
+        END LOOP;
         EXECUTE format('COMMENT ON TABLE mqdb.%1$s_%2$s IS ''Segment %2$s of %1$s''', parent, number);
     END LOOP;
     INSERT INTO mqdb.segment (segment, start_pos, end_pos, lowest_log_pos)

@@ -4,3 +4,14 @@ CREATE FUNCTION mqdb.now() RETURNS timestamptz
 LANGUAGE sql VOLATILE PARALLEL SAFE
 RETURN clock_timestamp();
 COMMENT ON FUNCTION mqdb.now() IS 'The clock of the broker: clock_timestamp()';
+
+-- When the transaction and the statement began, by the same clock.
+CREATE FUNCTION mqdb.transaction_began() RETURNS timestamptz
+LANGUAGE sql STABLE PARALLEL SAFE
+RETURN transaction_timestamp();
+COMMENT ON FUNCTION mqdb.transaction_began() IS 'When the transaction began, by mqdb.now()';
+
+CREATE FUNCTION mqdb.statement_began() RETURNS timestamptz
+LANGUAGE sql STABLE PARALLEL SAFE
+RETURN statement_timestamp();
+COMMENT ON FUNCTION mqdb.statement_began() IS 'When the statement began, by mqdb.now()';

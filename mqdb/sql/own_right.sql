@@ -5,6 +5,7 @@ WHERE a.principal = session_user::text COLLATE "default"  -- a name is compared 
   AND NOT EXISTS (SELECT FROM mqdb.principal p WHERE p.principal = a.principal AND NOT p.is_role);
 COMMENT ON VIEW mqdb.own_right IS 'The rights of the role that is logged in';
 
+-- For functions and views that run with the rights of the owner. Policies look into acl_queue itself.
 CREATE VIEW mqdb.own_queue WITH (security_barrier) AS
 SELECT a.queue_key, a.may_send, a.may_read FROM mqdb.acl_queue a WHERE a.principal = session_user::text COLLATE "default";
 COMMENT ON VIEW mqdb.own_queue IS 'The queues on which the role that is logged in has a right';

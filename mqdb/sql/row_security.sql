@@ -8,10 +8,16 @@
 --   - nothing on sequences. The positions of the log come from its identity column, which asks for no right.
 -- add_segment gives the partitions of the log and of the consume queues the policy of their parents; others have no grant.
 
--- What tells nothing of anybody: who the broker is, and how far log and services have come.
+-- What tells nothing of anybody: who the broker is, how far log and services have come, and the numbers of its queues.
 GRANT SELECT ON mqdb.alembic_version, mqdb.broker, mqdb.leader, mqdb.segment, mqdb.checkpoint, mqdb.dispatch_lane, mqdb.id_span,
-    mqdb.delay_level TO PUBLIC;
+    mqdb.delay_level, mqdb.live_queue TO PUBLIC;
 GRANT SELECT ON SEQUENCE mqdb.log_pos TO PUBLIC;
+
+-- Its own rows, which the policies below look up. Policies look here, and not into a view with the condition in it, for a view that lets
+-- nothing through is a node of its own in the plan of each append and pull.
+GRANT SELECT ON mqdb.acl_queue TO PUBLIC;
+ALTER TABLE mqdb.acl_queue ENABLE ROW LEVEL SECURITY;
+CREATE POLICY own ON mqdb.acl_queue FOR SELECT USING (principal = session_user::text COLLATE "default");
 
 -- -- topics ----------------------------------------------------------------------------------------
 
@@ -32,12 +38,7 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION mqdb.is_of_the_broker(integer) IS 'Whether a topic is one of those that each broker has';
 CREATE POLICY own ON mqdb.queue FOR SELECT USING (
-    EXISTS (SELECT FROM mqdb.own_queue r WHERE r.queue_key = queue.queue_key) OR mqdb.is_of_the_broker(topic_id));
-
-GRANT SELECT ON mqdb.live_queue TO PUBLIC;
-ALTER TABLE mqdb.live_queue ENABLE ROW LEVEL SECURITY;
-CREATE POLICY own ON mqdb.live_queue FOR SELECT USING (
-    EXISTS (SELECT FROM mqdb.own_queue r WHERE r.queue_key = live_queue.queue_key));
+    EXISTS (SELECT FROM mqdb.acl_queue r WHERE r.queue_key = queue.queue_key) OR mqdb.is_of_the_broker(topic_id));
 
 -- -- the log ---------------------------------------------------------------------------------------
 
@@ -56,8 +57,8 @@ DECLARE
     perm integer;
 BEGIN
     SELECT t.topic, t.perm INTO name, perm FROM mqdb.queue q JOIN mqdb.topic t USING (topic_id) WHERE q.queue_key = admits.queue_key;
-    IF NOT FOUND THEN
-        RETURN false;
+    IF NOT FOUND THEN  -- not to be seen, as if it were gone
+        RAISE EXCEPTION 'there is no queue %', admits.queue_key USING ERRCODE = 'not_null_violation';
     ELSIF name IN (mqdb.schedule_topic(), mqdb.timer_topic()) THEN
         IF name = mqdb.timer_topic() AND admits.tags_code > (
             SELECT ceil(extract(epoch FROM mqdb.now()) * 1000) + b.timer_max_delay_ms FROM mqdb.broker b)
@@ -79,7 +80,7 @@ BEGIN
     RETURN false;
 END
 $$;
-COMMENT ON FUNCTION mqdb.admits(integer, bigint, jsonb) IS 'Whether the role that is logged in may send a record that waits to what it is for; raises an error that names the right which is missing, if the role may see the topic, or a topic that takes no messages';
+COMMENT ON FUNCTION mqdb.admits(integer, bigint, jsonb) IS 'Whether the role that is logged in may send a record that waits to what it is for; raises an error that names the right which is missing, if the role may see the topic, or a topic that takes no messages; as for a NULL, if it may not';
 
 -- A reply goes to whom the request names (replies.sql). A copy that a consumer sends back names whoever has asked.
 CREATE FUNCTION mqdb.is_own_request(queue_key integer, properties jsonb) RETURNS boolean
@@ -104,26 +105,25 @@ COMMENT ON FUNCTION mqdb.is_own_request(integer, jsonb) IS 'Whether the role tha
 -- An INSERT that returns positions sees its own rows. (The transaction ids of a restored log may come again. They are of records
 -- that were stored before.) A queue that is gone is NULL, which the table refuses.
 CREATE POLICY readable ON mqdb.commit_log FOR SELECT USING (
-    xid = pg_current_xact_id_if_assigned() AND store_time >= transaction_timestamp() + (mqdb.now() - clock_timestamp())
-    OR EXISTS (SELECT FROM mqdb.own_queue r WHERE r.queue_key = commit_log.queue_key AND r.may_read));
+    xid = pg_current_xact_id_if_assigned() AND store_time >= mqdb.transaction_began()
+    OR EXISTS (SELECT FROM mqdb.acl_queue r WHERE r.queue_key = commit_log.queue_key AND r.may_read));
 CREATE POLICY sendable ON mqdb.commit_log FOR INSERT WITH CHECK (
     queue_key IS NULL
-    OR octet_length(body) BETWEEN 1 AND mqdb.max_body_bytes()
+    OR body <> '' AND octet_length(body) <= mqdb.max_body_bytes()
     AND pg_column_size(properties) <= 262144
-    AND octet_length(concat(tags, keys)) <= mqdb.max_properties_bytes()
-    AND octet_length(born_host) <= 255
+    AND octet_length(concat(tags, keys, born_host)) <= mqdb.max_properties_bytes()
     AND sys_flag >= 0
     AND reconsume_times BETWEEN 0 AND 1000000
     AND store_time <= mqdb.now()
-    AND store_time >= statement_timestamp() + (mqdb.now() - clock_timestamp())
-    AND (EXISTS (SELECT FROM mqdb.own_queue r WHERE r.queue_key = commit_log.queue_key AND r.may_send)
+    AND store_time >= mqdb.statement_began()
+    AND (EXISTS (SELECT FROM mqdb.acl_queue r WHERE r.queue_key = commit_log.queue_key AND r.may_send)
          OR mqdb.admits(queue_key, tags_code, properties))
     AND (NOT properties ? 'REPLY_TO_CLIENT' OR mqdb.is_own_request(queue_key, properties)));
 
 GRANT SELECT ON mqdb.queue_run, mqdb.consume_queue TO PUBLIC;
 ALTER TABLE mqdb.queue_run ENABLE ROW LEVEL SECURITY;
 CREATE POLICY readable ON mqdb.queue_run FOR SELECT USING (
-    EXISTS (SELECT FROM mqdb.own_queue r WHERE r.queue_key = queue_run.queue_key AND r.may_read));
+    EXISTS (SELECT FROM mqdb.acl_queue r WHERE r.queue_key = queue_run.queue_key AND r.may_read));
 
 GRANT SELECT ON mqdb.message_index TO PUBLIC;
 ALTER TABLE mqdb.message_index ENABLE ROW LEVEL SECURITY;
@@ -156,7 +156,7 @@ CREATE POLICY own ON mqdb.consumer_offset USING (
 ) WITH CHECK (
     isfinite(updated_at) AND (owner IS NULL OR octet_length(owner) <= 1024)
     AND EXISTS (SELECT FROM mqdb.own_group g WHERE g.group_id = consumer_offset.group_id)
-    AND EXISTS (SELECT FROM mqdb.own_queue q WHERE q.queue_key = consumer_offset.queue_key AND q.may_read));
+    AND EXISTS (SELECT FROM mqdb.acl_queue q WHERE q.queue_key = consumer_offset.queue_key AND q.may_read));
 
 GRANT SELECT, INSERT (group_id, queue_key, owner, epoch, expires_at, expiry), UPDATE (owner, epoch, expires_at, expiry)
     ON mqdb.queue_lock TO PUBLIC;
@@ -166,7 +166,7 @@ CREATE POLICY own ON mqdb.queue_lock USING (
 ) WITH CHECK (
     isfinite(expires_at) AND octet_length(owner) <= 1024
     AND EXISTS (SELECT FROM mqdb.own_group g WHERE g.group_id = queue_lock.group_id)
-    AND EXISTS (SELECT FROM mqdb.own_queue q WHERE q.queue_key = queue_lock.queue_key AND q.may_read));
+    AND EXISTS (SELECT FROM mqdb.acl_queue q WHERE q.queue_key = queue_lock.queue_key AND q.may_read));
 
 GRANT SELECT, INSERT (group_id, queue_key, from_offset, next_offset, segment, epoch) ON mqdb.offset_commit TO PUBLIC;
 ALTER TABLE mqdb.offset_commit ENABLE ROW LEVEL SECURITY;

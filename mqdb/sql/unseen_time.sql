@@ -10,7 +10,7 @@ BEGIN
         PERFORM mqdb.refuse_parameter('transaction', transaction_timestamp()::text,
             'began over a minute ago; copies that the role may not read need a younger one');
     END IF;
-    RETURN transaction_timestamp() + (mqdb.now() - clock_timestamp()) - interval '2 seconds';
+    RETURN mqdb.transaction_began() - interval '2 seconds';
 END
 $$;
 COMMENT ON FUNCTION mqdb.unseen_time() IS 'A time of storing that hides a copy from the role that is logged in, until its transaction ends and after';

@@ -72,7 +72,7 @@ def test_who_has_the_right_sends_and_reads_nothing(admin: Admin, log: Connection
     assert dispatch(log).messages == 1
     for empty in ("mqdb.commit_log", "mqdb.consume_queue", "mqdb.message_index", "mqdb.message", "mqdb.commit_log_1"):
         assert shop.execute(f"TABLE {empty}".encode()).fetchall() == []
-    for hidden in ("mqdb.acl", "mqdb.acl_queue", "mqdb.timer", "mqdb.half_message", "mqdb.message_index_1"):
+    for hidden in ("mqdb.acl", "mqdb.timer", "mqdb.half_message", "mqdb.message_index_1"):
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             shop.execute(f"TABLE {hidden}".encode())
 

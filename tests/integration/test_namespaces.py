@@ -349,7 +349,7 @@ def test_a_role_has_nothing_of_a_principal_of_its_name(owner: Admin, database: D
     dsn = role("AKIA-1")
     database.connect().execute('GRANT USAGE ON SCHEMA mqdb TO "AKIA-1"')
 
-    assert rows(dsn, "SELECT * FROM mqdb.own_right") == rows(dsn, "SELECT * FROM mqdb.own_queue") == []
+    assert rows(dsn, "SELECT * FROM mqdb.own_right") == rows(dsn, "SELECT * FROM mqdb.acl_queue") == []
     assert rows(dsn, "SELECT mqdb.is_allowed(session_user, 'SEND', 'TOPIC', 'orders')") == [(False,)]
     with pytest.raises(psycopg.Error, match="no right SEND"):
         rows(dsn, "SELECT mqdb.send('orders', 'x'::text)")
