@@ -15,6 +15,7 @@ pytest_plugins = [
     "tests.fixtures.log",
     "tests.fixtures.broker",
     "tests.fixtures.services",
+    "tests.fixtures.doctor",
     "tests.fixtures.sleeping",
     "tests.fixtures.serve",
     "tests.fixtures.proxy",

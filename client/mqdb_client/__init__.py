@@ -16,6 +16,7 @@ from mqdb.broker.acl import RightChange, Rights
 from mqdb.broker.consumers.groups import GroupDetails
 from mqdb.broker.consumers.offset_reset import Boundary
 from mqdb.broker.dead_letters import Chosen, DeadLetterFilter, Redrive
+from mqdb.broker.doctor.finding import DoctorCheck, DoctorThresholds, Finding, FindingStatus
 from mqdb.broker.filters.trial import Trial
 from mqdb.broker.schedule.cron import CatchUp
 from mqdb.broker.schedule.timers import RecallStatus
@@ -53,6 +54,7 @@ from mqdb.store.transactions.half_messages import HalfMessage
 from mqdb_client.admin.admin import Admin, BrokerAdmin
 from mqdb_client.admin.answers import Answers
 from mqdb_client.admin.consumers import ConsumerStatus, DirectConsumption
+from mqdb_client.admin.doctor import Doctor
 from mqdb_client.admin.selectors import SelectorExplanation, explain_selector
 from mqdb_client.admin.topic_reader import TopicReader
 from mqdb_client.admin.topics import TopicDetails
@@ -148,6 +150,11 @@ __all__ = [
     "Boundary",
     "OffsetChange",
     "Operation",
+    "Doctor",
+    "Finding",
+    "FindingStatus",
+    "DoctorThresholds",
+    "DoctorCheck",
     "Right",
     "RightChange",
     "Rights",

@@ -14,6 +14,7 @@ from mqdb_client.admin.consumers import Consumers
 from mqdb_client.admin.crons import Crons
 from mqdb_client.admin.dead_letters import DeadLetters
 from mqdb_client.admin.delays import Delays
+from mqdb_client.admin.doctor import Doctor
 from mqdb_client.admin.groups import Groups
 from mqdb_client.admin.messages import Messages
 from mqdb_client.admin.offsets import Offsets
@@ -51,6 +52,7 @@ class BrokerAdmin:
         self.transactions = Transactions(access)
         self.selectors = Selectors(access)
         self.retention = Retention(access)
+        self.doctor = Doctor(access)
 
     @property
     def name(self) -> str:

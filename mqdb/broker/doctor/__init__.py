@@ -1,0 +1,8 @@
+"""Doctor: what is wrong with a broker, and what to do about it.
+
+    examine      runs the checks one by one: `ALL_CHECKS` is the list
+    finding      what a check says, and the thresholds from which on it warns
+    server, sessions, services, log, groups, schedule      the checks, by what they look at
+
+Nothing here changes anything, and no check reads more of the log than single records.
+"""

@@ -1,0 +1,88 @@
+"""The examination: all checks of a broker one by one, each in a transaction of its own that reads only.
+
+A check that fails or takes too long is a finding, UNKNOWN, and keeps none of the others from theirs.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from sqlalchemy import Connection
+
+from mqdb.broker.doctor import groups, log, schedule, server, services, sessions
+from mqdb.broker.doctor.finding import DEFAULT_THRESHOLDS, Checks, DoctorCheck, DoctorThresholds, Finding, FindingStatus
+from mqdb.errors import MqdbError, ParameterInvalid, SchemaMismatch
+from mqdb.store.acl import is_guest
+from mqdb.store.engine import driver, is_idle, target_of, transaction, translated
+
+#: In the order in which people read them: what the others stand on comes first.
+ALL_CHECKS: Final[Checks] = {
+    **server.CHECKS,
+    **sessions.CHECKS,
+    **services.CHECKS,
+    **log.CHECKS,
+    **groups.CHECKS,
+    **schedule.CHECKS,
+}
+
+
+def chosen(only: Sequence[str] | None = None) -> tuple[DoctorCheck, ...]:
+    """The checks of these names, or all of them. Raises ParameterInvalid for an unknown name."""
+    known = [check.name for check in ALL_CHECKS]
+    for name in only or ():
+        if name not in known:
+            raise ParameterInvalid("only", name, f"is no check; the checks are: {', '.join(known)}")
+    return tuple(check for check in ALL_CHECKS if only is None or check.name in only)
+
+
+def examine(
+    connection: Connection, thresholds: DoctorThresholds = DEFAULT_THRESHOLDS, only: Sequence[str] | None = None
+) -> list[Finding]:
+    """What the checks find, in their order; on a connection in AUTOCOMMIT.
+
+    Raises ParameterInvalid for the name of no check, and BrokerUnavailable if the connection is lost already.
+    """
+    checks = chosen(only)
+    with translated(target_of(connection)):
+        guest = is_guest(connection)
+    return [finding for check in checks for finding in _look(connection, check, thresholds, guest)]
+
+
+def unreachable(error: MqdbError) -> list[Finding]:
+    """What there is to say of a broker to which nobody can connect, or whose schema is another one."""
+    if isinstance(error, SchemaMismatch):
+        return [Finding("schema", FindingStatus.FAIL, str(error), server.schema_remedy(error))]
+    return [Finding("connection", FindingStatus.FAIL, str(error), server.LOOK_AT_DSN)]
+
+
+def exit_code(findings: Sequence[Finding]) -> int:
+    """0: all is well, as far as the role sees; 1: something warns, or a check itself has failed; 2: something fails."""
+    statuses = {finding.status for finding in findings}
+    if FindingStatus.FAIL in statuses:
+        return 2
+    return int(FindingStatus.WARN in statuses or any(finding.error is not None for finding in findings))
+
+
+def _look(connection: Connection, check: DoctorCheck, thresholds: DoctorThresholds, guest: bool) -> list[Finding]:
+    if guest and check.needs_owner:
+        seen = "the role does not see it: it needs the rights of the owner of the broker"
+        return [Finding(check.name, FindingStatus.UNKNOWN, seen)]
+    if not is_idle(connection):
+        return [_failed(check, "the connection is lost")]
+    timeout = f"{thresholds.statement_timeout_seconds}s"
+    try:
+        with translated(target_of(connection)), transaction(connection):
+            driver(connection).execute(
+                """SELECT set_config('statement_timeout', %s, true), set_config('transaction_read_only', 'on', true)""",
+                [timeout],
+            )
+            observations = ALL_CHECKS[check](connection, thresholds)
+    except MqdbError as error:
+        return [_failed(check, str(error))]
+    of_its_own = "; of what the role may see" if guest and check.is_partial else ""
+    return [
+        Finding(check.name, each.status, each.seen + of_its_own, each.remedy, each.figures) for each in observations
+    ]
+
+
+def _failed(check: DoctorCheck, reason: str) -> Finding:
+    return Finding(check.name, FindingStatus.UNKNOWN, f"the check itself has failed: {reason}", error=reason)

@@ -1,0 +1,194 @@
+"""Findings: what a check says, in plain data, and the thresholds from which on it warns.
+
+A check returns `Observation`s: one that all is well, or one for each thing that is wrong, with the command that helps.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from itertools import islice
+from typing import Any, Final, LiteralString, NamedTuple, TypeAlias, TypeVar
+
+from psycopg import sql
+from psycopg.rows import namedtuple_row
+from sqlalchemy import Connection
+
+from mqdb.store.engine import driver
+
+T = TypeVar("T")
+
+#: Things of one check that are wrong: so many are named, the others are counted.
+_NAMED: Final = 10
+
+
+class FindingStatus(StrEnum):
+    """How bad it is, the worst first."""
+
+    FAIL = "FAIL"
+    WARN = "WARN"
+    UNKNOWN = "UNKNOWN"  #: the role may not look, or the check itself failed
+    INFO = "INFO"
+    OK = "OK"
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorThresholds:
+    """From where on a check warns or fails: if what it has seen is more than that, unless it says otherwise."""
+
+    oldest_server_major: int = 15
+    """Below it the server version fails."""
+    newest_server_major: int = 18
+    connections_warn_share: float = 0.8
+    """Of max_connections, less those that are reserved."""
+    connections_fail_share: float = 0.9
+    clock_warn_seconds: float = 0.5
+    clock_fail_seconds: float = 2
+    freeze_warn_share: float = 0.8
+    """Of autovacuum_freeze_max_age."""
+    freeze_fail_share: float = 1.5
+    bloat_least_rows: int = 10_000
+    """A table with no more dead rows than that is not bloated."""
+    bloat_warn_factor: float = 10
+    """Dead rows for each live one."""
+    bloat_fail_factor: float = 100
+    notify_warn_share: float = 0.1
+    notify_fail_share: float = 0.5
+    xmin_warn_transactions: int = 100_000
+    xmin_fail_transactions: int = 10_000_000
+    idle_warn_seconds: float = 300
+    idle_fail_seconds: float = 3_600
+    lock_warn_seconds: float = 1
+    behind_warn_seconds: float = 10
+    behind_fail_seconds: float = 60
+    segments_warn: int = 1
+    """Segments ahead of the log: it warns at that number, and below."""
+    segments_fail: int = 0
+    """The same."""
+    reserved_hours: float = 72
+    """The setting file_reserved_time of `mqdb serve`."""
+    overdue_warn_hours: float = 24
+    """After `reserved_hours`; segments go at some hours of the day only."""
+    lag_warn_seconds: float = 600
+    unowned_warn_seconds: float = 30
+    letters_recent_seconds: float = 3_600
+    """It warns of dead letters that are younger."""
+    letters_warn_share: float = 0.8
+    """Of `reserved_hours`: so old is the oldest dead letter."""
+    delivery_warn_seconds: float = 10
+    cron_warn_seconds: float = 60
+    half_warn_seconds: float = 450
+    """check_max times check_interval, by their defaults."""
+    statement_timeout_seconds: float = 5
+    """A check that takes longer is given up."""
+
+
+DEFAULT_THRESHOLDS: Final = DoctorThresholds()
+
+Value: TypeAlias = str | int | float | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a check has seen."""
+
+    check: str
+    """Its name."""
+    status: FindingStatus
+    seen: str
+    """A sentence."""
+    remedy: str | None = None
+    """What to type, or to do; None where there is nothing to do."""
+    figures: Mapping[str, Value] = field(default_factory=dict)
+    """The numbers and names behind the sentence, with the units in their names."""
+    error: str | None = None
+    """Why the check itself failed; None if it did not. Such a finding is UNKNOWN."""
+
+
+class Observation(NamedTuple):
+    """A finding, of which the check need not say its own name."""
+
+    status: FindingStatus
+    seen: str
+    remedy: str | None = None
+    figures: Mapping[str, Value] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorCheck:
+    """A check, and what people read of it. `problem` may name thresholds in braces, see `problem_at`."""
+
+    name: str
+    looks_at: str
+    problem: str
+    remedy: str
+    needs_owner: bool = False
+    """Whether a role that does not own the broker would see nothing of it."""
+    is_partial: bool = False
+    """Whether such a role sees only the topics and groups on which it has a right."""
+
+    def problem_at(self, thresholds: DoctorThresholds) -> str:
+        """When it warns or fails."""
+        return self.problem.format(**asdict(thresholds))
+
+
+#: The checks of a module, and what each does.
+Checks: TypeAlias = Mapping[DoctorCheck, Callable[[Connection, DoctorThresholds], Sequence[Observation]]]
+
+
+def fine(seen: str, **figures: Value) -> list[Observation]:
+    """All is well."""
+    return [Observation(FindingStatus.OK, seen, None, figures)]
+
+
+def grade(value: float, warn: float, fail: float | None = None) -> FindingStatus:
+    """The status of a value that should not be more than `warn`, let alone `fail`."""
+    if fail is not None and value > fail:
+        return FindingStatus.FAIL
+    return FindingStatus.WARN if value > warn else FindingStatus.OK
+
+
+def one_each(found: Sequence[T], observe: Callable[[T], Observation]) -> list[Observation]:
+    """An observation of each of the first things, and one that counts the others."""
+    named = [observe(each) for each in islice(found, _NAMED)]
+    left = len(found) - len(named)
+    if left > 0:
+        worst = min((each.status for each in named), key=list(FindingStatus).index)
+        named.append(Observation(worst, f"{left:,} more like these", named[-1].remedy, {"more": left}))
+    return named
+
+
+def rows(connection: Connection, statement: LiteralString, **values: Any) -> list[Any]:
+    """What a statement finds, as named tuples."""
+    with driver(connection).cursor(row_factory=namedtuple_row) as cursor:
+        return cursor.execute(statement, values or None).fetchall()
+
+
+def row(connection: Connection, statement: LiteralString, **values: Any) -> Any:
+    """The only row that a statement finds."""
+    [found] = rows(connection, statement, **values)
+    return found
+
+
+def span(seconds: float) -> str:
+    """A time for people to read."""
+    for unit, size in (("days", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.1f} s"
+
+
+def listed(names: Iterable[object], most: int = 5) -> str:
+    """Some names, and how many there are besides."""
+    every = [str(each) for each in names]
+    left = len(every) - most
+    return ", ".join(every[:most]) + (f" and {left:,} more" if left > 0 else "")
+
+
+def identifier(name: str) -> str:
+    """A name as SQL takes it."""
+    return sql.Identifier(name).as_string()
+
+
+def literal(text: str) -> str:
+    """A text as SQL takes it."""
+    return sql.Literal(text).as_string()

@@ -1,0 +1,306 @@
+"""Checks of the server and of its settings."""
+
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from sqlalchemy import Connection
+
+from mqdb.broker.doctor.finding import (
+    Checks,
+    DoctorCheck,
+    DoctorThresholds,
+    FindingStatus,
+    Observation,
+    fine,
+    grade,
+    identifier,
+    one_each,
+    row,
+    rows,
+)
+from mqdb.errors import SchemaMismatch, SchemaTooNew
+from mqdb.store.engine import driver, target_of
+from mqdb.store.migrations import check_schema, head
+
+FAIL, WARN, INFO = FindingStatus.FAIL, FindingStatus.WARN, FindingStatus.INFO
+
+#: What helps if nobody answers.
+LOOK_AT_DSN: Final = "mqdb config"
+
+
+def _connection(connection: Connection, _thresholds: DoctorThresholds) -> list[Observation]:
+    begun = datetime.now(UTC)
+    driver(connection).execute("SELECT 1")
+    took_ms = round((datetime.now(UTC) - begun).total_seconds() * 1_000, 1)
+    return fine(f"{target_of(connection)} answers in {took_ms} ms", round_trip_ms=took_ms)
+
+
+def _version(connection: Connection, thresholds: DoctorThresholds) -> list[Observation]:
+    number = row(connection, "SELECT current_setting('server_version_num')::integer AS number").number
+    major = number // 10_000
+    seen = f"PostgreSQL {major}.{number % 10_000}"
+    figures = {"server_version_num": number}
+    oldest, newest = thresholds.oldest_server_major, thresholds.newest_server_major
+    if major < oldest:
+        return [Observation(FAIL, f"{seen}; mqdb needs {oldest}", f"upgrade PostgreSQL to {oldest} or newer", figures)]
+    if major > newest:
+        return [Observation(WARN, f"{seen}; this mqdb knows it up to {newest}", "upgrade mqdb", figures)]
+    return fine(seen, **figures)
+
+
+def _schema(connection: Connection, _thresholds: DoctorThresholds) -> list[Observation]:
+    try:
+        check_schema(connection)
+    except SchemaMismatch as error:
+        return [Observation(FAIL, str(error), schema_remedy(error))]
+    return fine(f"revision {head()}", revision=head())
+
+
+def schema_remedy(error: SchemaMismatch) -> str:
+    """What helps if the schema is another one."""
+    return "pip install --upgrade mqdb" if isinstance(error, SchemaTooNew) else "mqdb migrate"
+
+
+def _durability(connection: Connection, _thresholds: DoctorThresholds) -> list[Observation]:
+    found = [
+        Observation(
+            FAIL,
+            f"{each.name} is off: a crash of the machine may destroy the database",
+            f"ALTER SYSTEM SET {each.name} = on; SELECT pg_reload_conf();",
+            {"setting": each.name, "value": each.setting},
+        )
+        for each in rows(
+            connection,
+            """SELECT name, setting FROM pg_settings
+               WHERE name IN ('fsync', 'full_page_writes') AND setting = 'off' ORDER BY name""",
+        )
+    ]
+    lax = [each for each in _given(connection, "synchronous_commit") if each.value == "off"]
+    found += one_each(lax, lambda each: _of_setting(each, "a crash loses messages that were acknowledged"))
+    # Also where the file of the server's settings says it.
+    if not lax and row(connection, "SELECT current_setting('synchronous_commit') AS value").value == "off":
+        reset = "ALTER SYSTEM RESET synchronous_commit; SELECT pg_reload_conf();"
+        seen = "synchronous_commit is off: a crash loses messages that were acknowledged"
+        found.append(Observation(WARN, seen, reset, {"setting": "synchronous_commit", "value": "off"}))
+    return found or fine("fsync, full_page_writes and synchronous_commit are on")
+
+
+def _isolation(connection: Connection, _thresholds: DoctorThresholds) -> list[Observation]:
+    found = [each for each in _given(connection, "default_transaction_isolation") if each.value != "read committed"]
+    return one_each(found, lambda each: _of_setting(each, "a send in a user's transaction may be refused")) or fine(
+        "transactions are read committed unless they ask for something else"
+    )
+
+
+def _given(connection: Connection, name: str) -> list[Any]:
+    """What was given to this database, or to roles that may use the broker, by ALTER DATABASE and ALTER ROLE."""
+    return rows(
+        connection,
+        """SELECT d.datname AS database, r.rolname AS role, split_part(c, '=', 1) AS name,
+                  split_part(c, '=', 2) AS value
+           FROM pg_db_role_setting s LEFT JOIN pg_database d ON d.oid = s.setdatabase
+           LEFT JOIN pg_roles r ON r.oid = s.setrole, unnest(s.setconfig) AS c
+           WHERE (s.setdatabase = 0 OR d.datname = current_database()) AND split_part(c, '=', 1) = %(name)s
+             AND (s.setrole = 0 OR has_schema_privilege(r.oid, 'mqdb', 'USAGE'))
+           ORDER BY 1, 2""",
+        name=name,
+    )
+
+
+def _of_setting(given: Any, what: str) -> Observation:
+    of_database = f"DATABASE {identifier(given.database)}" if given.database else None
+    of_role = f"ROLE {identifier(given.role) if given.role else 'ALL'}"
+    whose = of_database if given.role is None and of_database else of_role
+    where = f" IN {of_database}" if given.role and of_database else ""
+    return Observation(
+        WARN,
+        f"{given.name} of {whose}{where} is {given.value}: {what}",
+        f"ALTER {whose}{where} RESET {given.name};",
+        {"setting": given.name, "value": given.value, "role": given.role, "database": given.database},
+    )
+
+
+def _autovacuum(connection: Connection, _thresholds: DoctorThresholds) -> list[Observation]:
+    off = rows(
+        connection,
+        "SELECT name FROM pg_settings WHERE name IN ('autovacuum', 'track_counts') AND setting = 'off' ORDER BY name",
+    )
+    found = [
+        Observation(
+            FAIL,
+            f"{each.name} is off: tables that are updated grow, and every statement becomes slower",
+            f"ALTER SYSTEM SET {each.name} = on; SELECT pg_reload_conf();",
+            {"setting": each.name},
+        )
+        for each in off
+    ]
+    tables = rows(
+        connection,
+        """SELECT c.relname AS name FROM pg_class c, pg_options_to_table(c.reloptions) AS o
+           WHERE c.relnamespace = 'mqdb'::regnamespace AND c.relkind IN ('r', 'p')
+             AND o.option_name = 'autovacuum_enabled' AND NOT o.option_value::boolean ORDER BY 1""",
+    )
+    found += one_each(
+        tables,
+        lambda each: Observation(
+            WARN,
+            f"autovacuum is off for mqdb.{each.name}",
+            f"ALTER TABLE mqdb.{identifier(each.name)} RESET (autovacuum_enabled);",
+            {"table": each.name},
+        ),
+    )
+    return found or fine("autovacuum is on")
+
+
+def _bloat(connection: Connection, thresholds: DoctorThresholds) -> list[Observation]:
+    found = rows(
+        connection,
+        """SELECT relname AS name, n_dead_tup AS dead, n_live_tup AS live FROM pg_stat_all_tables
+           WHERE schemaname = 'mqdb' AND relname IN ('consumer_offset', 'client', 'presence', 'leader', 'queue_lock')
+           ORDER BY n_dead_tup DESC""",
+    )
+
+    def status(each: Any) -> FindingStatus:
+        if each.dead <= thresholds.bloat_least_rows:
+            return FindingStatus.OK
+        return grade(each.dead / max(each.live, 1), thresholds.bloat_warn_factor, thresholds.bloat_fail_factor)
+
+    return one_each(
+        [each for each in found if status(each) is not FindingStatus.OK],
+        lambda each: Observation(
+            status(each),
+            f"mqdb.{each.name} has {each.dead:,} dead rows beside {each.live:,} live ones",
+            f"VACUUM mqdb.{each.name};  -- after what `mqdb doctor --only xmin` says",
+            {"table": each.name, "dead_rows": each.dead, "live_rows": each.live},
+        ),
+    ) or fine(f"at most {found[0].dead:,} dead rows in a table", dead_rows=found[0].dead)
+
+
+def _wraparound(connection: Connection, thresholds: DoctorThresholds) -> list[Observation]:
+    age = row(
+        connection,
+        """SELECT age(datfrozenxid) AS transactions, greatest(
+                      age(datfrozenxid) / current_setting('autovacuum_freeze_max_age')::float,
+                      mxid_age(datminmxid) / current_setting('autovacuum_multixact_freeze_max_age')::float) AS share
+           FROM pg_database WHERE datname = current_database()""",
+    )
+    figures = {"transactions": age.transactions, "share": round(age.share, 4)}
+    seen = f"the oldest transaction id is {age.share:.1%} of the age at which autovacuum freezes rows"
+    status = grade(age.share, thresholds.freeze_warn_share, thresholds.freeze_fail_share)
+    return [Observation(status, seen, None if status is FindingStatus.OK else "VACUUM (FREEZE);", figures)]
+
+
+def _connections(connection: Connection, thresholds: DoctorThresholds) -> list[Observation]:
+    found = row(
+        connection,
+        """SELECT (SELECT sum(numbackends)::integer FROM pg_stat_database) AS used,
+                  current_setting('max_connections')::integer
+                  - current_setting('superuser_reserved_connections')::integer
+                  - coalesce(current_setting('reserved_connections', true)::integer, 0) AS most""",
+    )
+    share = found.used / max(found.most, 1)
+    status = grade(share, thresholds.connections_warn_share, thresholds.connections_fail_share)
+    # The server has to be started again for it.
+    remedy = f"ALTER SYSTEM SET max_connections = {found.most * 2};  -- and restart it, or set MQDB_POOL_DSN"
+    figures = {"connections": found.used, "most_connections": found.most}
+    seen = f"{found.used:,} of {found.most:,} connections are in use"
+    return [Observation(status, seen, None if status is FindingStatus.OK else remedy, figures)]
+
+
+def _clock(connection: Connection, thresholds: DoctorThresholds) -> list[Observation]:
+    begun = datetime.now(UTC)
+    theirs = row(connection, "SELECT mqdb.now() AS now").now
+    ended = datetime.now(UTC)
+    half = (ended - begun) / 2
+    # By what the way there and back cannot explain.
+    ahead = (theirs - begun - half).total_seconds()
+    off = max(abs(ahead) - half.total_seconds(), 0)
+    status = grade(off, thresholds.clock_warn_seconds, thresholds.clock_fail_seconds)
+    seen = f"the clock of the server is {off:.1f} s {'ahead of' if ahead > 0 else 'behind'} that of this machine"
+    figures = {"off_seconds": round(off, 3)}
+    if status is FindingStatus.OK:
+        return fine(f"the clocks of the server and of this machine differ by {off:.1f} s", **figures)
+    return [Observation(status, seen, "timedatectl set-ntp true  # on both machines", figures)]
+
+
+def _pooler(connection: Connection, _thresholds: DoctorThresholds) -> list[Observation]:
+    # PgBouncer gives its client a number of its own.
+    told = driver(connection).info.backend_pid
+    if told == row(connection, "SELECT pg_backend_pid() AS pid").pid:
+        return fine("the connection leads straight to PostgreSQL")
+    seen = "a pooler stands between: through one that shares connections, notifications and presence locks get lost"
+    return [Observation(WARN, seen, "set MQDB_DSN to PostgreSQL itself, and MQDB_POOL_DSN to the pooler")]
+
+
+def _wal_level(connection: Connection, _thresholds: DoctorThresholds) -> list[Observation]:
+    level = row(connection, "SELECT current_setting('wal_level') AS level").level
+    return [Observation(INFO, f"wal_level is {level}", None, {"wal_level": level})]
+
+
+CHECKS: Final[Checks] = {
+    DoctorCheck(
+        "connection",
+        "whether the database answers",
+        "FAIL if it does not, or is another broker",
+        "mend the DSN; start the database",
+    ): _connection,
+    DoctorCheck(
+        "server-version",
+        "`server_version_num`",
+        "WARN above PostgreSQL {newest_server_major}, FAIL below {oldest_server_major}",
+        "upgrade mqdb, or PostgreSQL",
+    ): _version,
+    DoctorCheck(
+        "schema", "the revision of the schema", "FAIL if this mqdb does not know it", "`mqdb migrate`"
+    ): _schema,
+    DoctorCheck(
+        "durability",
+        "`fsync`, `full_page_writes`; `synchronous_commit` of the server, of the database and of roles",
+        "FAIL if one of the first two is off, WARN for the third",
+        "`ALTER SYSTEM SET`, `ALTER ROLE ... RESET`",
+    ): _durability,
+    DoctorCheck(
+        "isolation",
+        "`default_transaction_isolation` of the database and of roles",
+        "WARN if it is not read committed",
+        "`ALTER ROLE ... RESET`",
+    ): _isolation,
+    DoctorCheck(
+        "autovacuum",
+        "`autovacuum`, `track_counts`, and the option of each table",
+        "FAIL if it is off, WARN if it is for one table",
+        "`ALTER SYSTEM SET`, `ALTER TABLE ... RESET`",
+    ): _autovacuum,
+    DoctorCheck(
+        "bloat",
+        "dead rows of the tables that are updated all the time",
+        "WARN above {bloat_warn_factor} dead rows for a live one, FAIL above {bloat_fail_factor}; only if there are "
+        "more than {bloat_least_rows:,}",
+        "what `xmin` says, then `VACUUM`",
+    ): _bloat,
+    DoctorCheck(
+        "wraparound",
+        "age of the oldest transaction id, against `autovacuum_freeze_max_age`",
+        "WARN above {freeze_warn_share:.0%}, FAIL above {freeze_fail_share:.0%}",
+        "`VACUUM (FREEZE)`",
+    ): _wraparound,
+    DoctorCheck(
+        "connections",
+        "sessions of the server, against `max_connections`",
+        "WARN above {connections_warn_share:.0%}, FAIL above {connections_fail_share:.0%}",
+        "raise it, or use a pooler in `MQDB_POOL_DSN`",
+    ): _connections,
+    DoctorCheck(
+        "clock",
+        "the broker's clock, against that of the machine where the doctor runs, less half a round trip",
+        "WARN above {clock_warn_seconds} s, FAIL above {clock_fail_seconds} s",
+        "NTP on both",
+    ): _clock,
+    DoctorCheck(
+        "pooler",
+        "whether the number of the backend is the one that the connection was told",
+        "WARN if not: a pooler stands between",
+        "straight `MQDB_DSN`, pooler in `MQDB_POOL_DSN`",
+    ): _pooler,
+    DoctorCheck("wal-level", "`wal_level`", "INFO always", "none"): _wal_level,
+}

@@ -1,0 +1,101 @@
+"""Checks of the services: who runs them, and how far they are behind the log."""
+
+from functools import partial
+from typing import Final
+
+from sqlalchemy import Connection
+
+from mqdb.broker.dispatch import is_attended
+from mqdb.broker.doctor.finding import (
+    Checks,
+    DoctorCheck,
+    DoctorThresholds,
+    FindingStatus,
+    Observation,
+    fine,
+    grade,
+    listed,
+    row,
+    rows,
+    span,
+)
+
+FAIL, OK = FindingStatus.FAIL, FindingStatus.OK
+
+
+def _leader(connection: Connection, _thresholds: DoctorThresholds) -> list[Observation]:
+    # Of sessions of other roles PostgreSQL tells the pid alone, as in mqdb.is_attended().
+    known = rows(
+        connection,
+        """SELECT l.holder, l.epoch, l.backend_pid,
+                  extract(epoch FROM mqdb.now() - l.expires_at)::float AS overdue_seconds,
+                  EXISTS (SELECT FROM pg_stat_get_activity(l.backend_pid) a
+                          WHERE a.backend_start = l.backend_start OR a.backend_start IS NULL) AS is_connected
+           FROM mqdb.leader l ORDER BY l.service_set""",
+    )
+    if is_attended(connection):
+        return fine(
+            f"{listed(each.holder for each in known)} runs the services",
+            holder=known[0].holder,
+            epoch=known[0].epoch,
+        )
+    if not known:
+        return [Observation(FAIL, "no `mqdb serve` has ever run the services", "mqdb serve")]
+    last = known[0]
+    why = f"has said nothing for {span(last.overdue_seconds)}" if last.is_connected else "is gone"
+    figures = {"holder": last.holder, "epoch": last.epoch, "overdue_seconds": round(last.overdue_seconds, 1)}
+    return [
+        Observation(FAIL, f"nobody runs the services: {last.holder}, the last to do so, {why}", "mqdb serve", figures)
+    ]
+
+
+def _behind(service: str, connection: Connection, thresholds: DoctorThresholds) -> list[Observation]:
+    # Records of open transactions are not visible, and nobody is behind with them.
+    reached = row(
+        connection,
+        """SELECT p.last_value - c.done_pos AS positions,
+                  extract(epoch FROM mqdb.now() - c.written_at)::float AS written_seconds,
+                  coalesce((SELECT extract(epoch FROM mqdb.now() - cl.store_time)::float FROM mqdb.commit_log cl
+                            WHERE cl.log_pos > c.done_pos ORDER BY cl.log_pos LIMIT 1), 0) AS seconds
+           FROM mqdb.log_pos AS p, (
+               SELECT done_pos, written_at FROM mqdb.checkpoint
+               WHERE service = %(service)s ORDER BY seq DESC LIMIT 1) AS c""",
+        service=service,
+    )
+    status = grade(reached.seconds, thresholds.behind_warn_seconds, thresholds.behind_fail_seconds)
+    figures = {
+        "behind_seconds": round(reached.seconds, 1),
+        "behind_positions": max(reached.positions, 0),
+        "last_checkpoint_seconds": round(reached.written_seconds, 1),
+    }
+    if status is OK:
+        return fine(f"behind by {span(reached.seconds)}", **figures)
+    written = span(reached.written_seconds)
+    seen = f"behind by {span(reached.seconds)} and {reached.positions:,} positions; the last step was {written} ago"
+    return [
+        Observation(status, seen, "mqdb doctor --only leader,locks,xmin  # and read the log of mqdb serve", figures)
+    ]
+
+
+CHECKS: Final[Checks] = {
+    DoctorCheck(
+        "leader",
+        "who runs the services: the lease, and the backend that has it",
+        "FAIL if nobody does",
+        "start `mqdb serve`",
+    ): _leader,
+    DoctorCheck(
+        "dispatch-behind",
+        "age of the first visible record that has no queue offset",
+        "WARN above {behind_warn_seconds} s, FAIL above {behind_fail_seconds} s",
+        "what `leader`, `locks` and `xmin` say",
+        needs_owner=True,
+    ): partial(_behind, "dispatch"),
+    DoctorCheck(
+        "index-behind",
+        "age of the first visible record that is not in the key index",
+        "WARN above {behind_warn_seconds} s, FAIL above {behind_fail_seconds} s",
+        "what `leader`, `locks` and `xmin` say",
+        needs_owner=True,
+    ): partial(_behind, "index"),
+}
