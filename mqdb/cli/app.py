@@ -18,6 +18,7 @@ from mqdb.cli.cron import app as cron
 from mqdb.cli.delay import app as delay
 from mqdb.cli.demo.command import demo
 from mqdb.cli.dlq.dead_letter_commands import app as dlq
+from mqdb.cli.doctor import doctor
 from mqdb.cli.group import app as group
 from mqdb.cli.message import app as message
 from mqdb.cli.migrate import migrate
@@ -81,7 +82,7 @@ def mqdb(
         print(context.get_help())
 
 
-for function in (serve, demo, migrate, send, consume, config):
+for function in (serve, demo, migrate, send, consume, config, doctor):
     app.command(cls=Command)(function)
 app.add_typer(topic, name="topic")
 app.add_typer(message, name="message")

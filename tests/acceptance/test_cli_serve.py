@@ -78,6 +78,8 @@ def test_serve_says_where_it_is_and_the_psql_line_works(empty_home: Path) -> Non
         )
         assert answer.stdout == "broker-a\n"
         assert str(running.port) in command
+        # No other server of the tests is so well: it waits for its disk.
+        wait_until(lambda: place.call("doctor").code == 0)
 
 
 def test_commands_work_in_the_home_of_a_broker(home: Path) -> None:

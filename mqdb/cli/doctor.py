@@ -1,0 +1,116 @@
+"""`mqdb doctor`: what is wrong with the brokers that the settings name, and what to do about it."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from datetime import timedelta
+from itertools import groupby
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mqdb.cli.options import start
+from mqdb.cli.rows import Brokers, Json, of_broker, print_rows
+from mqdb.errors import BrokerUnavailable, ParameterInvalid
+
+if TYPE_CHECKING:
+    from mqdb.settings import Settings
+    from mqdb_client import DoctorThresholds, Finding
+
+
+def doctor(
+    context: typer.Context,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME,...", help="Only these checks; may be repeated.", show_default=False),
+    ] = None,
+    threshold: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=NUMBER", help="Another threshold than the usual one; may be repeated.", show_default=False
+        ),
+    ] = None,
+    list_checks: Annotated[
+        bool, typer.Option("--list", help="List the checks, and when each warns or fails; look at no broker.")
+    ] = False,
+    broker: Brokers = None,
+    as_json: Json = False,
+) -> None:
+    """Look for what is wrong with a broker, and say what to do about it.
+
+    It changes nothing, and costs the server about as much as mqdb group list.
+    A role without the rights of the owner gets UNKNOWN for what it cannot see.
+
+    Ends with 0 if all is well, with 1 if something warns or a check itself has
+    failed, with 2 if something fails or a broker cannot be reached. The names
+    of thresholds are those of mqdb_client.DoctorThresholds.
+
+    \b
+    [bold]Examples[/bold]
+      mqdb doctor
+      mqdb doctor --only leader,xmin
+      mqdb doctor --json | jq 'select(.status == "FAIL")'
+      mqdb doctor --threshold lag_warn_seconds=60
+      mqdb doctor --list
+    """
+    from mqdb_client import Admin, Doctor, Finding, FindingStatus
+
+    settings = start(context)
+    names = [name.strip() for text in only for name in text.split(",")] if only else None
+    thresholds = _thresholds(settings, threshold or [])
+    checks = Doctor.checks(names)
+    if list_checks:
+        listed = [
+            {
+                "check": each.name,
+                "looks_at": each.looks_at,
+                "problem": each.problem_at(thresholds),
+                "remedy": each.remedy,
+            }
+            for each in checks
+        ]
+        print_rows(listed, as_json, "There is no check.")
+        return
+    try:
+        with Admin(settings=settings) as admin:
+            answers = admin.on_each(lambda one: one.doctor.examine(thresholds, names), broker)
+        found = [(name, each) for name, findings in answers.results.items() for each in findings]
+    except BrokerUnavailable as error:  # the embedded one does not run
+        found = [(settings.broker_name, Finding("connection", FindingStatus.FAIL, str(error), "mqdb serve"))]
+    _print(settings, found, as_json)
+    raise typer.Exit(Doctor.exit_code([each for _, each in found]))
+
+
+def _thresholds(settings: "Settings", given: Sequence[str]) -> "DoctorThresholds":
+    """Those of the settings and of the command line. Raises ParameterInvalid."""
+    from mqdb_client import DoctorThresholds
+
+    known = {field.name for field in fields(DoctorThresholds)}
+    values: dict[str, Any] = {"reserved_hours": settings.file_reserved_time / timedelta(hours=1)}
+    for text in given:
+        name, _, number = text.partition("=")
+        if name not in known:
+            raise ParameterInvalid("threshold", text, f"names no threshold; they are: {', '.join(sorted(known))}")
+        try:
+            values[name] = float(number) if "." in number else int(number)
+        except ValueError:
+            raise ParameterInvalid("threshold", text, "is not written NAME=NUMBER") from None
+    return DoctorThresholds(**values)
+
+
+def _print(settings: "Settings", found: Sequence[tuple[str, "Finding"]], as_json: bool) -> None:
+    """A JSON object for each finding; for people the worst first, each with its remedy in a line of its own."""
+    from mqdb.cli.console import standard_output, table
+    from mqdb_client import FindingStatus
+
+    if as_json:
+        print_rows([{**of_broker(settings, name), **asdict(each)} for name, each in found], True, "")
+        return
+    order = list(FindingStatus)
+    columns = ["status", *of_broker(settings, ""), "check", "seen"]
+    lines: list[Sequence[object]] = []
+    for status, those in groupby(sorted(found, key=lambda one: order.index(one[1].status)), lambda one: one[1].status):
+        lines += [[None] * len(columns)] if lines else []
+        for number, (name, each) in enumerate(those):
+            lines.append([None if number else status, *of_broker(settings, name).values(), each.check, each.seen])
+            lines += [[*[None] * (len(columns) - 1), f"> {each.remedy}"]] if each.remedy else []
+    standard_output().print(table(columns, lines, whole=("status", "check")))
