@@ -133,11 +133,7 @@ def test_a_segment_that_is_overdue_and_what_keeps_it(
 ) -> None:
     assert statuses(find(shared_broker, "retention")) == [OK]
     with undone(shared_broker):
-        first = "segment = (SELECT min(segment) FROM mqdb.segment)"
-        shared_broker.exec_driver_sql(
-            f"UPDATE mqdb.segment SET state = '{state}', closed_at = mqdb.now() - interval '97 hours' WHERE {first}"
-        )
-        shared_broker.exec_driver_sql("INSERT INTO mqdb.checkpoint SELECT (r).* FROM (" + _LEFT + ") AS left_behind")
+        _leave_first_segment(shared_broker, state)
         shared_broker.exec_driver_sql(reason)
         found = observe(shared_broker, "retention")
         in_time = observe(shared_broker, "retention", reserved_hours=96)
@@ -148,11 +144,38 @@ def test_a_segment_that_is_overdue_and_what_keeps_it(
     assert statuses(in_time) == [OK]
 
 
-#: Dispatch has gone on to the second segment.
-_LEFT = """
-SELECT jsonb_populate_record(c, jsonb_build_object('seq', c.seq + 1, 'segment', c.segment + 1)) AS r
-FROM mqdb.checkpoint c WHERE c.service = 'dispatch' ORDER BY c.seq DESC LIMIT 1
-"""
+@pytest.mark.parametrize(
+    ("wait", "why"),
+    [
+        (lambda connection: delay(connection, 18, "later"), "delayed message"),
+        (lambda connection: timer(connection, timedelta(days=1), "later"), "not collected"),
+    ],
+    ids=["delay", "timer"],
+)
+def test_a_segment_that_is_kept_by_what_waits(
+    broker: Connection, wait: Callable[[Connection], object], why: str
+) -> None:
+    wait(broker)
+    _leave_first_segment(broker, "sealed")
+
+    [found] = find(broker, "retention")
+
+    assert found.status is WARN
+    assert why in found.seen
+
+
+def _leave_first_segment(connection: Connection, state: str) -> None:
+    """Four days ago dispatch has gone on to the second one."""
+    first = "segment = (SELECT min(segment) FROM mqdb.segment)"
+    connection.exec_driver_sql(
+        f"UPDATE mqdb.segment SET state = '{state}', closed_at = mqdb.now() - interval '97 hours' WHERE {first}"
+    )
+    connection.exec_driver_sql(
+        """INSERT INTO mqdb.checkpoint SELECT (r).* FROM (
+               SELECT jsonb_populate_record(c, jsonb_build_object('seq', c.seq + 1, 'segment', c.segment + 1)) AS r
+               FROM mqdb.checkpoint c WHERE c.service = 'dispatch' ORDER BY c.seq DESC LIMIT 1) AS next"""
+    )
+
 
 # -- groups ---------------------------------------------------------------------------------------
 
