@@ -3,7 +3,8 @@
     Server
      ├── SharedPostgres      where no DSN is given: owned, or another process's and taken over when that is gone
      ├── Leadership          one of all processes on the database leads
-     └── services            run while this one does
+     ├── services            run while this one does
+     └── WebServer           where MQDB_HTTP is set: metrics and health
 
 When the database goes away and comes back, leadership is lost and won again, and with it the services stop and
 start; nothing else has to know. One that was made anew is migrated before, as at the start.
@@ -19,17 +20,18 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from apscheduler.schedulers.background import BackgroundScheduler
 from sqlalchemy import Connection, Engine
 
 from mqdb.broker.broker_settings import change_settings
-from mqdb.broker.log.query import broker_info
+from mqdb.broker.log.query import BrokerInfo, broker_info
 from mqdb.broker.transactions.transaction_checks import CheckRules
 from mqdb.common.dsn import BrokerDsn, redact
+from mqdb.common.http_address import HttpAddress
 from mqdb.embedded import Home, SharedPostgres, attach, mark_starting, open_or_attach
-from mqdb.errors import IllegalState, SchemaMissing, SchemaTooOld
+from mqdb.errors import IllegalState, SchemaMissing, SchemaTooOld, SettingInvalid
 from mqdb.service.client_reaper import ClientReaper
 from mqdb.service.cron_sender import CronSender
 from mqdb.service.delay_deliverer import DelayDeliverer
@@ -46,6 +48,11 @@ from mqdb.settings import Settings
 from mqdb.store import migrations
 from mqdb.store.broker_settings import BrokerSettings
 from mqdb.store.engine import create_engine, translated
+from mqdb.web.health import Health
+from mqdb.web.rounds import Rounds
+
+if TYPE_CHECKING:
+    from mqdb.web.web_server import WebServer
 
 logger = logging.getLogger(__name__)
 
@@ -67,8 +74,13 @@ class Server:
         self._engine: Engine | None = None
         self._engine_dsn = ""
         self._scheduler: BackgroundScheduler | None = None
-        self._leadership = Leadership(Context(self._connect_to_lead), on_elected=self._lead, on_lost=self._follow)
+        self._rounds = Rounds()
+        context = self._rounds.watch_leadership(Context(self._connect_to_lead))
+        self._leadership = Leadership(context, on_elected=self._lead, on_lost=self._follow)
         self._services: list[Service[Any]] = []
+        self._health = Health(self._rounds, self._leadership.is_leader)
+        self._info: BrokerInfo | None = None
+        self._web: WebServer | None = None
 
     # -- what it is ---------------------------------------------------------------------------
 
@@ -87,12 +99,18 @@ class Server:
         """Whether the embedded PostgreSQL is this process's own, and would end with it."""
         return self._postgres is not None and self._postgres.is_owner
 
+    @property
+    def http_address(self) -> HttpAddress | None:
+        """Where it answers HTTP; None where it does not."""
+        return None if self._web is None else self._web.address
+
     # -- what it does -------------------------------------------------------------------------
 
     def start(self) -> None:
         """Returns when the database takes requests and is at head; the services follow in a moment.
 
         Raises an EmbeddedError, BrokerUnavailable, BrokerMisnamed or SchemaMismatch, and leaves nothing running then.
+        So does a SettingInvalid, if `http` cannot be listened on.
         """
         if self._scheduler is not None:
             raise IllegalState("the server", "started already")
@@ -105,6 +123,9 @@ class Server:
             self._scheduler = create_scheduler()
             self._scheduler.start()
             self._services = self._make_services(self._scheduler)
+            self._health.begin()
+            if self._settings.http_address is not None:
+                self._web = self._start_web(self._settings.http_address)
             self._leadership.start()
         except BaseException:
             self.stop()
@@ -113,6 +134,7 @@ class Server:
 
     def stop(self) -> None:
         """Services first, then the database if it is this process's own. Without effect where nothing runs."""
+        self._health.end()
         self._leadership.stop()
         scheduler, self._scheduler = self._scheduler, None
         if scheduler is not None:
@@ -121,6 +143,9 @@ class Server:
             engine, self._engine = self._engine, None
         if engine is not None:
             engine.dispose()
+        web, self._web = self._web, None
+        if web is not None:
+            web.stop()
         postgres, self._postgres = self._postgres, None
         if postgres is not None:
             postgres.close()
@@ -213,31 +238,64 @@ class Server:
             else:
                 migrations.upgrade(broker.dsn)
             logger.info("brought the schema to head", extra={"revision": migrations.head()})
-        found = broker_info(connection)
+        self._info = found = broker_info(connection)
         found.require_name(broker.name, redact(broker.dsn))
         self._settings.check_cluster_name(found.cluster_name)
         for change in change_settings(connection, broker_settings(self._settings), self._settings.delay_levels):
             logger.warning("changed a setting of the broker", extra=change._asdict())
 
     def _make_services(self, scheduler: BackgroundScheduler) -> list[Service[Any]]:
-        context = Context(self._connect, may_act=self._leadership.is_leader)
+        of = self._context_of
         return [
-            Dispatcher(context),
-            KeyIndexer(context),
-            SegmentKeeper(context, scheduler, keeper_config(self._settings)),
-            ClientReaper(context, scheduler),
-            DelayDeliverer(context),
-            TimerDeliverer(context),
-            TimerKeeper(context, scheduler),
-            TransactionChecker(context, scheduler, checker_config(self._settings)),
-            CronSender(context),
+            Dispatcher(of(Dispatcher)),
+            KeyIndexer(of(KeyIndexer)),
+            SegmentKeeper(of(SegmentKeeper), scheduler, keeper_config(self._settings)),
+            ClientReaper(of(ClientReaper), scheduler),
+            DelayDeliverer(of(DelayDeliverer)),
+            TimerDeliverer(of(TimerDeliverer)),
+            TimerKeeper(of(TimerKeeper), scheduler),
+            TransactionChecker(of(TransactionChecker), scheduler, checker_config(self._settings)),
+            CronSender(of(CronSender)),
         ]
 
+    def _context_of(self, kind: type[Service[Any]]) -> Context:
+        return self._rounds.watch(kind.name, Context(self._connect, may_act=self._leadership.is_leader))
+
+    def _start_web(self, address: HttpAddress) -> "WebServer":
+        """Serve metrics and health, and take samples while this process leads."""
+        # Nobody else pays for the import of their libraries.
+        from mqdb.web.application import create_application
+        from mqdb.web.collector import BrokerCollector
+        from mqdb.web.sampler import Sampler
+        from mqdb.web.web_server import WebServer
+
+        assert self._info is not None
+        sampler = Sampler(self._context_of(Sampler))
+        self._services.append(sampler)
+        collector = BrokerCollector(
+            self._info.broker_name,
+            self._info.cluster_name,
+            health=self._health,
+            rounds=self._rounds,
+            sampler=sampler,
+            is_leader=self._leadership.is_leader,
+        )
+        application = create_application(
+            self._health, collector, loopback_only=address.is_loopback, password=self._settings.web_password
+        )
+        try:
+            return WebServer(address, application)
+        except OSError as error:
+            reason = f"cannot listen there: {error.strerror or error}"
+            raise SettingInvalid("http", str(address), self._settings.origin("http"), reason) from error
+
     def _lead(self) -> None:
+        self._rounds.services_start()
         for service in self._services:
             service.start()
 
     def _follow(self) -> None:
+        self._rounds.services_stop()
         # All at once: none waits for the last round of another.
         for service in self._services:
             service.halt()

@@ -35,8 +35,9 @@ from pydantic_settings import (
 )
 
 from mqdb.common.delay_level import MAX_DELAY, DelayLevels, parse_delay_levels
-from mqdb.common.dsn import BrokerDsn, hide_dsn, is_broker_name, parse_brokers, redact
+from mqdb.common.dsn import HIDDEN, BrokerDsn, hide_dsn, is_broker_name, parse_brokers, redact
 from mqdb.common.duration import duration_text, parse_duration
+from mqdb.common.http_address import HttpAddress, parse_http_address
 from mqdb.common.topic import MAX_TOPIC_LENGTH, check_topic_name, reply_topic
 from mqdb.errors import DelayLevelsInvalid, NameInvalid, SettingInvalid, shown
 
@@ -45,6 +46,7 @@ ENV_PREFIX = "MQDB_"
 DEFAULT = "default"
 
 _DSNS = ("dsn", "pool_dsn")
+_PASSWORD = "web_password"
 
 
 def default_home() -> Path:
@@ -170,6 +172,10 @@ class Settings(BaseSettings):
     """How long `mqdb serve` keeps what people and tools have changed."""
     timer_max_delay: Annotated[timedelta, *_from("1s")] | None = None
     """How far ahead a time of delivery may lie, unset as far as one likes; `mqdb serve` sets it for its broker."""
+    web_password: Annotated[str, Field(min_length=1)] | None = None
+    """What `/metrics` of `http` asks for, as the password of any user or as a bearer token."""
+    http: str | None = None
+    """Where `mqdb serve` answers HTTP, as host:port; unset, it does not. Beyond loopback it needs `web_password`."""
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
 
     @property
@@ -198,6 +204,11 @@ class Settings(BaseSettings):
     def delay_levels(self) -> DelayLevels | None:
         """What `message_delay_level` says; None where it says nothing."""
         return None if self.message_delay_level is None else parse_delay_levels(self.message_delay_level)
+
+    @property
+    def http_address(self) -> HttpAddress | None:
+        """What `http` says; None where it says nothing."""
+        return None if self.http is None else parse_http_address(self.http)
 
     def check_cluster_name(self, found: str) -> None:
         """Raises SettingInvalid where the settings say another one than a broker has; what is left out says nothing."""
@@ -267,6 +278,17 @@ class Settings(BaseSettings):
             return None if value is None else parse_delay_levels(value).text
         except DelayLevelsInvalid as error:
             raise ValueError(f"{shown(hide_dsn(error.word))} {error.reason}") from error
+
+    @field_validator("http")
+    @classmethod
+    def _is_http_address(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is None:
+            return None
+        address = parse_http_address(value)
+        # A password that cannot be used is not there; of the two faults, the first one is told.
+        if not address.is_loopback and info.data.get("web_password", "") is None:
+            raise ValueError("anybody who reaches this address may ask; set web_password, or use 127.0.0.1")
+        return str(address)
 
     @field_validator("disk_clean_forcibly_percent")
     @classmethod
@@ -397,6 +419,8 @@ def _refuse_two_names(settings: Settings) -> None:
 
 def _safe(name: str, value: object) -> object:
     """A value of any type without passwords. What is written for an unknown setting may be meant for `dsn`."""
+    if value is not None and ("password" in name or get_close_matches(name, [_PASSWORD])):
+        return HIDDEN
     if value is None or isinstance(value, bool | int | float | timedelta):
         return value
     text = value if isinstance(value, str) else str(value) if isinstance(value, Path) else shown(value)

@@ -27,6 +27,7 @@ from mqdb.common.compression import Compression
 from mqdb.common.delay_level import DelayLevels
 from mqdb.common.dsn import BrokerDsn
 from mqdb.common.group import ConsumeFromWhere, MessageModel
+from mqdb.common.http_address import HttpAddress
 from mqdb.common.log_lines import FieldFormatter
 from mqdb.common.message import Message, MessageQueue, ReceivedMessage, SendResult, SendStatus
 from mqdb.common.topic import MessageType, Perm, TopicConfig
@@ -188,6 +189,7 @@ __all__ = [
     "Settings",
     "load_settings",
     "BrokerDsn",
+    "HttpAddress",
     "SettingLine",
     "DelayLevels",
     "default_home",

@@ -40,7 +40,8 @@ INTERRUPTED = 128 + 2
 _OUTPUT_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 #: The extra of the package that brings a library.
-_EXTRAS = {"alembic": "server", "apscheduler": "server", "pyspark": "spark", "pyarrow": "spark"}
+_EXTRAS = dict.fromkeys(("alembic", "apscheduler", "prometheus_client", "starlette", "uvicorn"), "server")
+_EXTRAS |= {"pyspark": "spark", "pyarrow": "spark"}
 
 #: Characters of a complaint about the command line, which repeats what was given.
 _MOST = 1_000

@@ -42,7 +42,10 @@ def serve(
     server = Server(settings, outlives_owner=True)
 
     def on_started() -> None:
-        print("\n".join(greeting(settings, server.dsn)), flush=True)
+        lines = greeting(settings, server.dsn)
+        if server.http_address is not None:
+            lines.insert(-1, f"  metrics  http://{server.http_address}/metrics")
+        print("\n".join(lines), flush=True)
         # Not from the start: when it fails, the one line that says why stands alone.
         log_from(context, logging.INFO)
 

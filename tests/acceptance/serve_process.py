@@ -16,7 +16,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from mqdb.errors import MqdbError
 from mqdb.server import Server
 from mqdb.service.dispatcher import Dispatcher, DispatcherConfig
-from mqdb.service.service import Context, Service
+from mqdb.service.service import Service
 from mqdb.settings import Settings, load_settings
 
 
@@ -29,7 +29,7 @@ class SleepyServer(Server):
 
     def _make_services(self, scheduler: BackgroundScheduler) -> list[Service[Any]]:
         _, *others = super()._make_services(scheduler)
-        return [Dispatcher(Context(self._connect, may_act=self._leadership.is_leader), self._config), *others]
+        return [Dispatcher(self._context_of(Dispatcher), self._config), *others]
 
 
 def say_ready() -> None:

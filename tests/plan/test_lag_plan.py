@@ -16,8 +16,10 @@ from mqdb.common.group import FROM_FIRST_OFFSET
 from mqdb.common.topic import retry_topic
 from mqdb.embedded import EmbeddedPostgres
 from mqdb.store.consumers import groups
-from mqdb.store.dispatch import queues
+from mqdb.store.dispatch import checkpoints, queues
 from mqdb.store.engine import create_engine, driver
+from mqdb.store.segments import segments
+from mqdb.store.transactions import open_halves
 from tests.fixtures import log as by_hand
 from tests.fixtures.broker import dispatch_all, topic
 from tests.fixtures.delay import delay, move_clock
@@ -147,6 +149,28 @@ def test_the_age_for_a_group_and_a_topic_costs_one_record(lagging: Connection) -
     found = plan_of_call(lagging, lambda: groups.lags(lagging))
 
     assert sum(scan["Actual Loops"] for scan in scans(found, "commit_log")) == len(GROUPS)
+
+
+def test_the_ends_of_all_topics_cost_one_look_for_each_queue(lagging: Connection) -> None:
+    found = plan_of_call(lagging, lambda: queues.ends_of_topics(lagging))
+
+    ends = scans(found, "queue_run")
+    assert {scan["Actual Loops"] for scan in ends} == {lagging.scalar(text("SELECT count(*) FROM mqdb.queue"))}
+    assert all(is_end(scan) for scan in ends)
+
+
+@pytest.mark.parametrize("look", [checkpoints.oldest_undispatched_seconds, segments.oldest_seconds])
+def test_an_age_costs_one_record(lagging: Connection, look: Callable[[Connection], object]) -> None:
+    found = plan_of_call(lagging, lambda: look(lagging))
+
+    assert sum(scan["Actual Rows"] for scan in scans(found, "commit_log")) <= 1
+
+
+def test_open_half_messages_cost_nothing_for_those_that_have_ended(lagging: Connection) -> None:
+    found = plan_of_call(lagging, lambda: open_halves.count(lagging))
+
+    indexes = {node.get("Index Name") for node in found if node.get("Relation Name") == "half_message"}
+    assert indexes == {"half_message_check_at", "half_message_discarded"}
 
 
 def test_who_asks_for_messages_only_does_not_pay_for_seconds_and_retries(lagging: Connection) -> None:

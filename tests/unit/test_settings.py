@@ -197,6 +197,13 @@ def test_an_unknown_argument_is_refused() -> None:
         ("cluster_name", "room@eu", "'room@eu_REPLY_TOPIC': holds '@'"),
         ("dsn", "mysql://h/db", "write postgresql://"),
         ("pool_dsn", "postgresql://pooler/db", "set dsn as well"),
+        ("http", "8090", "write host:port, such as 127.0.0.1:8090"),
+        ("http", "127.0.0.1:65536", "write host:port"),
+        ("http", "http://127.0.0.1:80", "write host:port"),
+        ("http", "::1:80", "write host:port"),
+        ("http", "0.0.0.0:8090", "set web_password, or use 127.0.0.1"),
+        ("http", "mqdb.example:8090", "set web_password, or use 127.0.0.1"),
+        ("http", "[::]:8090", "set web_password, or use 127.0.0.1"),
     ],
 )
 def test_a_bad_value_is_refused_with_its_name_source_and_limit(
@@ -211,6 +218,18 @@ def test_a_bad_value_is_refused_with_its_name_source_and_limit(
     assert refusal.value.value == ("***" if name == "dsn" else value)
     assert refusal.value.source == f"environment MQDB_{name.upper()}"
     assert reason in str(refusal.value)
+
+
+def test_http_may_be_served_on_loopback_or_for_who_knows_a_password() -> None:
+    for text, address in {
+        " 127.0.0.1:8090": ("127.0.0.1", 8090),
+        "localhost:0": ("localhost", 0),
+        "[::1]:80": ("::1", 80),
+    }.items():
+        assert load_settings(http=text).http_address == address
+        assert load_settings(http=text).http == text.strip()
+    assert load_settings(http="0.0.0.0:8090", web_password="x").http_address == ("0.0.0.0", 8090)
+    assert load_settings().http_address is None
 
 
 @pytest.mark.parametrize("hour", [(24,), (-1,)])
@@ -266,15 +285,30 @@ def test_a_broker_name_that_contradicts_the_dsn_is_refused() -> None:
 def test_no_way_of_printing_settings_tells_a_password() -> None:
     dsn = f"postgresql://u:{SECRET}@h/db"
 
-    settings = load_settings(dsn=dsn, pool_dsn=dsn)
+    settings = load_settings(dsn=dsn, pool_dsn=dsn, web_password=SECRET)
 
+    assert settings.web_password == SECRET
+    assert settings.shown("web_password") == "***"
     assert SECRET not in f"{settings} {settings!r} {settings.lines()} {settings.brokers}"
 
 
-def test_no_refusal_tells_a_password() -> None:
-    with pytest.raises(SettingInvalid) as refusal:
-        load_settings(dsn=f"postgresql://u:{SECRET}@h:port/db")
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"dsn = 'postgresql://u:{SECRET}@h:port/db'",
+        f"web_pasword = '{SECRET}'",
+        f"password = '{SECRET}'",
+        f"web_password = ['{SECRET}']",
+        "web_password = 987654321",
+    ],
+)
+def test_no_refusal_tells_a_password(home: Path, text: str) -> None:
+    write(home / "mqdb.toml", text)
 
+    with pytest.raises(SettingInvalid) as refusal:
+        load_settings()
+
+    assert "987654321" not in str(refusal.value)
     assert SECRET not in f"{refusal.value} {refusal.value!r} {refusal.value.__cause__} {refusal.value.args}"
 
 
@@ -313,7 +347,7 @@ def test_any_text_is_a_setting_or_refused(home: Path, monkeypatch: pytest.Monkey
 
 
 #: What may be shown as ***.
-HIDDEN_ONES = {"dsn", "pool_dsn", "home", "actor"}
+HIDDEN_ONES = {"dsn", "pool_dsn", "home", "actor", "web_password"}
 
 
 def any_value(chance: random.Random) -> str:

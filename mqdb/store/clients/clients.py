@@ -182,6 +182,22 @@ def count_consumers(connection: Connection) -> int:
     return connection.execute(consumers).scalar_one()
 
 
+class ClientCount(NamedTuple):
+    """How many clients of a kind, language and version a group has."""
+
+    kind: str
+    group: str
+    language: str
+    version: str
+    clients: int
+
+
+def count_all(connection: Connection) -> list[ClientCount]:
+    """All registered clients, counted. A client in two groups is in two of the counts."""
+    columns = client.c.kind, client.c.group_name, client.c.language, client.c.version
+    return [ClientCount(*row) for row in connection.execute(select(*columns, func.count()).group_by(*columns))]
+
+
 def reap(connection: Connection, expiry: timedelta) -> list[str]:
     """Remove clients that are silent for longer than `expiry` or whose presence lock is gone; returns their groups."""
     return list(connection.scalars(select(func.mqdb.reap_clients(literal(expiry, Interval())))))

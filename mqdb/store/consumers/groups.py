@@ -110,6 +110,10 @@ class TopicLag(NamedTuple):
     """Age of the unread message with the lowest position; 0 without one."""
     waiting: int
     """Messages of the topic that the group has failed to consume, and that wait for their retry."""
+    committed: int
+    """The sum of its offsets in the queues of the topic."""
+    unowned_queues: int
+    """Queues that no member reads."""
 
 
 class GroupSummary(NamedTuple):
@@ -221,6 +225,8 @@ def lags(connection: Connection) -> list[TopicLag]:
             cast(func.sum(_lag.c.lag), BigInteger).label("lag"),
             func.min(_lag.c.oldest_pos).label("oldest_pos"),
             cast(func.sum(_lag.c.waiting), BigInteger).label("waiting"),
+            cast(func.sum(_lag.c.next_offset), BigInteger).label("committed"),
+            func.count().filter(_lag.c.owner.is_(None)).label("unowned_queues"),
         )
         .group_by(_lag.c.group_name, _lag.c.topic)
         .subquery("behind")
@@ -229,7 +235,8 @@ def lags(connection: Connection) -> list[TopicLag]:
     age = cast(extract("epoch", func.mqdb.now() - stored), Float)
     # greatest() ignores NULL: without an unread message, or without its record, the age is 0.
     columns = behind.c.group_name, behind.c.topic, behind.c.lag, func.greatest(age, 0.0), behind.c.waiting
-    rows = connection.execute(select(*columns).order_by(behind.c.group_name, behind.c.topic))
+    rest = behind.c.committed, behind.c.unowned_queues
+    rows = connection.execute(select(*columns, *rest).order_by(behind.c.group_name, behind.c.topic))
     return [TopicLag(*row) for row in rows]
 
 

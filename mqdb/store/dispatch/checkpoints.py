@@ -2,9 +2,9 @@
 
 from typing import NamedTuple
 
-from sqlalchemy import Connection, delete, func, select, true
+from sqlalchemy import Connection, Float, cast, delete, extract, func, select, true
 
-from mqdb.store.tables import checkpoint
+from mqdb.store.tables import checkpoint, commit_log
 
 
 class Checkpoint(NamedTuple):
@@ -30,6 +30,19 @@ def newest(connection: Connection) -> dict[str, Checkpoint]:
         row.service: Checkpoint(*row)
         for row in connection.execute(select(last).select_from(services.join(last, true())))
     }
+
+
+def oldest_undispatched_seconds(connection: Connection) -> float:
+    """Age of the first record that dispatch has yet to reach; 0 without one. Uses commit_log_pkey.
+
+    Records of transactions in progress, which nobody sees yet, and those that such a one leaves behind do not count.
+    """
+    done = select(checkpoint.c.done_pos).where(checkpoint.c.service == "dispatch")
+    done_pos = done.order_by(checkpoint.c.seq.desc()).limit(1).scalar_subquery()
+    first = select(commit_log.c.store_time).where(commit_log.c.log_pos > done_pos).order_by(commit_log.c.log_pos)
+    age = cast(extract("epoch", func.mqdb.now() - first.limit(1).scalar_subquery()), Float)
+    seconds: float = connection.scalars(select(func.greatest(age, 0.0))).one()
+    return seconds
 
 
 def prune(connection: Connection, service: str, first: int, past: int) -> int:

@@ -46,6 +46,13 @@ def ends(connection: Connection, queue_keys: Sequence[int]) -> dict[int, Ends]:
     return {queue_key: Ends(*offsets) for queue_key, *offsets in rows}
 
 
+def ends_of_topics(connection: Connection) -> dict[str, int]:
+    """How many messages each topic has ever taken: the sum of the ends of its queues."""
+    taken = cast(func.sum(queue_ends.c.max_offset), BigInteger).label("taken")
+    rows = select(topic.c.topic, taken).join_from(queue_ends, topic, topic.c.topic_id == queue_ends.c.topic_id)
+    return {row.topic: row.taken for row in connection.execute(rows.group_by(topic.c.topic))}
+
+
 @translates
 def topics_created_at(connection: Connection, queue_keys: Sequence[int]) -> dict[int, datetime]:
     """When the topic of each of the queues was created, by their keys: never the same for two topics of one name."""

@@ -7,11 +7,13 @@ from typing import Final, NamedTuple
 from sqlalchemy import (
     Boolean,
     Connection,
+    Float,
     Text,
     and_,
     cast,
     column,
     exists,
+    extract,
     func,
     or_,
     select,
@@ -90,6 +92,21 @@ def list_crons(connection: Connection) -> list[CronSummary]:
     """All of them, by name."""
     rows = connection.execute(select(*(cron.c[name] for name in CronSummary._fields)).order_by(cron.c.name))
     return [CronSummary._make(row) for row in rows]
+
+
+class CronsAtWork(NamedTuple):
+    """All recurring sends in one line."""
+
+    late_seconds: float
+    """For how long the first one has been due; 0 while none is."""
+    paused: int
+
+
+def at_work(connection: Connection) -> CronsAtWork:
+    """How late they are, and how many are paused."""
+    late = func.max(cast(extract("epoch", _NOW - cron.c.next_at), Float)).filter(~cron.c.is_paused)
+    columns = func.greatest(late, 0.0), func.count().filter(cron.c.is_paused)
+    return CronsAtWork(*connection.execute(select(*columns)).one())
 
 
 def find(connection: Connection, name: str) -> CronSummary | None:

@@ -6,7 +6,7 @@ twice. RocketMQ: TimerCheckpoint.
 
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Select, delete, func, insert, select
+from sqlalchemy import ColumnElement, Connection, Float, Select, cast, delete, extract, func, insert, select
 
 from mqdb.store import locks
 from mqdb.store.dispatch.consume_queue import ONE
@@ -45,6 +45,14 @@ def append(connection: Connection, step: Step, collected: int, messages: int) ->
 def newest(connection: Connection) -> Step:
     """The newest step."""
     return Step(*connection.execute(newest_step(*(timer_step.c[name] for name in Step._fields))).one())
+
+
+def late_seconds(connection: Connection) -> float:
+    """For how long the first timer that is collected has been due; 0 while none is, and before the first step."""
+    due_ms = func.nullif(newest_step(timer_step.c.next_due_ms).scalar_subquery(), 0)
+    late = cast(extract("epoch", func.mqdb.now()), Float) - due_ms / 1_000.0
+    seconds: float = connection.scalars(select(func.greatest(late, 0.0))).one()
+    return seconds
 
 
 def prune(connection: Connection, first: int, past: int) -> int:

@@ -53,6 +53,20 @@ def state_of(connection: Connection, parent: str, segment: int) -> PartitionStat
     return PartitionState(connection.scalar(_STATE, {"partition": _name(parent, segment)}))
 
 
+_SIZE = text(
+    """
+    SELECT coalesce(sum(pg_total_relation_size(relid)), 0)::bigint
+    FROM pg_partition_tree(cast('mqdb.' || :parent AS regclass)) WHERE isleaf
+    """
+)
+
+
+def size_bytes(connection: Connection, parent: str) -> int:
+    """Bytes of all partitions of a table, with their indexes. Takes a look at each of their files."""
+    size: int = connection.execute(_SIZE, {"parent": parent}).scalar_one()
+    return size
+
+
 def step(connection: Connection, parent: str, segment: int) -> bool:
     """Take a partition one state further; False when it is gone. Needs a connection in AUTOCOMMIT.
 

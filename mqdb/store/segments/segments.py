@@ -17,10 +17,10 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from psycopg import errors as pg
-from sqlalchemy import Connection, column, delete, func, select, table, true, update
+from sqlalchemy import Connection, Float, cast, column, delete, extract, func, select, table, true, update
 from sqlalchemy.exc import OperationalError
 
-from mqdb.store.tables import broker, id_span, queue, queue_run, segment
+from mqdb.store.tables import broker, commit_log, id_span, queue, queue_run, segment
 
 _log_pos = table("log_pos", column("last_value"), schema="mqdb")
 _last_pos = select(_log_pos.c.last_value).scalar_subquery()
@@ -70,6 +70,13 @@ def log(connection: Connection) -> Log:
     """The state of the log."""
     columns = func.mqdb.now(), _last_pos, broker.c.segment_size, broker.c.created_at
     return Log(*connection.execute(select(*columns)).one())
+
+
+def oldest_seconds(connection: Connection) -> float | None:
+    """Age of the first record that is kept; None where there is none. Uses commit_log_pkey."""
+    first = select(commit_log.c.store_time).order_by(commit_log.c.log_pos).limit(1).scalar_subquery()
+    age: float | None = connection.scalars(select(cast(extract("epoch", func.mqdb.now() - first), Float))).one()
+    return age
 
 
 def resize(connection: Connection, records: int) -> None:

@@ -1,0 +1,10 @@
+"""The web application of `mqdb serve`: metrics and health, for monitors and probes.
+
+    Rounds ◀── each loop of the process says when a round begins and what it came to
+      ├── Health ──────────────▶ /healthz, /readyz
+      └── BrokerCollector ─────▶ /metrics
+            └── Sampler            a service: asks the database every 15 s while this process leads
+
+No request asks the database. Only `application`, `collector` and `web_server` import Starlette, uvicorn and
+prometheus-client, and the server imports these modules only if MQDB_HTTP is set.
+"""

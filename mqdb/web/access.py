@@ -1,0 +1,60 @@
+"""Who may ask: a request has to name a loopback host if only this machine may ask, and the password if there is one.
+
+A stranger's page, in a browser on this machine, can send requests to 127.0.0.1 under the stranger's own domain, if that
+resolves to 127.0.0.1 (DNS rebinding). The Host header then has that domain.
+"""
+
+import base64
+import binascii
+import hmac
+from typing import Final
+
+from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from mqdb.common.http_address import names_loopback
+
+#: For probes, which know no password. They say no more than whether the process works.
+OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
+
+
+class AccessControl:
+    """Refuses a request before the application sees it."""
+
+    def __init__(self, app: ASGIApp, *, loopback_only: bool, password: str | None) -> None:
+        self._app = app
+        self._loopback_only = loopback_only
+        self._password = None if password is None else password.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        refusal = self._refusal(scope) if scope["type"] == "http" else None
+        await (refusal or self._app)(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        headers = Headers(scope=scope)
+        if self._loopback_only and not names_loopback(headers.get("host", "")):
+            return PlainTextResponse("The Host header has to name a loopback host.\n", status_code=403)
+        if self._password is None or scope["path"] in OPEN_PATHS:
+            return None
+        if hmac.compare_digest(_password_in(headers.get("authorization", "")), self._password):
+            return None
+        challenge = {"WWW-Authenticate": 'Basic realm="mqdb", charset="UTF-8"'}
+        return PlainTextResponse("This needs the password of MQDB_WEB_PASSWORD.\n", 401, challenge)
+
+
+def _password_in(authorization: str) -> bytes:
+    """The password of HTTP basic, whoever the user is, or a bearer token; empty where there is none."""
+    scheme, _, credentials = authorization.partition(" ")
+    match scheme.lower():
+        case "bearer":
+            # Headers are read as Latin-1, whatever their bytes mean.
+            return credentials.strip().encode("latin-1")
+        case "basic":
+            try:
+                return base64.b64decode(credentials.strip(), validate=True).partition(b":")[2]
+            except (binascii.Error, ValueError):
+                return b""
+        case _:
+            return b""

@@ -1,0 +1,42 @@
+"""The application: which path answers what."""
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from mqdb.web.access import AccessControl
+from mqdb.web.health import Health, Report
+
+
+def create_application(
+    health: Health, collector: Collector, *, loopback_only: bool, password: str | None = None
+) -> Starlette:
+    """The web application of one process. `loopback_only`: it is served on a loopback address."""
+    registry = CollectorRegistry()
+    registry.register(collector)
+    ProcessCollector(registry=registry)
+
+    async def healthz(_request: Request) -> Response:
+        return _answer(health.liveness())
+
+    async def readyz(_request: Request) -> Response:
+        return _answer(health.readiness())
+
+    # No coroutine, so it runs in a thread: to render many series takes a while, and probes do not wait for it.
+    def metrics(request: Request) -> Response:
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(encode(registry), headers={"Content-Type": content_type})
+
+    routes = [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", metrics)]
+    access = Middleware(AccessControl, loopback_only=loopback_only, password=password)
+    return Starlette(routes=routes, middleware=[access])
+
+
+def _answer(report: Report) -> Response:
+    body = {"status": "ok" if report.has_passed else "failing", "failing": report.failing, "checks": report.checks}
+    return JSONResponse(body, status_code=200 if report.has_passed else 503)

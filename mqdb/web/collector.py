@@ -1,0 +1,221 @@
+"""The collector: what /metrics says of a broker, made of the last sample and of the rounds of this process.
+
+docs/metrics.md says what each metric means. Only the leader says anything of the database, so that a sum over the
+processes of a broker counts nothing twice.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from mqdb import __version__
+from mqdb.common.topic import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
+from mqdb.service.dispatcher import Dispatcher
+from mqdb.store import migrations
+from mqdb.store.clients.clients import ClientKind
+from mqdb.store.consumers.groups import TopicLag
+from mqdb.store.segments.segments import SegmentState
+from mqdb.web.bounds import MOST_SERIES, OTHER, Count, bounded, bounded_counts
+from mqdb.web.health import Health
+from mqdb.web.rounds import Rounds
+from mqdb.web.sample import Sample
+from mqdb.web.sampler import Sampler
+
+_BROKER_LABELS: Final = ("broker", "cluster")
+
+
+class BrokerCollector(Collector):
+    """Collects the metrics of one broker. Any thread may scrape; none waits."""
+
+    def __init__(
+        self,
+        broker_name: str,
+        cluster_name: str,
+        *,
+        health: Health,
+        rounds: Rounds,
+        sampler: Sampler,
+        is_leader: Callable[[], bool],
+        most_series: int = MOST_SERIES,
+    ) -> None:
+        self._broker = [broker_name, cluster_name]
+        self._health = health
+        self._rounds = rounds
+        self._sampler = sampler
+        self._is_leader = is_leader
+        self._most = most_series
+        self._revision = migrations.head()
+
+    def collect(self) -> Iterable[Metric]:
+        """All metrics of now."""
+        is_leader = self._is_leader()
+        build = [((__version__, self._revision), 1)]
+        yield self._gauge("mqdb_up", "Whether the database answers this process.", self._health.database_answers())
+        yield self._gauge("mqdb_leader", "Whether this process leads: it runs the services.", is_leader)
+        yield self._gauges("mqdb_build_info", "Version and revision of the schema.", ("version", "revision"), build)
+        if is_leader:
+            yield from self._of_services()
+            sample = self._sampler.latest
+            if sample is not None:
+                yield from self._of_sample(sample)
+
+    # -- this process -------------------------------------------------------------------------
+
+    def _of_services(self) -> Iterator[Metric]:
+        loops = [self._rounds.leadership, *self._rounds.services.values()]
+        rounds = [((loop.name,), loop.rounds) for loop in loops]
+        failures = [((loop.name,), loop.failures) for loop in loops]
+        succeeded = [((loop.name,), loop.succeeded_at) for loop in loops if loop.succeeded_at is not None]
+        label = ("service",)
+        yield self._counters("mqdb_service_rounds", "Rounds of a service.", label, rounds)
+        yield self._counters("mqdb_service_failures", "Rounds that failed.", label, failures)
+        last = "mqdb_service_last_success_timestamp_seconds"
+        yield self._gauges(last, "When a round ended well, in seconds since 1970.", label, succeeded)
+        dispatcher = self._rounds.services.get(Dispatcher.name)
+        if dispatcher is not None:
+            name, words = "mqdb_dispatch_messages", "Messages that this process has given their offsets."
+            yield self._counters(name, words, (), [((), dispatcher.messages)])
+
+    # -- the database -------------------------------------------------------------------------
+
+    def _of_sample(self, sample: Sample) -> Iterator[Metric]:
+        age = time.monotonic() - sample.taken_at
+        yield self._gauge("mqdb_sample_age_seconds", "Age of what is said of the database.", age)
+        yield self._gauge("mqdb_sample_seconds", "How long it took to ask the database.", sample.seconds)
+        yield self._gauge("mqdb_leader_epoch", "How often leadership has changed.", sample.epoch)
+        yield from self._of_topics(sample)
+        yield from self._of_groups(sample)
+        yield from self._of_dispatch(sample)
+        yield from self._of_schedule(sample)
+        yield from self._of_transactions(sample)
+        yield from self._of_log(sample)
+        yield from self._of_server(sample)
+
+    def _of_topics(self, sample: Sample) -> Iterator[Metric]:
+        taken = sample.messages_in.items()
+        messages = [((topic, _kind(topic)), number) for topic, number in taken]
+        dead = [((topic.removeprefix(DLQ_PREFIX),), number) for topic, number in taken if topic.startswith(DLQ_PREFIX)]
+        words = "Messages that topics have ever taken."
+        yield self._counters("mqdb_messages_in", words, ("topic", "kind"), bounded_counts(messages, self._most))
+        words = "Messages that groups have given up."
+        yield self._counters("mqdb_dlq_messages", words, ("consumer_group",), bounded_counts(dead, self._most))
+
+    def _of_groups(self, sample: Sample) -> Iterator[Metric]:
+        lags = bounded(sample.lags, self._most, names=lambda lag: lag[:2], rank=lambda lag: lag.lag, merge=_merged)
+
+        def gauges(name: str, words: str, number: Callable[[TopicLag], float], *, all_of: bool = True) -> Metric:
+            numbers = [((lag.group, lag.topic), number(lag)) for lag in lags if all_of or lag.lag]
+            return self._gauges(name, words, ("consumer_group", "topic"), numbers)
+
+        yield gauges("mqdb_consumer_committed_offset", "Sum of the committed offsets.", lambda lag: lag.committed)
+        yield gauges("mqdb_consumer_lag_messages", "Messages yet to be consumed.", lambda lag: lag.lag)
+        words = "Age of the oldest message yet to be consumed."
+        yield gauges("mqdb_consumer_lag_seconds", words, lambda lag: lag.lag_seconds, all_of=False)
+        words = "Messages that failed and wait for their retry."
+        yield gauges("mqdb_consumer_waiting_messages", words, lambda lag: lag.waiting)
+        yield from self._of_members(sample)
+
+    def _of_members(self, sample: Sample) -> Iterator[Metric]:
+        # 0 for groups that have an offset and no member: what one wants to hear of.
+        members = Counter({(lag.group,): 0 for lag in sample.lags})
+        unowned = members.copy()
+        for lag in sample.lags:
+            unowned[lag.group,] += lag.unowned_queues
+        clients: Counter[tuple[str, str, str]] = Counter()
+        for each in sample.clients:
+            clients[each.kind, each.language, each.version] += each.clients
+            if each.kind == ClientKind.CONSUMER:
+                members[each.group,] += each.clients
+        label = ("consumer_group",)
+        words = "Consumers of a group."
+        yield self._gauges("mqdb_consumer_members", words, label, bounded_counts(members.items(), self._most))
+        words = "Queues of a group that no member reads."
+        yield self._gauges("mqdb_consumer_unowned_queues", words, label, bounded_counts(unowned.items(), self._most))
+        by_client = bounded_counts(clients.items(), self._most)
+        yield self._gauges("mqdb_clients", "Registered clients.", ("kind", "language", "version"), by_client)
+
+    def _of_dispatch(self, sample: Sample) -> Iterator[Metric]:
+        words = "Positions of the log that dispatch has yet to pass, gaps and open transactions too."
+        yield self._gauge("mqdb_dispatch_behind_messages", words, sample.dispatch_behind)
+        words = "Age of the oldest message that waits for its offset."
+        yield self._gauge("mqdb_dispatch_behind_seconds", words, sample.dispatch_behind_seconds)
+        words = "Positions of the log that the key index has yet to pass."
+        yield self._gauge("mqdb_index_behind_messages", words, sample.index_behind)
+
+    def _of_schedule(self, sample: Sample) -> Iterator[Metric]:
+        waiting = [(("level",), sum(level.waiting for level in sample.delays))]
+        yield self._gauges("mqdb_scheduled_messages", "Messages that wait in delay levels.", ("kind",), waiting)
+        level = max((level.late.total_seconds() for level in sample.delays if level.late is not None), default=0.0)
+        late = [(("level",), max(level, 0.0)), (("timer",), sample.timers_late_seconds)]
+        yield self._gauges("mqdb_scheduled_late_seconds", "How long the first one has been due.", ("kind",), late)
+        words = "How long the first recurring send has been due."
+        yield self._gauge("mqdb_cron_late_seconds", words, sample.crons.late_seconds)
+        yield self._gauge("mqdb_cron_paused", "Recurring sends that are paused.", sample.crons.paused)
+
+    def _of_transactions(self, sample: Sample) -> Iterator[Metric]:
+        halves = sample.halves
+        by_state = [(("PREPARED",), halves.prepared), (("DISCARDED",), halves.discarded)]
+        words = "Half messages that are asked about, or were given up."
+        yield self._gauges("mqdb_half_messages", words, ("state",), by_state)
+        words = "Age of the oldest half message that is prepared."
+        yield self._gauge("mqdb_half_oldest_seconds", words, halves.oldest_seconds)
+
+    def _of_log(self, sample: Sample) -> Iterator[Metric]:
+        states = Counter(segment.state for segment in sample.segments)
+        by_state = [((state.value,), states[state]) for state in SegmentState]
+        yield self._gauges("mqdb_segments", "Segments of the log.", ("state",), by_state)
+        words = "Messages for which there is room in segments that exist."
+        yield self._gauge("mqdb_segment_room_messages", words, sample.segment_room)
+        if sample.oldest_seconds is not None:
+            words = "Age of the oldest message that is kept."
+            yield self._gauge("mqdb_oldest_message_seconds", words, sample.oldest_seconds)
+        by_part = [((part,), size) for part, size in sample.storage_bytes.items()]
+        yield self._gauges("mqdb_storage_bytes", "Bytes of tables with their indexes.", ("part",), by_part)
+
+    def _of_server(self, sample: Sample) -> Iterator[Metric]:
+        words = "Transactions since the oldest snapshot that keeps vacuum waiting."
+        yield self._gauge("mqdb_xmin_age_transactions", words, sample.server.xmin_age)
+        words = "How long the longest transaction of the server has been open."
+        yield self._gauge("mqdb_longest_transaction_seconds", words, sample.server.longest_transaction_seconds)
+        words = "How full the server's queue of notifications is, 0 to 1."
+        yield self._gauge("mqdb_notify_queue_ratio", words, sample.server.notify_queue_ratio)
+
+    # -- families -----------------------------------------------------------------------------
+
+    def _gauge(self, name: str, words: str, number: float) -> Metric:
+        return self._gauges(name, words, (), [((), number)])
+
+    def _gauges(self, name: str, words: str, labels: Sequence[str], numbers: Iterable[Count]) -> Metric:
+        return self._filled(GaugeMetricFamily(name, words, labels=(*_BROKER_LABELS, *labels)), numbers)
+
+    def _counters(self, name: str, words: str, labels: Sequence[str], numbers: Iterable[Count]) -> Metric:
+        return self._filled(CounterMetricFamily(name, words, labels=(*_BROKER_LABELS, *labels)), numbers)
+
+    def _filled(self, family: GaugeMetricFamily | CounterMetricFamily, numbers: Iterable[Count]) -> Metric:
+        for names, number in numbers:
+            family.add_metric([*self._broker, *names], number)
+        return family
+
+
+def _kind(topic: str) -> str:
+    if topic.startswith(RETRY_PREFIX):
+        return "retry"
+    if topic.startswith(DLQ_PREFIX):
+        return "dlq"
+    return "system" if is_system_topic(topic) else "normal"
+
+
+def _merged(rest: Sequence[TopicLag]) -> TopicLag:
+    return TopicLag(
+        OTHER,
+        OTHER,
+        lag=sum(each.lag for each in rest),
+        lag_seconds=max(each.lag_seconds for each in rest),
+        waiting=sum(each.waiting for each in rest),
+        committed=sum(each.committed for each in rest),
+        unowned_queues=sum(each.unowned_queues for each in rest),
+    )

@@ -1,0 +1,94 @@
+"""Health: whether this process is alive, and whether it is ready. Neither asks the database.
+
+/healthz tells a supervisor whether to restart the process: whether each of its loops still makes rounds. A round that
+waits for the database counts, however long it takes, because a restart would not bring the database back. /readyz tells
+whether the broker is served. It looks at what leadership, which asks the database all the time, has found last.
+"""
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from mqdb.errors import SchemaMismatch
+from mqdb.service.leadership import Standing
+from mqdb.web.rounds import Rounds
+
+#: A loop that has made no round for so long is stuck. The longest pause of a service is 10 s.
+STUCK_SECONDS: Final = 30.0
+
+#: So soon the database has to answer.
+ANSWER_SECONDS: Final = 2.0
+
+_PASSED: Final = "ok"
+
+
+class Report(NamedTuple):
+    """What was checked, and a sentence for each check: "ok", or why it fails."""
+
+    checks: dict[str, str]
+
+    @property
+    def failing(self) -> list[str]:
+        """The checks that fail."""
+        return [name for name, sentence in self.checks.items() if sentence != _PASSED]
+
+    @property
+    def has_passed(self) -> bool:
+        """Whether none fails."""
+        return not self.failing
+
+
+class Health:
+    """Judges a process by the rounds of its loops. Any thread may ask."""
+
+    def __init__(self, rounds: Rounds, is_leader: Callable[[], bool]) -> None:
+        self._rounds = rounds
+        self._is_leader = is_leader
+        self._is_stopping = False
+
+    def begin(self) -> None:
+        """The process serves from now on."""
+        self._rounds.leadership.wake()
+        self._is_stopping = False
+
+    def end(self) -> None:
+        """The process is about to stop: it is not ready any more."""
+        self._is_stopping = True
+
+    def liveness(self) -> Report:
+        """Whether each loop that should run has made a round lately. A process that stops is alive."""
+        if self._is_stopping:
+            return Report({})
+        stuck = {
+            loop.name: f"has made no round for {STUCK_SECONDS:.0f} s"
+            for loop in self._rounds.running()
+            if loop.idle_seconds() > STUCK_SECONDS
+        }
+        return Report({loop.name: stuck.get(loop.name, _PASSED) for loop in self._rounds.running()})
+
+    def readiness(self) -> Report:
+        """Whether the database answers, its schema is ours, and this process leads or stands by for one that does."""
+        database, schema = self._database(), self._schema()
+        # Nobody knows while the database does not answer.
+        is_known = database == schema == _PASSED
+        leadership = "does not lead, and sees no leader" if is_known and not self._has_standing() else _PASSED
+        checks = {"database": database, "schema": schema, "leadership": leadership}
+        return Report(checks | ({"process": "is stopping"} if self._is_stopping else {}))
+
+    def database_answers(self) -> bool:
+        """Whether the last question was answered, and the present one has not waited too long."""
+        return self._database() == _PASSED
+
+    def _database(self) -> str:
+        leadership = self._rounds.leadership
+        if leadership.error is not None and not isinstance(leadership.error, SchemaMismatch):
+            return "cannot be used, the log says why"
+        if leadership.running_seconds() > ANSWER_SECONDS:
+            return f"has not answered for {ANSWER_SECONDS:.0f} s"
+        return _PASSED if leadership.rounds else "has not been asked yet"
+
+    def _schema(self) -> str:
+        is_ours = not isinstance(self._rounds.leadership.error, SchemaMismatch)
+        return _PASSED if is_ours else "is not the one of this mqdb, the log says why"
+
+    def _has_standing(self) -> bool:
+        return self._is_leader() or self._rounds.leadership.outcome is Standing.FOLLOWER

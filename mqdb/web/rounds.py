@@ -1,0 +1,127 @@
+"""Rounds: what the loops of this process are doing, and how often each has succeeded and failed.
+
+A loop tells by its `Context`: it connects or asks `may_act` when a round begins, and `on_round` gets the counts of the
+round, or its error. The thread of the loop writes, all others only read.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from sqlalchemy import Connection
+
+from mqdb.common.clock import Clock, SystemClock
+from mqdb.service.service import Context
+
+
+class LoopRounds:
+    """The rounds of one loop since the process began."""
+
+    def __init__(self, name: str, clock: Clock) -> None:
+        self.name = name
+        self._clock = clock
+        self.rounds = 0
+        self.failures = 0
+        self.messages = 0
+        """The sum of what the rounds say that they did, where they count messages."""
+        self.succeeded_at: float | None = None
+        """Unix time in seconds; None before the first success."""
+        self.outcome: object = None
+        """The counts of the last round, or its error; None before the first."""
+        self.begun_at: float | None = None
+        """By the monotonic clock; None between two rounds."""
+        self._idle_since = self._clock.monotonic()
+
+    @property
+    def error(self) -> Exception | None:
+        """Of the last round; None if it succeeded."""
+        return self.outcome if isinstance(self.outcome, Exception) else None
+
+    def idle_seconds(self) -> float:
+        """How long ago the last round ended; 0 during a round, and since `wake` if there was none after it."""
+        return 0.0 if self.begun_at is not None else self._clock.monotonic() - self._idle_since
+
+    def running_seconds(self) -> float:
+        """How long the present round has taken; 0 between two rounds."""
+        begun_at = self.begun_at
+        return 0.0 if begun_at is None else self._clock.monotonic() - begun_at
+
+    def wake(self) -> None:
+        """The loop starts, perhaps again."""
+        self.begun_at, self._idle_since = None, self._clock.monotonic()
+
+    def begin(self) -> None:
+        """A round begins; told twice, it began the first time."""
+        if self.begun_at is None:
+            self.begun_at = self._clock.monotonic()
+
+    def pause(self) -> None:
+        """The loop waits for its next round."""
+        self._idle_since = self._clock.monotonic()
+        self.begun_at = None
+
+    def end(self, outcome: object) -> None:
+        """A round has ended, with its counts or its error."""
+        self.outcome = outcome
+        self.rounds += 1
+        if isinstance(outcome, Exception):
+            self.failures += 1
+        else:
+            self.succeeded_at = self._clock.now().timestamp()
+            messages = getattr(outcome, "messages", 0)
+            self.messages += messages if isinstance(messages, int) else 0
+        self.pause()
+
+
+class Rounds:
+    """The loops of a process: leadership, which always runs, and the services, which run while it leads."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self.leadership = LoopRounds("leadership", self._clock)
+        self.services: dict[str, LoopRounds] = {}
+        self._services_run = False
+
+    def watch_leadership(self, context: Context) -> Context:
+        """The context to give to leadership."""
+        return _watched(self.leadership, context)
+
+    def watch(self, name: str, context: Context) -> Context:
+        """The context to give to a service. A name that comes again counts on."""
+        return _watched(self.services.setdefault(name, LoopRounds(name, self._clock)), context)
+
+    def services_start(self) -> None:
+        """To be called before the services start."""
+        for each in self.services.values():
+            each.wake()
+        self._services_run = True
+
+    def services_stop(self) -> None:
+        """To be called before they stop."""
+        self._services_run = False
+
+    def running(self) -> Iterable[LoopRounds]:
+        """The loops that should make rounds now."""
+        return [self.leadership, *(self.services.values() if self._services_run else ())]
+
+
+def _watched(loop: LoopRounds, context: Context) -> Context:
+    def connect() -> Connection:
+        loop.begin()
+        return context.connect()
+
+    def may_act() -> bool:
+        loop.begin()
+        is_allowed = context.may_act()
+        if not is_allowed:
+            loop.pause()
+        return is_allowed
+
+    return replace(context, connect=connect, may_act=may_act, on_round=_then(loop.end, context.on_round))
+
+
+def _then(first: Callable[[object], None], second: Callable[[object], None]) -> Callable[[object], None]:
+    def both(outcome: object) -> None:
+        first(outcome)
+        second(outcome)
+
+    return both

@@ -1,0 +1,63 @@
+"""The sampler: asks the database for the metrics of a broker, as long as this process leads it.
+
+A scrape renders the last sample, so it never waits for the database. The database is asked every 15 s, however many
+monitors there are.
+"""
+
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+
+from sqlalchemy import Connection, func, select
+
+from mqdb.service.leadership import LeadershipConfig
+from mqdb.service.run import Run
+from mqdb.service.service import Context, LoopService
+from mqdb.web.sample import Sample, take
+
+#: A statement that takes longer would keep vacuum waiting.
+_STATEMENT_TIMEOUT = "30s"
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerConfig:
+    """How often the sampler asks."""
+
+    interval: timedelta = timedelta(seconds=15)
+    storage_interval: timedelta = timedelta(seconds=60)
+    """For sizes, which take a look at each file."""
+    service_set: str = LeadershipConfig().service_set
+
+
+class Sampler(LoopService[Sample]):
+    """Takes samples and keeps the last one."""
+
+    name = "sampler"
+
+    def __init__(self, context: Context, config: SamplerConfig = SamplerConfig()) -> None:
+        super().__init__(context)
+        self._config = config
+        self._storage_until = 0.0
+        self.latest: Sample | None = None
+        """None before the first one, and when this process does not lead."""
+
+    def prepare(self, connection: Connection) -> None:
+        # A plan that is made while segments are empty would read them from end to end when they have filled.
+        settings = {"enable_seqscan": "off", "enable_bitmapscan": "off", "statement_timeout": _STATEMENT_TIMEOUT}
+        connection.execute(select(*(func.set_config(*setting, False) for setting in settings.items())))
+
+    def run_once(self, connection: Connection) -> Sample:
+        """Take a sample."""
+        now = time.monotonic()
+        last = self.latest if now < self._storage_until else None
+        sample = take(connection, self._config.service_set, last.storage_bytes if last else None)
+        if last is None:
+            self._storage_until = now + self._config.storage_interval.total_seconds()
+        self.latest = sample
+        return sample
+
+    def pause_after(self, counts: Sample) -> timedelta:
+        return self._config.interval
+
+    def _leave(self, run: Run) -> None:
+        self.latest = None

@@ -1,0 +1,117 @@
+"""The web application of a broker process: who may ask, and what probes hear."""
+
+import base64
+import json
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from mqdb.errors import SettingInvalid
+from mqdb.server import Server
+from mqdb.settings import load_settings
+from tests.fixtures.postgres import Database
+from tests.fixtures.processes import wait_until
+from tests.fixtures.proxy import Proxy
+from tests.fixtures.web import ANY_PORT, get, scrape, wait_for_sample
+
+PASSWORD = "geheim: ö%"
+
+
+@pytest.fixture
+def guarded(database: Database) -> Iterator[Server]:
+    """A broker process whose metrics need a password."""
+    with Server(load_settings(dsn=database.dsn, http=ANY_PORT, web_password=PASSWORD)) as server:
+        wait_until(lambda: server.is_leader)
+        yield server
+
+
+def basic(user: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+def test_metrics_are_for_who_knows_the_password_and_probes_need_none(guarded: Server) -> None:
+    bearer = f"Bearer {PASSWORD}".encode().decode("latin-1")
+    wrong = ["", "Bearer", "Bearer x", basic("u", "x"), basic("u", ""), basic("u", PASSWORD + "x"), "Basic ~", PASSWORD]
+
+    assert [get(guarded, "/metrics", Authorization=each).status for each in wrong] == [401] * len(wrong)
+    for right in (basic("anybody", PASSWORD), basic("", PASSWORD), bearer):
+        assert get(guarded, "/metrics", Authorization=right).status == 200
+    assert get(guarded, "/healthz").status == 200
+    wait_until(lambda: get(guarded, "/readyz").status == 200)
+    assert get(guarded, "/elsewhere").status == 401
+
+
+def test_only_a_loopback_host_is_answered_on_loopback(guarded: Server) -> None:
+    mine = ("localhost", "LOCALHOST:1", "127.0.0.1", "127.1.2.3:80", "[::1]:8090")
+    others = ("evil.example", "localhost.evil.example", "127.0.0.1.evil.example:80", "10.0.0.1", "", "[::1", "0.0.0.0")
+
+    assert [get(guarded, "/healthz", Host=host).status for host in mine] == [200] * len(mine)
+    assert [get(guarded, "/healthz", Host=host).status for host in others] == [403] * len(others)
+    assert get(guarded, "/metrics", Host="evil.example", Authorization=basic("", PASSWORD)).status == 403
+
+
+def test_beyond_loopback_any_host_is_answered_and_a_password_is_needed(database: Database) -> None:
+    with pytest.raises(SettingInvalid, match=r"http = '0\.0\.0\.0:0' .*set web_password, or use 127\.0\.0\.1"):
+        load_settings(dsn=database.dsn, http="0.0.0.0:0")
+
+    with Server(load_settings(dsn=database.dsn, http="0.0.0.0:0", web_password=PASSWORD)) as server:
+        assert get(server, "/healthz", Host="mqdb.example").status == 200
+        assert get(server, "/metrics", Host="mqdb.example").status == 401
+
+
+def test_an_address_that_is_taken_is_named(database: Database) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        server = Server(load_settings(dsn=database.dsn, http=address))
+
+        with pytest.raises(SettingInvalid, match=rf"'{address}' \(from argument\): cannot listen there: .*in use"):
+            server.start()
+
+
+def test_a_database_that_is_away_makes_a_process_unready_and_leaves_it_alive(proxy: Proxy) -> None:
+    with Server(load_settings(dsn=proxy.dsn, http=ANY_PORT)) as server:
+        wait_for_sample(server)
+        assert get(server, "/readyz").status == 200
+
+        proxy.cut()
+        wait_until(lambda: get(server, "/readyz").status == 503)
+        report = json.loads(get(server, "/readyz").body)
+        assert (report["status"], report["failing"]) == ("failing", ["database"])
+        assert "127.0.0.1" not in json.dumps(report)
+        assert get(server, "/healthz").status == 200
+        found = scrape(server)
+        assert (found["mqdb_up"], found["mqdb_leader"]) == (0, 0)
+
+        proxy.restore()
+        wait_until(lambda: get(server, "/readyz").status == 200)
+
+
+def test_a_database_that_does_not_answer_counts_as_away(proxy: Proxy) -> None:
+    with Server(load_settings(dsn=proxy.dsn, http=ANY_PORT)) as server:
+        wait_for_sample(server)
+
+        proxy.freeze()
+        wait_until(lambda: get(server, "/readyz").status == 503)
+        assert json.loads(get(server, "/readyz").body)["failing"] == ["database"]
+        assert get(server, "/healthz").status == 200
+
+        proxy.restore()
+
+
+def test_a_process_that_stops_is_unready_first_and_alive(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server(load_settings(dsn=database.dsn, http=ANY_PORT))
+    seen: list[tuple[int, str]] = []
+    stop_leadership = server._leadership.stop
+
+    def stop() -> None:
+        seen.extend((answer.status, answer.body) for answer in (get(server, "/readyz"), get(server, "/healthz")))
+        stop_leadership()
+
+    with server:
+        wait_until(lambda: get(server, "/readyz").status == 200)
+        monkeypatch.setattr(server._leadership, "stop", stop)
+
+    (ready, body), (alive, _) = seen
+    assert (ready, json.loads(body)["failing"], alive) == (503, ["process"], 200)
+    assert server.http_address is None

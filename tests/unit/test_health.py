@@ -1,0 +1,130 @@
+"""Whether a process counts as alive and as ready, by the rounds of its loops."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import Connection
+
+from mqdb.common.clock import ManualClock
+from mqdb.errors import BrokerUnavailable, SchemaMissing
+from mqdb.service.leadership import Standing
+from mqdb.service.service import Context
+from mqdb.web.health import ANSWER_SECONDS, STUCK_SECONDS, Health
+from mqdb.web.rounds import Rounds
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Process:
+    """Leadership and one service, whose rounds a test makes."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock(NOW)
+        self.rounds = Rounds(self.clock)
+        self.leads = False
+        self.may_act = True
+        context = Context(self._connect, may_act=lambda: self.may_act)
+        self.leadership = self.rounds.watch_leadership(context)
+        self.service = self.rounds.watch("sweeper", context)
+        self.health = Health(self.rounds, lambda: self.leads)
+        self.health.begin()
+
+    def after(self, seconds: float) -> None:
+        self.clock.advance(timedelta(seconds=seconds))
+
+    def lead(self) -> None:
+        self.leadership.may_act()
+        self.rounds.services_start()
+        self.leads = True
+        self.leadership.on_round(Standing.LEADER)
+
+    def _connect(self) -> Connection:
+        raise BrokerUnavailable("h", "away")
+
+
+@pytest.fixture
+def process() -> Process:
+    return Process()
+
+
+def test_a_loop_without_rounds_is_stuck(process: Process) -> None:
+    process.lead()
+    process.after(STUCK_SECONDS)
+    process.leadership.may_act()
+    process.leadership.on_round(Standing.LEADER)
+    assert process.health.liveness().has_passed
+
+    process.after(0.1)
+
+    assert process.health.liveness().failing == ["sweeper"]
+    process.service.may_act()
+    process.service.on_round(0)
+    assert process.health.liveness().has_passed
+
+
+def test_a_round_may_wait_for_the_database_as_long_as_it_likes(process: Process) -> None:
+    with pytest.raises(BrokerUnavailable):
+        process.leadership.connect()
+    process.after(10 * STUCK_SECONDS)
+
+    assert process.health.liveness().has_passed
+
+
+def test_a_loop_that_may_not_act_and_looks_again_is_not_stuck(process: Process) -> None:
+    process.lead()
+    process.may_act = False
+    for _ in range(3):
+        process.after(STUCK_SECONDS / 2)
+        process.leadership.on_round(Standing.LEADER)
+        assert not process.service.may_act()
+
+    assert process.health.liveness().has_passed
+
+
+def test_services_count_while_the_process_leads(process: Process) -> None:
+    process.lead()
+    process.rounds.services_stop()
+    process.after(2 * STUCK_SECONDS)
+    process.leadership.on_round(Standing.FOLLOWER)
+    assert process.health.liveness().has_passed
+
+    process.lead()
+
+    assert process.health.liveness().has_passed
+
+
+@pytest.mark.parametrize(
+    ("outcome", "failing"),
+    [
+        (Standing.LEADER, []),
+        (Standing.FOLLOWER, []),
+        (BrokerUnavailable("h", "away"), ["database"]),
+        (SchemaMissing("h"), ["schema"]),
+    ],
+)
+def test_readiness_is_what_leadership_has_found(process: Process, outcome: object, failing: list[str]) -> None:
+    process.leads = outcome is Standing.LEADER
+    assert process.health.readiness().failing == ["database"]
+
+    process.leadership.may_act()
+    process.leadership.on_round(outcome)
+
+    assert process.health.readiness().failing == failing
+
+
+def test_a_leader_whose_lease_is_over_is_not_ready(process: Process) -> None:
+    process.lead()
+    process.leads = False
+
+    assert process.health.readiness().failing == ["leadership"]
+
+
+def test_a_question_without_an_answer_is_a_database_that_is_away(process: Process) -> None:
+    process.lead()
+    process.leadership.may_act()
+    process.after(ANSWER_SECONDS)
+    assert process.health.readiness().has_passed
+
+    process.after(0.1)
+
+    assert process.health.readiness().failing == ["database"]
