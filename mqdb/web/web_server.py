@@ -1,5 +1,6 @@
 """The HTTP server of the application: uvicorn, in a thread."""
 
+import asyncio
 import logging
 import socket
 import threading
@@ -7,6 +8,7 @@ from typing import Final
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mqdb.common.http_address import HttpAddress
 
@@ -15,6 +17,28 @@ logger = logging.getLogger(__name__)
 #: How long a response may go on when the server stops.
 _GRACE_SECONDS: Final = 1
 _LONGEST_STOP_SECONDS: Final = 5
+
+#: So many connections may be open. Each takes a file, and the services need files to reach the database.
+_MOST_CONNECTIONS: Final = 100
+#: A connection that has brought no whole request by then is closed: perhaps its peer is gone.
+_REQUEST_SECONDS: Final = 10.0
+
+
+class _Protocol(H11Protocol):
+    """uvicorn's, which takes any number of connections and waits for their requests for ever."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        if len(self.connections) >= _MOST_CONNECTIONS:
+            self.transport = transport
+            transport.abort()
+            return
+        super().connection_made(transport)
+        self.loop.call_later(_REQUEST_SECONDS, self._close_unless_asked)
+
+    def _close_unless_asked(self) -> None:
+        # Before the first request there is no cycle, whatever its type says.
+        if self.cycle is None:
+            self.transport.close()  # type: ignore[unreachable]
 
 
 class WebServer:
@@ -27,11 +51,12 @@ class WebServer:
         config = uvicorn.Config(
             application,
             loop="asyncio",
-            http="h11",
+            http=_Protocol,
             ws="none",
             lifespan="off",
             log_config=None,
-            log_level=logging.WARNING,
+            # It would warn of each request that is none, which strangers can send.
+            log_level=logging.ERROR,
             access_log=False,
             server_header=False,
             proxy_headers=False,

@@ -2,14 +2,18 @@
 
 import base64
 import json
+import logging
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from http.client import HTTPException
 
 import pytest
 
 from mqdb.errors import SettingInvalid
 from mqdb.server import Server
 from mqdb.settings import load_settings
+from mqdb.web import web_server
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 from tests.fixtures.proxy import Proxy
@@ -69,16 +73,58 @@ def test_an_address_that_is_taken_is_named(database: Database) -> None:
             server.start()
 
 
+def test_who_opens_many_connections_takes_no_more_than_a_hundred_files(
+    guarded: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    address = guarded.http_address
+    assert address is not None
+    with ExitStack() as stack:
+        for _ in range(100):
+            idle = stack.enter_context(socket.create_connection(address))
+        # Those that are there are served on, and each that comes besides is closed.
+        idle.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert idle.recv(1_024).startswith(b"HTTP/1.1 200")
+        more = stack.enter_context(socket.create_connection(address))
+        with suppress(ConnectionResetError):
+            assert more.recv(1) == b""
+
+    wait_until(lambda: is_answered(guarded))
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+def is_answered(server: Server) -> bool:
+    """Whether there is room for a connection."""
+    with suppress(OSError, HTTPException):
+        return get(server, "/healthz").status == 200
+    return False
+
+
+def test_a_connection_without_a_request_is_closed(guarded: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web_server, "_REQUEST_SECONDS", 0.1)
+    assert guarded.http_address is not None
+    with socket.create_connection(guarded.http_address, timeout=30) as slow:
+        slow.sendall(b"GET /healthz HT")
+
+        assert slow.recv(1) == b""
+
+
+def failing(server: Server) -> list[str]:
+    """The checks of readiness that fail."""
+    names: list[str] = json.loads(get(server, "/readyz").body)["failing"]
+    return names
+
+
 def test_a_database_that_is_away_makes_a_process_unready_and_leaves_it_alive(proxy: Proxy) -> None:
     with Server(load_settings(dsn=proxy.dsn, http=ANY_PORT)) as server:
         wait_for_sample(server)
         assert get(server, "/readyz").status == 200
 
         proxy.cut()
-        wait_until(lambda: get(server, "/readyz").status == 503)
-        report = json.loads(get(server, "/readyz").body)
-        assert (report["status"], report["failing"]) == ("failing", ["database"])
-        assert "127.0.0.1" not in json.dumps(report)
+        # While it steps down, it says no more than that it does not lead.
+        wait_until(lambda: failing(server) == ["database"])
+        answer = get(server, "/readyz")
+        assert answer.status == 503
+        assert "127.0.0.1" not in answer.body
         assert get(server, "/healthz").status == 200
         found = scrape(server)
         assert (found["mqdb_up"], found["mqdb_leader"]) == (0, 0)
@@ -92,8 +138,7 @@ def test_a_database_that_does_not_answer_counts_as_away(proxy: Proxy) -> None:
         wait_for_sample(server)
 
         proxy.freeze()
-        wait_until(lambda: get(server, "/readyz").status == 503)
-        assert json.loads(get(server, "/readyz").body)["failing"] == ["database"]
+        wait_until(lambda: failing(server) == ["database"])
         assert get(server, "/healthz").status == 200
 
         proxy.restore()
