@@ -84,7 +84,7 @@ class Health:
             return "cannot be used, the log says why"
         if leadership.running_seconds() > ANSWER_SECONDS:
             return f"has not answered for {ANSWER_SECONDS:.0f} s"
-        return _PASSED if leadership.rounds else "has not been asked yet"
+        return "has not been asked yet" if leadership.outcome is None else _PASSED
 
     def _schema(self) -> str:
         is_ours = not isinstance(self._rounds.leadership.error, SchemaMismatch)

@@ -26,7 +26,7 @@ class LoopRounds:
         self.succeeded_at: float | None = None
         """Unix time in seconds; None before the first success."""
         self.outcome: object = None
-        """The counts of the last round, or its error; None before the first."""
+        """The counts of the last round, or its error; None before the first since the loop has started."""
         self.begun_at: float | None = None
         """By the monotonic clock; None between two rounds."""
         self._idle_since = self._clock.monotonic()
@@ -47,6 +47,7 @@ class LoopRounds:
 
     def wake(self) -> None:
         """The loop starts, perhaps again."""
+        self.outcome = None
         self.begun_at, self._idle_since = None, self._clock.monotonic()
 
     def begin(self) -> None:

@@ -112,6 +112,16 @@ def test_readiness_is_what_leadership_has_found(process: Process, outcome: objec
     assert process.health.readiness().failing == failing
 
 
+def test_what_was_found_before_a_stop_does_not_count(process: Process) -> None:
+    process.leadership.on_round(Standing.FOLLOWER)
+    process.health.end()
+    assert process.health.readiness().failing == ["process"]
+
+    process.health.begin()
+
+    assert process.health.readiness().failing == ["database"]
+
+
 def test_a_leader_whose_lease_is_over_is_not_ready(process: Process) -> None:
     process.lead()
     process.leads = False
