@@ -212,11 +212,11 @@ def test_a_hook_measures_producers_and_consumers(member: Member, database: Datab
 
 def test_without_http_there_is_no_thread_and_no_import_of_its_libraries(database: Database) -> None:
     statements = f"""
-import sys, threading
+import sys, threading, time
 from mqdb.server import Server
 from mqdb.settings import load_settings
 with Server(load_settings(dsn={database.dsn!r})) as server:
-    while not server.is_leader: pass
+    while not server.is_leader: time.sleep(0.01)
     print(*(name for name in ("starlette", "uvicorn", "prometheus_client") if name in sys.modules))
     print(*(each.name for each in threading.enumerate() if each.name in ("mqdb-web", "mqdb-sampler")))
 """
