@@ -58,7 +58,8 @@ DECLARE
 BEGIN
     SELECT t.topic, t.perm INTO name, perm FROM mqdb.queue q JOIN mqdb.topic t USING (topic_id) WHERE q.queue_key = admits.queue_key;
     IF NOT FOUND THEN  -- not to be seen, as if it were gone
-        RAISE EXCEPTION 'there is no queue %', admits.queue_key USING ERRCODE = 'not_null_violation';
+        RAISE EXCEPTION 'the topic of queue % does not exist', admits.queue_key
+            USING ERRCODE = 'MQ301', DETAIL = jsonb_build_object('topic', '');
     ELSIF name IN (mqdb.schedule_topic(), mqdb.timer_topic()) THEN
         IF name = mqdb.timer_topic() AND admits.tags_code > (
             SELECT ceil(extract(epoch FROM mqdb.now()) * 1000) + b.timer_max_delay_ms FROM mqdb.broker b)
@@ -80,7 +81,7 @@ BEGIN
     RETURN false;
 END
 $$;
-COMMENT ON FUNCTION mqdb.admits(integer, bigint, jsonb) IS 'Whether the role that is logged in may send a record that waits to what it is for; raises an error that names the right which is missing, if the role may see the topic, or a topic that takes no messages; as for a NULL, if it may not';
+COMMENT ON FUNCTION mqdb.admits(integer, bigint, jsonb) IS 'Whether the role that is logged in may send a record that waits to what it is for; raises an error that names the right which is missing, if the role may see the topic, or a topic that takes no messages, or a topic that does not exist, if the role may not';
 
 -- A reply goes to whom the request names (replies.sql). A copy that a consumer sends back names whoever has asked.
 CREATE FUNCTION mqdb.is_own_request(queue_key integer, properties jsonb) RETURNS boolean

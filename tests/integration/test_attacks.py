@@ -40,7 +40,7 @@ NOTHING = "nothing"
 OWN = "own"
 
 #: The SQLSTATE for a queue of others, as for one that is not there.
-NO_QUEUE = "23502"
+NO_QUEUE = "MQ301"
 
 #: In what others have. Whatever of it comes to an attacker who has not typed it is a leak.
 MARKS = ("TOPSECRET", "746f70736563726574", "544f50534543524554", "k-secret", "tag-secret", "payroll-1", "their@1")
@@ -906,7 +906,7 @@ BY_ROLE = {
         Attack("24_a_body_beyond_the_limit", record(":orders_key", body="repeat('x', 4194305)::bytea"), "42501"),
         Attack("24_a_body_of_null", record(":orders_key", body="NULL"), "any refusal"),
         Attack("26_properties_that_are_no_object", record(":orders_key", "[1]"), "23514"),
-        Attack("30_no_queue", record("NULL"), NO_QUEUE),
+        Attack("30_no_queue", record("NULL"), "23502"),
         Attack("30_closed_topic_by_send", "SELECT mqdb.send('closed', 'x')", "MQ202"),
         Attack(
             "37_read_by_returning_more",

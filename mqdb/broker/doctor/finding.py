@@ -43,8 +43,8 @@ class DoctorThresholds:
     connections_fail_share: float = 0.9
     clock_warn_seconds: float = 0.5
     clock_fail_seconds: float = 2
-    freeze_warn_share: float = 0.8
-    """Of autovacuum_freeze_max_age."""
+    freeze_warn_share: float = 1.1
+    """Of autovacuum_freeze_max_age, at which autovacuum begins to freeze."""
     freeze_fail_share: float = 1.5
     bloat_least_rows: int = 10_000
     """A table with no more dead rows than that is not bloated."""

@@ -140,15 +140,16 @@ def append_batch(
         except pg.CheckViolation:  # no partition for a position
             if tries == _TRIES:
                 raise
-        except (pg.NotNullViolation, pg.InsufficientPrivilege) as error:  # a queue has no key any more, or no right
-            topics = list(dict.fromkeys(name for write in writes for name in write.topics))
-            for topic in topics if is_guest else ():
-                connection.execute(statements.CHECK_RIGHT, {"topic": topic})
-            if isinstance(error, pg.InsufficientPrivilege):
-                raise
-            raise TopicNotFound(", ".join(topics)) from error
         except psycopg.Error as error:
-            if BY_SQLSTATE.get(error.sqlstate or "") is not SegmentSealed or tries == _TRIES:
+            refusal = BY_SQLSTATE.get(error.sqlstate or "")
+            if isinstance(error, pg.NotNullViolation | pg.InsufficientPrivilege) or refusal is TopicNotFound:
+                topics = list(dict.fromkeys(name for write in writes for name in write.topics))
+                for topic in topics if is_guest else ():
+                    connection.execute(statements.CHECK_RIGHT, {"topic": topic})
+                if isinstance(error, pg.InsufficientPrivilege):
+                    raise
+                raise TopicNotFound(", ".join(topics)) from error  # a queue is gone, or not to be seen any more
+            if refusal is not SegmentSealed or tries == _TRIES:
                 raise
     raise AssertionError("the last try returns or raises")
 
