@@ -48,6 +48,7 @@ from mqdb.settings import Settings
 from mqdb.store import migrations
 from mqdb.store.broker_settings import BrokerSettings
 from mqdb.store.engine import create_engine, translated
+from mqdb.systemd import SystemdSupervisor
 from mqdb.web.health import Health
 from mqdb.web.rounds import Rounds
 
@@ -152,12 +153,17 @@ class Server:
 
     def run(self, on_started: Callable[[], None] = lambda: None) -> None:
         """Serve until SIGINT, SIGTERM or SIGHUP. For the main thread; `on_started` is called when clients may come."""
+        supervisor = SystemdSupervisor()
         with _interruption() as interrupted, self:
             on_started()
+            supervisor.tell_ready()
             # Not wait(): the handler may run in the middle of it, while it holds the lock that set() takes. And no
             # sleep without end: a signal in the instant before it only sets a flag in C, and wakes nobody.
             while not interrupted.is_set():
                 time.sleep(_SIGNAL_SECONDS)
+                if supervisor.awaits_a_sign() and self._health.liveness().has_passed:
+                    supervisor.tell_alive()
+            supervisor.tell_stopping()
             logger.info("stopping")
 
     def __enter__(self) -> Self:

@@ -28,7 +28,7 @@ from mqdb.common.delay_level import DelayLevels
 from mqdb.common.dsn import BrokerDsn
 from mqdb.common.group import ConsumeFromWhere, MessageModel
 from mqdb.common.http_address import HttpAddress
-from mqdb.common.log_lines import FieldFormatter
+from mqdb.common.log_lines import FieldFormatter, JsonFormatter
 from mqdb.common.message import Message, MessageQueue, ReceivedMessage, SendResult, SendStatus
 from mqdb.common.topic import MessageType, Perm, TopicConfig
 from mqdb.common.transaction import HalfState, LocalTransactionState
@@ -195,4 +195,5 @@ __all__ = [
     "default_home",
     "errors",
     "FieldFormatter",
+    "JsonFormatter",
 ]

@@ -1,14 +1,22 @@
 """Logging of a command: to standard error, one line a record."""
 
 import logging
+from enum import StrEnum
 
-from mqdb.common.log_lines import FieldFormatter
+from mqdb.common.log_lines import FieldFormatter, JsonFormatter
 
 
-def configure(level: int) -> None:
+class LogFormat(StrEnum):
+    """How a record is written."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+def configure(level: int, log_format: LogFormat = LogFormat.TEXT) -> None:
     """Log of mqdb from `level` on; of the libraries below, which speak of every step, warnings only."""
     handler = logging.StreamHandler()
-    handler.setFormatter(FieldFormatter())
+    handler.setFormatter(JsonFormatter() if log_format is LogFormat.JSON else FieldFormatter())
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(logging.WARNING)

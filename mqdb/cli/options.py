@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from mqdb.cli.logs import configure
+from mqdb.cli.logs import LogFormat, configure
 
 if TYPE_CHECKING:
     from mqdb.settings import Settings
@@ -42,7 +42,7 @@ def _user() -> str | None:
 
 def log_from(context: typer.Context, level: int) -> None:
     """Log from this level on, or from one further down for each -v."""
-    configure(level - 10 * _given(context, "verbose", 0))
+    configure(level - 10 * _given(context, "verbose", 0), _given(context, "log_format", LogFormat.TEXT))
 
 
 def _given(context: typer.Context, name: str, default: Any = None) -> Any:
@@ -90,6 +90,10 @@ def _everywhere(
     verbose: Annotated[
         int | None,
         _option("--verbose", "-v", count=True, help="Say more on standard error; -vv still more."),
+    ] = None,
+    log_format: Annotated[
+        LogFormat | None,
+        _option("--log-format", help="How the log on standard error is written: a line of JSON for each record, say."),
     ] = None,
 ) -> None:
     """Never called: typer makes the options of it."""

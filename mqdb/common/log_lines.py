@@ -1,6 +1,8 @@
 """Log lines: the fixed sentence that all code of mqdb logs, and beside it what it is about."""
 
+import json
 import logging
+from datetime import UTC, datetime
 
 from mqdb.common.printable import printable
 
@@ -28,8 +30,35 @@ class FieldFormatter(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         """The sentence and its fields; a traceback comes on the lines after it."""
-        fields = [f"{name}={_shown(value)}" for name, value in vars(record).items() if name not in _COMMON]
+        fields = [f"{name}={_shown(value)}" for name, value in _fields(record).items()]
         return " ".join([super().formatMessage(record), *fields])
+
+
+class JsonFormatter(logging.Formatter):
+    """`{"ts": "2026-03-01T12:00:01.250Z", "level": "INFO", "logger": "mqdb.server", "msg": ..., "epoch": 3}`.
+
+    One line a record, for programs that collect logs. Fields stand beside the four that each record has, a traceback in
+    `exception`. A field that has one of these names comes as `field_` and the name. What JSON cannot say is text.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line: dict[str, object] = {
+            "ts": moment.replace("+00:00", "Z"),
+            "level": record.levelname,
+            "logger": record.name,
+            "msg": record.getMessage(),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        for name, value in _fields(record).items():
+            line[f"field_{name}" if name in line else name] = value
+        return json.dumps(line, default=str)
+
+
+def _fields(record: logging.LogRecord) -> dict[str, object]:
+    return {name: value for name, value in vars(record).items() if name not in _COMMON}
 
 
 def _shown(value: object) -> str:

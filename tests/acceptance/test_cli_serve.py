@@ -1,7 +1,9 @@
 """`mqdb serve`, as a process: what it prints, what works beside it, how it ends."""
 
+import json
 import os
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -123,6 +125,21 @@ def test_serve_on_a_database_of_ones_own_shows_no_password(tmp_path: Path, datab
     )
     assert answer.stdout == "broker-a\n"
     assert not os.listdir(tmp_path)
+
+
+def test_serve_tells_systemd_and_logs_lines_of_json(tmp_path: Path, database: Database) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.settimeout(SECONDS)
+        environ = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "1000"}
+        with Place(tmp_path, database.dsn).running("serve", "--log-format", "json", **environ) as server:
+            told = [systemd.recv(100) for _ in range(3)]
+            _, errors = server.end(signal.SIGTERM)
+        while told[-1] == b"WATCHDOG=1":
+            told.append(systemd.recv(100))
+
+    assert (told[0], set(told[1:-1]), told[-1]) == (b"READY=1", {b"WATCHDOG=1"}, b"STOPPING=1")
+    assert "stopping" in [json.loads(line)["msg"] for line in errors.splitlines()]
 
 
 def test_another_port_than_the_one_that_the_home_has_is_not_passed_over(home: Path) -> None:

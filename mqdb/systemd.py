@@ -1,0 +1,50 @@
+"""systemd, where it has started this process: it is told when clients may come, and that all still turns.
+
+Source: https://www.freedesktop.org/software/systemd/man/latest/sd_notify.html. Without NOTIFY_SOCKET all is silent.
+"""
+
+import os
+import socket
+import time
+from typing import Final
+
+_READY: Final = b"READY=1"
+_ALIVE: Final = b"WATCHDOG=1"
+_STOPPING: Final = b"STOPPING=1"
+
+
+class SystemdSupervisor:
+    """Who waits for signs of life. A service restarts a process that gives none for WatchdogSec."""
+
+    def __init__(self) -> None:
+        """Takes the variables out of the environment, for an embedded PostgreSQL would use them as well."""
+        self._address = os.environ.pop("NOTIFY_SOCKET", "")
+        limit, pid = os.environ.pop("WATCHDOG_USEC", ""), os.environ.pop("WATCHDOG_PID", "")
+        is_meant = bool(self._address) and pid in ("", str(os.getpid()))
+        self._interval = int(limit) / 2_000_000 if is_meant and limit.isdecimal() else None
+        self._told_at = time.monotonic()
+
+    def awaits_a_sign(self) -> bool:
+        """Whether half of the time has passed after which systemd gives the process up."""
+        return self._interval is not None and time.monotonic() - self._told_at >= self._interval
+
+    def tell_ready(self) -> None:
+        """Clients may come."""
+        self._tell(_READY)
+
+    def tell_alive(self) -> None:
+        """All loops make their rounds."""
+        self._told_at = time.monotonic()
+        self._tell(_ALIVE)
+
+    def tell_stopping(self) -> None:
+        """It ends on purpose."""
+        self._tell(_STOPPING)
+
+    def _tell(self, state: bytes) -> None:
+        """Raises OSError if systemd's socket is not there."""
+        if self._address:
+            # A name that begins with @ has no file.
+            address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
+                end.sendto(state, address)

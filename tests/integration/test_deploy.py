@@ -1,0 +1,160 @@
+"""What is in deploy/ is what the tools that read it take, and names only what mqdb has."""
+
+import json
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import typer
+import yaml
+
+from mqdb.broker.doctor.examine import ALL_CHECKS
+from mqdb.cli.app import app
+from mqdb.server import Server
+from mqdb.settings import Settings, load_settings
+from mqdb_client import Admin, Message, Producer
+from tests.fixtures.deploy_tools import DEPLOY, run_tool
+from tests.fixtures.postgres import Database
+from tests.fixtures.web import ANY_PORT, get, wait_for_sample
+
+ALERTS = DEPLOY / "prometheus" / "alerts.yaml"
+DASHBOARD = DEPLOY / "grafana" / "mqdb.json"
+UNIT = DEPLOY / "systemd" / "mqdb.service"
+MANIFESTS = ("mqdb.yaml", "migrate.yaml")
+
+#: One that clusters still run, and the newest.
+KUBERNETES = ("1.31", "1.35")
+
+METRIC = re.compile(r"\b(?:mqdb|process)_[a-z_]+")
+
+
+def rules() -> list[dict[str, Any]]:
+    return [rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]]
+
+
+def manifests() -> list[dict[str, Any]]:
+    return [each for name in MANIFESTS for each in yaml.safe_load_all((DEPLOY / "kubernetes" / name).read_text())]
+
+
+def containers() -> list[dict[str, Any]]:
+    pods = [each["spec"]["template"]["spec"] for each in manifests() if "template" in each["spec"]]
+    return [container for pod in pods for container in pod["containers"]]
+
+
+def test_prometheus_takes_the_alerts() -> None:
+    assert "12 rules found" in run_tool("promtool", "check", "rules", ALERTS)
+
+
+def test_the_alerts_sound_when_they_should_and_not_else(tmp_path: Path) -> None:
+    labels = 'broker="broker-a",cluster="DefaultCluster"'
+    group = f'{{{labels},consumer_group="billing",topic="orders"}}'
+    quiet = {
+        f"mqdb_leader{{{labels}}}": "1x30",
+        f"mqdb_dispatch_behind_seconds{{{labels}}}": "1x30",
+        f'mqdb_segments{{{labels},state="open"}}': "2x30",
+        f"mqdb_consumer_lag_seconds{group}": "20x30",
+        f"mqdb_consumer_lag_messages{group}": "20x30",
+        f'mqdb_consumer_members{{{labels},consumer_group="billing"}}': "1x30",
+        f'mqdb_dlq_messages_total{{{labels},consumer_group="billing"}}': "4x30",
+    }
+    loud = {
+        "MqdbNoLeader": {f"mqdb_leader{{{labels}}}": "0x30"},
+        "MqdbDispatchBehind": {f"mqdb_dispatch_behind_seconds{{{labels}}}": "11x30"},
+        "MqdbNoSegmentLeft": {f'mqdb_segments{{{labels},state="open"}}': "1x30"},
+        "MqdbLag": {f"mqdb_consumer_lag_seconds{group}": "301x30"},
+        "MqdbNoMember": {f'mqdb_consumer_members{{{labels},consumer_group="billing"}}': "0x30"},
+        "MqdbDeadLetters": {f'mqdb_dlq_messages_total{{{labels},consumer_group="billing"}}': "4x20 5x10"},
+    }
+    names = [rule["alert"] for rule in rules()]
+    tests = [
+        {
+            "interval": "1m",
+            "input_series": [{"series": series, "values": values} for series, values in (quiet | others).items()],
+            "promql_expr_test": [
+                {
+                    "expr": f'count by (alertname) (ALERTS{{alertname="{name}", alertstate="firing"}})',
+                    "eval_time": "25m",
+                    "exp_samples": [{"labels": f'{{alertname="{name}"}}', "value": 1}] if name == sounds else [],
+                }
+                for name in names
+            ],
+        }
+        for sounds, others in [(None, {}), *loud.items()]
+    ]
+    file = tmp_path / "alerts_test.yaml"
+    file.write_text(yaml.safe_dump({"rule_files": [str(ALERTS)], "evaluation_interval": "1m", "tests": tests}))
+
+    run_tool("promtool", "test", "rules", file)
+
+
+def test_each_alert_names_a_check_of_the_doctor() -> None:
+    assert {rule["annotations"]["doctor"] for rule in rules()} <= {check.name for check in ALL_CHECKS}
+
+
+def test_alerts_and_dashboard_ask_for_what_is_exported(database: Database) -> None:
+    asked = {name for rule in rules() for name in METRIC.findall(rule["expr"])}
+    dashboard = json.loads(DASHBOARD.read_text())
+    asked |= {
+        name for panel in dashboard["panels"] for each in panel["targets"] for name in METRIC.findall(each["expr"])
+    }
+
+    with Admin(database.dsn) as admin, Producer("billing", database.dsn) as producer:
+        admin.topics.create("orders")
+        producer.send(Message("orders", "the oldest"))
+
+    with Server(load_settings(dsn=database.dsn, http=ANY_PORT)) as server:
+        wait_for_sample(server)
+        exported = set(re.findall(r"^# TYPE (\S+)", get(server, "/metrics").body, re.MULTILINE))
+
+    assert len(asked) > 20
+    assert asked <= exported
+
+
+def test_the_dashboard_has_each_panel_once() -> None:
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+
+    assert len({panel["id"] for panel in panels}) == len({panel["title"] for panel in panels}) == len(panels)
+    places = {(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}
+    assert len(places) == len(panels)
+
+
+def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+    unit = tmp_path / UNIT.name
+    # The program is not there before it is installed.
+    unit.write_text(UNIT.read_text().replace("/opt/mqdb/bin/mqdb", sys.executable))
+
+    assert run_tool("systemd-analyze", "verify", "--man=no", unit) == ""
+
+
+@pytest.mark.parametrize("version", KUBERNETES)
+def test_kubernetes_takes_the_manifests(version: str) -> None:
+    for manifest in manifests():
+        kubernetes_validate.validate(manifest, version, strict=True)
+
+
+def test_what_is_deployed_says_only_what_mqdb_understands() -> None:
+    command = typer.main.get_command(app)
+    unit = re.search(r"^ExecStart=\S+ (.*)$", UNIT.read_text(), re.MULTILINE)
+    assert unit is not None
+    for arguments in (shlex.split(unit[1]), *(container["args"] for container in containers())):
+        name, *options = arguments
+        command.commands[name].make_context(name, options)  # type: ignore[attr-defined]
+    names = re.findall(r"\bMQDB_([A-Z_]+)", UNIT.read_text() + json.dumps(manifests()))
+    assert {name.lower() for name in names} <= set(Settings.model_fields)
+
+
+def test_probes_ask_where_the_container_answers() -> None:
+    [serve] = [container for container in containers() if container["args"][0] == "serve"]
+    [http] = serve["ports"]
+    environment = {each["name"]: each.get("value") for each in serve["env"]}
+
+    address = load_settings(http=environment["MQDB_HTTP"], web_password="x").http_address
+    assert address is not None
+    assert address.port == http["containerPort"]
+    paths = {serve[probe]["httpGet"]["path"] for probe in ("livenessProbe", "readinessProbe")}
+    assert paths == {"/healthz", "/readyz"}
+    assert {serve[probe]["httpGet"]["port"] for probe in ("livenessProbe", "readinessProbe")} == {http["name"]}
