@@ -18,6 +18,7 @@ from mqdb.broker.consumers.offset_reset import Boundary
 from mqdb.broker.dead_letters import Chosen, DeadLetterFilter, Redrive
 from mqdb.broker.doctor.finding import DoctorCheck, DoctorThresholds, Finding, FindingStatus
 from mqdb.broker.filters.trial import Trial
+from mqdb.broker.log.trace import CopyFailure, CopyWait, GroupTrack, MessageCopy, MessageTrace, TrackType, WaitState
 from mqdb.broker.schedule.cron import CatchUp
 from mqdb.broker.schedule.timers import RecallStatus
 from mqdb.broker.topics.topics import QueueStats, Unread
@@ -163,6 +164,13 @@ __all__ = [
     "Resource",
     "ResourceType",
     "TopicReader",
+    "MessageTrace",
+    "MessageCopy",
+    "GroupTrack",
+    "TrackType",
+    "CopyWait",
+    "WaitState",
+    "CopyFailure",
     "DeadLetterFilter",
     "CauseOfDeath",
     "DeadLetter",

@@ -1,4 +1,4 @@
-"""`mqdb message show | find`: messages that the brokers have, on all brokers that the settings name."""
+"""`mqdb message show | find | trace`: messages that the brokers have, on all brokers that the settings name."""
 
 import sys
 from typing import TYPE_CHECKING, Annotated
@@ -7,6 +7,7 @@ import typer
 
 from mqdb.cli.formats import as_json as json_line
 from mqdb.cli.formats import as_text
+from mqdb.cli.message_trace import trace
 from mqdb.cli.options import Command, Group, start
 from mqdb.cli.rows import Brokers, Json, Row, in_a_line, print_answers
 from mqdb.cli.times import parse_time
@@ -35,6 +36,7 @@ def message(context: typer.Context) -> None:
     [bold]Examples[/bold]
       mqdb message show 0A0B0C0D1E2F00000000000000000001
       mqdb message find orders --key order-17
+      mqdb message trace 0A0B0C0D1E2F00000000000000000001
     """
     if context.invoked_subcommand is None:
         print(context.get_help())
@@ -126,6 +128,9 @@ def find(
         answers.check()
     else:
         print_answers(settings, answers, _row, as_json, "There is no such message.", broker_at=2)
+
+
+app.command(cls=Command)(trace)
 
 
 def _print_json(answers: "Answers[list[ReceivedMessage]]") -> None:

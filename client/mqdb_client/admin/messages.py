@@ -10,6 +10,8 @@ from sqlalchemy import Connection
 from mqdb.broker.consumers import offsets
 from mqdb.broker.filters.filters import check_filters
 from mqdb.broker.log import messages, query
+from mqdb.broker.log import trace as tracing
+from mqdb.broker.log.trace import MessageTrace
 from mqdb.broker.topics.topics import topic_stats
 from mqdb.common.message import MessageQueue, ReceivedMessage
 from mqdb.common.topic import MAX_QUEUE_NUMS, check_topic_name
@@ -38,6 +40,16 @@ class Messages:
         with self._access.dispatched() as connection:
             copies = messages.find_copies(connection, unique_id)
             return [messages.read_copy(connection, self._access.name, copy) for copy in copies]
+
+    def trace(self, message_id: str) -> MessageTrace:
+        """What became of a message, by its unique id: all its copies, and how each group stands to them.
+
+        Copies that wait for their time or for the end of their transaction are among them, and those that are not in
+        their queue yet. It has no copies if there is no such message. Raises ParameterInvalid for a text that is no id.
+        """
+        unique_id = parse_unique_id(message_id)
+        with self._access.connected() as connection:
+            return tracing.trace(connection, unique_id)
 
     def find(
         self,

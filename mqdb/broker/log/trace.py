@@ -1,0 +1,247 @@
+"""Trace: every copy of a message, when it was dispatched, and how each group stands to it. RocketMQ: MessageTrack.
+
+It only reads, a few rows by the id of the message and by the queues of its copies. Nothing is counted.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Final
+from uuid import UUID
+
+from sqlalchemy import Connection
+
+from mqdb.common.group import MessageModel
+from mqdb.common.topic import DLQ_PREFIX, HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from mqdb.common.transaction import HalfState
+from mqdb.common.unique_id import format_unique_id
+from mqdb.errors import TagExpressionInvalid
+from mqdb.selector.subscription import ExpressionType
+from mqdb.selector.tags import parse_tag_expression
+from mqdb.store.consumers import standings
+from mqdb.store.consumers.standings import QueuePlace, QueueStanding
+from mqdb.store.dead_letters import PastRedrive, past_redrives
+from mqdb.store.engine import transaction, translates
+from mqdb.store.log import message_statistics, message_trace
+from mqdb.store.log.message_trace import TracedRecord
+from mqdb.store.transactions.half_messages import HalfMessage
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class TrackType(StrEnum):
+    """How a group stands to a copy. RocketMQ: TrackType, where a member is asked before its offset is."""
+
+    CONSUMED = "CONSUMED"
+    """Its offset is past the copy. It may have failed: then there is a younger copy."""
+    FILTERED = "FILTERED"
+    """It subscribes to other tags. RocketMQ: CONSUMED_BUT_FILTERED."""
+    NOT_CONSUME_YET = "NOT_CONSUME_YET"
+    NOT_ONLINE = "NOT_ONLINE"
+    """Not consumed yet, and the group has no members."""
+    CONSUME_BROADCASTING = "CONSUME_BROADCASTING"
+    """Its members keep their offsets themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTrack:
+    """How a group stands to a copy. `next_offset` is None if the broker has no offset of the group in the queue."""
+
+    group: str
+    status: TrackType
+    next_offset: int | None
+
+
+class WaitState(StrEnum):
+    """What became of a copy that waits for its time."""
+
+    WAITING = "WAITING"
+    DELIVERED = "DELIVERED"
+    RECALLED = "RECALLED"
+    DROPPED = "DROPPED"
+    """Its time has passed, and there was no topic to which it could go."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyWait:
+    """What a copy waits for that stands in the queue of a delay level, or among the timers."""
+
+    state: WaitState | None
+    """None where the role may not know."""
+    topic: str | None
+    """Where it goes then."""
+    due_at: datetime | None
+    delay_level: int | None
+    """None for a message with a time of delivery of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyFailure:
+    """Why a group has failed to consume the message, the last time before this copy was made."""
+
+    exception: str | None
+    error: str | None
+    host: str | None
+    """The client id of the consumer."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageCopy:
+    """A copy of a message. What the role may not know is None.
+
+    A role that does not own the broker is not told of half states, and of recalls and deliveries only what copies tell.
+    """
+
+    log_pos: int
+    topic: str | None
+    """None if the topic is deleted."""
+    queue_id: int | None
+    queue_offset: int | None
+    """None until it is dispatched."""
+    stored_at: datetime | None
+    dispatched_at: datetime | None
+    """None also if the broker does not remember it: it keeps the times of the last 1,000 batches at least."""
+    reconsume_times: int | None
+    failure: CopyFailure | None
+    wait: CopyWait | None
+    half: HalfMessage | None
+    redrives: tuple[PastRedrive, ...]
+    """What was tried with a dead letter."""
+    tracks: tuple[GroupTrack, ...]
+    """Of the groups with an offset in its queue, or a subscription to its topic; by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageTrace:
+    """What became of a message on a broker: its copies in the order in which they were stored.
+
+    A message that was sent again after its send seemed to fail, and was stored both times, has two copies in its topic.
+    """
+
+    message_id: str
+    copies: tuple[MessageCopy, ...]
+
+
+@translates
+def trace(connection: Connection, unique_id: UUID) -> MessageTrace:
+    """What became of the message with a unique id; without any copies if the broker has none."""
+    with transaction(connection):
+        records = message_trace.find(connection, unique_id)
+        times = _dispatch_times(connection) if records else {}
+        groups = standings.find(connection, _places(records))
+        redrives = {
+            each.log_pos: tuple(past_redrives(connection, each.log_pos))
+            for each in records
+            if (each.topic or "").startswith(DLQ_PREFIX)
+        }
+    copies = tuple(
+        MessageCopy(
+            each.log_pos,
+            each.topic,
+            each.queue_id,
+            each.queue_offset,
+            each.store_time,
+            times.get((each.segment, each.xid)),
+            each.reconsume_times,
+            _failure(each),
+            _wait(each, records),
+            _half(each, unique_id),
+            redrives.get(each.log_pos, ()),
+            tuple(_track(each, group) for group in groups.get(each.queue_key or 0, ())),
+        )
+        for each in records
+    )
+    return MessageTrace(format_unique_id(unique_id), copies)
+
+
+def _places(records: Sequence[TracedRecord]) -> set[QueuePlace]:
+    """The queues in which they are."""
+    places = ((each.queue_key, each.topic, each.queue_id) for each in records)
+    return {QueuePlace(key, name, number) for key, name, number in places if key and name and number is not None}
+
+
+def _dispatch_times(connection: Connection) -> dict[tuple[int | None, str | None], datetime]:
+    """When the known batches were written, by segment and transaction; see `message_statistics`."""
+    batches = message_statistics.batches(connection)
+    return {(segment, each.xid): each.written_at for segment, known in batches.items() for each in known}
+
+
+def _failure(record: TracedRecord) -> CopyFailure | None:
+    failure = CopyFailure(record.exception or None, record.error or None, record.host or None)
+    return None if failure == CopyFailure(None, None, None) else failure
+
+
+def _wait(record: TracedRecord, records: Sequence[TracedRecord]) -> CopyWait | None:
+    is_timer = record.topic == TIMER_TOPIC or record.slot is not None
+    if not is_timer and record.topic != SCHEDULE_TOPIC:
+        return None
+    level = None if is_timer or record.queue_id is None else record.queue_id + 1
+    due_at = None if record.tags_code is None else _time(record.tags_code)
+    has_copy = any(each.topic == record.real_topic and each.log_pos > record.log_pos for each in records)
+    return CopyWait(_state(record, is_timer, has_copy), record.real_topic, due_at, level)
+
+
+def _state(record: TracedRecord, is_timer: bool, has_copy: bool) -> WaitState | None:
+    if record.is_recalled is None:  # no owner of the broker
+        return WaitState.DELIVERED if has_copy else None
+    if is_timer and record.is_recalled and not has_copy:
+        return WaitState.RECALLED
+    if record.slot is not None:  # slot 0 holds nothing that is delivered
+        delivered = record.delivered_ms or 0, record.delivered_pos or 0
+        waits = record.slot == 0 or (record.tags_code or 0, record.log_pos) > delivered
+    else:
+        delivered_to = record.collected_to if is_timer else record.level_delivered_to
+        waits = record.queue_offset is None or record.queue_offset >= (delivered_to or 0)
+    if waits:
+        return WaitState.WAITING
+    return WaitState.DELIVERED if has_copy else WaitState.DROPPED
+
+
+def _time(milliseconds: int) -> datetime:
+    try:
+        return _EPOCH + timedelta(milliseconds=milliseconds)
+    except OverflowError:
+        return datetime.max.replace(tzinfo=UTC)
+
+
+def _half(record: TracedRecord, unique_id: UUID) -> HalfMessage | None:
+    if record.topic != HALF_TOPIC or record.is_recalled is None or record.store_time is None:
+        return None
+    return HalfMessage(
+        format_unique_id(unique_id),
+        record.log_pos,
+        record.producer_group or "",
+        record.real_topic or "",
+        record.half_state or HalfState.PREPARED,
+        record.half_check_times or 0,
+        record.half_stored_at or record.store_time,
+        record.half_check_at,
+        record.half_check_client,
+        record.half_ended_at,
+        record.half_copy_pos,
+    )
+
+
+def _track(record: TracedRecord, group: QueueStanding) -> GroupTrack:
+    return GroupTrack(group.group, _status(record, group), group.next_offset)
+
+
+def _status(record: TracedRecord, group: QueueStanding) -> TrackType:
+    if group.message_models == {MessageModel.BROADCASTING}:
+        return TrackType.CONSUME_BROADCASTING
+    if record.store_time is not None and not _matches(record.tags, group):  # None: the role may not read the tag
+        return TrackType.FILTERED
+    if record.queue_offset is not None and (group.next_offset or 0) > record.queue_offset:
+        return TrackType.CONSUMED
+    return TrackType.NOT_CONSUME_YET if group.message_models else TrackType.NOT_ONLINE
+
+
+def _matches(tag: str | None, group: QueueStanding) -> bool:
+    """Whether the filter of the group takes the tag. A filter by SQL92, or a broken one, counts as if it did."""
+    if group.expression_type != ExpressionType.TAG:
+        return True
+    try:
+        return parse_tag_expression(group.expression).matches(tag)
+    except TagExpressionInvalid:
+        return True
