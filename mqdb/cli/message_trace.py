@@ -38,7 +38,7 @@ def trace(
     \b
     [bold]Examples[/bold]
       mqdb message trace 0A0B0C0D1E2F00000000000000000001
-      mqdb message trace 0A0B0C0D1E2F00000000000000000001 --json | jq .copies[].tracks
+      mqdb message trace 0A0B0C0D1E2F00000000000000000001 --json | jq .copies
     """
     from mqdb.cli.console import standard_output
     from mqdb.cli.message import MessageNotFound
@@ -99,7 +99,7 @@ def _lines(copy: "MessageCopy") -> Iterator[str]:
     if copy.wait is not None:
         yield _wait(copy.wait)
     if copy.half is not None:
-        yield _half(copy.half)
+        yield from _half(copy.half)
     yield from map(_redrive, copy.redrives)
     for track in copy.tracks:
         offset = "" if track.next_offset is None else f", its offset is {track.next_offset}"
@@ -120,20 +120,20 @@ def _wait(wait: "CopyWait") -> str:
     return f"{wait.state or 'waits'}{level}, for {wait.topic or 'a topic that it does not say'}{due}"
 
 
-def _half(half: "HalfMessage") -> str:
+def _half(half: "HalfMessage") -> Iterator[str]:
     ended = "" if half.ended_at is None else f" {_time(half.ended_at)}"
-    copied = "" if half.copy_pos is None else f", copy at position {half.copy_pos}"
-    return (
-        f"{half.state}{ended}, for {half.topic}, sent by group {half.producer_group}, "
-        f"asked {half.check_times} times{copied}"
-    )
+    yield f"{half.state}{ended}{_copied(half.copy_pos)}"
+    yield f"for {half.topic}, sent by group {half.producer_group}, asked {half.check_times} times"
 
 
 def _redrive(redrive: "PastRedrive") -> str:
-    who = redrive.actor or redrive.principal
-    copied = "" if redrive.new_log_pos is None else f", copy at position {redrive.new_log_pos}"
+    who = f" by {redrive.actor or redrive.principal}" if redrive.actor or redrive.principal else ""
     error = "" if redrive.error is None else f": {redrive.error}"
-    return f"{redrive.status} {_time(redrive.redriven_at)}{f' by {who}' if who else ''}{copied}{error}"
+    return f"{redrive.status} {_time(redrive.redriven_at)}{who}{_copied(redrive.new_log_pos)}{error}"
+
+
+def _copied(log_pos: int | None) -> str:
+    return "" if log_pos is None else f", copy at position {log_pos}"
 
 
 def _time(time: datetime) -> str | None:

@@ -1,5 +1,6 @@
 """Times on the command line: a moment, or how long ago."""
 
+from contextlib import suppress
 from datetime import datetime, timedelta
 
 from mqdb.common.duration import parse_duration
@@ -19,5 +20,13 @@ def parse_time(name: str, text: str) -> datetime | timedelta:
 
 
 def shown_time(time: datetime | None, timespec: str = "seconds") -> str | None:
-    """A moment as people read it: in the zone of this machine, to the second, or as `datetime.isoformat` calls it."""
-    return None if time is None else time.astimezone().isoformat(sep=" ", timespec=timespec)
+    """A moment as people read it: in the zone of this machine, to the second, or as `datetime.isoformat` calls it.
+
+    A message may wait for the last hours of the year 9999. They are shown in their own zone if that of
+    this machine has no date for them.
+    """
+    if time is None:
+        return None
+    with suppress(OverflowError):
+        time = time.astimezone()
+    return time.isoformat(sep=" ", timespec=timespec)

@@ -1,90 +1,34 @@
 """The trace of a message: its copies in the order of storing, when each was dispatched, and how groups stand to it."""
 
-import json
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from uuid import UUID
 
 import pytest
 from sqlalchemy import Connection, text
 
-from mqdb.broker.consumers.send_back import SendBackRequest, send_back
 from mqdb.broker.dead_letters import Redrive, redrive_messages
 from mqdb.broker.log import send
-from mqdb.broker.log.trace import trace
 from mqdb.broker.schedule.timers import RecallStatus, recall_message
-from mqdb.common.failure import Failure
-from mqdb.common.message import Message, MessageQueue
-from mqdb.common.unique_id import UniqueIdGenerator, format_unique_id, parse_unique_id
+from mqdb.common.message import Message
+from mqdb.common.unique_id import UniqueIdGenerator, parse_unique_id
 from mqdb.store.dead_letters import RedriveStatus
+from mqdb.store.engine import driver, text_of
+from mqdb.store.log import message_trace
 from mqdb.store.topics.topics import TopicRoute
-from mqdb_client import Admin, MessageCopy, Producer, Rights, TrackType, WaitState, errors
+from mqdb_client import MessageCopy, TrackType, WaitState
 from tests.fixtures.broker import append, dispatch_all, drop_topic, topic
-from tests.fixtures.command_line import Place
 from tests.fixtures.delay import delay, deliver_all, move_clock, stop_clock
-from tests.fixtures.postgres import Database
-from tests.fixtures.principals import Principal
-from tests.fixtures.roles import MakeRole
 from tests.fixtures.timers import deliver_all as deliver_timers
-from tests.fixtures.timers import timer
+from tests.fixtures.timers import slots, timer
+from tests.fixtures.traces import copies, fail, id_at, read, send_one, states
 from tests.fixtures.transactions import COMMIT, ROLLBACK, Checker, HalfSent, send_half
 
 HOUR = timedelta(hours=1)
-FAILURE = Failure("shop.NoPrice", "no price", "Traceback", "client-1", datetime(2026, 7, 14, tzinfo=UTC))
 
 
 @pytest.fixture
 def orders(broker: Connection) -> TopicRoute:
     stop_clock(broker)
     return topic(broker)
-
-
-def send_one(connection: Connection, route: TopicRoute, tag: str | None = None) -> UUID:
-    (log_pos,) = append(connection, route, "an order", tag=tag)
-    return id_at(connection, log_pos)
-
-
-def id_at(connection: Connection, log_pos: int) -> UUID:
-    found: UUID = connection.execute(
-        text("SELECT msg_id FROM mqdb.commit_log WHERE log_pos = :log_pos"), {"log_pos": log_pos}
-    ).scalar_one()
-    return found
-
-
-def copies(connection: Connection, unique_id: UUID) -> tuple[MessageCopy, ...]:
-    return trace(connection, unique_id).copies
-
-
-def states(connection: Connection, unique_id: UUID) -> list[object]:
-    """The topic of each copy, or what has become of it if it has waited for its time."""
-    return [each.wait.state if each.wait else each.topic for each in copies(connection, unique_id)]
-
-
-def read(
-    connection: Connection,
-    group: str,
-    *,
-    next_offset: int | None = None,
-    filter: str | None = None,
-    model: str | None = None,
-    topic_name: str = "orders",
-) -> None:
-    """Let a group be there, with an offset, a filter or a member if these are given."""
-    values = {"group": group, "next_offset": next_offset, "filter": filter, "model": model, "topic": topic_name}
-    its_id = "(SELECT group_id FROM mqdb.subscription_group WHERE group_name = :group)"
-    statements = ["INSERT INTO mqdb.subscription_group (group_name) VALUES (:group) ON CONFLICT DO NOTHING"]
-    if next_offset is not None:
-        statements.append(f"""INSERT INTO mqdb.consumer_offset (group_id, queue_key, next_offset)
-            SELECT {its_id}, queue_key, :next_offset FROM mqdb.queue JOIN mqdb.topic USING (topic_id)
-            WHERE topic = :topic""")
-    if filter is not None:
-        statements.append(f"""INSERT INTO mqdb.subscription (group_id, topic, expression, version)
-            VALUES ({its_id}, :topic, :filter, 1)""")
-    if model is not None:
-        statements.append("""INSERT INTO mqdb.client (client_id, kind, group_name, message_model, language, version)
-            VALUES (:group, 'CONSUMER', :group, :model, 'PYTHON', '1')""")
-    for statement in statements:
-        connection.execute(text(statement), values)
 
 
 # -- copies and groups ----------------------------------------------------------------------------
@@ -168,16 +112,18 @@ def test_a_message_of_a_deleted_topic_is_still_there(broker: Connection, orders:
     assert (copy.topic, copy.queue_id, copy.tracks) == (None, None, ())
 
 
+@pytest.mark.parametrize("is_guest", [False, True], ids=["owner", "role"])
+def test_nothing_is_scanned(broker: Connection, is_guest: bool) -> None:
+    statement = text_of(message_trace._records(is_guest))
+
+    plan = driver(broker).execute("EXPLAIN " + statement, {"unique_id": UniqueIdGenerator().next()}).fetchall()
+
+    # Tables of as many rows as there are topics and queues may be.
+    scanned = {line.split(" on ")[1].split()[0] for (line,) in plan if "Seq Scan on " in line}
+    assert scanned <= {"queue", "topic"}
+
+
 # -- retries --------------------------------------------------------------------------------------
-
-
-def fail(connection: Connection, copy: MessageCopy, delay_level: int = 0) -> None:
-    assert copy.topic is not None
-    assert copy.queue_id is not None
-    assert copy.queue_offset is not None
-    queue = MessageQueue(copy.topic, "broker-a", copy.queue_id)
-    send_back(connection, "billing", [SendBackRequest(copy.log_pos, queue, copy.queue_offset, FAILURE, delay_level)])
-    dispatch_all(connection)
 
 
 def test_a_message_fails_comes_again_dies_and_is_redriven(broker: Connection, orders: TopicRoute) -> None:
@@ -258,6 +204,30 @@ def test_a_timer_waits_until_its_time(broker: Connection) -> None:
 
 
 @pytest.mark.usefixtures("orders")
+def test_a_recall_that_came_too_late_is_none(broker: Connection) -> None:
+    unique_id = parse_unique_id(timer(broker, HOUR, "later")[0])
+    move_clock(broker, HOUR)
+    deliver_timers(broker)
+    # As recall_own leaves it, when the batch that delivers does not see it yet.
+    broker.execute(text("INSERT INTO mqdb.timer_recall SELECT log_pos, tags_code FROM mqdb.commit_log LIMIT 1"))
+
+    assert states(broker, unique_id) == [WaitState.DELIVERED, "orders"]
+
+
+@pytest.mark.usefixtures("orders")
+def test_a_timer_behind_the_deliverer_waits_too(broker: Connection) -> None:
+    timer(broker, HOUR, "first")
+    move_clock(broker, 2 * HOUR)
+    deliver_timers(broker)
+    move_clock(broker, -2 * HOUR)  # the clock was put back
+    unique_id = parse_unique_id(timer(broker, HOUR, "later")[0])
+    deliver_timers(broker)
+    assert slots(broker) == ["behind"]
+
+    assert states(broker, unique_id) == [WaitState.WAITING]
+
+
+@pytest.mark.usefixtures("orders")
 @pytest.mark.parametrize("is_collected", [False, True], ids=["new", "collected"])
 def test_a_recalled_timer_stays_recalled(broker: Connection, is_collected: bool) -> None:
     unique_id = parse_unique_id(timer(broker, HOUR, "later")[0])
@@ -295,139 +265,3 @@ def test_the_state_of_a_half_message_is_told(broker: Connection, orders: TopicRo
     assert (half.half.copy_pos, copy.topic, copy.queue_offset, copy.half) == (copy.log_pos, "orders", 0, None)
     for each, state in ((rolled_back, "ROLLED_BACK"), (prepared, "PREPARED")):
         assert [found.half and found.half.state for found in half_copies(broker, each)] == [state]
-
-
-# -- roles ----------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def order_id(owner: Admin, database: Database) -> str:
-    """Of a message with a delay in `orders`, which has come."""
-    with Producer("shop", database.dsn) as producer:
-        return producer.send(Message("orders", "an order", tag="paid")).message_id
-
-
-def test_a_role_is_told_what_it_may_see(broker: Connection, order_id: str, owner: Admin, principal: Principal) -> None:
-    dispatch_all(broker)
-    for group in ("billing", "others"):
-        read(broker, group, next_offset=9, filter="refunded")
-    later = timer(broker, HOUR, "later")[0]
-    half = send_half(broker, topic(broker, "payments"))
-    found = {}
-    for name, rights in {
-        "reader": {"read": ["orders"], "group": ["billing"]},
-        "sender": {"send": ["orders"]},
-        "stranger": {"send": ["secret"]},
-    }.items():
-        with Admin(principal(name, **rights)) as admin:
-            found[name] = [admin.messages.trace(each).copies for each in (order_id, later)]
-            assert admin.messages.trace(format_unique_id(half.unique_id)).copies == ()
-
-    (read_copy,), (its_timer,) = found["reader"]
-    (owners,) = owner.messages.trace(order_id).copies
-    assert (read_copy.stored_at, read_copy.dispatched_at) == (owners.stored_at, owners.dispatched_at)
-    assert [(each.group, each.status) for each in read_copy.tracks] == [("billing", TrackType.FILTERED)]
-    assert [each.group for each in owners.tracks] == ["billing", "others"]
-    (sent_copy,), _ = found["sender"]
-    assert (sent_copy.queue_offset, sent_copy.stored_at, sent_copy.tracks) == (owners.queue_offset, None, ())
-    assert its_timer.wait is not None
-    assert (its_timer.wait.state, its_timer.wait.topic, its_timer.stored_at) == (None, "orders", None)
-    assert found["stranger"] == [(), ()]
-
-
-def test_an_operator_sees_the_offsets_of_its_groups(
-    broker: Connection, order_id: str, owner: Admin, role: MakeRole
-) -> None:
-    dispatch_all(broker)
-    read(broker, "billing", next_offset=9)
-    dsn = role("operator")
-    owner.acl.grant("operator", read=["orders"], operate_group=["billing"])
-
-    with Admin(dsn) as admin:
-        (copy,) = admin.messages.trace(order_id).copies
-
-    assert [(each.group, each.status, each.next_offset) for each in copy.tracks] == [("billing", TrackType.CONSUMED, 9)]
-
-
-def test_a_role_sees_the_names_of_its_namespace(broker: Connection, owner: Admin, role: MakeRole) -> None:
-    dsn = role("shop app")
-    rights = Rights(["*"], ["*"], ["billing"], ["*"], ["*"], ["*"], ["*"], namespace="shop")
-    owner.acl.apply({"shop app": rights})
-    with Admin(dsn) as admin, Producer("sender", dsn) as producer:
-        admin.topics.create("orders", queues=1)
-        message_id = producer.send(Message("orders", "an order")).message_id
-        dispatch_all(broker)
-        read(broker, "shop%billing", next_offset=0, filter="*", topic_name="shop%orders")
-        (of_role,), (of_owner,) = (each.messages.trace(message_id).copies for each in (admin, owner))
-
-    assert (of_role.topic, [each.group for each in of_role.tracks]) == ("orders", ["billing"])
-    assert (of_owner.topic, [each.group for each in of_owner.tracks]) == ("shop%orders", ["shop%billing"])
-
-
-# -- the command line -----------------------------------------------------------------------------
-
-
-@pytest.fixture
-def place(broker: Connection, database: Database, tmp_path: Path) -> Place:
-    return Place(tmp_path, database.dsn)
-
-
-def test_the_command_line_prints_a_tree_or_json(broker: Connection, orders: TopicRoute, place: Place) -> None:
-    unique_id = send_one(broker, orders)
-    message_id = format_unique_id(unique_id)
-    move_clock(broker, timedelta(milliseconds=12))
-    dispatch_all(broker)
-    read(broker, "billing", next_offset=1)
-    fail(broker, copies(broker, unique_id)[0])
-
-    sent, waiting = copies(broker, unique_id)
-    shown = place.done("message", "trace", message_id).splitlines()
-    told = json.loads(place.done("message", "trace", message_id, "--json"))
-
-    assert shown[0] == message_id
-    assert shown[1] == f"├── orders, queue 0, offset 0, position {sent.log_pos}"
-    assert shown[2].startswith("│   ├── stored ")
-    assert shown[2].endswith(", dispatched 12 ms later")
-    assert shown[3] == "│   └── group billing: CONSUMED, its offset is 1"
-    assert shown[4] == f"└── SCHEDULE_TOPIC_XXXX, queue 2, offset 0, position {waiting.log_pos}"
-    assert shown[6] == "    ├── failures so far: 1"
-    assert shown[7] == "    ├── last failure at client-1: shop.NoPrice: no price"
-    assert shown[8].startswith("    └── WAITING at delay level 3, for %RETRY%billing, due ")
-    assert max(map(len, shown)) <= 100
-    assert (told["message_id"], told["broker_name"]) == (message_id, "broker-a")
-    assert [copy["topic"] for copy in told["copies"]] == ["orders", "SCHEDULE_TOPIC_XXXX"]
-    assert told["copies"][0]["tracks"] == [{"group": "billing", "status": "CONSUMED", "next_offset": 1}]
-    assert datetime.fromisoformat(told["copies"][0]["stored_at"]) == sent.stored_at
-    assert told["copies"][1]["wait"]["state"] == "WAITING"
-
-
-def test_half_states_and_redrives_are_printed_by_their_names(
-    broker: Connection, orders: TopicRoute, place: Place
-) -> None:
-    half = send_half(broker, orders)
-    half.end(broker, COMMIT)
-    dispatch_all(broker)
-    read(broker, "billing", next_offset=1)
-    fail(broker, copies(broker, half.unique_id)[-1], delay_level=-1)
-    dead = copies(broker, half.unique_id)[-1]
-    redrive_messages(broker, [dead.log_pos], Redrive("all"), actor="ada")
-
-    message_id = format_unique_id(half.unique_id)
-    shown = place.done("message", "trace", message_id)
-    told = json.loads(place.done("message", "trace", message_id, "--json"))["copies"]
-
-    assert f", for orders, sent by group senders, asked 0 times, copy at position {told[1]['log_pos']}\n" in shown
-    assert f" by ada, copy at position {told[3]['log_pos']}\n" in shown
-    assert (told[0]["half"]["state"], told[2]["redrives"][0]["status"]) == ("COMMITTED", "REDRIVEN")
-
-
-def test_an_id_that_nobody_knows_is_the_error_of_show(place: Place) -> None:
-    shown, traced = (place.call("message", how, "0A0B0C0D1E2F00000000000000000001") for how in ("show", "trace"))
-
-    assert (traced.code, traced.errors, traced.text) == (1, shown.errors, "")
-    assert place.call("message", "trace", "no id").code == place.call("message", "show", "no id").code
-
-
-def test_a_text_that_is_no_id_is_refused(owner: Admin) -> None:
-    with pytest.raises(errors.ParameterInvalid):
-        owner.messages.trace("no id")

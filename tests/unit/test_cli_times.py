@@ -1,6 +1,7 @@
 """Times on the command line."""
 
 from datetime import UTC, datetime, timedelta
+from time import tzset
 
 import pytest
 
@@ -50,3 +51,13 @@ def test_a_moment_is_shown_to_the_second_with_its_zone() -> None:
     assert shown is not None
     assert datetime.fromisoformat(shown) == datetime(2026, 7, 14, 9, 30, 5, tzinfo=UTC)
     assert shown_time(None) is None
+
+
+def test_the_end_of_the_calendar_can_be_shown_in_each_zone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    tzset()
+    try:
+        assert shown_time(datetime.max.replace(tzinfo=UTC)) == "9999-12-31 23:59:59+00:00"
+    finally:
+        monkeypatch.undo()
+        tzset()

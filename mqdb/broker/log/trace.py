@@ -177,7 +177,7 @@ def _wait(record: TracedRecord, records: Sequence[TracedRecord]) -> CopyWait | N
     if not is_timer and record.topic != SCHEDULE_TOPIC:
         return None
     level = None if is_timer or record.queue_id is None else record.queue_id + 1
-    due_at = None if record.tags_code is None else _time(record.tags_code)
+    due_at = None if record.tags_code is None else _EPOCH + timedelta(milliseconds=record.tags_code)
     has_copy = any(each.topic == record.real_topic and each.log_pos > record.log_pos for each in records)
     return CopyWait(_state(record, is_timer, has_copy), record.real_topic, due_at, level)
 
@@ -196,13 +196,6 @@ def _state(record: TracedRecord, is_timer: bool, has_copy: bool) -> WaitState | 
     if waits:
         return WaitState.WAITING
     return WaitState.DELIVERED if has_copy else WaitState.DROPPED
-
-
-def _time(milliseconds: int) -> datetime:
-    try:
-        return _EPOCH + timedelta(milliseconds=milliseconds)
-    except OverflowError:
-        return datetime.max.replace(tzinfo=UTC)
 
 
 def _half(record: TracedRecord, unique_id: UUID) -> HalfMessage | None:

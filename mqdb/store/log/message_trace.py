@@ -20,7 +20,6 @@ from sqlalchemy import (
     bindparam,
     cast,
     column,
-    exists,
     func,
     literal_column,
     null,
@@ -176,13 +175,15 @@ def _with_states(
         .correlate(queue)
         .scalar_subquery()
     )
+    # Not by EXISTS, for which the planner may read all recalls into a hash.
+    recall = select(timer_recall.c.log_pos).where(timer_recall.c.log_pos == wanted.c.log_pos).scalar_subquery()
     real_topic = func.mqdb.own_name(waiting.c.real_topic, type_=Text)
     columns = [
         *(func.coalesce(each, waiting.c[each.name]) for each in record.c),
         func.coalesce(aim.c.topic, real_topic),
         func.coalesce(aim.c.tags_code, waiting.c.deliver_ms),
         waiting.c.slot,
-        exists().where(timer_recall.c.log_pos == wanted.c.log_pos).correlate(wanted),
+        recall.is_not(None),
         *step.c,
         level,
         *half.c,
