@@ -16,7 +16,9 @@ from mqdb.store.log import message_trace
 from mqdb.store.topics.topics import TopicRoute
 from mqdb_client import MessageCopy, TrackType, WaitState
 from tests.fixtures.broker import append, dispatch_all, drop_topic, topic
+from tests.fixtures.consumers import LATER, Inbox, Member
 from tests.fixtures.delay import delay, deliver_all, move_clock, stop_clock
+from tests.fixtures.processes import wait_until
 from tests.fixtures.timers import deliver_all as deliver_timers
 from tests.fixtures.timers import slots, timer
 from tests.fixtures.traces import copies, fail, id_at, read, send_one, states
@@ -74,6 +76,27 @@ def test_each_group_stands_to_a_message_in_its_own_way(broker: Connection, order
         ("e-new", TrackType.NOT_CONSUME_YET, None),
         ("f-all", TrackType.CONSUME_BROADCASTING, None),
     ]
+
+
+def test_real_consumers_leave_such_rows(broker: Connection, member: Member) -> None:
+    route = topic(broker)
+    unique_id = send_one(broker, route, tag="paid")
+
+    def tracks(copy: MessageCopy) -> dict[str, TrackType]:
+        return {each.group: each.status for each in copy.tracks}
+
+    member(Inbox(), group="mail", expression="refunded")
+    billing = member(lambda messages: LATER, group="billing")
+    wait_until(lambda: len(copies(broker, unique_id)) == 2)
+    online = tracks(copies(broker, unique_id)[0])
+    billing.shutdown()  # commits its offset
+
+    sent, waiting = copies(broker, unique_id)
+    assert online["mail"] is TrackType.FILTERED
+    assert tracks(sent) == {"billing": TrackType.CONSUMED, "mail": TrackType.FILTERED}
+    assert waiting.wait is not None
+    assert (waiting.wait.state, waiting.wait.topic) == (WaitState.WAITING, "%RETRY%billing")
+    assert waiting.failure is not None
 
 
 def test_what_an_exactly_once_consumer_has_committed_counts(broker: Connection, orders: TopicRoute) -> None:
