@@ -252,20 +252,31 @@ class Server:
 
     def _make_services(self, scheduler: BackgroundScheduler) -> list[Service[Any]]:
         of = self._context_of
+        # Their work begins with dispatched records.
+        followers = KeyIndexer(of(KeyIndexer)), DelayDeliverer(of(DelayDeliverer)), TimerDeliverer(of(TimerDeliverer))
+
+        def wake_followers() -> None:
+            for service in followers:
+                service.wake()
+
         return [
-            Dispatcher(of(Dispatcher)),
-            KeyIndexer(of(KeyIndexer)),
+            Dispatcher(of(Dispatcher), on_dispatched=wake_followers),
+            *followers,
             SegmentKeeper(of(SegmentKeeper), scheduler, keeper_config(self._settings)),
             ClientReaper(of(ClientReaper), scheduler),
-            DelayDeliverer(of(DelayDeliverer)),
-            TimerDeliverer(of(TimerDeliverer)),
             TimerKeeper(of(TimerKeeper), scheduler),
             TransactionChecker(of(TransactionChecker), scheduler, checker_config(self._settings)),
             CronSender(of(CronSender)),
         ]
 
     def _context_of(self, kind: type[Service[Any]]) -> Context:
-        return self._rounds.watch(kind.name, Context(self._connect, may_act=self._leadership.is_leader))
+        context = Context(self._connect, may_act=self._leadership.is_leader, on_round=self._note_failure)
+        return self._rounds.watch(kind.name, context)
+
+    def _note_failure(self, outcome: object) -> None:
+        """A service that has lost its connection notices that before leadership does, which looks once a second."""
+        if isinstance(outcome, Exception):
+            self._leadership.wake()
 
     def _start_web(self, address: HttpAddress) -> "WebServer":
         """Serve metrics and health, and take samples while this process leads."""

@@ -24,6 +24,8 @@ def make_clock_movable(connection: Connection) -> None:
 def set_clock_ahead(connection: Connection, ahead: timedelta) -> None:
     """Let the broker's clock be so far ahead, in all sessions at once. Needs the owner of the schema."""
     _replace_clocks(connection, f"interval '{ahead // timedelta(microseconds=1)} microseconds'")
+    # Services may sleep until something is due by the clock of before.
+    connection.exec_driver_sql("NOTIFY mqdb_wake")
 
 
 def _replace_clocks(connection: Connection, ahead: str) -> None:

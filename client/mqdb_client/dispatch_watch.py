@@ -20,6 +20,9 @@ logger = logging.getLogger(__name__)
 #: Without an arrival for so long, somebody has to ask whether the dispatcher lives.
 PATIENCE_SECONDS: Final = 0.2
 
+#: If nothing arrives it asks again, each time after twice as long, and after so long at most.
+LONGEST_PATIENCE_SECONDS: Final = 1.0
+
 #: Somebody has to ask now and then, whatever arrives: anybody can forge an arrival.
 TRUST_SECONDS: Final = 5.0
 
@@ -52,13 +55,20 @@ class DispatchWatch:
         self._alone_since = math.inf
         self._is_told = False
         self._asked_at = self._clock()
-        self._ask_at = self._asked_at + PATIENCE_SECONDS
+        self._patience = PATIENCE_SECONDS
+        self._ask_at = self._asked_at + self._patience
         self._pause = _BUSY_SECONDS
         self._has_dispatched = False
+
+    @property
+    def is_attended(self) -> bool:
+        """What the broker has said last. True before it was asked."""
+        return self._is_attended
 
     def arrival_heard(self) -> None:
         """Somebody dispatches. When it is us, that proves nothing."""
         if self._is_attended:
+            self._patience = PATIENCE_SECONDS
             self._ask_at = min(self._clock() + PATIENCE_SECONDS, self._asked_at + TRUST_SECONDS)
 
     def tend(self) -> float:
@@ -67,10 +77,14 @@ class DispatchWatch:
         if now < self._ask_at and self._is_attended:
             return self._ask_at - now
         if now >= self._ask_at:
+            # The shortest first, as the question may fail.
             self._asked_at, self._ask_at = now, now + PATIENCE_SECONDS
             self._learn(self._ask_attended(), now)
+            longer = min(self._patience * 2, LONGEST_PATIENCE_SECONDS)
+            self._patience = longer if self._is_attended else PATIENCE_SECONDS
+            self._ask_at = now + self._patience
         if self._is_attended:
-            return PATIENCE_SECONDS
+            return self._patience
         with self._connect() as connection:
             if not self._has_dispatched:
                 stay_awake(connection)  # the dispatcher may have died in its sleep

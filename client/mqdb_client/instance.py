@@ -268,6 +268,11 @@ class ClientInstance:
         """Leave a group; a broker that cannot be reached finds out by itself. Again: nothing happens."""
         self._registrations.leave(group, kind)
 
+    @property
+    def is_attended(self) -> bool:
+        """Whether a broker process runs, as far as is known. Only a process with consumers asks."""
+        return self._watch.is_attended
+
     def on_arrival(self, callback: "Callback[frozenset[int] | None]") -> CallbackHandle:
         """Have `callback` called with the keys of queues that have got messages; None means any queue.
 

@@ -1,7 +1,7 @@
 """The delay deliverer: brings delayed messages and retries to their queues when their time has come.
 
-It looks ten times a second, as a message of a short level may come behind all that waits, and at the very moment
-when it knows that one is due. RocketMQ: ScheduleMessageService.
+It looks when the dispatcher has worked, as a message of a short level may come behind all that waits, at most ten times
+a second, and at the very moment when it knows that one is due. RocketMQ: ScheduleMessageService.
 """
 
 import logging
@@ -26,7 +26,11 @@ class DelayDelivererConfig:
     long_round: timedelta = timedelta(milliseconds=250)
     """Where bodies are large, a round of fewer messages keeps the other levels from waiting."""
     longest_pause: timedelta = timedelta(milliseconds=100)
-    """Source: ScheduleMessageService.DELAY_FOR_A_WHILE."""
+    """While messages come. Source: ScheduleMessageService.DELAY_FOR_A_WHILE."""
+    longest_wait: timedelta = timedelta(seconds=1)
+    """For a message that is not due, while no message comes: somebody may set the clock of the server."""
+    longest_sleep: timedelta = timedelta(seconds=10)
+    """While no message comes and none waits. After so long it looks without being woken."""
     shortest_pause: timedelta = timedelta(milliseconds=10)
     """So that messages which fall due one by one are delivered some at a time."""
 
@@ -64,11 +68,17 @@ class DelayDeliverer(LoopService[DelayRound]):
 
     def pause_after(self, counts: DelayRound) -> timedelta:
         config = self._config
+        is_awake = counts.is_held_up or not self._has_waker
         if counts.next_due_in is None:
-            return config.longest_pause
+            return config.longest_pause if is_awake else config.longest_sleep
         if not counts.next_due_in:
             return timedelta(0)
-        return min(max(counts.next_due_in, config.shortest_pause), config.longest_pause)
+        longest = config.longest_pause if is_awake else config.longest_wait
+        return min(max(counts.next_due_in, config.shortest_pause), longest)
+
+    def pause_when_woken(self, since_round: timedelta) -> timedelta:
+        # Not at once: the message that has woken it is on its way to a consumer.
+        return max(self._config.longest_pause - since_round, self._config.shortest_pause)
 
     def _adapt(self, counts: DelayRound) -> None:
         if counts.messages and counts.took > self._config.long_round:

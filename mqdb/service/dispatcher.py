@@ -13,6 +13,7 @@ so with many of them the dispatcher makes fewer, larger batches; without any con
 
 import selectors
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -85,9 +86,20 @@ class Dispatcher(LoopService[DispatchResult]):
 
     name = "dispatcher"
 
-    def __init__(self, context: Context, config: DispatcherConfig = DispatcherConfig()) -> None:
+    def __init__(
+        self,
+        context: Context,
+        config: DispatcherConfig = DispatcherConfig(),
+        *,
+        on_dispatched: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_dispatched` is called after each round, for services whose work begins with dispatched records.
+
+        Also after those that found nothing: another session may have dispatched what has woken this one.
+        """
         super().__init__(context)
         self._config = config
+        self._on_dispatched = on_dispatched
         self._pause = timedelta(0)
         self._consumers = 0
         self._count_again_at = 0.0
@@ -110,6 +122,7 @@ class Dispatcher(LoopService[DispatchResult]):
         """One batch; two if it falls asleep, for what came before all senders knew."""
         now = self._context.clock.monotonic()
         result = self._dispatch(connection, now)
+        self._on_dispatched()
         # Behind the batch, so that no message waits for it.
         if now >= self._count_again_at:
             self._consumers = clients.count_consumers(connection)

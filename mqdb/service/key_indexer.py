@@ -24,6 +24,8 @@ class KeyIndexerConfig:
 
     max_rows: int = 50_000
     pace: Pace = PACE
+    longest_sleep: timedelta = timedelta(seconds=10)
+    """While nothing is dispatched."""
 
 
 class KeyIndexer(LoopService[IndexResult]):
@@ -42,4 +44,8 @@ class KeyIndexer(LoopService[IndexResult]):
 
     def pause_after(self, counts: IndexResult) -> timedelta:
         self._pause = self._config.pace.pause(self._pause, has_worked=counts.messages > 0, has_more=counts.more)
-        return self._pause
+        is_idle = not counts.messages and not counts.more
+        return self._config.longest_sleep if is_idle and self._has_waker else self._pause
+
+    def pause_when_woken(self, since_round: timedelta) -> timedelta:
+        return self._config.pace.busy

@@ -3,10 +3,11 @@
            nobody leads                          connection or lease lost, or stopped
     follower ─────────────────────────▶ leader ─────────────────────────────────────────▶ follower
 
-Every process looks ten times a second whether the backend of the leader is there. It ends with the process, the server,
-or the line between them, and the first candidate that sees it leads. A process that hangs keeps its backend. Against
-that the leader renews a promise. A candidate that has seen the same promise for the time of a lease, by its own
-monotonic clock, ends that backend and leads: a server's clock that is set ends no leader and keeps none.
+Every follower looks ten times a second whether the backend of the leader is there. It ends with the process, the
+server, or the line between them, and the first candidate that sees it leads. The leader looks once a second whether it
+still leads, and at once when one of its services has failed. A process that hangs keeps its backend. Against that the
+leader renews a promise. A candidate that has seen the same promise for the time of a lease, by its own monotonic clock,
+ends that backend and leads: a server's clock that is set ends no leader and keeps none.
 
 A leader that was hung and wakes up must not act on what it remembers. Its services ask `is_leader` before each
 round, and that looks at a clock, not at the database: a lease that was not renewed in time is over. What slips
@@ -39,6 +40,9 @@ class LeadershipConfig:
     """How leadership passes on. A killed leader is followed within `poll`, a hung one within `lease` and `poll`."""
 
     poll: timedelta = timedelta(milliseconds=100)
+    """Of a follower."""
+    look: timedelta = timedelta(seconds=1)
+    """Of the leader: how soon it notices that it does not lead any more."""
     renewal: timedelta = timedelta(seconds=1)
     lease: timedelta = timedelta(seconds=3)
     service_set: str = "all"
@@ -141,7 +145,7 @@ class Leadership(LoopService[Standing]):
         connection.execute(select(func.set_config("synchronous_commit", "off", False)))
 
     def pause_after(self, counts: Standing) -> timedelta:
-        return self._config.poll
+        return self._config.look if counts is Standing.LEADER else self._config.poll
 
     def _failed(self, error: Exception) -> None:
         if self._term is not None:

@@ -20,6 +20,10 @@ class Run:
 
     def __init__(self) -> None:
         self.stopping = threading.Event()
+        #: Ends the pause of a loop. Set by `stop`, too.
+        self.woken = threading.Event()
+        #: Whether somebody has ever woken this run.
+        self.has_waker = False
         self.in_round = threading.Lock()
         self.connection: Connection | None = None
         self.failures = 0
@@ -28,6 +32,18 @@ class Run:
         self.job_id = ""
         self.not_before = 0.0
         self._closing = threading.Lock()
+
+    def stop(self) -> None:
+        """Begin no further round."""
+        self.stopping.set()
+        self.woken.set()
+
+    def wake(self) -> None:
+        """Begin the next round soon."""
+        self.has_waker = True
+        # Mostly it is set already: the dispatcher wakes others up to 500 times a second.
+        if not self.woken.is_set():
+            self.woken.set()
 
     def close(self) -> None:
         """Close the connection, if there is one, also one that is broken."""

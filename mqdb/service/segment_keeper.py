@@ -41,6 +41,9 @@ class SegmentKeeperConfig:
     """How the segment keeper works."""
 
     interval: timedelta = timedelta(seconds=1)
+    """After a round that found work."""
+    idle_interval: timedelta = timedelta(seconds=10)
+    """Source: MessageStoreConfig.cleanResourceInterval. Where a segment ends, dispatch makes the next ones itself."""
     segments_ahead: int = 2
     sizing: SegmentSizing = field(default_factory=SegmentSizing)
     retention: Retention = field(default_factory=Retention)
@@ -112,6 +115,9 @@ class SegmentKeeper(PeriodicService[KeeperCounts]):
         self._prune_operations(connection, counts)
         self._remove_topics(connection, counts)
         return counts
+
+    def pause_after(self, counts: KeeperCounts) -> timedelta:
+        return self._config.idle_interval if counts == KeeperCounts() else timedelta(0)
 
     def prepare(self, connection: Connection) -> None:
         milliseconds = self._config.lock_timeout // timedelta(milliseconds=1)

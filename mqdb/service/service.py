@@ -12,6 +12,7 @@ a stopped one may be started again.
 
 import logging
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -90,7 +91,7 @@ class Service(ABC, Generic[CountsT]):
         """Begin no further round. Returns at once; `stop` waits for the one that goes on."""
         run = self._run
         if run is not None:
-            run.stopping.set()
+            run.stop()
 
     def stop(self) -> None:
         """No further round, and the end of the one that goes on: by force, if that takes longer than `grace`.
@@ -101,7 +102,7 @@ class Service(ABC, Generic[CountsT]):
             run, self._run = self._run, None
             if run is None:
                 return
-            run.stopping.set()
+            run.stop()
             if not self._has_ended(run, self.grace.total_seconds()):
                 run.cut()
                 if not self._has_ended(run, _CUT_SECONDS):
@@ -176,7 +177,23 @@ class Service(ABC, Generic[CountsT]):
 
 
 class LoopService(Service[CountsT]):
-    """A service with a thread of its own, for pauses of milliseconds."""
+    """A service with a thread of its own, for pauses of milliseconds. `wake` ends a pause early."""
+
+    def wake(self) -> None:
+        """There may be work. The next round begins after `pause_when_woken`. Returns at once."""
+        run = self._run
+        if run is not None:
+            run.wake()
+
+    def pause_when_woken(self, since_round: timedelta) -> timedelta:
+        """How long to wait for the next round when woken so long after the last one."""
+        return timedelta(0)
+
+    @property
+    def _has_waker(self) -> bool:
+        """Whether somebody wakes this service. If nobody does, it has to look for work."""
+        run = self._run
+        return run is not None and run.has_waker
 
     def _begin(self, run: Run) -> None:
         run.thread = threading.Thread(target=self._loop, args=(run,), name=f"mqdb-{self.name}", daemon=True)
@@ -185,6 +202,7 @@ class LoopService(Service[CountsT]):
     def _loop(self, run: Run) -> None:
         try:
             while not run.stopping.is_set():
+                run.woken.clear()
                 pause = self._round(run)
                 self._wait(run, pause)
             self._leave(run)
@@ -192,8 +210,15 @@ class LoopService(Service[CountsT]):
             run.close()
 
     def _wait(self, run: Run, pause: timedelta) -> None:
-        """The pause between two rounds; ends early when the service stops."""
-        run.stopping.wait(pause.total_seconds())
+        """The pause between two rounds; ends early when the service stops, or when it is woken after a good round."""
+        if run.failures or run.stopping.is_set():
+            run.stopping.wait(pause.total_seconds())
+            return
+        began = time.monotonic()
+        if run.woken.wait(pause.total_seconds()):
+            since_round = timedelta(seconds=time.monotonic() - began)
+            rest = min(pause - since_round, self.pause_when_woken(since_round))
+            run.stopping.wait(max(rest.total_seconds(), 0))
 
     def _leave(self, run: Run) -> None:
         """What the thread does last."""
@@ -205,7 +230,11 @@ class LoopService(Service[CountsT]):
 
 
 class PeriodicService(Service[CountsT]):
-    """A service whose rounds are on a scheduler's grid. A round that takes longer than `interval` skips some."""
+    """A service whose rounds are on a scheduler's grid. A round that takes longer than `interval` skips some.
+
+    After a pause that is longer than `interval` a new grid begins: a job that only finds that it is too early costs
+    0.04 % of a core, if it runs each second.
+    """
 
     def __init__(self, context: Context, scheduler: BackgroundScheduler, interval: timedelta) -> None:
         super().__init__(context)
@@ -228,6 +257,9 @@ class PeriodicService(Service[CountsT]):
             if not run.stopping.is_set() and self._context.clock.monotonic() >= run.not_before:
                 pause = self._round(run)
                 run.not_before = self._context.clock.monotonic() + pause.total_seconds()
+                if pause > self._interval:
+                    with suppress(JobLookupError):
+                        self._scheduler.modify_job(run.job_id, next_run_time=datetime.now(UTC) + pause)
             if run.stopping.is_set():
                 run.close()
 

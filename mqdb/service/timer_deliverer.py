@@ -1,7 +1,7 @@
 """The timer deliverer: brings messages with a time of delivery to their queues when it has come.
 
-It looks ten times a second, as a new message may be due before all that waits, and at the very moment when it knows
-that one is due. RocketMQ: TimerMessageStore.
+It looks when the dispatcher has worked, as a new message may be due before all that waits, at most ten times a second,
+and at the very moment when it knows that one is due. RocketMQ: TimerMessageStore.
 """
 
 import logging
@@ -25,6 +25,9 @@ class TimerDelivererConfig:
     max_messages: int = MAX_MESSAGES
     long_round: timedelta = timedelta(milliseconds=250)
     longest_pause: timedelta = timedelta(milliseconds=100)
+    """While messages come."""
+    longest_wait: timedelta = timedelta(seconds=1)
+    """While no message comes: somebody may set the clock of the server."""
     shortest_pause: timedelta = timedelta(milliseconds=10)
     """So that messages which fall due one by one are delivered some at a time."""
     late: timedelta = timedelta(seconds=1)
@@ -62,7 +65,13 @@ class TimerDeliverer(LoopService[TimerRound]):
         if not counts.next_due_in:
             # Another session may be at it: a recall.
             return timedelta(0) if counts.messages or counts.collected else self._config.shortest_pause
-        return min(max(counts.next_due_in, self._config.shortest_pause), self._config.longest_pause)
+        is_awake = counts.is_held_up or not self._has_waker
+        longest = self._config.longest_pause if is_awake else self._config.longest_wait
+        return min(max(counts.next_due_in, self._config.shortest_pause), longest)
+
+    def pause_when_woken(self, since_round: timedelta) -> timedelta:
+        # Not at once: the message that has woken it is on its way to a consumer.
+        return max(self._config.longest_pause - since_round, self._config.shortest_pause)
 
     def _adapt(self, counts: TimerRound) -> None:
         worked = max(counts.messages, counts.collected)

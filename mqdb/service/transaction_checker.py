@@ -13,6 +13,7 @@ from sqlalchemy import Connection, func, select
 
 from mqdb.broker.transactions.transaction_checks import Checked, CheckRules, Turns, check, collect
 from mqdb.service.service import Context, PeriodicService, tell_unreadable
+from mqdb.store.transactions.half_checks import has_work
 from mqdb.store.transactions.half_messages import prune
 
 logger = logging.getLogger(__name__)
@@ -77,6 +78,8 @@ class TransactionChecker(PeriodicService[CheckerCounts]):
     def run_once(self, connection: Connection) -> CheckerCounts:
         """Look at what is new, ask about what is due, forget what the log has dropped."""
         counts = CheckerCounts()
+        if not has_work(connection):
+            return counts
         self._collect(connection, counts)
         self._check(connection, counts)
         counts.pruned = prune(connection, self._config.pruned_at_once)

@@ -74,8 +74,14 @@ def elect(
 
 def renew(connection: Connection, service_set: str, epoch: int, lease: timedelta) -> bool:
     """Promise to be alive for another `lease`; False when the lease belongs to somebody else."""
-    row = update(leader).where(_is_mine(service_set, epoch)).values(expires_at=_until(lease))
-    return connection.execute(row.returning(leader.c.epoch)).first() is not None
+    values = {"service_set": service_set, "epoch": epoch, "lease": lease}
+    return driver(connection).execute(_renew_text(), values).fetchone() is not None
+
+
+@cache
+def _renew_text() -> str:
+    row = update(leader).where(_is_mine(bindparam("service_set"), bindparam("epoch")))
+    return text_of(row.values(expires_at=_until(bindparam("lease", type_=Interval()))).returning(leader.c.epoch))
 
 
 def resign(connection: Connection, service_set: str, epoch: int) -> None:
@@ -85,7 +91,7 @@ def resign(connection: Connection, service_set: str, epoch: int) -> None:
 
 
 def is_held(connection: Connection, service_set: str, epoch: int) -> bool:
-    """Whether this session still is the leader of that epoch. Asked ten times a second."""
+    """Whether this session still is the leader of that epoch."""
     values = {"service_set": service_set, "epoch": epoch}
     return driver(connection).execute(_is_held_text(), values).fetchone() is not None
 
@@ -126,5 +132,5 @@ def _is_mine(service_set: str | BindParameter[str], epoch: int | BindParameter[i
     )
 
 
-def _until(lease: timedelta) -> ColumnElement[datetime]:
-    return func.mqdb.now() + literal(lease, Interval())
+def _until(lease: timedelta | BindParameter[timedelta]) -> ColumnElement[datetime]:
+    return func.mqdb.now() + (literal(lease, Interval()) if isinstance(lease, timedelta) else lease)

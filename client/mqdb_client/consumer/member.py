@@ -52,6 +52,7 @@ class Member:
         self.rebalance = RebalanceService(
             config.group,
             connect=instance.connect,
+            is_attended=lambda: instance.is_attended,
             topics=filters.keys(),
             shares=Shares(
                 config.group,

@@ -36,7 +36,7 @@ from mqdb_client.consumer.pull_schedule import PullSchedule
 logger = logging.getLogger(__name__)
 
 #: Seconds between sweeps; doubled by each one that finds nothing.
-MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.2, 1.0
+MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.2, 5.0
 
 #: Sweeps look at no more queues a second, which takes less than a hundredth of it.
 _SWEPT_PER_SECOND: Final = 1_000

@@ -17,7 +17,6 @@ from datetime import timedelta
 from sqlalchemy import Connection
 
 from mqdb.broker.clients import membership
-from mqdb.broker.dispatch import is_attended
 from mqdb.common.message import MessageQueue
 from mqdb.common.topic import retry_topic
 from mqdb.errors import MqdbError
@@ -56,6 +55,7 @@ class RebalanceService:
     """Rebalance and commits of one consumer on one broker: the owner of its process queues.
 
     The strategy and the pull service hear from its thread which queues are read from now on, and which no more.
+    `is_attended` says whether a broker process looks for dead members.
     `on_left` is called at its end, when all queues are given back.
     """
 
@@ -64,6 +64,7 @@ class RebalanceService:
         group: str,
         *,
         connect: Callable[[], Connection],
+        is_attended: Callable[[], bool],
         topics: Collection[str],
         shares: Shares,
         ownership: QueueOwnership,
@@ -75,6 +76,7 @@ class RebalanceService:
         self._group = group
         self._retry_topic = retry_topic(group)
         self._connect = connect
+        self._is_attended = is_attended
         #: What is subscribed to; may be replaced at any time.
         self.topics = topics
         self._shares = shares
@@ -281,8 +283,8 @@ class RebalanceService:
         return self._times.renew_interval.total_seconds()
 
     def _reap(self) -> float:
-        with self._connect() as connection:
-            if not is_attended(connection):
+        if not self._is_attended():
+            with self._connect() as connection:
                 membership.reap(connection)
         return REAP_SECONDS
 

@@ -129,11 +129,8 @@ def may_consume(connection: Connection, group: str) -> bool:
 
 def reap(connection: Connection, expiry: timedelta = CLIENT_EXPIRY) -> list[str]:
     """Remove clients that are silent or whose connection is closed, and tell their groups; returns the groups."""
-    with _changing(connection):
-        groups = clients.reap(connection, expiry)
-        for group in groups:
-            clients.notify_group(connection, group)
-    return groups
+    with translated(target_of(connection)):
+        return clients.reap(connection, expiry)
 
 
 @contextmanager

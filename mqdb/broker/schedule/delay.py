@@ -56,6 +56,8 @@ class DelayRound(NamedTuple):
     """Nothing that is left lies in a segment below: for the next round."""
     took: timedelta
     """How long the server took to deliver."""
+    is_held_up: bool = False
+    """Whether something is due that was not delivered: another session is at it, or has been."""
 
 
 class _Attempt(NamedTuple):
@@ -120,6 +122,7 @@ def deliver_due(connection: Connection, max_messages: int = MAX_MESSAGES, first_
         tuple(missing),
         _first_segment(heads, newest_segment),
         attempt.took if attempt else timedelta(0),
+        is_held_up=bool(steps) and attempt is None,
     )
 
 

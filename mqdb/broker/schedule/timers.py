@@ -75,6 +75,8 @@ class TimerRound(NamedTuple):
     """Nothing that is left to collect lies in a segment below: for the next round."""
     took: timedelta
     """How long the server took to collect and to deliver."""
+    is_held_up: bool = False
+    """Whether there is something new that was not collected: another session is at it, or has been."""
 
 
 class RecallStatus(StrEnum):
@@ -180,6 +182,7 @@ def deliver_due(connection: Connection, max_messages: int = MAX_MESSAGES, first_
         step = _take(connection, delivery)
     if step is None:
         delivery = _Delivery(at._replace(entries=0, first_due_ms=None), max_messages, has_more=False)
+    is_held_up = bool(at.entries) and step is None
     late_ms = at.now_ms - min(delivery.first_ms, default=at.now_ms)
     return TimerRound(
         delivery.delivered,
@@ -191,6 +194,7 @@ def deliver_due(connection: Connection, max_messages: int = MAX_MESSAGES, first_
         delivery.missing,
         at.newest_segment if at.first_segment is None else at.first_segment,
         delivery.took,
+        is_held_up,
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Final, NamedTuple
 
 from sqlalchemy import (
@@ -23,7 +24,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 
 from mqdb.common.topic import Perm
-from mqdb.store.engine import translates
+from mqdb.store.engine import driver, text_of, translates
 from mqdb.store.tables import cron, topic
 
 _NOW: Final = cast(func.mqdb.now(), cron.c.next_at.type)
@@ -133,9 +134,15 @@ def pause(connection: Connection, name: str) -> None:
 
 def next_due_in(connection: Connection) -> timedelta | None:
     """Until the next one is due, below 0 when it is by now; None where none waits."""
-    first = func.min(cron.c.next_at)
-    waits: timedelta | None = connection.scalars(select(first - _NOW).where(~cron.c.is_paused)).one()
+    row = driver(connection).execute(_next_due_text()).fetchone()
+    assert row is not None
+    waits: timedelta | None = row[0]
     return waits
+
+
+@cache
+def _next_due_text() -> str:
+    return text_of(select(func.min(cron.c.next_at) - _NOW).where(~cron.c.is_paused))
 
 
 def take_due(connection: Connection, limit: int) -> tuple[datetime, list[DueCron]]:

@@ -109,15 +109,44 @@ def begin(connection: Connection) -> bool:
     return bool(connection.scalar(select(func.mqdb.try_lock("transaction"))))
 
 
+def has_work(connection: Connection) -> bool:
+    """Whether a half message has no end, is not looked at yet, or is gone from the log.
+
+    Asked every second. Uses half_message_check_at, queue_run_offset and half_message_pkey.
+    """
+    row = driver(connection).execute(_has_work_text(), {}).fetchone()
+    return row == (True,)
+
+
+@cache
+def _has_work_text() -> str:
+    is_open = exists().where(half_messages.PREPARED)
+    looked = _position(queue.c.queue_key).subquery("looked")
+    entry = queue_entries(looked.c.queue_key, looked.c.next_offset)
+    is_unseen = exists(select(ONE).select_from(looked.join(entry, true())))
+    first = select(hm.log_pos).order_by(hm.log_pos).limit(ONE).scalar_subquery()
+    is_gone = func.coalesce(first < half_messages.first_pos(), literal_column("false"))
+    return text_of(select(or_(is_open, is_unseen, is_gone)))
+
+
 # -- looking through --------------------------------------------------------------------------
 
 
 def position(connection: Connection) -> Position:
     """Where the newest step has come to, or retention, if it was faster: of halves that all had ended."""
-    newest = select(half_step.c.seq, half_step.c.next_offset).order_by(half_step.c.seq.desc()).limit(1).subquery()
-    base = select(queue.c.base_offset).where(queue.c.queue_key == half_queue()).subquery()
-    columns = func.coalesce(newest.c.seq, 0), func.greatest(newest.c.next_offset, base.c.base_offset)
-    return Position(*connection.execute(select(*columns).select_from(base.outerjoin(newest, true()))).one())
+    return Position(*connection.execute(_position()).one())
+
+
+def _position(*columns: ColumnElement[int]) -> Select[Any]:
+    """The columns of a position, and others of the queue."""
+    newest = select(half_step.c.seq, half_step.c.next_offset).order_by(half_step.c.seq.desc()).limit(ONE).subquery()
+    next_offset = func.greatest(newest.c.next_offset, queue.c.base_offset).label("next_offset")
+    of_position = func.coalesce(newest.c.seq, ZERO).label("seq"), next_offset
+    return (
+        select(*of_position, *columns)
+        .select_from(queue.outerjoin(newest, true()))
+        .where(queue.c.queue_key == half_queue())
+    )
 
 
 def entries(connection: Connection, next_offset: int, limit: int) -> list[Entry]:
