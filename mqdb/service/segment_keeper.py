@@ -84,6 +84,8 @@ class KeeperCounts:
     operations_pruned: int = 0
     topics_removed: int = 0
     """Those that roles which do not own the broker have deleted."""
+    removing: bool = False
+    """Something is left of such a topic, for the next round."""
 
 
 class SegmentKeeper(PeriodicService[KeeperCounts]):
@@ -219,11 +221,13 @@ class SegmentKeeper(PeriodicService[KeeperCounts]):
             while (removed := topics.remove_deleted(connection, config.queues_per_removal)) is not None:
                 counts.topics_removed += removed
                 if clock.monotonic() >= end:
+                    counts.removing = True
                     return
         except DBAPIError as error:
             if not isinstance(error.orig, pg.LockNotAvailable):
                 raise
             # A member commits its offsets there. The next round tries again.
+            counts.removing = True
 
     def _prune_redrives(self, connection: Connection, counts: KeeperCounts) -> None:
         if not counts.dropped:

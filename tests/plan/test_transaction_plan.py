@@ -178,6 +178,13 @@ def test_a_round_of_the_checker_reads_no_half_message_that_has_ended(
     assert found <= {f"half_message_{index}" for index in allowed.split()}
 
 
+def test_whether_there_is_work_is_read_from_indexes(checker: Connection) -> None:
+    found = plan(checker, half_checks.has_work_text(), {})
+
+    assert indexes(found, "half_message") == {"half_message_check_at", "half_message_pkey"}
+    assert " Seq Scan " not in found
+
+
 @pytest.mark.parametrize("original", ["analyzed"], indirect=True)
 def test_how_far_the_log_is_needed_is_read_from_those_without_an_end(filled_engine: Engine) -> None:
     """By retention, whose session plans as it likes."""

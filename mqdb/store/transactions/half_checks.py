@@ -114,12 +114,12 @@ def has_work(connection: Connection) -> bool:
 
     Asked every second. Uses half_message_check_at, queue_run_offset and half_message_pkey.
     """
-    row = driver(connection).execute(_has_work_text(), {}).fetchone()
+    row = driver(connection).execute(has_work_text(), {}).fetchone()
     return row == (True,)
 
 
 @cache
-def _has_work_text() -> str:
+def has_work_text() -> str:
     is_open = exists().where(half_messages.PREPARED)
     looked = _position(queue.c.queue_key).subquery("looked")
     entry = queue_entries(looked.c.queue_key, looked.c.next_offset)
