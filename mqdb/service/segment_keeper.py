@@ -43,7 +43,7 @@ class SegmentKeeperConfig:
     interval: timedelta = timedelta(seconds=1)
     """After a round that found work."""
     idle_interval: timedelta = timedelta(seconds=10)
-    """Source: MessageStoreConfig.cleanResourceInterval. Where a segment ends, dispatch makes the next ones itself."""
+    """Source: MessageStoreConfig.cleanResourceInterval. When a segment ends, dispatch makes the next ones itself."""
     segments_ahead: int = 2
     sizing: SegmentSizing = field(default_factory=SegmentSizing)
     retention: Retention = field(default_factory=Retention)

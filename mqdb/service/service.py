@@ -7,7 +7,7 @@ round that fails costs the connection and a pause that doubles; it is logged whe
 when it ends, and no other service notices. Starting a started service and stopping a stopped one have no effect;
 a stopped one may be started again.
 
-`LoopService` has a thread and chooses its pauses, `PeriodicService` is a job of a scheduler.
+`LoopService` has a thread and chooses its pauses, which `wake` can end; `PeriodicService` is a job of a scheduler.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""Where nothing happens services cost next to nothing: they sleep until the dispatcher wakes them, and ask little."""
+"""Idle services cost next to nothing: they sleep until the dispatcher wakes them, and what they ask is cheap."""
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -89,7 +89,7 @@ def loop(engine: Engine, rounds: Rounds) -> Iterator[Loop]:
 def test_a_service_that_is_woken_does_not_look_by_itself(
     engine: Engine, kind: type[LoopService[Any]], found: Any, awake: timedelta, asleep: timedelta
 ) -> None:
-    """Where nobody wakes it, it has to look."""
+    """If nobody wakes it, it has to look."""
     service = kind(Context(engine.connect, may_act=lambda: False))
     service.start()
     try:
@@ -133,7 +133,7 @@ def test_a_deliverer_that_is_woken_lets_the_message_pass_first_and_looks_ten_tim
 def test_the_dispatcher_wakes_those_whose_work_begins_with_dispatched_records(
     broker: Connection, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """None of them looks by itself, but when it knows that something is due."""
+    """None of them looks by itself, unless it knows that something is due."""
     sleepy = {
         Dispatcher: DispatcherConfig(longest_sleep=FOREVER),
         KeyIndexer: KeyIndexerConfig(longest_sleep=FOREVER),
@@ -145,6 +145,10 @@ def test_the_dispatcher_wakes_those_whose_work_begins_with_dispatched_records(
     route = topic(broker)
     with Server(load_settings(dsn=database.dsn)) as server:
         wait_until(lambda: server.is_leader)
+        followers = [
+            each for each in server._services if isinstance(each, KeyIndexer | DelayDeliverer | TimerDeliverer)
+        ]
+        wait_until(lambda: all(service._has_waker for service in followers))
         for number in range(2):
             append(broker, route, Message("orders", "now", keys="key"))
             timer(broker, 100 * MS, f"timer {number}", dispatched=False)
