@@ -15,6 +15,7 @@ import pytest
 from mqdb.embedded import EmbeddedPostgres
 from mqdb.embedded.account import run_as, service_account
 from mqdb.embedded.binaries import PostgresBinaries, find_postgres, inspect_folder
+from mqdb_client import errors
 from tests.fixtures.consuming import WAYS, Consuming, Start, starting
 from tests.fixtures.history import Past, with_orders
 from tests.fixtures.postgres import quick_home
@@ -37,8 +38,16 @@ class Readers:
         self._sent += bodies
         for reader in self._readers.values():
             wait_until(partial(self._has_received, reader), 60)
-            reader.commit()
+            wait_until(partial(self._commit, reader))
         wait_until(self._have_committed, 30)
+
+    def _commit(self, reader: Consuming) -> bool:
+        """Not on a connection to the database of before, which nobody may have found out to be gone."""
+        try:
+            reader.commit()
+        except errors.BrokerUnavailable:
+            return False
+        return True
 
     def _has_received(self, reader: Consuming) -> bool:
         return set(self._sent) <= set(reader.bodies())
