@@ -41,9 +41,10 @@ def mallory(principal: Principal, client_id: str) -> Iterator[Session]:
     engine = create_engine(principal(MALLORY, read=["orders"], group=["billing"]))
     with engine.connect() as connection:
         session = driver(connection)
-        session.execute(SAME_CLIENT, [client_id])
         key = locks.take_presence(connection)
-        session.execute("INSERT INTO mqdb.presence (client_id, lock_key) VALUES (%s, %s)", [client_id, key])
+        with session.transaction():  # a client without its lock would be removed
+            session.execute(SAME_CLIENT, [client_id])
+            session.execute("INSERT INTO mqdb.presence (client_id, lock_key) VALUES (%s, %s)", [client_id, key])
         yield session
     engine.dispose()
 
