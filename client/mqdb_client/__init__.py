@@ -36,11 +36,19 @@ from mqdb.common.transaction import HalfState, LocalTransactionState
 from mqdb.selector.subscription import ExpressionType, MessageFilter
 from mqdb.settings import SettingLine, Settings, default_home, load_settings
 from mqdb.store.acl import Access, Resource, ResourceType, Right
-from mqdb.store.consumers.groups import GroupSettings, GroupSummary, MemberInfo, QueueProgress, StoredSubscription
+from mqdb.store.consumers.groups import (
+    GroupSettings,
+    GroupSummary,
+    MemberInfo,
+    QueueProgress,
+    StoredSubscription,
+    TopicLag,
+)
 from mqdb.store.consumers.offset_changes import OffsetChange
 from mqdb.store.dead_letters import (
     CauseOfDeath,
     DeadLetter,
+    GroupLetters,
     PastRedrive,
     RedriveResult,
     RedriveStatus,
@@ -57,6 +65,7 @@ from mqdb_client.admin.admin import Admin, BrokerAdmin
 from mqdb_client.admin.answers import Answers
 from mqdb_client.admin.consumers import ConsumerStatus, DirectConsumption
 from mqdb_client.admin.doctor import Doctor
+from mqdb_client.admin.latest_messages import LatestMessages
 from mqdb_client.admin.selectors import SelectorExplanation, explain_selector
 from mqdb_client.admin.topic_reader import TopicReader
 from mqdb_client.admin.topics import TopicDetails
@@ -141,6 +150,7 @@ __all__ = [
     "Unread",
     "TopicUses",
     "GroupSummary",
+    "TopicLag",
     "GroupDetails",
     "GroupSettings",
     "StoredSubscription",
@@ -171,8 +181,10 @@ __all__ = [
     "CopyWait",
     "WaitState",
     "CopyFailure",
+    "LatestMessages",
     "DeadLetterFilter",
     "CauseOfDeath",
+    "GroupLetters",
     "DeadLetter",
     "WholeDeadLetter",
     "Chosen",

@@ -34,8 +34,10 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.types import TypeEngine
 
+from mqdb.common.topic import DLQ_PREFIX
+from mqdb.store.dispatch.queues import queue_ends
 from mqdb.store.engine import translates
-from mqdb.store.tables import operation, redrive_result, segment
+from mqdb.store.tables import operation, redrive_result, segment, topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,13 @@ class CauseOfDeath(NamedTuple):
     redriven: int
     first_died: datetime
     last_died: datetime
+
+
+class GroupLetters(NamedTuple):
+    """How many dead letters a group has that are not gone with their segment, those that were redriven included."""
+
+    consumer_group: str
+    letters: int
 
 
 class RedriveStatus(StrEnum):
@@ -222,6 +231,21 @@ def count(connection: Connection, source: FromClause, *conditions: ColumnElement
     return connection.execute(select(func.count()).select_from(source).where(*conditions)).scalar_one()
 
 
+@translates
+def count_by_group(connection: Connection) -> list[GroupLetters]:
+    """Groups with dead letters, by name. Looks at the ends of queues, and at no letter."""
+    letters = cast(func.sum(queue_ends.c.max_offset - queue_ends.c.min_offset), BigInteger)
+    counted = (
+        select(topic.c.topic, letters)
+        .join_from(topic, queue_ends, queue_ends.c.topic_id == topic.c.topic_id)
+        .where(topic.c.topic.startswith(DLQ_PREFIX, autoescape=True))
+        .group_by(topic.c.topic)
+        .having(letters > 0)
+        .order_by(topic.c.topic)
+    )
+    return [GroupLetters(name.removeprefix(DLQ_PREFIX), count) for name, count in connection.execute(counted)]
+
+
 def causes(connection: Connection, source: FromClause, *conditions: ColumnElement[bool]) -> list[CauseOfDeath]:
     """How many letters there are of each group, topic and exception, the most frequent of a group first."""
     what = (source.c.consumer_group, source.c.topic, source.c.exception)
@@ -253,6 +277,16 @@ def past_redrives(connection: Connection, log_pos: int) -> list[PastRedrive]:
     tried = select(*columns).outerjoin_from(redrive_result, operation, operation.c.operation_id == result.operation_id)
     rows = connection.execute(tried.where(result.log_pos == log_pos).order_by(result.operation_id))
     return [PastRedrive(*row)._replace(status=RedriveStatus(row.status)) for row in rows]
+
+
+@translates
+def redriven_at(connection: Connection, positions: Sequence[int]) -> dict[int, datetime]:
+    """When the letters at these positions were last sent back to work; those that never were are left out."""
+    result = redrive_result.c
+    times = select(result.log_pos, func.max(result.redriven_at).label("redriven_at")).where(
+        result.log_pos == func.any(cast(list(positions), ARRAY(BigInteger))), result.status == RedriveStatus.REDRIVEN
+    )
+    return {row.log_pos: row.redriven_at for row in connection.execute(times.group_by(result.log_pos))}
 
 
 _ARGUMENTS: Final[dict[str, TypeEngine[Any]]] = {

@@ -118,11 +118,12 @@ def list_operations(
     group: str | None = None,
     actor: str | None = None,
     since: datetime | timedelta | None = None,
+    before: int | None = None,
     limit: int = 100,
 ) -> list[Operation]:
     """The youngest first, `limit` at most: those about a topic and a group, of an actor or a role, since a moment.
 
-    A timedelta is how long ago by the broker's clock.
+    A timedelta is how long ago by the broker's clock. With `before` those with a lower id.
     """
     columns = operation.c
     wanted = select(*(columns[name] for name in Operation._fields))
@@ -135,6 +136,8 @@ def list_operations(
     if since is not None:
         first = since if isinstance(since, datetime) else select(func.mqdb.now() - since).scalar_subquery()
         wanted = wanted.where(columns.occurred_at >= first)
+    if before is not None:
+        wanted = wanted.where(columns.operation_id < before)
     rows = connection.execute(wanted.order_by(columns.operation_id.desc()).limit(limit))
     return [Operation(*row) for row in rows]
 

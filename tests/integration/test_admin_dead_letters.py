@@ -59,3 +59,14 @@ def test_an_unknown_group_and_an_unknown_message_are_errors(admin: Admin) -> Non
 def test_a_time_without_a_zone_is_no_time_of_death() -> None:
     with pytest.raises(errors.ParameterInvalid, match="since"):
         DeadLetterFilter(since=datetime(2026, 7, 14))  # noqa: DTZ001
+
+
+def test_groups_with_letters_are_counted_and_redriven_letters_known(admin: Admin, broker: Connection) -> None:
+    bury(broker, "elsewhere", group="audit")
+    create_group(broker, "idle")
+    positions = [each.log_pos for each in admin.dead_letters.list(BILLING)]
+
+    assert [tuple(each) for each in admin.dead_letters.groups()] == [("audit", 1), ("billing", 3)]
+    assert admin.dead_letters.redriven(positions) == {}
+    admin.dead_letters.redrive(BILLING, limit=1)
+    assert list(admin.dead_letters.redriven(positions)) == [positions[-1]]

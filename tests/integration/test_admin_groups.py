@@ -116,3 +116,28 @@ def test_a_reset_to_a_time_without_a_zone_is_refused(admin: Admin) -> None:
 
     with pytest.raises(errors.ParameterInvalid, match="time zone"):
         admin.offsets.reset("billing", "orders", datetime(2026, 7, 14))  # noqa: DTZ001
+
+
+def test_a_group_says_what_it_has_yet_to_read_of_each_topic(admin: Admin, consumer: PushConsumer) -> None:
+    admin.topics.create("other", queues=2)
+    admin.groups.update("idle")
+    admin.offsets.reset("billing", "other", Boundary.EARLIEST)
+
+    topics = {each.topic: each for each in admin.groups.topics("billing")}
+
+    assert (topics["orders"].lag, topics["orders"].unowned_queues) == (0, 0)
+    assert (topics["other"].lag, topics["other"].unowned_queues) == (0, 2)
+    assert {each.topic for each in admin.groups.show("billing", "other").progress} == {"other"}
+    assert admin.groups.topics("idle") == []
+    with pytest.raises(errors.GroupNotFound):
+        admin.groups.topics("nobody")
+
+
+def test_operations_are_paged_by_their_ids(admin: Admin) -> None:
+    for n in range(3):
+        admin.groups.update(f"g{n}")
+    newest, *_ = admin.operations.list(limit=1)
+    rest = admin.operations.list(before=newest.operation_id)
+
+    assert newest.groups == ["g2"]
+    assert [each.groups for each in rest[:2]] == [["g1"], ["g0"]]

@@ -76,6 +76,72 @@ def test_a_topic_is_read_as_messages_come(admin: Admin, message_ids: list[str], 
         assert [message.message_id for message in reader] == [message_id]
 
 
+def test_the_latest_messages_come_newest_first_and_each_once(admin: Admin, database: Database) -> None:
+    admin.topics.create("many", queues=3)
+    with Producer("shop", database.dsn) as producer:
+        sent = [producer.send(Message("many", str(n), properties={"n": str(n)})).message_id for n in range(40)]
+    found, before, sizes = list[str](), None, []
+    while True:
+        page = admin.messages.latest("many", before=before, limit=9)
+        found += [message.message_id for message in page.messages]
+        sizes.append(len(page.messages))
+        before = page.before
+        if before is None:
+            break
+
+    assert found == sent[::-1]
+    assert sizes == [9, 9, 9, 9, 4]
+    last = admin.messages.latest("many", queue_id=1, limit=1)
+    (newest,) = last.messages
+    assert (newest.queue.queue_id, last.before) == (1, (0, newest.queue_offset, 0))
+    assert admin.messages.latest("many", queue_id=1, before=[0, 1, 0]).messages[0].queue_offset == 0
+    assert admin.messages.latest("many", before=[0, 0, 0]).messages == []
+    assert admin.messages.latest("many", until=timedelta(hours=1)).messages == []
+    assert len(admin.messages.latest("many", until=datetime.now(UTC) + timedelta(hours=1)).messages) == 40
+
+
+def test_a_search_backwards_looks_at_no_more_than_it_may(admin: Admin, database: Database) -> None:
+    with Producer("shop", database.dsn) as producer:
+        for n in range(30):
+            producer.send(Message("orders", str(n), tag="even" if n % 2 == 0 else "odd", properties={"n": str(n)}))
+    oldest = MessageSelector.by_sql("n = '0'")
+
+    page = admin.messages.latest("orders", selector=oldest, scan_limit=8)
+    assert (page.messages, page.looked_at, page.before) == ([], 16, (14,))
+    rest = admin.messages.latest("orders", selector=oldest, before=page.before, scan_limit=100)
+    assert ([each.body for each in rest.messages], rest.looked_at, rest.before) == ([b"0"], 14, None)
+    odd = admin.messages.latest("orders", selector=MessageSelector.by_tag("odd"), limit=2)
+    assert [each.body for each in odd.messages] == [b"29", b"27"]
+    then = admin.messages.latest("orders", selector=MessageSelector.by_tag("odd"), limit=2, before=odd.before)
+    assert [each.body for each in then.messages] == [b"25", b"23"]
+
+
+def test_large_bodies_are_read_backwards_too(admin: Admin, database: Database) -> None:
+    # A pull of one queue returns 4 MiB at most.
+    with Producer("shop", database.dsn) as producer:
+        for n in range(6):
+            producer.send(Message("orders", f"{n}" * 1_500_000))
+
+    assert [each.body[:1] for each in admin.messages.latest("orders").messages] == [b"5", b"4", b"3", b"2", b"1", b"0"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "error"),
+    [
+        ({"topic": "nowhere"}, errors.TopicNotFound),
+        ({"queue_id": 1}, errors.QueueNotFound),
+        ({"before": [1, 2]}, errors.ParameterInvalid),
+        ({"before": [1], "until": timedelta(hours=1)}, errors.ParameterInvalid),
+        ({"limit": 0}, errors.ParameterInvalid),
+    ],
+)
+def test_the_latest_of_what_is_not_there_are_refused(
+    admin: Admin, wanted: dict[str, object], error: type[errors.MqdbError]
+) -> None:
+    with pytest.raises(error):
+        admin.messages.latest(**{"topic": "orders"} | wanted)  # type: ignore[arg-type]
+
+
 def test_the_command_line_shows_and_finds(database: Database, tmp_path: Path, message_ids: list[str]) -> None:
     place = Place(tmp_path, database.dsn)
 

@@ -81,16 +81,18 @@ class Admin(BrokerAdmin):
     StorageRefused.
     """
 
-    def __init__(self, dsn: str | None = None, settings: Settings | None = None) -> None:
-        """Connects to nothing yet.
+    def __init__(self, dsn: str | None = None, settings: Settings | None = None, *, read_only: bool = False) -> None:
+        """Connects to nothing yet. With `read_only` its sessions cannot change anything: that raises StorageRefused.
 
         Raises SettingInvalid, ParameterInvalid for both arguments, and BrokerUnavailable for an embedded broker that
         does not run.
         """
         settings = settings_of(dsn, settings)
         brokers, actor = brokers_of(settings), settings.actor
-        super().__init__(BrokerAccess(*brokers, actor=actor))
-        self.brokers: tuple[BrokerAdmin, ...] = tuple(BrokerAdmin(BrokerAccess(each, actor=actor)) for each in brokers)
+        super().__init__(BrokerAccess(*brokers, actor=actor, read_only=read_only))
+        self.brokers: tuple[BrokerAdmin, ...] = tuple(
+            BrokerAdmin(BrokerAccess(each, actor=actor, read_only=read_only)) for each in brokers
+        )
         """Each broker by itself, in the order of the settings."""
         if len(brokers) == 1:
             self.brokers = (self,)

@@ -14,6 +14,7 @@ from mqdb.store.engine import create_engine, translated
 from mqdb.store.migrations import check_schema
 
 _CHECKED: Final = "mqdb_checked"
+_FORBID_WRITES: Final = "SET default_transaction_read_only = on"
 
 
 class BrokerAccess:
@@ -22,10 +23,11 @@ class BrokerAccess:
     If it is made for several brokers, each use raises ParameterInvalid, which asks for one of them.
     """
 
-    def __init__(self, *brokers: BrokerDsn, actor: str | None = None) -> None:
+    def __init__(self, *brokers: BrokerDsn, actor: str | None = None, read_only: bool = False) -> None:
         self._brokers = brokers
         #: Who is behind a change, if the call does not say it.
         self.actor = actor
+        self.is_read_only = read_only
         self._engines = [create_engine(each.dsn, application_name="mqdb admin", pool_size=0) for each in brokers[:1]]
 
     @property
@@ -53,6 +55,8 @@ class BrokerAccess:
             with translated(target):
                 connection = closing.enter_context(engine.connect())
                 if _CHECKED not in connection.info:
+                    if self.is_read_only:
+                        connection.exec_driver_sql(_FORBID_WRITES)
                     check_schema(connection)
                     broker_info(connection).require_name(broker.name, target)
                     connection.info[_CHECKED] = True
@@ -61,9 +65,13 @@ class BrokerAccess:
 
     @contextmanager
     def dispatched(self) -> Iterator[Connection]:
-        """The same. All messages that were sent are in their queues, even if no `mqdb serve` runs."""
+        """The same. All messages that were sent are in their queues, even if no `mqdb serve` runs.
+
+        In a read-only session only those that somebody else has dispatched.
+        """
         with self.connected() as connection:
-            tend_dispatch(connection)
+            if not self.is_read_only:
+                tend_dispatch(connection)
             yield connection
 
     def close(self) -> None:

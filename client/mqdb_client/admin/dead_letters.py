@@ -1,13 +1,24 @@
 """Dead letters: messages that groups have given up. RocketMQ: queryDlqMessage, resendDlqMessage of the dashboard."""
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 
 from mqdb.broker import dead_letters
 from mqdb.broker.dead_letters import Chosen, DeadLetterFilter, Redrive
 from mqdb.common.topic import Perm, check_can_send, check_topic_name
 from mqdb.common.unique_id import parse_unique_id
 from mqdb.errors import DeadLetterNotFound, TopicNotFound, TopicNotWritable
-from mqdb.store.dead_letters import CauseOfDeath, DeadLetter, PastRedrive, RedriveResult, WholeDeadLetter, past_redrives
+from mqdb.store.dead_letters import (
+    CauseOfDeath,
+    DeadLetter,
+    GroupLetters,
+    PastRedrive,
+    RedriveResult,
+    WholeDeadLetter,
+    count_by_group,
+    past_redrives,
+    redriven_at,
+)
 from mqdb.store.topics.topics import find_topic
 from mqdb_client.admin.broker_access import BrokerAccess
 from mqdb_client.option_rules import LIMIT, or_none
@@ -24,6 +35,11 @@ class DeadLetters:
 
     def __init__(self, access: BrokerAccess) -> None:
         self._access = access
+
+    def groups(self) -> list[GroupLetters]:
+        """Groups with dead letters, and how many. Costs the same, however many there are."""
+        with self._access.dispatched() as connection:
+            return count_by_group(connection)
 
     def causes(self, wanted: DeadLetterFilter) -> list[CauseOfDeath]:
         """How many there are of each group, topic and exception."""
@@ -46,6 +62,11 @@ class DeadLetters:
             if not letters:
                 raise DeadLetterNotFound(message_id)
             return [(letter, past_redrives(connection, letter.log_pos)) for letter in letters]
+
+    def redriven(self, positions: Sequence[int]) -> dict[int, datetime]:
+        """When the letters at these positions were last redriven; those that never were are left out."""
+        with self._access.connected() as connection:
+            return redriven_at(connection, positions)
 
     def read(self, wanted: DeadLetterFilter) -> Iterator[WholeDeadLetter]:
         """All of them with their bodies, a few at a time, the oldest first; in one transaction until they are read."""

@@ -2,7 +2,7 @@
 
 from mqdb.broker.consumers import groups
 from mqdb.broker.consumers.groups import GroupDetails
-from mqdb.store.consumers.groups import GroupSettings, GroupSummary, list_groups
+from mqdb.store.consumers.groups import GroupSettings, GroupSummary, TopicLag, list_groups
 from mqdb_client.admin.broker_access import BrokerAccess
 
 
@@ -12,10 +12,18 @@ class Groups:
     def __init__(self, access: BrokerAccess) -> None:
         self._access = access
 
-    def show(self, name: str) -> GroupDetails:
-        """Settings, subscriptions, members of a group, and how far it has read each queue. Raises GroupNotFound."""
+    def show(self, name: str, topic: str | None = None) -> GroupDetails:
+        """Settings, subscriptions, members of a group, and how far it has read each queue, of one topic or of all.
+
+        Raises GroupNotFound.
+        """
         with self._access.connected() as connection:
-            return groups.show_group(connection, name)
+            return groups.show_group(connection, name, topic)
+
+    def topics(self, name: str) -> list[TopicLag]:
+        """What a group has yet to consume of each topic, by topic. Costs less than `show`. Raises GroupNotFound."""
+        with self._access.connected() as connection:
+            return groups.show_topics(connection, name)
 
     def update(
         self,

@@ -17,8 +17,10 @@ from mqdb.common.message import MessageQueue, ReceivedMessage
 from mqdb.common.topic import MAX_QUEUE_NUMS, check_topic_name
 from mqdb.common.unique_id import parse_unique_id
 from mqdb.errors import ParameterInvalid, QueueNotFound, TopicNotFound
+from mqdb.store.dispatch.queues import ends as ends_of
 from mqdb.store.topics.topics import TopicRoute, find_topic
 from mqdb_client.admin.broker_access import BrokerAccess, tend_dispatch
+from mqdb_client.admin.latest_messages import LatestMessages, QueueSpan, read_latest
 from mqdb_client.admin.topic_reader import TopicReader
 from mqdb_client.consumer.message_selector import MessageSelector
 from mqdb_client.option_rules import LIMIT, or_none, whole
@@ -87,7 +89,7 @@ class Messages:
             if key is None:
                 return list(islice(TopicReader(connection, queues, MessageSelector.by_tag().message_filter), limit))
             first_offsets = {queue.queue_id: first_offset for queue, _, first_offset in queues}
-            copies = messages.find_by_key(connection, found, key)
+            copies = messages.find_by_key(connection, found, key, bring_up_to_date=not self._access.is_read_only)
             read = (messages.read_copy(connection, self._access.name, copy) for copy in copies)
             wanted = (
                 each
@@ -108,13 +110,65 @@ class Messages:
         with self._access.connected() as connection:
             found = _route(connection, topic)
             check_filters(connection, {message_filter.expression_type})
-            tend_dispatch(connection)
+            if not self._access.is_read_only:
+                tend_dispatch(connection)
             ends = [queue.max_offset for queue in topic_stats(connection, topic)]
             queues = [
                 (MessageQueue(topic, self._access.name, queue_id), key, ends[queue_id] if start is None else start)
                 for queue_id, key in enumerate(found.read_queue_keys)
             ]
             yield TopicReader(connection, queues, message_filter)
+
+    def latest(
+        self,
+        topic: str,
+        *,
+        before: Sequence[int] | None = None,
+        until: datetime | timedelta | None = None,
+        queue_id: int | None = None,
+        selector: MessageSelector | None = None,
+        limit: int = 50,
+        scan_limit: int = 5_000,
+    ) -> LatestMessages:
+        """The newest messages of a topic that a selector matches, or of one queue, the newest first.
+
+        Those before these offsets, one for each queue that can be read, as an answer says them in `before` to go on; or
+        those that were stored before a time, a moment or how long ago. It looks at about `scan_limit` messages at most.
+        Raises TopicNotFound, QueueNotFound, SelectorSyntaxError, FilterDisabled, and ParameterInvalid for a topic that
+        nobody may read, for another number of offsets, and for offsets and a time together.
+        """
+        LIMIT.check("limit", limit)
+        LIMIT.check("scan_limit", scan_limit)
+        if before is not None and until is not None:
+            raise ParameterInvalid("before", list(before), "give offsets or a time, not both")
+        message_filter = (selector or MessageSelector.by_tag()).message_filter
+        with self._access.dispatched() as connection:
+            found = _route(connection, topic)
+            keys = found.read_queue_keys
+            if queue_id is not None and not 0 <= queue_id < len(keys):
+                raise QueueNotFound(topic, queue_id, len(keys))
+            if before is not None and len(before) != len(keys):
+                raise ParameterInvalid("before", list(before), f"give {len(keys):,} offsets, one for each queue")
+            check_filters(connection, {message_filter.expression_type})
+            past = before if until is None else self._offsets(connection, found, 0, until)
+            ends = ends_of(connection, keys)
+            chosen = range(len(keys)) if queue_id is None else [queue_id]
+            spans = [
+                QueueSpan(
+                    MessageQueue(topic, self._access.name, each),
+                    keys[each],
+                    ends[keys[each]].min_offset,
+                    ends[keys[each]].max_offset if past is None else min(past[each], ends[keys[each]].max_offset),
+                )
+                for each in chosen
+                if keys[each] in ends
+            ]
+            answer = read_latest(connection, spans, message_filter, limit, scan_limit)
+        rest = answer.before
+        if rest is not None and queue_id is not None:
+            # One for each queue, though only one was read.
+            rest = tuple(rest[0] if each == queue_id else 0 for each in range(len(keys)))
+        return answer._replace(before=rest)
 
     def end_of(self, topic: str) -> dict[int, int]:
         """The max offset of each queue that can be read. Raises what `reading` raises."""

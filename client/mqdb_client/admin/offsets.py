@@ -22,8 +22,7 @@ class Offsets:
     def show(self, group: str, topic: str | None = None) -> list[QueueProgress]:
         """The progress of a group in each queue that it has read, of one topic or of all. Raises GroupNotFound."""
         with self._access.connected() as connection:
-            progress = groups.show_group(connection, group).progress
-        return [each for each in progress if topic in (None, each.topic)]
+            return groups.show_group(connection, group, topic).progress
 
     def committed(self, group: str, topic: str) -> dict[int, int]:
         """The next offset of a group in each queue of a topic in which it has one. Raises TopicNotFound.

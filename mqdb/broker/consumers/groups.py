@@ -11,7 +11,7 @@ from mqdb.common.group import SubscriptionGroupConfig
 from mqdb.errors import GroupInUse, GroupNotFound
 from mqdb.store.clients import clients
 from mqdb.store.consumers import groups
-from mqdb.store.consumers.groups import GroupSettings, MemberInfo, QueueProgress, StoredSubscription
+from mqdb.store.consumers.groups import GroupSettings, MemberInfo, QueueProgress, StoredSubscription, TopicLag
 from mqdb.store.engine import transaction, translates
 
 
@@ -26,8 +26,8 @@ class GroupDetails(NamedTuple):
 
 
 @translates
-def show_group(connection: Connection, name: str) -> GroupDetails:
-    """Settings, subscriptions, members and progress of a group. Raises GroupNotFound."""
+def show_group(connection: Connection, name: str, topic: str | None = None) -> GroupDetails:
+    """Settings, subscriptions, members of a group, and its progress in one topic or in all. Raises GroupNotFound."""
     settings = groups.find(connection, name)
     if settings is None:
         raise GroupNotFound(name)
@@ -36,8 +36,16 @@ def show_group(connection: Connection, name: str) -> GroupDetails:
         settings,
         groups.subscriptions(connection, name),
         groups.list_members(connection, name),
-        groups.progress(connection, name),
+        groups.progress(connection, name, topic),
     )
+
+
+@translates
+def show_topics(connection: Connection, name: str) -> list[TopicLag]:
+    """What a group has yet to consume of each topic, by topic. Raises GroupNotFound."""
+    if groups.find(connection, name) is None:
+        raise GroupNotFound(name)
+    return groups.lags(connection, name)
 
 
 @translates

@@ -39,13 +39,16 @@ def find_copies(connection: Connection, unique_id: UUID) -> list[StoredCopy]:
 
 
 @translates
-def find_by_key(connection: Connection, route: TopicRoute, key: str) -> list[StoredCopy]:
+def find_by_key(
+    connection: Connection, route: TopicRoute, key: str, *, bring_up_to_date: bool = True
+) -> list[StoredCopy]:
     """The messages with a key in the readable queues of a topic, in the order in which they were stored.
 
-    Brings the key index up to date first, which takes long if no `mqdb serve` has run for long.
+    Brings the key index up to date first, which takes long if no `mqdb serve` has run for long, and which a read-only
+    session cannot.
     RocketMQ: QueryMessageProcessor.
     """
-    while index_keys(connection).more:
+    while bring_up_to_date and index_keys(connection).more:
         pass
     # A topic that has fewer queues now keeps the messages of the others.
     ids = {queue_key: queue_id for queue_id, queue_key in enumerate(route.read_queue_keys)}

@@ -201,9 +201,11 @@ def list_members(connection: Connection, name: str | None = None) -> list[Member
     return [MemberInfo(*row) for row in connection.execute(rows.order_by(client.c.group_name, client.c.client_id))]
 
 
-def progress(connection: Connection, name: str) -> list[QueueProgress]:
-    """Each queue that the group has an offset in; by topic and queue."""
+def progress(connection: Connection, name: str, topic: str | None = None) -> list[QueueProgress]:
+    """Each queue that the group has an offset in, of one topic or of all; by topic and queue."""
     rows = select(_lag).where(_lag.c.group_name == name).order_by(_lag.c.topic, _lag.c.queue_id)
+    if topic is not None:
+        rows = rows.where(_lag.c.topic == topic)
     return [QueueProgress(*row) for row in connection.execute(rows)]
 
 
@@ -213,24 +215,23 @@ def progress_in(connection: Connection, topic: str) -> list[QueueProgress]:
     return [QueueProgress(*row) for row in connection.execute(rows)]
 
 
-def lags(connection: Connection) -> list[TopicLag]:
-    """Each topic that a group has an offset in, by group and topic.
+def lags(connection: Connection, name: str | None = None) -> list[TopicLag]:
+    """Each topic that a group has an offset in, by group and topic; of one group or of all.
 
     One look at the log for each, however many queues they have: consumer_lag would fetch a record for each queue.
     """
-    behind = (
-        select(
-            _lag.c.group_name,
-            _lag.c.topic,
-            cast(func.sum(_lag.c.lag), BigInteger).label("lag"),
-            func.min(_lag.c.oldest_pos).label("oldest_pos"),
-            cast(func.sum(_lag.c.waiting), BigInteger).label("waiting"),
-            cast(func.sum(_lag.c.next_offset), BigInteger).label("committed"),
-            func.count().filter(_lag.c.owner.is_(None)).label("unowned_queues"),
-        )
-        .group_by(_lag.c.group_name, _lag.c.topic)
-        .subquery("behind")
-    )
+    queues = select(
+        _lag.c.group_name,
+        _lag.c.topic,
+        cast(func.sum(_lag.c.lag), BigInteger).label("lag"),
+        func.min(_lag.c.oldest_pos).label("oldest_pos"),
+        cast(func.sum(_lag.c.waiting), BigInteger).label("waiting"),
+        cast(func.sum(_lag.c.next_offset), BigInteger).label("committed"),
+        func.count().filter(_lag.c.owner.is_(None)).label("unowned_queues"),
+    ).group_by(_lag.c.group_name, _lag.c.topic)
+    if name is not None:
+        queues = queues.where(_lag.c.group_name == name)
+    behind = queues.subquery("behind")
     stored = select(commit_log.c.store_time).where(commit_log.c.log_pos == behind.c.oldest_pos).scalar_subquery()
     age = cast(extract("epoch", func.mqdb.now() - stored), Float)
     # greatest() ignores NULL: without an unread message, or without its record, the age is 0.

@@ -1,0 +1,114 @@
+"""The newest messages of a topic, newest first: reading queues backwards, without a group.
+
+Each queue is read in pieces from its end, and the queues are merged by position in the commit log. A piece is a pull
+of as many entries as it has, so that it costs what a consumer's pull costs, however many messages the topic has.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from sqlalchemy import Connection
+
+from mqdb.broker.consumers.pull import DEFAULT_SCAN_LIMIT, PullRequest, PullResult, pull
+from mqdb.common.message import MessageQueue, ReceivedMessage
+from mqdb.selector.subscription import MessageFilter
+
+_LEAST_PIECE: Final = 8
+
+
+class LatestMessages(NamedTuple):
+    """Messages, the newest first."""
+
+    messages: list[ReceivedMessage]
+    looked_at: int
+    """How many messages have been looked at, those that did not match included."""
+    before: tuple[int, ...] | None
+    """The offset of each queue before which to go on; None if all has been looked at."""
+
+
+class QueueSpan(NamedTuple):
+    """What is to be read of a queue: from `first` to before `past`."""
+
+    queue: MessageQueue
+    queue_key: int
+    first: int
+    past: int
+
+
+class _Queue:
+    """How far one queue is read, downwards."""
+
+    def __init__(self, span: QueueSpan) -> None:
+        self._span = span
+        self._low = self._offset = self._high = max(span.past, span.first)
+        self.ready: deque[ReceivedMessage] = deque()
+
+    @property
+    def is_hungry(self) -> bool:
+        """Whether nothing is at hand, and something may be left."""
+        return not self.ready and self._low > self._span.first
+
+    @property
+    def is_filling(self) -> bool:
+        """Whether a piece is begun and not read to its end."""
+        return self._offset < self._high
+
+    @property
+    def before(self) -> int:
+        """The offset before which nothing has been handed out."""
+        return self.ready[0].queue_offset + 1 if self.ready else self._low
+
+    @property
+    def request(self) -> PullRequest:
+        """What to pull for the piece."""
+        return PullRequest(self._span.queue, self._span.queue_key, self._offset)
+
+    def begin(self, most: int) -> int:
+        """Begin the next piece; returns how many messages it has at most."""
+        self._high = self._low
+        self._low = self._offset = max(self._span.first, self._low - most)
+        return self._high - self._low
+
+    def take(self, result: PullResult | None, message_filter: MessageFilter) -> None:
+        """Take over what was pulled; None if the topic is deleted."""
+        if result is None or result.next_begin_offset <= self._offset:
+            self._offset = self._high
+            return
+        for message in result.messages:
+            # A queue near its beginning has shorter pieces than the others; and two tags may have one code.
+            if message.queue_offset < self._high and message_filter.matches(message.tag):
+                self.ready.appendleft(message)
+        self._offset = result.next_begin_offset
+
+
+def read_latest(
+    connection: Connection, spans: Sequence[QueueSpan], message_filter: MessageFilter, limit: int, scan_limit: int
+) -> LatestMessages:
+    """Up to `limit` messages that match. A piece that is begun is looked at to its end, beyond `scan_limit`, too."""
+    found = [_Queue(span) for span in spans]
+    most, wanted = (limit, limit) if message_filter.matches_all else (DEFAULT_SCAN_LIMIT, scan_limit)
+    piece = max(_LEAST_PIECE, min(most, 2 * wanted // max(len(found), 1)))
+    messages: list[ReceivedMessage] = []
+    looked_at = 0
+    while len(messages) < limit:
+        hungry = [each for each in found if each.is_hungry]
+        if hungry and looked_at < scan_limit:
+            looked_at += sum(each.begin(piece) for each in hungry)
+            _fill(connection, hungry, message_filter, piece)
+            continue
+        ready = [each for each in found if each.ready]
+        if not ready:
+            break
+        messages.append(max(ready, key=lambda each: each.ready[0].log_pos).ready.popleft())
+    is_done = not any(each.ready or each.is_hungry for each in found)
+    return LatestMessages(messages, looked_at, None if is_done else tuple(each.before for each in found))
+
+
+def _fill(connection: Connection, queues: Sequence[_Queue], message_filter: MessageFilter, piece: int) -> None:
+    while filling := [each for each in queues if each.is_filling]:
+        requests = [each.request for each in filling]
+        results, _ = pull(connection, requests, limit=piece, scan_limit=piece, filter=message_filter)
+        by_queue = {result.request.queue_key: result for result in results}
+        for each, request in zip(filling, requests, strict=True):
+            each.take(by_queue.get(request.queue_key), message_filter)
