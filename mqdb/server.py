@@ -53,6 +53,7 @@ from mqdb.web.health import Health
 from mqdb.web.rounds import Rounds
 
 if TYPE_CHECKING:
+    from mqdb.web.application import Pages
     from mqdb.web.web_server import WebServer
 
 logger = logging.getLogger(__name__)
@@ -63,13 +64,15 @@ _SIGNAL_SECONDS: Final = 0.1
 class Server:
     """One broker process. Start it, stop it, or let it `run` until somebody interrupts it."""
 
-    def __init__(self, settings: Settings, *, outlives_owner: bool = False) -> None:
+    def __init__(self, settings: Settings, *, outlives_owner: bool = False, pages: "Pages | None" = None) -> None:
         """Touches nothing yet.
 
         With `outlives_owner` an embedded PostgreSQL stays when this process is killed, for clients and the next owner.
+        `pages` are served besides metrics and health, where HTTP is.
         """
         self._settings = settings
         self._outlives_owner = outlives_owner
+        self._pages = pages
         self._guard = threading.Lock()
         self._postgres: SharedPostgres | None = None
         self._engine: Engine | None = None
@@ -154,7 +157,7 @@ class Server:
     def run(self, on_started: Callable[[], None] = lambda: None) -> None:
         """Serve until SIGINT, SIGTERM or SIGHUP. For the main thread; `on_started` is called when clients may come."""
         supervisor = SystemdSupervisor()
-        with _interruption() as interrupted, self:
+        with interruption() as interrupted, self:
             on_started()
             supervisor.tell_ready()
             # Not wait(): the handler may run in the middle of it, while it holds the lock that set() takes. And no
@@ -298,7 +301,11 @@ class Server:
             is_leader=self._leadership.is_leader,
         )
         application = create_application(
-            self._health, collector, loopback_only=address.is_loopback, password=self._settings.web_password
+            self._health,
+            collector,
+            loopback_only=address.is_loopback,
+            password=self._settings.web_password,
+            pages=self._pages,
         )
         try:
             return WebServer(address, application)
@@ -370,7 +377,7 @@ def _disk_of(home: Path) -> Callable[[], float]:
 
 
 @contextmanager
-def _interruption() -> Iterator[threading.Event]:
+def interruption() -> Iterator[threading.Event]:
     """An event that SIGINT and SIGTERM set, and SIGHUP unless the process was started to ignore it, as by nohup."""
     interrupted = threading.Event()
 

@@ -173,9 +173,12 @@ class Settings(BaseSettings):
     timer_max_delay: Annotated[timedelta, *_from("1s")] | None = None
     """How far ahead a time of delivery may lie, unset as far as one likes; `mqdb serve` sets it for its broker."""
     web_password: Annotated[str, Field(min_length=1)] | None = None
-    """What `/metrics` of `http` asks for, as the password of any user or as a bearer token."""
+    """What `http` asks for: the dashboard in a form, `/metrics` as the password of any user or as a bearer token."""
+    web_read_only: bool = False
+    """Let nobody change anything in the dashboard, whose sessions in the database are read-only, too."""
     http: str | None = None
-    """Where `mqdb serve` answers HTTP, as host:port; unset, it does not. Beyond loopback it needs `web_password`."""
+    """Where `mqdb serve` and `mqdb web` answer HTTP, as host:port; unset, `mqdb serve` does not. Beyond loopback it
+    needs `web_password`."""
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
 
     @property

@@ -18,6 +18,7 @@ pytest_plugins = [
     "tests.fixtures.doctor",
     "tests.fixtures.sleeping",
     "tests.fixtures.serve",
+    "tests.fixtures.browser",
     "tests.fixtures.proxy",
     "tests.fixtures.pgbouncer",
     "tests.fixtures.standby",

@@ -32,6 +32,7 @@ from mqdb.cli.terminal import shielded
 from mqdb.cli.timer import app as timer
 from mqdb.cli.topic import app as topic
 from mqdb.cli.transaction import app as transaction
+from mqdb.cli.web import web
 from mqdb.errors import ExtraMissing, MqdbError, ParameterInvalid, SelectorSyntaxError, cut
 
 INTERRUPTED = 128 + 2
@@ -40,7 +41,7 @@ INTERRUPTED = 128 + 2
 _OUTPUT_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 #: The extra of the package that brings a library.
-_EXTRAS = dict.fromkeys(("alembic", "apscheduler", "prometheus_client", "starlette", "uvicorn"), "server")
+_EXTRAS = dict.fromkeys(("alembic", "apscheduler", "jinja2", "prometheus_client", "starlette", "uvicorn"), "server")
 _EXTRAS |= {"pyspark": "spark", "pyarrow": "spark"}
 
 #: Characters of a complaint about the command line, which repeats what was given.
@@ -83,7 +84,7 @@ def mqdb(
         print(context.get_help())
 
 
-for function in (serve, demo, migrate, send, consume, config, doctor):
+for function in (serve, web, demo, migrate, send, consume, config, doctor):
     app.command(cls=Command)(function)
 app.add_typer(topic, name="topic")
 app.add_typer(message, name="message")

@@ -1,6 +1,9 @@
 """`mqdb serve`: a broker in the foreground."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,6 +12,7 @@ from mqdb.cli.options import log_from, start
 from mqdb.errors import ParameterInvalid
 
 if TYPE_CHECKING:
+    from mqdb.dashboard.dashboard import Dashboard
     from mqdb.settings import Settings
 
 
@@ -39,17 +43,35 @@ def serve(
         raise ParameterInvalid("port", port, "is for the embedded PostgreSQL; --dsn says where another one is")
     from mqdb.server import Server
 
-    server = Server(settings, outlives_owner=True)
+    with pages_of(settings) as dashboard:
+        server = Server(settings, outlives_owner=True, pages=dashboard.application if dashboard else None)
 
-    def on_started() -> None:
-        lines = greeting(settings, server.dsn)
-        if server.http_address is not None:
-            lines.insert(-1, f"  metrics  http://{server.http_address}/metrics")
-        print("\n".join(lines), flush=True)
-        # Not from the start: when it fails, the one line that says why stands alone.
-        log_from(context, logging.INFO)
+        def on_started() -> None:
+            lines = greeting(settings, server.dsn)
+            if dashboard is not None and server.http_address is not None:
+                lines.insert(-1, f"  metrics  http://{server.http_address}/metrics")
+                lines.append(dashboard.welcome(server.http_address))
+            print("\n".join(lines), flush=True)
+            # Not from the start: when it fails, the one line that says why stands alone.
+            log_from(context, logging.INFO)
 
-    server.run(on_started)
+        server.run(on_started)
+
+
+@contextmanager
+def pages_of(settings: "Settings") -> "Iterator[Dashboard | None]":
+    """The dashboard, if the settings say where; it tells each new link on standard output."""
+    if settings.http is None:
+        yield None
+        return
+    # Nobody else pays for the import of its libraries.
+    from mqdb.dashboard.dashboard import Dashboard
+
+    dashboard = Dashboard(settings, on_welcome=partial(print, flush=True))
+    try:
+        yield dashboard
+    finally:
+        dashboard.close()
 
 
 def greeting(settings: "Settings", dsn: str) -> list[str]:

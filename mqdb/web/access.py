@@ -7,6 +7,7 @@ resolves to 127.0.0.1 (DNS rebinding). The Host header then has that domain.
 import base64
 import binascii
 import hmac
+from collections.abc import Collection
 from typing import Final
 
 from starlette.datastructures import Headers
@@ -22,10 +23,14 @@ OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
 class AccessControl:
     """Refuses a request before the application sees it."""
 
-    def __init__(self, app: ASGIApp, *, loopback_only: bool, password: str | None) -> None:
+    def __init__(
+        self, app: ASGIApp, *, loopback_only: bool, password: str | None, guarded: Collection[str] | None = None
+    ) -> None:
+        """`guarded` are the paths that need the password; by default all but OPEN_PATHS."""
         self._app = app
         self._loopback_only = loopback_only
         self._password = None if password is None else password.encode()
+        self._guarded = guarded
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
@@ -36,7 +41,9 @@ class AccessControl:
         headers = Headers(scope=scope)
         if self._loopback_only and not names_loopback(headers.get("host", "")):
             return PlainTextResponse("The Host header has to name a loopback host.\n", status_code=403)
-        if self._password is None or scope["path"] in OPEN_PATHS:
+        path = scope["path"]
+        is_open = path in OPEN_PATHS if self._guarded is None else path not in self._guarded
+        if self._password is None or is_open:
             return None
         if hmac.compare_digest(_password_in(headers.get("authorization", "")), self._password):
             return None

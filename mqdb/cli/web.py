@@ -1,0 +1,44 @@
+"""`mqdb web`: the dashboard alone, for brokers that are served elsewhere."""
+
+import logging
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from mqdb.cli.options import log_from, start
+
+_DEFAULT_ADDRESS = "127.0.0.1:8090"
+
+
+def web(
+    context: typer.Context,
+    http: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help=f"Where to serve; MQDB_HTTP, or {_DEFAULT_ADDRESS}.")
+    ] = None,
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="Let nobody change anything, as MQDB_WEB_READ_ONLY=true.")
+    ] = False,
+) -> None:
+    """Serve the dashboard for the brokers that the settings name, and nothing else.
+
+    MQDB_HTTP=127.0.0.1:8090 lets mqdb serve do the same for its broker. On
+    loopback, the link that is printed logs in, once; with MQDB_WEB_PASSWORD a
+    form does. Any other address needs the password.
+
+    \b
+    [bold]Examples[/bold]
+      mqdb web
+      mqdb web --dsn 'a=postgresql://mqdb@db-1/mqdb;b=postgresql://mqdb@db-2/mqdb'
+      MQDB_WEB_PASSWORD=... mqdb web --http 0.0.0.0:8090 --read-only
+    """
+    settings = start(context, http=http, web_read_only=read_only or None)
+    if settings.http is None:
+        settings = settings.model_copy(update={"http": _DEFAULT_ADDRESS})
+    from mqdb.dashboard.alone import serve_alone
+
+    def on_started(line: str) -> None:
+        print(f"mqdb web\n  end      Ctrl-C\n{line}", flush=True)
+        log_from(context, logging.INFO)
+
+    serve_alone(settings, on_started, partial(print, flush=True))

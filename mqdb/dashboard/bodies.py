@@ -1,0 +1,76 @@
+"""Bodies: what a message holds, as text if it is text, else as numbers."""
+
+from typing import Final, NamedTuple
+
+from mqdb.common.compression import decompress
+from mqdb.common.printable import printable
+from mqdb.errors import CompressedBodyBroken, CompressionUnavailable
+
+#: Of a body, on a page.
+_MOST_BYTES: Final = 64 * 1024
+_MOST_HEX_BYTES: Final = 1_024
+_HEX_LINE_BYTES: Final = 16
+
+
+class ShownBody(NamedTuple):
+    """A body for people to read."""
+
+    size: int
+    """Bytes of the whole body."""
+    text: str
+    is_text: bool
+    """Whether it is UTF-8 without control characters; otherwise the text has its bytes as numbers."""
+    is_whole: bool
+    fault: str | None
+    """Why it could not be decompressed; then this is what is stored."""
+
+
+def plain_body(stored: bytes, sys_flag: int) -> tuple[bytes, str | None]:
+    """The body as it was sent; or, if it cannot be had, the stored one and why."""
+    try:
+        return decompress(stored, sys_flag), None
+    except (CompressedBodyBroken, CompressionUnavailable) as error:
+        return stored, str(error)
+
+
+def editable_text(body: bytes) -> str | None:
+    """The body as a text that somebody may change; None for one that is no text."""
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        return None
+    return text if _is_plain(text) else None
+
+
+def edited_body(original: bytes, text: str) -> bytes:
+    """What came back from a text field. Browsers end each line there with CR LF; the body keeps its own line ends."""
+    return (text if b"\r\n" in original else text.replace("\r\n", "\n")).encode()
+
+
+def show_body(stored: bytes, sys_flag: int = 0) -> ShownBody:
+    """A body as a page shows it, the beginning of a long one."""
+    body, fault = plain_body(stored, sys_flag)
+    head = body[:_MOST_BYTES]
+    # A character may be cut in two.
+    text = editable_text(head) if len(head) == len(body) else _beginning(head)
+    if text is not None and fault is None:
+        return ShownBody(len(body), text, True, len(head) == len(body), None)
+    return ShownBody(len(body), _hex(body[:_MOST_HEX_BYTES]), False, len(body) <= _MOST_HEX_BYTES, fault)
+
+
+def _beginning(head: bytes) -> str | None:
+    return next((text for cut in range(4) if (text := editable_text(head[: len(head) - cut])) is not None), None)
+
+
+def _is_plain(text: str) -> bool:
+    lines = text.replace("\r\n", "\n")
+    return printable(lines) == lines
+
+
+def _hex(body: bytes) -> str:
+    lines = []
+    for start in range(0, len(body), _HEX_LINE_BYTES):
+        line = body[start : start + _HEX_LINE_BYTES]
+        text = "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in line)
+        lines.append(f"{start:08x}  {line.hex(' '):<{_HEX_LINE_BYTES * 3 - 1}}  {text}")
+    return "\n".join(lines)

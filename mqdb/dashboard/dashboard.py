@@ -1,0 +1,75 @@
+"""The application of the dashboard."""
+
+from collections.abc import Callable
+from typing import Final
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from mqdb.common.http_address import HttpAddress
+from mqdb.dashboard.assets import STATIC
+from mqdb.dashboard.brokers import Brokers
+from mqdb.dashboard.endpoint import Endpoints, Page
+from mqdb.dashboard.gate import LOGIN, LOGOUT, Gate
+from mqdb.dashboard.login import Login
+from mqdb.dashboard.pages import dead_letters, doctor, groups, messages, operations, overview, scheduled, topics
+from mqdb.dashboard.rendering import path
+from mqdb.dashboard.sessions import Sessions
+from mqdb.dashboard.visit import Visit
+from mqdb.settings import Settings
+
+_SUBJECTS: Final = (overview, topics, messages, groups, dead_letters, scheduled, operations, doctor)
+
+
+class Dashboard:
+    """The pages for the brokers of the settings, as an ASGI application."""
+
+    def __init__(self, settings: Settings, on_welcome: Callable[[str], None] = lambda line: None) -> None:
+        """Connects to nothing yet. `on_welcome` gets the line with the new link when the last one has been used."""
+        self._brokers = Brokers(settings)
+        self._address: HttpAddress | None = None
+        self._on_welcome = on_welcome
+        self._sessions = Sessions(settings.web_password, self._renew)
+        login, endpoints = Login(self._sessions), Endpoints(self._brokers)
+        routes = [
+            Mount("/static", StaticFiles(directory=STATIC)),
+            Route(LOGIN, login.login, methods=["GET", "POST"]),
+            Route(LOGOUT, login.logout, methods=["POST"]),
+            endpoints.route(Page("", _first), "/"),
+            *(endpoints.route(page) for subject in _SUBJECTS for page in subject.PAGES),
+        ]
+        gate = Middleware(Gate, sessions=self._sessions, read_only=settings.web_read_only)
+        self.application: Final = Starlette(routes=routes, middleware=[gate], exception_handlers={404: _nowhere})
+
+    def link(self, address: HttpAddress) -> str:
+        """What to open in a browser; it logs in, once, where there is no password."""
+        query = {} if self._sessions.has_password else {"token": self._sessions.link_token}
+        return f"http://{address}{path('login', **query)}"
+
+    def welcome(self, address: HttpAddress) -> str:
+        """A line for the terminal: where the dashboard is served."""
+        self._address = address
+        return f"  open     {self.link(address)}"
+
+    def _renew(self) -> None:
+        if self._address is not None:
+            self._on_welcome(self.welcome(self._address))
+
+    def close(self) -> None:
+        """Disconnect from the brokers."""
+        self._brokers.close()
+
+
+def _first(visit: Visit) -> Response:
+    names = visit.broker_names
+    if len(names) == 1:
+        return RedirectResponse(path("b", names[0], ""), 303)
+    return visit.page("brokers.html", names=names)
+
+
+async def _nowhere(_request: Request, _error: Exception) -> Response:
+    return PlainTextResponse("There is no such page. The first one is /.\n", 404)

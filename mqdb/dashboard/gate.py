@@ -1,0 +1,98 @@
+"""The gate: no page is shown, and nothing is done, unless the request comes from somebody who has logged in.
+
+A change has to come from a page of the dashboard itself, which the browser tells by Sec-Fetch-Site, or by Origin on an
+address without TLS. The forms carry a token besides, which the endpoint checks.
+"""
+
+from typing import Final
+
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from mqdb.dashboard.sessions import Session, Sessions
+
+LOGIN: Final = "/login"
+LOGOUT: Final = "/logout"
+STATIC: Final = "/static/"
+
+_SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
+
+_HEADERS: Final = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    # Not no-referrer: with that, browsers say `Origin: null` for forms.
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+class Gate:
+    """ASGI middleware. The session of a request is in its state."""
+
+    def __init__(self, app: ASGIApp, *, sessions: Sessions, read_only: bool) -> None:
+        self._app = app
+        self._sessions = sessions
+        self._read_only = read_only
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        request = Request(scope)
+        is_asset = request.url.path.startswith(STATIC)
+
+        async def send_bound(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.update(_HEADERS)
+                headers["Cache-Control"] = "no-cache" if is_asset else "no-store"
+            await send(message)
+
+        await (self._refusal(request) or self._app)(scope, receive, send_bound)
+
+    def _refusal(self, request: Request) -> Response | None:
+        path = request.url.path
+        if request.method not in _SAFE_METHODS:
+            if self._read_only and path not in (LOGIN, LOGOUT):
+                return _said(405, "MQDB_WEB_READ_ONLY is set: nothing can be changed here.", Allow="GET, HEAD")
+            if not _is_from_here(request):
+                return _said(403, "The request does not come from a page of this dashboard.")
+        if path.startswith(STATIC) or path == LOGIN:
+            return None
+        authorization = request.headers.get("authorization")
+        session = self._session(request, authorization)
+        if session is None:
+            return self._stranger(request, authorization)
+        request.state.session = session
+        return None
+
+    def _session(self, request: Request, authorization: str | None) -> Session | None:
+        if authorization is not None and self._sessions.has_password:
+            return self._sessions.of_header(authorization)
+        return self._sessions.find(request.cookies.get(self._sessions.cookie, ""))
+
+    def _stranger(self, request: Request, authorization: str | None) -> Response:
+        if authorization is not None and self._sessions.has_password:
+            challenge = 'Basic realm="mqdb", charset="UTF-8"'
+            return _said(401, "This needs the password of MQDB_WEB_PASSWORD.", **{"WWW-Authenticate": challenge})
+        if request.method not in _SAFE_METHODS:
+            return _said(401, "Log in first.")
+        if request.headers.get("hx-request"):
+            # A part of a page whose session is over: all of the page goes to the login.
+            return _said(401, "Log in first.", **{"HX-Redirect": LOGIN})
+        return RedirectResponse(LOGIN, 303)
+
+
+def _is_from_here(request: Request) -> bool:
+    site = request.headers.get("sec-fetch-site")
+    if site is not None:
+        return site == "same-origin"
+    return request.headers.get("origin", "").partition("://")[2] == request.headers.get("host", "?")
+
+
+def _said(status: int, sentence: str, **headers: str) -> Response:
+    return PlainTextResponse(f"{sentence}\n", status, headers)

@@ -1,0 +1,54 @@
+"""Login: by the one-time link that `mqdb serve` prints, or by name and password."""
+
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from mqdb.dashboard.fields import FormRefused, form_of
+from mqdb.dashboard.rendering import render
+from mqdb.dashboard.sessions import Sessions
+
+#: Of the form, which strangers can post.
+_MOST_FORM_BYTES: Final = 64 * 1024
+
+
+class Login:
+    """The endpoints that somebody needs who has not logged in."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+
+    async def login(self, request: Request) -> Response:
+        """The form, and what it posts; or the link."""
+        if request.method == "POST":
+            try:
+                form = await form_of(request, _MOST_FORM_BYTES)
+            except FormRefused as refused:
+                return refused.response
+            key = self._sessions.log_in(form.raw("name") or "", form.raw("password") or "")
+            return self._form(403, "This is not the password.") if key is None else self._welcome(key)
+        token = request.query_params.get("token")
+        # A HEAD looks, and spends nothing.
+        if token is None or request.method != "GET":
+            return self._form(200)
+        key = self._sessions.redeem(token)
+        if key is None:
+            return self._form(403, "This link has been used, or is not of this process.")
+        return self._welcome(key)
+
+    async def logout(self, request: Request) -> Response:
+        """End the session of the browser."""
+        self._sessions.log_out(request.cookies.get(self._sessions.cookie, ""))
+        response = RedirectResponse("/login", 303)
+        response.delete_cookie(self._sessions.cookie, httponly=True, samesite="strict")
+        return response
+
+    def _form(self, status: int, fault: str | None = None) -> Response:
+        text = render("login.html", has_password=self._sessions.has_password, fault=fault)
+        return HTMLResponse(text, status)
+
+    def _welcome(self, key: str) -> Response:
+        response = RedirectResponse("/", 303)
+        response.set_cookie(self._sessions.cookie, key, httponly=True, samesite="strict")
+        return response

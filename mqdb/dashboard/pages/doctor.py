@@ -1,0 +1,24 @@
+"""Doctor: what is wrong with the broker, and what helps. As `mqdb doctor` says it."""
+
+from typing import Final
+
+from starlette.responses import Response
+
+from mqdb.dashboard.endpoint import Page
+from mqdb.dashboard.visit import Visit
+from mqdb_client import FindingStatus
+
+
+def doctor(visit: Visit) -> Response:
+    """The frame. The checks take a moment, so they run after the page."""
+    return visit.page("doctor.html")
+
+
+def findings(visit: Visit) -> Response:
+    """What the checks find, the worst first."""
+    order = list(FindingStatus)
+    found = sorted(visit.broker.doctor.examine(), key=lambda each: order.index(each.status))
+    return visit.page("doctor_findings.html", findings=found)
+
+
+PAGES: Final = (Page("doctor", doctor), Page("doctor/findings", findings))

@@ -1,0 +1,104 @@
+"""Messages: those of a topic, the newest first, and one with all its copies."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from starlette.responses import RedirectResponse, Response
+
+from mqdb.common.unique_id import parse_unique_id
+from mqdb.dashboard.bodies import show_body
+from mqdb.dashboard.endpoint import Page
+from mqdb.dashboard.visit import PageNotFound, Visit
+from mqdb.errors import ParameterInvalid
+from mqdb_client import MessageSelector, ReceivedMessage
+
+_A_PAGE: Final = 50
+#: Messages that one step of a search looks at.
+_A_LOOK: Final = 5_000
+
+
+def browse(visit: Visit) -> Response:
+    """Messages of a topic: before an offset or a time, with a key, that a filter matches."""
+    query, topic = visit.query, visit.part("topic")
+    if (wanted := query.text("id")) is not None:
+        return RedirectResponse(visit.url("messages", wanted), 303)
+    key, tag, sql = query.text("key"), query.text("tag"), query.text("sql")
+    if sum(each is not None for each in (key, tag, sql)) > 1:
+        raise ParameterInvalid("key", key or tag or sql, "search by a key, by tags or by SQL92, one of them at a time")
+    queue_id, offset = query.number("queue"), query.number("offset")
+    looked_at, before = query.number("looked") or 0, None
+    messages: Sequence[ReceivedMessage]
+    if key is not None:
+        found = visit.broker.messages.find(topic, key=key, queue_id=queue_id, limit=_A_PAGE)
+        messages = found[::-1]
+    else:
+        page = visit.broker.messages.latest(
+            topic,
+            before=_offsets(visit, topic, queue_id, offset),
+            until=None if query.has("before") or offset is not None else query.time("time"),
+            queue_id=queue_id,
+            selector=_selector(tag, sql),
+            limit=_A_PAGE,
+            scan_limit=_A_LOOK,
+        )
+        messages, before, looked_at = page.messages, page.before, looked_at + page.looked_at
+    rest = None if before is None else ",".join(map(str, before))
+    return visit.page(
+        "messages.html",
+        topic=topic,
+        messages=messages,
+        bodies=[show_body(each.stored_body, each.sys_flag) for each in messages] if query.has("bodies") else None,
+        is_search=tag is not None or sql is not None,
+        by_key=key is not None,
+        looked_at=looked_at,
+        rest=rest,
+    )
+
+
+def message(visit: Visit) -> Response:
+    """The copies of a message, with their properties, and their bodies on demand."""
+    wanted = visit.part("message")
+    parse_unique_id(wanted)
+    copies = visit.broker.messages.show(wanted)
+    if not copies:
+        reason = "it waits for its time, is not dispatched yet, or is gone with its segment"
+        raise PageNotFound(f"message {wanted}: {reason}")
+    with_body = visit.query.has("body")
+    shown = [(each, show_body(each.stored_body, each.sys_flag) if with_body else None) for each in copies]
+    return visit.page("message.html", message_id=copies[0].message_id, copies=shown, with_body=with_body)
+
+
+def find(visit: Visit) -> Response:
+    """To a message by its id, from the field on each page."""
+    wanted = visit.query.text("id")
+    if wanted is None:
+        raise ParameterInvalid("id", wanted, "write the unique id of a message")
+    return RedirectResponse(visit.url("messages", wanted), 303)
+
+
+def _selector(tag: str | None, sql: str | None) -> MessageSelector | None:
+    if sql is not None:
+        return MessageSelector.by_sql(sql)
+    return MessageSelector.by_tag(tag) if tag is not None else None
+
+
+def _offsets(visit: Visit, topic: str, queue_id: int | None, offset: int | None) -> list[int] | None:
+    """Where to begin, in each queue: where the last page has ended, or at an offset of one queue."""
+    text = visit.query.text("before")
+    if text is not None:
+        if not all(part.isdecimal() and len(part) < 20 for part in text.split(",")):
+            raise ParameterInvalid("before", text, "is no list of offsets")
+        return [min(int(part), 2**63 - 1) for part in text.split(",")]
+    if offset is None:
+        return None
+    if queue_id is None:
+        raise ParameterInvalid("offset", offset, "choose a queue, too")
+    return [offset + 1] * len(visit.broker.messages.end_of(topic))
+
+
+PAGES: Final = (
+    Page("topics/{topic}/messages", browse),
+    Page("messages", find),
+    # The trace of a message belongs here, too.
+    Page("messages/{message}", message),
+)

@@ -1,0 +1,48 @@
+"""Overview: what needs attention, and how fast records come. The parts are loaded after the page."""
+
+from typing import Final
+
+from starlette.responses import Response
+
+from mqdb.dashboard.endpoint import Page
+from mqdb.dashboard.visit import Visit
+
+#: Lines of a list on this page.
+_MOST: Final = 10
+
+
+def overview(visit: Visit) -> Response:
+    """The frame; it asks the database nothing."""
+    return visit.page("overview.html")
+
+
+def attention(visit: Visit) -> Response:
+    """Groups that lag, and groups with dead letters."""
+    broker = visit.broker
+    groups = broker.groups.list()
+    lagging = sorted((each for each in groups if each.lag), key=lambda each: -each.lag_seconds)
+    letters = sorted(broker.dead_letters.groups(), key=lambda each: -each.letters)
+    return visit.page(
+        "overview_attention.html",
+        groups=len(groups),
+        lagging=lagging[:_MOST],
+        lagging_more=max(len(lagging) - _MOST, 0),
+        letters=letters[:_MOST],
+        letters_more=max(len(letters) - _MOST, 0),
+    )
+
+
+def rate(visit: Visit) -> Response:
+    """Records per second since the last look, which the request brings along."""
+    log = visit.broker.retention.log()
+    now = log.now.timestamp()
+    try:
+        last_pos, last_at = int(visit.query.text("pos") or ""), float(visit.query.text("at") or "")
+    except ValueError:
+        per_second = None
+    else:
+        per_second = max(log.last_pos - last_pos, 0) / (now - last_at) if now > last_at else None
+    return visit.page("overview_rate.html", per_second=per_second, pos=log.last_pos, at=f"{now:.6f}", now=log.now)
+
+
+PAGES: Final = (Page("", overview), Page("attention", attention), Page("rate", rate))

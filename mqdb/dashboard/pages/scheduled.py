@@ -1,0 +1,40 @@
+"""Scheduled: messages that wait for their time, with recall, and the delay levels."""
+
+from typing import Final
+
+from starlette.responses import Response
+
+from mqdb.common.unique_id import format_unique_id
+from mqdb.dashboard.endpoint import Page
+from mqdb.dashboard.visit import Visit
+from mqdb.errors import ParameterInvalid
+
+_MOST: Final = 100
+
+
+def scheduled(visit: Visit) -> Response:
+    """The timers that are due first, or last, and what waits in each level. Recall asks before."""
+    if visit.is_post:
+        return _recall(visit)
+    topic, last = visit.query.text("topic"), visit.query.has("last")
+    timers = visit.broker.timers.list(topic, _MOST, last=last)
+    rows = [(format_unique_id(each.msg_id), each) for each in timers]
+    return visit.page("scheduled.html", timers=rows, is_full=len(rows) == _MOST, topic=topic, last=last)
+
+
+def levels(visit: Visit) -> Response:
+    """The delay levels."""
+    return visit.page("delay_levels.html", levels=visit.broker.delays.list())
+
+
+def _recall(visit: Visit) -> Response:
+    message_id = visit.form.text("id")
+    if message_id is None:
+        raise ParameterInvalid("id", None, "name a message")
+    if not visit.form.has("do"):
+        return visit.page("recall.html", message_id=message_id, topic=visit.form.text("topic"))
+    status = visit.broker.timers.recall(message_id, actor=visit.actor)
+    return visit.go("scheduled", notice=f"Recall of {message_id}: {status}.")
+
+
+PAGES: Final = (Page("scheduled", scheduled, acts=True), Page("scheduled/levels", levels))

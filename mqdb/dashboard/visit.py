@@ -1,0 +1,96 @@
+"""A visit: one request of somebody who has logged in, as the functions of the pages get it."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from mqdb.dashboard.brokers import Brokers
+from mqdb.dashboard.fields import Fields, checked, query_of
+from mqdb.dashboard.rendering import path, render
+from mqdb.dashboard.sessions import Session
+from mqdb.errors import NotFound
+from mqdb_client import BrokerAdmin
+
+
+class PageNotFound(NotFound):
+    """There is no such page."""
+
+    what: str
+    sentence = "there is no {what}"
+
+
+@dataclass(frozen=True)
+class Visit:
+    """What is asked, by whom, and the ways to answer."""
+
+    request: Request
+    session: Session
+    brokers: Brokers
+    form: Fields
+    """What was posted; empty for a GET."""
+
+    @property
+    def is_post(self) -> bool:
+        """Whether something is to be done."""
+        return self.request.method == "POST"
+
+    @property
+    def is_fragment(self) -> bool:
+        """Whether a script of the page asks for a part of it."""
+        return bool(self.request.headers.get("hx-request"))
+
+    @cached_property
+    def query(self) -> Fields:
+        """What stands behind the question mark."""
+        return query_of(self.request)
+
+    @cached_property
+    def broker_names(self) -> list[str]:
+        """All brokers, in the order of the settings."""
+        return [broker.name for broker in self.brokers.admin().brokers]
+
+    @cached_property
+    def broker(self) -> BrokerAdmin:
+        """The broker that the path names. Raises PageNotFound."""
+        name = self.part("broker")
+        if name not in self.broker_names:
+            raise PageNotFound(f"broker {name!r} here")
+        return self.brokers.admin().on(name)
+
+    @property
+    def actor(self) -> str:
+        """The person behind what is done."""
+        return self.session.person
+
+    def part(self, name: str) -> str:
+        """A part of the path. Raises ParameterInvalid."""
+        return checked(name, str(self.request.path_params[name]))
+
+    def url(self, *parts: object, **query: object) -> str:
+        """The path of a page of this broker."""
+        return path("b", self.part("broker"), *parts, **query)
+
+    def page(self, template: str, status: int = 200, **context: Any) -> Response:
+        """A whole page, or a part of one."""
+        notices = [] if self.is_fragment else list(self.session.notices)
+        del self.session.notices[: len(notices)]
+        common = {
+            # Without a broker that is there, no page of it.
+            "here": self.part("broker") if "broker" in vars(self) else None,
+            "url": self.url,
+            "person": self.session.person,
+            "form_token": self.session.form_token,
+            "read_only": self.brokers.are_read_only,
+            "notices": notices,
+            "visit": self,
+        }
+        return HTMLResponse(render(template, **common, **context), status)
+
+    def go(self, *parts: object, notice: str | None = None, **query: object) -> Response:
+        """To another page of this broker, which begins with the notice."""
+        if notice is not None:
+            self.session.notices.append(notice)
+        return RedirectResponse(self.url(*parts, **query), 303)

@@ -1,0 +1,154 @@
+"""The dashboard in a browser, as somebody uses it for the first time."""
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mqdb.embedded import EmbeddedPostgres
+from mqdb_client import (
+    Admin,
+    ConsumeConcurrentlyStatus,
+    ConsumeFromWhere,
+    Message,
+    Producer,
+    PushConsumer,
+    ReceivedMessage,
+)
+from tests.fixtures.browser import expect, new_page
+from tests.fixtures.consumers import Inbox
+from tests.fixtures.dashboard import Site, serving_site
+from tests.fixtures.postgres import new_database
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+B = "/b/broker-a/"
+
+
+@pytest.fixture(scope="module")
+def site(postgres: EmbeddedPostgres, template_database: str) -> Iterator[Site]:
+    with new_database(postgres, template_database) as database, serving_site(database) as site:
+        yield site
+
+
+@pytest.fixture
+def page(browser: "Browser", site: Site) -> "Iterator[Page]":
+    """A page of somebody who has followed the link."""
+    with new_page(browser, base_url=f"http://{site.address}") as page:
+        page.goto(site.dashboard.link(site.address))
+        yield page
+
+
+class Pricing(Inbox):
+    """A listener that fails for a message without a price."""
+
+    def __call__(self, messages: list[ReceivedMessage]) -> ConsumeConcurrentlyStatus:
+        if b"price" not in messages[0].body:
+            raise LookupError(f"no price in {messages[0].body.decode()}")
+        return super().__call__(messages)
+
+
+def test_a_new_user_sees_a_message_fail_repairs_it_and_sends_it_back(page: "Page", site: Site) -> None:
+    with Admin(site.database.dsn) as admin:
+        admin.groups.update("pricing", retry_max_times=0)
+        admin.topics.create("offers", queues=1)
+    pricing = Pricing()
+    consumer = PushConsumer("pricing", site.database.dsn, consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+    consumer.subscribe("offers")
+    consumer.register_listener(pricing)
+    with consumer, Producer("shop", site.database.dsn) as producer:
+        message_id = producer.send(Message("offers", "one\napple")).message_id
+        overview = page.get_by_role("link", name="Overview")
+        expect(overview).to_be_visible()
+        while not page.get_by_role("row").filter(has_text="pricing").count():
+            overview.click()
+            expect(page.locator(".later")).to_have_count(0)
+        page.get_by_role("link", name="pricing").first.click()
+        row = page.get_by_role("row").filter(has_text=message_id)
+        assert "LookupError" in row.inner_text()
+        row.get_by_role("link").click()
+        assert "no price in one" in page.locator("main").inner_text()
+        assert "Traceback" in page.locator("details").first.inner_text()
+
+        page.get_by_role("link", name="Edit the body before the redrive").click()
+        body = page.get_by_label("Body, in UTF-8")
+        assert body.input_value() == "one\napple"
+        body.fill("one\napple, price 3")
+        page.get_by_role("button", name="Show what the redrive would do").click()
+        assert "1 of 1 go to group pricing once more" in page.locator("main").inner_text()
+        assert pricing.messages == []
+        page.get_by_role("button", name="Redrive 1 now").click()
+        page.get_by_text("1 of 1 is on the way to group pricing").wait_for()
+        pricing.wait_for(1)
+
+    assert pricing.bodies == ["one\napple, price 3"]
+    page.get_by_role("link", name="Operations").click()
+    assert "dlq.redrive" in page.get_by_role("row").nth(1).inner_text()
+
+
+def test_each_page_works_without_a_fault(page: "Page", site: Site) -> None:
+    places = [
+        *("", "topics", "topics/orders", "topics/orders/messages?bodies=1", f"messages/{site.shop.message}?body=1"),
+        *("groups", "groups/billing", "groups/billing/topics/orders", "dead-letters", "dead-letters/billing"),
+        *(f"dead-letters/billing/{site.shop.letters[0]}?edit=1", "scheduled", "operations", "doctor", "new-topic"),
+    ]
+    for place in places:
+        page.goto(B + place)
+        expect(page.locator(".later, .htmx-request")).to_have_count(0)
+        assert page.locator("h1").count() == 1, place
+        assert page.locator(".fault[role=alert]").count() == 0, place
+
+
+def test_the_rate_is_renewed_while_somebody_looks(page: "Page") -> None:
+    page.get_by_text("records/s").wait_for()
+    with page.expect_response(lambda response: "/rate?pos=" in response.url):
+        pass
+    expect(page.locator(".tile strong")).to_have_text(re.compile("^[0-9]"))
+
+
+@pytest.mark.long
+def test_chosen_letters_are_redriven_by_keyboard(page: "Page", site: Site) -> None:
+    page.goto(B + "dead-letters/billing")
+    box = page.get_by_label(f"Choose {site.shop.letters[2]}")
+    box.focus()
+    outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    page.keyboard.press("Space")
+    page.get_by_role("button", name="Show what a redrive of the chosen would do").press("Enter")
+    page.get_by_role("button", name="Redrive 1 now").press("Enter")
+    page.get_by_text("1 of 1 is on the way").wait_for()
+
+    assert outline == "solid"
+    page.goto(B + "dead-letters/billing")
+    page.get_by_label("Choose all of this page").check()
+    assert page.locator("input[name=id]:checked").count() == 4
+
+
+@pytest.mark.long
+def test_times_are_in_the_zone_of_the_reader(browser: "Browser", site: Site) -> None:
+    options = {"base_url": f"http://{site.address}", "timezone_id": "Asia/Tokyo", "color_scheme": "dark"}
+    with new_page(browser, viewport={"width": 360, "height": 740}, **options) as page:
+        page.goto(site.dashboard.link(site.address))
+        page.goto(B + "topics/orders/messages")
+        time = page.locator("time").first
+        assert time.inner_text().endswith("GMT+9")
+        assert (time.get_attribute("title") or "").endswith(" UTC")
+        # Dark, and no wider than the screen: tables scroll in themselves.
+        assert page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "dark"
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+@pytest.mark.long
+def test_it_works_without_scripts(browser: "Browser", site: Site) -> None:
+    with new_page(browser, base_url=f"http://{site.address}", java_script_enabled=False) as page:
+        page.goto(site.dashboard.link(site.address))
+        page.get_by_role("link", name="What needs attention").click()
+        page.get_by_role("link", name="billing").first.click()
+        page.get_by_role("link", name=site.shop.letters[3]).click()
+        page.get_by_role("link", name="Show the body").click()
+        assert "00 ff" in page.locator("pre.body").inner_text()
+        page.goto(B + "scheduled")
+        page.get_by_role("button", name="Recall").first.click()
+        page.get_by_role("button", name="Recall it").click()
+        page.get_by_text("RECALLED").wait_for()
