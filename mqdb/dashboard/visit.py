@@ -12,7 +12,7 @@ from mqdb.dashboard.fields import Fields, checked, query_of
 from mqdb.dashboard.rendering import path, render
 from mqdb.dashboard.sessions import Session
 from mqdb.errors import NotFound
-from mqdb_client import BrokerAdmin
+from mqdb_client import Admin, BrokerAdmin
 
 
 class PageNotFound(NotFound):
@@ -48,9 +48,13 @@ class Visit:
         return query_of(self.request)
 
     @cached_property
+    def _admin(self) -> Admin:
+        return self.brokers.admin()
+
+    @cached_property
     def broker_names(self) -> list[str]:
         """All brokers, in the order of the settings."""
-        return [broker.name for broker in self.brokers.admin().brokers]
+        return [broker.name for broker in self._admin.brokers]
 
     @cached_property
     def broker(self) -> BrokerAdmin:
@@ -58,7 +62,7 @@ class Visit:
         name = self.part("broker")
         if name not in self.broker_names:
             raise PageNotFound(f"broker {name!r} here")
-        return self.brokers.admin().on(name)
+        return self._admin.on(name)
 
     @property
     def actor(self) -> str:

@@ -1,5 +1,6 @@
 """The web application of a broker process: who may ask, and what probes hear."""
 
+import asyncio
 import base64
 import json
 import logging
@@ -7,6 +8,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from http.client import HTTPException
+from unittest.mock import patch
 
 import pytest
 
@@ -160,3 +162,18 @@ def test_a_process_that_stops_is_unready_first_and_alive(database: Database, mon
     (ready, body), (alive, _) = seen
     assert (ready, json.loads(body)["failing"], alive) == (503, ["process"], 200)
     assert server.http_address is None
+
+
+def test_answers_on_a_connection_that_stays_do_not_wait_for_acknowledgements(guarded: Server) -> None:
+    sockets = []
+    connection_made = web_server._Protocol.connection_made
+
+    def made(protocol: web_server._Protocol, transport: asyncio.Transport) -> None:
+        connection_made(protocol, transport)
+        sockets.append(transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+    with patch.object(web_server._Protocol, "connection_made", made):
+        assert get(guarded, "/healthz").status == 200
+
+    assert sockets != []
+    assert 0 not in sockets
