@@ -35,7 +35,7 @@ def paths(site: Site) -> list[str]:
     """All pages."""
     orders, dlq = B + "topics/orders", B + "topics/" + quote("%DLQ%billing", safe="")
     return [
-        *("/", B, B + "attention", B + "rate", B + "rate?pos=1&at=1", B + "new-topic"),
+        *("/", B, B + "health", B + "attention", B + "rate", B + "rate?pos=1&at=1", B + "new-topic"),
         *(B + "topics", B + "topics?all=1", B + "topics?find=ORD", orders, orders + "/details", dlq, dlq + "/details"),
         *(orders + "/messages" + query for query in ("", "?bodies=1", "?queue=1", "?queue=1&offset=0", "?time=1h")),
         *(orders + "/messages" + query for query in ("?key=k2", "?tag=odd&bodies=1", "?sql=amount%20%3E%201")),
@@ -312,5 +312,8 @@ def test_a_broker_that_is_away_is_said(database: Database) -> None:
         assert visitor.get(B).status == 200
         reply = visitor.get(B + "topics")
 
+        health = visitor.page(B + "health")
+
     assert reply.status == 503
     assert "127.0.0.1:1" in reply.body
+    assert ("FAIL" in health, "connection" in health) == (True, True)

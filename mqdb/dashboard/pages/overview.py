@@ -6,14 +6,26 @@ from starlette.responses import Response
 
 from mqdb.dashboard.endpoint import Page
 from mqdb.dashboard.visit import Visit
+from mqdb_client import FindingStatus
 
 #: Lines of a list on this page.
 _MOST: Final = 10
+
+#: Checks whose things have a list here.
+_LISTED: Final = frozenset({"lag", "dead-letters"})
 
 
 def overview(visit: Visit) -> Response:
     """The frame; it asks the database nothing."""
     return visit.page("overview.html")
+
+
+def health(visit: Visit) -> Response:
+    """What the doctor finds wrong, without what the lists below say anyway."""
+    checks = [check.name for check in visit.broker.doctor.checks() if check.name not in _LISTED]
+    found = visit.broker.doctor.examine(only=checks)
+    wrong = [each for each in found if each.status not in (FindingStatus.OK, FindingStatus.INFO)]
+    return visit.page("overview_health.html", findings=wrong, checks=len(checks))
 
 
 def attention(visit: Visit) -> Response:
@@ -45,4 +57,4 @@ def rate(visit: Visit) -> Response:
     return visit.page("overview_rate.html", per_second=per_second, pos=log.last_pos, at=f"{now:.6f}", now=log.now)
 
 
-PAGES: Final = (Page("", overview), Page("attention", attention), Page("rate", rate))
+PAGES: Final = (Page("", overview), Page("health", health), Page("attention", attention), Page("rate", rate))
