@@ -32,8 +32,8 @@ class _Protocol(H11Protocol):
             self.transport = transport
             transport.abort()
             return
-        # asyncio does so only for sockets that were made with IPPROTO_TCP. Head and body are two packets, and the second
-        # one would wait for the browser's delayed ACK of the first: 40 ms.
+        # asyncio does so only for sockets that were made with IPPROTO_TCP. Head and body are two packets, and the
+        # second one would wait for the browser's delayed ACK of the first: 40 ms.
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         super().connection_made(transport)
         self.loop.call_later(_REQUEST_SECONDS, self._close_unless_asked)
