@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp
 
-from mqdb.web.access import AccessControl
+from mqdb.web.access import OPEN_PATHS, AccessControl
 from mqdb.web.health import Health, Report
 
 #: Pages that are served besides.
@@ -46,11 +46,12 @@ def create_application(
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
         return Response(encode(registry), headers={"Content-Type": content_type})
 
-    routes: list[BaseRoute] = [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", metrics)]
+    own = [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", metrics)]
+    routes: list[BaseRoute] = [*own]
     guarded = None
     if pages is not None:
+        guarded = {route.path for route in own} - OPEN_PATHS
         routes.append(Mount("/", pages))
-        guarded = {"/metrics"}
     access = Middleware(AccessControl, loopback_only=loopback_only, password=password, guarded=guarded)
     return Starlette(routes=routes, middleware=[access])
 
