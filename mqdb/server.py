@@ -4,7 +4,7 @@
      ├── SharedPostgres      where no DSN is given: owned, or another process's and taken over when that is gone
      ├── Leadership          one of all processes on the database leads
      ├── services            run while this one does
-     └── WebServer           where MQDB_HTTP is set: metrics and health
+     └── WebServer           where MQDB_HTTP is set: metrics, health, and pages that are handed to this
 
 When the database goes away and comes back, leadership is lost and won again, and with it the services stop and
 start; nothing else has to know. One that was made anew is migrated before, as at the start.

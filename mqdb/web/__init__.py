@@ -5,6 +5,7 @@
       └── BrokerCollector ─────▶ /metrics
             └── Sampler            a service: asks the database every 15 s while this process leads
 
-No request asks the database. Only `application`, `collector` and `web_server` import Starlette, uvicorn and
-prometheus-client, and the server imports these modules only if MQDB_HTTP is set.
+No scrape or probe asks the database; pages that the server is handed (`mqdb.dashboard`) do. Only `access`,
+`application`, `collector` and `web_server` import Starlette, uvicorn and prometheus-client, and the server imports these
+modules only if MQDB_HTTP is set.
 """
