@@ -21,7 +21,11 @@ _MOST_CHARACTERS: Final = 120
 def path(*parts: object, **query: object) -> str:
     """An absolute path. Each part is one segment, whatever it holds; query fields without a value are left out."""
     given = {name: str(value) for name, value in query.items() if value is not None and value is not False}
-    return "/" + "/".join(quote(str(part), safe="") for part in parts) + (f"?{urlencode(given)}" if given else "")
+    return (
+        "/"
+        + "/".join(quote(str(part), safe="") for part in parts)
+        + (f"?{urlencode(given, safe=',')}" if given else "")
+    )
 
 
 def time(moment: datetime | None) -> Markup:

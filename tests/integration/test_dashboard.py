@@ -257,6 +257,29 @@ def test_a_search_says_how_far_it_has_looked_and_goes_on(
     assert "Looked at 45 messages, the newest first, that is all of them. 1 of this step match." in body
 
 
+def test_a_topic_of_many_queues_is_read_a_queue_at_a_time(
+    site: Site, ann: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messages, "_MOST_QUEUES", 3)
+    monkeypatch.setattr(messages, "_MOST_SEARCHED", 3)
+    with Admin(site.database.dsn) as admin, Producer("shop", site.database.dsn) as producer:
+        admin.topics.create("wide", queues=4)
+        for n in range(120):
+            producer.send(Message("wide", f"m{n}"), sharding_key="the same")
+        [queue] = {each.queue.queue_id for each in admin.messages.latest("wide").messages}
+    path = B + "topics/wide/messages"
+
+    newest = ann.page(path)
+    assert ("choose one" in newest, 'rel="next"' in newest) == (True, False)
+    assert "choose a queue, too" in unescape(ann.get(path + "?time=0s").body)
+    first = ann.page(f"{path}?queue={queue}&time=0s")
+    assert 'title="' in first
+    second = ann.page(first.partition('rel="next" href="')[2].partition('"')[0])
+    third = ann.page(second.partition('rel="next" href="')[2].partition('"')[0])
+    assert [page.count('class="id"') for page in (first, second, third)] == [50, 50, 20]
+    assert 'rel="next"' not in third
+
+
 def test_many_letters_are_paged(site: Site, ann: Visitor) -> None:
     path = B + "dead-letters/other"
     assert "This group has no dead letters" in ann.page(path)

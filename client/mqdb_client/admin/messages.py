@@ -150,18 +150,18 @@ class Messages:
             if before is not None and len(before) != len(keys):
                 raise ParameterInvalid("before", list(before), f"give {len(keys):,} offsets, one for each queue")
             check_filters(connection, {message_filter.expression_type})
-            past = before if until is None else self._offsets(connection, found, 0, until)
             ends = ends_of(connection, keys)
             chosen = range(len(keys)) if queue_id is None else [queue_id]
+            past = {key: end.max_offset for key, end in ends.items()}
+            if before is not None:
+                past = {key: min(offset, past[key]) for key, offset in zip(keys, before, strict=True) if key in past}
+            elif until is not None:
+                moment = _moment(connection, until)
+                past |= {keys[each]: offsets.search_offset(connection, keys[each], moment) for each in chosen}
             spans = [
-                QueueSpan(
-                    MessageQueue(topic, self._access.name, each),
-                    keys[each],
-                    ends[keys[each]].min_offset,
-                    ends[keys[each]].max_offset if past is None else min(past[each], ends[keys[each]].max_offset),
-                )
+                QueueSpan(MessageQueue(topic, self._access.name, each), key, ends[key].min_offset, past[key])
                 for each in chosen
-                if keys[each] in ends
+                if (key := keys[each]) in ends
             ]
             answer = read_latest(connection, spans, message_filter, limit, scan_limit)
         rest = answer.before

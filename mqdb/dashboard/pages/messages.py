@@ -1,6 +1,7 @@
 """Messages: those of a topic, the newest first, and one with all its copies."""
 
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 from typing import Final
 
 from starlette.responses import RedirectResponse, Response
@@ -15,6 +16,10 @@ from mqdb_client import MessageSelector, ReceivedMessage
 _A_PAGE: Final = 50
 #: Messages that one step of a search looks at.
 _A_LOOK: Final = 5_000
+#: Queues that are searched for a time, 8 ms each.
+_MOST_SEARCHED: Final = 64
+#: Queues whose offsets a link holds: a server takes 16 kB.
+_MOST_QUEUES: Final = 1_000
 
 
 def browse(visit: Visit) -> Response:
@@ -35,14 +40,14 @@ def browse(visit: Visit) -> Response:
         page = visit.broker.messages.latest(
             topic,
             before=_offsets(visit, topic, queue_id, offset),
-            until=None if query.has("before") or offset is not None else query.time("time"),
+            until=None if query.has("before") or offset is not None else _time(visit, topic, queue_id),
             queue_id=queue_id,
             selector=_selector(tag, sql),
             limit=_A_PAGE,
             scan_limit=_A_LOOK,
         )
         messages, before, looked_at = page.messages, page.before, looked_at + page.looked_at
-    rest = None if before is None else ",".join(map(str, before))
+    is_wide = before is not None and queue_id is None and len(before) > _MOST_QUEUES
     return visit.page(
         "messages.html",
         topic=topic,
@@ -51,7 +56,8 @@ def browse(visit: Visit) -> Response:
         is_search=tag is not None or sql is not None,
         by_key=key is not None,
         looked_at=looked_at,
-        rest=rest,
+        is_wide=is_wide,
+        rest=None if before is None or is_wide else _place(before, queue_id),
     )
 
 
@@ -80,6 +86,21 @@ def _selector(tag: str | None, sql: str | None) -> MessageSelector | None:
     if sql is not None:
         return MessageSelector.by_sql(sql)
     return MessageSelector.by_tag(tag) if tag is not None else None
+
+
+def _place(before: Sequence[int], queue_id: int | None) -> dict[str, object]:
+    """The fields of a query by which the next page goes on."""
+    if queue_id is not None:
+        return {"offset": before[queue_id] - 1}
+    return {"before": ",".join(map(str, before))}
+
+
+def _time(visit: Visit, topic: str, queue_id: int | None) -> datetime | timedelta | None:
+    time = visit.query.time("time")
+    if time is not None and queue_id is None and len(visit.broker.messages.end_of(topic)) > _MOST_SEARCHED:
+        reason = f"choose a queue, too: the topic has more than {_MOST_SEARCHED}, and each is searched for a time"
+        raise ParameterInvalid("time", visit.query.text("time"), reason)
+    return time
 
 
 def _offsets(visit: Visit, topic: str, queue_id: int | None, offset: int | None) -> list[int] | None:
