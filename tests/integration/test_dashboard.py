@@ -39,7 +39,8 @@ def paths(site: Site) -> list[str]:
         *(B + "topics", B + "topics?all=1", B + "topics?find=ORD", orders, orders + "/details", dlq, dlq + "/details"),
         *(orders + "/messages" + query for query in ("", "?bodies=1", "?queue=1", "?queue=1&offset=0", "?time=1h")),
         *(orders + "/messages" + query for query in ("?key=k2", "?tag=odd&bodies=1", "?sql=amount%20%3E%201")),
-        *(B + f"messages/{site.shop.message}" + query for query in ("", "?body=1")),
+        *(B + f"messages/{site.shop.message}" + query for query in ("", "?body=1", "/trace")),
+        *(f"{B}messages/{each}/trace" for each in (site.shop.timers[1], *site.shop.letters)),
         *(B + "groups", B + "groups/billing", B + "groups/billing/topics", OFFSETS),
         *(B + "dead-letters", BILLING, BILLING + "?before=2"),
         *(f"{BILLING}/{letter}{query}" for letter in site.shop.letters for query in ("", "?body=1", "?edit=1")),
@@ -78,6 +79,11 @@ def test_bodies_are_shown_on_demand_only(site: Site, ann: Visitor) -> None:
     assert "first" in ann.page(orders + "?bodies=1").partition("<tbody>")[2]
     assert "a body" not in ann.page(f"{BILLING}/{site.shop.letters[0]}")
     assert "alert('x')</pre>" not in ann.page(B + f"messages/{site.shop.message}")
+
+
+def test_the_trace_of_a_message_says_what_became_of_it(site: Site, ann: Visitor) -> None:
+    assert "WAITING for orders, due" in ann.page(f"{B}messages/{site.shop.timers[1]}/trace")
+    assert "%DLQ%billing" in ann.page(f"{B}messages/{site.shop.letters[0]}/trace")
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import partial, partialmethod
 from typing import Any, Final, NamedTuple, cast
 
 import pytest
@@ -141,7 +141,8 @@ def test_the_dispatcher_wakes_those_whose_work_begins_with_dispatched_records(
         TimerDeliverer: TimerDelivererConfig(longest_wait=FOREVER),
     }
     for kind, config in sleepy.items():
-        monkeypatch.setattr(f"mqdb.server.{kind.__name__}", partial(cast(Any, kind), config=config))
+        patient = type(kind.__name__, (kind,), {"__init__": partialmethod(cast(Any, kind).__init__, config=config)})
+        monkeypatch.setattr(f"mqdb.server.{kind.__name__}", patient)
     route = topic(broker)
     with Server(load_settings(dsn=database.dsn)) as server:
         wait_until(lambda: server.is_leader)

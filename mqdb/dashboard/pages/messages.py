@@ -6,12 +6,12 @@ from typing import Final
 
 from starlette.responses import RedirectResponse, Response
 
-from mqdb.common.unique_id import parse_unique_id
+from mqdb.common.unique_id import format_unique_id, parse_unique_id
 from mqdb.dashboard.bodies import show_body
 from mqdb.dashboard.endpoint import Page
 from mqdb.dashboard.visit import PageNotFound, Visit
 from mqdb.errors import ParameterInvalid
-from mqdb_client import MessageSelector, ReceivedMessage
+from mqdb_client import MessageSelector, MessageTrace, ReceivedMessage
 
 _A_PAGE: Final = 50
 #: Messages that one step of a search looks at.
@@ -64,14 +64,25 @@ def browse(visit: Visit) -> Response:
 def message(visit: Visit) -> Response:
     """The copies of a message, with their properties, and their bodies on demand."""
     wanted = visit.part("message")
-    parse_unique_id(wanted)
+    message_id = format_unique_id(parse_unique_id(wanted))
     copies = visit.broker.messages.show(wanted)
     if not copies:
-        reason = "it waits for its time, is not dispatched yet, or is gone with its segment"
-        raise PageNotFound(f"message {wanted}: {reason}")
+        _trace(visit, wanted)  # a timer may outlive its record in the log
     with_body = visit.query.has("body")
     shown = [(each, show_body(each.stored_body, each.sys_flag) if with_body else None) for each in copies]
-    return visit.page("message.html", message_id=copies[0].message_id, copies=shown, with_body=with_body)
+    return visit.page("message.html", message_id=message_id, copies=shown, with_body=with_body)
+
+
+def trace(visit: Visit) -> Response:
+    """What became of each copy of a message, also of those that wait."""
+    return visit.page("message_trace.html", trace=_trace(visit, visit.part("message")))
+
+
+def _trace(visit: Visit, message_id: str) -> MessageTrace:
+    found = visit.broker.messages.trace(message_id)
+    if not found.copies:
+        raise PageNotFound(f"message {message_id}, or it is gone with its segment")
+    return found
 
 
 def find(visit: Visit) -> Response:
@@ -120,6 +131,6 @@ def _offsets(visit: Visit, topic: str, queue_id: int | None, offset: int | None)
 PAGES: Final = (
     Page("topics/{topic}/messages", browse),
     Page("messages", find),
-    # The trace of a message belongs here, too.
     Page("messages/{message}", message),
+    Page("messages/{message}/trace", trace),
 )
