@@ -61,6 +61,19 @@ class Readers:
         count = len(self._sent)
         return in_file == count and rows == [(count,)] * (len(WAYS) - 1)
 
+    def epochs(self) -> dict[tuple[int, int], int]:
+        """Of the queues that are owned, by group and queue."""
+        with psycopg.connect(self._past.dsn) as connection:
+            rows = connection.execute(
+                "SELECT group_id, queue_key, epoch FROM mqdb.consumer_offset WHERE owner IS NOT NULL"
+            )
+            return {(group_id, queue_key): epoch for group_id, queue_key, epoch in rows}
+
+    def have_taken_again(self, before: dict[tuple[int, int], int]) -> bool:
+        """Whether all have found out that the server was started anew: what they poll until then comes again."""
+        now = self.epochs()
+        return now.keys() == before.keys() and all(now[each] > before[each] for each in before)
+
     def check(self) -> None:
         """That each has received each message once; twice only where a transaction was refused, and is no effect."""
         for way, reader in self._readers.items():
@@ -74,7 +87,9 @@ def reading(past: Past, directory: Path, caplog: pytest.LogCaptureFixture) -> It
     with starting(past.dsn, directory) as start:
         readers = Readers(start, past, directory)
         readers.consume(*(f"before {number}" for number in range(MESSAGES)))
+        before = readers.epochs()
         yield
+        wait_until(partial(readers.have_taken_again, before), 60)
         readers.consume(*(f"after {number}" for number in range(MESSAGES)))
     readers.check()
     warnings = {record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING}
