@@ -82,6 +82,10 @@ class Message:
         assign(self, "flag", flag)
         assign(self, "system_properties", system_properties)
 
+    def with_properties(self, properties: Mapping[str, str]) -> "Message":
+        """The same message with more of them; those that it has stay as they are."""
+        return replace(self, properties={**properties, **self.properties})
+
     def with_system_properties(self, properties: Mapping[str, str]) -> "Message":
         """The same message with more of them."""
         return replace(self, system_properties={**self.system_properties, **properties})

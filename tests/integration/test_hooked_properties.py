@@ -33,15 +33,29 @@ class Adds:
         pass
 
 
+class AddsBeside(Adds):
+    """Does so without changing the message."""
+
+    def send_message_before(self, context: SendMessageContext) -> None:
+        for extra in context.extra_properties:
+            extra["trace"] = self._value
+
+
+each_way = pytest.mark.parametrize("way", [Adds, AddsBeside])
+
+
 def stored_traces(database: Database) -> list[str | None]:
     return [row[0] for row in database.rows("SELECT properties ->> 'trace' FROM mqdb.commit_log ORDER BY log_pos")]
 
 
+@each_way
 @pytest.mark.parametrize("compression", [None, Compression.ZLIB])
-def test_what_a_hook_adds_is_stored_by_all_kinds_of_sends(database: Database, compression: Compression | None) -> None:
+def test_what_a_hook_adds_is_stored_by_all_kinds_of_sends(
+    database: Database, compression: Compression | None, way: type[Adds]
+) -> None:
     create_topic(database.connect(), "orders", 4)
     with producer_of(database.dsn, compression=compression) as producer:
-        producer.register_send_message_hook(Adds("00-abc"))
+        producer.register_send_message_hook(way("00-abc"))
 
         producer.send(Message("orders", "1"))
         producer.send_batch([Message("orders", "2"), Message("orders", "3")])
@@ -73,6 +87,7 @@ def by_joining(producer: Producer, database: Database) -> None:
         producer.send(Message("orders", "x"), connection=connection)
 
 
+@each_way
 @pytest.mark.parametrize("send", [by_send, by_batch, by_future, by_joining])
 @pytest.mark.parametrize(("value", "kind"), [(17, PropertyInvalid), ("v" * 32_767, PropertiesTooLarge)])
 def test_what_a_hook_adds_is_refused_where_a_user_may_not_send_it(
@@ -81,8 +96,9 @@ def test_what_a_hook_adds_is_refused_where_a_user_may_not_send_it(
     send: Callable[[Producer, Database], None],
     value: object,
     kind: type[Exception],
+    way: type[Adds],
 ) -> None:
-    to_one.register_send_message_hook(Adds(value))
+    to_one.register_send_message_hook(way(value))
     attempts = attempts_of(to_one)
 
     with pytest.raises(kind):

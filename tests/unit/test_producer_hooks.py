@@ -6,6 +6,7 @@ import pytest
 
 from mqdb.common.message import Message, MessageQueue, SendResult, SendStatus
 from mqdb.errors import ParameterInvalid
+from mqdb_client import process_hooks
 from mqdb_client.producer.send_hooks import CheckForbiddenHook, Hooks, SendMessageContext, SendMessageHook, SendMode
 
 QUEUE = MessageQueue("orders", "broker-a", 3)
@@ -177,3 +178,40 @@ def test_what_is_no_hook_is_refused_when_it_is_registered(hooks: Hooks) -> None:
         hooks.register_send_message_hook(object())  # type: ignore[arg-type]
     with pytest.raises(ParameterInvalid, match="check_forbidden, hook_name"):
         hooks.register_check_forbidden_hook(object())  # type: ignore[arg-type]
+
+
+def test_what_a_hook_adds_does_not_change_the_message_and_replaces_nothing(hooks: Hooks) -> None:
+    class Adds(Recorder):
+        def send_message_before(self, context: SendMessageContext) -> None:
+            context.extra_properties[1].update({"trace": "a hook's", "region": "north"})
+
+    plain, full = Message("orders", "x"), Message("orders", "y", "paid", properties={"trace": "a user's"})
+    hooks.register_send_message_hook(Adds([], "hook"))
+    context = SendMessageContext("shop", [plain, full], ["0" * 32] * 2, QUEUE, SendMode.SYNC, "10.0.0.1")
+
+    hooks.begin(context)
+    first, second = context.messages_to_store()
+
+    assert first is plain
+    assert second.properties == {"trace": "a user's", "region": "north"}
+    assert (second.body, second.tag, full.properties) == (b"y", "paid", {"trace": "a user's"})
+
+
+def test_a_hook_of_the_process_is_for_producers_there_are_and_those_to_come(calls: list[str]) -> None:
+    class All(Recorder):
+        consume_message_before = consume_message_after = operation_before = operation_after = Recorder.check_forbidden
+
+    hook, before = All(calls, "all"), Hooks()
+    process_hooks.register(hook)  # type: ignore[arg-type]  # it is asked of sends only
+    after = Hooks()
+    for each in (before, after):
+        each.begin(context := a_context())
+        each.end(context)
+    before.begin(context := a_context())
+    process_hooks.unregister(hook)  # type: ignore[arg-type]
+    before.end(context)  # what has begun ends
+    after.begin(context := a_context())
+    after.end(context)
+
+    assert calls == ["all before", "all after"] * 3
+    assert (before.is_empty, after.is_empty, Hooks().is_empty) == (True, True, True)

@@ -168,7 +168,7 @@ class ConsumeConcurrently:
             seconds = time.monotonic() - started_at
             is_success = isinstance(answer, str) and answer == _SUCCESS
             end = return_type_of(answer, is_success, error, seconds, self._consume_timeout)
-            self._hooks.end(observed, answer, end)
+            self._hooks.end(observed, answer, end, error)
         return verdict
 
     def _verdict_of(

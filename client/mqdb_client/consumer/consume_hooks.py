@@ -14,6 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from mqdb.common.message import MessageQueue, ReceivedMessage
 from mqdb.errors import ParameterInvalid
+from mqdb_client.process_hooks import ProcessHook, enroll, topic_of
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +35,7 @@ class ConsumeReturnType(StrEnum):
 class ConsumeMessageContext:
     """One call of the listener, as hooks see it.
 
-    `status`, `return_type` and `is_success` are set when it is over. A hook keeps what it needs afterwards in
+    `status`, `return_type`, `is_success` and `error` are set when it is over. A hook keeps what it needs afterwards in
     `attributes`, under names of its own.
     """
 
@@ -45,6 +46,16 @@ class ConsumeMessageContext:
     status: object = None
     return_type: ConsumeReturnType | None = None
     attributes: dict[str, Any] = field(default_factory=dict)
+    client_id: str = ""
+    #: What was raised, which the MQDB_FAILURE_* properties of a copy that comes again tell of.
+    error: BaseException | None = None
+    #: Those that saw the beginning: the same see the end.
+    _hooks: "tuple[ConsumeMessageHook, ...]" = field(default=(), init=False, repr=False)
+
+    @property
+    def topic(self) -> str:
+        """The topic that the messages were sent to, for retries too; of retries from several, that of the queue."""
+        return topic_of(self.messages) or self.queue.topic
 
 
 @runtime_checkable
@@ -69,13 +80,25 @@ class ConsumeHooks:
         context = hooks.begin(queue, messages)
         ...
         if context is not None:
-            hooks.end(context, status, return_type)
+            hooks.end(context, status, return_type, error)
     """
 
     def __init__(self, group: str) -> None:
         self._group = group
         self._guard = threading.Lock()
         self._hooks: tuple[ConsumeMessageHook, ...] = ()
+        #: Known from the start of the consumer on.
+        self.client_id = ""
+        enroll(self)
+
+    def adopt(self, hook: ProcessHook) -> None:
+        """A hook of the process, from the next call of the listener on."""
+        self.register(hook)
+
+    def dismiss(self, hook: ProcessHook) -> None:
+        """It is not called for calls that begin from now on."""
+        with self._guard:
+            self._hooks = tuple(each for each in self._hooks if each is not hook)
 
     def register(self, hook: object) -> None:
         """From the next call of the listener on. Raises ParameterInvalid: it is no hook."""
@@ -89,13 +112,20 @@ class ConsumeHooks:
         """Before a call; None where there is no hook."""
         if not self._hooks:
             return None
-        context = ConsumeMessageContext(self._group, queue, messages)
+        context = ConsumeMessageContext(self._group, queue, messages, client_id=self.client_id)
+        context._hooks = self._hooks
         self._call(lambda hook: hook.consume_message_before, context)
         return context
 
-    def end(self, context: ConsumeMessageContext, status: object, return_type: ConsumeReturnType) -> None:
+    def end(
+        self,
+        context: ConsumeMessageContext,
+        status: object,
+        return_type: ConsumeReturnType,
+        error: BaseException | None = None,
+    ) -> None:
         """After it. Raises nothing."""
-        context.status, context.return_type = status, return_type
+        context.status, context.return_type, context.error = status, return_type, error
         context.is_success = return_type is ConsumeReturnType.SUCCESS
         self._call(lambda hook: hook.consume_message_after, context)
 
@@ -104,7 +134,7 @@ class ConsumeHooks:
         method_of: Callable[[ConsumeMessageHook], Callable[[ConsumeMessageContext], None]],
         context: ConsumeMessageContext,
     ) -> None:
-        for hook in self._hooks:
+        for hook in context._hooks:
             try:
                 method_of(hook)(context)
             except BaseException:  # also sys.exit(), which would end the thread of the listener

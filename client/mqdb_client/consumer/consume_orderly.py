@@ -29,7 +29,7 @@ from mqdb_client.consumer.orderly_verdict import Decision, Verdict, clamp, verdi
 from mqdb_client.consumer.process_queue import ProcessQueue
 from mqdb_client.consumer.queue_line import Lane, QueueLine
 from mqdb_client.consumer.running_calls import RunningCalls
-from mqdb_client.consumer.send_back import SendBack
+from mqdb_client.consumer.send_back import SendBack, seen_by_hooks
 from mqdb_client.consumer.worker_threads import WorkerThreads
 
 logger = logging.getLogger(__name__)
@@ -70,6 +70,7 @@ class ConsumeOrderly:
 
         `consume_timeout` is for hooks only: a listener that takes longer holds up its queue, and nothing else happens.
         """
+        self._group = group
         self._listener: Callable[..., Any] = listener
         self._takes_context = takes_context(listener)
         self._host = host
@@ -176,7 +177,7 @@ class ConsumeOrderly:
         if observed is not None:
             seconds = time.monotonic() - started_at
             end = return_type_of(verdict.answer, verdict.is_success, verdict.error, seconds, self._consume_timeout)
-            self._hooks.end(observed, verdict.answer, end)
+            self._hooks.end(observed, verdict.answer, end, verdict.error)
         return verdict
 
     # -- what becomes of messages ---------------------------------------------------------------
@@ -199,7 +200,10 @@ class ConsumeOrderly:
             for m in messages
         ]
         try:
-            self._send_back(process_queue.queue.broker_name, requests)
+            with seen_by_hooks(self._group, messages, failure) as context:
+                results = self._send_back(process_queue.queue.broker_name, requests)
+                if context is not None:
+                    context.outcome = results
         except Exception as error:  # noqa: BLE001 - whatever it is, the queue must go on being looked after
             fields["reason"] = str(error)
             logger.warning("messages cannot be sent to the dead letter queue, and block their queue", extra=fields)

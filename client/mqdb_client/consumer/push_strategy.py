@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from mqdb.broker.consumers.send_back import SendBackRequest, send_back
+from mqdb.broker.consumers.send_back import SendBackRequest, SentBack, send_back
 from mqdb.common.group import MessageModel
 from mqdb.common.message import MessageQueue, ReceivedMessage
 from mqdb.common.topic import retry_topic
@@ -121,6 +121,7 @@ class PushStrategy(ConsumerStrategy):
 
     def _consume_service(self, hooks: ConsumeHooks) -> ConsumeService:
         config, consumption = self._config, self._consumption
+        hooks.client_id = self.cluster.instances[0].client_id
         options: dict[str, Any] = {
             "thread_nums": config.consume_thread_nums,
             "batch_max_size": config.consume_message_batch_max_size,
@@ -135,15 +136,15 @@ class PushStrategy(ConsumerStrategy):
             return ConsumeTransactionally(
                 config.group, consumption.listener, self._instances, is_orderly=consumption.orderly, **options, **tries
             )
-        options["host"] = self.cluster.instances[0].client_id
+        options["host"] = hooks.client_id
         options["send_back"] = None if config.message_model is MessageModel.BROADCASTING else self._send_back
         if consumption.orderly:
             return ConsumeOrderly(config.group, consumption.listener, **options, **tries)
         return ConsumeConcurrently(config.group, consumption.listener, self._instances, **options)
 
-    def _send_back(self, broker_name: str, requests: Sequence[SendBackRequest]) -> None:
+    def _send_back(self, broker_name: str, requests: Sequence[SendBackRequest]) -> list[SentBack]:
         with self._instances[broker_name].connect() as connection:
-            send_back(connection, self._config.group, requests, self._config.max_reconsume_times)
+            return send_back(connection, self._config.group, requests, self._config.max_reconsume_times)
 
     # -- life -----------------------------------------------------------------------------------
 

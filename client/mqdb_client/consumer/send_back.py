@@ -17,23 +17,26 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from datetime import timedelta
+from itertools import islice
 from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple, TypeAlias
 
-from mqdb.broker.consumers.send_back import SendBackRequest
+from mqdb.broker.consumers.send_back import SendBackRequest, SentBack
 from mqdb.common.failure import Failure
 from mqdb.common.message import ReceivedMessage
 from mqdb.errors import BrokerUnavailable, MqdbError
 from mqdb_client.consumer.process_queue import ProcessQueue
+from mqdb_client.process_hooks import Operation, OperationContext, operations, topic_of
 
 logger = logging.getLogger(__name__)
 
 #: Source: ConsumeMessageConcurrentlyService.submitConsumeRequestLater.
 RECONSUME_DELAY: Final = timedelta(seconds=5)
 
-#: Sends requests back to the broker of that name, all or none. Raises an MqdbError.
-SendBack: TypeAlias = Callable[[str, Sequence[SendBackRequest]], object]
+#: Sends requests back to the broker of that name, all or none; may say what became of each. Raises an MqdbError.
+SendBack: TypeAlias = Callable[[str, Sequence[SendBackRequest]], Sequence[SentBack] | None]
 
 
 class _Failed(NamedTuple):
@@ -61,12 +64,13 @@ class SendBackThread:
         group: str,
         broker_name: str,
         *,
-        send_back: Callable[[Sequence[SendBackRequest]], object],
+        send_back: Callable[[Sequence[SendBackRequest]], Sequence[SentBack] | None],
         retry: Callable[[ProcessQueue, list[ReceivedMessage]], None],
         tick: Callable[[], None],
         tick_seconds: float,
         reconsume_delay: timedelta = RECONSUME_DELAY,
     ) -> None:
+        self._group = group
         self._fields: Final = {"group": group, "broker": broker_name}
         self._send_back = send_back
         self._retry = retry
@@ -134,11 +138,17 @@ class SendBackThread:
                 self._settle([each], self._try([each]))
 
     def _try(self, batch: Sequence[_Failed]) -> Exception | None:
-        requests = [request for each in batch if not each.process_queue.is_lost for request in each.requests()]
+        held = [each for each in batch if not each.process_queue.is_lost]
+        requests = [request for each in held for request in each.requests()]
         if not requests:
             return None
         try:
-            self._send_back(requests)
+            with ExitStack() as stack:
+                seen = [stack.enter_context(seen_by_hooks(self._group, each.messages, each.failure)) for each in held]
+                results = iter(self._send_back(requests) or ())
+                for context, each in zip(seen, held, strict=True):
+                    if context is not None:
+                        context.outcome = list(islice(results, len(each.messages)))
         except Exception as error:  # noqa: BLE001 - the edge of the loop
             self._note(error)
             return error
@@ -165,3 +175,15 @@ class SendBackThread:
                 for message in each.messages:
                     message.reconsume_times += 1
                 heapq.heappush(self._waiting, (time.monotonic() + self._reconsume_delay, next(self._numbers), each))
+
+
+def seen_by_hooks(
+    group: str, messages: Sequence[ReceivedMessage], failure: Failure
+) -> AbstractContextManager[OperationContext | None]:
+    """A block in which these messages, which failed in one call of the listener, are sent back."""
+    if operations.is_empty:
+        return operations.around(Operation.SEND_BACK, group, failure.host)
+    ids, broker_name = [message.message_id for message in messages], messages[0].queue.broker_name
+    return operations.around(
+        Operation.SEND_BACK, group, failure.host, topic_of(messages), broker_name, ids, tuple(messages)
+    )

@@ -36,6 +36,7 @@ from mqdb_client.consumer.message_listener import (
 from mqdb_client.consumer.orderly_verdict import where
 from mqdb_client.consumer.process_queue import ProcessQueue
 from mqdb_client.consumer.running_calls import RunningCalls
+from mqdb_client.consumer.send_back import seen_by_hooks
 from mqdb_client.instance import ClientInstance
 from mqdb_client.new_connection import require_history
 
@@ -129,7 +130,7 @@ class TransactionalListener:
         if observed is not None:
             is_success, seconds = attempt.end is End.COMMITTED, time.monotonic() - started_at
             end = return_type_of(attempt.answer, is_success, attempt.error, seconds, self._consume_timeout)
-            self._hooks.end(observed, attempt.answer, end)
+            self._hooks.end(observed, attempt.answer, end, attempt.error)
         return attempt
 
     def send_back(
@@ -155,10 +156,12 @@ class TransactionalListener:
         ]
         fields = where(messages)
         try:
-            with self._instance.connect() as connection:
+            with seen_by_hooks(self._group, messages, failure) as context, self._instance.connect() as connection:
                 require_history(connection, process_queue.history)
                 batch = self._batch(process_queue, messages)
-                exactly_once.send_back(connection, batch, requests, max_reconsume_times)
+                results = exactly_once.send_back(connection, batch, requests, max_reconsume_times)
+                if context is not None:
+                    context.outcome = results
         except (QueueLost, BrokerUnavailable) as error:
             fields["reason"] = str(error)
             logger.warning("failed messages were perhaps not sent back, the queue is taken again", extra=fields)

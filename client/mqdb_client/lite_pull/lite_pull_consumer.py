@@ -199,13 +199,13 @@ class LitePullConsumer:
         """
         wait = self._config.poll_timeout if timeout is None else timeout
         POLL_TIMEOUT.check("poll_timeout", wait)
-        return self._require_running().buffer.poll(self._config.pull_batch_size, wait.total_seconds())
+        return self._require_running().strategy.poll(self._config.pull_batch_size, wait.total_seconds())
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
         """Message after message, until it is shut down. Raises IllegalState before the start."""
-        buffer = self._require_running().buffer
+        strategy = self._require_running().strategy
         while self.is_running:
-            yield from buffer.poll(1, self._config.poll_timeout.total_seconds())
+            yield from strategy.poll(1, self._config.poll_timeout.total_seconds())
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Return nothing of these queues until `resume`, also not what is in hand.

@@ -28,6 +28,7 @@ from mqdb_client.instance import ClientInstance
 from mqdb_client.lite_pull.lite_pull_config import LitePullConsumerConfig
 from mqdb_client.lite_pull.poll_buffer import Agreed, PollBuffer
 from mqdb_client.lite_pull.polled_offset_stores import PolledOffsetStore, UnownedOffsetStore
+from mqdb_client.process_hooks import Operation, operations, topic_of
 
 _MEBIBYTE: Final = 1024 * 1024
 
@@ -140,6 +141,17 @@ class SubscribedPolls(ConsumerStrategy):
     def deliver(self, process_queue: ProcessQueue, count: int) -> None:
         """A poll that waits may return them."""
         self.buffer.deliver(process_queue, count)
+
+    def poll(self, limit: int, seconds: float) -> list[ReceivedMessage]:
+        """What the buffer returns, for hooks to see."""
+        if operations.is_empty:
+            return self.buffer.poll(limit, seconds)
+        client_id = self.cluster.instances[0].client_id
+        with operations.around(Operation.RECEIVE, self._config.group, client_id) as context:
+            messages = self.buffer.poll(limit, seconds)
+            if context is not None:
+                context.messages, context.topic = messages[:], topic_of(messages)
+            return messages
 
     def commit(self, members: Members, agreed: Sequence[Agreed]) -> None:
         """Commit on all brokers, and return when it is done. Raises the first of the errors.

@@ -33,6 +33,7 @@ class JoinedSending:
         unique_ids: UniqueIdGenerator,
         clock: Clock,
         born_host: str,
+        client_id: str,
         find_queue_offset: Callable[[MessageQueue, int, int, UUID], int],
     ) -> None:
         self._config = config
@@ -40,6 +41,7 @@ class JoinedSending:
         self._unique_ids = unique_ids
         self._clock = clock
         self._born_host = born_host
+        self._client_id = client_id
         self._joined_send = JoinedSend(find_queue_offset)
         self._choosers: dict[str, QueueChooser] = {}
 
@@ -58,7 +60,7 @@ class JoinedSending:
         compression = None if isinstance(messages, MessageBatch) else self._config.compression
         threshold = self._config.compress_message_body_threshold_bytes
 
-        def append() -> list[SendResult]:
+        def append(messages: Sequence[Message]) -> list[SendResult]:
             host = self._born_host
             records = [
                 record(message, 0, unique_id, born_time, host, *compressed(message.body, compression, threshold))
@@ -67,7 +69,7 @@ class JoinedSending:
             return self._joined_send.send(connection, records, topics, target.sharding_key, queues)
 
         if self._hooks.is_empty:
-            return append()
+            return append(messages)
         message_ids = list(map(format_unique_id, unique_ids))
         contexts = [
             SendMessageContext(
@@ -77,13 +79,17 @@ class JoinedSending:
                 queue,
                 SendMode.SYNC,
                 self._born_host,
+                client_id=self._client_id,
             )
             for topic, queue in queues.items()
         ]
         return self._append_with_hooks(append, contexts, topics)
 
     def _append_with_hooks(
-        self, append: Callable[[], list[SendResult]], contexts: Sequence[SendMessageContext], topics: Sequence[str]
+        self,
+        append: Callable[[Sequence[Message]], list[SendResult]],
+        contexts: Sequence[SendMessageContext],
+        topics: Sequence[str],
     ) -> list[SendResult]:
         """A hook may add properties, so the messages are checked again, and encoded after it."""
         begun = []
@@ -91,10 +97,11 @@ class JoinedSending:
             for context in contexts:
                 self._hooks.begin(context)
                 begun.append(context)
-            for context in contexts:
-                for message in context.messages:
-                    check_message(message, self._config.max_message_size_bytes)
-            sent = append()
+            of_topics = {context.message.topic: iter(context.messages_to_store()) for context in contexts}
+            messages = [next(of_topics[topic]) for topic in topics]
+            for message in messages:
+                check_message(message, self._config.max_message_size_bytes)
+            sent = append(messages)
         except Exception as error:  # a hook's own, too; it goes on to the caller
             for context in begun:
                 self._hooks.end(context, error=error)

@@ -24,6 +24,7 @@ from mqdb_client.client_config import configured_by, settings_of
 from mqdb_client.cluster import Cluster
 from mqdb_client.leaving import leave_in_time
 from mqdb_client.option_rules import takes
+from mqdb_client.process_hooks import Operation, operations
 from mqdb_client.producer.batch import MessageBatch, check_batch, check_unscheduled, list_of_messages
 from mqdb_client.producer.config import ProducerConfig
 from mqdb_client.producer.joined_send import CallersConnection, check_untimed
@@ -346,7 +347,12 @@ class Producer:
         no answer within the send timeout, and it is open what has become of it: call again. Source:
         DefaultMQProducerImpl.recallMessage.
         """
-        return recall(self._work().links, handle, self._timeout_seconds)
+        running = self._work()
+        with operations.around(Operation.RECALL, self.group, running.instance.client_id) as context:
+            status = recall(running.links, handle, self._timeout_seconds)
+            if context is not None:
+                context.outcome = status
+        return status
 
     # -- hooks --------------------------------------------------------------------------------
 

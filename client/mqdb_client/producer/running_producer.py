@@ -53,10 +53,12 @@ class RunningProducer:
         faults = LatencyFaultTolerance(config.latency_fault_table) if config.send_latency_fault_enable else None
         queue_nums = settings.default_topic_queue_nums if settings.auto_create_topic_enable else None
         self.routes = PublishRoutes(self.links, queue_nums, faults)
-        born_host = self.instance.address
-        self.sending = Sending(config, self.links, self.routes, hooks, faults, born_host, sent.find_queue_offset)
+        born_host, client_id = self.instance.address, self.instance.client_id
+        find = sent.find_queue_offset
+        self.sending = Sending(config, self.links, self.routes, hooks, faults, born_host, client_id, find)
         self.reply_sending = ReplySending(self.links, unique_ids, clock, born_host)
-        self.joined_sending = JoinedSending(config, hooks, unique_ids, clock, born_host, sent.find_joined_offset)
+        find_joined = sent.find_joined_offset
+        self.joined_sending = JoinedSending(config, hooks, unique_ids, clock, born_host, client_id, find_joined)
         self._permits = Permits(config.back_pressure_for_async_send_num, config.back_pressure_for_async_send_size_bytes)
         self._clock = clock
         self._guard = threading.RLock()  # see `refuse_reentry`

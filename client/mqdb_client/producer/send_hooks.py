@@ -6,6 +6,8 @@ For each attempt to send, so several times for a send that is tried again:
     send_message_before    what it raises is logged
     send_message_after     what it raises is logged; it runs whether the attempt has failed or not
 
+A hook changes no message: what it adds is in `extra_properties`.
+
 RocketMQ: CheckForbiddenHook, SendMessageHook, DefaultMQProducerImpl.sendKernelImpl.
 """
 
@@ -18,6 +20,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from mqdb.common.message import Message, MessageQueue, SendResult
 from mqdb.errors import ParameterInvalid
+from mqdb_client.process_hooks import ProcessHook, enroll
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +38,10 @@ class SendMessageContext:
     """One attempt to send, as hooks see it: one message, or those of a batch, and their ids in the same order.
 
     `results` and `error` are set when it is over: as many results as messages or none, and none for ONEWAY. A hook
-    keeps what it needs afterwards in `attributes`, under names of its own.
+    keeps what it needs afterwards in `attributes`, under names of its own; all attempts of a send share them.
+
+    `extra_properties` has a dict for each message. What a hook puts there before the attempt is stored with the
+    message, as if its sender had: the same limits hold. A property that the message has already stays as it is.
     """
 
     producer_group: str
@@ -47,6 +53,20 @@ class SendMessageContext:
     results: Sequence[SendResult] = ()
     error: BaseException | None = None
     attributes: dict[str, Any] = field(default_factory=dict)
+    client_id: str = ""
+    extra_properties: Sequence[dict[str, str]] = field(init=False)
+    #: Those that saw the beginning: the same see the end.
+    _hooks: "tuple[SendMessageHook, ...]" = field(default=(), init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.extra_properties = [{} for _ in self.messages]
+
+    def messages_to_store(self) -> list[Message]:
+        """The messages with what hooks have added."""
+        return [
+            message.with_properties(extra) if extra else message
+            for message, extra in zip(self.messages, self.extra_properties, strict=True)
+        ]
 
     @property
     def message(self) -> Message:
@@ -107,6 +127,17 @@ class Hooks:
         self._guard = threading.Lock()
         self._check_forbidden: tuple[CheckForbiddenHook, ...] = ()
         self._send_message: tuple[SendMessageHook, ...] = ()
+        enroll(self)
+
+    def adopt(self, hook: ProcessHook) -> None:
+        """A hook of the process, from the next attempt on."""
+        self.register_send_message_hook(hook)
+
+    def dismiss(self, hook: ProcessHook) -> None:
+        """It is not called for attempts that begin from now on."""
+        with self._guard:
+            self._send_message = tuple(each for each in self._send_message if each is not hook)
+            self.is_empty = not (self._send_message or self._check_forbidden)
 
     def register_send_message_hook(self, hook: SendMessageHook) -> None:
         """From the next attempt on; registered twice, it is called twice. Raises ParameterInvalid: it is no hook."""
@@ -126,6 +157,7 @@ class Hooks:
         """Before an attempt. Raises what a CheckForbiddenHook raises; then the attempt is not made, and has no end."""
         for hook in self._check_forbidden:
             hook.check_forbidden(context)
+        context._hooks = self._send_message
         self._call(lambda hook: hook.send_message_before, context)
 
     def end(
@@ -140,7 +172,7 @@ class Hooks:
         method_of: Callable[[SendMessageHook], Callable[[SendMessageContext], None]],
         context: SendMessageContext,
     ) -> None:
-        for hook in self._send_message:
+        for hook in context._hooks:
             try:
                 method_of(hook)(context)
             except Exception:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
+from typing import Any
 from uuid import UUID
 
 from mqdb.broker.log.send import record
@@ -70,6 +71,8 @@ class PendingSend:
     avoid: str | None = None
     #: Stored, but not with the durability that was asked for; another try is under way.
     results: list[SendResult] | None = None
+    #: What hooks keep over all tries, if there are any.
+    hook_attributes: dict[str, Any] | None = None
     _unique_ids: list[UUID] | None = field(default=None, init=False)
 
     @property
@@ -107,13 +110,13 @@ class Attempt(Unit):
         #: What hooks get, if there are any.
         self.context: SendMessageContext | None = None
 
-    def make_records(self) -> None:
-        """Raises BatchTooLarge."""
+    def make_records(self, messages: Sequence[Message] | None = None) -> None:
+        """Of the messages, or of these in their place. Raises BatchTooLarge."""
         pending, place, config, born_host = self.pending, self.place, self._sending.config, self._sending.born_host
         queue_key, history, born_time = place.queue_key, place.history, pending.born_time
         records = [
             record(message, queue_key, unique_id, born_time, born_host, history=history)
-            for message, unique_id in zip(pending.messages, pending.unique_ids, strict=True)
+            for message, unique_id in zip(messages or pending.messages, pending.unique_ids, strict=True)
         ]
         if isinstance(pending.messages, MessageBatch):
             check_batch_size(records)
@@ -154,6 +157,7 @@ class Sending:
         hooks: Hooks,
         faults: LatencyFaultTolerance | None,
         born_host: str,
+        client_id: str,
         find_queue_offset: FindQueueOffset,
     ) -> None:
         self.config = config
@@ -163,6 +167,7 @@ class Sending:
         self._hooks = hooks
         self._faults = faults
         self.born_host = born_host
+        self._client_id = client_id
         self.find_queue_offset = find_queue_offset
         self.unknown = UnknownSends()
 
@@ -223,6 +228,8 @@ class Sending:
     def _begin_with_hooks(self, attempt: Attempt) -> None:
         """A hook may add properties. RocketMQ: DefaultMQProducerImpl.sendKernelImpl, which encodes them after it."""
         pending = attempt.pending
+        if pending.hook_attributes is None:
+            pending.hook_attributes = {}
         context = SendMessageContext(
             self.config.group,
             pending.messages,
@@ -230,12 +237,15 @@ class Sending:
             attempt.place.queue,
             pending.mode,
             self.born_host,
+            attributes=pending.hook_attributes,
+            client_id=self._client_id,
         )
         self._hooks.begin(context)
         try:
-            for message in pending.messages:
+            messages = context.messages_to_store()
+            for message in messages:
                 check_message(message, self.config.max_message_size_bytes)
-            attempt.make_records()
+            attempt.make_records(messages)
         except BaseException as error:
             self._hooks.end(context, error=error)
             raise

@@ -10,16 +10,19 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Final, TypeVar
 
 from sqlalchemy import Connection
 
 from mqdb.broker.transactions.transactions import Ended, EndTransaction, end
+from mqdb.common.message import ReceivedMessage
 from mqdb.common.transaction import LocalTransactionState
 from mqdb.common.unique_id import parse_unique_id
 from mqdb.errors import BrokerUnavailable, MqdbError
 from mqdb.store.transactions.half_checks import Check, open_checks
+from mqdb_client.process_hooks import Operation, OperationContext, operations
 from mqdb_client.producer.broker_link import BrokerLink
 from mqdb_client.transaction.transaction_listener import TransactionListener, answer_of
 
@@ -94,7 +97,10 @@ class CheckAnswers:
                 return
             message = check.message
             ask = partial(self._listener.check_local_transaction, message)
-            state = answer_of("check_local_transaction", message.message_id, ask)
+            with self._seen(Operation.CHECK_TRANSACTION, message) as context:
+                state = answer_of("check_local_transaction", message.message_id, ask)
+                if context is not None:
+                    context.outcome = state
             fields: dict[str, object] = {"transaction_id": message.message_id, "answer": state}
             try:
                 ended = self._end(check, state)
@@ -114,7 +120,23 @@ class CheckAnswers:
             state,
             asked_client=self._link.instance.client_id,
         )
-        return self._ask(partial(end, request=request))
+        with self._seen(Operation.END_TRANSACTION, check.message) as context:
+            if context is not None:
+                context.outcome = state
+            return self._ask(partial(end, request=request))
+
+    def _seen(self, operation: Operation, message: ReceivedMessage) -> AbstractContextManager[OperationContext | None]:
+        if operations.is_empty:
+            return operations.around(operation, self._group, self._link.instance.client_id)
+        return operations.around(
+            operation,
+            self._group,
+            self._link.instance.client_id,
+            message.topic,
+            self._link.name,
+            (message.message_id,),
+            (message,),
+        )
 
     def _ask(self, work: Callable[[Connection], T]) -> T:
         late = BrokerUnavailable(self._link.instance.target, f"no answer within {self._timeout_seconds:g} s")

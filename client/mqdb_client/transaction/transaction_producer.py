@@ -22,6 +22,7 @@ from mqdb.common.transaction import LocalTransactionState
 from mqdb.common.unique_id import parse_unique_id
 from mqdb.errors import BrokerUnavailable, IllegalState, MqdbError
 from mqdb_client.client_config import configured_by
+from mqdb_client.process_hooks import Operation, operations
 from mqdb_client.producer.broker_link import BrokerLink
 from mqdb_client.producer.config import ProducerConfig
 from mqdb_client.producer.producer import Producer
@@ -184,8 +185,14 @@ class TransactionProducer(Producer):
         request = EndTransaction(self.group, sent.log_pos, parse_unique_id(sent.message_id), state)
         fields = {"transaction_id": sent.message_id, "outcome": state}
         late = BrokerUnavailable(link.instance.target, f"no answer within {self._timeout_seconds:g} s")
+        queue, client_id = sent.queue, link.instance.client_id
         try:
-            ended = link.ask(partial(end, request=request), time.monotonic() + self._timeout_seconds, late)
+            with operations.around(
+                Operation.END_TRANSACTION, self.group, client_id, queue.topic, link.name, (sent.message_id,)
+            ) as context:
+                if context is not None:
+                    context.outcome = state
+                ended = link.ask(partial(end, request=request), time.monotonic() + self._timeout_seconds, late)
         except MqdbError as error:
             extra = fields | {"reason": str(error)}
             logger.warning("the end of a transaction was not told, the broker will ask", extra=extra)

@@ -1,0 +1,184 @@
+"""Hooks of all clients of the process, and the operations that they see beside sends and calls of a listener.
+
+`register` is for the producers and consumers that there are and for those to come. A client without a hook makes
+nothing for it: its containers of hooks are empty, as they are for a user who has registered none.
+"""
+
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, Protocol
+from weakref import WeakSet
+
+from mqdb.common.message import ReceivedMessage
+
+if TYPE_CHECKING:
+    from mqdb_client.consumer.consume_hooks import ConsumeMessageContext
+    from mqdb_client.producer.send_hooks import SendMessageContext
+
+logger = logging.getLogger(__name__)
+
+
+class Operation(StrEnum):
+    """What a client does beside sends and calls of a listener, and what the outcome is."""
+
+    #: A poll of a lite pull consumer, until it returns: `messages` are set then.
+    RECEIVE = "receive"
+    #: Messages that were not consumed come again, or go to the dead letter queue: a SentBack for each of them.
+    SEND_BACK = "send_back"
+    #: A call of `check_local_transaction`: its LocalTransactionState.
+    CHECK_TRANSACTION = "check_transaction"
+    #: What a broker is told of a half message: the LocalTransactionState.
+    END_TRANSACTION = "end_transaction"
+    #: A recall: the RecallStatus.
+    RECALL = "recall"
+
+
+@dataclass(slots=True, eq=False)
+class OperationContext:
+    """One operation, as hooks see it. `outcome` and `error` are set when it is over; `attributes` are a hook's own."""
+
+    operation: Operation
+    group: str
+    client_id: str
+    #: "" where the messages are of several topics, or of none yet.
+    topic: str
+    #: "" where they may be of several brokers.
+    broker_name: str
+    message_ids: Sequence[str] = ()
+    messages: Sequence[ReceivedMessage] = ()
+    outcome: object = None
+    error: BaseException | None = None
+    attributes: dict[str, Any] = field(default_factory=dict)
+
+
+class ProcessHook(Protocol):
+    """Sees all that the clients of the process do, in the threads that do it; be quick there."""
+
+    #: What the log calls it.
+    hook_name: str
+
+    def send_message_before(self, context: "SendMessageContext") -> None:
+        """As a SendMessageHook."""
+
+    def send_message_after(self, context: "SendMessageContext") -> None:
+        """As a SendMessageHook."""
+
+    def consume_message_before(self, context: "ConsumeMessageContext") -> None:
+        """As a ConsumeMessageHook."""
+
+    def consume_message_after(self, context: "ConsumeMessageContext") -> None:
+        """As a ConsumeMessageHook."""
+
+    def operation_before(self, context: OperationContext) -> None:
+        """The operation is about to begin."""
+
+    def operation_after(self, context: OperationContext) -> None:
+        """It is over, in the same thread."""
+
+
+class HookContainer(Protocol):
+    """The hooks of one client."""
+
+    def adopt(self, hook: ProcessHook) -> None:
+        """Call it as well from now on."""
+
+    def dismiss(self, hook: ProcessHook) -> None:
+        """Call it no more, but for the end of what has begun."""
+
+
+class OperationHooks:
+    """Who sees operations; one for the process. What a hook raises is logged, and changes nothing."""
+
+    def __init__(self) -> None:
+        self.is_empty = True
+        self._hooks: tuple[ProcessHook, ...] = ()
+
+    def adopt(self, hook: ProcessHook) -> None:
+        """Call it as well from the next operation on."""
+        self._hooks += (hook,)
+        self.is_empty = False
+
+    def dismiss(self, hook: ProcessHook) -> None:
+        """Call it no more, but for the end of what has begun."""
+        self._hooks = tuple(each for each in self._hooks if each is not hook)
+        self.is_empty = not self._hooks
+
+    def around(
+        self,
+        operation: Operation,
+        group: str,
+        client_id: str,
+        topic: str = "",
+        broker_name: str = "",
+        message_ids: Sequence[str] = (),
+        messages: Sequence[ReceivedMessage] = (),
+    ) -> AbstractContextManager[OperationContext | None]:
+        """A block around an operation, with its context; with None, which was made before, where there is no hook."""
+        if self.is_empty:
+            return _UNSEEN
+        return self._around(
+            OperationContext(operation, group, client_id, topic, broker_name, message_ids, messages), self._hooks
+        )
+
+    @contextmanager
+    def _around(self, context: OperationContext, hooks: tuple[ProcessHook, ...]) -> Iterator[OperationContext]:
+        for hook in hooks:
+            try:
+                hook.operation_before(context)
+            except Exception:
+                logger.exception("a hook of operations failed", extra={"hook": hook.hook_name})
+        try:
+            yield context
+        except BaseException as error:
+            context.error = error
+            raise
+        finally:
+            for hook in hooks:
+                try:
+                    hook.operation_after(context)
+                except Exception:
+                    logger.exception("a hook of operations failed", extra={"hook": hook.hook_name})
+
+
+_UNSEEN: Final[AbstractContextManager[None]] = nullcontext()
+
+#: Of all clients of the process.
+operations: Final = OperationHooks()
+
+_guard = threading.Lock()
+_hooks: list[ProcessHook] = []
+_containers: "WeakSet[HookContainer]" = WeakSet()
+
+
+def enroll(container: HookContainer) -> None:
+    """A client is made: its container gets the hooks of the process, now and later."""
+    with _guard:
+        _containers.add(container)
+        for hook in _hooks:
+            container.adopt(hook)
+
+
+def register(hook: ProcessHook) -> None:
+    """Have a hook called by all clients of the process."""
+    with _guard:
+        _hooks.append(hook)
+        for container in (operations, *_containers):
+            container.adopt(hook)
+
+
+def unregister(hook: ProcessHook) -> None:
+    """Have it called no more, but for the end of what has begun."""
+    with _guard:
+        _hooks.remove(hook)
+        for container in (operations, *_containers):
+            container.dismiss(hook)
+
+
+def topic_of(messages: Sequence[ReceivedMessage]) -> str:
+    """The topic that messages were sent to, which is not that of a retry; "" if they are of several."""
+    topics = {message.topic for message in messages}
+    return topics.pop() if len(topics) == 1 else ""

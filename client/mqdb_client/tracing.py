@@ -1,0 +1,328 @@
+"""Traces of producers and consumers by OpenTelemetry. Needs `mqdb[otel]`.
+
+    MqdbInstrumentor().instrument()
+
+is for all producers and consumers of the process, those that there are and those to come; so is
+`opentelemetry-instrument`. docs/tracing.md lists the spans.
+"""
+
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import mqdb
+from mqdb.broker.consumers.send_back import SentBack
+from mqdb.common.compression import COMPRESSED_FLAG
+from mqdb.common.message import Message, ReceivedMessage, SendStatus, check_message
+from mqdb.common.property import Property
+from mqdb.errors import ExtraMissing, MqdbError
+from mqdb_client import process_hooks
+from mqdb_client.consumer.consume_hooks import ConsumeMessageContext, ConsumeReturnType
+from mqdb_client.process_hooks import Operation, OperationContext
+from mqdb_client.producer.send_hooks import SendMessageContext
+
+try:
+    from opentelemetry.context import Context, attach, detach, get_current
+    from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
+    from opentelemetry.propagate import get_global_textmap
+    from opentelemetry.propagators.textmap import Setter
+    from opentelemetry.trace import (
+        Link,
+        Span,
+        SpanKind,
+        Status,
+        StatusCode,
+        Tracer,
+        TracerProvider,
+        get_current_span,
+        get_tracer,
+        set_span_in_context,
+    )
+except ImportError as missing:
+    raise ExtraMissing("opentelemetry-instrumentation", "otel") from missing
+
+__all__ = ["MqdbInstrumentor"]
+
+#: The semantic conventions that names of spans and attributes follow. Those for messaging are not stable yet.
+SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.44.0"
+
+#: What is kept in the attributes of a context of hooks.
+_SPAN: Final = "mqdb.tracing.span"
+_PARENT: Final = "mqdb.tracing.parent"
+_TOKEN: Final = "mqdb.tracing.token"
+_BEGUN: Final = "mqdb.tracing.begun"
+
+#: So many characters fit into the properties of a message, whatever they are.
+_SURELY_FITTING: Final = 4_096
+
+_Attributes = dict[str, Any]
+
+
+class MqdbInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # untyped
+    """Switches the traces of this process on and off. Before, and after, no client knows of them."""
+
+    def instrumentation_dependencies(self) -> Collection[str]:
+        """None: it is a part of what it traces."""
+        return ()
+
+    def _instrument(self, **kwargs: Any) -> None:
+        """Takes `tracer_provider`; without one, the global one."""
+        provider: TracerProvider | None = kwargs.get("tracer_provider")
+        self._tracing = Tracing(get_tracer("mqdb_client", mqdb.__version__, provider, SCHEMA_URL))
+        process_hooks.register(self._tracing)
+
+    def _uninstrument(self, **kwargs: Any) -> None:
+        process_hooks.unregister(self._tracing)
+
+
+class Tracing:
+    """The hook that makes the spans. Any thread may call it."""
+
+    hook_name = "tracing"
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+
+    # -- sends ----------------------------------------------------------------------------------
+
+    def send_message_before(self, context: SendMessageContext) -> None:
+        """A span for the attempt, whose context goes into each message that has none of its user's.
+
+        The parent is what is current in the thread that calls `send`. Other threads may try again.
+        """
+        topic, messages = context.queue.topic, context.messages
+        parent: Context = context.attributes.setdefault(_PARENT, get_current())
+        users = [_context_in(message.properties) if message.properties else None for message in messages]
+        attributes = _attributes("send", "send", topic, context.client_id, context.broker_name)
+        attributes["messaging.mqdb.producer.group"] = context.producer_group
+        attributes["messaging.destination.partition.id"] = str(context.queue.queue_id)
+        if len(messages) == 1:
+            attributes["messaging.message.id"] = context.message_ids[0]
+            _describe_sent(attributes, messages[0])
+        else:
+            attributes["messaging.batch.message_count"] = len(messages)
+        kind = SpanKind.PRODUCER if None in users else SpanKind.CLIENT
+        span = self._tracer.start_span(f"send {topic}", parent, kind, attributes, _links(users))
+        context.attributes[_SPAN] = span
+        carrier: dict[str, str] = {}
+        get_global_textmap().inject(carrier, set_span_in_context(span, parent), _SETTER)
+        for message, users_own, extra in zip(messages, users, context.extra_properties, strict=True):
+            if users_own is None and _fits(message, carrier):
+                extra.update(carrier)
+
+    def send_message_after(self, context: SendMessageContext) -> None:
+        """The end of the attempt."""
+        span: Span = context.attributes.pop(_SPAN)
+        result = context.result
+        if result is not None and result.status is not SendStatus.SEND_OK:
+            span.set_attribute("messaging.mqdb.send.status", result.status.value)
+        _end(span, context.error)
+
+    # -- calls of a listener --------------------------------------------------------------------
+
+    def consume_message_before(self, context: ConsumeMessageContext) -> None:
+        """A span for the call, which is current in it."""
+        topic, messages = context.topic, context.messages
+        attributes = _attributes("process", "process", topic, context.client_id, context.queue.broker_name)
+        attributes["messaging.consumer.group.name"] = context.consumer_group
+        attributes["messaging.destination.partition.id"] = str(context.queue.queue_id)
+        self._start_current(f"process {topic}", attributes, messages, context.attributes)
+
+    def consume_message_after(self, context: ConsumeMessageContext) -> None:
+        """The end of the call."""
+        return_type = context.return_type
+        failed = "" if return_type in (None, ConsumeReturnType.SUCCESS) else str(context.status or return_type)
+        _end_current(context.attributes, context.error, failed)
+
+    # -- what else a client does ----------------------------------------------------------------
+
+    def operation_before(self, context: OperationContext) -> None:
+        """A span. That of a poll begins afterwards: a poll without messages has none."""
+        if context.operation is Operation.RECEIVE:
+            context.attributes[_BEGUN] = time.time_ns()
+            return
+        attributes = _operation_attributes(context)
+        name = f"{context.operation.value} {context.topic}".rstrip()
+        if context.operation is Operation.CHECK_TRANSACTION:
+            self._start_current(name, attributes, context.messages, context.attributes)
+        else:
+            parent, links = _origins(context.messages)
+            if not context.messages:
+                parent = get_current()
+            context.attributes[_SPAN] = self._tracer.start_span(name, parent, SpanKind.CLIENT, attributes, links)
+
+    def operation_after(self, context: OperationContext) -> None:
+        """The end of it."""
+        if context.operation is Operation.CHECK_TRANSACTION:
+            context.attributes[_SPAN].set_attribute("messaging.mqdb.transaction.state", str(context.outcome))
+            _end_current(context.attributes, context.error)
+            return
+        if context.operation is Operation.RECEIVE:
+            if not context.messages:
+                return
+            name, links = f"receive {context.topic}".rstrip(), _origins(context.messages)[1]
+            begun = context.attributes[_BEGUN]
+            attributes = _operation_attributes(context)
+            span = self._tracer.start_span(name, None, SpanKind.CLIENT, attributes, links, begun)
+        else:
+            span = context.attributes[_SPAN]
+        for attribute, value in _outcome(context.outcome).items():
+            span.set_attribute(attribute, value)
+        _end(span, context.error)
+
+    def _start_current(
+        self, name: str, attributes: _Attributes, messages: Sequence[ReceivedMessage], kept: dict[str, Any]
+    ) -> None:
+        parent, links = _origins(messages)
+        _describe_received(attributes, messages)
+        span = self._tracer.start_span(name, parent, SpanKind.CONSUMER, attributes, links)
+        kept[_SPAN] = span
+        kept[_TOKEN] = attach(set_span_in_context(span, parent))
+
+
+# -- spans ----------------------------------------------------------------------------------------
+
+
+def _end(span: Span, error: BaseException | None, failed: str = "") -> None:
+    if span.is_recording():
+        if error is not None:
+            span.record_exception(error)
+            failed = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
+        if failed:
+            span.set_attribute("error.type", failed)
+            span.set_status(Status(StatusCode.ERROR, None if error is None else str(error)))
+    span.end()
+
+
+def _end_current(kept: dict[str, Any], error: BaseException | None, failed: str = "") -> None:
+    detach(kept[_TOKEN])
+    _end(kept[_SPAN], error, failed)
+
+
+def _origins(messages: Sequence[ReceivedMessage]) -> tuple[Context, list[Link]]:
+    """The context in which a single message was sent, for its parent, and links to those of all."""
+    found = [_context_in(_properties_of(message)) for message in messages]
+    parent = found[0] if len(found) == 1 else None
+    return Context() if parent is None else parent, _links(found)
+
+
+def _links(contexts: Iterable[Context | None]) -> list[Link]:
+    """One for each span: the messages of a batch have the same."""
+    spans = [get_current_span(context).get_span_context() for context in contexts if context is not None]
+    return [Link(span) for span in {span.span_id: span for span in spans}.values()]
+
+
+# -- contexts in messages -------------------------------------------------------------------------
+
+
+class _PropertySetter(Setter[dict[str, str]]):
+    """Leaves out what is blank, which no property may be."""
+
+    def set(self, carrier: dict[str, str], key: str, value: str) -> None:
+        if value.strip():
+            carrier[key] = value
+
+
+_SETTER: Final = _PropertySetter()
+
+
+def _context_in(properties: Mapping[str, str]) -> Context | None:
+    """The context of a span that is in these properties."""
+    propagator = get_global_textmap()
+    if propagator.fields.isdisjoint(properties):
+        return None
+    context = propagator.extract(properties, Context())
+    return context if get_current_span(context).get_span_context().is_valid else None
+
+
+def _properties_of(message: ReceivedMessage) -> Mapping[str, str]:
+    try:
+        return message.properties
+    except MqdbError:  # broken ones, of which the listener hears itself
+        return {}
+
+
+def _fits(message: Message, carrier: Mapping[str, str]) -> bool:
+    """Whether a message can be sent with these properties, too: no trace is worth a send that fails."""
+    words: list[str] = [message.tag or "", *message.keys]
+    for properties in (message.properties, message.system_properties, carrier):
+        words += [*properties, *properties.values()]
+    if sum(map(len, words)) < _SURELY_FITTING:
+        return True
+    try:
+        check_message(message.with_properties(carrier), len(message.body))
+    except MqdbError:
+        return False
+    return True
+
+
+# -- attributes -----------------------------------------------------------------------------------
+
+
+def _attributes(name: str, kind: str, topic: str, client_id: str, broker_name: str) -> _Attributes:
+    attributes = {"messaging.system": "mqdb", "messaging.operation.name": name, "messaging.client.id": client_id}
+    optional = {
+        "messaging.operation.type": kind,
+        "messaging.destination.name": topic,
+        "messaging.mqdb.broker.name": broker_name,
+    }
+    return attributes | {attribute: value for attribute, value in optional.items() if value}
+
+
+#: The type of each operation, in the words of the conventions; a recall has none.
+_TYPES: Final = {
+    Operation.RECEIVE: "receive",
+    Operation.SEND_BACK: "settle",
+    Operation.CHECK_TRANSACTION: "process",
+    Operation.END_TRANSACTION: "settle",
+    Operation.RECALL: "",
+}
+
+
+def _operation_attributes(context: OperationContext) -> _Attributes:
+    operation = context.operation
+    attributes = _attributes(operation.value, _TYPES[operation], context.topic, context.client_id, context.broker_name)
+    is_consumer = operation in (Operation.RECEIVE, Operation.SEND_BACK)
+    attributes["messaging.consumer.group.name" if is_consumer else "messaging.mqdb.producer.group"] = context.group
+    _describe_received(attributes, context.messages)
+    if len(context.message_ids) == 1:
+        attributes["messaging.message.id"] = context.message_ids[0]
+    return attributes
+
+
+def _describe_sent(attributes: _Attributes, message: Message) -> None:
+    attributes["messaging.message.body.size"] = len(message.body)
+    _describe_words(attributes, message.tag, message.keys)
+    if Property.DELAY in message.system_properties:
+        attributes["messaging.mqdb.message.delay_time_level"] = message.system_properties[Property.DELAY]
+    if Property.TIMER_DELIVER_MS in message.system_properties:
+        attributes["messaging.mqdb.message.delivery_timestamp"] = message.system_properties[Property.TIMER_DELIVER_MS]
+
+
+def _describe_received(attributes: _Attributes, messages: Sequence[ReceivedMessage]) -> None:
+    if len(messages) != 1:
+        if messages:
+            attributes["messaging.batch.message_count"] = len(messages)
+        return
+    [message] = messages
+    attributes["messaging.message.id"] = message.message_id
+    if not message.sys_flag & COMPRESSED_FLAG:
+        attributes["messaging.message.body.size"] = len(message.stored_body)
+    if message.reconsume_times:
+        attributes["messaging.mqdb.message.reconsume_times"] = message.reconsume_times
+    _describe_words(attributes, message.tag, message.keys)
+
+
+def _describe_words(attributes: _Attributes, tag: str | None, keys: tuple[str, ...]) -> None:
+    if tag is not None:
+        attributes["messaging.mqdb.message.tag"] = tag
+    if keys:
+        attributes["messaging.mqdb.message.keys"] = keys
+
+
+def _outcome(outcome: object) -> _Attributes:
+    """What became of the messages that were sent back, or the state or status that an operation has come to."""
+    if isinstance(outcome, list):
+        dead = sum(isinstance(each, SentBack) and each.is_dead for each in outcome)
+        return {"messaging.mqdb.dead_letter.count": dead}
+    return {} if outcome is None else {"messaging.mqdb.outcome": str(outcome)}
