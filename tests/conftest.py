@@ -40,6 +40,7 @@ pytest_plugins = [
     "tests.fixtures.transactional",
     "tests.fixtures.transactions",
     "tests.fixtures.spark",
+    "tests.fixtures.spans",
 ]
 
 # A busy machine may pause any example, which says nothing about the code. `do.py test --all` takes 1,000 of them.

@@ -13,6 +13,7 @@ from typing import Any, Final
 import mqdb
 from mqdb.broker.consumers.send_back import SentBack
 from mqdb.common.compression import COMPRESSED_FLAG
+from mqdb.common.failure import class_name
 from mqdb.common.message import Message, ReceivedMessage, SendStatus, check_message
 from mqdb.common.property import Property
 from mqdb.errors import ExtraMissing, MqdbError
@@ -94,16 +95,11 @@ class Tracing:
         parent: Context = context.attributes.setdefault(_PARENT, get_current())
         users = [_context_in(message.properties) if message.properties else None for message in messages]
         attributes = _attributes("send", "send", topic, context.client_id, context.broker_name)
-        attributes["messaging.mqdb.producer.group"] = context.producer_group
-        attributes["messaging.destination.partition.id"] = str(context.queue.queue_id)
-        if len(messages) == 1:
-            attributes["messaging.message.id"] = context.message_ids[0]
-            _describe_sent(attributes, messages[0])
-        else:
-            attributes["messaging.batch.message_count"] = len(messages)
         kind = SpanKind.PRODUCER if None in users else SpanKind.CLIENT
         span = self._tracer.start_span(f"send {topic}", parent, kind, attributes, _links(users))
         context.attributes[_SPAN] = span
+        if span.is_recording():
+            span.set_attributes(_sent(context))
         carrier: dict[str, str] = {}
         get_global_textmap().inject(carrier, set_span_in_context(span, parent), _SETTER)
         for message, users_own, extra in zip(messages, users, context.extra_properties, strict=True):
@@ -137,46 +133,42 @@ class Tracing:
     # -- what else a client does ----------------------------------------------------------------
 
     def operation_before(self, context: OperationContext) -> None:
-        """A span. That of a poll begins afterwards: a poll without messages has none."""
-        if context.operation is Operation.RECEIVE:
+        """A span, but for what is known only afterwards."""
+        operation = context.operation
+        if operation in _KNOWN_AFTERWARDS:
             context.attributes[_BEGUN] = time.time_ns()
-            return
-        attributes = _operation_attributes(context)
-        name = f"{context.operation.value} {context.topic}".rstrip()
-        if context.operation is Operation.CHECK_TRANSACTION:
-            self._start_current(name, attributes, context.messages, context.attributes)
+        elif operation is Operation.CHECK_TRANSACTION:
+            self._start_current(_name(context), _operation_attributes(context), context.messages, context.attributes)
         else:
-            parent, links = _origins(context.messages)
-            if not context.messages:
-                parent = get_current()
-            context.attributes[_SPAN] = self._tracer.start_span(name, parent, SpanKind.CLIENT, attributes, links)
+            parent, links = _origins(context.messages) if context.messages else (get_current(), [])
+            attributes = _operation_attributes(context) | _received(context.messages)
+            span = self._tracer.start_span(_name(context), parent, SpanKind.CLIENT, attributes, links)
+            context.attributes[_SPAN] = span
 
     def operation_after(self, context: OperationContext) -> None:
-        """The end of it."""
-        if context.operation is Operation.CHECK_TRANSACTION:
-            context.attributes[_SPAN].set_attribute("messaging.mqdb.transaction.state", str(context.outcome))
-            _end_current(context.attributes, context.error)
+        """The end of it. A poll without messages has no span."""
+        kept, operation = context.attributes, context.operation
+        if operation is Operation.RECEIVE and not context.messages:
             return
-        if context.operation is Operation.RECEIVE:
-            if not context.messages:
-                return
-            name, links = f"receive {context.topic}".rstrip(), _origins(context.messages)[1]
-            begun = context.attributes[_BEGUN]
-            attributes = _operation_attributes(context)
-            span = self._tracer.start_span(name, None, SpanKind.CLIENT, attributes, links, begun)
+        if operation in _KNOWN_AFTERWARDS:
+            attributes = _operation_attributes(context) | _received(context.messages)
+            links = _origins(context.messages)[1]
+            kept[_SPAN] = self._tracer.start_span(
+                _name(context), None, SpanKind.CLIENT, attributes, links, kept[_BEGUN]
+            )
+        kept[_SPAN].set_attributes(_outcome(context.outcome))
+        if operation is Operation.CHECK_TRANSACTION:
+            _end_current(kept, context.error)
         else:
-            span = context.attributes[_SPAN]
-        for attribute, value in _outcome(context.outcome).items():
-            span.set_attribute(attribute, value)
-        _end(span, context.error)
+            _end(kept[_SPAN], context.error)
 
     def _start_current(
         self, name: str, attributes: _Attributes, messages: Sequence[ReceivedMessage], kept: dict[str, Any]
     ) -> None:
         parent, links = _origins(messages)
-        _describe_received(attributes, messages)
-        span = self._tracer.start_span(name, parent, SpanKind.CONSUMER, attributes, links)
-        kept[_SPAN] = span
+        kept[_SPAN] = span = self._tracer.start_span(name, parent, SpanKind.CONSUMER, attributes, links)
+        if span.is_recording():
+            span.set_attributes(_received(messages))
         kept[_TOKEN] = attach(set_span_in_context(span, parent))
 
 
@@ -184,14 +176,15 @@ class Tracing:
 
 
 def _end(span: Span, error: BaseException | None, failed: str = "") -> None:
-    if span.is_recording():
+    try:
         if error is not None:
             span.record_exception(error)
-            failed = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
+            failed = class_name(type(error))
         if failed:
             span.set_attribute("error.type", failed)
             span.set_status(Status(StatusCode.ERROR, None if error is None else str(error)))
-    span.end()
+    finally:  # an error may be one that cannot even be shown
+        span.end()
 
 
 def _end_current(kept: dict[str, Any], error: BaseException | None, failed: str = "") -> None:
@@ -269,6 +262,9 @@ def _attributes(name: str, kind: str, topic: str, client_id: str, broker_name: s
     return attributes | {attribute: value for attribute, value in optional.items() if value}
 
 
+#: Operations of which the messages, or what they are, are known when they are over.
+_KNOWN_AFTERWARDS: Final = (Operation.RECEIVE, Operation.RECALL)
+
 #: The type of each operation, in the words of the conventions; a recall has none.
 _TYPES: Final = {
     Operation.RECEIVE: "receive",
@@ -279,45 +275,55 @@ _TYPES: Final = {
 }
 
 
+def _name(context: OperationContext) -> str:
+    """That of the span; without the topic where messages are of several."""
+    return f"{context.operation.value} {context.topic}".rstrip()
+
+
 def _operation_attributes(context: OperationContext) -> _Attributes:
     operation = context.operation
     attributes = _attributes(operation.value, _TYPES[operation], context.topic, context.client_id, context.broker_name)
     is_consumer = operation in (Operation.RECEIVE, Operation.SEND_BACK)
     attributes["messaging.consumer.group.name" if is_consumer else "messaging.mqdb.producer.group"] = context.group
-    _describe_received(attributes, context.messages)
     if len(context.message_ids) == 1:
         attributes["messaging.message.id"] = context.message_ids[0]
     return attributes
 
 
-def _describe_sent(attributes: _Attributes, message: Message) -> None:
+def _sent(context: SendMessageContext) -> _Attributes:
+    attributes: _Attributes = {
+        "messaging.mqdb.producer.group": context.producer_group,
+        "messaging.destination.partition.id": str(context.queue.queue_id),
+    }
+    if len(context.messages) > 1:
+        return attributes | {"messaging.batch.message_count": len(context.messages)}
+    message, waits = context.message, context.message.system_properties
+    attributes["messaging.message.id"] = context.message_ids[0]
     attributes["messaging.message.body.size"] = len(message.body)
-    _describe_words(attributes, message.tag, message.keys)
-    if Property.DELAY in message.system_properties:
-        attributes["messaging.mqdb.message.delay_time_level"] = message.system_properties[Property.DELAY]
-    if Property.TIMER_DELIVER_MS in message.system_properties:
-        attributes["messaging.mqdb.message.delivery_timestamp"] = message.system_properties[Property.TIMER_DELIVER_MS]
+    if Property.DELAY in waits:
+        attributes["messaging.mqdb.message.delay_time_level"] = int(waits[Property.DELAY])
+    if Property.TIMER_DELIVER_MS in waits:
+        attributes["messaging.mqdb.message.delivery_timestamp"] = int(waits[Property.TIMER_DELIVER_MS])
+    return attributes | _words(message.tag, message.keys)
 
 
-def _describe_received(attributes: _Attributes, messages: Sequence[ReceivedMessage]) -> None:
-    if len(messages) != 1:
-        if messages:
-            attributes["messaging.batch.message_count"] = len(messages)
-        return
+def _received(messages: Sequence[ReceivedMessage]) -> _Attributes:
+    if not messages:
+        return {}
+    if len(messages) > 1:
+        return {"messaging.batch.message_count": len(messages)}
     [message] = messages
-    attributes["messaging.message.id"] = message.message_id
+    attributes: _Attributes = {"messaging.message.id": message.message_id}
     if not message.sys_flag & COMPRESSED_FLAG:
         attributes["messaging.message.body.size"] = len(message.stored_body)
     if message.reconsume_times:
         attributes["messaging.mqdb.message.reconsume_times"] = message.reconsume_times
-    _describe_words(attributes, message.tag, message.keys)
+    return attributes | _words(message.tag, message.keys)
 
 
-def _describe_words(attributes: _Attributes, tag: str | None, keys: tuple[str, ...]) -> None:
-    if tag is not None:
-        attributes["messaging.mqdb.message.tag"] = tag
-    if keys:
-        attributes["messaging.mqdb.message.keys"] = keys
+def _words(tag: str | None, keys: tuple[str, ...]) -> _Attributes:
+    attributes: _Attributes = {} if tag is None else {"messaging.mqdb.message.tag": tag}
+    return attributes | {"messaging.mqdb.message.keys": keys} if keys else attributes
 
 
 def _outcome(outcome: object) -> _Attributes:

@@ -33,7 +33,7 @@ class Failure:
     def of(cls, error: BaseException, host: str, time: datetime) -> "Failure":
         """The listener raised. An error that cannot even be shown does no harm."""
         described = TracebackException.from_exception(error)
-        return cls(_class_name(type(error)), str(described), "".join(described.format()), host, time)
+        return cls(class_name(type(error)), str(described), "".join(described.format()), host, time)
 
     @classmethod
     def later(cls, host: str, time: datetime) -> "Failure":
@@ -65,7 +65,8 @@ class Failure:
         }
 
 
-def _class_name(error: type[BaseException]) -> str:
+def class_name(error: type[BaseException]) -> str:
+    """The qualified name of a class, without `builtins`."""
     return error.__qualname__ if error.__module__ == "builtins" else f"{error.__module__}.{error.__qualname__}"
 
 

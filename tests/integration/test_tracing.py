@@ -1,23 +1,15 @@
 """Traces: which spans the clients of a process make against a real PostgreSQL, and how they hang together."""
 
-import sys
 import threading
 import tomllib
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from datetime import timedelta
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import pytest
-from opentelemetry import baggage, trace
+from opentelemetry import baggage
 from opentelemetry.context import attach, detach
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import SpanContext, SpanKind, StatusCode
+from opentelemetry.trace import SpanKind, StatusCode
 from sqlalchemy import Connection, text
 
 from mqdb.broker.dead_letters import Redrive, redrive_messages
@@ -29,10 +21,7 @@ from mqdb_client import (
     RecallStatus,
     ReceivedMessage,
     create_reply_message,
-    process_hooks,
 )
-from mqdb_client.consumer import consume_hooks
-from mqdb_client.producer import joined_sending, sending
 from mqdb_client.tracing import SCHEMA_URL, MqdbInstrumentor
 from tests.fixtures.async_sends import SECONDS
 from tests.fixtures.broker import dispatch_all
@@ -43,6 +32,7 @@ from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 from tests.fixtures.producers import break_connections, mend, refuse_appends, stored_bodies
 from tests.fixtures.retries import dead_letters
+from tests.fixtures.spans import Spans, attributes, identity, linked, parent_of, stored_contexts, trace_of
 from tests.fixtures.transactions import COMMIT, UNKNOWN, Asked, Checker, StartProducer
 
 LONG = timedelta(seconds=30)
@@ -51,66 +41,9 @@ LONG = timedelta(seconds=30)
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
-class Spans:
-    """The spans that have ended, in the order of their ends, and a tracer for those of a test."""
-
-    def __init__(self) -> None:
-        self._exporter = InMemorySpanExporter()
-        self.provider = TracerProvider()
-        self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
-        self.tracer = self.provider.get_tracer("test")
-
-    def __call__(self, name: str = "") -> list[ReadableSpan]:
-        return [span for span in self._exporter.get_finished_spans() if span.name.startswith(name)]
-
-    def wait_for(self, name: str, count: int = 1) -> list[ReadableSpan]:
-        wait_until(lambda: len(self(name)) >= count)
-        return self(name)
-
-
-@pytest.fixture
-def spans() -> Iterator[Spans]:
-    """Tracing is on."""
-    spans = Spans()
-    MqdbInstrumentor().instrument(tracer_provider=spans.provider)
-    yield spans
-    MqdbInstrumentor().uninstrument()
-
-
 @pytest.fixture
 def producer(to_one: Producer) -> Producer:
     return to_one
-
-
-def own_context(span: ReadableSpan) -> SpanContext:
-    context = span.get_span_context()
-    assert context is not None
-    return context
-
-
-def identity(span: ReadableSpan) -> int:
-    return own_context(span).span_id
-
-
-def trace_of(span: ReadableSpan) -> int:
-    return own_context(span).trace_id
-
-
-def parent_of(span: ReadableSpan) -> int | None:
-    return None if span.parent is None else span.parent.span_id
-
-
-def linked(span: ReadableSpan) -> set[int]:
-    return {link.context.span_id for link in span.links}
-
-
-def attributes(span: ReadableSpan) -> dict[str, Any]:
-    return {name.removeprefix("messaging."): value for name, value in (span.attributes or {}).items()}
-
-
-def stored_contexts(database: Database) -> list[str | None]:
-    rows = database.rows("SELECT properties ->> 'traceparent' FROM mqdb.commit_log ORDER BY log_pos")
-    return [row[0] for row in rows]
 
 
 def test_a_message_is_one_trace_from_its_send_over_retry_and_dead_letter_to_its_redrive(
@@ -378,7 +311,7 @@ def test_the_end_of_a_transaction_and_its_check_belong_to_the_trace(
     assert parent_of(first) == told.get_span_context().span_id
     assert trace_of(check) == trace_of(second) == trace_of(spans("send")[1])
     assert parent_of(check) == identity(spans("send")[1])
-    assert attributes(check)["mqdb.transaction.state"] == attributes(second)["mqdb.outcome"] == "COMMIT"
+    assert attributes(check)["mqdb.outcome"] == attributes(second)["mqdb.outcome"] == "COMMIT"
 
 
 def test_a_recall_is_a_span(producer: Producer, spans: Spans) -> None:
@@ -387,8 +320,9 @@ def test_a_recall_is_a_span(producer: Producer, spans: Spans) -> None:
 
     assert producer.recall(sent.recall_handle) is RecallStatus.RECALLED
 
-    [recall] = spans("recall")
+    [recall] = spans("recall orders")
     assert attributes(recall)["mqdb.outcome"] == "RECALLED"
+    assert attributes(recall)["message.id"] == sent.message_id
 
 
 def test_opentelemetry_instrument_finds_it() -> None:
@@ -396,101 +330,3 @@ def test_opentelemetry_instrument_finds_it() -> None:
     [where] = configuration["project"]["entry-points"]["opentelemetry_instrumentor"].values()
 
     assert EntryPoint("mqdb", where, "opentelemetry_instrumentor").load() is MqdbInstrumentor
-
-
-# -- on and off -----------------------------------------------------------------------------------
-
-
-def modules_called(work: Callable[[], object]) -> set[str]:
-    """The modules of hooks and of tracing whose functions this thread calls."""
-    called: set[str] = set()
-
-    def note(frame: FrameType, event: str, _argument: object) -> None:
-        if event == "call":
-            called.add(frame.f_globals.get("__name__", ""))
-
-    sys.setprofile(note)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    ours = {name for name in called if name.startswith("mqdb_client") and name.endswith(("hooks", "tracing"))}
-    return ours | {name for name in called if name.startswith("opentelemetry")}
-
-
-def test_what_is_off_calls_no_hook_and_makes_no_object(
-    broker: Connection,
-    database: Database,
-    producer: Producer,
-    member: Member,
-    lite: Lite,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    poller, inbox = lite("orders", group="pollers"), Inbox()
-
-    def work() -> None:
-        producer.send(Message("orders", "x"))
-        with database.connect(autocommit=False) as connection:
-            producer.send_batch([Message("orders", "y")], connection=connection)
-        dispatch_all(broker)
-        polled(poller, 2)
-
-    before = modules_called(work)
-    spans = Spans()
-    MqdbInstrumentor().instrument(tracer_provider=spans.provider)
-    during = modules_called(work)
-    MqdbInstrumentor().uninstrument()
-    traced = len(spans())
-
-    def make(*_: object, **__: object) -> None:
-        raise AssertionError("an object was made for a hook")
-
-    monkeypatch.setattr(sending, "SendMessageContext", make)
-    monkeypatch.setattr(joined_sending, "SendMessageContext", make)
-    monkeypatch.setattr(consume_hooks, "ConsumeMessageContext", make)
-    monkeypatch.setattr(process_hooks, "OperationContext", make)
-    after = modules_called(work)
-    member(inbox)
-    inbox.wait_for(6)
-
-    assert (before, after) == (set(), set())
-    assert {"mqdb_client.tracing", "mqdb_client.process_hooks", "mqdb_client.producer.send_hooks"} < during
-    assert len(spans()) == traced > 0
-    assert [context is None for context in stored_contexts(database)] == [True, True, False, False, True, True]
-
-
-def test_a_call_that_has_begun_ends_its_span_when_tracing_is_switched_off(producer: Producer, member: Member) -> None:
-    spans, current, is_off = Spans(), [], threading.Event()
-    MqdbInstrumentor().instrument(tracer_provider=spans.provider)
-
-    def listener(_messages: list[ReceivedMessage]) -> ConsumeConcurrentlyStatus:
-        current.append(trace.get_current_span().is_recording())
-        if len(current) == 1:
-            MqdbInstrumentor().uninstrument()
-            is_off.set()
-        return SUCCESS
-
-    producer.send(Message("orders", "1"))
-    member(listener, consume_thread_nums=1)
-    assert is_off.wait(30)
-    producer.send(Message("orders", "2"))
-    wait_until(lambda: len(current) == 2)
-
-    assert current == [True, False]
-    assert [span.name for span in spans()] == ["send orders", "process orders"]
-
-
-def test_sends_of_many_threads_have_the_parents_of_their_threads(producer: Producer, spans: Spans) -> None:
-    def send(number: int) -> "Future[Any]":
-        with spans.tracer.start_as_current_span(f"order {number}"):
-            return producer.send_async(Message("orders", str(number), keys=str(number)))
-
-    threads = [threading.Thread(target=lambda number=number: send(number).result(SECONDS)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    orders = {identity(span): span.name for span in spans("order ")}
-    sent = spans.wait_for("send", 8)
-    assert all(orders[parent_of(span) or 0] == f"order {attributes(span)['mqdb.message.keys'][0]}" for span in sent)

@@ -16,8 +16,9 @@ import mqdb
 from mqdb.broker.schedule.timers import RecallStatus
 from mqdb.common.compression import compress
 from mqdb.common.message import Message, MessageQueue, ReceivedMessage, SendResult, check_message
+from mqdb.common.recall_handle import decode_handle
 from mqdb.common.topic import check_topic_name
-from mqdb.common.unique_id import UniqueIdGenerator
+from mqdb.common.unique_id import UniqueIdGenerator, format_unique_id
 from mqdb.errors import IllegalState
 from mqdb.store.clients.clients import ClientKind, Registration
 from mqdb_client.client_config import configured_by, settings_of
@@ -349,6 +350,10 @@ class Producer:
         """
         running = self._work()
         with operations.around(Operation.RECALL, self.group, running.instance.client_id) as context:
+            if context is not None:
+                found = decode_handle(handle)
+                context.topic, context.broker_name = found.topic, found.broker_name
+                context.message_ids = (format_unique_id(found.unique_id),)
             status = recall(running.links, handle, self._timeout_seconds)
             if context is not None:
                 context.outcome = status

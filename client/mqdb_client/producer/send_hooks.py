@@ -6,7 +6,7 @@ For each attempt to send, so several times for a send that is tried again:
     send_message_before    what it raises is logged
     send_message_after     what it raises is logged; it runs whether the attempt has failed or not
 
-A hook changes no message: what it adds is in `extra_properties`.
+A hook need not change a message to add properties: it puts them into `extra_properties`.
 
 RocketMQ: CheckForbiddenHook, SendMessageHook, DefaultMQProducerImpl.sendKernelImpl.
 """

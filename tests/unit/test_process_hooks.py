@@ -1,0 +1,68 @@
+"""Hooks of the process: which topic they see, and what becomes of their errors."""
+
+import logging
+import uuid
+
+import pytest
+
+from mqdb.common.message import MessageQueue, ReceivedMessage
+from mqdb_client.consumer.consume_hooks import ConsumeMessageContext
+from mqdb_client.process_hooks import Operation, OperationContext, OperationHooks
+
+RETRIES = MessageQueue("%RETRY%readers", "broker-a", 0)
+
+
+def retry(topic: str) -> ReceivedMessage:
+    properties = {"RETRY_TOPIC": topic}
+    return ReceivedMessage(RETRIES, 1, 1, uuid.UUID(int=1), None, None, properties, b"x", 0, 0, "h", 1, 0, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("topics", "topic"), [(["orders"], "orders"), (["orders"] * 2, "orders"), (["orders", "invoices"], RETRIES.topic)]
+)
+def test_the_topic_of_a_call_is_that_to_which_its_messages_were_sent(topics: list[str], topic: str) -> None:
+    assert ConsumeMessageContext("readers", RETRIES, [retry(each) for each in topics]).topic == topic
+
+
+class Recorder:
+    """Sees operations, and raises where it is told to."""
+
+    hook_name = "recorder"
+
+    def __init__(self, fails: bool = False) -> None:
+        self.seen: list[object] = []
+        self._fails = fails
+
+    def operation_before(self, context: OperationContext) -> None:
+        self._note(context.operation)
+
+    def operation_after(self, context: OperationContext) -> None:
+        self._note(context.outcome or context.error)
+
+    def _note(self, what: object) -> None:
+        self.seen.append(what)
+        if self._fails:
+            raise ValueError
+
+
+def test_operations_are_seen_with_their_outcome_or_error(caplog: pytest.LogCaptureFixture) -> None:
+    hooks, broken, sound, error = OperationHooks(), Recorder(fails=True), Recorder(), ConnectionError()
+    for hook in (broken, sound):
+        hooks.adopt(hook)  # type: ignore[arg-type]  # it is asked of operations only
+
+    with caplog.at_level(logging.ERROR), hooks.around(Operation.RECALL, "senders", "client") as context:
+        assert context is not None
+        context.outcome = "RECALLED"
+    with pytest.raises(ConnectionError), hooks.around(Operation.RECALL, "senders", "client"):
+        raise error
+
+    assert broken.seen == sound.seen == ["recall", "RECALLED", "recall", error]
+    assert len(caplog.records) == 4
+
+
+def test_without_a_hook_there_is_no_context() -> None:
+    hooks = OperationHooks()
+
+    with hooks.around(Operation.RECALL, "senders", "client") as context:
+        assert context is None
+    assert hooks.around(Operation.RECALL, "senders", "client") is hooks.around(Operation.RECEIVE, "readers", "client")
