@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import WeakSet
 
 from mqdb.common.message import ReceivedMessage
+from mqdb.errors import PropertiesBroken
 
 if TYPE_CHECKING:
     from mqdb_client.consumer.consume_hooks import ConsumeMessageContext
@@ -179,6 +180,9 @@ def unregister(hook: ProcessHook) -> None:
 
 
 def topic_of(messages: Sequence[ReceivedMessage]) -> str:
-    """The topic that messages were sent to, which is not that of a retry; "" if they are of several."""
-    topics = {message.topic for message in messages}
+    """The topic that messages were sent to, which is not that of a retry; "" if they are of several, or do not tell."""
+    try:
+        topics = {message.topic for message in messages}
+    except PropertiesBroken:
+        return ""
     return topics.pop() if len(topics) == 1 else ""

@@ -8,6 +8,7 @@ is for all producers and consumers of the process, those that there are and thos
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from enum import StrEnum
 from typing import Any, Final
 
 import mqdb
@@ -126,8 +127,10 @@ class Tracing:
 
     def consume_message_after(self, context: ConsumeMessageContext) -> None:
         """The end of the call."""
-        return_type = context.return_type
-        failed = "" if return_type in (None, ConsumeReturnType.SUCCESS) else str(context.status or return_type)
+        status, return_type = context.status, context.return_type
+        failed = "" if return_type in (None, ConsumeReturnType.SUCCESS) else str(return_type)
+        if return_type is ConsumeReturnType.FAILED and isinstance(status, StrEnum):
+            failed = status.value  # others are anything that a listener may return
         _end_current(context.attributes, context.error, failed)
 
     # -- what else a client does ----------------------------------------------------------------

@@ -4,10 +4,14 @@ import logging
 import uuid
 
 import pytest
+from opentelemetry.trace import StatusCode
 
 from mqdb.common.message import MessageQueue, ReceivedMessage
-from mqdb_client.consumer.consume_hooks import ConsumeMessageContext
-from mqdb_client.process_hooks import Operation, OperationContext, OperationHooks
+from mqdb_client import ConsumeConcurrentlyStatus
+from mqdb_client.consumer.consume_hooks import ConsumeHooks, ConsumeMessageContext, ConsumeReturnType
+from mqdb_client.process_hooks import Operation, OperationContext, OperationHooks, topic_of
+from mqdb_client.tracing import Tracing
+from tests.fixtures.spans import Spans, attributes
 
 RETRIES = MessageQueue("%RETRY%readers", "broker-a", 0)
 
@@ -22,6 +26,38 @@ def retry(topic: str) -> ReceivedMessage:
 )
 def test_the_topic_of_a_call_is_that_to_which_its_messages_were_sent(topics: list[str], topic: str) -> None:
     assert ConsumeMessageContext("readers", RETRIES, [retry(each) for each in topics]).topic == topic
+
+
+def test_broken_properties_tell_no_topic() -> None:
+    message = retry("orders")
+    message._properties = "[" * 100_000
+
+    assert topic_of([message]) == ""
+
+
+@pytest.mark.parametrize(
+    ("status", "return_type", "error_type"),
+    [
+        (ConsumeConcurrentlyStatus.CONSUME_SUCCESS, ConsumeReturnType.SUCCESS, None),
+        (ConsumeConcurrentlyStatus.CONSUME_SUCCESS, ConsumeReturnType.TIME_OUT, "TIME_OUT"),
+        (ConsumeConcurrentlyStatus.RECONSUME_LATER, ConsumeReturnType.FAILED, "RECONSUME_LATER"),
+        (None, ConsumeReturnType.RETURNNULL, "RETURNNULL"),
+        (object(), ConsumeReturnType.FAILED, "FAILED"),
+    ],
+)
+def test_the_span_of_a_call_says_how_it_ended(
+    status: object, return_type: ConsumeReturnType, error_type: str | None
+) -> None:
+    spans, hooks = Spans(), ConsumeHooks("readers")
+    hooks.register(Tracing(spans.tracer))
+
+    context = hooks.begin(RETRIES, [retry("orders")])
+    assert context is not None
+    hooks.end(context, status, return_type)
+
+    [span] = spans("process orders")
+    assert attributes(span).get("error.type") == error_type
+    assert (span.status.status_code is StatusCode.ERROR) == (error_type is not None)
 
 
 class Recorder:
