@@ -176,14 +176,16 @@ def test_an_attempt_of_another_thread_has_the_same_parent(database: Database, pr
 
 
 def test_a_users_own_context_stays(database: Database, producer: Producer, member: Member, spans: Spans) -> None:
-    message = Message("orders", "x", properties={"traceparent": TRACEPARENT})
-
-    producer.send(message)
+    token = attach(baggage.set_baggage("tenant", "a shop"))
+    try:
+        producer.send(Message("orders", "x", properties={"traceparent": TRACEPARENT}))
+    finally:
+        detach(token)
     member(Inbox())
     [process] = spans.wait_for("process")
 
     [send] = spans("send")
-    assert stored_contexts(database) == [TRACEPARENT]
+    assert database.rows("SELECT properties FROM mqdb.commit_log") == [({"traceparent": TRACEPARENT},)]
     assert f"{trace_of(process):032x}" in TRACEPARENT
     assert f"{trace_of(send):032x}" not in TRACEPARENT
     assert linked(send) == linked(process) == {parent_of(process)}

@@ -4,6 +4,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from datetime import timedelta
 from types import FrameType
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from opentelemetry import trace
 from sqlalchemy import Connection
 
-from mqdb_client import ConsumeConcurrentlyStatus, Message, Producer, ReceivedMessage, process_hooks
+from mqdb_client import ConsumeConcurrentlyStatus, Message, Producer, RecallStatus, ReceivedMessage, process_hooks
 from mqdb_client.consumer import consume_hooks
 from mqdb_client.producer import joined_sending, sending
 from mqdb_client.tracing import MqdbInstrumentor
@@ -80,11 +81,14 @@ def test_what_is_off_calls_no_hook_and_makes_no_object(
     after = modules_called(work)
     member(inbox)
     inbox.wait_for(6)
+    contexts = stored_contexts(database)
+    recalled = producer.recall(producer.send(Message("orders", "z", delay=timedelta(hours=1))).recall_handle or "")
 
+    assert recalled is RecallStatus.RECALLED
     assert (before, after) == (set(), set())
     assert {"mqdb_client.tracing", "mqdb_client.process_hooks", "mqdb_client.producer.send_hooks"} < during
     assert len(spans()) == traced > 0
-    assert [context is None for context in stored_contexts(database)] == [True, True, False, False, True, True]
+    assert [context is None for context in contexts] == [True, True, False, False, True, True]
 
 
 def test_a_call_that_has_begun_ends_its_span_when_tracing_is_switched_off(producer: Producer, member: Member) -> None:
