@@ -11,8 +11,10 @@ import pytest
 PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
 
 STRANGER = """
+from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import timedelta
 
+import psycopg
 import pytest
 
 from mqdb_client import Message, Producer
@@ -40,6 +42,21 @@ def test_who_waits_in_vain_is_told_where_the_group_stands(mqdb_broker, mqdb_topi
     told = r"group 'billing-.*' has not consumed topic 'orders-.*' in 0.1 s; queue 0: 0 of 1"
     with pytest.raises(AssertionError, match=told):
         mqdb_broker.wait_until_consumed(billing, orders, timeout=timedelta(seconds=0.1))
+
+
+def test_what_has_no_offset_yet_is_waited_for(mqdb_broker, mqdb_topics):
+    orders, billing = mqdb_topics.topic("orders"), mqdb_topics.group("billing")
+    dsn = mqdb_broker.dsn
+    with psycopg.connect(dsn) as other, Producer("shop", dsn) as producer, ThreadPoolExecutor(1) as pool:
+        other.execute("LOCK TABLE mqdb.lock_dispatch IN SHARE UPDATE EXCLUSIVE MODE")
+        producer.send(Message(orders, "one"))
+        waiting = pool.submit(mqdb_broker.wait_until_consumed, billing, orders, timedelta(seconds=0.1))
+        try:
+            assert not wait([waiting], 0.3).done
+        finally:
+            other.rollback()
+        with pytest.raises(AssertionError, match="queue 0: 0 of 1"):
+            waiting.result()
 
 
 seen = []
@@ -77,4 +94,4 @@ def test_a_stranger_tests_with_it(tmp_path: Path) -> None:
     ended = subprocess.run(command, env=environ, capture_output=True, text=True, cwd=tmp_path, timeout=110, check=False)
 
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "5 passed" in ended.stdout
+    assert "6 passed" in ended.stdout
