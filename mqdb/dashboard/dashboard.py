@@ -16,13 +16,23 @@ from mqdb.dashboard.brokers import Brokers
 from mqdb.dashboard.endpoint import Endpoints, Page
 from mqdb.dashboard.gate import LOGIN, LOGOUT, Gate
 from mqdb.dashboard.login import Login
-from mqdb.dashboard.pages import dead_letters, doctor, groups, messages, operations, overview, scheduled, topics
+from mqdb.dashboard.pages import (
+    dead_letters,
+    doctor,
+    groups,
+    messages,
+    operations,
+    overview,
+    scheduled,
+    topics,
+    transactions,
+)
 from mqdb.dashboard.rendering import path
 from mqdb.dashboard.sessions import Sessions
 from mqdb.dashboard.visit import Visit
 from mqdb.settings import Settings
 
-_SUBJECTS: Final = (overview, topics, messages, groups, dead_letters, scheduled, operations, doctor)
+_SUBJECTS: Final = (overview, topics, messages, groups, dead_letters, scheduled, transactions, operations, doctor)
 
 
 class Dashboard:

@@ -9,7 +9,7 @@ import pytest
 from mqdb.dashboard.pages import messages
 from mqdb.embedded import EmbeddedPostgres
 from mqdb.store.engine import create_engine
-from mqdb_client import Admin, Message, Producer
+from mqdb_client import Admin, HalfState, Message, Producer
 from tests.fixtures.dashboard import SCRIPT, Site, Visitor, serving_alone, serving_site
 from tests.fixtures.dead_letters import bury
 from tests.fixtures.postgres import Database, new_database, with_parts
@@ -45,6 +45,7 @@ def paths(site: Site) -> list[str]:
         *(B + "dead-letters", BILLING, BILLING + "?before=2"),
         *(f"{BILLING}/{letter}{query}" for letter in site.shop.letters for query in ("", "?body=1", "?edit=1")),
         *(B + "scheduled", B + "scheduled?topic=orders&last=1", B + "scheduled/levels"),
+        *(B + "transactions", B + "transactions?group=senders&given_up=1"),
         *(B + "operations", B + "operations?topic=orders&since=1h", B + "doctor", B + "doctor/findings"),
     ]
 
@@ -228,6 +229,38 @@ def test_a_message_is_recalled_after_a_question(site: Site, ann: Visitor) -> Non
         ]
     # The other one is still there, and carries the token.
     assert ann.act(B + "scheduled", id="x", do="1").status == 400
+
+
+def test_half_messages_are_ended_or_asked_about_again_after_a_question(site: Site, ann: Visitor) -> None:
+    path = B + "transactions"
+    given_up, committed, rolled_back = site.shop.halves
+    assert [each in ann.page(path + "?given_up=1") for each in site.shop.halves] == [True, False, False]
+    assert committed not in ann.page(path + "?group=others")
+
+    def states() -> list[str]:
+        with Admin(site.database.dsn) as admin:
+            found = admin.transactions.list(tuple(HalfState), "senders")
+        return [each.state for each in found if each.transaction_id in site.shop.halves]
+
+    question = ann.act(path, id=committed, to="commit", topic="payments", group="senders")
+    assert "Commit this half message?" in question.body
+    assert "of group senders to topic payments" in question.body
+    assert states() == ["DISCARDED", "PREPARED", "PREPARED"]
+
+    done = ann.act(path, id=committed, to="commit", do="1")
+    assert f"Half message {committed} is committed." in ann.page(done.location)
+    ann.act(path, id=rolled_back, to="rollback", do="1")
+    ann.act(path, id=given_up, to="resume", do="1")
+    assert states() == ["PREPARED", "COMMITTED", "ROLLED_BACK"]
+    assert [each in ann.page(path) for each in site.shop.halves] == [True, False, False]
+    with Admin(site.database.dsn) as admin:
+        ended = [each for each in admin.operations.list(topic="payments") if each.verb == "transaction.resolve"]
+    assert [(each.actor, each.object) for each in ended] == [
+        ("dashboard", each) for each in (given_up, rolled_back, committed)
+    ]
+    assert ann.act(path, id=committed, to="rollback", do="1").status == 403
+    assert ann.act(path, id=committed, to="forget").status == 400
+    assert ann.act(path, to="commit").status == 400
 
 
 def test_messages_are_paged_back_to_the_first_one(site: Site, ann: Visitor) -> None:
