@@ -17,6 +17,7 @@ from mqdb.dashboard.endpoint import Endpoints, Page
 from mqdb.dashboard.gate import LOGIN, LOGOUT, Gate
 from mqdb.dashboard.login import Login
 from mqdb.dashboard.pages import (
+    crons,
     dead_letters,
     doctor,
     groups,
@@ -32,7 +33,18 @@ from mqdb.dashboard.sessions import Sessions
 from mqdb.dashboard.visit import Visit
 from mqdb.settings import Settings
 
-_SUBJECTS: Final = (overview, topics, messages, groups, dead_letters, scheduled, transactions, operations, doctor)
+_SUBJECTS: Final = (
+    overview,
+    topics,
+    messages,
+    groups,
+    dead_letters,
+    scheduled,
+    transactions,
+    crons,
+    operations,
+    doctor,
+)
 
 
 class Dashboard:

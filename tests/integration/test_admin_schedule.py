@@ -63,8 +63,12 @@ def test_the_delay_levels_are_listed_and_none_is_skipped_that_has_lost_nothing(a
 
 
 def test_a_cron_is_added_paused_resumed_and_removed(admin: Admin) -> None:
+    times = admin.crons.next_times("@yearly", "Europe/Berlin", 3)
+    assert [(time.month, time.day, time.hour) for time in times] == [(12, 31, 23)] * 3
+    assert [time.year - times[0].year for time in times] == [0, 1, 2]
     next_at = admin.crons.add("tick", "@yearly", Message("orders", "tick"), timezone="Europe/Berlin", actor="ada")
 
+    assert next_at == times[0]
     assert next_at.utcoffset() is not None
     admin.crons.pause("tick")
     assert [(cron.name, cron.is_paused) for cron in admin.crons.list()] == [("tick", True)]

@@ -46,6 +46,7 @@ def paths(site: Site) -> list[str]:
         *(f"{BILLING}/{letter}{query}" for letter in site.shop.letters for query in ("", "?body=1", "?edit=1")),
         *(B + "scheduled", B + "scheduled?topic=orders&last=1", B + "scheduled/levels"),
         *(B + "transactions", B + "transactions?group=senders&given_up=1"),
+        *(B + "crons", B + "crons?find=NIGHT", B + "new-cron"),
         *(B + "operations", B + "operations?topic=orders&since=1h", B + "doctor", B + "doctor/findings"),
     ]
 
@@ -261,6 +262,63 @@ def test_half_messages_are_ended_or_asked_about_again_after_a_question(site: Sit
     assert ann.act(path, id=committed, to="rollback", do="1").status == 403
     assert ann.act(path, id=committed, to="forget").status == 400
     assert ann.act(path, to="commit").status == 400
+
+
+def test_a_cron_is_paused_resumed_and_removed_after_a_question(site: Site, ann: Visitor) -> None:
+    def change(to: str) -> str:
+        question = ann.act(B + "crons", name="weekly", to=to)
+        assert f"{to.capitalize()} cron weekly?" in question.body
+        done = ann.act(B + "crons", name="weekly", to=to, do="1")
+        assert done.location == B + "crons"
+        return ann.page(done.location)
+
+    assert "Cron weekly is paused." in change("pause")
+    assert ">paused<" in ann.page(B + "crons?find=weekly")
+    assert "Cron weekly sends next at" in change("resume")
+    assert ">paused<" not in ann.page(B + "crons?find=weekly")
+    assert "Cron weekly is removed." in change("remove")
+    assert ["weekly" in ann.page(B + "crons"), "nightly" in ann.page(B + "crons")] == [False, True]
+    with Admin(site.database.dsn) as admin:
+        done = [(each.verb, each.actor) for each in admin.operations.list(topic="orders") if each.object == "weekly"]
+    assert done[:3] == [(f"cron.{verb}", "dashboard") for verb in ("remove", "resume", "pause")]
+    assert ann.act(B + "crons", name="weekly", to="pause", do="1").status == 404
+    assert ann.act(B + "crons", name="nightly", to="fire").status == 400
+    assert ann.act(B + "crons", to="pause").status == 400
+
+
+def test_a_cron_is_added_after_a_look_at_its_times(site: Site, ann: Visitor) -> None:
+    form = {"name": "report", "cron": "30 7 1 1 *", "timezone": "Asia/Tokyo", "topic": "orders", "keys": "a b"}
+    form |= {"body": "two\r\nlines", "tag": SCRIPT, "catch_up": "none"}
+
+    plan = ann.act(B + "new-cron", **form)
+    assert plan.body.count("-12-31 22:30:00 UTC</time>") == 5
+    assert SCRIPT not in plan.body
+    assert "report" not in ann.page(B + "crons")
+
+    done = ann.act(B + "new-cron", **form, do="1")
+    assert "Cron report is added." in ann.page(done.location)
+    (row,) = site.database.rows("SELECT body, tag, keys, catch_up FROM mqdb.cron WHERE name = 'report'")
+    assert (bytes(row[0]), *row[1:]) == (b"two\nlines", SCRIPT, "a b", "none")
+    with Admin(site.database.dsn) as admin:
+        assert [each.actor for each in admin.operations.list() if each.verb == "cron.add"][:1] == ["dashboard"]
+    assert ann.act(B + "new-cron", **form, do="1").status == 400
+    assert ann.act(B + "new-cron", **form | {"cron": "now and then"}).status == 400
+    assert ann.act(B + "new-cron", **form | {"timezone": "Mars"}).status == 400
+    assert ann.act(B + "new-cron", **form | {"name": "other", "topic": "nowhere"}, do="1").status == 404
+
+
+def test_a_cron_that_nobody_fires_is_late(database: Database) -> None:
+    with Admin(database.dsn) as admin:
+        admin.topics.create("orders")
+        admin.crons.add("tick", "@yearly", Message("orders", "tick"))
+    assert "late by" not in _crons_alone(database)
+    database.rows("UPDATE mqdb.cron SET next_at = mqdb.now() - interval '2 hours' RETURNING 1")
+    assert "late by 2 h" in _crons_alone(database)
+
+
+def _crons_alone(database: Database) -> str:
+    with serving_alone(dsn=database.dsn) as visitor:
+        return visitor.page(B + "crons")
 
 
 def test_messages_are_paged_back_to_the_first_one(site: Site, ann: Visitor) -> None:

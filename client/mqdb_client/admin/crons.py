@@ -6,9 +6,9 @@ from mqdb.broker.schedule import cron
 from mqdb.broker.schedule.cron import CatchUp, Cron, NextTime
 from mqdb.common.message import Message
 from mqdb.errors import ExtraMissing
-from mqdb.store.schedule.cron import CronSummary, list_crons
+from mqdb.store.schedule.cron import CronSummary, list_crons, now
 from mqdb_client.admin.broker_access import BrokerAccess
-from mqdb_client.option_rules import one_of
+from mqdb_client.option_rules import LIMIT, one_of
 
 
 def _next_time() -> NextTime:
@@ -49,6 +49,19 @@ class Crons:
         new = Cron(name, text, message, timezone, sharding_key, catch_up)
         with self._access.connected() as connection:
             return cron.add_cron(connection, new, next_time, actor=actor or self._access.actor)
+
+    def next_times(self, text: str, timezone: str = "UTC", count: int = 5) -> list[datetime]:
+        """The next times of a cron text from now on, by the broker's clock. Stores nothing.
+
+        Raises CronInvalid, ParameterInvalid for an unknown zone, and ExtraMissing as `add` does.
+        """
+        next_time = _next_time()
+        LIMIT.check("count", count)
+        with self._access.connected() as connection:
+            times = [next_time(text, timezone, now(connection))]
+        while len(times) < count:
+            times.append(next_time(text, timezone, times[-1]))
+        return times
 
     def pause(self, name: str, *, actor: str | None = None) -> None:
         """Let a recurring send not fire until it is resumed. Raises CronNotFound."""

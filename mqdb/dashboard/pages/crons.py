@@ -1,0 +1,78 @@
+"""Crons: recurring sends with their times; pause, resume, remove and add."""
+
+from typing import Final
+
+from starlette.responses import Response
+
+from mqdb.dashboard.bodies import edited_body
+from mqdb.dashboard.endpoint import Page
+from mqdb.dashboard.visit import Visit
+from mqdb.errors import ParameterInvalid
+from mqdb_client import CatchUp, Message
+
+_A_PAGE: Final = 100
+
+
+def crons(visit: Visit) -> Response:
+    """Recurring sends by name, those with a part of a name. A change asks before."""
+    if visit.is_post:
+        return _change(visit)
+    part, after = (visit.query.text("find") or "").lower(), visit.query.text("after") or ""
+    found = [each for each in visit.broker.crons.list() if part in each.name.lower() and each.name > after]
+    now = visit.broker.retention.log().now
+    return visit.page("crons.html", crons=found[:_A_PAGE], has_more=len(found) > _A_PAGE, now=now)
+
+
+def _change(visit: Visit) -> Response:
+    name, wanted = visit.form.text("name"), visit.form.text("to")
+    if name is None:
+        raise ParameterInvalid("name", None, "name a cron")
+    if wanted not in ("pause", "resume", "remove"):
+        raise ParameterInvalid("to", wanted, "write pause, resume or remove")
+    if not visit.form.has("do"):
+        return visit.page("cron_change.html", name=name, wanted=wanted)
+    if wanted == "resume":
+        next_at = visit.broker.crons.resume(name, actor=visit.actor)
+        return visit.go("crons", notice=f"Cron {name} sends next at {next_at:%Y-%m-%d %H:%M:%S} UTC.")
+    if wanted == "pause":
+        visit.broker.crons.pause(name, actor=visit.actor)
+        return visit.go("crons", notice=f"Cron {name} is paused.")
+    visit.broker.crons.remove(name, actor=visit.actor)
+    return visit.go("crons", notice=f"Cron {name} is removed.")
+
+
+def add(visit: Visit) -> Response:
+    """Add a recurring send: first its next times, then the send."""
+    form, times = visit.form, None
+    if visit.is_post:
+        text, timezone = form.text("cron") or "", form.text("timezone") or "UTC"
+        if form.has("do"):
+            name = form.text("name") or ""
+            visit.broker.crons.add(
+                name,
+                text,
+                _message(visit),
+                timezone=timezone,
+                sharding_key=form.text("sharding_key"),
+                catch_up=_catch_up(form.text("catch_up")),
+                actor=visit.actor,
+            )
+            return visit.go("crons", notice=f"Cron {name} is added.")
+        times = visit.broker.crons.next_times(text, timezone)
+    return visit.page("cron_add.html", times=times)
+
+
+def _message(visit: Visit) -> Message:
+    form = visit.form
+    keys = (form.text("keys") or "").split()
+    body = edited_body(b"", form.raw("body") or "")
+    return Message(form.text("topic") or "", body, form.text("tag"), tuple(keys))
+
+
+def _catch_up(text: str | None) -> CatchUp:
+    if text not in tuple(CatchUp):
+        raise ParameterInvalid("catch_up", text, "write once, all or none")
+    return CatchUp(text)
+
+
+PAGES: Final = (Page("crons", crons, acts=True), Page("new-cron", add, acts=True))
