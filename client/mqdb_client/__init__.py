@@ -58,6 +58,7 @@ from mqdb.store.operations import Operation
 from mqdb.store.schedule.cron import CronSummary
 from mqdb.store.schedule.delay_queues import Standing
 from mqdb.store.schedule.waiting_timers import WaitingTimer
+from mqdb.store.segments.partitions import SegmentSize
 from mqdb.store.segments.segments import Log, Segment, SegmentState
 from mqdb.store.topics.topic_uses import TopicUses
 from mqdb.store.transactions.half_messages import HalfMessage
@@ -203,6 +204,7 @@ __all__ = [
     "Trial",
     "SelectorExplanation",
     "Segment",
+    "SegmentSize",
     "SegmentState",
     "Log",
     "explain_selector",

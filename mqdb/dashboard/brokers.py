@@ -2,12 +2,13 @@
 
 import threading
 import time
+from datetime import timedelta
 from typing import Final
 
 from mqdb.broker_list import brokers_of
 from mqdb.common.dsn import BrokerDsn
 from mqdb.settings import Settings
-from mqdb_client import Admin
+from mqdb_client import Admin, DoctorThresholds
 
 #: To find an embedded broker takes 3 ms, as much as the rest of a small page.
 _KNOWN_SECONDS: Final = 2.0
@@ -19,6 +20,7 @@ class Brokers:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.are_read_only = settings.web_read_only
+        self.thresholds: Final = DoctorThresholds(reserved_hours=settings.file_reserved_time / timedelta(hours=1))
         self._guard = threading.Lock()
         self._found: tuple[BrokerDsn, ...] = ()
         self._known_until = 0.0

@@ -25,6 +25,7 @@ from mqdb.dashboard.pages import (
     operations,
     overview,
     scheduled,
+    storage,
     topics,
     transactions,
 )
@@ -43,6 +44,7 @@ _SUBJECTS: Final = (
     transactions,
     crons,
     operations,
+    storage,
     doctor,
 )
 

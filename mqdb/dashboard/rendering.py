@@ -54,6 +54,16 @@ def age(seconds: float | None) -> str:
     return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
 
 
+def size(count: float | None) -> str:
+    """Bytes in their largest unit, for people."""
+    if count is None:
+        return ""
+    for unit, one in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= one:
+            return f"{count / one:,.1f} {unit}"
+    return f"{count:,} B"
+
+
 def line(text: object) -> str:
     """A text of a stranger on one line, not too long."""
     shown = " ".join(printable("" if text is None else str(text)).split())
@@ -69,7 +79,7 @@ def _make_environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    environment.filters.update(time=time, number=number, age=age, line=line, printable=printable)
+    environment.filters.update(time=time, number=number, age=age, size=size, line=line, printable=printable)
     environment.globals.update(path=path, assets={each.file.partition("-")[0]: each.file for each in VENDORED})
     return environment
 

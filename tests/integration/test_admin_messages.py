@@ -168,6 +168,11 @@ def test_the_segments_of_the_log_are_told(admin: Admin) -> None:
 
     assert (first.start_pos, first.state, first.closed_at) == (1, SegmentState.OPEN, None)
     assert first.start_pos <= admin.retention.log().last_pos < first.end_pos
+    assert [each.number for each in admin.retention.sizes()] == [each.number for each in admin.retention.segments()]
+    filled, ahead = admin.retention.sizes()[:2]
+    assert filled.commit_log > ahead.commit_log > 0
+    assert min(filled.queue_run, filled.message_index) > 0
+    assert 0 < (admin.retention.oldest_seconds() or 0) < 600
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from mqdb.dashboard.pages import messages
 from mqdb.embedded import EmbeddedPostgres
 from mqdb.store.engine import create_engine
-from mqdb_client import Admin, HalfState, Message, Producer
+from mqdb_client import Admin, Message, Producer
 from tests.fixtures.dashboard import SCRIPT, Site, Visitor, serving_alone, serving_site
 from tests.fixtures.dead_letters import bury
 from tests.fixtures.postgres import Database, new_database, with_parts
@@ -47,6 +47,7 @@ def paths(site: Site) -> list[str]:
         *(B + "scheduled", B + "scheduled?topic=orders&last=1", B + "scheduled/levels"),
         *(B + "transactions", B + "transactions?group=senders&given_up=1"),
         *(B + "crons", B + "crons?find=NIGHT", B + "new-cron"),
+        *(B + "storage", B + "storage/findings", B + "storage/segments", B + "storage/segments?after=1"),
         *(B + "operations", B + "operations?topic=orders&since=1h", B + "doctor", B + "doctor/findings"),
     ]
 
@@ -230,95 +231,6 @@ def test_a_message_is_recalled_after_a_question(site: Site, ann: Visitor) -> Non
         ]
     # The other one is still there, and carries the token.
     assert ann.act(B + "scheduled", id="x", do="1").status == 400
-
-
-def test_half_messages_are_ended_or_asked_about_again_after_a_question(site: Site, ann: Visitor) -> None:
-    path = B + "transactions"
-    given_up, committed, rolled_back = site.shop.halves
-    assert [each in ann.page(path + "?given_up=1") for each in site.shop.halves] == [True, False, False]
-    assert committed not in ann.page(path + "?group=others")
-
-    def states() -> list[str]:
-        with Admin(site.database.dsn) as admin:
-            found = admin.transactions.list(tuple(HalfState), "senders")
-        return [each.state for each in found if each.transaction_id in site.shop.halves]
-
-    question = ann.act(path, id=committed, to="commit", topic="payments", group="senders")
-    assert "Commit this half message?" in question.body
-    assert "of group senders to topic payments" in question.body
-    assert states() == ["DISCARDED", "PREPARED", "PREPARED"]
-
-    done = ann.act(path, id=committed, to="commit", do="1")
-    assert f"Half message {committed} is committed." in ann.page(done.location)
-    ann.act(path, id=rolled_back, to="rollback", do="1")
-    ann.act(path, id=given_up, to="resume", do="1")
-    assert states() == ["PREPARED", "COMMITTED", "ROLLED_BACK"]
-    assert [each in ann.page(path) for each in site.shop.halves] == [True, False, False]
-    with Admin(site.database.dsn) as admin:
-        ended = [each for each in admin.operations.list(topic="payments") if each.verb == "transaction.resolve"]
-    assert [(each.actor, each.object) for each in ended] == [
-        ("dashboard", each) for each in (given_up, rolled_back, committed)
-    ]
-    assert ann.act(path, id=committed, to="rollback", do="1").status == 403
-    assert ann.act(path, id=committed, to="forget").status == 400
-    assert ann.act(path, to="commit").status == 400
-
-
-def test_a_cron_is_paused_resumed_and_removed_after_a_question(site: Site, ann: Visitor) -> None:
-    def change(to: str) -> str:
-        question = ann.act(B + "crons", name="weekly", to=to)
-        assert f"{to.capitalize()} cron weekly?" in question.body
-        done = ann.act(B + "crons", name="weekly", to=to, do="1")
-        assert done.location == B + "crons"
-        return ann.page(done.location)
-
-    assert "Cron weekly is paused." in change("pause")
-    assert ">paused<" in ann.page(B + "crons?find=weekly")
-    assert "Cron weekly sends next at" in change("resume")
-    assert ">paused<" not in ann.page(B + "crons?find=weekly")
-    assert "Cron weekly is removed." in change("remove")
-    assert ["weekly" in ann.page(B + "crons"), "nightly" in ann.page(B + "crons")] == [False, True]
-    with Admin(site.database.dsn) as admin:
-        done = [(each.verb, each.actor) for each in admin.operations.list(topic="orders") if each.object == "weekly"]
-    assert done[:3] == [(f"cron.{verb}", "dashboard") for verb in ("remove", "resume", "pause")]
-    assert ann.act(B + "crons", name="weekly", to="pause", do="1").status == 404
-    assert ann.act(B + "crons", name="nightly", to="fire").status == 400
-    assert ann.act(B + "crons", to="pause").status == 400
-
-
-def test_a_cron_is_added_after_a_look_at_its_times(site: Site, ann: Visitor) -> None:
-    form = {"name": "report", "cron": "30 7 1 1 *", "timezone": "Asia/Tokyo", "topic": "orders", "keys": "a b"}
-    form |= {"body": "two\r\nlines", "tag": SCRIPT, "catch_up": "none"}
-
-    plan = ann.act(B + "new-cron", **form)
-    assert plan.body.count("-12-31 22:30:00 UTC</time>") == 5
-    assert SCRIPT not in plan.body
-    assert "report" not in ann.page(B + "crons")
-
-    done = ann.act(B + "new-cron", **form, do="1")
-    assert "Cron report is added." in ann.page(done.location)
-    (row,) = site.database.rows("SELECT body, tag, keys, catch_up FROM mqdb.cron WHERE name = 'report'")
-    assert (bytes(row[0]), *row[1:]) == (b"two\nlines", SCRIPT, "a b", "none")
-    with Admin(site.database.dsn) as admin:
-        assert [each.actor for each in admin.operations.list() if each.verb == "cron.add"][:1] == ["dashboard"]
-    assert ann.act(B + "new-cron", **form, do="1").status == 400
-    assert ann.act(B + "new-cron", **form | {"cron": "now and then"}).status == 400
-    assert ann.act(B + "new-cron", **form | {"timezone": "Mars"}).status == 400
-    assert ann.act(B + "new-cron", **form | {"name": "other", "topic": "nowhere"}, do="1").status == 404
-
-
-def test_a_cron_that_nobody_fires_is_late(database: Database) -> None:
-    with Admin(database.dsn) as admin:
-        admin.topics.create("orders")
-        admin.crons.add("tick", "@yearly", Message("orders", "tick"))
-    assert "late by" not in _crons_alone(database)
-    database.rows("UPDATE mqdb.cron SET next_at = mqdb.now() - interval '2 hours' RETURNING 1")
-    assert "late by 2 h" in _crons_alone(database)
-
-
-def _crons_alone(database: Database) -> str:
-    with serving_alone(dsn=database.dsn) as visitor:
-        return visitor.page(B + "crons")
 
 
 def test_messages_are_paged_back_to_the_first_one(site: Site, ann: Visitor) -> None:

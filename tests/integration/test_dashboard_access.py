@@ -198,21 +198,14 @@ def test_readers_see_all_and_change_nothing(guarded: Site) -> None:
     dead = B + "dead-letters/billing"
     pages = [B, B + "topics", B + "topics/orders/messages?key=k2", B + "groups/billing/topics/orders", dead]
     pages += [f"{dead}/{guarded.shop.letters[0]}", B + "scheduled", B + "operations", B + "doctor/findings"]
-    pages += [B + "transactions", B + "crons"]
+    pages += [B + "transactions", B + "crons", B + "storage", B + "storage/segments"]
 
     for path in pages:
         text = reader.page(path)
         assert set(re.findall(r"<button[^>]*>([^<]*)<", text)) <= {"ada · log out", "Search", "Find"}, path
         assert "read-only" in text
-    for path in (
-        NEW,
-        dead,
-        B + "scheduled",
-        B + "groups/billing/topics/orders",
-        B + "transactions",
-        B + "crons",
-        B + "new-cron",
-    ):
+    closed = [NEW, dead, B + "scheduled", B + "groups/billing/topics/orders"]
+    for path in [*closed, B + "transactions", B + "crons", B + "new-cron"]:
         reply = reader.post(path, {"form_token": reader.get(dead).form_token, "name": "forged", "queues": "1"})
         assert (reply.status, reply.headers["allow"]) == (405, "GET, HEAD")
     assert "forged" not in topics(guarded)

@@ -1,6 +1,7 @@
 """The log and its segments. The settings of `mqdb serve` say how long it is kept."""
 
-from mqdb.store.segments import segments
+from mqdb.store.segments import partitions, segments
+from mqdb.store.segments.partitions import SegmentSize
 from mqdb.store.segments.segments import Log, Segment
 from mqdb_client.admin.broker_access import BrokerAccess
 
@@ -20,3 +21,13 @@ class Retention:
         """All segments, the oldest first: their positions, their state, and when they were closed."""
         with self._access.connected() as connection:
             return segments.find_all(connection)
+
+    def sizes(self) -> list[SegmentSize]:
+        """The bytes of each segment, the oldest first. Takes a look at each of their files."""
+        with self._access.connected() as connection:
+            return partitions.sizes(connection)
+
+    def oldest_seconds(self) -> float | None:
+        """The age of the first record that the log has; None if it has none."""
+        with self._access.connected() as connection:
+            return segments.oldest_seconds(connection)

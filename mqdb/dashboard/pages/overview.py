@@ -23,7 +23,7 @@ def overview(visit: Visit) -> Response:
 def health(visit: Visit) -> Response:
     """What the doctor finds wrong, without what the lists below say anyway."""
     checks = [check.name for check in visit.broker.doctor.checks() if check.name not in _LISTED]
-    found = visit.broker.doctor.examine(only=checks)
+    found = visit.broker.doctor.examine(visit.brokers.thresholds, checks)
     wrong = [each for each in found if each.status not in (FindingStatus.OK, FindingStatus.INFO)]
     return visit.page("overview_health.html", findings=wrong, checks=len(checks))
 

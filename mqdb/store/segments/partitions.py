@@ -9,7 +9,7 @@ takes it up later, as it does after a crash. Each step can be repeated from the 
 """
 
 from enum import StrEnum
-from typing import Final, LiteralString
+from typing import Final, LiteralString, NamedTuple
 
 from psycopg import errors as pg
 from psycopg import sql
@@ -65,6 +65,30 @@ def size_bytes(connection: Connection, parent: str) -> int:
     """Bytes of all partitions of a table, with their indexes. Takes a look at each of their files."""
     size: int = connection.execute(_SIZE, {"parent": parent}).scalar_one()
     return size
+
+
+class SegmentSize(NamedTuple):
+    """Bytes of the partitions of a segment, with their indexes; 0 for one that is gone."""
+
+    number: int
+    commit_log: int
+    queue_run: int
+    message_index: int
+
+
+_SIZES = text(
+    """
+    SELECT s.segment, coalesce(pg_total_relation_size(to_regclass('mqdb.commit_log_' || s.segment)), 0),
+           coalesce(pg_total_relation_size(to_regclass('mqdb.queue_run_' || s.segment)), 0),
+           coalesce(pg_total_relation_size(to_regclass('mqdb.message_index_' || s.segment)), 0)
+    FROM mqdb.segment s ORDER BY s.segment
+    """
+)
+
+
+def sizes(connection: Connection) -> list[SegmentSize]:
+    """The sizes of all segments, the oldest first. Takes a look at each of their files."""
+    return [SegmentSize(*row) for row in connection.execute(_SIZES)]
 
 
 def step(connection: Connection, parent: str, segment: int) -> bool:
