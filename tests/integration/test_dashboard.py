@@ -48,6 +48,7 @@ def paths(site: Site) -> list[str]:
         *(B + "transactions", B + "transactions?group=senders&given_up=1"),
         *(B + "crons", B + "crons?find=NIGHT", B + "new-cron"),
         *(B + "storage", B + "storage/findings", B + "storage/segments", B + "storage/segments?after=1"),
+        *(B + "selectors", B + "selectors?sql=NOT%20a%3D%27%3Cb%3E%27&topic=orders&last=1"),
         *(B + "operations", B + "operations?topic=orders&since=1h", B + "doctor", B + "doctor/findings"),
     ]
 

@@ -199,10 +199,11 @@ def test_readers_see_all_and_change_nothing(guarded: Site) -> None:
     pages = [B, B + "topics", B + "topics/orders/messages?key=k2", B + "groups/billing/topics/orders", dead]
     pages += [f"{dead}/{guarded.shop.letters[0]}", B + "scheduled", B + "operations", B + "doctor/findings"]
     pages += [B + "transactions", B + "crons", B + "storage", B + "storage/segments"]
+    pages += [B + "selectors?sql=amount%3E1&topic=orders"]
 
     for path in pages:
         text = reader.page(path)
-        assert set(re.findall(r"<button[^>]*>([^<]*)<", text)) <= {"ada · log out", "Search", "Find"}, path
+        assert set(re.findall(r"<button[^>]*>([^<]*)<", text)) <= {"ada · log out", "Search", "Find", "Explain"}, path
         assert "read-only" in text
     closed = [NEW, dead, B + "scheduled", B + "groups/billing/topics/orders"]
     for path in [*closed, B + "transactions", B + "crons", B + "new-cron"]:

@@ -1,6 +1,8 @@
 """The pages of the dashboard for upkeep: half messages, crons, storage, and selectors to try."""
 
 from collections.abc import Iterator
+from html import unescape
+from urllib.parse import urlencode
 
 import pytest
 
@@ -133,3 +135,23 @@ def test_the_segments_of_the_log_are_shown_with_their_sizes_and_what_keeps_them(
     )
     assert " KiB</td>" in segments
     assert [f'<td class="n">{each}</td><td>' in rest for each in (first, second)] == [False, True]
+
+
+def test_a_selector_is_explained_and_tried_on_a_topic(ann: Visitor) -> None:
+    def shown(**query: str) -> str:
+        return ann.page(f"{B}selectors?{urlencode(query)}")
+
+    alone = shown(sql="NOT amount = 5")
+    assert ["Properties: amount" in alone, "Execution Time" in alone] == [True, False]
+    tried = shown(sql="amount > 1", topic="orders")
+    assert "1 of the last 3 messages match." in tried
+    assert "Execution Time" in tried
+    assert f"{B}topics/orders/messages?sql=amount+%3E+1" in tried
+    for query, status, words in [
+        ("sql=a+%3D", 400, "a ="),
+        ("sql=a+%3D+1&topic=nowhere", 404, "topic 'nowhere' does not exist"),
+        ("sql=a+%3D+1&topic=orders&last=10001", 400, "from 1 to 10,000"),
+        ("last=0", 400, "from 1 to 10,000"),
+    ]:
+        reply = ann.get(f"{B}selectors?{query}")
+        assert (reply.status, words in unescape(reply.body)) == (status, True), query
