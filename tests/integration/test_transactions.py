@@ -220,6 +220,8 @@ def test_the_view_shows_young_and_old_half_messages(broker: Connection) -> None:
         young.log_pos: "PREPARED",
     }
     assert [half.log_pos for half in list_halves(broker, [HalfState.COMMITTED])] == [ended.log_pos]
+    both = list_halves(broker, [HalfState.PREPARED, HalfState.COMMITTED, HalfState.PREPARED], "senders", limit=2)
+    assert [half.log_pos for half in both] == [ended.log_pos, asked.log_pos]
     assert list_halves(broker, group="others") == []
 
 

@@ -14,7 +14,8 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from psycopg import sql
 from sqlalchemy import Connection, Engine, event
 
-from mqdb.common.transaction import HalfEvent
+from mqdb.broker.transactions.transactions import list_halves
+from mqdb.common.transaction import HalfEvent, HalfState
 from mqdb.embedded import EmbeddedPostgres
 from mqdb.service.service import Context
 from mqdb.service.transaction_checker import TransactionChecker
@@ -209,3 +210,10 @@ def test_what_is_new_is_read_by_its_offset(checker: Connection) -> None:
     assert len(scans) == found.count(" on queue_run_")
     assert all(index.endswith("queue_key_last_offset_idx") for index, _ in scans)
     assert all(re.search(r"AND \(last_offset >= ", condition) for _, condition in scans)
+
+
+def test_those_without_an_end_are_listed_without_a_look_at_the_others(client: Connection) -> None:
+    found = plans(client, lambda: list_halves(client, [HalfState.PREPARED, HalfState.DISCARDED], limit=100))
+
+    # h_1 is asked whether a young one has a row.
+    assert indexes(found, "half_message h(?:_2)?") == {"half_message_check_at", "half_message_discarded"}
