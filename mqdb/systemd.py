@@ -3,10 +3,13 @@
 Source: https://www.freedesktop.org/software/systemd/man/latest/sd_notify.html. Without NOTIFY_SOCKET all is silent.
 """
 
+import logging
 import os
 import socket
 import time
 from typing import Final
+
+logger = logging.getLogger(__name__)
 
 _READY: Final = b"READY=1"
 _ALIVE: Final = b"WATCHDOG=1"
@@ -42,9 +45,12 @@ class SystemdSupervisor:
         self._tell(_STOPPING)
 
     def _tell(self, state: bytes) -> None:
-        """Raises OSError if systemd's socket is not there."""
-        if self._address:
-            # A name that begins with @ has no file.
-            address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
+        if not self._address:
+            return
+        # A name that begins with @ has no file.
+        address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
+        try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
                 end.sendto(state, address)
+        except OSError as error:  # no reason to end: whoever waits for the sign decides that
+            logger.warning("systemd cannot be told", extra={"state": state.decode(), "error": str(error)})

@@ -44,6 +44,8 @@ class Sessions:
         self._password = None if password is None else password.encode()
         self._on_link = on_link
         self._by_key: dict[str, Session] = {}
+        # Whoever knows a key is logged in, and names of people are no secret.
+        self._header_key = secrets.token_urlsafe(32)
         # Cookies know no ports: two processes on one host would each overwrite the cookie of the other.
         self.cookie: Final = f"mqdb_{secrets.token_hex(4)}"
         self.link_token = secrets.token_urlsafe(24)
@@ -89,7 +91,7 @@ class Sessions:
             return None
         if scheme.lower() != "basic" or not self._is_right(password):
             return None
-        key = f"basic {person.hex()}"
+        key = f"{self._header_key} {person.hex()}"
         return self.find(key) or self._by_key[self._begin(_name_of(person.decode(errors="replace")), key)]
 
     def _is_right(self, password: bytes) -> bool:

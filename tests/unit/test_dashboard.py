@@ -1,5 +1,6 @@
 """The parts of the dashboard that need no broker: assets, times, bodies, fields, sessions."""
 
+import base64
 import hashlib
 from datetime import UTC, datetime, timedelta, timezone
 
@@ -127,3 +128,11 @@ def test_there_are_not_more_sessions_than_fit(monkeypatch: pytest.MonkeyPatch) -
 
     assert known.find(first) is not None
     assert known.find(second) is None
+
+
+def test_who_knows_a_name_has_not_the_session_of_its_password() -> None:
+    known = Sessions("secret")
+    assert known.of_header("Basic " + base64.b64encode(b"ann:secret").decode()) is not None
+
+    assert known.find(f"basic {b'ann'.hex()}") is None
+    assert known.find(b"ann".hex()) is None

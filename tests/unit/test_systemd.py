@@ -72,3 +72,13 @@ def test_without_systemd_all_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     supervisor.tell_ready()
 
     assert not supervisor.awaits_a_sign()
+
+
+def test_who_does_not_listen_ends_nobody(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "gone"))
+
+    SystemdSupervisor().tell_alive()
+
+    assert [record.getMessage() for record in caplog.records] == ["systemd cannot be told"]
