@@ -286,6 +286,7 @@ class Server:
         # Nobody else pays for the import of their libraries.
         from mqdb.web.application import create_application
         from mqdb.web.collector import BrokerCollector
+        from mqdb.web.proxies import Proxies
         from mqdb.web.sampler import Sampler
         from mqdb.web.web_server import WebServer
 
@@ -304,7 +305,8 @@ class Server:
             self._health,
             collector,
             loopback_only=address.is_loopback,
-            password=self._settings.web_password,
+            passwords=self._settings.web_passwords,
+            proxies=Proxies.of(self._settings),
             pages=self._pages,
         )
         try:

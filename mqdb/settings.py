@@ -37,7 +37,7 @@ from pydantic_settings import (
 from mqdb.common.delay_level import MAX_DELAY, DelayLevels, parse_delay_levels
 from mqdb.common.dsn import HIDDEN, BrokerDsn, hide_dsn, is_broker_name, parse_brokers, redact
 from mqdb.common.duration import duration_text, parse_duration
-from mqdb.common.http_address import HttpAddress, parse_http_address
+from mqdb.common.http_address import HttpAddress, Network, parse_http_address, parse_networks
 from mqdb.common.topic import MAX_TOPIC_LENGTH, check_topic_name, reply_topic
 from mqdb.errors import DelayLevelsInvalid, NameInvalid, SettingInvalid, shown
 
@@ -174,11 +174,17 @@ class Settings(BaseSettings):
     """How far ahead a time of delivery may lie, unset as far as one likes; `mqdb serve` sets it for its broker."""
     web_password: Annotated[str, Field(min_length=1)] | None = None
     """What `http` asks for: the dashboard in a form, `/metrics` as the password of any user or as a bearer token."""
+    web_viewer_password: Annotated[str, Field(min_length=1)] | None = None
+    """Whoever logs in by this one sees the dashboard and `/metrics`, and changes nothing."""
+    web_user_header: Annotated[str, Field(pattern="^[A-Za-z0-9-]+$")] | None = None
+    """The header by which `web_trusted_proxies` name a person, who may do what `mqdb acl` has granted to that name."""
+    web_trusted_proxies: str | None = None
+    """Addresses or networks of the proxies whose `web_user_header` is believed, commas between them."""
     web_read_only: bool = False
     """Let nobody change anything in the dashboard, whose sessions in the database are read-only, too."""
     http: str | None = None
     """Where `mqdb serve` and `mqdb web` answer HTTP, as host:port; unset, `mqdb serve` does not. Beyond loopback it
-    needs `web_password`."""
+    needs a password or trusted proxies."""
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
 
     @property
@@ -212,6 +218,16 @@ class Settings(BaseSettings):
     def http_address(self) -> HttpAddress | None:
         """What `http` says; None where it says nothing."""
         return None if self.http is None else parse_http_address(self.http)
+
+    @property
+    def web_passwords(self) -> tuple[str, ...]:
+        """Those that `http` takes."""
+        return tuple(each for each in (self.web_password, self.web_viewer_password) if each is not None)
+
+    @property
+    def trusted_networks(self) -> tuple[Network, ...]:
+        """What `web_trusted_proxies` says."""
+        return () if self.web_trusted_proxies is None else parse_networks(self.web_trusted_proxies)
 
     def check_cluster_name(self, found: str) -> None:
         """Raises SettingInvalid where the settings say another one than a broker has; what is left out says nothing."""
@@ -282,6 +298,22 @@ class Settings(BaseSettings):
         except DelayLevelsInvalid as error:
             raise ValueError(f"{shown(hide_dsn(error.word))} {error.reason}") from error
 
+    @field_validator("web_viewer_password")
+    @classmethod
+    def _is_for_viewers_only(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and value == info.data.get("web_password"):
+            raise ValueError("is the same as web_password, by which one may do everything")
+        return value
+
+    @field_validator("web_trusted_proxies")
+    @classmethod
+    def _are_networks(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None:
+            value = ", ".join(map(str, parse_networks(value)))
+        if (value is None) != (info.data.get("web_user_header", value) is None):
+            raise ValueError("set web_user_header and web_trusted_proxies both, or neither")
+        return value
+
     @field_validator("http")
     @classmethod
     def _is_http_address(cls, value: str | None, info: ValidationInfo) -> str | None:
@@ -289,7 +321,8 @@ class Settings(BaseSettings):
             return None
         address = parse_http_address(value)
         # A password that cannot be used is not there; of the two faults, the first one is told.
-        if not address.is_loopback and info.data.get("web_password", "") is None:
+        ways = ("web_password", "web_viewer_password", "web_trusted_proxies")
+        if not address.is_loopback and all(info.data.get(each, "") is None for each in ways):
             raise ValueError("anybody who reaches this address may ask; set web_password, or use 127.0.0.1")
         return str(address)
 

@@ -1,15 +1,17 @@
-"""Where HTTP is served: `host:port`, and which hosts only this machine can reach."""
+"""Where HTTP is served: `host:port`, which hosts only this machine can reach, and networks of others."""
 
 import re
 from contextlib import suppress
-from ipaddress import ip_address
-from typing import Final, NamedTuple
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from typing import Final, NamedTuple, TypeAlias
 
 _HOST: Final = r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)"
 _ADDRESS: Final = re.compile(rf"{_HOST}:(?P<port>\d{{1,5}})", re.ASCII)
 _HOST_HEADER: Final = re.compile(rf"{_HOST}(:\d*)?", re.ASCII)
 
 _MAX_PORT: Final = 65_535
+
+Network: TypeAlias = IPv4Network | IPv6Network
 
 
 class HttpAddress(NamedTuple):
@@ -33,6 +35,17 @@ def parse_http_address(text: str) -> HttpAddress:
     if match is None or int(match["port"]) > _MAX_PORT:
         raise ValueError("write host:port, such as 127.0.0.1:8090")
     return HttpAddress(match["host"].strip("[]"), int(match["port"]))
+
+
+def parse_networks(text: str) -> tuple[Network, ...]:
+    """The addresses and networks of a list with commas or blanks. Raises ValueError with the rule."""
+    try:
+        networks = tuple(map(ip_network, text.replace(",", " ").split()))
+    except ValueError as error:
+        raise ValueError(f"{error}; write addresses or networks, such as 10.0.0.7, 192.168.4.0/24") from None
+    if not networks or not all(each.prefixlen for each in networks):
+        raise ValueError("names nobody, or everybody; write addresses or networks, such as 10.0.0.7, 192.168.4.0/24")
+    return networks
 
 
 def is_loopback(host: str) -> bool:

@@ -4,14 +4,44 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount, Route
+
+from mqdb.common.http_address import HttpAddress
 from mqdb.dashboard.dashboard import Dashboard
+from mqdb.dashboard.reach import Reach
 from mqdb.errors import SettingInvalid
 from mqdb.server import interruption
 from mqdb.settings import Settings
 from mqdb.web.access import AccessControl
+from mqdb.web.application import answer
+from mqdb.web.health import Report
+from mqdb.web.proxies import Proxies
 from mqdb.web.web_server import WebServer
 
 _SIGNAL_SECONDS: Final = 0.1
+
+
+def create_application(dashboard: Dashboard, address: HttpAddress) -> Starlette:
+    """The dashboard with probes, served there."""
+    reach = Reach(dashboard.brokers)
+
+    async def healthz(_request: Request) -> Response:
+        # The loop that answers is the only one.
+        return answer(Report({}))
+
+    async def readyz(_request: Request) -> Response:
+        return answer(await reach.report())
+
+    routes = [Route("/healthz", healthz), Route("/readyz", readyz), Mount("/", dashboard.application)]
+    # The pages ask who somebody is.
+    access = Middleware(
+        AccessControl, loopback_only=address.is_loopback, passwords=(), proxies=Proxies(None, ()), guarded=()
+    )
+    return Starlette(routes=routes, middleware=[access])
 
 
 def serve_alone(
@@ -26,10 +56,8 @@ def serve_alone(
     if address is None:
         raise SettingInvalid("http", "", settings.origin("http"), "is not set")
     dashboard = Dashboard(settings, on_welcome)
-    # The pages ask for the password.
-    application = AccessControl(dashboard.application, loopback_only=address.is_loopback, password=None)
     try:
-        server = WebServer(address, application)
+        server = WebServer(address, create_application(dashboard, address))
     except OSError as error:
         reason = f"cannot listen there: {error.strerror or error}"
         raise SettingInvalid("http", str(address), settings.origin("http"), reason) from error

@@ -34,6 +34,8 @@ from mqdb.dashboard.rendering import path
 from mqdb.dashboard.sessions import Sessions
 from mqdb.dashboard.visit import Visit
 from mqdb.settings import Settings
+from mqdb.web.guesses import Guesses
+from mqdb.web.proxies import Proxies
 
 _SUBJECTS: Final = (
     overview,
@@ -56,11 +58,17 @@ class Dashboard:
 
     def __init__(self, settings: Settings, on_welcome: Callable[[str], None] = lambda line: None) -> None:
         """Connects to nothing yet. `on_welcome` gets the line with the new link when the last one has been used."""
-        self._brokers = Brokers(settings)
+        self.brokers: Final = Brokers(settings)
         self._address: HttpAddress | None = None
         self._on_welcome = on_welcome
-        self._sessions = Sessions(settings.web_password, self._renew)
-        login, endpoints = Login(self._sessions), Endpoints(self._brokers)
+        proxies, guesses = Proxies.of(settings), Guesses()
+        self._sessions = Sessions(
+            settings.web_password,
+            self._renew,
+            viewer_password=settings.web_viewer_password,
+            by_proxy=proxies.are_trusted,
+        )
+        login, endpoints = Login(self._sessions, guesses), Endpoints(self.brokers)
         routes = [
             Mount("/static", StaticFiles(directory=STATIC)),
             Route(LOGIN, login.login, methods=["GET", "POST"]),
@@ -68,12 +76,14 @@ class Dashboard:
             endpoints.route(Page("", _first), "/"),
             *(endpoints.route(page) for subject in _SUBJECTS for page in subject.PAGES),
         ]
-        gate = Middleware(Gate, sessions=self._sessions, read_only=settings.web_read_only)
+        gate = Middleware(
+            Gate, sessions=self._sessions, proxies=proxies, guesses=guesses, read_only=settings.web_read_only
+        )
         self.application: Final = Starlette(routes=routes, middleware=[gate], exception_handlers={404: _nowhere})
 
     def link(self, address: HttpAddress) -> str:
-        """What to open in a browser; it logs in, once, where there is no password."""
-        query = {} if self._sessions.has_password else {"token": self._sessions.link_token}
+        """What to open in a browser; it logs in, once, where there is neither a password nor a trusted proxy."""
+        query = {"token": self._sessions.link_token} if self._sessions.has_link else {}
         return f"http://{address}{path('login', **query)}"
 
     def welcome(self, address: HttpAddress) -> str:
@@ -87,7 +97,7 @@ class Dashboard:
 
     def close(self) -> None:
         """Disconnect from the brokers."""
-        self._brokers.close()
+        self.brokers.close()
 
 
 def _first(visit: Visit) -> Response:

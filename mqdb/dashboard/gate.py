@@ -2,6 +2,9 @@
 
 A change has to come from a page of the dashboard itself, which the browser tells by Sec-Fetch-Site, or by Origin on an
 address without TLS. The forms carry a token besides, which the endpoint checks.
+
+A person whom a trusted proxy names is that person, whatever else the request brings: a proxy may pass on passwords and
+cookies that are not its own.
 """
 
 from typing import Final
@@ -11,7 +14,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mqdb.dashboard.sessions import Session, Sessions
+from mqdb.dashboard.sessions import Session, Sessions, Standing
+from mqdb.web.guesses import Guesses
+from mqdb.web.proxies import Proxies
 
 LOGIN: Final = "/login"
 LOGOUT: Final = "/logout"
@@ -35,9 +40,13 @@ _HEADERS: Final = {
 class Gate:
     """ASGI middleware. The session of a request is in its state."""
 
-    def __init__(self, app: ASGIApp, *, sessions: Sessions, read_only: bool) -> None:
+    def __init__(
+        self, app: ASGIApp, *, sessions: Sessions, proxies: Proxies, guesses: Guesses, read_only: bool
+    ) -> None:
         self._app = app
         self._sessions = sessions
+        self._proxies = proxies
+        self._guesses = guesses
         self._read_only = read_only
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -52,33 +61,50 @@ class Gate:
                 headers["Cache-Control"] = "no-cache" if is_asset else "no-store"
             await send(message)
 
-        await (self._refusal(request) or self._app)(scope, receive, send_bound)
+        await (await self._refusal(request) or self._app)(scope, receive, send_bound)
 
-    def _refusal(self, request: Request) -> Response | None:
+    async def _refusal(self, request: Request) -> Response | None:
         path = request.url.path
         if request.method not in _SAFE_METHODS:
             if self._read_only and path not in (LOGIN, LOGOUT):
                 return _said(405, "MQDB_WEB_READ_ONLY is set: nothing can be changed here.", Allow="GET, HEAD")
             if not _is_from_here(request):
                 return _said(403, "The request does not come from a page of this dashboard.")
-        if path.startswith(STATIC) or path == LOGIN:
+        person = self._proxies.person(request.scope)
+        if path.startswith(STATIC):
             return None
+        if path == LOGIN:
+            if person is not None:
+                return RedirectResponse("/", 303)
+            return None if self._has_login else self._stranger(request, None)
         authorization = request.headers.get("authorization")
-        session = self._session(request, authorization)
+        session = self._sessions.of_person(person) if person else await self._session(request, authorization)
         if session is None:
             return self._stranger(request, authorization)
+        if session.standing is Standing.VIEWER and request.method not in _SAFE_METHODS and path != LOGOUT:
+            return _said(403, "Who logs in by the password of viewers changes nothing here.")
         request.state.session = session
         return None
 
-    def _session(self, request: Request, authorization: str | None) -> Session | None:
-        if authorization is not None and self._sessions.has_password:
-            return self._sessions.of_header(authorization)
-        return self._sessions.find(request.cookies.get(self._sessions.cookie, ""))
+    @property
+    def _has_login(self) -> bool:
+        return self._sessions.has_password or self._sessions.has_link
+
+    async def _session(self, request: Request, authorization: str | None) -> Session | None:
+        if authorization is None or not self._sessions.has_password:
+            return self._sessions.find(request.cookies.get(self._sessions.cookie, ""))
+        await self._guesses.wait()
+        session = self._sessions.of_header(authorization)
+        if session is None:
+            self._guesses.note_wrong()
+        return session
 
     def _stranger(self, request: Request, authorization: str | None) -> Response:
         if authorization is not None and self._sessions.has_password:
             challenge = 'Basic realm="mqdb", charset="UTF-8"'
             return _said(401, "This needs the password of MQDB_WEB_PASSWORD.", **{"WWW-Authenticate": challenge})
+        if not self._has_login:
+            return _said(403, "Come through a proxy of MQDB_WEB_TRUSTED_PROXIES, which says who you are.")
         if request.method not in _SAFE_METHODS:
             return _said(401, "Log in first.")
         if request.headers.get("hx-request"):

@@ -8,6 +8,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from mqdb.dashboard.fields import FormRefused, form_of
 from mqdb.dashboard.rendering import render
 from mqdb.dashboard.sessions import Sessions
+from mqdb.web.guesses import Guesses
 
 #: Of the form, which strangers can post.
 _MOST_FORM_BYTES: Final = 64 * 1024
@@ -16,8 +17,9 @@ _MOST_FORM_BYTES: Final = 64 * 1024
 class Login:
     """The endpoints that somebody needs who has not logged in."""
 
-    def __init__(self, sessions: Sessions) -> None:
+    def __init__(self, sessions: Sessions, guesses: Guesses) -> None:
         self._sessions = sessions
+        self._guesses = guesses
 
     async def login(self, request: Request) -> Response:
         """The form, and what it posts; or the link."""
@@ -26,8 +28,12 @@ class Login:
                 form = await form_of(request, _MOST_FORM_BYTES)
             except FormRefused as refused:
                 return refused.response
+            await self._guesses.wait()
             key = self._sessions.log_in(form.raw("name") or "", form.raw("password") or "")
-            return self._form(403, "This is not the password.") if key is None else self._welcome(key)
+            if key is None:
+                self._guesses.note_wrong()
+                return self._form(403, "This is not the password.")
+            return self._welcome(key)
         token = request.query_params.get("token")
         # A HEAD looks, and spends nothing.
         if token is None or request.method != "GET":

@@ -1,4 +1,4 @@
-"""Sessions: who has logged in, and the one-time link that logs in where there is no password.
+"""Sessions: who has logged in, and the one-time link that logs in where there is no password and no trusted proxy.
 
 They live in this process, and end with it. Only the thread of the web server calls `Sessions`.
 """
@@ -9,6 +9,7 @@ import hmac
 import secrets
 import time
 from collections.abc import Callable
+from enum import StrEnum
 from typing import Final
 
 from mqdb.common.printable import printable
@@ -24,11 +25,23 @@ _MOST_SESSIONS: Final = 1_000
 _IDLE_SECONDS: Final = 12 * 3_600.0
 
 
+class Standing(StrEnum):
+    """What somebody may do, by the way on which they came."""
+
+    OPERATOR = "operator"
+    """Everything: who has the password, or the link."""
+    VIEWER = "viewer"
+    """See everything, and change nothing: who has the password of viewers."""
+    PRINCIPAL = "principal"
+    """What `mqdb acl` has granted to the person, whom a trusted proxy names."""
+
+
 class Session:
     """Somebody who has logged in."""
 
-    def __init__(self, person: str) -> None:
+    def __init__(self, person: str, standing: Standing = Standing.OPERATOR) -> None:
         self.person = person
+        self.standing = standing
         self.form_token = secrets.token_urlsafe(24)
         """Forms carry it; no page of a stranger knows it."""
         self.notices: list[str] = []
@@ -39,9 +52,21 @@ class Session:
 class Sessions:
     """Logs people in, and knows them again by their cookie."""
 
-    def __init__(self, password: str | None, on_link: Callable[[], None] = lambda: None) -> None:
-        """Without a password a one-time link logs in; `on_link` is called when there is a new one."""
-        self._password = None if password is None else password.encode()
+    def __init__(
+        self,
+        password: str | None,
+        on_link: Callable[[], None] = lambda: None,
+        *,
+        viewer_password: str | None = None,
+        by_proxy: bool = False,
+    ) -> None:
+        """Without a password a one-time link logs in; `on_link` is called when there is a new one.
+
+        `by_proxy`: people come through a proxy that names them, and there is no link.
+        """
+        given = ((password, Standing.OPERATOR), (viewer_password, Standing.VIEWER))
+        self._passwords = [(each.encode(), standing) for each, standing in given if each is not None]
+        self.has_link: Final = not self._passwords and not by_proxy
         self._on_link = on_link
         self._by_key: dict[str, Session] = {}
         # Whoever knows a key is logged in, and names of people are no secret.
@@ -54,19 +79,20 @@ class Sessions:
     @property
     def has_password(self) -> bool:
         """Whether people log in by a password."""
-        return self._password is not None
+        return bool(self._passwords)
 
     def redeem(self, token: str) -> str | None:
         """The key of a new session for the one-time token; None for another token."""
-        if self.has_password or not hmac.compare_digest(token.encode(), self.link_token.encode()):
+        if not self.has_link or not hmac.compare_digest(token.encode(), self.link_token.encode()):
             return None
         self.link_token = secrets.token_urlsafe(24)
         self._on_link()
-        return self._begin(NOBODY)
+        return self._begin(Session(NOBODY))
 
     def log_in(self, person: str, password: str) -> str | None:
         """The key of a new session; None for a wrong password."""
-        return self._begin(_name_of(person)) if self._is_right(password.encode()) else None
+        standing = self._standing_of(password.encode())
+        return None if standing is None else self._begin(Session(_name_of(person), standing))
 
     def log_out(self, key: str) -> None:
         """End a session."""
@@ -89,17 +115,26 @@ class Sessions:
             person, _, password = base64.b64decode(credentials.strip(), validate=True).partition(b":")
         except (binascii.Error, ValueError):
             return None
-        if scheme.lower() != "basic" or not self._is_right(password):
+        standing = self._standing_of(password)
+        if scheme.lower() != "basic" or standing is None:
             return None
-        key = f"{self._header_key} {person.hex()}"
-        return self.find(key) or self._by_key[self._begin(_name_of(person.decode(errors="replace")), key)]
+        return self._same(Session(_name_of(person.decode(errors="replace")), standing))
 
-    def _is_right(self, password: bytes) -> bool:
-        return self._password is not None and hmac.compare_digest(password, self._password)
+    def of_person(self, person: str) -> Session:
+        """The session of somebody whom a trusted proxy names, the same for each request."""
+        return self._same(Session(person, Standing.PRINCIPAL))
 
-    def _begin(self, person: str, key: str | None = None) -> str:
+    def _same(self, new: Session) -> Session:
+        key = f"{self._header_key} {new.standing} {new.person}"
+        return self.find(key) or self._by_key[self._begin(new, key)]
+
+    def _standing_of(self, password: bytes) -> Standing | None:
+        right = [standing for each, standing in self._passwords if hmac.compare_digest(password, each)]
+        return right[0] if right else None
+
+    def _begin(self, session: Session, key: str | None = None) -> str:
         key = secrets.token_urlsafe(32) if key is None else key
-        self._by_key[key] = Session(person)
+        self._by_key[key] = session
         while len(self._by_key) > _MOST_SESSIONS:
             del self._by_key[next(iter(self._by_key))]
         return key

@@ -9,8 +9,9 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from mqdb.dashboard.brokers import Brokers
 from mqdb.dashboard.fields import Fields, checked, query_of
+from mqdb.dashboard.permissions import Permissions
 from mqdb.dashboard.rendering import path, render
-from mqdb.dashboard.sessions import Session
+from mqdb.dashboard.sessions import Session, Standing
 from mqdb.errors import NotFound
 from mqdb_client import Admin, BrokerAdmin
 
@@ -64,10 +65,10 @@ class Visit:
             raise PageNotFound(f"broker {name!r} here")
         return self._admin.on(name)
 
-    @property
-    def actor(self) -> str:
-        """The person behind what is done."""
-        return self.session.person
+    @cached_property
+    def rights(self) -> Permissions:
+        """What the person may do there; it names the actor of a change."""
+        return Permissions(self.session, self.broker, read_only=self.brokers.are_read_only)
 
     def part(self, name: str) -> str:
         """A part of the path. Raises ParameterInvalid."""
@@ -87,7 +88,8 @@ class Visit:
             "url": self.url,
             "person": self.session.person,
             "form_token": self.session.form_token,
-            "read_only": self.brokers.are_read_only,
+            "read_only": self.brokers.are_read_only or self.session.standing is Standing.VIEWER,
+            "may_log_out": self.session.standing is not Standing.PRINCIPAL,
             "notices": notices,
             "visit": self,
         }

@@ -7,9 +7,10 @@ from typing import Any, Final, NamedTuple
 
 import psycopg
 from psycopg import sql
-from sqlalchemy import Boolean, Connection, Text, cast, delete, func, select, text, tuple_
+from sqlalchemy import Boolean, Connection, Text, cast, delete, exists, func, select, text, tuple_
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.sql.functions import Function
+from sqlalchemy.sql.selectable import TableValuedAlias
 
 from mqdb.store import tables
 from mqdb.store.engine import driver, translates
@@ -91,11 +92,28 @@ def is_allowed(connection: Connection, principal: str, wanted: Resource) -> bool
 
 
 @translates
+def held(connection: Connection, principal: str, wanted: Collection[Resource]) -> set[Resource]:
+    """Those of these rights that a principal has, by whole names, also if it has a namespace.
+
+    A principal to whom nothing was granted has none, also if a role of that name owns the broker.
+    """
+    if not wanted:
+        return set()
+    given = _unnested(wanted)
+    _, type_, name = given.c
+    namespace = select(principals.c.namespace).where(principals.c.principal == principal).scalar_subquery()
+    found = select(*given.c).where(
+        exists().where(acl.c.principal == principal),
+        func.mqdb.with_namespace(name, type_, namespace) == name,
+        func.mqdb.is_allowed(principal, *given.c),
+    )
+    return {_resource(*row) for row in connection.execute(found)}
+
+
+@translates
 def require(connection: Connection, *wanted: Resource) -> None:
     """Raises AccessDenied for the first of these rights that the role which is logged in has not."""
-    columns = [cast(list(column), ARRAY(Text)) for column in zip(*wanted, strict=True)]
-    given = func.unnest(*columns).table_valued(*Resource._fields).render_derived("wanted")
-    connection.execute(select(func.mqdb.check_right(*given.c)))
+    connection.execute(select(func.mqdb.check_right(*_unnested(wanted).c)))
 
 
 @translates
@@ -211,6 +229,11 @@ def close_schema(connection: Connection, principal: str) -> None:
     if connection.scalars(text(_HAS_GRANTS).bindparams(principal=principal)).first() is not None:
         return
     driver(connection).execute(sql.SQL("REVOKE USAGE ON SCHEMA mqdb FROM {}").format(sql.Identifier(principal)))
+
+
+def _unnested(wanted: Collection[Resource]) -> TableValuedAlias:
+    columns = [cast(list(column), ARRAY(Text)) for column in zip(*wanted, strict=True)]
+    return func.unnest(*columns).table_valued(*Resource._fields).render_derived("wanted")
 
 
 def _role_of(principal: str) -> Function[Any]:

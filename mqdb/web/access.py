@@ -1,4 +1,4 @@
-"""Who may ask: a request has to name a loopback host if only this machine may ask, and the password if there is one.
+"""Who may ask: a request has to name a loopback host if only this machine may ask, and a password or a person.
 
 A stranger's page, in a browser on this machine, can send requests to 127.0.0.1 under the stranger's own domain, if that
 resolves to 127.0.0.1 (DNS rebinding). The Host header then has that domain.
@@ -15,6 +15,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mqdb.common.http_address import names_loopback
+from mqdb.web.guesses import Guesses
+from mqdb.web.proxies import Proxies
 
 #: For probes, which know no password. They say no more than whether the process works.
 OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
@@ -24,29 +26,45 @@ class AccessControl:
     """Refuses a request before the application sees it."""
 
     def __init__(
-        self, app: ASGIApp, *, loopback_only: bool, password: str | None, guarded: Collection[str] | None = None
+        self,
+        app: ASGIApp,
+        *,
+        loopback_only: bool,
+        passwords: Collection[str],
+        proxies: Proxies,
+        guarded: Collection[str] | None = None,
     ) -> None:
-        """`guarded` are the paths that need the password; by default all but OPEN_PATHS."""
+        """`guarded` are the paths that need one of the passwords, or a person that a proxy names; by default all but
+        OPEN_PATHS. Without passwords and proxies none does.
+        """
         self._app = app
         self._loopback_only = loopback_only
-        self._password = None if password is None else password.encode()
+        self._passwords = [each.encode() for each in passwords]
+        self._proxies = proxies
         self._guarded = guarded
+        self._guesses = Guesses()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
-        refusal = self._refusal(scope) if scope["type"] == "http" else None
+        refusal = await self._refusal(scope) if scope["type"] == "http" else None
         await (refusal or self._app)(scope, receive, send)
 
-    def _refusal(self, scope: Scope) -> Response | None:
+    async def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
         if self._loopback_only and not names_loopback(headers.get("host", "")):
             return PlainTextResponse("The Host header has to name a loopback host.\n", status_code=403)
         path = scope["path"]
         is_open = path in OPEN_PATHS if self._guarded is None else path not in self._guarded
-        if self._password is None or is_open:
+        if is_open or not (self._passwords or self._proxies.are_trusted) or self._proxies.person(scope) is not None:
             return None
-        if hmac.compare_digest(_password_in(headers.get("authorization", "")), self._password):
-            return None
+        given = _password_in(headers.get("authorization", ""))
+        if given and self._passwords:
+            await self._guesses.wait()
+            if any(hmac.compare_digest(given, each) for each in self._passwords):
+                return None
+            self._guesses.note_wrong()
+        if not self._passwords:
+            return PlainTextResponse("This is for the proxies of MQDB_WEB_TRUSTED_PROXIES.\n", 403)
         challenge = {"WWW-Authenticate": 'Basic realm="mqdb", charset="UTF-8"'}
         return PlainTextResponse("This needs the password of MQDB_WEB_PASSWORD.\n", 401, challenge)
 

@@ -1,5 +1,6 @@
 """The application: which path answers what."""
 
+from collections.abc import Collection
 from typing import TypeAlias
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -14,6 +15,7 @@ from starlette.types import ASGIApp
 
 from mqdb.web.access import OPEN_PATHS, AccessControl
 from mqdb.web.health import Health, Report
+from mqdb.web.proxies import Proxies
 
 #: Pages that are served besides.
 Pages: TypeAlias = ASGIApp
@@ -24,22 +26,23 @@ def create_application(
     collector: Collector,
     *,
     loopback_only: bool,
-    password: str | None = None,
+    passwords: Collection[str],
+    proxies: Proxies,
     pages: Pages | None = None,
 ) -> Starlette:
     """The web application of one process. `loopback_only`: it is served on a loopback address.
 
-    `pages` answer all other paths. They ask for the password themselves.
+    `pages` answer all other paths. They ask themselves who somebody is.
     """
     registry = CollectorRegistry()
     registry.register(collector)
     ProcessCollector(registry=registry)
 
     async def healthz(_request: Request) -> Response:
-        return _answer(health.liveness())
+        return answer(health.liveness())
 
     async def readyz(_request: Request) -> Response:
-        return _answer(health.readiness())
+        return answer(health.readiness())
 
     # No coroutine, so it runs in a thread: to render many series takes a while, and probes do not wait for it.
     def metrics(request: Request) -> Response:
@@ -52,10 +55,13 @@ def create_application(
     if pages is not None:
         guarded = {route.path for route in own} - OPEN_PATHS
         routes.append(Mount("/", pages))
-    access = Middleware(AccessControl, loopback_only=loopback_only, password=password, guarded=guarded)
+    access = Middleware(
+        AccessControl, loopback_only=loopback_only, passwords=passwords, proxies=proxies, guarded=guarded
+    )
     return Starlette(routes=routes, middleware=[access])
 
 
-def _answer(report: Report) -> Response:
+def answer(report: Report) -> Response:
+    """What probes get: the checks, and those that fail."""
     body = {"status": "ok" if report.has_passed else "failing", "failing": report.failing, "checks": report.checks}
     return JSONResponse(body, status_code=200 if report.has_passed else 503)

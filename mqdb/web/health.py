@@ -18,7 +18,8 @@ STUCK_SECONDS: Final = 30.0
 #: So soon the database has to answer.
 ANSWER_SECONDS: Final = 2.0
 
-_PASSED: Final = "ok"
+#: What a check says that does not fail.
+PASSED: Final = "ok"
 
 
 class Report(NamedTuple):
@@ -29,7 +30,7 @@ class Report(NamedTuple):
     @property
     def failing(self) -> list[str]:
         """The checks that fail."""
-        return [name for name, sentence in self.checks.items() if sentence != _PASSED]
+        return [name for name, sentence in self.checks.items() if sentence != PASSED]
 
     @property
     def has_passed(self) -> bool:
@@ -63,20 +64,20 @@ class Health:
             for loop in self._rounds.running()
             if loop.idle_seconds() > STUCK_SECONDS
         }
-        return Report({loop.name: stuck.get(loop.name, _PASSED) for loop in self._rounds.running()})
+        return Report({loop.name: stuck.get(loop.name, PASSED) for loop in self._rounds.running()})
 
     def readiness(self) -> Report:
         """Whether the database answers, its schema is ours, and this process leads or stands by for one that does."""
         database, schema = self._database(), self._schema()
         # Nobody knows while the database does not answer.
-        is_known = database == schema == _PASSED
-        leadership = "does not lead, and sees no leader" if is_known and not self._has_standing() else _PASSED
+        is_known = database == schema == PASSED
+        leadership = "does not lead, and sees no leader" if is_known and not self._has_standing() else PASSED
         checks = {"database": database, "schema": schema, "leadership": leadership}
         return Report(checks | ({"process": "is stopping"} if self._is_stopping else {}))
 
     def database_answers(self) -> bool:
         """Whether the last question was answered, and the present one has not waited too long."""
-        return self._database() == _PASSED
+        return self._database() == PASSED
 
     def _database(self) -> str:
         leadership = self._rounds.leadership
@@ -84,11 +85,11 @@ class Health:
             return "cannot be used, the log says why"
         if leadership.running_seconds() > ANSWER_SECONDS:
             return f"has not answered for {ANSWER_SECONDS:.0f} s"
-        return "has not been asked yet" if leadership.outcome is None else _PASSED
+        return "has not been asked yet" if leadership.outcome is None else PASSED
 
     def _schema(self) -> str:
         is_ours = not isinstance(self._rounds.leadership.error, SchemaMismatch)
-        return _PASSED if is_ours else "is not the one of this mqdb, the log says why"
+        return PASSED if is_ours else "is not the one of this mqdb, the log says why"
 
     def _has_standing(self) -> bool:
         return self._is_leader() or self._rounds.leadership.outcome is Standing.FOLLOWER

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from mqdb.broker import acl
 from mqdb.broker.acl import RightChange, Rights
 from mqdb.errors import ParameterInvalid
-from mqdb.store.acl import Resource, Right, is_allowed, list_rights
+from mqdb.store.acl import Resource, Right, held, is_allowed, list_rights
 from mqdb_client.admin.broker_access import BrokerAccess
 
 
@@ -105,6 +105,14 @@ class Acl:
             raise ParameterInvalid("send", send, "name a topic or a group")
         with self._access.connected() as connection:
             return all(is_allowed(connection, principal, each) for each in wanted)
+
+    def held(self, principal: str, wanted: Collection[Resource]) -> set[Resource]:
+        """Those of these rights that somebody has granted to a principal; names are whole, also in a namespace.
+
+        For pages that know people by their names: whoever is only called like the owner of the broker has none.
+        """
+        with self._access.connected() as connection:
+            return held(connection, principal, wanted)
 
     def list(self, principal: str | None = None, *, topic: str | None = None, group: str | None = None) -> list[Right]:
         """Rights by principal: of one principal, and those that cover a topic, or are on a group."""

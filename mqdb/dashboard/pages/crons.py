@@ -20,7 +20,16 @@ def crons(visit: Visit) -> Response:
     part, after = (visit.query.text("find") or "").lower(), visit.query.text("after") or ""
     found = [each for each in visit.broker.crons.list() if part in each.name.lower() and each.name > after]
     now = visit.broker.retention.log().now
-    return visit.page("crons.html", crons=found[:_A_PAGE], has_more=len(found) > _A_PAGE, now=now)
+    topics = [each.topic for each in found[:_A_PAGE]]
+    return visit.page(
+        "crons.html",
+        crons=found[:_A_PAGE],
+        has_more=len(found) > _A_PAGE,
+        now=now,
+        operated=visit.rights.among(topics, "operate"),
+        sent_to=visit.rights.among(topics, "send"),
+        may_add=visit.rights.may_somewhere("operate"),
+    )
 
 
 def _change(visit: Visit) -> Response:
@@ -29,22 +38,31 @@ def _change(visit: Visit) -> Response:
         raise ParameterInvalid("name", None, "name a cron")
     if wanted not in ("pause", "resume", "remove"):
         raise ParameterInvalid("to", wanted, "write pause, resume or remove")
+    topic = next((each.topic for each in visit.broker.crons.list() if each.name == name), "")
+    actor = visit.rights.require(topic, "operate")
+    if wanted == "resume":
+        visit.rights.require(topic, "send")
     if not visit.form.has("do"):
         return visit.page("cron_change.html", name=name, wanted=wanted)
     if wanted == "resume":
-        next_at = visit.broker.crons.resume(name, actor=visit.actor)
+        next_at = visit.broker.crons.resume(name, actor=actor)
         return visit.go("crons", notice=f"Cron {name} sends next at {next_at:%Y-%m-%d %H:%M:%S} UTC.")
     if wanted == "pause":
-        visit.broker.crons.pause(name, actor=visit.actor)
+        visit.broker.crons.pause(name, actor=actor)
         return visit.go("crons", notice=f"Cron {name} is paused.")
-    visit.broker.crons.remove(name, actor=visit.actor)
+    visit.broker.crons.remove(name, actor=actor)
     return visit.go("crons", notice=f"Cron {name} is removed.")
 
 
 def add(visit: Visit) -> Response:
     """Add a recurring send: first its next times, then the send."""
     form, times = visit.form, None
-    if visit.is_post:
+    if not visit.is_post:
+        visit.rights.require_somewhere("operate")
+    else:
+        topic = form.text("topic") or ""
+        actor = visit.rights.require(topic, "operate")
+        visit.rights.require(topic, "send")
         text, timezone = form.text("cron") or "", form.text("timezone") or "UTC"
         if form.has("do"):
             name = form.text("name") or ""
@@ -55,7 +73,7 @@ def add(visit: Visit) -> Response:
                 timezone=timezone,
                 sharding_key=form.text("sharding_key"),
                 catch_up=_catch_up(form.text("catch_up")),
-                actor=visit.actor,
+                actor=actor,
             )
             return visit.go("crons", notice=f"Cron {name} is added.")
         times = visit.broker.crons.next_times(text, timezone)

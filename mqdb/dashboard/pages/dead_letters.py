@@ -49,7 +49,16 @@ def letters(visit: Visit) -> Response:
         found = LatestMessages([], 0, None)
     redriven = visit.broker.dead_letters.redriven([each.log_pos for each in found.messages])
     rows = [_row(each, redriven.get(each.log_pos)) for each in found.messages]
-    return visit.page("letters.html", group=group, letters=rows, rest=found.before and found.before[0])
+    may_read = visit.rights.may(dlq_topic(group), "read")
+    may_redrive = visit.rights.may(group, "operate_group")
+    return visit.page(
+        "letters.html",
+        group=group,
+        letters=rows,
+        rest=found.before and found.before[0],
+        may_read=may_read,
+        may_redrive=may_redrive,
+    )
 
 
 class _Row(NamedTuple):
@@ -80,6 +89,7 @@ def _row(message: ReceivedMessage, redriven_at: datetime | None) -> _Row:
 def letter(visit: Visit) -> Response:
     """One letter: why it died, what it holds, what was tried; its body to edit on demand."""
     group, message_id = visit.part("group"), visit.part("message")
+    visit.rights.require(dlq_topic(group), "read")
     found, redrives = _find(visit, group, message_id)
     body, fault = plain_body(found.body, found.sys_flag)
     can_edit = fault is None and editable_text(body) is not None
@@ -92,6 +102,7 @@ def letter(visit: Visit) -> Response:
         can_edit=can_edit,
         edit=editable_text(body) if can_edit and visit.query.has("edit") else None,
         body=show_body(found.body, found.sys_flag) if wants_body else None,
+        may_redrive=visit.rights.may(group, "operate_group"),
     )
 
 
@@ -100,15 +111,19 @@ def _redrive(visit: Visit, group: str) -> Response:
     ids = list(dict.fromkeys(form.all("id")))
     if not ids:
         raise ParameterInvalid("id", None, "choose one dead letter or more")
+    actor = visit.rights.require(group, "operate_group")
     is_plan, again, to_topic = not form.has("do"), form.has("again"), form.text("to_topic")
-    body = _edited(visit, group, ids)
+    if to_topic is not None:
+        visit.rights.require(dlq_topic(group), "read")
+        visit.rights.require(to_topic, "send")
+    body = _edited(visit, group, ids, to_topic)
     results = visit.broker.dead_letters.redrive(
         DeadLetterFilter(group, ids=tuple(map(parse_unique_id, ids))),
         to_topic=to_topic,
         body=body,
         again=again,
         dry_run=is_plan,
-        actor=visit.actor,
+        actor=actor,
     )
     ready = sum(each.status is RedriveStatus.READY for each in results)
     return visit.page(
@@ -125,14 +140,16 @@ def _redrive(visit: Visit, group: str) -> Response:
     )
 
 
-def _edited(visit: Visit, group: str, ids: Sequence[str]) -> bytes | None:
+def _edited(visit: Visit, group: str, ids: Sequence[str], to_topic: str | None) -> bytes | None:
     """The body that somebody has written; None if it is the one that the letter has."""
     text = visit.form.raw("text")
     if text is None:
         return None
     if len(ids) > 1:
         raise ParameterInvalid("text", text, "a new body is for one dead letter")
+    visit.rights.require(dlq_topic(group), "read")
     found, _ = _find(visit, group, ids[0])
+    visit.rights.require(to_topic or found.topic or "", "send")
     original, _ = plain_body(found.body, found.sys_flag)
     body = edited_body(original, text)
     return None if body == original else body

@@ -7,11 +7,16 @@ from starlette.responses import Response
 
 from mqdb.dashboard.endpoint import Page
 from mqdb.dashboard.fields import Fields
+from mqdb.dashboard.permissions import Kind
 from mqdb.dashboard.visit import Visit
 from mqdb.errors import ParameterInvalid
 from mqdb_client import Boundary
 
 _A_PAGE: Final = 100
+
+#: On a topic, besides the one on the group: to set offsets in it, and to set them by a time.
+_RIGHTS: Final[tuple[Kind, ...]] = ("read", "operate")
+_RIGHTS_FOR_A_TIME: Final[tuple[Kind, ...]] = ("read",)
 
 
 def groups(visit: Visit) -> Response:
@@ -42,14 +47,18 @@ def queues(visit: Visit) -> Response:
     changes = None
     if visit.is_post:
         to, queue_id, is_plan = visit.form.text("to") or "", visit.form.number("queue"), not visit.form.has("do")
+        target = _target(to)
+        actor = visit.rights.require(name, "operate_group")
+        # By a time one would learn when messages came.
+        visit.rights.require(topic, *_RIGHTS_FOR_A_TIME if isinstance(target, datetime | timedelta) else _RIGHTS)
         changes = visit.broker.offsets.reset(
             name,
             topic,
-            _target(to),
+            target,
             queue_id=queue_id,
             reason=visit.form.text("reason") or "",
             dry_run=is_plan,
-            actor=visit.actor,
+            actor=actor,
         )
         if not is_plan:
             notice = f"Set {len(changes):,} offsets of {name} in {topic} to {to}."
@@ -60,6 +69,7 @@ def queues(visit: Visit) -> Response:
         topic=topic,
         progress=visit.broker.offsets.show(name, topic),
         changes=changes,
+        may_reset=visit.rights.may(name, "operate_group") and visit.rights.may(topic, *_RIGHTS),
     )
 
 

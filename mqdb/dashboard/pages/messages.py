@@ -27,6 +27,7 @@ def browse(visit: Visit) -> Response:
     query, topic = visit.query, visit.part("topic")
     if (wanted := query.text("id")) is not None:
         return RedirectResponse(visit.url("messages", wanted), 303)
+    visit.rights.require(topic, "read")
     key, tag, sql = query.text("key"), query.text("tag"), query.text("sql")
     if sum(each is not None for each in (key, tag, sql)) > 1:
         raise ParameterInvalid("key", key or tag or sql, "search by a key, by tags or by SQL92, one of them at a time")
@@ -69,13 +70,21 @@ def message(visit: Visit) -> Response:
     if not copies:
         _trace(visit, wanted)  # a timer may outlive its record in the log
     with_body = visit.query.has("body")
-    shown = [(each, show_body(each.stored_body, each.sys_flag) if with_body else None) for each in copies]
-    return visit.page("message.html", message_id=message_id, copies=shown, with_body=with_body)
+    readable = visit.rights.among([each.queue.topic for each in copies], "read")
+    shown = [
+        (each, show_body(each.stored_body, each.sys_flag) if with_body and each.queue.topic in readable else None)
+        for each in copies
+    ]
+    return visit.page("message.html", message_id=message_id, copies=shown, with_body=with_body, readable=readable)
 
 
 def trace(visit: Visit) -> Response:
     """What became of each copy of a message, also of those that wait."""
-    return visit.page("message_trace.html", trace=_trace(visit, visit.part("message")))
+    found = _trace(visit, visit.part("message"))
+    topics = [(each.wait and each.wait.topic) or each.topic or "" for each in found.copies]
+    readable = visit.rights.among(topics, "read")
+    rows = [(each, topic in readable) for each, topic in zip(found.copies, topics, strict=True)]
+    return visit.page("message_trace.html", copies=rows)
 
 
 def _trace(visit: Visit, message_id: str) -> MessageTrace:

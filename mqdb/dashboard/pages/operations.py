@@ -6,6 +6,7 @@ from starlette.responses import Response
 
 from mqdb.common.printable import json_text
 from mqdb.dashboard.endpoint import Page
+from mqdb.dashboard.sessions import Standing
 from mqdb.dashboard.visit import Visit
 
 _A_PAGE: Final = 100
@@ -22,7 +23,12 @@ def operations(visit: Visit) -> Response:
         before=query.number("before"),
         limit=_A_PAGE + 1,
     )
-    rows = [(each, _changes(each.before, each.after)) for each in found[:_A_PAGE]]
+    # They may hold what somebody looked for in messages.
+    is_principal, person = visit.session.standing is Standing.PRINCIPAL, visit.session.person
+    rows = [
+        (each, _changes(each.before, each.after) if not is_principal or each.actor == person else "")
+        for each in found[:_A_PAGE]
+    ]
     return visit.page("operations.html", operations=rows, has_more=len(found) > _A_PAGE)
 
 

@@ -4,7 +4,8 @@ from typing import Final
 
 from starlette.responses import Response
 
-from mqdb.common.unique_id import format_unique_id
+from mqdb.common.recall_handle import RecallHandle, encode_handle
+from mqdb.common.unique_id import format_unique_id, parse_unique_id
 from mqdb.dashboard.endpoint import Page
 from mqdb.dashboard.visit import Visit
 from mqdb.errors import ParameterInvalid
@@ -19,7 +20,16 @@ def scheduled(visit: Visit) -> Response:
     topic, last = visit.query.text("topic"), visit.query.has("last")
     timers = visit.broker.timers.list(topic, _MOST, last=last)
     rows = [(format_unique_id(each.msg_id), each) for each in timers]
-    return visit.page("scheduled.html", timers=rows, is_full=len(rows) == _MOST, topic=topic, last=last)
+    topics = [each.topic for each in timers]
+    return visit.page(
+        "scheduled.html",
+        timers=rows,
+        is_full=len(rows) == _MOST,
+        topic=topic,
+        last=last,
+        known=visit.rights.among(topics, "read", "operate", "admin"),
+        recalled=visit.rights.among(topics, "send", "operate"),
+    )
 
 
 def levels(visit: Visit) -> Response:
@@ -28,12 +38,15 @@ def levels(visit: Visit) -> Response:
 
 
 def _recall(visit: Visit) -> Response:
-    message_id = visit.form.text("id")
-    if message_id is None:
-        raise ParameterInvalid("id", None, "name a message")
+    message_id, topic = visit.form.text("id"), visit.form.text("topic")
+    if message_id is None or topic is None:
+        raise ParameterInvalid("id", message_id, "name a message and its topic")
+    actor = visit.rights.require(topic, "send", "operate")
     if not visit.form.has("do"):
-        return visit.page("recall.html", message_id=message_id, topic=visit.form.text("topic"))
-    status = visit.broker.timers.recall(message_id, actor=visit.actor)
+        return visit.page("recall.html", message_id=message_id, topic=topic)
+    # By a handle, which holds the topic: the message is of that one, or is not found.
+    handle = encode_handle(RecallHandle(topic, visit.broker.name, 0, parse_unique_id(message_id)))
+    status = visit.broker.timers.recall(handle, actor=actor)
     return visit.go("scheduled", notice=f"Recall of {message_id}: {status}.")
 
 

@@ -24,6 +24,7 @@ def selectors(visit: Visit) -> Response:
     if expression is not None:
         explained = explain_selector(expression)
         if topic is not None:
+            visit.rights.require(topic, "read")
             trial = visit.broker.selectors.try_on(topic, expression, last)
     return visit.page("selectors.html", explained=explained, topic=topic, last=last, trial=trial)
 

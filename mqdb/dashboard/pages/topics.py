@@ -8,10 +8,16 @@ from starlette.responses import Response
 
 from mqdb.common.topic import DLQ_PREFIX, RETRY_PREFIX, is_group_topic, is_system_topic
 from mqdb.dashboard.endpoint import Page
+from mqdb.dashboard.sessions import Standing
 from mqdb.dashboard.visit import Visit
+from mqdb.errors import ParameterInvalid
 from mqdb_client import TopicConfig
 
 _A_PAGE: Final = 100
+
+#: Of a topic that a principal makes, as for a role (docs/access.md).
+_MOST_QUEUES: Final = 1_024
+_MOST_OF_A_GROUP: Final = 64
 
 
 def topics(visit: Visit) -> Response:
@@ -23,7 +29,13 @@ def topics(visit: Visit) -> Response:
         for each in visit.broker.topics.list()
         if part in each.name.lower() and each.name > after and (with_internal or not _is_internal(each))
     ]
-    return visit.page("topics.html", topics=found[:_A_PAGE], has_more=len(found) > _A_PAGE, with_internal=with_internal)
+    return visit.page(
+        "topics.html",
+        topics=found[:_A_PAGE],
+        has_more=len(found) > _A_PAGE,
+        with_internal=with_internal,
+        may_make=visit.rights.may_somewhere("admin"),
+    )
 
 
 def topic(visit: Visit) -> Response:
@@ -47,10 +59,16 @@ def details(visit: Visit) -> Response:
 def create(visit: Visit) -> Response:
     """Make a topic."""
     if not visit.is_post:
+        visit.rights.require_somewhere("admin")
         return visit.page("topic_create.html")
     name = visit.form.text("name") or ""
-    queues = visit.form.number("queues")
-    visit.broker.topics.create(name, queues=8 if queues is None else queues, actor=visit.actor)
+    given = visit.form.number("queues")
+    queues = 8 if given is None else given
+    actor = visit.rights.require(name, "admin")
+    most = _MOST_OF_A_GROUP if is_group_topic(name) else _MOST_QUEUES
+    if visit.session.standing is Standing.PRINCIPAL and queues > most:
+        raise ParameterInvalid("queues", queues, f"who administers a topic gives it up to {most:,}")
+    visit.broker.topics.create(name, queues=queues, actor=actor)
     return visit.go("topics", name, notice=f"Topic {name} is there.")
 
 

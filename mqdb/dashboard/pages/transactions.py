@@ -33,6 +33,7 @@ def transactions(visit: Visit) -> Response:
         is_full=len(halves) == _MOST,
         group=group,
         given_up=given_up,
+        operated=visit.rights.among([each.topic for each in halves], "operate"),
     )
 
 
@@ -44,6 +45,10 @@ def _resolve(visit: Visit) -> Response:
     if wanted not in tuple(Resolution):
         raise ParameterInvalid("to", wanted, "write commit, rollback or resume")
     resolution = Resolution(wanted)
+    # Senders choose ids: of all half messages that have this one, for the broker takes the youngest.
+    copies = visit.broker.messages.trace(transaction_id).copies
+    for half_topic in {each.half.topic for each in copies if each.half} or {""}:
+        actor = visit.rights.require(half_topic, "operate")
     if not form.has("do"):
         return visit.page(
             "transaction_resolve.html",
@@ -52,7 +57,7 @@ def _resolve(visit: Visit) -> Response:
             topic=form.text("topic"),
             group=form.text("group"),
         )
-    half = visit.broker.transactions.resolve(transaction_id, resolution, actor=visit.actor)
+    half = visit.broker.transactions.resolve(transaction_id, resolution, actor=actor)
     return visit.go("transactions", notice=f"Half message {half.transaction_id} {_NOW[HalfState(half.state)]}.")
 
 

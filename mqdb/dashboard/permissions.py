@@ -1,0 +1,86 @@
+"""Permissions: what one person may do with the topics and groups of one broker. All pages ask here.
+
+An operator may do everything, a viewer may see everything. For a principal, a person whom a trusted proxy names, the
+broker is asked, as it asks for a role: docs/access.md. It sees names and numbers in any case. What a message holds, and
+what a dead letter says, is for those who may read the topic; a right on a group is one on its two topics as well.
+"""
+
+from collections.abc import Iterable
+from typing import Final, Literal, TypeAlias
+
+from mqdb.dashboard.sessions import Session, Standing
+from mqdb.errors import Denied
+from mqdb_client import BrokerAdmin, Resource, Rights
+
+Kind: TypeAlias = Literal["send", "read", "operate", "operate_group", "admin"]
+
+_READ: Final = "read"
+
+
+class PersonDenied(Denied):
+    """A person lacks a right. Says nothing of what there is."""
+
+    person: str
+    access: str
+    resource_type: str
+    resource: str
+    sentence = (
+        "{person!r} has no right {access} on {resource_type} {resource!r}; "
+        "the owner of the broker grants it with: mqdb acl grant"
+    )
+
+
+class NothingChanges(Denied):
+    """Nobody changes anything here, or not this person."""
+
+    person: str
+    sentence = "{person!r} may look here, and change nothing"
+
+
+class Permissions:
+    """What a person may do. Each question of a principal is one to the database."""
+
+    def __init__(self, session: Session, broker: BrokerAdmin, *, read_only: bool) -> None:
+        self._session = session
+        self._broker = broker
+        self._read_only = read_only
+
+    def among(self, names: Iterable[str], *kinds: Kind) -> frozenset[str]:
+        """Those of these topics or groups with which the person may do one of these."""
+        possible = self._possible(kinds)
+        if self._session.standing is not Standing.PRINCIPAL:
+            return frozenset(names) if possible else frozenset()
+        wanted = {Resource(*Rights.KINDS[kind], name) for kind in possible for name in names}
+        return frozenset(each.name for each in self._broker.acl.held(self._session.person, wanted))
+
+    def may(self, name: str, *kinds: Kind) -> bool:
+        """Whether the person may do one of these with a topic or a group."""
+        return name in self.among([name], *kinds)
+
+    def may_somewhere(self, kind: Kind) -> bool:
+        """Whether the person may do it with any topic or group."""
+        possible = bool(self._possible([kind]))
+        if self._session.standing is not Standing.PRINCIPAL or not possible:
+            return possible
+        return any(each.resource[:2] == Rights.KINDS[kind] for each in self._broker.acl.list(self._session.person))
+
+    def require(self, name: str, *kinds: Kind) -> str:
+        """The person, as the actor of what is done. Raises Denied unless the person may do one of these."""
+        if not self.may(name, *kinds):
+            raise self._denied(kinds[-1], name)
+        return self._session.person
+
+    def require_somewhere(self, kind: Kind) -> None:
+        """Raises Denied unless the person may do it with any topic or group."""
+        if not self.may_somewhere(kind):
+            raise self._denied(kind, "*")
+
+    def _denied(self, kind: Kind, name: str) -> Denied:
+        if not self._possible([kind]):
+            return NothingChanges(self._session.person)
+        access, type_ = Rights.KINDS[kind]
+        return PersonDenied(self._session.person, access, type_.lower(), name)
+
+    def _possible(self, kinds: Iterable[Kind]) -> list[Kind]:
+        changes_nothing = self._read_only or self._session.standing is Standing.VIEWER
+        return [kind for kind in kinds if kind == _READ or not changes_nothing]
