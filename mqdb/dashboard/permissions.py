@@ -47,10 +47,10 @@ class Permissions:
 
     def among(self, names: Iterable[str], *kinds: Kind) -> frozenset[str]:
         """Those of these topics or groups with which the person may do one of these."""
-        possible = self._possible(kinds)
+        asked, possible = frozenset(names), self._possible(kinds)
         if self._session.standing is not Standing.PRINCIPAL:
-            return frozenset(names) if possible else frozenset()
-        wanted = {Resource(*Rights.KINDS[kind], name) for kind in possible for name in names}
+            return asked if possible else frozenset()
+        wanted = {Resource(*Rights.KINDS[kind], name) for kind in possible for name in asked}
         return frozenset(each.name for each in self._broker.acl.held(self._session.person, wanted))
 
     def may(self, name: str, *kinds: Kind) -> bool:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from html import unescape
-from urllib.parse import quote
 
 import pytest
 
@@ -10,7 +9,7 @@ from mqdb.dashboard.pages import messages
 from mqdb.embedded import EmbeddedPostgres
 from mqdb.store.engine import create_engine
 from mqdb_client import Admin, Message, Producer
-from tests.fixtures.dashboard import SCRIPT, Site, Visitor, serving_alone, serving_site
+from tests.fixtures.dashboard import SCRIPT, Site, Visitor, paths, serving_alone, serving_site
 from tests.fixtures.dead_letters import bury
 from tests.fixtures.postgres import Database, new_database, with_parts
 
@@ -29,28 +28,6 @@ def site(postgres: EmbeddedPostgres, template_database: str) -> Iterator[Site]:
 @pytest.fixture(scope="module")
 def ann(site: Site) -> Visitor:
     return site.visitor()
-
-
-def paths(site: Site) -> list[str]:
-    """All pages."""
-    orders, dlq = B + "topics/orders", B + "topics/" + quote("%DLQ%billing", safe="")
-    return [
-        *("/", B, B + "health", B + "attention", B + "rate", B + "rate?pos=1&at=1", B + "new-topic"),
-        *(B + "topics", B + "topics?all=1", B + "topics?find=ORD", orders, orders + "/details", dlq, dlq + "/details"),
-        *(orders + "/messages" + query for query in ("", "?bodies=1", "?queue=1", "?queue=1&offset=0", "?time=1h")),
-        *(orders + "/messages" + query for query in ("?key=k2", "?tag=odd&bodies=1", "?sql=amount%20%3E%201")),
-        *(B + f"messages/{site.shop.message}" + query for query in ("", "?body=1", "/trace")),
-        *(f"{B}messages/{each}/trace" for each in (site.shop.timers[1], *site.shop.letters)),
-        *(B + "groups", B + "groups/billing", B + "groups/billing/topics", OFFSETS),
-        *(B + "dead-letters", BILLING, BILLING + "?before=2"),
-        *(f"{BILLING}/{letter}{query}" for letter in site.shop.letters for query in ("", "?body=1", "?edit=1")),
-        *(B + "scheduled", B + "scheduled?topic=orders&last=1", B + "scheduled/levels"),
-        *(B + "transactions", B + "transactions?group=senders&given_up=1"),
-        *(B + "crons", B + "crons?find=NIGHT", B + "new-cron"),
-        *(B + "storage", B + "storage/findings", B + "storage/segments", B + "storage/segments?after=1"),
-        *(B + "selectors", B + "selectors?sql=NOT%20a%3D%27%3Cb%3E%27&topic=orders&last=1"),
-        *(B + "operations", B + "operations?topic=orders&since=1h", B + "doctor", B + "doctor/findings"),
-    ]
 
 
 def test_every_page_is_there_and_no_script_of_a_stranger_is_in_it(site: Site, ann: Visitor) -> None:
@@ -224,14 +201,14 @@ def test_a_message_is_recalled_after_a_question(site: Site, ann: Visitor) -> Non
     assert "will never be delivered" in question.body
     assert first in ann.page(B + "scheduled")
 
-    done = ann.act(B + "scheduled", id=first, do="1")
+    done = ann.act(B + "scheduled", id=first, topic="orders", do="1")
     assert f"Recall of {first}: RECALLED." in ann.page(done.location)
     with Admin(site.database.dsn) as admin:
         assert [(each.actor, each.object) for each in admin.operations.list() if each.verb == "timer.recall"] == [
             ("dashboard", first)
         ]
     # The other one is still there, and carries the token.
-    assert ann.act(B + "scheduled", id="x", do="1").status == 400
+    assert ann.act(B + "scheduled", id="x", topic="orders", do="1").status == 400
 
 
 def test_messages_are_paged_back_to_the_first_one(site: Site, ann: Visitor) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from mqdb.embedded import EmbeddedPostgres
+from mqdb.web import guesses
 from mqdb_client import Admin, errors
 from tests.fixtures.dashboard import Site, Visitor, serving_alone, serving_site
 from tests.fixtures.postgres import Database, new_database
@@ -27,9 +28,11 @@ def site(postgres: EmbeddedPostgres, template_database: str) -> Iterator[Site]:
 def guarded(postgres: EmbeddedPostgres, template_database: str) -> Iterator[Site]:
     """With a password, for readers only."""
     with (
+        pytest.MonkeyPatch.context() as patch,
         new_database(postgres, template_database) as database,
         serving_site(database, web_password=PASSWORD, web_read_only=True) as site,
     ):
+        patch.setattr(guesses, "_WAIT_SECONDS", 0)
         yield site
 
 
@@ -167,6 +170,32 @@ def test_the_password_logs_in_under_a_name(guarded: Site) -> None:
     nameless.post("/login", {"name": "", "password": PASSWORD})
     assert "dashboard · log out" in nameless.page("/")
     assert guarded.stranger().get("/login?token=x").status == 403
+
+
+def test_who_guesses_is_slowed_down_wherever_a_password_is_given(
+    guarded: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+
+    async def note(tried: guesses.Guesses) -> None:
+        seen.append(len(tried._wrong))
+
+    monkeypatch.setattr(guesses.Guesses, "wait", note)
+    stranger = guarded.stranger()
+    for _ in range(3):
+        assert stranger.post("/login", {"password": "x"}).status == 403
+        assert stranger.get(B, Authorization=basic("ada", "x")).status == 401
+        assert stranger.get("/metrics", Authorization="Bearer x").status == 401
+    seen.clear()
+
+    # A right one is let in.
+    assert stranger.get(B, Authorization=basic("ada", PASSWORD)).status == 200
+    assert stranger.post("/login", {"password": PASSWORD}).status == 303
+    assert stranger.get("/metrics", Authorization=basic("", PASSWORD)).status == 200
+    assert [min(each, 3) for each in seen] == [3, 3, 3]
+    # Who is logged in gives none.
+    assert stranger.get(B).status == 200
+    assert len(seen) == 3
 
 
 def test_so_does_http_basic(guarded: Site) -> None:

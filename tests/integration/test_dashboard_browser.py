@@ -19,7 +19,7 @@ from mqdb_client import (
 from tests.fixtures.browser import expect, new_page
 from tests.fixtures.consumers import Inbox
 from tests.fixtures.dashboard import Site, serving_site
-from tests.fixtures.postgres import new_database
+from tests.fixtures.postgres import Database, new_database
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -123,6 +123,24 @@ def test_chosen_letters_are_redriven_by_keyboard(page: "Page", site: Site) -> No
     page.goto(B + "dead-letters/billing")
     page.get_by_label("Choose all of this page").check()
     assert page.locator("input[name=id]:checked").count() == 4
+
+
+@pytest.mark.long
+def test_a_viewer_looks_at_letters_and_finds_nothing_to_press(browser: "Browser", database: Database) -> None:
+    with (
+        serving_site(database, web_viewer_password="look") as site,
+        new_page(browser, base_url=f"http://{site.address}") as page,
+    ):
+        page.goto("/login")
+        page.get_by_label("Your name").fill("vera")
+        page.get_by_label("Password").fill("look")
+        page.get_by_role("button", name="Log in").click()
+        page.get_by_role("link", name="billing").first.click()
+        page.get_by_role("link", name=site.shop.letters[1]).click()
+        page.get_by_role("link", name="Show the body").click()
+        assert "lines" in page.locator("pre.body").inner_text()
+        assert page.get_by_role("button").all_inner_texts() == ["vera · log out"]
+        assert page.locator("input[type=checkbox], textarea").count() == 0
 
 
 @pytest.mark.long

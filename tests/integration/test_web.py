@@ -15,7 +15,7 @@ import pytest
 from mqdb.errors import SettingInvalid
 from mqdb.server import Server
 from mqdb.settings import load_settings
-from mqdb.web import web_server
+from mqdb.web import guesses, web_server
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 from tests.fixtures.proxy import Proxy
@@ -25,8 +25,9 @@ PASSWORD = "geheim: ö%"
 
 
 @pytest.fixture
-def guarded(database: Database) -> Iterator[Server]:
+def guarded(database: Database, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     """A broker process whose metrics need a password."""
+    monkeypatch.setattr(guesses, "_WAIT_SECONDS", 0)
     with Server(load_settings(dsn=database.dsn, http=ANY_PORT, web_password=PASSWORD)) as server:
         wait_until(lambda: server.is_leader)
         yield server
@@ -64,6 +65,18 @@ def test_beyond_loopback_any_host_is_answered_and_a_password_is_needed(database:
     with Server(load_settings(dsn=database.dsn, http="0.0.0.0:0", web_password=PASSWORD)) as server:
         assert get(server, "/healthz", Host="mqdb.example").status == 200
         assert get(server, "/metrics", Host="mqdb.example").status == 401
+
+
+def test_metrics_are_for_viewers_and_for_persons_of_a_trusted_proxy(database: Database) -> None:
+    proxy = {"web_user_header": "X-Person", "web_trusted_proxies": "127.0.0.2"}
+    with Server(load_settings(dsn=database.dsn, http="0.0.0.0:0", **proxy)) as server:
+        assert get(server, "/healthz", Host="mqdb.example").status == 200
+        assert get(server, "/metrics", **{"X-Person": "ada"}).status == 403
+    with Server(load_settings(dsn=database.dsn, http=ANY_PORT, web_viewer_password="v", **proxy)) as server:
+        assert get(server, "/metrics", Authorization="Bearer v").status == 200
+        assert get(server, "/metrics", **{"X-Person": "ada"}).status == 401
+        assert get(server, "/metrics", source="127.0.0.2", **{"X-Person": "ada"}).status == 200
+        assert get(server, "/metrics", source="127.0.0.2").status == 401
 
 
 def test_an_address_that_is_taken_is_named(database: Database) -> None:

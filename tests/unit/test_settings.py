@@ -204,6 +204,12 @@ def test_an_unknown_argument_is_refused() -> None:
         ("http", "0.0.0.0:8090", "set web_password, or use 127.0.0.1"),
         ("http", "mqdb.example:8090", "set web_password, or use 127.0.0.1"),
         ("http", "[::]:8090", "set web_password, or use 127.0.0.1"),
+        ("web_user_header", "X-User: ", "should match pattern"),
+        ("web_trusted_proxies", "10.0.0.1", "set web_user_header and web_trusted_proxies both, or neither"),
+        ("web_trusted_proxies", "10.0.0.1/8", "has host bits set; write addresses or networks"),
+        ("web_trusted_proxies", "proxy.example", "write addresses or networks, such as"),
+        ("web_trusted_proxies", "0.0.0.0/0", "names nobody, or everybody"),
+        ("web_trusted_proxies", ",", "names nobody, or everybody"),
     ],
 )
 def test_a_bad_value_is_refused_with_its_name_source_and_limit(
@@ -228,7 +234,16 @@ def test_http_may_be_served_on_loopback_or_for_who_knows_a_password() -> None:
     }.items():
         assert load_settings(http=text).http_address == address
         assert load_settings(http=text).http == text.strip()
-    assert load_settings(http="0.0.0.0:8090", web_password="x").http_address == ("0.0.0.0", 8090)
+    proxies = {"web_user_header": "X-User", "web_trusted_proxies": "::1 10.0.0.0/24,10.1.0.7"}
+    proxied = load_settings(http="0.0.0.0:8090", **proxies)
+    assert proxied.web_trusted_proxies == "::1/128, 10.0.0.0/24, 10.1.0.7/32"
+    for given in ({"web_password": "x"}, {"web_viewer_password": "x"}, {}):
+        served = load_settings(http="0.0.0.0:8090", **given) if given else proxied
+        assert served.http_address == ("0.0.0.0", 8090)
+    with pytest.raises(SettingInvalid, match="both, or neither"):
+        load_settings(web_user_header="X-User")
+    with pytest.raises(SettingInvalid, match="the same as web_password"):
+        load_settings(web_password="x", web_viewer_password="x")
     assert load_settings().http_address is None
 
 
@@ -347,7 +362,7 @@ def test_any_text_is_a_setting_or_refused(home: Path, monkeypatch: pytest.Monkey
 
 
 #: What may be shown as ***.
-HIDDEN_ONES = {"dsn", "pool_dsn", "home", "actor", "web_password"}
+HIDDEN_ONES = {"dsn", "pool_dsn", "home", "actor", "web_password", "web_viewer_password"}
 
 
 def any_value(chance: random.Random) -> str:
