@@ -175,11 +175,11 @@ class Settings(BaseSettings):
     web_password: Annotated[str, Field(min_length=1)] | None = None
     """What `http` asks for: the dashboard in a form, `/metrics` as the password of any user or as a bearer token."""
     web_viewer_password: Annotated[str, Field(min_length=1)] | None = None
-    """Whoever logs in by this one sees the dashboard and `/metrics`, and changes nothing."""
+    """The password of viewers: they see the dashboard and `/metrics`, and change nothing."""
     web_user_header: Annotated[str, Field(pattern="^[A-Za-z0-9-]+$")] | None = None
-    """The header by which `web_trusted_proxies` name a person, who may do what `mqdb acl` has granted to that name."""
+    """The header in which a trusted proxy names a person. The person may do what `mqdb acl` has granted to the name."""
     web_trusted_proxies: str | None = None
-    """Addresses or networks of the proxies whose `web_user_header` is believed, commas between them."""
+    """Addresses or networks of the proxies that may send `web_user_header`, separated by commas."""
     web_read_only: bool = False
     """Let nobody change anything in the dashboard, whose sessions in the database are read-only, too."""
     http: str | None = None
@@ -221,12 +221,12 @@ class Settings(BaseSettings):
 
     @property
     def web_passwords(self) -> tuple[str, ...]:
-        """Those that `http` takes."""
+        """The passwords that `http` accepts."""
         return tuple(each for each in (self.web_password, self.web_viewer_password) if each is not None)
 
     @property
     def trusted_networks(self) -> tuple[Network, ...]:
-        """What `web_trusted_proxies` says."""
+        """The networks of `web_trusted_proxies`."""
         return () if self.web_trusted_proxies is None else parse_networks(self.web_trusted_proxies)
 
     def check_cluster_name(self, found: str) -> None:

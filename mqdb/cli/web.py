@@ -20,11 +20,14 @@ def web(
         bool, typer.Option("--read-only", help="Let nobody change anything, as MQDB_WEB_READ_ONLY=true.")
     ] = False,
 ) -> None:
-    """Serve the dashboard for the brokers that the settings name, and nothing else.
+    """Serve the dashboard for the brokers that the settings name, with /healthz and /readyz.
 
     MQDB_HTTP=127.0.0.1:8090 lets mqdb serve do the same for its broker. On
     loopback, the link that is printed logs in, once; with MQDB_WEB_PASSWORD a
-    form does. Any other address needs the password.
+    form does. MQDB_WEB_VIEWER_PASSWORD is for viewers, who change nothing. A
+    proxy of MQDB_WEB_TRUSTED_PROXIES names people in MQDB_WEB_USER_HEADER, and
+    mqdb acl says what they may do. Any address but loopback needs a password
+    or such a proxy.
 
     \b
     [bold]Examples[/bold]

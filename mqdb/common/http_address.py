@@ -38,7 +38,7 @@ def parse_http_address(text: str) -> HttpAddress:
 
 
 def parse_networks(text: str) -> tuple[Network, ...]:
-    """The addresses and networks of a list with commas or blanks. Raises ValueError with the rule."""
+    """Parse a list of addresses and networks, separated by commas or blanks. Raises ValueError with the rule."""
     try:
         networks = tuple(map(ip_network, text.replace(",", " ").split()))
     except ValueError as error:

@@ -26,18 +26,18 @@ _SIGNAL_SECONDS: Final = 0.1
 
 
 def create_application(dashboard: Dashboard, address: HttpAddress) -> Starlette:
-    """The dashboard with probes, served there."""
+    """The dashboard and its probes, as served at this address."""
     reach = Reach(dashboard.brokers)
 
     async def healthz(_request: Request) -> Response:
-        # The loop that answers is the only one.
+        # An answer shows that the only loop of the process works.
         return answer(Report({}))
 
     async def readyz(_request: Request) -> Response:
         return answer(await reach.report())
 
     routes = [Route("/healthz", healthz), Route("/readyz", readyz), Mount("/", dashboard.application)]
-    # The pages ask who somebody is.
+    # The pages authenticate people themselves.
     access = Middleware(
         AccessControl, loopback_only=address.is_loopback, passwords=(), proxies=Proxies(None, ()), guarded=()
     )

@@ -3,8 +3,7 @@
 A change has to come from a page of the dashboard itself, which the browser tells by Sec-Fetch-Site, or by Origin on an
 address without TLS. The forms carry a token besides, which the endpoint checks.
 
-A person whom a trusted proxy names is that person, whatever else the request brings: a proxy may pass on passwords and
-cookies that are not its own.
+If a trusted proxy names a person, cookies and passwords of the request do not count: the proxy only passes them on.
 """
 
 from typing import Final
@@ -82,7 +81,7 @@ class Gate:
         if session is None:
             return self._stranger(request, authorization)
         if session.standing is Standing.VIEWER and request.method not in _SAFE_METHODS and path != LOGOUT:
-            return _said(403, "Who logs in by the password of viewers changes nothing here.")
+            return _said(403, "The password of viewers changes nothing here.")
         request.state.session = session
         return None
 
@@ -104,7 +103,7 @@ class Gate:
             challenge = 'Basic realm="mqdb", charset="UTF-8"'
             return _said(401, "This needs the password of MQDB_WEB_PASSWORD.", **{"WWW-Authenticate": challenge})
         if not self._has_login:
-            return _said(403, "Come through a proxy of MQDB_WEB_TRUSTED_PROXIES, which says who you are.")
+            return _said(403, "Come through a proxy of MQDB_WEB_TRUSTED_PROXIES. It has to name you.")
         if request.method not in _SAFE_METHODS:
             return _said(401, "Log in first.")
         if request.headers.get("hx-request"):

@@ -1,8 +1,8 @@
-"""Permissions: what one person may do with the topics and groups of one broker. All pages ask here.
+"""Permissions: what a person may do with the topics and groups of a broker. All pages ask here.
 
-An operator may do everything, a viewer may see everything. For a principal, a person whom a trusted proxy names, the
-broker is asked, as it asks for a role: docs/access.md. It sees names and numbers in any case. What a message holds, and
-what a dead letter says, is for those who may read the topic; a right on a group is one on its two topics as well.
+An operator may do everything, and a viewer may see everything. For a principal the database decides by the rights that
+`mqdb acl` has granted (docs/access.md). A principal sees names and numbers without any right. Messages and dead letters
+need the right to read their topic. A right on a group covers the retry topic and the dead letter topic of the group.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ _READ: Final = "read"
 
 
 class PersonDenied(Denied):
-    """A person lacks a right. Says nothing of what there is."""
+    """A person lacks a right. The same whether the topic or group exists or not."""
 
     person: str
     access: str
@@ -31,14 +31,14 @@ class PersonDenied(Denied):
 
 
 class NothingChanges(Denied):
-    """Nobody changes anything here, or not this person."""
+    """The person is a viewer, or the dashboard is read-only."""
 
     person: str
     sentence = "{person!r} may look here, and change nothing"
 
 
 class Permissions:
-    """What a person may do. Each question of a principal is one to the database."""
+    """What a person may do. For a principal, each method asks the database once; for others none does."""
 
     def __init__(self, session: Session, broker: BrokerAdmin, *, read_only: bool) -> None:
         self._session = session
@@ -46,7 +46,7 @@ class Permissions:
         self._read_only = read_only
 
     def among(self, names: Iterable[str], *kinds: Kind) -> frozenset[str]:
-        """Those of these topics or groups with which the person may do one of these."""
+        """The subset of these topics or groups on which the person has one of these rights."""
         asked, possible = frozenset(names), self._possible(kinds)
         if self._session.standing is not Standing.PRINCIPAL:
             return asked if possible else frozenset()
@@ -54,24 +54,24 @@ class Permissions:
         return frozenset(each.name for each in self._broker.acl.held(self._session.person, wanted))
 
     def may(self, name: str, *kinds: Kind) -> bool:
-        """Whether the person may do one of these with a topic or a group."""
+        """Whether the person has one of these rights on a topic or a group."""
         return name in self.among([name], *kinds)
 
     def may_somewhere(self, kind: Kind) -> bool:
-        """Whether the person may do it with any topic or group."""
+        """Whether the person has this right on any topic or group."""
         possible = bool(self._possible([kind]))
         if self._session.standing is not Standing.PRINCIPAL or not possible:
             return possible
         return any(each.resource[:2] == Rights.KINDS[kind] for each in self._broker.acl.list(self._session.person))
 
     def require(self, name: str, *kinds: Kind) -> str:
-        """The person, as the actor of what is done. Raises Denied unless the person may do one of these."""
+        """Return the person, as the actor of a change. Raises Denied if the person has none of these rights."""
         if not self.may(name, *kinds):
             raise self._denied(kinds[-1], name)
         return self._session.person
 
     def require_somewhere(self, kind: Kind) -> None:
-        """Raises Denied unless the person may do it with any topic or group."""
+        """Raises Denied if the person has this right on no topic or group."""
         if not self.may_somewhere(kind):
             raise self._denied(kind, "*")
 

@@ -1,4 +1,4 @@
-"""Reach: whether the brokers of a dashboard answer, for the probes of `mqdb web`, which sees no leadership."""
+"""Reach: whether the brokers of a dashboard answer, for the probes of `mqdb web`."""
 
 import asyncio
 import logging
@@ -14,12 +14,12 @@ from mqdb.web.health import ANSWER_SECONDS, PASSED, Report
 
 logger = logging.getLogger(__name__)
 
-#: The database is not asked more often, however many probes come.
+#: The brokers are asked at most once in this time, however many probes come.
 _KNOWN_SECONDS: Final = 5.0
 
 
 class Reach:
-    """Asks the brokers when a probe does. Only the thread of the web server calls it."""
+    """Asks the brokers on behalf of probes. Only the thread of the web server calls it."""
 
     def __init__(self, brokers: Brokers, clock: Callable[[], float] = time.monotonic) -> None:
         self._brokers = brokers
@@ -28,7 +28,7 @@ class Reach:
         self._asking: asyncio.Task[Report] | None = None
 
     async def report(self) -> Report:
-        """A check for each broker. A question that has no answer yet is not asked again."""
+        """One check for each broker. While the brokers have not answered, they are not asked again."""
         now = self._clock()
         if self._asking is None or (self._asking.done() and now - self._asked_at >= _KNOWN_SECONDS):
             self._asking, self._asked_at = asyncio.create_task(self._ask()), now

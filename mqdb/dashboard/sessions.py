@@ -26,14 +26,14 @@ _IDLE_SECONDS: Final = 12 * 3_600.0
 
 
 class Standing(StrEnum):
-    """What somebody may do, by the way on which they came."""
+    """What a person may do. It follows from the way to log in."""
 
     OPERATOR = "operator"
-    """Everything: who has the password, or the link."""
+    """May do everything. Has logged in by the password or the link."""
     VIEWER = "viewer"
-    """See everything, and change nothing: who has the password of viewers."""
+    """May see everything and change nothing. Has logged in by the password of viewers."""
     PRINCIPAL = "principal"
-    """What `mqdb acl` has granted to the person, whom a trusted proxy names."""
+    """May do what `mqdb acl` has granted to the name. A trusted proxy has named the person."""
 
 
 class Session:
@@ -62,7 +62,7 @@ class Sessions:
     ) -> None:
         """Without a password a one-time link logs in; `on_link` is called when there is a new one.
 
-        `by_proxy`: people come through a proxy that names them, and there is no link.
+        With `by_proxy` there is no link: a trusted proxy names people.
         """
         given = ((password, Standing.OPERATOR), (viewer_password, Standing.VIEWER))
         self._passwords = [(each.encode(), standing) for each, standing in given if each is not None]
@@ -121,7 +121,7 @@ class Sessions:
         return self._same(Session(_name_of(person.decode(errors="replace")), standing))
 
     def of_person(self, person: str) -> Session:
-        """The session of somebody whom a trusted proxy names, the same for each request."""
+        """The session of a person whom a trusted proxy names, the same for each request."""
         return self._same(Session(person, Standing.PRINCIPAL))
 
     def _same(self, new: Session) -> Session:

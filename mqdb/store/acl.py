@@ -93,9 +93,9 @@ def is_allowed(connection: Connection, principal: str, wanted: Resource) -> bool
 
 @translates
 def held(connection: Connection, principal: str, wanted: Collection[Resource]) -> set[Resource]:
-    """Those of these rights that a principal has, by whole names, also if it has a namespace.
+    """The subset of these rights that a principal has. Names are whole, even if the principal has a namespace.
 
-    A principal to whom nothing was granted has none, also if a role of that name owns the broker.
+    A principal without any grant has none of them, even if a role of the same name owns the broker.
     """
     if not wanted:
         return set()

@@ -34,8 +34,8 @@ class AccessControl:
         proxies: Proxies,
         guarded: Collection[str] | None = None,
     ) -> None:
-        """`guarded` are the paths that need one of the passwords, or a person that a proxy names; by default all but
-        OPEN_PATHS. Without passwords and proxies none does.
+        """`guarded` are the paths that need one of the passwords or a person of a trusted proxy; by default all but
+        OPEN_PATHS. Without passwords and proxies, all paths are open.
         """
         self._app = app
         self._loopback_only = loopback_only

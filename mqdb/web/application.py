@@ -32,7 +32,7 @@ def create_application(
 ) -> Starlette:
     """The web application of one process. `loopback_only`: it is served on a loopback address.
 
-    `pages` answer all other paths. They ask themselves who somebody is.
+    `pages` answer all other paths. They authenticate people themselves.
     """
     registry = CollectorRegistry()
     registry.register(collector)
@@ -62,6 +62,6 @@ def create_application(
 
 
 def answer(report: Report) -> Response:
-    """What probes get: the checks, and those that fail."""
+    """The answer to a probe: all checks, and the failing ones."""
     body = {"status": "ok" if report.has_passed else "failing", "failing": report.failing, "checks": report.checks}
     return JSONResponse(body, status_code=200 if report.has_passed else 503)

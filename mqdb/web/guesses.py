@@ -1,8 +1,8 @@
-"""Guesses: whoever tries passwords is slowed down, and so is everybody else who gives one meanwhile.
+"""Guesses: slow down clients that guess passwords.
 
-After some wrong passwords in a minute, from whatever addresses, each password waits before anybody looks at it. The
-right one waits as well: were it answered at once, those who guess would not wait for the answers that come late. So
-they try one password a second on each of the connections that the server takes.
+After 5 wrong passwords in a minute, from all addresses together, each password is checked a second later. The right
+password waits as well. If it were answered at once, a client could give up after some milliseconds and try the next
+one. With the wait a client tries one password a second on each connection, and the server bounds the connections.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ _WAIT_SECONDS: Final = 1.0
 
 
 class Guesses:
-    """The wrong passwords of the last minute. Only the thread of the web server calls it."""
+    """Remembers when the last passwords were wrong. Only the thread of the web server calls it."""
 
     def __init__(
         self,
@@ -29,10 +29,10 @@ class Guesses:
         self._wrong: deque[float] = deque(maxlen=_MOST_WRONG)
 
     async def wait(self) -> None:
-        """Call it before a password is looked at."""
+        """Wait a moment if there were many wrong passwords. Call it before each check of a password."""
         if len(self._wrong) == _MOST_WRONG and self._clock() - self._wrong[0] < _WITHIN_SECONDS:
             await self._pause(_WAIT_SECONDS)
 
     def note_wrong(self) -> None:
-        """A password was wrong."""
+        """Remember that a password was wrong."""
         self._wrong.append(self._clock())

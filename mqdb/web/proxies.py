@@ -1,7 +1,7 @@
-"""Proxies: who a request comes from, if a proxy that is trusted has asked the person.
+"""Trusted proxies: they authenticate people, and name the person of a request in a header.
 
-Only the address of the TCP connection counts, which no header changes: the server leaves it as it is
-(`proxy_headers=False`).
+A proxy is trusted by the address of its TCP connection. No header changes this address, because the server is told not
+to read X-Forwarded-For (`proxy_headers=False`).
 """
 
 from contextlib import suppress
@@ -19,7 +19,7 @@ _MOST_NAME: Final = 100
 
 
 class Proxies:
-    """The proxies that are trusted, and the header by which they name a person."""
+    """The networks of the trusted proxies, and the header that names the person."""
 
     def __init__(self, header: str | None, networks: tuple[Network, ...]) -> None:
         self._header = b"" if header is None else header.lower().encode()
@@ -27,18 +27,19 @@ class Proxies:
 
     @classmethod
     def of(cls, settings: Settings) -> "Proxies":
-        """Those of the settings."""
+        """The proxies of the settings."""
         return cls(settings.web_user_header, settings.trusted_networks)
 
     @property
     def are_trusted(self) -> bool:
-        """Whether there are any."""
+        """Whether there are trusted proxies."""
         return bool(self._networks)
 
     def person(self, scope: Scope) -> str | None:
-        """The name that a trusted proxy gives; None for another peer, and unless the header gives one name.
+        """The name that a trusted proxy gives; None for another peer, and if the header does not hold one name.
 
-        A name is never shortened or mended: it would be that of somebody else.
+        A name that is too long or holds control characters counts as none: a shortened name may be that of somebody
+        else.
         """
         if not self._is_trusted(scope):
             return None

@@ -218,6 +218,12 @@ def test_a_change_needs_each_of_its_rights(site: Site, name: str) -> None:
     assert operations()[: len(operations()) - len(before)] == [allowed.headers["X-Person"]]
 
 
+def test_who_may_not_read_learns_no_time_by_a_reset(site: Site) -> None:
+    operator = person(site, operate_group=BILLING, operate=ORDERS)
+
+    assert [post(operator, OFFSETS, {"to": to}).status for to in ("earliest", "1h", "2026-07-14")] == [200, 403, 403]
+
+
 def test_a_message_is_recalled_for_the_topic_on_which_the_right_is(site: Site) -> None:
     operator = person(site, operate=["payments"])
     wanted = {"topic": "payments", "do": "1"}

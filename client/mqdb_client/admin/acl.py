@@ -107,9 +107,10 @@ class Acl:
             return all(is_allowed(connection, principal, each) for each in wanted)
 
     def held(self, principal: str, wanted: Collection[Resource]) -> set[Resource]:
-        """Those of these rights that somebody has granted to a principal; names are whole, also in a namespace.
+        """The subset of these rights that a principal has. Names are whole, even if the principal has a namespace.
 
-        For pages that know people by their names: whoever is only called like the owner of the broker has none.
+        A principal without any grant has none of them, even if a role of the same name owns the broker. Raises
+        ParameterInvalid unless the caller owns the broker.
         """
         with self._access.connected() as connection:
             return held(connection, principal, wanted)

@@ -14,7 +14,7 @@ from mqdb_client import Boundary
 
 _A_PAGE: Final = 100
 
-#: On a topic, besides the one on the group: to set offsets in it, and to set them by a time.
+#: Rights on the topic, one of which a reset needs besides the right on the group; and a reset to a time.
 _RIGHTS: Final[tuple[Kind, ...]] = ("read", "operate")
 _RIGHTS_FOR_A_TIME: Final[tuple[Kind, ...]] = ("read",)
 
@@ -49,7 +49,7 @@ def queues(visit: Visit) -> Response:
         to, queue_id, is_plan = visit.form.text("to") or "", visit.form.number("queue"), not visit.form.has("do")
         target = _target(to)
         actor = visit.rights.require(name, "operate_group")
-        # By a time one would learn when messages came.
+        # A reset to a time tells when messages were stored.
         visit.rights.require(topic, *_RIGHTS_FOR_A_TIME if isinstance(target, datetime | timedelta) else _RIGHTS)
         changes = visit.broker.offsets.reset(
             name,

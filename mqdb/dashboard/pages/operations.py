@@ -23,7 +23,7 @@ def operations(visit: Visit) -> Response:
         before=query.number("before"),
         limit=_A_PAGE + 1,
     )
-    # They may hold what somebody looked for in messages.
+    # The condition of a redrive may hold values of messages.
     is_principal, person = visit.session.standing is Standing.PRINCIPAL, visit.session.person
     rows = [
         (each, _changes(each.before, each.after) if not is_principal or each.actor == person else "")

@@ -44,7 +44,7 @@ def _recall(visit: Visit) -> Response:
     actor = visit.rights.require(topic, "send", "operate")
     if not visit.form.has("do"):
         return visit.page("recall.html", message_id=message_id, topic=topic)
-    # By a handle, which holds the topic: the message is of that one, or is not found.
+    # The handle holds the topic that was checked, so a message to another topic is not found.
     handle = encode_handle(RecallHandle(topic, visit.broker.name, 0, parse_unique_id(message_id)))
     status = visit.broker.timers.recall(handle, actor=actor)
     return visit.go("scheduled", notice=f"Recall of {message_id}: {status}.")

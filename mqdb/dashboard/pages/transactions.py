@@ -45,7 +45,7 @@ def _resolve(visit: Visit) -> Response:
     if wanted not in tuple(Resolution):
         raise ParameterInvalid("to", wanted, "write commit, rollback or resume")
     resolution = Resolution(wanted)
-    # Senders choose ids: of all half messages that have this one, for the broker takes the youngest.
+    # Senders choose ids, so several half messages may have this one. The person needs the right on all their topics.
     copies = visit.broker.messages.trace(transaction_id).copies
     for half_topic in {each.half.topic for each in copies if each.half} or {""}:
         actor = visit.rights.require(half_topic, "operate")
