@@ -1,8 +1,8 @@
 """The dashboard: pages for people, in `mqdb serve` or alone (`mqdb web`).
 
-    request ──▶ Gate            who asks, from which page; read-only; headers that bind the browser
+    request ──▶ Gate            who asks, from which page; read-only, viewers; headers that bind the browser
                  └─▶ endpoint   reads the form, checks its token, finds the broker, turns errors into pages
-                      └─▶ pages/<subject>   asks `Admin`, renders a template
+                      └─▶ pages/<subject>   asks `Permissions`, then `Admin`; renders a template
 
 All that a page shows or does goes through `mqdb_client.Admin`, as on the command line. Only a web application that has
 a dashboard imports this package and Jinja2.

@@ -11,6 +11,7 @@ from urllib.parse import quote
 import pytest
 from starlette.routing import Route
 
+from mqdb.common.unique_id import format_unique_id
 from mqdb.dashboard.brokers import Brokers
 from mqdb.dashboard.gate import LOGIN, LOGOUT
 from mqdb.dashboard.reach import Reach
@@ -18,9 +19,11 @@ from mqdb.embedded import EmbeddedPostgres
 from mqdb.settings import load_settings
 from mqdb.store.engine import create_engine
 from mqdb_client import Admin, Message
+from tests.fixtures.broker import topic
 from tests.fixtures.dashboard import SCRIPT, Reply, Site, Visitor, paths, serving_alone, serving_site
 from tests.fixtures.postgres import Database, new_database
 from tests.fixtures.timers import timer
+from tests.fixtures.transactions import send_half
 from tests.integration.test_dashboard_access import basic
 
 B = "/b/broker-a/"
@@ -224,6 +227,22 @@ def test_who_may_not_read_learns_no_time_by_a_reset(site: Site) -> None:
     assert [post(operator, OFFSETS, {"to": to}).status for to in ("earliest", "1h", "2026-07-14")] == [200, 403, 403]
 
 
+def test_half_messages_with_one_id_need_the_rights_on_all_their_topics(site: Site) -> None:
+    """A sender who chooses the id of another half message gets no say in that one."""
+    engine = create_engine(site.database.dsn)
+    with engine.connect() as connection:
+        half_id = format_unique_id(send_half(connection, topic(connection, "mine")).unique_id)
+        other = send_half(connection, topic(connection, "theirs"))
+        connection.exec_driver_sql(
+            "UPDATE mqdb.commit_log SET msg_id = %s WHERE log_pos = %s", (half_id, other.log_pos)
+        )
+    engine.dispose()
+    form = {"id": half_id, "to": "commit", "do": "1"}
+
+    assert post(person(site, operate=["mine"]), B + "transactions", form).status == 403
+    assert post(person(site, operate=["mine", "theirs"]), B + "transactions", form).status == 303
+
+
 def test_a_message_is_recalled_for_the_topic_on_which_the_right_is(site: Site) -> None:
     operator = person(site, operate=["payments"])
     wanted = {"topic": "payments", "do": "1"}
@@ -285,6 +304,9 @@ def test_what_messages_hold_is_for_readers_of_their_topic(site: Site) -> None:
     for hidden in (SCRIPT, "k<b>", "amount", "properties"):
         assert hidden not in stranger.page(message)
     assert reader.get(DEAD + "/" + site.shop.letters[0]).status == 403
+    waiting_page = B + "scheduled"
+    operator = person(site, operate=ORDERS)
+    assert [SCRIPT in each.page(waiting_page) for each in (reader, operator, stranger)] == [True, True, False]
     assert "of the last" in reader.page(B + "selectors?sql=amount%3E1&topic=orders")
 
 
