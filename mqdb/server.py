@@ -54,6 +54,7 @@ from mqdb.web.rounds import Rounds
 
 if TYPE_CHECKING:
     from mqdb.web.application import Pages
+    from mqdb.web.lag_history import LagHistory
     from mqdb.web.web_server import WebServer
 
 logger = logging.getLogger(__name__)
@@ -64,15 +65,23 @@ _SIGNAL_SECONDS: Final = 0.1
 class Server:
     """One broker process. Start it, stop it, or let it `run` until somebody interrupts it."""
 
-    def __init__(self, settings: Settings, *, outlives_owner: bool = False, pages: "Pages | None" = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        outlives_owner: bool = False,
+        pages: "Pages | None" = None,
+        lag_history: "LagHistory | None" = None,
+    ) -> None:
         """Touches nothing yet.
 
         With `outlives_owner` an embedded PostgreSQL stays when this process is killed, for clients and the next owner.
-        `pages` are served besides metrics and health, where HTTP is.
+        `pages` are served besides metrics and health, where HTTP is; there `lag_history` gets the lag of each group.
         """
         self._settings = settings
         self._outlives_owner = outlives_owner
         self._pages = pages
+        self._lag_history = lag_history
         self._guard = threading.Lock()
         self._postgres: SharedPostgres | None = None
         self._engine: Engine | None = None
@@ -291,7 +300,7 @@ class Server:
         from mqdb.web.web_server import WebServer
 
         assert self._info is not None
-        sampler = Sampler(self._context_of(Sampler))
+        sampler = Sampler(self._context_of(Sampler), lag_history=self._lag_history)
         self._services.append(sampler)
         collector = BrokerCollector(
             self._info.broker_name,

@@ -581,12 +581,14 @@ CREATE TABLE mqdb.redrive_result (
     CHECK ((status = 'REDRIVEN') = (new_log_pos IS NOT NULL AND msg_id IS NOT NULL AND error IS NULL))
 );
 CREATE INDEX redrive_result_log_pos ON mqdb.redrive_result (log_pos);
+CREATE INDEX redrive_result_msg_id ON mqdb.redrive_result (msg_id);
 COMMENT ON TABLE mqdb.redrive_result IS 'What became of each message of a redrive; kept as long as the log holds the dead letter or its copy';
 COMMENT ON COLUMN mqdb.redrive_result.operation_id IS 'The row of mqdb.operation, which retention may have taken away';
 COMMENT ON COLUMN mqdb.redrive_result.log_pos IS 'Position of the copy in the DLQ';
 COMMENT ON COLUMN mqdb.redrive_result.group_name IS 'The group that had given it up; NULL, with the id, where there was no such message';
 COMMENT ON COLUMN mqdb.redrive_result.new_log_pos IS 'Position of the copy that was sent back to work';
 COMMENT ON INDEX mqdb.redrive_result_log_pos IS 'Whether a message of the DLQ was redriven';
+COMMENT ON INDEX mqdb.redrive_result_msg_id IS 'By which operations a message was redriven';
 """
 
 ACCESS = """
@@ -638,6 +640,8 @@ CREATE TABLE mqdb.operation (
     reason text
 );
 CREATE INDEX operation_occurred_at ON mqdb.operation (occurred_at);
+CREATE INDEX operation_names ON mqdb.operation USING gin (topics, groups);
+CREATE INDEX operation_object ON mqdb.operation (object);
 COMMENT ON TABLE mqdb.operation IS 'What people and tools have changed: a row for each change, inserted in its transaction by record_operation, never updated, and no body in it. RocketMQ: the audit log of ACL 2.0';
 COMMENT ON COLUMN mqdb.operation.principal IS 'The role that was logged in (session_user)';
 COMMENT ON COLUMN mqdb.operation.actor IS 'The person or program behind it, as the caller has said; NULL: nothing was said';
@@ -650,6 +654,8 @@ COMMENT ON COLUMN mqdb.operation.after IS 'What it has changed, as that is now; 
 COMMENT ON COLUMN mqdb.operation.records IS 'How many messages, or rows of settings and offsets, it has changed';
 COMMENT ON COLUMN mqdb.operation.reason IS 'Why, as the caller has said';
 COMMENT ON INDEX mqdb.operation_occurred_at IS 'Retention';
+COMMENT ON INDEX mqdb.operation_names IS 'What was done to a topic or a group';
+COMMENT ON INDEX mqdb.operation_object IS 'What was done to a cron or a message';
 """
 
 SPARK = """
@@ -845,6 +851,7 @@ FUNCTIONS = (
     "scheduled",
     "consumer_lag",
     "dlq",
+    "dlq_at",
     "dlq_outline",
     "unseen_time",
     "dlq_redrive_plan",

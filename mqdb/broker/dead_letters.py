@@ -218,8 +218,8 @@ def _chosen(
         outlined = _outlined(connection, wanted.group)
         if outlined is not None and whole:
             acl.require(connection, Resource(Access.READ, ResourceType.GROUP, outlined))
-        source = dead_letters.where(wanted.where, outlined)
-        conditions = list(_conditions(connection, wanted, source))
+        source = dead_letters.where(wanted.where, outlined, _positions(connection, wanted.ids))
+        conditions = list(_conditions(wanted, source))
         with _blaming(wanted.where), transaction(connection):
             connection.execute(_READ_ONLY)
             if wanted.where is not None:
@@ -241,7 +241,15 @@ def _check_group(connection: Connection, group: str) -> None:
         raise GroupNotFound(group)
 
 
-def _conditions(connection: Connection, wanted: DeadLetterFilter, source: FromClause) -> Iterator[ColumnElement[bool]]:
+def _positions(connection: Connection, ids: Sequence[UUID]) -> list[int] | None:
+    """Of the records with one of the ids, by the key index; None without any id."""
+    if not ids:
+        return None
+    with transaction(connection):
+        return [log_pos for _, log_pos, _ in message_index.find(connection, ids, after_pos=0)]
+
+
+def _conditions(wanted: DeadLetterFilter, source: FromClause) -> Iterator[ColumnElement[bool]]:
     letter = source.c
     if wanted.group is not None:
         yield letter.consumer_group == wanted.group
@@ -256,11 +264,6 @@ def _conditions(connection: Connection, wanted: DeadLetterFilter, source: FromCl
         yield letter.store_time < _moment(wanted.until)
     if wanted.exception is not None:
         yield letter.exception.icontains(wanted.exception, autoescape=True)
-    if wanted.ids:
-        # By the key index; the view would have to look at each letter.
-        with transaction(connection):
-            records = message_index.find(connection, wanted.ids, after_pos=0)
-        yield letter.log_pos.in_([log_pos for _, log_pos, _ in records])
 
 
 def _moment(time: datetime | timedelta) -> ColumnElement[datetime]:

@@ -39,6 +39,12 @@ def list_(
     group: Annotated[
         str | None, typer.Option(metavar="GROUP", help="Only about this consumer group.", show_default=False)
     ] = None,
+    about: Annotated[
+        str | None,
+        typer.Option(
+            "--object", metavar="NAME", help="Only about this cron, or the message of this id.", show_default=False
+        ),
+    ] = None,
     actor: Annotated[
         str | None, typer.Option(metavar="NAME", help="Only by this person, program or role.", show_default=False)
     ] = None,
@@ -68,7 +74,10 @@ def list_(
     moment = None if since is None else parse_time("since", since)
     with Admin(settings=settings) as admin:
         answers = admin.on_each(
-            lambda one: one.operations.list(topic=topic, group=group, actor=actor, since=moment, limit=limit), broker
+            lambda one: one.operations.list(
+                topic=topic, group=group, object=about, actor=actor, since=moment, limit=limit
+            ),
+            broker,
         )
     print_answers(
         settings,

@@ -44,7 +44,12 @@ def serve(
     from mqdb.server import Server
 
     with pages_of(settings) as dashboard:
-        server = Server(settings, outlives_owner=True, pages=dashboard.application if dashboard else None)
+        server = Server(
+            settings,
+            outlives_owner=True,
+            pages=dashboard.application if dashboard else None,
+            lag_history=dashboard.lag_history if dashboard else None,
+        )
 
         def on_started() -> None:
             lines = greeting(settings, server.dsn)

@@ -8,6 +8,7 @@ from typing import Final
 from mqdb.broker_list import brokers_of
 from mqdb.common.dsn import BrokerDsn
 from mqdb.settings import Settings
+from mqdb.web.lag_history import LagHistory
 from mqdb_client import Admin, DoctorThresholds
 
 #: To find an embedded broker takes 3 ms, as much as the rest of a small page.
@@ -21,6 +22,8 @@ class Brokers:
         self._settings = settings
         self.are_read_only = settings.web_read_only
         self.thresholds: Final = DoctorThresholds(reserved_hours=settings.file_reserved_time / timedelta(hours=1))
+        #: Filled by a broker process that serves the dashboard, while it leads; empty elsewhere.
+        self.lag_history: Final = LagHistory()
         self._guard = threading.Lock()
         self._found: tuple[BrokerDsn, ...] = ()
         self._known_until = 0.0

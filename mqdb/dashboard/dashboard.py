@@ -59,6 +59,8 @@ class Dashboard:
     def __init__(self, settings: Settings, on_welcome: Callable[[str], None] = lambda line: None) -> None:
         """Connects to nothing yet. `on_welcome` gets the line with the new link when the last one has been used."""
         self.brokers: Final = Brokers(settings)
+        self.lag_history: Final = self.brokers.lag_history
+        """For the server that samples the broker of these pages."""
         self._address: HttpAddress | None = None
         self._on_welcome = on_welcome
         proxies, guesses = Proxies.of(settings), Guesses()

@@ -175,18 +175,24 @@ Letter = TypeVar("Letter", bound=DeadLetter)
 _STREAM_ROWS: Final = 50
 
 
-def where(condition: str | None, outline_of: str | None = None) -> FromClause:
+def where(condition: str | None, outline_of: str | None = None, positions: Sequence[int] | None = None) -> FromClause:
     """The dead letters that meet an SQL expression over the columns of the view; all of them without one.
 
     With `outline_of` those of that group, without what they say, for a role that operates it and may not read it.
+    With `positions` those that stand there: to find them in the view would cost a look at each letter.
 
     A sub-select of its own, so that no expression can reach beyond what is asked of it afterwards, whatever its
     brackets, ORs and UNIONs. Whether it is one expression, `check_condition` says.
     """
+    columns = [column(name, type_) for name, type_ in _TYPES.items()]
     letters: FromClause = dlq
     if outline_of is not None:
-        columns = (column(name, type_) for name, type_ in _TYPES.items())
         letters = func.mqdb.dlq_outline(outline_of).table_valued(*columns).alias("dlq")
+        if positions is not None:
+            letters = select(letters).where(letters.c.log_pos.in_(positions)).subquery("dlq")
+    elif positions is not None:
+        given = cast(list(positions), ARRAY(BigInteger))
+        letters = func.mqdb.dlq_at(given).table_valued(*columns).alias("dlq")
     if condition is None:
         return letters
     return select(letters).where(literal_column(f"(\n{condition}\n)", Boolean)).subquery("dlq")

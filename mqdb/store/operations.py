@@ -9,13 +9,26 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import BigInteger, Connection, Text, any_, bindparam, cast, delete, func, or_, select
-from sqlalchemy.dialects.postgresql import ARRAY, JSONB
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Text,
+    bindparam,
+    cast,
+    delete,
+    func,
+    or_,
+    select,
+)
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB, array
 from sqlalchemy.types import TypeEngine
 
+from mqdb.common.unique_id import parse_unique_id
+from mqdb.errors import ParameterInvalid
 from mqdb.store.engine import translates
 from mqdb.store.fragments import full_group, full_topic
-from mqdb.store.tables import operation
+from mqdb.store.tables import operation, redrive_result
 
 
 class Verb(StrEnum):
@@ -116,21 +129,30 @@ def list_operations(
     *,
     topic: str | None = None,
     group: str | None = None,
+    object: str | None = None,
     actor: str | None = None,
     since: datetime | timedelta | None = None,
     before: int | None = None,
     limit: int = 100,
 ) -> list[Operation]:
-    """The youngest first, `limit` at most: those about a topic and a group, of an actor or a role, since a moment.
+    """The youngest first, `limit` at most: those about a topic, a group and an object, of an actor or a role, since a
+    moment.
 
-    A timedelta is how long ago by the broker's clock. With `before` those with a lower id.
+    A timedelta is how long ago by the broker's clock. With `before` those with a lower id. Uses operation_names for a
+    topic and a group, operation_object and redrive_result_msg_id for an object.
     """
     columns = operation.c
     wanted = select(*(columns[name] for name in Operation._fields))
+    age: ColumnElement[int] = columns.operation_id
     if topic is not None:
-        wanted = wanted.where(full_topic(topic) == any_(columns.topics))
+        wanted = wanted.where(columns.topics.contains(_array(full_topic(topic))))
     if group is not None:
-        wanted = wanted.where(full_group(group) == any_(columns.groups))
+        wanted = wanted.where(columns.groups.contains(_array(full_group(group))))
+    if object is not None:
+        wanted = wanted.where(columns.operation_id == func.any(_about(object)))
+    if topic is not None or group is not None or object is not None:
+        # No index has this order: of a name that is rare, PostgreSQL would read all operations to find the youngest.
+        age = age + 0
     if actor is not None:
         wanted = wanted.where(or_(columns.actor == actor, columns.principal == actor))
     if since is not None:
@@ -138,8 +160,27 @@ def list_operations(
         wanted = wanted.where(columns.occurred_at >= first)
     if before is not None:
         wanted = wanted.where(columns.operation_id < before)
-    rows = connection.execute(wanted.order_by(columns.operation_id.desc()).limit(limit))
+    rows = connection.execute(wanted.order_by(age.desc()).limit(limit))
     return [Operation(*row) for row in rows]
+
+
+def _about(object: str) -> ColumnElement[Any]:
+    """The ids of the operations about an object; if it is the id of a message, those that redrove it, too.
+
+    An array, for a join the planner may turn round, and read all operations.
+    """
+    named = operation.alias("named").c
+    ids = select(named.operation_id).where(named.object == object)
+    try:
+        unique_id = parse_unique_id(object)
+    except ParameterInvalid:
+        return func.array(ids.scalar_subquery())
+    redriven = select(redrive_result.c.operation_id).where(redrive_result.c.msg_id == unique_id)
+    return func.array(ids.union_all(redriven).scalar_subquery())
+
+
+def _array(name: ColumnElement[str]) -> ColumnElement[Any]:
+    return cast(array([name]), ARRAY(Text))
 
 
 def prune(connection: Connection, kept: timedelta) -> int:

@@ -519,6 +519,7 @@ redrive_result = Table(
     Column("new_log_pos", BigInteger),
     Column("redriven_at", _timestamp, nullable=False, server_default=_now),
     Index("redrive_result_log_pos", "log_pos"),
+    Index("redrive_result_msg_id", "msg_id"),
 )
 
 # -- who may do what, and who did -------------------------------------------------------------
@@ -573,6 +574,8 @@ operation = Table(
     Column("records", BigInteger, nullable=False),
     Column("reason", Text),
     Index("operation_occurred_at", "occurred_at"),
+    Index("operation_names", "topics", "groups", postgresql_using="gin"),
+    Index("operation_object", "object"),
 )
 
 # -- transactions -----------------------------------------------------------------------------

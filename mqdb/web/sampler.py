@@ -13,6 +13,7 @@ from sqlalchemy import Connection, func, select
 from mqdb.service.leadership import LeadershipConfig
 from mqdb.service.run import Run
 from mqdb.service.service import Context, LoopService
+from mqdb.web.lag_history import LagHistory
 from mqdb.web.sample import Sample, take
 
 #: A statement that takes longer would keep vacuum waiting.
@@ -34,9 +35,13 @@ class Sampler(LoopService[Sample]):
 
     name = "sampler"
 
-    def __init__(self, context: Context, config: SamplerConfig = SamplerConfig()) -> None:
+    def __init__(
+        self, context: Context, config: SamplerConfig = SamplerConfig(), lag_history: LagHistory | None = None
+    ) -> None:
+        """`lag_history` gets the lags of each sample."""
         super().__init__(context)
         self._config = config
+        self._lag_history = lag_history
         self._storage_until = 0.0
         self.latest: Sample | None = None
         """None before the first one, and when this process does not lead."""
@@ -54,6 +59,8 @@ class Sampler(LoopService[Sample]):
         if last is None:
             self._storage_until = now + self._config.storage_interval.total_seconds()
         self.latest = sample
+        if self._lag_history is not None:
+            self._lag_history.add(sample.taken_at, sample.lags)
         return sample
 
     def pause_after(self, counts: Sample) -> timedelta:

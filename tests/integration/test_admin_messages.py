@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from sqlalchemy import Engine, event
 
 from mqdb_client import Admin, Message, MessageQueue, MessageSelector, Producer, SegmentState, errors
 from tests.fixtures.command_line import Place
@@ -49,6 +50,42 @@ def test_messages_are_found_by_key_offset_and_time(admin: Admin, message_ids: li
     assert found(queue_id=0, offset=1, limit=1) == message_ids[1:2]
     assert found(time=timedelta(hours=1)) == message_ids
     assert found(time=datetime.now(UTC) + timedelta(hours=1)) == []
+
+
+def test_the_first_ones_of_several_queues_come_in_order_though_all_are_in_one(admin: Admin, database: Database) -> None:
+    """Of each queue fewer are read at a time than are wanted."""
+    admin.topics.create("uneven", queues=4)
+    with Producer("shop", database.dsn) as producer:
+        for n in range(45):
+            producer.send(Message("uneven", str(n)), sharding_key="the same" if n < 40 else str(n))
+
+    found = [int(message.body) for message in admin.messages.find("uneven", limit=42)]
+
+    assert found == list(range(42))
+
+
+def test_a_time_costs_as_many_statements_in_many_queues_as_in_one(admin: Admin, database: Database) -> None:
+    admin.topics.create("wide", queues=100)
+    with Producer("shop", database.dsn) as producer:
+        for n in range(20):
+            producer.send(Message("orders", str(n)))
+            producer.send(Message("wide", str(n)))
+
+    def statements(topic: str) -> int:
+        executed: list[str] = []
+
+        def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+            executed.append(statement)
+
+        event.listen(Engine, "before_cursor_execute", note)
+        try:
+            assert len(admin.messages.find(topic, time=timedelta(hours=1))) == 20
+            assert len(admin.messages.latest(topic, until=timedelta(0)).messages) == 20
+        finally:
+            event.remove(Engine, "before_cursor_execute", note)
+        return len(executed)
+
+    assert statements("wide") <= statements("orders") + 5
 
 
 @pytest.mark.parametrize(

@@ -248,7 +248,6 @@ def test_a_topic_of_many_queues_is_read_a_queue_at_a_time(
     site: Site, ann: Visitor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(messages, "_MOST_QUEUES", 3)
-    monkeypatch.setattr(messages, "_MOST_SEARCHED", 3)
     with Admin(site.database.dsn) as admin, Producer("shop", site.database.dsn) as producer:
         admin.topics.create("wide", queues=4)
         for n in range(120):

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,6 +21,7 @@ from tests.fixtures.browser import expect, new_page
 from tests.fixtures.consumers import Inbox
 from tests.fixtures.dashboard import Site, serving_site
 from tests.fixtures.postgres import Database, new_database
+from tests.fixtures.processes import wait_until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -67,17 +69,18 @@ def test_a_new_user_sees_a_message_fail_repairs_it_and_sends_it_back(page: "Page
             expect(page.locator(".later")).to_have_count(0)
         page.get_by_role("link", name="pricing").first.click()
         row = page.get_by_role("row").filter(has_text=message_id)
-        assert "LookupError" in row.inner_text()
+        expect(row).to_contain_text("LookupError")
         row.get_by_role("link").click()
-        assert "no price in one" in page.locator("main").inner_text()
-        assert "Traceback" in page.locator("details").first.inner_text()
+        expect(page.locator("h1")).to_have_text(message_id)
+        expect(page.locator("main")).to_contain_text("no price in one")
+        expect(page.locator("details").first).to_contain_text("Traceback")
 
         page.get_by_role("link", name="Edit the body before the redrive").click()
         body = page.get_by_label("Body, in UTF-8")
-        assert body.input_value() == "one\napple"
+        expect(body).to_have_value("one\napple")
         body.fill("one\napple, price 3")
         page.get_by_role("button", name="Show what the redrive would do").click()
-        assert "1 of 1 go to group pricing once more" in page.locator("main").inner_text()
+        expect(page.locator("main")).to_contain_text("1 of 1 go to group pricing once more")
         assert pricing.messages == []
         page.get_by_role("button", name="Redrive 1 now").click()
         page.get_by_text("1 of 1 is on the way to group pricing").wait_for()
@@ -85,20 +88,45 @@ def test_a_new_user_sees_a_message_fail_repairs_it_and_sends_it_back(page: "Page
 
     assert pricing.bodies == ["one\napple, price 3"]
     page.get_by_role("link", name="Operations").click()
-    assert "dlq.redrive" in page.get_by_role("row").nth(1).inner_text()
+    expect(page.get_by_role("row").nth(1)).to_contain_text("dlq.redrive")
 
 
-def test_each_page_works_without_a_fault(page: "Page", site: Site) -> None:
-    places = [
+def places(site: Site) -> list[str]:
+    """All pages, without the parts that they load."""
+    letter = f"dead-letters/billing/{site.shop.letters[0]}"
+    return [
         *("", "topics", "topics/orders", "topics/orders/messages?bodies=1", f"messages/{site.shop.message}?body=1"),
         *("groups", "groups/billing", "groups/billing/topics/orders", "dead-letters", "dead-letters/billing"),
-        *(f"dead-letters/billing/{site.shop.letters[0]}?edit=1", "scheduled", "operations", "doctor", "new-topic"),
+        *(letter + "?body=1", letter + "?edit=1", "scheduled", "transactions", "crons", "crons/nightly", "new-cron"),
+        *("selectors?sql=amount%20%3E%201&topic=orders", "operations", "storage", "doctor", "new-topic"),
     ]
-    for place in places:
-        page.goto(B + place)
-        expect(page.locator(".later, .htmx-request")).to_have_count(0)
-        assert page.locator("h1").count() == 1, place
-        assert page.locator(".fault[role=alert]").count() == 0, place
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("width", [400, 1280])
+def test_each_page_works_without_a_fault_and_fits_the_screen(browser: "Browser", site: Site, width: int) -> None:
+    options = {"base_url": f"http://{site.address}", "viewport": {"width": width, "height": 800}}
+    with new_page(browser, **options) as page:
+        page.goto(site.dashboard.link(site.address))
+        for place in places(site):
+            page.goto(B + place)
+            expect(page.locator(".later, .htmx-request")).to_have_count(0)
+            assert page.locator("h1").count() == 1, place
+            assert page.locator(".fault[role=alert]").count() == 0, place
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, place
+        page.goto(B + "doctor")
+        here, log_out = page.get_by_role("link", name="Doctor"), page.get_by_role("button", name="log out")
+        right, bottom = (f"element => element.getBoundingClientRect().{edge}" for edge in ("right", "bottom"))
+        # The pages are on one line: a wide screen has all else beside them, a narrow one moves it to the page shown.
+        assert here.evaluate(right) <= width
+        assert abs(here.evaluate(bottom) - log_out.evaluate(bottom)) < (10 if width > 1_000 else 60)
+
+
+def test_the_lag_of_a_group_is_drawn(page: "Page", site: Site) -> None:
+    wait_until(lambda: site.dashboard.lag_history.of("billing"))
+    page.goto(B + "groups/billing")
+    expect(page.locator(".plot polyline")).to_have_count(1)
+    assert page.locator(".plot polyline").evaluate("element => getComputedStyle(element).strokeWidth") == "2.5px"
 
 
 def test_the_rate_is_renewed_while_somebody_looks(page: "Page") -> None:
@@ -170,3 +198,59 @@ def test_it_works_without_scripts(browser: "Browser", site: Site) -> None:
         page.get_by_role("button", name="Recall").first.click()
         page.get_by_role("button", name="Recall it").click()
         page.get_by_text("RECALLED").wait_for()
+
+
+@pytest.mark.long
+def test_what_can_be_done_is_done_by_clicks(page: "Page", site: Site) -> None:
+    page.goto(B + "topics")
+    page.get_by_role("button", name="Make a topic").click()
+    page.get_by_label("Name").fill("clicked")
+    page.get_by_role("button", name="Make it").click()
+    page.get_by_text("Topic clicked is there.").wait_for()
+
+    page.goto(B + "groups/billing/topics/orders")
+    page.get_by_label("Go on at").fill("earliest")
+    page.get_by_role("button", name="Show the change").click()
+    page.get_by_role("button", name="Reset now").click()
+    page.get_by_text("offsets of billing in orders to earliest.").wait_for()
+    expect(page.get_by_role("cell", name="offset.reset")).to_have_count(1)
+
+    page.goto(B + "crons/nightly")
+    page.get_by_role("button", name="Pause").click()
+    page.get_by_role("button", name="Pause it").click()
+    page.get_by_text("Cron nightly is paused.").wait_for()
+    page.get_by_role("button", name="Add a cron").click()
+    for label, text in (("Name", "hourly"), ("Times", "@hourly"), ("Topic", "orders"), ("Body", "tick")):
+        page.get_by_role("textbox", name=label).fill(text)
+    page.get_by_role("button", name="Show the next times").click()
+    page.get_by_role("button", name="Add it now").click()
+    page.get_by_text("Cron hourly is added.").wait_for()
+
+    page.goto(B + "transactions")
+    page.get_by_role("row").filter(has_text=site.shop.halves[1]).get_by_role("button", name="Commit").click()
+    page.get_by_role("button", name="Commit").click()
+    page.get_by_text(f"Half message {site.shop.halves[1]} is committed.").wait_for()
+
+
+@pytest.mark.long
+def test_ten_browsers_look_at_once(browser: "Browser", site: Site) -> None:
+    """Each has a session of its own. No page waits for another visitor, and each rate is renewed."""
+    with ExitStack() as closing:
+        options = {"base_url": f"http://{site.address}"}
+        pages = [closing.enter_context(new_page(browser, **options)) for _ in range(10)]
+        for page in pages:
+            page.goto(site.dashboard.link(site.address))
+        for place in ("topics/orders", "groups/billing", "dead-letters/billing", "operations", "doctor", ""):
+            # All ask before the first one has its answer.
+            for page in pages:
+                page.evaluate("place => { window.location = place }", B + place)
+            for page in pages:
+                page.wait_for_url(B + place)
+                expect(page.locator(".later, .htmx-request")).to_have_count(0)
+                assert page.locator(".fault[role=alert]").count() == 0, place
+        for page in pages:
+            expect(page.locator(".tile strong")).to_have_text(re.compile("^[0-9]"))
+        pages[0].get_by_role("button", name="log out").click()
+        pages[0].wait_for_url("**/login")
+        pages[1].reload()
+        assert pages[1].url.endswith(B)

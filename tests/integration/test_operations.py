@@ -148,6 +148,10 @@ def test_they_are_found_by_topic_group_who_and_when(admin: Admin, broker: Connec
     assert verbs(group="billing") == verbs(actor="grace") == verbs(limit=1) == ["group.update"]
     assert verbs(topic="orders", group="billing") == verbs(since=datetime.now(UTC) + timedelta(days=1)) == []
     assert verbs(actor=OWNER) == ["group.update", "topic.create"]
+    assert verbs(object="nightly") == []
+    admin.crons.add("nightly", "@daily", Message("orders", "tick"))
+    assert verbs(object="nightly") == verbs(object="nightly", topic="orders") == ["cron.add"]
+    assert verbs(object="nightly", group="billing") == []
     with pytest.raises(errors.ParameterInvalid, match="time zone"):
         verbs(since=datetime(2026, 7, 14))  # noqa: DTZ001 -- a time without a zone is what is refused
     with pytest.raises(errors.ParameterInvalid, match="limit"):

@@ -42,10 +42,10 @@ class Consumers:
     def __init__(self, access: BrokerAccess) -> None:
         self._access = access
 
-    def status(self, client_id: str, *, principal: str | None = None) -> list[ConsumerStatus]:
-        """Ask a client how it is, for each group in which it is a consumer. Waits for 10 seconds at most for
-        each of them. If several roles have a client of that id, each that is connected is asked, or that of `principal`
-        alone.
+    def status(self, client_id: str, *, group: str | None = None, principal: str | None = None) -> list[ConsumerStatus]:
+        """Ask a client how it is, for each group in which it is a consumer, or for one. Waits for 10 seconds at most
+        for each of them. If several roles have a client of that id, each that is connected is asked, or that of
+        `principal` alone.
 
         Raises ClientOffline, ClientRequestTimeout, ClientRequestFailed.
         """
@@ -57,7 +57,7 @@ class Consumers:
                     _answer(connection, client_id, RequestKind.STATUS, {"group": member.group}, member.principal),
                     member.principal,
                 )
-                for member in _memberships(connection, client_id, principal)
+                for member in _memberships(connection, client_id, principal, group)
             ]
 
     def consume(
@@ -79,7 +79,8 @@ class Consumers:
         """
         unique_id = parse_unique_id(message_id)
         with self._access.dispatched() as connection:
-            roles = [each.principal for each in _memberships(connection, client_id, principal) if each.group == group]
+            memberships = _memberships(connection, client_id, principal)
+            roles = [each.principal for each in memberships if each.group == group]
             if not roles:
                 raise ParameterInvalid("group", group, f"client {client_id} is no member of it")
             if len(roles) > 1:
@@ -114,8 +115,10 @@ class Consumers:
             return list_members(connection, group)
 
 
-def _memberships(connection: Connection, client_id: str, principal: str | None) -> list[MemberInfo]:
-    of_client = (member for member in list_members(connection) if member.client_id == client_id)
+def _memberships(
+    connection: Connection, client_id: str, principal: str | None, group: str | None = None
+) -> list[MemberInfo]:
+    of_client = (member for member in list_members(connection, group) if member.client_id == client_id)
     found = [member for member in of_client if principal in (None, member.principal)]
     live = live_principals(connection, client_id)
     # Without any: asking says so.

@@ -80,14 +80,16 @@ class Messages:
             found = _route(connection, topic)
             if queue_id is not None and not 0 <= queue_id < len(found.read_queue_keys):
                 raise QueueNotFound(topic, queue_id, len(found.read_queue_keys))
-            offsets_of = self._offsets(connection, found, offset or 0, time)
-            chosen = range(len(offsets_of)) if queue_id is None else [queue_id]
+            chosen = range(len(found.read_queue_keys)) if queue_id is None else [queue_id]
+            keys = [found.read_queue_keys[each] for each in chosen]
+            first = {} if time is None else offsets.search_offsets(connection, keys, _moment(connection, time))
             queues = [
-                (MessageQueue(topic, self._access.name, each), found.read_queue_keys[each], offsets_of[each])
-                for each in chosen
+                (MessageQueue(topic, self._access.name, each), key, first.get(key, offset or 0))
+                for each, key in zip(chosen, keys, strict=True)
             ]
             if key is None:
-                return list(islice(TopicReader(connection, queues, MessageSelector.by_tag().message_filter), limit))
+                reader = TopicReader(connection, queues, MessageSelector.by_tag().message_filter, limit)
+                return list(islice(reader, limit))
             first_offsets = {queue.queue_id: first_offset for queue, _, first_offset in queues}
             copies = messages.find_by_key(connection, found, key, bring_up_to_date=not self._access.is_read_only)
             read = (messages.read_copy(connection, self._access.name, copy) for copy in copies)
@@ -157,7 +159,7 @@ class Messages:
                 past = {key: min(offset, past[key]) for key, offset in zip(keys, before, strict=True) if key in past}
             elif until is not None:
                 moment = _moment(connection, until)
-                past |= {keys[each]: offsets.search_offset(connection, keys[each], moment) for each in chosen}
+                past |= offsets.search_offsets(connection, [keys[each] for each in chosen], moment)
             spans = [
                 QueueSpan(MessageQueue(topic, self._access.name, each), key, ends[key].min_offset, past[key])
                 for each in chosen
@@ -175,14 +177,6 @@ class Messages:
         with self._access.dispatched() as connection:
             queues = len(_route(connection, topic).read_queue_keys)
             return {queue.queue_id: queue.max_offset for queue in topic_stats(connection, topic)[:queues]}
-
-    def _offsets(
-        self, connection: Connection, found: TopicRoute, offset: int, time: datetime | timedelta | None
-    ) -> Sequence[int]:
-        if time is None:
-            return [offset] * len(found.read_queue_keys)
-        moment = _moment(connection, time)
-        return [offsets.search_offset(connection, key, moment) for key in found.read_queue_keys]
 
 
 def _moment(connection: Connection, time: datetime | timedelta) -> datetime:

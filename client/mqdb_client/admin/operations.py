@@ -19,20 +19,30 @@ class Operations:
         *,
         topic: str | None = None,
         group: str | None = None,
+        object: str | None = None,
         actor: str | None = None,
         since: datetime | timedelta | None = None,
         before: int | None = None,
         limit: int = 100,
     ) -> list[Operation]:
-        """Changes, the youngest first: those about a topic and a group, by an actor or a role, since a moment.
+        """Changes, the youngest first: those about a topic, a group and an object, by an actor or a role, since a time.
 
-        A timedelta is how long ago by the broker's clock. With `before` only those with a lower id, to go on behind
-        the last one. Raises ParameterInvalid for a time without a zone.
+        An object is what else it was about: the name of a cron, the id of a message, a delay level. A redrive
+        is about each of its messages. A timedelta is how
+        long ago by the broker's clock. With `before` only those with a lower id, to go on behind the last one. Raises
+        ParameterInvalid for a time without a zone.
         """
         LIMIT.check("limit", limit)
         if isinstance(since, datetime) and since.utcoffset() is None:
             raise ParameterInvalid("since", since, "must be a time with a time zone")
         with self._access.connected() as connection:
             return list_operations(
-                connection, topic=topic, group=group, actor=actor, since=since, before=before, limit=limit
+                connection,
+                topic=topic,
+                group=group,
+                object=object,
+                actor=actor,
+                since=since,
+                before=before,
+                limit=limit,
             )

@@ -6,6 +6,7 @@ in which they were sent, and in exactly their order within each queue.
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from heapq import heapify, heappop, heapreplace
 
 from sqlalchemy import Connection
 
@@ -17,6 +18,7 @@ from mqdb.selector.subscription import MessageFilter
 from mqdb_client.admin.broker_access import tend_dispatch
 
 _LIMIT = 500
+_LEAST_LIMIT = 8
 
 
 class _Queue:
@@ -42,11 +44,15 @@ class TopicReader:
         connection: Connection,
         queues: Sequence[tuple[MessageQueue, int, int]],
         message_filter: MessageFilter,
+        wanted: int | None = None,
     ) -> None:
-        """`queues` are with their keys, and the offsets at which to begin."""
+        """`queues` are with their keys, and the offsets at which to begin. `wanted` says how many messages will do."""
         self._connection = connection
         self._filter = message_filter
         self._horizon = UNKNOWN_HORIZON
+        # Of each queue: of many queues a few messages each are enough for the first ones of all.
+        share = _LIMIT if wanted is None else 2 * wanted // max(len(queues), 1)
+        self._limit = min(max(share, _LEAST_LIMIT), _LIMIT)
         self._queues = [_Queue(*queue) for queue in queues]
 
     @property
@@ -76,7 +82,7 @@ class TopicReader:
         results, self._horizon = pull(
             self._connection,
             [queue.request for queue in asked.values()],
-            limit=_LIMIT,
+            limit=self._limit,
             filter=self._filter,
             horizon=self._horizon,
         )
@@ -87,8 +93,17 @@ class TopicReader:
 
     def _merged(self) -> Iterator[ReceivedMessage]:
         """By position, as long as no queue could still have an earlier one."""
-        while all(queue.ready or queue.is_at_end for queue in self._queues):
-            waiting = [queue for queue in self._queues if queue.ready]
-            if not waiting:
+        if not all(queue.ready or queue.is_at_end for queue in self._queues):
+            return
+        first = [(queue.ready[0].log_pos, number) for number, queue in enumerate(self._queues) if queue.ready]
+        heapify(first)
+        while first:
+            _, number = first[0]
+            queue = self._queues[number]
+            yield queue.ready.popleft()
+            if queue.ready:
+                heapreplace(first, (queue.ready[0].log_pos, number))
+            elif queue.is_at_end:
+                heappop(first)
+            else:
                 return
-            yield min(waiting, key=lambda queue: queue.ready[0].log_pos).ready.popleft()

@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from mqdb.dashboard.bodies import edited_body
 from mqdb.dashboard.endpoint import Page
-from mqdb.dashboard.visit import Visit
+from mqdb.dashboard.visit import PageNotFound, Visit
 from mqdb.errors import ParameterInvalid
 from mqdb_client import CatchUp, Message
 
@@ -29,6 +29,21 @@ def crons(visit: Visit) -> Response:
         operated=visit.rights.among(topics, "operate"),
         sent_to=visit.rights.among(topics, "send"),
         may_add=visit.rights.may_somewhere("operate"),
+    )
+
+
+def cron(visit: Visit) -> Response:
+    """One recurring send."""
+    name = visit.part("cron")
+    found = next((each for each in visit.broker.crons.list() if each.name == name), None)
+    if found is None:
+        raise PageNotFound(f"cron {name}")
+    return visit.page(
+        "cron.html",
+        cron=found,
+        now=visit.broker.retention.log().now,
+        may_change=visit.rights.may(found.topic, "operate"),
+        may_resume=visit.rights.may(found.topic, "send"),
     )
 
 
@@ -93,4 +108,4 @@ def _catch_up(text: str | None) -> CatchUp:
     return CatchUp(text)
 
 
-PAGES: Final = (Page("crons", crons, acts=True), Page("new-cron", add, acts=True))
+PAGES: Final = (Page("crons", crons, acts=True), Page("crons/{cron}", cron), Page("new-cron", add, acts=True))

@@ -1,14 +1,16 @@
 """Groups: lag and members of each, and where they stand; reset, with a dry run before."""
 
+import time
 from datetime import datetime, timedelta
 from typing import Final
 
 from starlette.responses import Response
 
+from mqdb.dashboard.charts import lag_chart
 from mqdb.dashboard.endpoint import Page
 from mqdb.dashboard.fields import Fields
 from mqdb.dashboard.permissions import Kind
-from mqdb.dashboard.visit import Visit
+from mqdb.dashboard.visit import PageNotFound, Visit
 from mqdb.errors import ParameterInvalid
 from mqdb_client import Boundary
 
@@ -31,6 +33,45 @@ def group(visit: Visit) -> Response:
     name = visit.part("group")
     # Of no topic: a group may have thousands of queues.
     return visit.page("group.html", group=name, shown=visit.broker.groups.show(name, topic=""))
+
+
+def lag(visit: Visit) -> Response:
+    """What the group had yet to consume in the last hour, as far as this process has seen it."""
+    name = visit.part("group")
+    chart = lag_chart(visit.brokers.lag_history.of(name), time.monotonic())
+    return visit.page("group_lag.html", group=name, chart=chart)
+
+
+def member(visit: Visit) -> Response:
+    """One member. What it says of itself is loaded after the page, for it may take seconds, or not answer."""
+    name, client_id, role = visit.part("group"), visit.part("client"), visit.query.text("role")
+    found = [
+        each
+        for each in visit.broker.consumers.list(name)
+        if each.client_id == client_id and role in (None, each.principal)
+    ]
+    if not found:
+        raise PageNotFound(f"member {client_id} of group {name}")
+    may_ask = visit.rights.may(name, "operate_group")
+    return visit.page("member.html", group=name, member=found[0], may_ask=may_ask)
+
+
+def member_status(visit: Visit) -> Response:
+    """What a member answers: its queues, and the listeners that run, with their stacks."""
+    name, client_id, role = visit.part("group"), visit.part("client"), visit.query.text("role")
+    visit.rights.require(name, "operate_group")
+    found = visit.broker.consumers.status(client_id, group=name, principal=role)[0].details
+    tables = {key: value for key, value in found.items() if isinstance(value, list) and _are_rows(value)}
+    plain = {key: value for key, value in found.items() if key not in tables}
+    by_stack: dict[str, list[dict[str, object]]] = {}
+    for listener in tables.pop("listeners", []):
+        by_stack.setdefault(str(listener.pop("stack", "")), []).append(listener)
+    return visit.page("member_status.html", plain=plain, tables=tables, by_stack=by_stack)
+
+
+def _are_rows(rows: list[object]) -> bool:
+    """Whether they are rows of a table. A client of another version, or another program, may answer anything."""
+    return all(isinstance(row, dict) for row in rows)
 
 
 def topics(visit: Visit) -> Response:
@@ -90,6 +131,9 @@ def _target(text: str) -> Boundary | int | datetime | timedelta:
 PAGES: Final = (
     Page("groups", groups),
     Page("groups/{group}", group),
+    Page("groups/{group}/lag", lag),
+    Page("groups/{group}/members/{client}", member),
+    Page("groups/{group}/members/{client}/status", member_status),
     Page("groups/{group}/topics", topics),
     Page("groups/{group}/topics/{topic}", queues, acts=True),
 )

@@ -16,9 +16,7 @@ from mqdb_client import MessageSelector, MessageTrace, ReceivedMessage
 _A_PAGE: Final = 50
 #: Messages that one step of a search looks at.
 _A_LOOK: Final = 5_000
-#: Queues that are searched for a time, 8 ms each.
-_MOST_SEARCHED: Final = 64
-#: Queues whose offsets a link holds: a server takes 16 kB.
+#: Queues whose offsets a link holds, and that are searched for a time: a server takes 16 kB.
 _MOST_QUEUES: Final = 1_000
 
 
@@ -117,8 +115,8 @@ def _place(before: Sequence[int], queue_id: int | None) -> dict[str, object]:
 
 def _time(visit: Visit, topic: str, queue_id: int | None) -> datetime | timedelta | None:
     time = visit.query.time("time")
-    if time is not None and queue_id is None and len(visit.broker.messages.end_of(topic)) > _MOST_SEARCHED:
-        reason = f"choose a queue, too: the topic has more than {_MOST_SEARCHED}, and each is searched for a time"
+    if time is not None and queue_id is None and len(visit.broker.messages.end_of(topic)) > _MOST_QUEUES:
+        reason = f"choose a queue, too: the topic has more than {_MOST_QUEUES:,}, and each is searched for a time"
         raise ParameterInvalid("time", visit.query.text("time"), reason)
     return time
 

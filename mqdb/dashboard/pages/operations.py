@@ -1,5 +1,6 @@
 """Operations: who has changed what."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from starlette.responses import Response
@@ -8,8 +9,10 @@ from mqdb.common.printable import json_text
 from mqdb.dashboard.endpoint import Page
 from mqdb.dashboard.sessions import Standing
 from mqdb.dashboard.visit import Visit
+from mqdb_client import Operation
 
 _A_PAGE: Final = 100
+_LAST: Final = 5
 
 
 def operations(visit: Visit) -> Response:
@@ -18,18 +21,30 @@ def operations(visit: Visit) -> Response:
     found = visit.broker.operations.list(
         topic=query.text("topic"),
         group=query.text("group"),
+        object=query.text("object"),
         actor=query.text("actor"),
         since=query.time("since"),
         before=query.number("before"),
         limit=_A_PAGE + 1,
     )
-    # The condition of a redrive may hold values of messages.
+    return visit.page("operations.html", operations=_rows(visit, found[:_A_PAGE]), has_more=len(found) > _A_PAGE)
+
+
+def last(visit: Visit) -> Response:
+    """The last changes of one thing, for the page that shows it."""
+    topic, group, what = (visit.query.text(name) for name in ("topic", "group", "object"))
+    found = visit.broker.operations.list(topic=topic, group=group, object=what, limit=_LAST)
+    rest = visit.url("operations", topic=topic, group=group, object=what)
+    return visit.page("operations_last.html", operations=_rows(visit, found), rest=rest)
+
+
+def _rows(visit: Visit, operations: Sequence[Operation]) -> list[tuple[Operation, str]]:
+    """With what each has changed. A principal sees that of its own: the condition of a redrive may hold values."""
     is_principal, person = visit.session.standing is Standing.PRINCIPAL, visit.session.person
-    rows = [
+    return [
         (each, _changes(each.before, each.after) if not is_principal or each.actor == person else "")
-        for each in found[:_A_PAGE]
+        for each in operations
     ]
-    return visit.page("operations.html", operations=rows, has_more=len(found) > _A_PAGE)
 
 
 def _changes(before: dict[str, object] | None, after: dict[str, object] | None) -> str:
@@ -37,4 +52,4 @@ def _changes(before: dict[str, object] | None, after: dict[str, object] | None) 
     return "\n".join(parts)
 
 
-PAGES: Final = (Page("operations", operations),)
+PAGES: Final = (Page("operations", operations), Page("operations/last", last))

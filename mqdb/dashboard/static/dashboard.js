@@ -22,6 +22,7 @@ function prepare(root) {
 }
 
 prepare(document);
+document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 document.addEventListener("htmx:load", (event) => prepare(event.detail.elt.parentNode || document));
 
 // A part that fails says so where it would have been.
