@@ -1,4 +1,4 @@
-"""systemd, where it has started this process: it is told when clients may come, and that all still turns.
+"""Signs of life for systemd, if it has started this process: clients may come, all loops make their rounds, it ends.
 
 Source: https://www.freedesktop.org/software/systemd/man/latest/sd_notify.html. Without NOTIFY_SOCKET all is silent.
 """
@@ -17,10 +17,10 @@ _STOPPING: Final = b"STOPPING=1"
 
 
 class SystemdSupervisor:
-    """Who waits for signs of life. A service restarts a process that gives none for WatchdogSec."""
+    """The systemd that waits for signs of life. It restarts a process that gives none for WatchdogSec."""
 
     def __init__(self) -> None:
-        """Takes the variables out of the environment, for an embedded PostgreSQL would use them as well."""
+        """Takes the variables out of the environment: an embedded PostgreSQL would use them as well."""
         self._address = os.environ.pop("NOTIFY_SOCKET", "")
         limit, pid = os.environ.pop("WATCHDOG_USEC", ""), os.environ.pop("WATCHDOG_PID", "")
         is_meant = bool(self._address) and pid in ("", str(os.getpid()))
@@ -32,16 +32,16 @@ class SystemdSupervisor:
         return self._interval is not None and time.monotonic() - self._told_at >= self._interval
 
     def tell_ready(self) -> None:
-        """Clients may come."""
+        """Tell it that clients may come."""
         self._tell(_READY)
 
     def tell_alive(self) -> None:
-        """All loops make their rounds."""
+        """Tell it that all loops make their rounds."""
         self._told_at = time.monotonic()
         self._tell(_ALIVE)
 
     def tell_stopping(self) -> None:
-        """It ends on purpose."""
+        """Tell it that the process ends on purpose."""
         self._tell(_STOPPING)
 
     def _tell(self, state: bytes) -> None:

@@ -46,7 +46,10 @@ def create_application(
 
     # No coroutine, so it runs in a thread: to render many series takes a while, and probes do not wait for it.
     def metrics(request: Request) -> Response:
-        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        try:
+            encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        except (TypeError, ValueError):  # it expects versions to be numbers
+            encode, content_type = choose_encoder("")
         return Response(encode(registry), headers={"Content-Type": content_type})
 
     own = [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", metrics)]

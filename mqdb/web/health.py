@@ -59,12 +59,9 @@ class Health:
         """Whether each loop that should run has made a round lately. A process that stops is alive."""
         if self._is_stopping:
             return Report({})
-        stuck = {
-            loop.name: f"has made no round for {STUCK_SECONDS:.0f} s"
-            for loop in self._rounds.running()
-            if loop.idle_seconds() > STUCK_SECONDS
-        }
-        return Report({loop.name: stuck.get(loop.name, PASSED) for loop in self._rounds.running()})
+        stuck = f"has made no round for {STUCK_SECONDS:.0f} s"
+        loops = self._rounds.running()
+        return Report({loop.name: stuck if loop.idle_seconds() > STUCK_SECONDS else PASSED for loop in loops})
 
     def readiness(self) -> Report:
         """Whether the database answers, its schema is ours, and this process leads or stands by for one that does."""

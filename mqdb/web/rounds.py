@@ -4,7 +4,7 @@ A loop tells by its `Context`: it connects or asks `may_act` when a round begins
 round, or its error. The thread of the loop writes, all others only read.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 
 from sqlalchemy import Connection
@@ -46,22 +46,22 @@ class LoopRounds:
         return 0.0 if begun_at is None else self._clock.monotonic() - begun_at
 
     def wake(self) -> None:
-        """The loop starts, perhaps again."""
+        """Note that the loop starts, perhaps again."""
         self.outcome = None
-        self.begun_at, self._idle_since = None, self._clock.monotonic()
+        self.pause()
 
     def begin(self) -> None:
-        """A round begins; told twice, it began the first time."""
+        """Note that a round begins; called twice, it began the first time."""
         if self.begun_at is None:
             self.begun_at = self._clock.monotonic()
 
     def pause(self) -> None:
-        """The loop waits for its next round."""
+        """Note that the loop waits for its next round."""
         self._idle_since = self._clock.monotonic()
         self.begun_at = None
 
     def end(self, outcome: object) -> None:
-        """A round has ended, with its counts or its error."""
+        """Note that a round has ended, with its counts or its error."""
         self.outcome = outcome
         self.rounds += 1
         if isinstance(outcome, Exception):
@@ -117,12 +117,8 @@ def _watched(loop: LoopRounds, context: Context) -> Context:
             loop.pause()
         return is_allowed
 
-    return replace(context, connect=connect, may_act=may_act, on_round=_then(loop.end, context.on_round))
+    def on_round(outcome: object) -> None:
+        loop.end(outcome)
+        context.on_round(outcome)
 
-
-def _then(first: Callable[[object], None], second: Callable[[object], None]) -> Callable[[object], None]:
-    def both(outcome: object) -> None:
-        first(outcome)
-        second(outcome)
-
-    return both
+    return replace(context, connect=connect, may_act=may_act, on_round=on_round)

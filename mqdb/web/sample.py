@@ -69,7 +69,7 @@ def take(connection: Connection, service_set: str, storage_bytes: dict[str, int]
         lags=groups.lags(connection),
         clients=clients.count_all(connection),
         dispatch_behind=max(log.last_pos - newest["dispatch"].done_pos, 0),
-        dispatch_behind_seconds=checkpoints.oldest_undispatched_seconds(connection),
+        dispatch_behind_seconds=checkpoints.oldest_unreached_seconds(connection, "dispatch"),
         index_behind=max(log.last_pos - newest["index"].done_pos, 0),
         delays=delay_queues.list_delays(connection),
         timers_late_seconds=timer_steps.late_seconds(connection),

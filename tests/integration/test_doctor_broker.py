@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import Connection
 
 from mqdb.broker.dispatch import index_keys
+from mqdb.broker.doctor import examine
 from mqdb.broker.doctor.examine import ALL_CHECKS
 from mqdb.broker.doctor.finding import FindingStatus
 from mqdb.store.dead_letters import redrive_letters
@@ -59,6 +60,33 @@ def test_a_leader_that_hangs_and_one_that_is_killed(shared_broker: Connection, s
     assert (hangs.status, killed.status) == (FAIL, FAIL)
     assert "has said nothing" in hangs.seen
     assert killed.remedy == "mqdb serve"
+
+
+def test_a_leader_that_is_silent_since_the_clock_was_put_back(
+    shared_broker: Connection, shared_database: Database
+) -> None:
+    with closing(psycopg.connect(shared_database.dsn, autocommit=True)) as leader:
+        pretend_to_lead(leader)
+        move_clock(shared_broker, timedelta(hours=-1))
+        try:
+            [found] = find(shared_broker, "leader")
+        finally:
+            move_clock(shared_broker, timedelta(0))
+            query(shared_database.dsn, "DELETE FROM mqdb.leader")
+
+    assert (found.status, found.figures["holder"]) == (FAIL, "test")
+    assert "clock was put back" in found.seen
+
+
+def test_a_database_in_a_state_that_nobody_thought_of_is_examined_on(
+    broker: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.exec_driver_sql("DELETE FROM mqdb.checkpoint")
+
+    behind, segments = examine.examine(broker, only=["dispatch-behind", "segments"])
+
+    assert (behind.status, behind.error is None, segments.status) == (FindingStatus.UNKNOWN, False, OK)
+    assert [record.message for record in caplog.records] == ["a check of the doctor failed"]
 
 
 @pytest.mark.parametrize(("check", "catch_up"), [("dispatch-behind", dispatch_all), ("index-behind", index_keys)])

@@ -78,7 +78,11 @@ def test_a_server_that_does_not_wait_for_the_disk_fails(shared_broker: Connectio
 
 @pytest.mark.parametrize(
     ("check", "setting", "value"),
-    [("durability", "synchronous_commit", "off"), ("isolation", "default_transaction_isolation", "repeatable read")],
+    [
+        ("durability", "synchronous_commit", "off"),
+        ("durability", "synchronous_commit", "False"),
+        ("isolation", "default_transaction_isolation", "repeatable read"),
+    ],
 )
 def test_a_setting_of_the_database_or_of_a_role(
     shared_database: Database, check: str, setting: str, value: str
@@ -95,6 +99,18 @@ def test_a_setting_of_the_database_or_of_a_role(
 
     assert [(each.status, each.figures["role"]) for each in found] == [(WARN, me), (WARN, None)]
     assert [each for each in find_anew(shared_database, check) if each.figures.get("setting") == setting] == []
+
+
+def test_a_setting_that_is_written_in_another_way_is_fine(shared_database: Database) -> None:
+    shared_database.set_default("default_transaction_isolation", "READ COMMITTED")
+
+    found = find_anew(shared_database, "isolation")
+    query(
+        shared_database.dsn,
+        sql.SQL("ALTER DATABASE {} RESET ALL").format(sql.Identifier(shared_database.name)).as_string(),
+    )
+
+    assert statuses(found) == [OK]
 
 
 def test_a_server_without_autovacuum_fails(shared_broker: Connection, shared_database: Database) -> None:
@@ -273,6 +289,20 @@ def test_a_session_that_waits_for_a_lock(
 
     assert found.figures["pid"] == pid
     assert found.remedy == f"SELECT pg_terminate_backend({other.info.backend_pid});"
+
+
+def test_a_session_that_waits_for_a_prepared_transaction(
+    shared_broker: Connection, shared_database: Database, other: "psycopg.Connection[object]"
+) -> None:
+    other.execute("LOCK TABLE mqdb.cron")
+    other.execute("PREPARE TRANSACTION 'in the way'")
+    other.rollback()
+    with _waiting(shared_database, b"SELECT FROM mqdb.cron"):
+        wait_until(lambda: statuses(find(shared_broker, "locks", lock_warn_seconds=0)) == [WARN])
+        [found] = find(shared_broker, "locks", lock_warn_seconds=0)
+        shared_broker.exec_driver_sql("ROLLBACK PREPARED 'in the way'")
+
+    assert "pg_prepared_xacts" in (found.remedy or "")
 
 
 def test_a_listener_that_keeps_the_notifications(

@@ -24,11 +24,12 @@ from tests.fixtures.web import ANY_PORT, get, scrape, wait_for_sample
 PASSWORD = "geheim: ö%"
 
 
-@pytest.fixture
-def guarded(database: Database, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+@pytest.fixture(scope="module")
+def guarded(shared_database: Database) -> Iterator[Server]:
     """A broker process whose metrics need a password."""
-    monkeypatch.setattr(guesses, "_WAIT_SECONDS", 0)
-    with Server(load_settings(dsn=database.dsn, http=ANY_PORT, web_password=PASSWORD)) as server:
+    settings = load_settings(dsn=shared_database.dsn, http=ANY_PORT, web_password=PASSWORD)
+    with pytest.MonkeyPatch.context() as patch, Server(settings) as server:
+        patch.setattr(guesses, "_WAIT_SECONDS", 0)
         wait_until(lambda: server.is_leader)
         yield server
 
@@ -47,6 +48,13 @@ def test_metrics_are_for_who_knows_the_password_and_probes_need_none(guarded: Se
     assert get(guarded, "/healthz").status == 200
     wait_until(lambda: get(guarded, "/readyz").status == 200)
     assert get(guarded, "/elsewhere").status == 401
+
+
+@pytest.mark.parametrize("version", ["1.0.0", "x", "9.x", ""])
+def test_metrics_come_in_whatever_version_somebody_asks_for(guarded: Server, version: str) -> None:
+    accept = f"application/openmetrics-text; version={version}"
+
+    assert "mqdb_up" in scrape(guarded, Accept=accept, Authorization=basic("", PASSWORD))
 
 
 def test_only_a_loopback_host_is_answered_on_loopback(guarded: Server) -> None:

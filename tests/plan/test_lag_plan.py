@@ -159,7 +159,11 @@ def test_the_ends_of_all_topics_cost_one_look_for_each_queue(lagging: Connection
     assert all(is_end(scan) for scan in ends)
 
 
-@pytest.mark.parametrize("look", [checkpoints.oldest_undispatched_seconds, segments.oldest_seconds])
+@pytest.mark.parametrize(
+    "look",
+    [lambda connection: checkpoints.oldest_unreached_seconds(connection, "dispatch"), segments.oldest_seconds],
+    ids=["dispatch", "oldest"],
+)
 def test_an_age_costs_one_record(lagging: Connection, look: Callable[[Connection], object]) -> None:
     found = plan_of_call(lagging, lambda: look(lagging))
 

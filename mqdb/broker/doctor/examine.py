@@ -3,6 +3,7 @@
 A check that fails or takes too long is a finding, UNKNOWN, and keeps none of the others from theirs.
 """
 
+import logging
 from collections.abc import Sequence
 from typing import Final
 
@@ -13,6 +14,8 @@ from mqdb.broker.doctor.finding import DEFAULT_THRESHOLDS, Checks, DoctorCheck, 
 from mqdb.errors import MqdbError, ParameterInvalid, SchemaMismatch
 from mqdb.store.acl import is_guest
 from mqdb.store.engine import driver, is_idle, target_of, transaction, translated
+
+logger = logging.getLogger(__name__)
 
 #: In the order in which people read them: what the others stand on comes first.
 ALL_CHECKS: Final[Checks] = {
@@ -78,6 +81,9 @@ def _look(connection: Connection, check: DoctorCheck, thresholds: DoctorThreshol
             observations = ALL_CHECKS[check](connection, thresholds)
     except MqdbError as error:
         return [_failed(check, str(error))]
+    except Exception as error:  # what nobody has thought of is what a doctor is asked about
+        logger.exception("a check of the doctor failed", extra={"check": check.name})
+        return [_failed(check, repr(error))]
     of_its_own = "; of what the role may see" if guest and check.is_partial else ""
     return [
         Finding(check.name, each.status, each.seen + of_its_own, each.remedy, each.figures) for each in observations

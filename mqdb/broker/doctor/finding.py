@@ -17,8 +17,13 @@ from mqdb.store.engine import driver
 
 T = TypeVar("T")
 
+HOUR_SECONDS: Final = 3_600
+
 #: Things of one check that are wrong: so many are named, the others are counted.
 _NAMED: Final = 10
+
+#: What helps if a service does not do its work: it has no leader, or waits for somebody.
+LOOK_AT_SERVICES: Final = "mqdb doctor --only leader,locks  # and read the log of mqdb serve"
 
 
 class FindingStatus(StrEnum):
@@ -140,11 +145,16 @@ def fine(seen: str, **figures: Value) -> list[Observation]:
     return [Observation(FindingStatus.OK, seen, None, figures)]
 
 
-def grade(value: float, warn: float, fail: float | None = None) -> FindingStatus:
+def grade(value: float, warn: float, fail: float) -> FindingStatus:
     """The status of a value that should not be more than `warn`, let alone `fail`."""
-    if fail is not None and value > fail:
+    if value > fail:
         return FindingStatus.FAIL
     return FindingStatus.WARN if value > warn else FindingStatus.OK
+
+
+def graded(status: FindingStatus, seen: str, remedy: str, **figures: Value) -> list[Observation]:
+    """The only observation of a check, which tells the remedy unless all is well."""
+    return [Observation(status, seen, None if status is FindingStatus.OK else remedy, figures)]
 
 
 def one_each(found: Sequence[T], observe: Callable[[T], Observation]) -> list[Observation]:
@@ -170,11 +180,11 @@ def row(connection: Connection, statement: LiteralString, **values: Any) -> Any:
 
 
 def span(seconds: float) -> str:
-    """A time for people to read."""
+    """A time for people to read. A clock that was put back makes it less than 0, which nobody could read."""
     for unit, size in (("days", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.1f} s"
+    return f"{max(seconds, 0.0):.1f} s"
 
 
 def listed(names: Iterable[object], most: int = 5) -> str:

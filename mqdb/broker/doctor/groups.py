@@ -6,6 +6,7 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from mqdb.broker.doctor.finding import (
+    HOUR_SECONDS,
     Checks,
     DoctorCheck,
     DoctorThresholds,
@@ -19,9 +20,6 @@ from mqdb.broker.doctor.finding import (
 from mqdb.store.consumers.groups import list_groups
 
 WARN: Final = FindingStatus.WARN
-
-#: Seconds of an hour.
-_HOUR: Final = 3_600
 
 
 def _lag(connection: Connection, thresholds: DoctorThresholds) -> list[Observation]:
@@ -131,7 +129,7 @@ def _dead_letters(connection: Connection, thresholds: DoctorThresholds) -> list[
            WHERE d.max_offset > d.min_offset
            GROUP BY d.name ORDER BY d.name""",
     )
-    last_seconds = thresholds.letters_warn_share * thresholds.reserved_hours * _HOUR
+    last_seconds = thresholds.letters_warn_share * thresholds.reserved_hours * HOUR_SECONDS
     waiting = [each for each in found if each.letters > each.redriven]
     bad = [
         each

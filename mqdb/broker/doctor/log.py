@@ -5,60 +5,56 @@ from typing import Final
 from sqlalchemy import Connection
 
 from mqdb.broker.doctor.finding import (
+    HOUR_SECONDS,
+    LOOK_AT_SERVICES,
     Checks,
     DoctorCheck,
     DoctorThresholds,
     FindingStatus,
     Observation,
     fine,
+    graded,
     row,
-    rows,
     span,
 )
 from mqdb.broker.schedule.delay import first_undelivered_segment
 from mqdb.broker.schedule.timers import first_uncollected_segment
 from mqdb.broker.transactions.transaction_checks import first_unresolved_segment
-from mqdb.store.segments import archived_segments
+from mqdb.store.segments import archived_segments, segments
 from mqdb.store.segments.segments import SegmentState
 
 FAIL, WARN, INFO, OK = FindingStatus.FAIL, FindingStatus.WARN, FindingStatus.INFO, FindingStatus.OK
 
-#: Seconds of an hour.
-_HOUR: Final = 3_600
-
 
 def _segments(connection: Connection, thresholds: DoctorThresholds) -> list[Observation]:
-    ahead = row(
-        connection,
-        """SELECT count(*) FILTER (WHERE s.start_pos > p.last_value) AS segments,
-                  max(s.end_pos) - 1 - p.last_value AS room
-           FROM mqdb.segment s, mqdb.log_pos p GROUP BY p.last_value""",
-    )
+    last_pos = segments.log(connection).last_pos
+    found = segments.find_all(connection)
+    ahead = sum(each.start_pos > last_pos for each in found)
+    room = max(max((each.end_pos for each in found), default=0) - 1 - last_pos, 0)
     few = (thresholds.segments_fail, FAIL), (thresholds.segments_warn, WARN)
-    status = next((status for most, status in few if ahead.segments <= most), OK)
-    remedy = None if status is OK else "mqdb doctor --only leader,locks  # and read the log of mqdb serve"
-    seen = f"{ahead.segments} empty segments lie ahead; there is room for {max(ahead.room, 0):,} messages"
-    return [Observation(status, seen, remedy, {"segments_ahead": ahead.segments, "room_messages": max(ahead.room, 0)})]
+    status = next((status for most, status in few if ahead <= most), OK)
+    seen = f"{ahead} empty segments lie ahead; there is room for {room:,} messages"
+    return graded(status, seen, LOOK_AT_SERVICES, segments_ahead=ahead, room_messages=room)
 
 
 def _retention(connection: Connection, thresholds: DoctorThresholds) -> list[Observation]:
-    # A drained segment stays for as long as a younger one points into its log.
-    overdue = rows(
-        connection,
-        """SELECT s.segment, s.state, extract(epoch FROM mqdb.now() - s.closed_at)::float AS seconds
-           FROM mqdb.segment s
-           WHERE s.closed_at < mqdb.now() - make_interval(secs => %(seconds)s)
-             AND (s.state <> 'drained' OR s.end_pos <= (
-                 SELECT min(o.lowest_log_pos) FROM mqdb.segment o WHERE o.state <> 'drained'))
-           ORDER BY s.segment""",
-        seconds=(thresholds.reserved_hours + thresholds.overdue_warn_hours) * _HOUR,
-    )
+    now = segments.log(connection).now
+    found = segments.find_all(connection)
+    lowest = min((each.lowest_log_pos for each in found if each.state is not SegmentState.DRAINED), default=0)
+    most_seconds = (thresholds.reserved_hours + thresholds.overdue_warn_hours) * HOUR_SECONDS
+    overdue = [
+        (each, seconds)
+        for each in found
+        # A drained segment stays for as long as a younger one points into its log.
+        if each.closed_at is not None and (each.state is not SegmentState.DRAINED or each.end_pos <= lowest)
+        if (seconds := (now - each.closed_at).total_seconds()) > most_seconds
+    ]
     if not overdue:
         return fine(f"no segment is kept much longer than {thresholds.reserved_hours:g} h")
-    oldest = overdue[0]
-    why, remedy = _what_keeps(connection, oldest.segment, SegmentState(oldest.state))
-    seen = f"{len(overdue):,} segments are overdue; number {oldest.segment}, full for {span(oldest.seconds)}, {why}"
-    figures = {"segments": len(overdue), "oldest_segment": oldest.segment, "oldest_seconds": round(oldest.seconds)}
+    oldest, seconds = overdue[0]
+    why, remedy = _what_keeps(connection, oldest.number, oldest.state)
+    seen = f"{len(overdue):,} segments are overdue; number {oldest.number}, full for {span(seconds)}, {why}"
+    figures = {"segments": len(overdue), "oldest_segment": oldest.number, "oldest_seconds": round(seconds)}
     return [Observation(WARN, seen, remedy, figures)]
 
 
@@ -86,7 +82,7 @@ def _is_archived(connection: Connection) -> bool:
 
 
 def _positions(connection: Connection, _thresholds: DoctorThresholds) -> list[Observation]:
-    last = row(connection, "SELECT last_value AS position FROM mqdb.log_pos").position
+    last = segments.log(connection).last_pos
     return [Observation(INFO, f"position {last:,}, {last / 2**63:.0e} of all that there are", None, {"position": last})]
 
 

@@ -6,6 +6,7 @@ from typing import Final
 from sqlalchemy import Connection, func, select
 
 from mqdb.broker.doctor.finding import (
+    LOOK_AT_SERVICES,
     Checks,
     DoctorCheck,
     DoctorThresholds,
@@ -15,10 +16,9 @@ from mqdb.broker.doctor.finding import (
     listed,
     one_each,
     row,
-    rows,
     span,
 )
-from mqdb.store.schedule import timer_looks, timer_slots
+from mqdb.store.schedule import cron, timer_looks, timer_slots
 from mqdb.store.schedule.delay_queues import list_delays
 from mqdb.store.schedule.timer_looks import Look
 from mqdb.store.schedule.timer_steps import Step
@@ -53,7 +53,7 @@ def _deliveries(connection: Connection, thresholds: DoctorThresholds) -> list[Ob
         lambda each: Observation(
             WARN,
             f"{each[0]}: a message has been due for {span(each[1])}",
-            "mqdb doctor --only leader,locks  # and read the log of mqdb serve",
+            LOOK_AT_SERVICES,
             {"of": each[0], "late_seconds": round(each[1], 1)},
         ),
     )
@@ -73,27 +73,25 @@ def _late_seconds(at: Look, connection: Connection) -> float:
 
 
 def _crons(connection: Connection, thresholds: DoctorThresholds) -> list[Observation]:
-    late = rows(
-        connection,
-        """SELECT mqdb.own_name(name) AS name, extract(epoch FROM mqdb.now() - next_at)::float AS seconds FROM mqdb.cron
-           WHERE NOT is_paused AND next_at < mqdb.now() - make_interval(secs => %(seconds)s) ORDER BY next_at""",
-        seconds=thresholds.cron_warn_seconds,
-    )
+    now = cron.now(connection)
+    waiting = [
+        ((now - each.next_at).total_seconds(), each.name) for each in cron.list_crons(connection) if not each.is_paused
+    ]
+    late = [each for each in waiting if each[0] > thresholds.cron_warn_seconds]
     return one_each(
-        late,
+        sorted(late, reverse=True),
         lambda each: Observation(
             WARN,
-            f"cron {each.name} has been due for {span(each.seconds)}",
-            "mqdb doctor --only leader,locks  # and read the log of mqdb serve",
-            {"cron": each.name, "late_seconds": round(each.seconds, 1)},
+            f"cron {each[1]} has been due for {span(each[0])}",
+            LOOK_AT_SERVICES,
+            {"cron": each[1], "late_seconds": round(each[0], 1)},
         ),
     ) or fine("no cron is late")
 
 
 def _paused_crons(connection: Connection, _thresholds: DoctorThresholds) -> list[Observation]:
-    paused = rows(connection, "SELECT mqdb.own_name(name) AS name FROM mqdb.cron WHERE is_paused ORDER BY name")
     return one_each(
-        paused,
+        [each for each in cron.list_crons(connection) if each.is_paused],
         lambda each: Observation(
             WARN, f"cron {each.name} is paused", f"mqdb cron resume {shlex.quote(each.name)}", {"cron": each.name}
         ),

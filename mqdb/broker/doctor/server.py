@@ -13,6 +13,7 @@ from mqdb.broker.doctor.finding import (
     Observation,
     fine,
     grade,
+    graded,
     identifier,
     one_each,
     row,
@@ -75,7 +76,8 @@ def _durability(connection: Connection, _thresholds: DoctorThresholds) -> list[O
                WHERE name IN ('fsync', 'full_page_writes') AND setting = 'off' ORDER BY name""",
         )
     ]
-    lax = [each for each in _given(connection, "synchronous_commit") if each.value == "off"]
+    # PostgreSQL keeps the word that was written.
+    lax = [each for each in _given(connection, "synchronous_commit") if each.value in ("off", "false", "no", "0")]
     found += one_each(lax, lambda each: _of_setting(each, "a crash loses messages that were acknowledged"))
     # Also where the file of the server's settings says it.
     if not lax and row(connection, "SELECT current_setting('synchronous_commit') AS value").value == "off":
@@ -97,7 +99,7 @@ def _given(connection: Connection, name: str) -> list[Any]:
     return rows(
         connection,
         """SELECT d.datname AS database, r.rolname AS role, split_part(c, '=', 1) AS name,
-                  split_part(c, '=', 2) AS value
+                  lower(split_part(c, '=', 2)) AS value
            FROM pg_db_role_setting s LEFT JOIN pg_database d ON d.oid = s.setdatabase
            LEFT JOIN pg_roles r ON r.oid = s.setrole, unnest(s.setconfig) AS c
            WHERE (s.setdatabase = 0 OR d.datname = current_database()) AND split_part(c, '=', 1) = %(name)s
@@ -184,10 +186,9 @@ def _wraparound(connection: Connection, thresholds: DoctorThresholds) -> list[Ob
                       mxid_age(datminmxid) / current_setting('autovacuum_multixact_freeze_max_age')::float) AS share
            FROM pg_database WHERE datname = current_database()""",
     )
-    figures = {"transactions": age.transactions, "share": round(age.share, 4)}
     seen = f"the oldest transaction id is {age.share:.1%} of the age at which autovacuum freezes rows"
     status = grade(age.share, thresholds.freeze_warn_share, thresholds.freeze_fail_share)
-    return [Observation(status, seen, None if status is FindingStatus.OK else "VACUUM (FREEZE);", figures)]
+    return graded(status, seen, "VACUUM (FREEZE);", transactions=age.transactions, share=round(age.share, 4))
 
 
 def _connections(connection: Connection, thresholds: DoctorThresholds) -> list[Observation]:
@@ -202,9 +203,8 @@ def _connections(connection: Connection, thresholds: DoctorThresholds) -> list[O
     status = grade(share, thresholds.connections_warn_share, thresholds.connections_fail_share)
     # The server has to be started again for it.
     remedy = f"ALTER SYSTEM SET max_connections = {found.most * 2};  -- and restart it, or set MQDB_POOL_DSN"
-    figures = {"connections": found.used, "most_connections": found.most}
     seen = f"{found.used:,} of {found.most:,} connections are in use"
-    return [Observation(status, seen, None if status is FindingStatus.OK else remedy, figures)]
+    return graded(status, seen, remedy, connections=found.used, most_connections=found.most)
 
 
 def _clock(connection: Connection, thresholds: DoctorThresholds) -> list[Observation]:

@@ -15,10 +15,11 @@ from mqdb.broker.doctor.finding import (
     fine,
     grade,
     listed,
-    row,
     rows,
     span,
 )
+from mqdb.store.dispatch import checkpoints
+from mqdb.store.segments import segments
 
 FAIL, OK = FindingStatus.FAIL, FindingStatus.OK
 
@@ -43,6 +44,8 @@ def _leader(connection: Connection, _thresholds: DoctorThresholds) -> list[Obser
         return [Observation(FAIL, "no `mqdb serve` has ever run the services", "mqdb serve")]
     last = known[0]
     why = f"has said nothing for {span(last.overdue_seconds)}" if last.is_connected else "is gone"
+    if last.is_connected and last.overdue_seconds < 0:
+        why = "has said nothing since the clock was put back"
     figures = {"holder": last.holder, "epoch": last.epoch, "overdue_seconds": round(last.overdue_seconds, 1)}
     return [
         Observation(FAIL, f"nobody runs the services: {last.holder}, the last to do so, {why}", "mqdb serve", figures)
@@ -50,28 +53,22 @@ def _leader(connection: Connection, _thresholds: DoctorThresholds) -> list[Obser
 
 
 def _behind(service: str, connection: Connection, thresholds: DoctorThresholds) -> list[Observation]:
-    # Records of open transactions are not visible, and nobody is behind with them.
-    reached = row(
-        connection,
-        """SELECT p.last_value - c.done_pos AS positions,
-                  extract(epoch FROM mqdb.now() - c.written_at)::float AS written_seconds,
-                  coalesce((SELECT extract(epoch FROM mqdb.now() - cl.store_time)::float FROM mqdb.commit_log cl
-                            WHERE cl.log_pos > c.done_pos ORDER BY cl.log_pos LIMIT 1), 0) AS seconds
-           FROM mqdb.log_pos AS p, (
-               SELECT done_pos, written_at FROM mqdb.checkpoint
-               WHERE service = %(service)s ORDER BY seq DESC LIMIT 1) AS c""",
-        service=service,
-    )
-    status = grade(reached.seconds, thresholds.behind_warn_seconds, thresholds.behind_fail_seconds)
+    reached = checkpoints.newest(connection)[service]
+    seconds = checkpoints.oldest_unreached_seconds(connection, service)
+    # After the checkpoint, which would else be ahead of it.
+    log = segments.log(connection)
+    positions = log.last_pos - reached.done_pos
+    written_seconds = (log.now - reached.written_at).total_seconds()
+    status = grade(seconds, thresholds.behind_warn_seconds, thresholds.behind_fail_seconds)
     figures = {
-        "behind_seconds": round(reached.seconds, 1),
-        "behind_positions": max(reached.positions, 0),
-        "last_checkpoint_seconds": round(reached.written_seconds, 1),
+        "behind_seconds": round(seconds, 1),
+        "behind_positions": positions,
+        "last_checkpoint_seconds": round(written_seconds, 1),
     }
     if status is OK:
-        return fine(f"behind by {span(reached.seconds)}", **figures)
-    written = span(reached.written_seconds)
-    seen = f"behind by {span(reached.seconds)} and {reached.positions:,} positions; the last step was {written} ago"
+        return fine(f"behind by {span(seconds)}", **figures)
+    written = span(written_seconds)
+    seen = f"behind by {span(seconds)} and {positions:,} positions; the last step was {written} ago"
     return [
         Observation(status, seen, "mqdb doctor --only leader,locks,xmin  # and read the log of mqdb serve", figures)
     ]

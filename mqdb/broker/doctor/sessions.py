@@ -4,6 +4,7 @@ A role without pg_read_all_stats sees little of the sessions of other roles. The
 the others, or that it does not know.
 """
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from sqlalchemy import Connection
@@ -16,6 +17,7 @@ from mqdb.broker.doctor.finding import (
     Observation,
     fine,
     grade,
+    graded,
     identifier,
     listed,
     literal,
@@ -125,7 +127,7 @@ def _locks(connection: Connection, thresholds: DoctorThresholds) -> list[Observa
             WARN,
             f"backend {each.pid} has waited {span(each.seconds)} for {each.mode} on {each.what}, behind "
             + listed(each.blockers),
-            " ".join(f"SELECT pg_terminate_backend({blocker});" for blocker in each.blockers[:1]) or None,
+            _end_first(each.blockers),
             {
                 "pid": each.pid,
                 "lock": each.what,
@@ -136,11 +138,22 @@ def _locks(connection: Connection, thresholds: DoctorThresholds) -> list[Observa
     ) or fine("nobody waits long for a lock", waiting=len(waiting))
 
 
+def _end_first(blockers: Sequence[int]) -> str | None:
+    """What ends the first of those that are in the way, if they still are. A prepared transaction has no backend."""
+    if not blockers:
+        return None
+    return (
+        f"SELECT pg_terminate_backend({blockers[0]});"
+        if blockers[0]
+        else "SELECT * FROM pg_prepared_xacts;  -- and ROLLBACK PREPARED"
+    )
+
+
 def _notify_queue(connection: Connection, thresholds: DoctorThresholds) -> list[Observation]:
     share = row(connection, "SELECT pg_notification_queue_usage() AS share").share
     status = grade(share, thresholds.notify_warn_share, thresholds.notify_fail_share)
-    remedy = None if status is OK else "mqdb doctor --only idle-in-transaction  # one of these listens"
-    return [Observation(status, f"the queue of notifications is {share:.1%} full", remedy, {"share": share})]
+    remedy = "mqdb doctor --only idle-in-transaction  # one of these listens"
+    return graded(status, f"the queue of notifications is {share:.1%} full", remedy, share=share)
 
 
 CHECKS: Final[Checks] = {

@@ -1,5 +1,6 @@
 """Checkpoints: how far each service has read the commit log. Appended, never changed; the newest one counts."""
 
+from datetime import datetime
 from typing import NamedTuple
 
 from sqlalchemy import Connection, Float, cast, delete, extract, func, select, true
@@ -14,13 +15,14 @@ class Checkpoint(NamedTuple):
     seq: int
     segment: int
     done_pos: int
+    written_at: datetime
 
 
 def newest(connection: Connection) -> dict[str, Checkpoint]:
     """The newest checkpoint of each service. Uses checkpoint_pkey."""
     services = select(func.unnest(["dispatch", "index", "lane"]).label("service")).subquery("services")
     last = (
-        select(checkpoint.c.service, checkpoint.c.seq, checkpoint.c.segment, checkpoint.c.done_pos)
+        select(*(checkpoint.c[name] for name in Checkpoint._fields))
         .where(checkpoint.c.service == services.c.service)
         .order_by(checkpoint.c.seq.desc())
         .limit(1)
@@ -32,12 +34,12 @@ def newest(connection: Connection) -> dict[str, Checkpoint]:
     }
 
 
-def oldest_undispatched_seconds(connection: Connection) -> float:
-    """Age of the first record that dispatch has yet to reach; 0 without one. Uses commit_log_pkey.
+def oldest_unreached_seconds(connection: Connection, service: str) -> float:
+    """Age of the first record that a service has yet to reach; 0 without one. Uses commit_log_pkey.
 
     Records of transactions in progress, which nobody sees yet, and those that such a one leaves behind do not count.
     """
-    done = select(checkpoint.c.done_pos).where(checkpoint.c.service == "dispatch")
+    done = select(checkpoint.c.done_pos).where(checkpoint.c.service == service)
     done_pos = done.order_by(checkpoint.c.seq.desc()).limit(1).scalar_subquery()
     first = select(commit_log.c.store_time).where(commit_log.c.log_pos > done_pos).order_by(commit_log.c.log_pos)
     age = cast(extract("epoch", func.mqdb.now() - first.limit(1).scalar_subquery()), Float)
