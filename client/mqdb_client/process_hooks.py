@@ -6,11 +6,11 @@ nothing for it: its containers of hooks are empty, as they are for a user who ha
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from weakref import WeakSet
 
 from mqdb.common.message import ReceivedMessage
@@ -81,6 +81,14 @@ class ProcessHook(Protocol):
         """It is over, in the same thread."""
 
 
+class _Named(Protocol):
+    hook_name: str
+
+
+_Hook = TypeVar("_Hook", bound=_Named)
+_Context = TypeVar("_Context")
+
+
 class HookContainer(Protocol):
     """The hooks of one client."""
 
@@ -127,24 +135,32 @@ class OperationHooks:
 
     @contextmanager
     def _around(self, context: OperationContext, hooks: tuple[ProcessHook, ...]) -> Iterator[OperationContext]:
-        for hook in hooks:
-            try:
-                hook.operation_before(context)
-            except Exception:
-                logger.exception("a hook of operations failed", extra={"hook": hook.hook_name})
+        call_each(hooks, lambda hook: hook.operation_before, context, _FAILED)
         try:
             yield context
         except BaseException as error:
             context.error = error
             raise
         finally:
-            for hook in hooks:
-                try:
-                    hook.operation_after(context)
-                except Exception:
-                    logger.exception("a hook of operations failed", extra={"hook": hook.hook_name})
+            call_each(hooks, lambda hook: hook.operation_after, context, _FAILED)
 
 
+def call_each(
+    hooks: Sequence[_Hook],
+    method_of: Callable[[_Hook], Callable[[_Context], None]],
+    context: _Context,
+    sentence: str,
+    caught: type[BaseException] = Exception,
+) -> None:
+    """Call a method of each hook. If one raises what is `caught`, log it with a sentence, and go on."""
+    for hook in hooks:
+        try:
+            method_of(hook)(context)
+        except caught:
+            logger.exception(sentence, extra={"hook": hook.hook_name})
+
+
+_FAILED: Final = "a hook of operations failed"
 _UNSEEN: Final[AbstractContextManager[None]] = nullcontext()
 
 #: Of all clients of the process.

@@ -67,6 +67,7 @@ def test_the_alerts_sound_when_they_should_and_not_else(tmp_path: Path) -> None:
         "MqdbNoSegmentLeft": {f'mqdb_segments{{{labels},state="open"}}': "1x30"},
         "MqdbLag": {f"mqdb_consumer_lag_seconds{group}": "301x30"},
         "MqdbNoMember": {f'mqdb_consumer_members{{{labels},consumer_group="billing"}}': "0x30"},
+        "MqdbServiceFails": {f'mqdb_service_rounds_total{{{labels},service="dispatcher"}}': "3x30"},
         "MqdbDeadLetters": {f'mqdb_dlq_messages_total{{{labels},consumer_group="billing"}}': "4x20 5x10"},
     }
     names = [rule["alert"] for rule in rules()]

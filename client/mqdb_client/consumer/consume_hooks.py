@@ -4,19 +4,19 @@ What a hook raises is logged, and changes nothing. RocketMQ: ConsumeMessageHook,
 ConsumeReturnType.
 """
 
-import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 from mqdb.common.message import MessageQueue, ReceivedMessage
 from mqdb.errors import ParameterInvalid
-from mqdb_client.process_hooks import ProcessHook, enroll, topic_of
+from mqdb_client.process_hooks import ProcessHook, call_each, enroll, topic_of
 
-logger = logging.getLogger(__name__)
+#: Also sys.exit(), which would end the thread of the listener.
+_CAUGHT: Final = ("a consume message hook failed", BaseException)
 
 
 class ConsumeReturnType(StrEnum):
@@ -114,7 +114,7 @@ class ConsumeHooks:
             return None
         context = ConsumeMessageContext(self._group, queue, messages, client_id=self.client_id)
         context._hooks = self._hooks
-        self._call(lambda hook: hook.consume_message_before, context)
+        call_each(context._hooks, lambda hook: hook.consume_message_before, context, *_CAUGHT)
         return context
 
     def end(
@@ -127,18 +127,7 @@ class ConsumeHooks:
         """After it. Raises nothing."""
         context.status, context.return_type, context.error = status, return_type, error
         context.is_success = return_type is ConsumeReturnType.SUCCESS
-        self._call(lambda hook: hook.consume_message_after, context)
-
-    def _call(
-        self,
-        method_of: Callable[[ConsumeMessageHook], Callable[[ConsumeMessageContext], None]],
-        context: ConsumeMessageContext,
-    ) -> None:
-        for hook in context._hooks:
-            try:
-                method_of(hook)(context)
-            except BaseException:  # also sys.exit(), which would end the thread of the listener
-                logger.exception("a consume message hook failed", extra={"hook": hook.hook_name})
+        call_each(context._hooks, lambda hook: hook.consume_message_after, context, *_CAUGHT)
 
 
 def return_type_of(
