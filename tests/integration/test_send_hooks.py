@@ -7,9 +7,10 @@ import pytest
 from mqdb.errors import BatchTooLarge, ParameterInvalid, StorageRefused
 from mqdb_client import Message, Producer, SendStatus
 from mqdb_client.producer.durability import Durability
-from mqdb_client.producer.send_hooks import SendMessageContext, SendMode
+from mqdb_client.producer.send_hooks import SendMode
 from tests.fixtures.postgres import Database
 from tests.fixtures.producers import TwoBrokers, attempts_of, producer_of, refuse_appends, stored_bodies
+from tests.fixtures.send_hooks import Forbidden, Recorder
 
 # One of two brokers that takes 0.3 s to connect to would be passed by.
 pytestmark = pytest.mark.usefixtures("patient")
@@ -23,35 +24,6 @@ def producer(to_one: Producer) -> Producer:
 @pytest.fixture
 def orders(orders_on_both: TwoBrokers) -> TwoBrokers:
     return orders_on_both
-
-
-class Forbidden(Exception):
-    pass
-
-
-class Recorder:
-    """A hook of both kinds: writes down what it is asked, and raises where it is told to."""
-
-    def __init__(self, calls: list[str], name: str, fails_at: str = "", from_call: int = 1) -> None:
-        self.hook_name = name
-        self._calls = calls
-        self._fails_at = fails_at
-        self._from_call = from_call
-
-    def check_forbidden(self, context: SendMessageContext) -> None:
-        self._record("check")
-
-    def send_message_before(self, context: SendMessageContext) -> None:
-        self._record("before")
-
-    def send_message_after(self, context: SendMessageContext) -> None:
-        self._record("after")
-
-    def _record(self, moment: str) -> None:
-        call = f"{self.hook_name} {moment}"
-        self._calls.append(call)
-        if moment == self._fails_at and self._calls.count(call) >= self._from_call:
-            raise Forbidden(call)
 
 
 def test_hooks_are_called_in_the_order_of_their_registration(producer: Producer) -> None:

@@ -7,37 +7,10 @@ import pytest
 from mqdb.common.message import Message, MessageQueue, SendResult, SendStatus
 from mqdb.errors import ParameterInvalid
 from mqdb_client import process_hooks
-from mqdb_client.producer.send_hooks import CheckForbiddenHook, Hooks, SendMessageContext, SendMessageHook, SendMode
+from mqdb_client.producer.send_hooks import Hooks, SendMessageContext, SendMode
+from tests.fixtures.send_hooks import Forbidden, Recorder
 
 QUEUE = MessageQueue("orders", "broker-a", 3)
-
-
-class Forbidden(Exception):
-    pass
-
-
-class Recorder(SendMessageHook, CheckForbiddenHook):
-    """Writes down what it is asked, and raises where it is told to."""
-
-    def __init__(self, calls: list[str], name: str, fails_at: str = "", error: type[BaseException] = Forbidden) -> None:
-        self.calls = calls
-        self.hook_name = name
-        self.fails_at = fails_at
-        self.error = error
-
-    def check_forbidden(self, context: SendMessageContext) -> None:
-        self._record("check")
-
-    def send_message_before(self, context: SendMessageContext) -> None:
-        self._record("before")
-
-    def send_message_after(self, context: SendMessageContext) -> None:
-        self._record("after")
-
-    def _record(self, moment: str) -> None:
-        self.calls.append(f"{self.hook_name} {moment}")
-        if moment == self.fails_at:
-            raise self.error(moment)
 
 
 @pytest.fixture
