@@ -4,8 +4,6 @@ import os
 import pty
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
 
@@ -13,7 +11,6 @@ import pytest
 from sqlalchemy import Connection, text
 
 from mqdb.cli.times import shown_time
-from mqdb.store.engine import create_engine
 from tests.fixtures.broker import topic
 from tests.fixtures.command_line import Place
 from tests.fixtures.dead_letters import json_lines
@@ -26,17 +23,6 @@ from tests.fixtures.producers import TwoBrokers
 def place(database: Database, tmp_path: Path) -> Place:
     """A broker that nobody serves."""
     return Place(tmp_path, database.dsn)
-
-
-@pytest.fixture
-def both(two_brokers: TwoBrokers) -> Iterator[tuple[Connection, Connection]]:
-    """Connections to two brokers."""
-    with ExitStack() as stack:
-        engines = [create_engine(database.dsn) for database in (two_brokers.a, two_brokers.b)]
-        for engine in engines:
-            stack.callback(engine.dispose)
-        first, second = (stack.enter_context(engine.connect()) for engine in engines)
-        yield first, second
 
 
 def lose(connection: Connection, level: int = 5) -> int:

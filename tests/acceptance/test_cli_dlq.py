@@ -4,8 +4,6 @@ import base64
 import json
 import os
 import zlib
-from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +12,7 @@ from sqlalchemy import Connection
 
 from mqdb.common.compression import Compression, compressed_flag
 from mqdb.embedded.ports import candidates, is_free
-from mqdb.store.engine import create_engine
-from tests.fixtures.command_line import Outcome, Place
+from tests.fixtures.command_line import Place, assert_refused
 from tests.fixtures.dead_letters import FAILURE, bury, create_group, json_lines, letter_id, redriven
 from tests.fixtures.postgres import Database
 from tests.fixtures.producers import TwoBrokers
@@ -27,26 +24,6 @@ NOBODY = "0A0B0C0D1E2F00000000000000000001"
 def place(database: Database, tmp_path: Path) -> Place:
     """A broker that nobody serves: `mqdb dlq` dispatches for itself."""
     return Place(tmp_path, database.dsn)
-
-
-@pytest.fixture
-def both(two_brokers: TwoBrokers) -> Iterator[tuple[Connection, Connection]]:
-    """Connections to two brokers."""
-    with ExitStack() as stack:
-        engines = [create_engine(database.dsn) for database in (two_brokers.a, two_brokers.b)]
-        for engine in engines:
-            stack.callback(engine.dispose)
-        first, second = (stack.enter_context(engine.connect()) for engine in engines)
-        yield first, second
-
-
-def assert_refused(outcome: Outcome, *parts: str) -> None:
-    """One line on standard error, with all these parts in it."""
-    assert outcome.code == 1
-    assert outcome.errors.startswith("mqdb: ")
-    assert outcome.errors.count("\n") == 1
-    for part in parts:
-        assert part in outcome.errors
 
 
 # -- list and show --------------------------------------------------------------------------------

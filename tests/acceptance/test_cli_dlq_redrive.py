@@ -15,7 +15,7 @@ from mqdb.common.message import ReceivedMessage
 from mqdb_client import ConsumeConcurrentlyStatus
 from mqdb_client.consumer.message_listener import ConsumeConcurrentlyContext
 from tests.fixtures.broker import dispatch_all
-from tests.fixtures.command_line import Outcome, Place, served
+from tests.fixtures.command_line import Place, assert_refused, served
 from tests.fixtures.consumers import Inbox, Member
 from tests.fixtures.dead_letters import bury, json_lines, letter_id, redriven, results, stored
 from tests.fixtures.postgres import Database
@@ -26,15 +26,6 @@ from tests.fixtures.processes import wait_until
 def place(database: Database, tmp_path: Path) -> Place:
     """A broker that nobody serves: `mqdb dlq` dispatches for itself."""
     return Place(tmp_path, database.dsn)
-
-
-def assert_refused(outcome: Outcome, *parts: str) -> None:
-    """One line on standard error, with all these parts in it."""
-    assert outcome.code == 1
-    assert outcome.errors.startswith("mqdb: ")
-    assert outcome.errors.count("\n") == 1
-    for part in parts:
-        assert part in outcome.errors
 
 
 def test_a_dry_run_lists_what_a_redrive_then_moves(place: Place, broker: Connection) -> None:
