@@ -2,8 +2,6 @@
 
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -18,9 +16,9 @@ from sqlalchemy import Connection, Engine, text
 from mqdb.store.consumers.consumer_offsets import committed_offsets
 from mqdb.store.topics.topics import TopicRoute
 from mqdb_client.consumer.offset_store import Lease
-from tests.fixtures import warm_process
 from tests.fixtures.broker import append, topic
 from tests.fixtures.busy_machine import within
+from tests.fixtures.consumer_processes import ConsumerProcess
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 
@@ -39,28 +37,12 @@ class Call(NamedTuple):
     is_done: bool
 
 
-class OrderlyProcess:
+class OrderlyProcess(ConsumerProcess):
     """A running orderly_process.py and what it has said."""
 
-    def __init__(self, dsn: str, lock_expiry: float, listener_seconds: float, failures_percent: float) -> None:
-        arguments = (dsn, *map(str, (lock_expiry, listener_seconds, failures_percent)))
-        self.process = warm_process.start([sys.executable, str(SCRIPT), *arguments], stdout=subprocess.PIPE, text=True)
-        self.lines: list[str] = []
+    def __init__(self, dsn: str, *numbers: float) -> None:
+        super().__init__(dsn, *map(str, numbers), script=SCRIPT)
         self._died_at = float("inf")
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.lines.append(line.strip())
-
-    @property
-    def assigned(self) -> list[int]:
-        for line in reversed(self.lines):
-            if line.startswith("assigned"):
-                return [int(word) for word in line.split()[1:]]
-        return []
 
     @property
     def done(self) -> int:
@@ -84,25 +66,14 @@ class OrderlyProcess:
         for queue_id, (offset, begins) in open_calls.items():
             yield Call(queue_id, begins, self._died_at, offset, False)
 
-    def send(self, number: signal.Signals) -> None:
-        self.process.send_signal(number)
-
-    def end(self, number: signal.Signals) -> None:
-        """Send a signal that ends it. All that was said has been read then."""
-        self.process.send_signal(number)
+    def end(self, number: signal.Signals) -> int:
+        """Send a signal that ends it; the exit code. All that was said has been read then."""
+        self.send_signal(number)
         if number is signal.SIGKILL:  # its calls end here, however late that is noticed
             self._died_at = time.monotonic()
-        self.process.wait(30)
+        code = self.wait()
         self._died_at = min(self._died_at, time.monotonic())
-        self._reader.join()
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
-        self._reader.join()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+        return code
 
 
 Run = Callable[..., OrderlyProcess]
@@ -229,14 +200,14 @@ def test_a_member_that_was_stopped_for_long_starts_nothing_that_is_another_s(
     with Traffic(engine, route) as traffic:
         stopped = run(seconds=0.01)
         wait_until(lambda: stopped.done > 50, 30)
-        stopped.send(signal.SIGSTOP)
+        stopped.send_signal(signal.SIGSTOP)
         wait_until(lambda: psutil.Process(stopped.process.pid).status() == psutil.STATUS_STOPPED)
         stopped_at = time.monotonic()
         give_up_all(broker)
         heir = run()
         wait_until(lambda: heir.done > 50 and len(heir.assigned) == QUEUES, 30)
         said = len(stopped.lines)
-        stopped.send(signal.SIGCONT)
+        stopped.send_signal(signal.SIGCONT)
         # None at first, but that passes quickly; two of them later.
         wait_until(lambda: any(line.startswith("assigned") for line in stopped.lines[said:]), 60)
     wait_until(lambda: sum(committed(broker, route)) == QUEUES * traffic.sent, 60)

@@ -1,102 +1,20 @@
 """Consumers as processes: killed without a word, and told to stop."""
 
 import signal
-import subprocess
-import sys
-import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import IO
 
 import pytest
 from sqlalchemy import Connection, Engine
 
 from mqdb.store.consumers.consumer_offsets import committed_offsets
 from mqdb.store.topics.topics import TopicRoute
-from tests.fixtures import warm_process
 from tests.fixtures.broker import append, topic
 from tests.fixtures.busy_machine import within
+from tests.fixtures.consumer_processes import RunConsumer
 from tests.fixtures.consumers import Inbox, Member, duplicates
-from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
-
-SCRIPT = Path(__file__).with_name("consumer_process.py")
 
 # Usual is one second; the other member looks for dead ones that often.
 TAKEOVER_SECONDS = 3.0
-
-
-class ConsumerProcess:
-    """A running consumer_process.py and what it has said."""
-
-    def __init__(self, dsn: str, *arguments: str) -> None:
-        self.process = warm_process.start(
-            [sys.executable, str(SCRIPT), dsn, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        self.lines: list[str] = []
-        self.errors: list[str] = []
-        self._readers = [
-            threading.Thread(target=self._read, args=(self.process.stdout, self.lines)),
-            threading.Thread(target=self._read, args=(self.process.stderr, self.errors)),
-        ]
-        for reader in self._readers:
-            reader.start()
-
-    def _read(self, pipe: IO[str], lines: list[str]) -> None:
-        lines.extend(line.strip() for line in pipe)
-
-    @property
-    def assigned(self) -> list[int]:
-        for line in reversed(self.lines):
-            if line.startswith("assigned"):
-                return [int(word) for word in line.split()[1:]]
-        return []
-
-    @property
-    def bodies(self) -> list[str]:
-        return [line.removeprefix("got ") for line in self.lines if line.startswith("got ")]
-
-    @property
-    def said_of_shutdown(self) -> list[str]:
-        return [line for line in self.errors if line.startswith("shutdown")]
-
-    def end(self, number: signal.Signals) -> int:
-        """Send a signal; the exit code. All that was said has been read then."""
-        self.process.send_signal(number)
-        return self.wait()
-
-    def wait(self) -> int:
-        """The exit code, when it has ended. All that was said has been read then."""
-        code = self.process.wait(30)
-        for reader in self._readers:
-            reader.join()
-        return code
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
-        self.wait()
-        for pipe in (self.process.stdout, self.process.stderr):
-            assert pipe is not None
-            pipe.close()
-
-
-Run = Callable[..., ConsumerProcess]
-
-
-@pytest.fixture
-def run(database: Database) -> Iterator[Run]:
-    """Starts consumer processes."""
-    started: list[ConsumerProcess] = []
-
-    def start(*arguments: str) -> ConsumerProcess:
-        started.append(ConsumerProcess(database.dsn, *arguments))
-        return started[-1]
-
-    yield start
-    for process in started:
-        process.close()
 
 
 def send(broker: Connection, route: TopicRoute, first: int, count: int) -> None:
@@ -105,13 +23,13 @@ def send(broker: Connection, route: TopicRoute, first: int, count: int) -> None:
 
 
 def test_row_70_the_queues_of_a_killed_member_are_taken_over_at_once(
-    broker: Connection, engine: Engine, member: Member, run: Run
+    broker: Connection, engine: Engine, member: Member, run_consumer: RunConsumer
 ) -> None:
     """Checklist row 70, its closed connection, without a broker process. What it had in hand comes to the other."""
     route = topic(broker, queues=4)
     inbox = Inbox()
     survivor = member(inbox)
-    process = run()
+    process = run_consumer()
     wait_until(lambda: len(process.assigned) == len(survivor.assignment) == 2, 30)
     send(broker, route, 0, 400)
     wait_until(lambda: len(process.bodies) > 50)
@@ -127,10 +45,10 @@ def test_row_70_the_queues_of_a_killed_member_are_taken_over_at_once(
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_member_that_is_told_to_stop_leaves_nothing_undone(
-    broker: Connection, member: Member, run: Run, number: signal.Signals
+    broker: Connection, member: Member, run_consumer: RunConsumer, number: signal.Signals
 ) -> None:
     route = topic(broker, queues=4)
-    process = run()
+    process = run_consumer()
     wait_until(lambda: len(process.assigned) == 4, 30)
     send(broker, route, 0, 200)
     wait_until(lambda: len(process.bodies) > 50)
@@ -148,10 +66,10 @@ def test_a_member_that_is_told_to_stop_leaves_nothing_undone(
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_second_signal_ends_a_member_whose_listener_hangs(
-    broker: Connection, member: Member, run: Run, number: signal.Signals
+    broker: Connection, member: Member, run_consumer: RunConsumer, number: signal.Signals
 ) -> None:
     route = topic(broker)
-    process = run("stuck")
+    process = run_consumer("stuck")
     append(broker, route, "1", "stuck", "2")
     wait_until(lambda: "waiting" in process.lines and len(process.bodies) == 2, 30)
 
@@ -172,9 +90,11 @@ def test_a_second_signal_ends_a_member_whose_listener_hangs(
     assert heir.bodies[0] in ("1", "stuck")
 
 
-def test_a_member_whose_listener_hangs_gives_up_in_time_and_ends(broker: Connection, member: Member, run: Run) -> None:
+def test_a_member_whose_listener_hangs_gives_up_in_time_and_ends(
+    broker: Connection, member: Member, run_consumer: RunConsumer
+) -> None:
     route = topic(broker)
-    process = run("stuck", "1")
+    process = run_consumer("stuck", "1")
     append(broker, route, "1", "stuck", "2")
     wait_until(lambda: "waiting" in process.lines and len(process.bodies) == 2, 30)
 
