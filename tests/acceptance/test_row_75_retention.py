@@ -24,7 +24,7 @@ from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 from tests.fixtures.serve import Starter
 
-SEGMENT_SIZE = 100
+SEGMENT_SIZE = 50
 SEGMENTS = 60
 LOCK_TIMEOUT = SegmentKeeperConfig().lock_timeout
 #: Nobody waits longer than the lock timeout; the rest is for a server that is busy with something else.
@@ -49,7 +49,7 @@ class Loop(threading.Thread):
 
     def run(self) -> None:
         try:
-            while not self.stopping.wait(0.003):
+            while not self.stopping.wait(0.01):
                 began = time.monotonic()
                 self.action()
                 self.spans.append((began, time.monotonic()))
@@ -119,7 +119,7 @@ def test_old_messages_go_whether_read_or_not_and_nobody_waits(
     with engine.connect() as sending, engine.connect() as pulling, engine.connect() as looking:
         # Given a broker that keeps messages for a second
         route = broker.topic(looking)
-        serve(dsn=database.dsn, file_reserved_time="1s", delete_when=";".join(map(str, range(24))))
+        serve(dsn=database.dsn, file_reserved_time="1s", idle_seconds=1, delete_when=";".join(map(str, range(24))))
         watch = database.connect()
         reader, laggard = Reader(pulling, route), Reader(looking, route)
         sender = Loop(lambda: broker.append(sending, route, "body"))

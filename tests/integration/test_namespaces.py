@@ -2,10 +2,12 @@
 
 import contextlib
 import random
+import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -15,8 +17,8 @@ from psycopg import Connection
 from sqlalchemy import Connection as SqlConnection
 
 from mqdb.broker.schedule import cron
+from mqdb.cli.demo import child, scenario
 from mqdb.cli.demo.flights import load_flights
-from mqdb.cli.demo.scenario import STEADY_MESSAGES, Scenario
 from mqdb.common.topic import without_namespace
 from mqdb.pipeline.source import MqdbDataSource
 from mqdb.service.cron_times import next_time
@@ -39,6 +41,7 @@ from mqdb_client import (
     create_reply_message,
     errors,
 )
+from tests.fixtures import warm_process
 from tests.fixtures.broker import dispatch_all as dispatch_every
 from tests.fixtures.consumers import Inbox
 from tests.fixtures.log import dispatch_all, scalar
@@ -134,12 +137,21 @@ def test_python_and_sql_shorten_names_alike(log: Connection) -> None:
 # -- side by side -------------------------------------------------------------------------------
 
 
-def test_two_tenants_run_the_demo_side_by_side(tenants: Tenants, served: sqlalchemy.Connection) -> None:
+def start_warm(command: list[str], *, encoding: str, **options: Any) -> "subprocess.Popen[Any]":
+    assert encoding == "utf-8"
+    return warm_process.start(command, **options)
+
+
+def test_two_tenants_run_the_demo_side_by_side(
+    tenants: Tenants, served: sqlalchemy.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Topic `flights`, groups `united-american` and `all-carriers`, three processes of consumers each."""
-    flights = load_flights()[: STEADY_MESSAGES + 500]
+    monkeypatch.setattr(scenario, "STEADY_MESSAGES", 200)
+    monkeypatch.setattr(child, "subprocess", SimpleNamespace(**vars(subprocess) | {"Popen": start_warm}))
+    flights = load_flights()[:500]
 
     def run(_namespace: str, dsn: str) -> tuple[bool, list[tuple[Any, ...]]]:
-        result = Scenario(Settings(dsn=dsn), flights, lambda _: None, is_fresh=True).run()
+        result = scenario.Scenario(Settings(dsn=dsn), flights, lambda _: None, is_fresh=True).run()
         return result.is_exact, rows(dsn, "SELECT topic, count(*) FROM mqdb.message GROUP BY topic")
 
     assert of_each(tenants, run) == dict.fromkeys(TENANTS, (True, [("flights", len(flights))]))
