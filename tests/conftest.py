@@ -44,7 +44,7 @@ pytest_plugins = [
 ]
 
 # A busy machine may pause any example, which says nothing about the code. `do.py test --all` takes 1,000 of them.
-hypothesis.settings.register_profile("mqdb", deadline=None, max_examples=max(1, min(fuzz_cases() // 2, 1_000)))
+hypothesis.settings.register_profile("mqdb", deadline=None, max_examples=max(1, min(fuzz_cases(), 1_000)))
 hypothesis.settings.load_profile("mqdb")
 
 share_statements()

@@ -113,6 +113,7 @@ def oldest() -> PostgresBinaries:
     return binaries
 
 
+@pytest.mark.long
 def test_pg_upgrade_from_15_to_18(oldest: PostgresBinaries, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     newest = find_postgres(18, {})
     # An option of columns, since the releases of November 2026.

@@ -29,6 +29,7 @@ from mqdb.store.topics.topics import TopicRoute
 from tests.fixtures import log
 from tests.fixtures.broker import dispatch_all, topic
 from tests.fixtures.clusters import home_with_cluster
+from tests.fixtures.fuzz import fuzz_cases
 from tests.fixtures.interleaving import Interleaving, Sessions, Violation
 from tests.fixtures.postgres import Database, superuser_dsn
 from tests.fixtures.processes import wait_until
@@ -232,7 +233,7 @@ class Asked(Interleaving):
             raise Violation(f"above {after_pos} there is {expected}, and found was {found}")
 
 
-SEEDS = int(os.environ.get("MQDB_OUTCOME_SEEDS", "40"))
+SEEDS = int(os.environ.get("MQDB_OUTCOME_SEEDS", min(fuzz_cases() // 2, 100)))
 
 
 @pytest.mark.timeout(60 + SEEDS)

@@ -212,7 +212,7 @@ def test_over_restarts_of_the_pooler_nothing_acknowledged_is_lost_or_stored_twic
 
 
 @pytest.mark.usefixtures("pooled", "orders")
-@pytest.mark.parametrize("isolation", ["serializable", "repeatable read"])
+@pytest.mark.parametrize("isolation", ["serializable", pytest.param("repeatable read", marks=pytest.mark.long)])
 def test_what_needs_read_committed_has_it_whatever_is_the_default(
     database: Database,
     member: Member,

@@ -14,7 +14,7 @@ from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 from tests.fixtures.producers import producer_of
 
-SEGMENT = 5_000
+SEGMENT = 2_000
 SEGMENTS = 12
 
 READ_FROM_END_TO_END = """
