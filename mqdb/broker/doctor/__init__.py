@@ -1,7 +1,7 @@
 """Doctor: what is wrong with a broker, and what to do about it.
 
     examine      runs the checks one by one: `ALL_CHECKS` is the list
-    finding      what a check says, and the thresholds from which on it warns
+    finding      what a check says, and the thresholds above which it warns
     server, sessions, services, log, groups, schedule      the checks, by what they look at
 
 Nothing here changes anything, and no check reads more of the log than single records.

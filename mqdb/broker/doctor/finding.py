@@ -38,7 +38,7 @@ class FindingStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DoctorThresholds:
-    """From where on a check warns or fails: if what it has seen is more than that, unless it says otherwise."""
+    """The values above which a check warns or fails, unless a field says otherwise."""
 
     oldest_server_major: int = 15
     """Below it the server version fails."""
@@ -68,7 +68,7 @@ class DoctorThresholds:
     segments_warn: int = 1
     """Segments ahead of the log: it warns at that number, and below."""
     segments_fail: int = 0
-    """The same."""
+    """It fails at that number, and below."""
     reserved_hours: float = 72
     """The setting file_reserved_time of `mqdb serve`."""
     overdue_warn_hours: float = 24
@@ -110,7 +110,7 @@ class Finding:
 
 
 class Observation(NamedTuple):
-    """A finding, of which the check need not say its own name."""
+    """A finding without the name of its check."""
 
     status: FindingStatus
     seen: str
@@ -141,7 +141,7 @@ Checks: TypeAlias = Mapping[DoctorCheck, Callable[[Connection, DoctorThresholds]
 
 
 def fine(seen: str, **figures: Value) -> list[Observation]:
-    """All is well."""
+    """The only observation of a check that has found all well."""
     return [Observation(FindingStatus.OK, seen, None, figures)]
 
 

@@ -1,5 +1,6 @@
 """Checks of the server and of its settings."""
 
+import time
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -30,9 +31,9 @@ LOOK_AT_DSN: Final = "mqdb config"
 
 
 def _connection(connection: Connection, _thresholds: DoctorThresholds) -> list[Observation]:
-    begun = datetime.now(UTC)
+    begun = time.perf_counter()
     driver(connection).execute("SELECT 1")
-    took_ms = round((datetime.now(UTC) - begun).total_seconds() * 1_000, 1)
+    took_ms = round((time.perf_counter() - begun) * 1_000, 1)
     return fine(f"{target_of(connection)} answers in {took_ms} ms", round_trip_ms=took_ms)
 
 
