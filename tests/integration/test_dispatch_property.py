@@ -146,7 +146,7 @@ class Writer:
         self.committed: list[int] = []
 
     def run(self) -> None:
-        for _ in range(500):
+        for _ in range(250):
             if self.random.random() < 0.4:
                 self.committed += append(self.connection, self.queue_key, self.random.randint(1, 3))
             else:

@@ -26,6 +26,7 @@ from mqdb.errors import (
 from mqdb.store.log.commit_log import Record
 from mqdb_client.producer import append_plan
 from mqdb_client.producer.append_plan import AppendPlan, NoAnswer, Turn, Unit, UnitState
+from tests.fixtures.fuzz import fuzz_cases
 
 _ids = UniqueIdGenerator()
 NOW = 1_000.0
@@ -347,7 +348,7 @@ def events(server: Server, keys: list[int]) -> list[st.SearchStrategy[partial[No
 
 
 @given(st.data(), st.sampled_from([[1], [1, 2, POISON]]))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=min(3 * fuzz_cases(), 1_000), deadline=None)
 def test_in_any_order_of_events_every_unit_ends_once_and_with_the_truth(data: st.DataObject, keys: list[int]) -> None:
     server = Server()
     choices = events(server, keys)

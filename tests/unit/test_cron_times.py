@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from mqdb.errors import CronInvalid, ParameterInvalid
 from mqdb.service.cron_text import CronFields, parse_cron
 from mqdb.service.cron_times import next_time, zone_of
+from tests.fixtures.fuzz import fuzz_cases
 
 MINUTE = timedelta(minutes=1)
 
@@ -169,7 +170,7 @@ CRONS = st.tuples(
 ).map(" ".join)
 
 
-@settings(max_examples=150)
+@settings(max_examples=min(fuzz_cases(), 1_000))
 @given(cron=CRONS, window=st.sampled_from(WINDOWS))
 @example("0,30 * 25 * *", ("Europe/Berlin", "2026-10-24 06:00"))
 @example("*/10 * 31 * *", ("America/Havana", "2026-10-31 12:00"))

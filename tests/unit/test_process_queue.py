@@ -370,4 +370,4 @@ class ProcessQueueMachine(RuleBasedStateMachine):
 
 
 TestProcessQueueModel = ProcessQueueMachine.TestCase
-TestProcessQueueModel.settings = settings(max_examples=60, stateful_step_count=40)
+TestProcessQueueModel.settings = settings(stateful_step_count=40)

@@ -149,4 +149,4 @@ class ScheduleMachine(RuleBasedStateMachine):
 
 
 TestScheduleModel = ScheduleMachine.TestCase
-TestScheduleModel.settings = settings(max_examples=100, stateful_step_count=50)
+TestScheduleModel.settings = settings(stateful_step_count=50)

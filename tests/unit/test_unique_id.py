@@ -181,13 +181,13 @@ def test_a_fork_in_the_midst_of_other_threads_leaves_the_child_able_to_make_ids(
     for thread in threads:
         thread.start()
     try:
-        made = {in_child(lambda: generator.next().bytes) for _ in range(20)}
+        made = {in_child(lambda: generator.next().bytes) for _ in range(8)}
     finally:
         stop.set()
         for thread in threads:
             thread.join(timeout=10)
 
-    assert len(made) == 20
+    assert len(made) == 8
     assert {len(unique_id) for unique_id in made} == {16}
 
 
