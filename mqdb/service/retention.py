@@ -110,8 +110,3 @@ def _complete(segments: Sequence[Segment], writes_to: int) -> Iterator[Segment]:
     """The sealed segments that dispatch has left behind, up to the first that is not: queues have no gaps."""
     retained = (segment for segment in segments if segment.state is not SegmentState.DRAINED)
     return takewhile(lambda segment: segment.state is SegmentState.SEALED and segment.number < writes_to, retained)
-
-
-def needed_from(segments: Sequence[Segment]) -> int:
-    """Lowest position that the consume queues of retained segments point to; the log below it serves nobody."""
-    return min((segment.lowest_log_pos for segment in segments if segment.state is not SegmentState.DRAINED), default=0)

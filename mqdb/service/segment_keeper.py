@@ -22,7 +22,6 @@ from mqdb.service.retention import (
     SegmentSizing,
     before_delays,
     expired,
-    needed_from,
     segment_size,
     to_make_room,
 )
@@ -194,7 +193,7 @@ class SegmentKeeper(PeriodicService[KeeperCounts]):
             if segment.state is not SegmentState.DRAINED:
                 continue
             wanted = [*partitions.INDEXES]
-            if segment.end_pos <= needed_from(known):
+            if segment.end_pos <= segments.needed_from(known):
                 wanted.append(partitions.LOG)
             if not all(partitions.remove(connection, parent, segment.number) for parent in wanted):
                 counts.waiting = True

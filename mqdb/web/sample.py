@@ -76,7 +76,7 @@ def take(connection: Connection, service_set: str, storage_bytes: dict[str, int]
         halves=open_halves.count(connection),
         crons=cron.at_work(connection),
         segments=found,
-        segment_room=max((segment.end_pos for segment in found), default=0) - log.last_pos - 1,
+        segment_room=segments.room(found, log.last_pos),
         oldest_seconds=segments.oldest_seconds(connection),
         storage_bytes=storage_bytes or storage(connection),
         server=server_state.look(connection),

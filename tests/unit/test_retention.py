@@ -11,11 +11,10 @@ from mqdb.service.retention import (
     SegmentSizing,
     before_delays,
     expired,
-    needed_from,
     segment_size,
     to_make_room,
 )
-from mqdb.store.segments.segments import Log, Segment, SegmentState
+from mqdb.store.segments.segments import Log, Segment, SegmentState, needed_from
 
 NOW = datetime(2024, 3, 1, 12, tzinfo=UTC)
 DAY = timedelta(days=1)

@@ -30,7 +30,7 @@ def _segments(connection: Connection, thresholds: DoctorThresholds) -> list[Obse
     last_pos = segments.log(connection).last_pos
     found = segments.find_all(connection)
     ahead = sum(each.start_pos > last_pos for each in found)
-    room = max(max((each.end_pos for each in found), default=0) - 1 - last_pos, 0)
+    room = segments.room(found, last_pos)
     few = (thresholds.segments_fail, FAIL), (thresholds.segments_warn, WARN)
     status = next((status for most, status in few if ahead <= most), OK)
     seen = f"{ahead} empty segments lie ahead; there is room for {room:,} messages"
@@ -40,7 +40,7 @@ def _segments(connection: Connection, thresholds: DoctorThresholds) -> list[Obse
 def _retention(connection: Connection, thresholds: DoctorThresholds) -> list[Observation]:
     now = segments.log(connection).now
     found = segments.find_all(connection)
-    lowest = min((each.lowest_log_pos for each in found if each.state is not SegmentState.DRAINED), default=0)
+    lowest = segments.needed_from(found)
     most_seconds = (thresholds.reserved_hours + thresholds.overdue_warn_hours) * HOUR_SECONDS
     overdue = [
         (each, seconds)

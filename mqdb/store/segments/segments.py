@@ -12,6 +12,7 @@ A segment is drained in one statement with the min offsets. What follows only ta
 it can be interrupted anywhere and taken up by whoever leads next.
 """
 
+from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple
@@ -70,6 +71,16 @@ def log(connection: Connection) -> Log:
     """The state of the log."""
     columns = func.mqdb.now(), _last_pos, broker.c.segment_size, broker.c.created_at
     return Log(*connection.execute(select(*columns)).one())
+
+
+def needed_from(segments: Sequence[Segment]) -> int:
+    """Lowest position that the consume queues of retained segments point to; the log below it serves nobody."""
+    return min((each.lowest_log_pos for each in segments if each.state is not SegmentState.DRAINED), default=0)
+
+
+def room(segments: Sequence[Segment], last_pos: int) -> int:
+    """Positions behind the last one that are left in segments which exist."""
+    return max(max((each.end_pos for each in segments), default=0) - last_pos - 1, 0)
 
 
 def oldest_seconds(connection: Connection) -> float | None:
