@@ -25,6 +25,7 @@ FAIL, OK = FindingStatus.FAIL, FindingStatus.OK
 
 
 def _leader(connection: Connection, _thresholds: DoctorThresholds) -> list[Observation]:
+    attended = is_attended(connection)  # first: then there is a row
     # Of sessions of other roles PostgreSQL tells the pid alone, as in mqdb.is_attended().
     known = rows(
         connection,
@@ -34,7 +35,7 @@ def _leader(connection: Connection, _thresholds: DoctorThresholds) -> list[Obser
                           WHERE a.backend_start = l.backend_start OR a.backend_start IS NULL) AS is_connected
            FROM mqdb.leader l ORDER BY l.service_set""",
     )
-    if is_attended(connection):
+    if attended:
         return fine(
             f"{listed(each.holder for each in known)} runs the services",
             holder=known[0].holder,

@@ -139,14 +139,13 @@ def _locks(connection: Connection, thresholds: DoctorThresholds) -> list[Observa
 
 
 def _end_first(blockers: Sequence[int]) -> str | None:
-    """What ends the first of those that are in the way, if they still are. A prepared transaction has no backend."""
+    """What ends the first of those that are in the way, if they still are."""
     if not blockers:
         return None
-    return (
-        f"SELECT pg_terminate_backend({blockers[0]});"
-        if blockers[0]
-        else "SELECT * FROM pg_prepared_xacts;  -- and ROLLBACK PREPARED"
-    )
+    # The number of a prepared transaction, which has no backend.
+    if blockers[0] == 0:
+        return "SELECT * FROM pg_prepared_xacts;  -- and ROLLBACK PREPARED"
+    return f"SELECT pg_terminate_backend({blockers[0]});"
 
 
 def _notify_queue(connection: Connection, thresholds: DoctorThresholds) -> list[Observation]:
