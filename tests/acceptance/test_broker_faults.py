@@ -44,7 +44,7 @@ KILLS: Final = int(os.environ.get("MQDB_FAULT_KILLS", "4" if RUNS else "2"))
 FIRST_SEED: Final = int(os.environ.get("MQDB_FAULT_SEED", "0")) or random.randrange(1, 1_000_000)
 
 #: A run goes on until then: with less it has tested nothing.
-LEAST_ACKNOWLEDGED: Final = 2_000 if RUNS else 1_000
+LEAST_ACKNOWLEDGED: Final = 2_000
 
 TIMEOUT: Final = timedelta(seconds=1.5)
 
