@@ -17,6 +17,8 @@ from tests.fixtures.producers import is_blocked, link_of, pid_of, producer_of, r
 from tests.fixtures.proxy import Proxy
 from tests.fixtures.threads import Doing
 
+pytestmark = pytest.mark.usefixtures("both_kinds")
+
 
 @pytest.fixture
 def producer(warm_producer: Producer) -> Producer:
@@ -117,6 +119,7 @@ def test_shutdown_ends_in_time_and_what_is_left_is_given_up_for_certain(
     assert stored_bodies(database) == ["first"]
 
 
+@pytest.mark.of_threads("send_async raises at once, a task when it runs")
 def test_after_shutdown_async_sends_are_refused(producer: Producer) -> None:
     producer.send_async(Message("orders", "x")).result(SECONDS)
     producer.shutdown()

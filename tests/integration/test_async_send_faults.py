@@ -39,6 +39,8 @@ from tests.fixtures.producers import (
 from tests.fixtures.proxy import Proxy
 from tests.fixtures.threads import Doing
 
+pytestmark = pytest.mark.usefixtures("both_kinds")
+
 
 @pytest.fixture
 def producer(warm_producer: Producer) -> Producer:

@@ -339,7 +339,7 @@ class Psycopg2Connection:
 @pytest.mark.parametrize(
     ("connection", "remedy"),
     [
-        (AsyncConnection(), "run_sync"),
+        (AsyncConnection(), "AsyncProducer"),
         (Psycopg2Connection(), r"mqdb\.send"),
         ("postgresql://localhost/app", r"mqdb\.send"),
         (sqlalchemy.create_engine("postgresql+psycopg://"), r"mqdb\.send"),

@@ -35,6 +35,8 @@ from tests.fixtures.postgres import Database, superuser_dsn
 from tests.fixtures.processes import wait_until
 from tests.fixtures.threads import Doing
 
+pytestmark = pytest.mark.usefixtures("both_kinds")
+
 _ids = UniqueIdGenerator()
 
 

@@ -49,6 +49,8 @@ from tests.fixtures.producers import (
 from tests.fixtures.proxy import Proxy
 from tests.fixtures.threads import Doing
 
+pytestmark = pytest.mark.usefixtures("both_kinds")
+
 ON_A = MessageQueue("orders", "broker-a", 2)
 THREE = [Message("orders", body) for body in ("one", "two", "three")]
 
@@ -435,6 +437,7 @@ def lost_send(brokers: TwoBrokers, way_to_a: Proxy, producer: Producer) -> Doing
 
 
 @pytest.mark.usefixtures("patient")
+@pytest.mark.of_threads("a send to a chosen queue is tried once, as send, not as send_async")
 def test_async_sends_with_an_open_outcome_keep_nobody_from_turning_to_the_other(
     orders: TwoBrokers, proxy: Proxy
 ) -> None:

@@ -35,6 +35,8 @@ from tests.fixtures.producers import is_blocked, link_of, pid_of, producer_of, s
 from tests.fixtures.proxy import Proxy
 from tests.fixtures.threads import Doing
 
+pytestmark = pytest.mark.usefixtures("both_kinds")
+
 #: Well below the timeout of a producer here, and well above that of a send that is to be over.
 IN_TIME = 6.0
 
@@ -104,6 +106,7 @@ def test_a_database_with_a_newer_schema_is_refused_and_can_be_tried_again(databa
         producer.send(Message("orders", "x"))
 
 
+@pytest.mark.of_threads("the loop of the test is a thread itself")
 def test_a_failed_start_leaves_no_thread_and_no_connection(database: Database) -> None:
     threads = set(threading.enumerate())
 
@@ -314,6 +317,7 @@ def test_a_queue_offset_that_does_not_come_in_time_is_an_error(
         assert result.queue_offset == 0
 
 
+@pytest.mark.of_threads("a task is cancelled instead")
 def test_ctrl_c_in_a_sending_thread_strands_nobody(database: Database, producer: Producer) -> None:
     locker, pid = stall(database), pid_of(producer)
     appends = link_of(producer).appends

@@ -118,6 +118,14 @@ class GroupAppend:
         if self._plan.ended:
             self._tell()
 
+    def withdraw(self, unit: Unit) -> bool:
+        """Whether a unit is out: no statement has it, none will, and nobody is told. False: it is told as ever."""
+        with self._guard:
+            is_out = unit.state in (UnitState.WAITING, UnitState.APART)
+            if is_out:
+                self._plan.leave(unit)
+        return is_out
+
     def end_late(self) -> None:
         """End the units that were handed in and whose time is up."""
         with self._guard:

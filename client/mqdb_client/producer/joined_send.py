@@ -9,6 +9,7 @@ In a transaction that is not ours no statement should fail, for that would end i
 first, or written such that the answer says it (`mqdb.store.log.joined_append`).
 """
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -52,8 +53,18 @@ from mqdb_client.producer.recalling import recall_handle_of
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session, scoped_session
 
+
+class BridgedConnection(NamedTuple):
+    """An asynchronous connection for a send that runs in a thread: its statements run in the loop of the connection."""
+
+    connection: "psycopg.AsyncConnection[Any]"
+    loop: asyncio.AbstractEventLoop
+
+
 #: What a sender may give as the `connection` whose transaction a send joins.
-CallersConnection: TypeAlias = "sqlalchemy.Connection | Session | scoped_session[Any] | psycopg.Connection[Any]"
+CallersConnection: TypeAlias = (
+    "sqlalchemy.Connection | Session | scoped_session[Any] | psycopg.Connection[Any] | BridgedConnection"
+)
 
 _Row: TypeAlias = Sequence[Any]
 _DriverConnection: TypeAlias = "psycopg.Connection[Any] | psycopg.AsyncConnection[Any]"
@@ -296,6 +307,10 @@ def _join(connection: object) -> _Joined:
         if connection.closed and not connection.broken:
             raise _closed()
         return _Joined(partial(_execute_psycopg, connection), connection)
+    if isinstance(connection, BridgedConnection):
+        if connection.connection.closed and not connection.connection.broken:
+            raise _closed()
+        return _Joined(partial(_execute_bridged, connection), connection.connection)
     if not isinstance(connection, sqlalchemy.Connection):
         connection = _connection_of(connection)
     _check_dialect(connection)
@@ -336,10 +351,9 @@ _IN_SQL: Final = "execute SELECT mqdb.send(...) on it"
 
 
 def _remedy(connection: object) -> str:
-    if hasattr(type(connection), "run_sync"):  # SQLAlchemy's; to import the classes takes greenlet
-        return f"it is asynchronous; call send in a function that you give to its run_sync, or {_IN_SQL}"
-    if isinstance(connection, psycopg.AsyncConnection):
-        return f"it is asynchronous; {_IN_SQL}"
+    # SQLAlchemy's have run_sync; to import the classes takes greenlet.
+    if hasattr(type(connection), "run_sync") or isinstance(connection, psycopg.AsyncConnection):
+        return f"it is asynchronous; give it to AsyncProducer.send, or {_IN_SQL}"
     return f"give a Connection or Session of SQLAlchemy whose driver is psycopg, or a psycopg.Connection, or {_IN_SQL}"
 
 
@@ -361,8 +375,24 @@ def _execute_psycopg(connection: "psycopg.Connection[Any]", text: str, values: M
     return _Cursor(connection, row_factory=tuple_row).execute(text, values).fetchall()
 
 
+def _execute_bridged(bridged: BridgedConnection, text: str, values: Mapping[str, object]) -> Sequence[_Row]:
+    async def execute() -> Sequence[_Row]:
+        cursor = _AsyncCursor(bridged.connection, row_factory=tuple_row)
+        return await (await cursor.execute(text, values)).fetchall()
+
+    return asyncio.run_coroutine_threadsafe(execute(), bridged.loop).result()
+
+
 class _Cursor(psycopg.Cursor[tuple[Any, ...]]):
     """A cursor that knows nothing of the adapters that the caller has registered on the connection."""
+
+    @property
+    def adapters(self) -> AdaptersMap:
+        return _ADAPTERS
+
+
+class _AsyncCursor(psycopg.AsyncCursor[tuple[Any, ...]]):
+    """The same."""
 
     @property
     def adapters(self) -> AdaptersMap:

@@ -1,6 +1,7 @@
 """What a started producer works with, from `start` to `shutdown`."""
 
 import threading
+from collections.abc import Callable
 from enum import StrEnum
 
 from mqdb.common.clock import Clock
@@ -65,6 +66,7 @@ class RunningProducer:
         self._is_closed = False
         self._async_send: AsyncSend | None = None
         self._request_reply: RequestReply | None = None
+        self._at_close: list[Callable[[], None]] = []
 
     def open(self) -> None:
         """Begin to connect. Raises RuntimeError if a thread cannot be started."""
@@ -97,6 +99,12 @@ class RunningProducer:
         if self._is_closed:
             raise IllegalState("the producer", ProducerState.SHUT_DOWN)
 
+    def at_close(self, wait_for_sends: Callable[[], None]) -> None:
+        """Have `wait_for_sends` called once no new send is taken, and before appends are refused."""
+        with self._guard:
+            self._check_open()
+            self._at_close.append(wait_for_sends)
+
     def is_own_thread(self) -> bool:
         """Whether `close` would wait for this thread."""
         return self._async_send is not None and self._async_send.is_own_thread()
@@ -109,6 +117,8 @@ class RunningProducer:
             self._request_reply.close()
         if self._async_send is not None:
             self._async_send.close()
+        for wait_for_sends in self._at_close:
+            wait_for_sends()
         for link in self.links.values():
             link.appends.close()
 

@@ -1,0 +1,214 @@
+"""The sends of an event loop. Statements run on the threads of group append; one call to the loop tells of all that
+have ended meanwhile.
+
+    task ── begin ──▶ group append ──▶ ended ── one call_soon_threadsafe ──▶ the loop ──▶ futures of the tasks
+                        (handed_sends: what becomes of those that fail)
+
+Nothing else bounds what is under way: each task waits for its send.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import count
+from typing import Any, Final
+from uuid import UUID
+
+from mqdb.common.message import SendResult
+from mqdb.errors import SendGivenUp
+from mqdb_client.producer.handed_sends import LATENESS_SECONDS, Ended, HandedSend, HandedSends
+from mqdb_client.producer.running_producer import RunningProducer
+from mqdb_client.producer.sending import PendingSend
+
+logger = logging.getLogger(__name__)
+
+_numbers: Final = count(1)
+
+#: Where `send` writes the ids of messages that may be stored.
+_IDS: Final = "mqdb_message_ids"
+
+
+class LoopSends:
+    """Only its loop calls it."""
+
+    def __init__(self, running: RunningProducer) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._running = running
+        self._ended: deque[Ended] = deque()
+        self._is_called = False
+        self._sends = HandedSends(running.sending, self._tell_ended, f"mqdb-loop-sends-{next(_numbers)}-")
+        self._under_way: set[_LoopSend] = set()
+        #: Cancelled while a statement had them.
+        self._detached: dict[UUID, asyncio.Future[Sequence[SendResult]]] = {}
+        self._oneway: set[asyncio.Future[Sequence[SendResult]]] = set()
+        self._oneway_bytes = 0
+        self._finding: dict[str, asyncio.Task[object]] = {}
+        self._look: asyncio.TimerHandle | None = None
+
+    async def send(self, pending: PendingSend) -> Sequence[SendResult]:
+        """Send, and wait for it. Raises what `Sending.send` raises.
+
+        If the task is cancelled, a send that no statement has yet is not made. Another one goes on: the CancelledError
+        has the ids of its messages, and `settled` waits for its end.
+        """
+        await self._find_route(pending)
+        send = self._begin(pending)
+        try:
+            return await send.future
+        except asyncio.CancelledError as error:
+            self._leave(send, error)
+            raise
+
+    async def send_oneway(self, pending: PendingSend) -> None:
+        """Send one message without waiting for it, once there is room. The log tells of a failure.
+
+        Raises SendGivenUp if there is no room until its deadline.
+        """
+        await self._find_route(pending)
+        while self._oneway and not self._has_room(pending):
+            seconds = pending.deadline - time.monotonic()
+            if seconds <= 0:
+                raise SendGivenUp(pending.topic, pending.timeout_seconds, "too many messages are under way")
+            await asyncio.wait(self._oneway, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        size = len(pending.messages[0].body)
+        self._oneway_bytes += size
+        future = self._begin(pending).future
+        self._oneway.add(future)
+        future.add_done_callback(partial(self._end_oneway, pending.topic, size))
+
+    async def settled(self, unique_id: UUID) -> None:
+        """Wait for the end of a send whose task was cancelled."""
+        if (future := self._detached.get(unique_id)) is not None:
+            await asyncio.wait([future])
+
+    def close(self) -> None:
+        """In another thread: wait for the end of all that is under way, until its deadline at most."""
+        if self.loop.is_running():
+            asyncio.run_coroutine_threadsafe(self._ended_all(), self.loop).result()
+        self._sends.close()
+
+    def call(self, callback: Callable[..., object], *arguments: Any) -> None:
+        """Have the loop call it, at once if this is its thread."""
+        if threading.get_ident() == self._thread:
+            callback(*arguments)
+        else:
+            with suppress(RuntimeError):  # the loop is closed, and nobody waits
+                self.loop.call_soon_threadsafe(callback, *arguments)
+
+    def _has_room(self, pending: PendingSend) -> bool:
+        config = self._running.sending.config
+        size = self._oneway_bytes + len(pending.messages[0].body)
+        most = config.back_pressure_for_async_send_num, config.back_pressure_for_async_send_size_bytes
+        return len(self._oneway) < most[0] and size <= most[1]
+
+    def _end_oneway(self, topic: str, size: int, future: "asyncio.Future[Sequence[SendResult]]") -> None:
+        self._oneway.discard(future)
+        self._oneway_bytes -= size
+        if not future.cancelled() and (error := future.exception()) is not None:
+            logger.warning("a oneway send has failed", extra={"topic": topic, "reason": str(error)})
+
+    async def _find_route(self, pending: PendingSend) -> None:
+        """Wait for the route of a topic that is not known. One thread asks for all tasks that want it."""
+        routes, topic = self._running.routes, pending.topic
+        while (known := routes.known.get(topic)) is None or not known.is_current:
+            finding = self._finding.get(topic)
+            if finding is None:
+                find = partial(routes.find, topic, pending.deadline, pending.timeout_seconds)
+                finding = self._finding[topic] = self.loop.create_task(asyncio.to_thread(find))
+                finding.add_done_callback(lambda _: self._finding.pop(topic))
+                await asyncio.shield(finding)
+            else:
+                await asyncio.wait([finding], timeout=pending.deadline - self.loop.time())
+
+    async def _ended_all(self) -> None:
+        while self._under_way:
+            await asyncio.wait([send.future for send in self._under_way])
+
+    def _begin(self, pending: PendingSend) -> "_LoopSend":
+        send = _LoopSend(pending, self)
+        self._under_way.add(send)
+        if self._look is None:
+            self._look = self.loop.call_later(LATENESS_SECONDS, self._end_late)
+        self._sends.begin(send)
+        return send
+
+    def _tell_ended(self, ended: Ended) -> None:
+        """In any thread."""
+        self._ended.append(ended)
+        if not self._is_called:
+            self._is_called = True
+            with suppress(RuntimeError):
+                self.loop.call_soon_threadsafe(self._conclude)
+
+    def _conclude(self) -> None:
+        self._is_called = False  # before it looks: whoever comes later calls again
+        while self._ended:
+            self._sends.conclude(self._ended.popleft())
+
+    def _end_late(self) -> None:
+        self._sends.end_late()
+        self._look = self.loop.call_later(LATENESS_SECONDS, self._end_late) if self._under_way else None
+
+    def end(self, send: "_LoopSend", outcome: Sequence[SendResult] | BaseException) -> None:
+        """In the loop: a send has ended."""
+        self._under_way.discard(send)
+        send.outcome = outcome
+        if send.future.done():  # its task is cancelled, and has not heard of it yet
+            return
+        if isinstance(outcome, BaseException):
+            send.future.set_exception(outcome)
+        else:
+            send.future.set_result(outcome)
+
+    def _leave(self, send: "_LoopSend", error: asyncio.CancelledError) -> None:
+        """The task of a send was cancelled."""
+        if send in self._under_way:
+            if send.withdraw():
+                self._under_way.discard(send)
+                return
+            # The task has cancelled the future that it waited for.
+            future = send.future = self.loop.create_future()
+            for unique_id in send.pending.unique_ids:
+                self._detached[unique_id] = future
+            future.add_done_callback(partial(self._forget, send.pending.unique_ids))
+        elif isinstance(send.outcome, BaseException):  # it has ended, and the task would have heard of it in this turn
+            return
+        vars(error)[_IDS] = send.pending.message_ids
+        error.add_note(f"may be stored: {', '.join(send.pending.message_ids)}; ask outcome()")
+
+    def _forget(self, unique_ids: Sequence[UUID], future: "asyncio.Future[Sequence[SendResult]]") -> None:
+        for unique_id in unique_ids:
+            del self._detached[unique_id]
+        future.exception()  # nobody else looks
+
+
+class _LoopSend(HandedSend):
+    """One send of a task. The future belongs to the loop."""
+
+    __slots__ = ("_sends", "future", "outcome")
+
+    def __init__(self, pending: PendingSend, sends: LoopSends) -> None:
+        super().__init__(pending)
+        self._sends = sends
+        self.future: asyncio.Future[Sequence[SendResult]] = sends.loop.create_future()
+        self.outcome: Sequence[SendResult] | BaseException | None = None
+
+    def end(self, outcome: Sequence[SendResult] | BaseException) -> None:
+        self._sends.call(self._sends.end, self, outcome)
+
+
+def ids_that_may_be_stored(error: BaseException) -> tuple[str, ...]:
+    """The ids of messages whose send was cancelled while a statement had them: of a CancelledError, or of the
+    TimeoutError that `asyncio.timeout` makes of one. `AsyncProducer.outcome` tells what has become of them."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if (found := vars(seen).get(_IDS)) is not None:
+            return tuple(found)
+        seen = seen.__cause__ or seen.__context__
+    return ()

@@ -1,0 +1,230 @@
+"""The producer for asyncio: the names, options, errors and guarantees of `Producer`."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
+from weakref import WeakKeyDictionary
+
+import psycopg
+
+from mqdb.broker.schedule.timers import RecallStatus
+from mqdb.common.message import Message, MessageQueue, ReceivedMessage, SendResult, check_message
+from mqdb.common.unique_id import parse_unique_id
+from mqdb.errors import ParameterInvalid
+from mqdb_client.aio.loop_sends import LoopSends
+from mqdb_client.client_config import configured_by
+from mqdb_client.producer.batch import MessageBatch, check_batch, list_of_messages
+from mqdb_client.producer.config import ProducerConfig
+from mqdb_client.producer.joined_send import BridgedConnection, check_untimed
+from mqdb_client.producer.producer import Producer
+from mqdb_client.producer.queue_choice import Target, target_of
+from mqdb_client.producer.queue_selector import MessageQueueSelector
+from mqdb_client.producer.request_reply import ReplyMessage
+from mqdb_client.producer.running_producer import RunningProducer
+from mqdb_client.producer.send_hooks import CheckForbiddenHook, SendMessageHook, SendMode
+from mqdb_client.producer.sending import PendingSend
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+
+    #: What a sender may give as the `connection` whose transaction a send joins.
+    CallersAsyncConnection: TypeAlias = (
+        AsyncConnection | AsyncSession | async_scoped_session[Any] | psycopg.AsyncConnection[Any]
+    )
+
+T = TypeVar("T")
+
+
+class AsyncProducer:
+    """Sends messages of a group of producers, from the tasks of one event loop or of several.
+
+        async with AsyncProducer("orders-service") as producer:
+            await producer.send(Message("orders", b"...", tag="paid", keys="order-17"), sharding_key="customer-4")
+
+    Sends of tasks that run at the same time share statements. A task that is cancelled in a send leaves it in one of
+    two states: it was not made; or the CancelledError has the ids of its messages, by `ids_that_may_be_stored`, and
+    `outcome` tells what has become of them. All else is as `Producer` says.
+    """
+
+    @configured_by(ProducerConfig)
+    def __init__(self, config: ProducerConfig) -> None:
+        """Connects to nothing yet. ProducerConfig says what the options mean.
+
+        Raises NameInvalid, ParameterInvalid, and SettingInvalid for the settings.
+        """
+        self._below = _Below(config)
+        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopSends] = WeakKeyDictionary()
+
+    @property
+    def group(self) -> str:
+        """The name of the group."""
+        return self._below.group
+
+    # -- life ---------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Connect and enter the group. Raises what `Producer.start` raises."""
+        await asyncio.to_thread(self._below.start)
+
+    async def shutdown(self) -> None:
+        """Let the sends under way end, leave the group and disconnect. Again: nothing happens."""
+        await asyncio.to_thread(self._below.shutdown)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.shutdown()
+
+    # -- sending ------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        message: Message,
+        sharding_key: str | None = None,
+        *,
+        queue: MessageQueue | None = None,
+        selector: MessageQueueSelector | None = None,
+        selector_argument: object = None,
+        connection: "CallersAsyncConnection | None" = None,
+        timeout: timedelta | None = None,
+    ) -> SendResult:
+        """Send one message, and return when it is stored. As `Producer.send`.
+
+        With `connection`, an AsyncConnection or AsyncSession of SQLAlchemy or a psycopg.AsyncConnection, it becomes a
+        part of the transaction there.
+        """
+        if connection is not None:
+            check_untimed(timeout)
+            send = partial(
+                self._below.send,
+                message,
+                sharding_key,
+                queue=queue,
+                selector=selector,
+                selector_argument=selector_argument,
+            )
+            return await _joined(send, connection)
+        if isinstance(message, ReplyMessage):
+            return await asyncio.to_thread(self._below.send, message, sharding_key, queue=queue, timeout=timeout)
+        running = self._below.work()
+        check_message(message, running.sending.config.max_message_size_bytes)
+        target = target_of(message, sharding_key, queue, selector, selector_argument)
+        pending = self._below.pending((message,), target, SendMode.SYNC, timeout)
+        return (await self._sends(running).send(pending))[0]
+
+    async def send_batch(
+        self,
+        messages: Sequence[Message],
+        sharding_key: str | None = None,
+        *,
+        queue: MessageQueue | None = None,
+        connection: "CallersAsyncConnection | None" = None,
+        timeout: timedelta | None = None,
+    ) -> list[SendResult]:
+        """Send messages of one topic at once: to one queue, in their order, all or none. As `Producer.send_batch`."""
+        if connection is not None:
+            check_untimed(timeout)
+            return await _joined(partial(self._below.send_batch, messages, sharding_key, queue=queue), connection)
+        running = self._below.work()
+        messages = list_of_messages(messages)
+        check_batch(messages, running.sending.config.max_message_size_bytes)
+        if not messages:
+            return []
+        target = target_of(messages[0], sharding_key, queue)
+        pending = self._below.pending(MessageBatch(messages), target, SendMode.SYNC, timeout)
+        return list(await self._sends(running).send(pending))
+
+    async def send_oneway(
+        self,
+        message: Message,
+        sharding_key: str | None = None,
+        *,
+        queue: MessageQueue | None = None,
+        selector: MessageQueueSelector | None = None,
+        selector_argument: object = None,
+    ) -> None:
+        """Send one message and never hear of it: one try, and failures are only logged.
+
+        Waits while too much is under way, and for the route of a topic that is not known yet.
+        """
+        running = self._below.work()
+        check_message(message, running.sending.config.max_message_size_bytes)
+        target = target_of(message, sharding_key, queue, selector, selector_argument)
+        if isinstance(message, ReplyMessage):
+            await asyncio.to_thread(self._below.send_oneway, message, queue=queue)
+            return
+        await self._sends(running).send_oneway(self._below.pending((message,), target, SendMode.ONEWAY, None))
+
+    async def request(self, message: Message, timeout: timedelta, sharding_key: str | None = None) -> ReceivedMessage:
+        """Send a message and wait for the reply to it. As `Producer.request`."""
+        replied = await asyncio.to_thread(self._below.request_async, message, timeout, sharding_key)
+        return await asyncio.wrap_future(replied)
+
+    async def fetch_publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """The queues of a topic that take messages, over all brokers. As `Producer.fetch_publish_queues`."""
+        return await asyncio.to_thread(self._below.fetch_publish_queues, topic)
+
+    async def outcome(self, message_id: str) -> SendResult | None:
+        """What became of a message, by its unique id; None: it is not stored. As `Producer.outcome`.
+
+        Of a send that was cancelled it waits for the end.
+        """
+        running = self._below.work()
+        await self._sends(running).settled(parse_unique_id(message_id))
+        return await asyncio.to_thread(self._below.outcome, message_id)
+
+    async def recall(self, handle: str) -> RecallStatus:
+        """Take a message back before its time of delivery. As `Producer.recall`."""
+        return await asyncio.to_thread(self._below.recall, handle)
+
+    # -- hooks --------------------------------------------------------------------------------
+
+    def register_send_message_hook(self, hook: SendMessageHook) -> None:
+        """Have `hook` called before and after each try, in the loop or in a thread. As `Producer`'s."""
+        self._below.register_send_message_hook(hook)
+
+    def register_check_forbidden_hook(self, hook: CheckForbiddenHook) -> None:
+        """Have `hook` say of each try whether it may be made. As `Producer`'s."""
+        self._below.register_check_forbidden_hook(hook)
+
+    def _sends(self, running: RunningProducer) -> LoopSends:
+        """Those of the running loop."""
+        loop = asyncio.get_running_loop()
+        if (sends := self._by_loop.get(loop)) is None:
+            sends = self._by_loop[loop] = LoopSends(running)
+            running.at_close(sends.close)
+        return sends
+
+
+class _Below(Producer):
+    """The synchronous producer: it connects, and does in a thread what is rare."""
+
+    def __init__(self, config: ProducerConfig) -> None:
+        self._configure(config)
+
+    def work(self) -> RunningProducer:
+        """What it works with. Raises IllegalState unless started."""
+        return self._work()
+
+    def pending(
+        self, messages: Sequence[Message], target: Target, mode: SendMode, timeout: timedelta | None
+    ) -> PendingSend:
+        """A send that begins now."""
+        return self._pending(messages, target, mode, timeout)
+
+
+async def _joined(send: Callable[..., T], connection: "CallersAsyncConnection") -> T:
+    """Run `send` in the transaction of an asynchronous connection."""
+    if isinstance(connection, psycopg.AsyncConnection):
+        bridged = BridgedConnection(connection, asyncio.get_running_loop())
+        return await asyncio.to_thread(send, connection=bridged)
+    run_sync = getattr(connection, "run_sync", None)
+    if run_sync is None:
+        reason = "give an AsyncConnection or AsyncSession of SQLAlchemy, or a psycopg.AsyncConnection"
+        raise ParameterInvalid("connection", f"{type(connection).__module__}.{type(connection).__qualname__}", reason)
+    sent: T = await run_sync(lambda below: send(connection=below))
+    return sent
