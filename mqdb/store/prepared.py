@@ -74,6 +74,7 @@ class PreparedStatement:
         self.oids, self._packers = zip(*(_format(compiled.binds[name].type) for name in names), strict=True)
         self.formats = [Format.BINARY] * len(names)
         self._prepared_on: WeakSet[psycopg.Connection[Any]] = WeakSet()
+        self._started_on: WeakSet[psycopg.Connection[Any]] = WeakSet()
 
     def pack(self, values: Sequence[Any]) -> list[bytes | None]:
         """The parameters, as libpq takes them."""
@@ -87,30 +88,51 @@ class PreparedStatement:
         if connection.prepare_threshold is None:  # behind a pooler nothing is prepared
             picked = [values[place] for place in self._places]
             return [value for (value,) in raw_cursor_of(connection).execute(self.text.encode(), picked).fetchall()]
-        packed = self.pack(values)
         with connection.lock:
-            if connection not in self._prepared_on:
-                self._prepare(connection)
-            result = self._run(connection, packed)
+            if connection in self._started_on:
+                self._started_on.discard(connection)
+            else:
+                if connection not in self._prepared_on:
+                    self._prepare(connection)
+                self._send(connection, values)
+            result = _answer(connection)
             if _is_forgotten(connection, result):
                 self._prepare(connection)
-                result = self._run(connection, packed)
+                self._send(connection, values)
+                result = _answer(connection)
         if result.status != ExecStatus.TUPLES_OK:
             raise error_from_result(result)
         value_of = result.get_value
         return [int.from_bytes(value_of(row, 0) or b"", signed=True) for row in range(result.ntuples)]
 
-    def _run(self, connection: "psycopg.Connection[Any]", packed: list[bytes | None]) -> PGresult:
-        connection.pgconn.send_query_prepared(self._name, packed, self.formats, Format.BINARY)
-        results: list[PGresult] = connection.wait(execute(connection.pgconn))
-        return results[-1]
+    def start(self, connection: "psycopg.Connection[Any]", values: Sequence[Any]) -> bool:
+        """Send it without waiting for the answer, which `run` reads then: its descriptor is readable when that comes.
+
+        False, and nothing is sent, unless it is prepared there. The values must fit into the buffer of the socket.
+        Raises psycopg.Error.
+        """
+        if connection not in self._prepared_on:
+            return False
+        with connection.lock:
+            self._send(connection, values)
+            connection.pgconn.flush()
+            self._started_on.add(connection)
+        return True
+
+    def _send(self, connection: "psycopg.Connection[Any]", values: Sequence[Any]) -> None:
+        connection.pgconn.send_query_prepared(self._name, self.pack(values), self.formats, Format.BINARY)
 
     def _prepare(self, connection: "psycopg.Connection[Any]") -> None:
         connection.pgconn.send_prepare(self._name, self.text.encode(), self.oids)
-        result = connection.wait(execute(connection.pgconn))[-1]
+        result = _answer(connection)
         if result.status != ExecStatus.COMMAND_OK:
             raise error_from_result(result)
         self._prepared_on.add(connection)
+
+
+def _answer(connection: "psycopg.Connection[Any]") -> PGresult:
+    results: list[PGresult] = connection.wait(execute(connection.pgconn))
+    return results[-1]
 
 
 def _is_forgotten(connection: "psycopg.Connection[Any]", result: PGresult) -> bool:

@@ -9,6 +9,7 @@ Nothing else bounds what is under way: each task waits for its send.
 
 import asyncio
 import logging
+import os
 import threading
 import time
 from collections import deque
@@ -19,11 +20,16 @@ from itertools import count
 from typing import Any, Final
 from uuid import UUID
 
+from sqlalchemy import Connection
+
 from mqdb.common.message import SendResult
 from mqdb.errors import SendGivenUp
+from mqdb.store.engine import driver
+from mqdb_client.producer.broker_link import BrokerLink
+from mqdb_client.producer.group_append import GroupAppend
 from mqdb_client.producer.handed_sends import LATENESS_SECONDS, Ended, HandedSend, HandedSends
 from mqdb_client.producer.running_producer import RunningProducer
-from mqdb_client.producer.sending import PendingSend
+from mqdb_client.producer.sending import Attempt, PendingSend
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +56,7 @@ class LoopSends:
         self._oneway_bytes = 0
         self._finding: dict[str, asyncio.Task[object]] = {}
         self._look: asyncio.TimerHandle | None = None
+        self._watches: dict[str, _Watch] = {}
 
     async def send(self, pending: PendingSend) -> Sequence[SendResult]:
         """Send, and wait for it. Raises what `Sending.send` raises.
@@ -90,8 +97,26 @@ class LoopSends:
     def close(self) -> None:
         """In another thread: wait for the end of all that is under way, until its deadline at most."""
         if self.loop.is_running():
-            asyncio.run_coroutine_threadsafe(self._ended_all(), self.loop).result()
+            asyncio.run_coroutine_threadsafe(self._end_all(), self.loop).result()
         self._sends.close()
+
+    def append_alone(self, attempt: Attempt, ended: Callable[[], None]) -> bool:
+        """Send the statement of a try now, and have the loop read the answer; False where that is not to be.
+
+        So a lone send costs no change of threads.
+        """
+        if threading.get_ident() != self._thread:
+            return False
+        link = attempt.place.link
+        return link.appends.begin(attempt, ended, partial(self._watch, link))
+
+    def _watch(self, link: BrokerLink, connection: Connection) -> None:
+        watch = self._watches.get(link.name)
+        if watch is None or watch.connection is not connection:
+            if watch is not None:
+                watch.close()
+            watch = self._watches[link.name] = _Watch(self, connection, link.appends)
+        watch.begin()
 
     def call(self, callback: Callable[..., object], *arguments: Any) -> None:
         """Have the loop call it, at once if this is its thread."""
@@ -126,9 +151,11 @@ class LoopSends:
             else:
                 await asyncio.wait([finding], timeout=pending.deadline - self.loop.time())
 
-    async def _ended_all(self) -> None:
+    async def _end_all(self) -> None:
         while self._under_way:
             await asyncio.wait([send.future for send in self._under_way])
+        for watch in self._watches.values():
+            watch.close()
 
     def _begin(self, pending: PendingSend) -> "_LoopSend":
         send = _LoopSend(pending, self)
@@ -145,6 +172,14 @@ class LoopSends:
             self._is_called = True
             with suppress(RuntimeError):
                 self.loop.call_soon_threadsafe(self._conclude)
+
+    def read(self, appends: GroupAppend) -> None:
+        """An answer to `append_alone` may be there."""
+        self._is_called = True  # what ends here is told below
+        try:
+            appends.end_begun()
+        finally:
+            self._conclude()
 
     def _conclude(self) -> None:
         self._is_called = False  # before it looks: whoever comes later calls again
@@ -188,6 +223,30 @@ class LoopSends:
         future.exception()  # nobody else looks
 
 
+class _Watch:
+    """Has the loop read an answer as soon as the connection is readable."""
+
+    def __init__(self, sends: LoopSends, connection: Connection, appends: GroupAppend) -> None:
+        self.connection = connection
+        self._sends = sends
+        self._appends = appends
+        # Of its own: the loop may still watch it when the connection is closed, and the number is given again.
+        self._descriptor = os.dup(driver(connection).fileno())
+
+    def begin(self) -> None:
+        """Watch until it is readable."""
+        self._sends.loop.add_reader(self._descriptor, self._read)
+
+    def _read(self) -> None:
+        self._sends.loop.remove_reader(self._descriptor)
+        self._sends.read(self._appends)
+
+    def close(self) -> None:
+        """Watch no more."""
+        self._sends.loop.remove_reader(self._descriptor)
+        os.close(self._descriptor)
+
+
 class _LoopSend(HandedSend):
     """One send of a task. The future belongs to the loop."""
 
@@ -198,6 +257,10 @@ class _LoopSend(HandedSend):
         self._sends = sends
         self.future: asyncio.Future[Sequence[SendResult]] = sends.loop.create_future()
         self.outcome: Sequence[SendResult] | BaseException | None = None
+
+    def append(self, attempt: Attempt, ended: Callable[[], None]) -> None:
+        if not self._sends.append_alone(attempt, ended):
+            super().append(attempt, ended)
 
     def end(self, outcome: Sequence[SendResult] | BaseException) -> None:
         self._sends.call(self._sends.end, self, outcome)

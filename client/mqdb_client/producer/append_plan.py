@@ -184,6 +184,14 @@ class AppendPlan:
         self.waiting.append(unit)
         return Turn.WAIT if was_busy else Turn.CALL
 
+    def lead_apart(self, unit: Unit, backend: Backend | None) -> None:
+        """A unit that nobody waits for is appended alone, by `backend`. Nobody leads now."""
+        self.is_busy = True
+        self.leading = unit
+        self.batch = [unit]
+        unit.state = UnitState.TAKEN
+        self._asked = backend
+
     def first(self, now: float) -> Unit | None:
         """The first waiting unit whose deadline can be that of a statement; those before it are given up."""
         late = list(takewhile(lambda unit: not _has_time(unit, now), self.waiting))

@@ -18,17 +18,18 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from sqlalchemy import Connection
 
 from mqdb.broker.log.outcome import Backend
-from mqdb.broker.log.send import append
+from mqdb.broker.log.send import append, start_append
 from mqdb.common.message import SendStatus
 from mqdb.errors import BrokerUnavailable, IllegalState, MqdbError
+from mqdb.store.log.commit_log import Record
 from mqdb_client.producer.append_plan import AppendPlan, Turn, Unit, UnitState
 from mqdb_client.producer.durability import COMMIT_WAIT, CommitWait
 from mqdb_client.producer.held_connection import HeldConnection, NotRun, Overdue
@@ -37,6 +38,9 @@ from mqdb_client.producer.waking import Sleeper, Waking
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+#: Takes the records of units into a statement of a backend.
+_Take: TypeAlias = Callable[[list[Unit], Backend | None], Sequence[Record]]
 
 #: The key in `Connection.info` of the backend of an appending connection, if that is known.
 BACKEND: Final = "mqdb_backend"
@@ -56,6 +60,8 @@ class GroupAppend:
         self._guard = threading.RLock()  # see `refuse_reentry`
         self._idle = threading.Condition(self._guard)
         self._thread: threading.Thread | None = None
+        #: Its statement was sent by `begin`, and nobody waits for the answer.
+        self._begun: Unit | None = None
         #: For the append thread: True, to lead; False, to end.
         self._work: SimpleQueue[bool] = SimpleQueue()
 
@@ -80,6 +86,8 @@ class GroupAppend:
                 if turn is Turn.WAIT:
                     sleeper = Sleeper()
                     unit.tell = partial(self._waking.add, sleeper)
+            if self._begun is not None:
+                self._work.put(True)
             if turn is Turn.LEAD:
                 self._lead([unit], unit)
             elif sleeper is not None:
@@ -113,10 +121,51 @@ class GroupAppend:
             with self._guard:
                 turn = self._plan.arrive(unit)
         finally:
-            if turn is Turn.CALL:  # or Ctrl-C on the way here: a call too many does no harm
+            # Or Ctrl-C on the way here: a call too many does no harm.
+            if turn is Turn.CALL or self._begun is not None:
                 self._work.put(True)
         if self._plan.ended:
             self._tell()
+
+    def begin(self, unit: Unit, done: Callable[[], None], watch: Callable[[Connection], None]) -> bool:
+        """Send the statement of a unit without waiting for the answer, if nobody leads and a connection is free.
+
+        `watch` gets the connection before, with the lock in hand; `end_begun` is to be called when that is readable. As
+        soon as others come the append thread does it, so that they wait for nobody. `done` and deadlines are as in
+        `hand_in`. False: nothing was sent; hand it in. Raises what making its records raises.
+        """
+        refuse_reentry(self._guard)
+        if not unit.records:
+            unit.make_records()
+        with self._guard:
+            plan = self._plan
+            if plan.is_busy or plan.is_closed or len(unit.records) > 1:
+                return False
+            connection = self._held.begin(unit.deadline)
+            if connection is None:
+                return False
+            is_started = False
+            try:
+                unit.is_handed_in = True
+                unit.tell = done
+                plan.lead_apart(unit, connection.info.get(BACKEND))
+                self._begun = unit
+                watch(connection)
+                is_started = COMMIT_WAIT not in connection.info and start_append(connection, unit.records[0])
+            finally:
+                if not is_started:  # or Ctrl-C on the way here
+                    self._work.put(True)
+        return True
+
+    def end_begun(self) -> None:
+        """Read the answer to what `begin` has sent, unless another thread does."""
+        with self._guard:
+            unit, self._begun = self._begun, None
+        if unit is not None:
+            try:
+                self._lead([unit], unit, lambda *_: unit.records)
+            finally:
+                self._hand_over()
 
     def withdraw(self, unit: Unit) -> bool:
         """Whether a unit is out: no statement has it, none will, and nobody is told. False: it is told as ever."""
@@ -136,6 +185,8 @@ class GroupAppend:
         """Refuse what comes from now on, and wait for what is under way: until its deadline at most."""
         with self._guard:
             self._plan.is_closed = True
+            if self._begun is not None:
+                self._work.put(True)
             self._idle.wait_for(lambda: not self._plan.is_busy)
         if self._thread is not None:
             self._work.put(False)
@@ -195,6 +246,8 @@ class GroupAppend:
                 self._waking.pass_on()
 
     def _lead_next(self) -> None:
+        if self._begun is not None:
+            self.end_begun()
         with self._guard:
             if self._plan.leading is not None:
                 return  # a call too many, after Ctrl-C in the thread that called
@@ -228,10 +281,10 @@ class GroupAppend:
                 self._idle.notify_all()
             self._plan.leading = None
 
-    def _lead(self, batch: list[Unit], timekeeper: Unit) -> None:
+    def _lead(self, batch: list[Unit], timekeeper: Unit, take: _Take | None = None) -> None:
         """Append a batch and the units that wait, by the deadline of `timekeeper`: one of the batch, or of those."""
         try:
-            self._store(batch, timekeeper)
+            self._store(batch, timekeeper, take or partial(self._take, timekeeper))
         except BaseException as error:  # Ctrl-C in the thread that leads must not strand the others
             with self._guard:
                 self._plan.interrupt(batch, timekeeper, error)
@@ -242,11 +295,11 @@ class GroupAppend:
 
     # -- storing ------------------------------------------------------------------------------
 
-    def _store(self, units: list[Unit], timekeeper: Unit, is_part: bool = False) -> None:
+    def _store(self, units: list[Unit], timekeeper: Unit, take: _Take) -> None:
         """Append units by one statement, or by several if one of them spoils it for the others."""
         plan, parts = self._plan, list[list[Unit]]()
         try:
-            positions, status = self._run(partial(self._append, units, timekeeper, is_part), timekeeper)
+            positions, status = self._run(partial(self._append, units, timekeeper, take), timekeeper)
         except NotRun as not_run:
             with self._guard:
                 plan.give_up(units, timekeeper, not_run.error)
@@ -268,18 +321,15 @@ class GroupAppend:
         if plan.ended:
             self._tell()
         for part in parts:
-            self._store(part, timekeeper, is_part=True)
+            self._store(part, timekeeper, self._plan.take_again)
 
     def _append(
-        self, units: list[Unit], timekeeper: Unit, is_part: bool, connection: Connection
+        self, units: list[Unit], timekeeper: Unit, take: _Take, connection: Connection
     ) -> tuple[list[int], SendStatus]:
         """The statement: it takes the units that have gathered until there was a connection."""
         backend: Backend | None = connection.info.get(BACKEND)
         with self._guard:
-            if is_part:
-                records = self._plan.take_again(units, backend)
-            else:
-                records = self._plan.take(units, timekeeper, backend, time.monotonic())
+            records = take(units, backend)
         if self._plan.ended:
             self._tell()
         if not records:
@@ -290,6 +340,9 @@ class GroupAppend:
         wait.begin(connection)
         positions = append(connection, records, units[0].topic)
         return positions, wait.status(connection)
+
+    def _take(self, timekeeper: Unit, batch: list[Unit], backend: Backend | None) -> Sequence[Record]:
+        return self._plan.take(batch, timekeeper, backend, time.monotonic())
 
     def _run(self, work: Callable[[Connection], T], timekeeper: Unit) -> T:
         """As HeldConnection.run. While a patient unit waits for a connection, others turn elsewhere."""

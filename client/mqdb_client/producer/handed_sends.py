@@ -52,6 +52,10 @@ class HandedSend(ABC):
         self._attempt = attempt
         if self._is_withdrawn:
             raise IllegalState("the send", "withdrawn")
+        self.append(attempt, ended)
+
+    def append(self, attempt: Attempt, ended: Callable[[], None]) -> None:
+        """Have a try appended."""
         attempt.place.link.appends.hand_in(attempt, ended)
 
     def withdraw(self) -> bool:

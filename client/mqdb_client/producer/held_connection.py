@@ -136,6 +136,8 @@ class HeldConnection:
         # Two threads use these without a lock, so each writes its own before it reads the other's.
         self._current: _Run | None = None
         self._wakes_at = math.inf
+        #: One that `begin` has begun, and `run` is to end.
+        self._begun: _Run | None = None
         self._is_closed = False
         self._keeper: threading.Thread | None = None
 
@@ -182,6 +184,9 @@ class HeldConnection:
 
         Raises NotRun, Overdue, and what `work` raises: a BrokerUnavailable leaves open what the server has done.
         """
+        if (begun := self._begun) is not None:
+            self._begun = None
+            return self._run(work, begun)
         while True:
             # Without the turn, so that it keeps nobody from turning elsewhere.
             link = self._connected(deadline, is_patient)
@@ -203,6 +208,30 @@ class HeldConnection:
                     self._turn.release()
                 except RuntimeError:  # it was not taken
                     pass
+
+    def begin(self, deadline: float) -> Connection | None:
+        """Begin a statement without waiting for anything; None where there is no connection that is free.
+
+        The next call of `run`, by any thread, goes on with it, on this connection and with this deadline. Until then
+        nobody else may call it.
+        """
+        link = self._link
+        if link is None or not self._turn.acquire(blocking=False):
+            return None
+        try:
+            if self._current is not None or self._is_closed or link is not self._link or link.has_news():
+                return None
+            self._begun = self._current = _Run(link, deadline)
+            self._watch(self._begun)
+        finally:
+            self._turn.release()
+        return link.connection
+
+    def _watch(self, run: _Run) -> None:
+        """Have the keeper wake in time."""
+        if run.cancel_at < self._wakes_at:
+            with self._guard:
+                self._changed.notify_all()
 
     def _connected(self, deadline: float, is_patient: bool) -> _Link:
         if (link := self._link) is not None:
@@ -234,9 +263,7 @@ class HeldConnection:
         reason: BaseException | None = None
         try:
             self._current = run
-            if run.cancel_at < self._wakes_at:
-                with self._guard:
-                    self._changed.notify_all()
+            self._watch(run)
             return work(run.link.connection)
         except BaseException as error:
             reason = error

@@ -86,6 +86,26 @@ def append(connection: Connection, records: Sequence[Record], topic: str = "") -
         raise (TopicNotFound(topic) if isinstance(refusal, TopicNotFound) else refusal) from error
 
 
+#: More may not fit into the buffer of a socket.
+_MOST_STARTED_BYTES: Final = 32 * 1024
+
+
+def start_append(connection: Connection, record: Record) -> bool:
+    """Send the statement that appends a record, without waiting; `append` of that record reads the answer.
+
+    False: `append` has to send it, too, and tells what is wrong. So it is for a large record, one that waits, and the
+    first on a connection.
+    """
+    below = connection.connection.driver_connection
+    assert isinstance(below, psycopg.Connection)
+    if record.wait is not None or len(record.body) + len(record.properties) > _MOST_STARTED_BYTES:
+        return False
+    try:
+        return commit_log.append_one().start(below, record)
+    except psycopg.Error:
+        return False
+
+
 def _append(connection: Connection, below: "psycopg.Connection[Any]", records: Sequence[Record]) -> list[int]:
     statement, values = statement_for(records)
     run: Callable[[psycopg.Connection[Any], Sequence[Any]], list[int]] = statement.run
