@@ -1,12 +1,13 @@
 """Loads that are about the client: producers as a program uses them."""
 
+import asyncio
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import count, cycle
-from typing import Final
+from typing import Final, Self
 
 from mqdb.bench import sample
 from mqdb.bench.workers import Operation
@@ -14,9 +15,13 @@ from mqdb.common.dsn import BrokerDsn
 from mqdb.common.message import Message, SendResult
 from mqdb.settings import Settings
 from mqdb_client import Producer
+from mqdb_client.aio import AsyncProducer
 
 #: Different messages that are sent in turn; to make a message is the work of the program, not of the client.
 _MESSAGES: Final = 1_000
+
+#: How long a loop runs until somebody looks at the clock.
+_MOMENT_SECONDS: Final = 0.02
 
 
 def settings_for(*brokers: BrokerDsn) -> Settings:
@@ -82,3 +87,58 @@ class _AsyncSends:
         while self._futures:
             self._futures.popleft().result()
         return ended
+
+
+@contextmanager
+def send_tasks(broker: BrokerDsn, threads: int, *, topic: str, tasks: int) -> Iterator[Sequence[Operation]]:
+    """An asyncio producer and a loop for each thread; each of its tasks sends one message after the other."""
+    messages = [sample.message(topic, number) for number in range(_MESSAGES)]
+    with ExitStack() as stack:
+        yield [stack.enter_context(_Tasks(broker, messages, tasks, number)) for number in range(threads)]
+
+
+class _Tasks:
+    """Tasks that send, as an operation: it runs their loop for a moment."""
+
+    def __init__(self, broker: BrokerDsn, messages: list[Message], tasks: int, number: int) -> None:
+        self._messages = messages
+        self._count = tasks
+        self._producer = AsyncProducer(f"mqdb_bench_producer_{number}", settings=settings_for(broker))
+        self._runner = asyncio.Runner()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._sent = 0
+
+    def __enter__(self) -> Self:
+        self._runner.run(self._producer.start())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._runner:
+            self._runner.run(self._producer.shutdown())
+
+    def __call__(self) -> int:
+        return self._runner.run(self._go_on(_MOMENT_SECONDS))
+
+    def drain(self) -> int:
+        """Wait for all that is under way."""
+        return self._runner.run(self._end())
+
+    async def _go_on(self, seconds: float) -> int:
+        before = self._sent
+        if not self._tasks:
+            self._tasks = [asyncio.create_task(self._send(count(number))) for number in range(self._count)]
+        done, _ = await asyncio.wait(self._tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()  # it ends only by an error
+        return self._sent - before
+
+    async def _end(self) -> int:
+        before = self._sent
+        self._count = 0
+        await asyncio.gather(*self._tasks)
+        return self._sent - before
+
+    async def _send(self, numbers: Iterator[int]) -> None:
+        while self._count:
+            await self._producer.send(self._messages[next(numbers) % _MESSAGES])
+            self._sent += 1

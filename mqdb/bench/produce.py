@@ -5,6 +5,8 @@
     send         a producer that sends one message after the other, against INSERT through psycopg
     send-batch   a producer that sends batches, against `unnest` and COPY through psycopg
     send-async   a producer that hands messages in without waiting for them, against the same `unnest`
+    send-task    a task of an asyncio producer that sends one message after the other, against a thread
+    send-64-tasks  64 tasks of one loop, against one, and against 64 threads
     send-64      64 threads that share a producer, against one thread, and against as many that only share a connection
     brokers-2    64 threads that share a producer over two brokers, against the same over one
 
@@ -12,6 +14,7 @@ The first two are about the database and leave the driver out; the others are ab
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -25,7 +28,17 @@ from mqdb.bench.workers import Crew, Load, Operation, per_connection
 from mqdb.common.dsn import BrokerDsn
 from mqdb.store.log.commit_log import Record
 
-NAMES: Final = ("append", "batch", "send", "send-batch", "send-async", "send-64", "brokers-2")
+NAMES: Final = (
+    "append",
+    "batch",
+    "send",
+    "send-batch",
+    "send-async",
+    "send-task",
+    "send-64-tasks",
+    "send-64",
+    "brokers-2",
+)
 UNIT: Final = "messages/s"
 
 _THREADS: Final = 64
@@ -101,6 +114,16 @@ def comparisons(
             UNIT,
             side("Producer.send_async, one thread", alone, partial(clients.send_async, topic=topic.name)),
             [side(unnest, alone, insert_many)],
+        )
+        one_task = side("AsyncProducer.send, one task", alone, partial(clients.send_tasks, topic=topic.name, tasks=1))
+        one_thread = side("Producer.send, one thread", alone, send, Goal(0.95))
+        yield Comparison("send-task", UNIT, one_task, [one_thread])
+        many_tasks = partial(clients.send_tasks, topic=topic.name, tasks=_THREADS)
+        yield Comparison(
+            f"send-{_THREADS}-tasks",
+            UNIT,
+            side(f"AsyncProducer.send, {_THREADS} tasks", alone, many_tasks),
+            [replace(one_task, goals=(Goal(8.0),)), side(f"Producer.send, {_THREADS} threads", threads, send)],
         )
         yield Comparison(
             f"send-{_THREADS}",

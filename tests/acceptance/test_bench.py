@@ -86,7 +86,7 @@ def test_produce_shows_each_figure_beside_its_references(place: Place, database:
     report = bench(place, "produce", "-c", "3", "-j", "2", "-T", "0.1", "--rounds", "1", "--dsn", database.dsn)
 
     figures = figures_of(report)
-    assert list(figures) == ["append", "batch", "send", "send-batch", "send-async", "send-64"]
+    assert list(figures) == ["append", "batch", "send", "send-batch", "send-async", "send-task", "send-64-tasks", "send-64"]
     for figure in figures.values():
         assert_measured(figure, rounds=1)
     assert report["parameters"] == {
@@ -105,6 +105,8 @@ def test_produce_shows_each_figure_beside_its_references(place: Place, database:
         "send": [0.6, 3.0],
         "send-batch": [25_000, 0.5],
         "send-async": [],
+        "send-task": [0.95],
+        "send-64-tasks": [8.0],
         "send-64": [8.0, 0.5],
     }
     labels = {name: [reference["label"] for reference in figure["references"]] for name, figure in figures.items()}
@@ -295,7 +297,7 @@ def test_it_refuses_a_figure_that_does_not_exist(place: Place) -> None:
     outcome = place.run("bench", "produce", "--only", "copy")
 
     assert outcome.code == 1
-    figures = "append, batch, send, send-batch, send-async, send-64, brokers-2"
+    figures = "append, batch, send, send-batch, send-async, send-task, send-64-tasks, send-64, brokers-2"
     assert outcome.errors == f"mqdb: --only = 'copy': the figures are {figures}\n"
 
 

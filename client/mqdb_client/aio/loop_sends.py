@@ -48,6 +48,8 @@ class LoopSends:
         self._running = running
         self._ended: deque[Ended] = deque()
         self._is_called = False
+        #: Whether several sends have ended together, the last time.
+        self._have_company = False
         self._sends = HandedSends(running.sending, self._tell_ended, f"mqdb-loop-sends-{next(_numbers)}-")
         self._under_way: set[_LoopSend] = set()
         #: Cancelled while a statement had them.
@@ -103,9 +105,10 @@ class LoopSends:
     def append_alone(self, attempt: Attempt, ended: Callable[[], None]) -> bool:
         """Send the statement of a try now, and have the loop read the answer; False where that is not to be.
 
-        So a lone send costs no change of threads.
+        So a lone send costs no change of threads. Many that end together begin together, too: these gather better while
+        the append thread wakes.
         """
-        if threading.get_ident() != self._thread:
+        if self._have_company or len(self._under_way) > 1 or threading.get_ident() != self._thread:
             return False
         link = attempt.place.link
         return link.appends.begin(attempt, ended, partial(self._watch, link))
@@ -173,16 +176,17 @@ class LoopSends:
             with suppress(RuntimeError):
                 self.loop.call_soon_threadsafe(self._conclude)
 
-    def read(self, appends: GroupAppend) -> None:
-        """An answer to `append_alone` may be there."""
+    def read(self, appends: GroupAppend) -> bool:
+        """Read the answer to `append_alone`; False: it is another one."""
         self._is_called = True  # what ends here is told below
         try:
-            appends.end_begun()
+            return appends.end_begun()
         finally:
             self._conclude()
 
     def _conclude(self) -> None:
         self._is_called = False  # before it looks: whoever comes later calls again
+        self._have_company = len(self._ended) > 1
         while self._ended:
             self._sends.conclude(self._ended.popleft())
 
@@ -232,14 +236,18 @@ class _Watch:
         self._appends = appends
         # Of its own: the loop may still watch it when the connection is closed, and the number is given again.
         self._descriptor = os.dup(driver(connection).fileno())
+        self._is_on = False
 
     def begin(self) -> None:
-        """Watch until it is readable."""
-        self._sends.loop.add_reader(self._descriptor, self._read)
+        """Watch until somebody else reads from it."""
+        if not self._is_on:
+            self._is_on = True
+            self._sends.loop.add_reader(self._descriptor, self._read)
 
     def _read(self) -> None:
-        self._sends.loop.remove_reader(self._descriptor)
-        self._sends.read(self._appends)
+        if not self._sends.read(self._appends):
+            self._is_on = False
+            self._sends.loop.remove_reader(self._descriptor)
 
     def close(self) -> None:
         """Watch no more."""

@@ -5,7 +5,7 @@ sending, retry_policy, send_hooks, batch          one send and its attempts
 queue_choice, queue_selector, fault_tolerance     which queue an attempt goes to; publish_routes: which there are
 append_plan, group_append, waking                 the append: what is decided, without threads; and what is done
 broker_link, held_connection, durability          the connection of an append
-unknown, settling, async_send                     sends without an answer; sends that nobody waits for
+unknown, settling, handed_sends, async_send       sends without an answer; sends that nobody waits for
 joined_sending, joined_send                       sends in the caller's transaction
 request_reply, request_futures, reply_reader      requests and their replies
 sent_messages, recalling                          what becomes of a message afterwards

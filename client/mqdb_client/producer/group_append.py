@@ -157,8 +157,8 @@ class GroupAppend:
                     self._work.put(True)
         return True
 
-    def end_begun(self) -> None:
-        """Read the answer to what `begin` has sent, unless another thread does."""
+    def end_begun(self) -> bool:
+        """Read the answer to what `begin` has sent; False: another thread does, or nothing is begun."""
         with self._guard:
             unit, self._begun = self._begun, None
         if unit is not None:
@@ -166,6 +166,7 @@ class GroupAppend:
                 self._lead([unit], unit, lambda *_: unit.records)
             finally:
                 self._hand_over()
+        return unit is not None
 
     def withdraw(self, unit: Unit) -> bool:
         """Whether a unit is out: no statement has it, none will, and nobody is told. False: it is told as ever."""
