@@ -86,7 +86,16 @@ def test_produce_shows_each_figure_beside_its_references(place: Place, database:
     report = bench(place, "produce", "-c", "3", "-j", "2", "-T", "0.1", "--rounds", "1", "--dsn", database.dsn)
 
     figures = figures_of(report)
-    assert list(figures) == ["append", "batch", "send", "send-batch", "send-async", "send-task", "send-64-tasks", "send-64"]
+    assert list(figures) == [
+        "append",
+        "batch",
+        "send",
+        "send-batch",
+        "send-async",
+        "send-task",
+        "send-64-tasks",
+        "send-64",
+    ]
     for figure in figures.values():
         assert_measured(figure, rounds=1)
     assert report["parameters"] == {

@@ -11,18 +11,17 @@ A hook need not change a message to add properties: it puts them into `extra_pro
 RocketMQ: CheckForbiddenHook, SendMessageHook, DefaultMQProducerImpl.sendKernelImpl.
 """
 
-import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 from mqdb.common.message import Message, MessageQueue, SendResult
 from mqdb.errors import ParameterInvalid
-from mqdb_client.process_hooks import ProcessHook, enroll
+from mqdb_client.process_hooks import ProcessHook, call_each, enroll
 
-logger = logging.getLogger(__name__)
+_FAILED: Final = "a send message hook failed"
 
 
 class SendMode(StrEnum):
@@ -158,26 +157,14 @@ class Hooks:
         for hook in self._check_forbidden:
             hook.check_forbidden(context)
         context._hooks = self._send_message
-        self._call(lambda hook: hook.send_message_before, context)
+        call_each(context._hooks, lambda hook: hook.send_message_before, context, _FAILED)
 
     def end(
         self, context: SendMessageContext, results: Sequence[SendResult] = (), error: BaseException | None = None
     ) -> None:
         """After an attempt. Raises nothing."""
         context.results, context.error = results, error
-        self._call(lambda hook: hook.send_message_after, context)
-
-    def _call(
-        self,
-        method_of: Callable[[SendMessageHook], Callable[[SendMessageContext], None]],
-        context: SendMessageContext,
-    ) -> None:
-        for hook in context._hooks:
-            try:
-                method_of(hook)(context)
-            except Exception:
-                # It is the user's code, and no reason not to send; Ctrl-C and the like do end the send.
-                logger.exception("a send message hook failed", extra={"hook": hook.hook_name})
+        call_each(context._hooks, lambda hook: hook.send_message_after, context, _FAILED)
 
 
 def _check_hook(hook: object, kind: type) -> None:
