@@ -4,8 +4,10 @@ The tests of lost connections and deadlines are those of `Producer`: see `tests.
 """
 
 import asyncio
+import os
 import random
 import sys
+import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
@@ -171,6 +173,29 @@ def test_loops_of_several_threads_share_a_producer(database: Database) -> None:
     run(database, work)
 
     assert Counter(stored_bodies(database)[1:]) == Counter(f"{key}{n}" for key in "abcd" for n in range(100))
+
+
+def test_a_loop_that_is_gone_leaves_nothing_behind(database: Database) -> None:
+    producer = AsyncProducer("senders", settings=load_settings(dsn=database.dsn))
+    threads = set(threading.enumerate())
+
+    async def start_and_send() -> None:
+        await producer.start()
+        await producer.send(Message("orders", "0"))
+
+    async def send(number: int) -> None:
+        await producer.send(Message("orders", str(number)))
+
+    asyncio.run(start_and_send())
+    descriptors = []
+    for number in range(1, 4):
+        asyncio.run(send(number))
+        descriptors.append(len(os.listdir("/proc/self/fd")))
+    asyncio.run(producer.shutdown())
+
+    assert len(set(descriptors)) == 1
+    assert set(threading.enumerate()) == threads
+    assert stored_bodies(database) == ["0", "1", "2", "3"]
 
 
 # -- cancelling -------------------------------------------------------------------------------

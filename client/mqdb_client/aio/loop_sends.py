@@ -1,5 +1,6 @@
-"""The sends of an event loop. Statements run on the threads of group append; one call to the loop tells of all that
-have ended meanwhile.
+"""The sends of an event loop. Its tasks share the statements of group append.
+
+One call to the loop tells of all sends that have ended meanwhile:
 
     task ── begin ──▶ group append ──▶ ended ── one call_soon_threadsafe ──▶ the loop ──▶ futures of the tasks
                         (handed_sends: what becomes of those that fail)
@@ -97,10 +98,12 @@ class LoopSends:
             await asyncio.wait([future])
 
     def close(self) -> None:
-        """In another thread: wait for the end of all that is under way, until its deadline at most."""
+        """Wait for the end of all that is under way, until its deadline at most. Not in the loop, if that runs."""
         if self.loop.is_running():
             asyncio.run_coroutine_threadsafe(self._end_all(), self.loop).result()
         self._sends.close()
+        for watch in self._watches.values():
+            watch.close()
 
     def append_alone(self, attempt: Attempt, ended: Callable[[], None]) -> bool:
         """Send the statement of a try now, and have the loop read the answer; False where that is not to be.
@@ -117,6 +120,7 @@ class LoopSends:
         watch = self._watches.get(link.name)
         if watch is None or watch.connection is not connection:
             if watch is not None:
+                watch.end()
                 watch.close()
             watch = self._watches[link.name] = _Watch(self, connection, link.appends)
         watch.begin()
@@ -149,16 +153,21 @@ class LoopSends:
             if finding is None:
                 find = partial(routes.find, topic, pending.deadline, pending.timeout_seconds)
                 finding = self._finding[topic] = self.loop.create_task(asyncio.to_thread(find))
-                finding.add_done_callback(lambda _: self._finding.pop(topic))
+                finding.add_done_callback(partial(self._end_finding, topic))
                 await asyncio.shield(finding)
             else:
-                await asyncio.wait([finding], timeout=pending.deadline - self.loop.time())
+                await asyncio.wait([finding], timeout=max(0.0, pending.deadline - time.monotonic()))
+
+    def _end_finding(self, topic: str, finding: "asyncio.Task[object]") -> None:
+        del self._finding[topic]
+        if not finding.cancelled():
+            finding.exception()  # the task that waited for it may be cancelled
 
     async def _end_all(self) -> None:
         while self._under_way:
             await asyncio.wait([send.future for send in self._under_way])
         for watch in self._watches.values():
-            watch.close()
+            watch.end()
 
     def _begin(self, pending: PendingSend) -> "_LoopSend":
         send = _LoopSend(pending, self)
@@ -246,12 +255,15 @@ class _Watch:
 
     def _read(self) -> None:
         if not self._sends.read(self._appends):
-            self._is_on = False
-            self._sends.loop.remove_reader(self._descriptor)
+            self.end()
+
+    def end(self) -> None:
+        """Watch no more."""
+        self._is_on = False
+        self._sends.loop.remove_reader(self._descriptor)
 
     def close(self) -> None:
-        """Watch no more."""
-        self._sends.loop.remove_reader(self._descriptor)
+        """After `end`, or that of the loop."""
         os.close(self._descriptor)
 
 
@@ -275,8 +287,11 @@ class _LoopSend(HandedSend):
 
 
 def ids_that_may_be_stored(error: BaseException) -> tuple[str, ...]:
-    """The ids of messages whose send was cancelled while a statement had them: of a CancelledError, or of the
-    TimeoutError that `asyncio.timeout` makes of one. `AsyncProducer.outcome` tells what has become of them."""
+    """The ids of messages whose send was cancelled while a statement had them.
+
+    They are in the CancelledError, and in the TimeoutError that `asyncio.timeout` makes of it. What has become of the
+    messages, `AsyncProducer.outcome` tells.
+    """
     seen: BaseException | None = error
     while seen is not None:
         if (found := vars(seen).get(_IDS)) is not None:

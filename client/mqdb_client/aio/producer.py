@@ -1,11 +1,11 @@
 """The producer for asyncio: the names, options, errors and guarantees of `Producer`."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
-from weakref import WeakKeyDictionary
 
 import psycopg
 
@@ -55,7 +55,8 @@ class AsyncProducer:
         Raises NameInvalid, ParameterInvalid, and SettingInvalid for the settings.
         """
         self._below = _Below(config)
-        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopSends] = WeakKeyDictionary()
+        self._guard = threading.Lock()
+        self._by_loop: dict[asyncio.AbstractEventLoop, LoopSends] = {}
 
     @property
     def group(self) -> str:
@@ -67,6 +68,7 @@ class AsyncProducer:
     async def start(self) -> None:
         """Connect and enter the group. Raises what `Producer.start` raises."""
         await asyncio.to_thread(self._below.start)
+        self._below.work().at_close(self._end_sends)
 
     async def shutdown(self) -> None:
         """Let the sends under way end, leave the group and disconnect. Again: nothing happens."""
@@ -195,9 +197,16 @@ class AsyncProducer:
         """Those of the running loop."""
         loop = asyncio.get_running_loop()
         if (sends := self._by_loop.get(loop)) is None:
-            sends = self._by_loop[loop] = LoopSends(running)
-            running.at_close(sends.close)
+            with self._guard:
+                gone = [self._by_loop.pop(each) for each in list(self._by_loop) if each.is_closed()]
+                sends = self._by_loop[loop] = LoopSends(running)
+            for each in gone:
+                each.close()
         return sends
+
+    def _end_sends(self) -> None:
+        for sends in list(self._by_loop.values()):
+            sends.close()
 
 
 class _Below(Producer):
