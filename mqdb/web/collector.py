@@ -7,9 +7,10 @@ processes of a broker counts nothing twice.
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import Final
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from mqdb import __version__
@@ -21,7 +22,7 @@ from mqdb.store.consumers.groups import TopicLag
 from mqdb.store.segments.segments import SegmentState
 from mqdb.web.bounds import MOST_SERIES, OTHER, Count, bounded, bounded_counts
 from mqdb.web.health import Health
-from mqdb.web.rounds import Rounds
+from mqdb.web.rounds import BOUNDS, LoopRounds, Rounds
 from mqdb.web.sample import Sample
 from mqdb.web.sampler import Sampler
 
@@ -79,6 +80,7 @@ class BrokerCollector(Collector):
         if dispatcher is not None:
             name, words = "mqdb_dispatch_messages", "Messages that this process has given their offsets."
             yield self._counters(name, words, (), [((), dispatcher.messages)])
+            yield self._durations("mqdb_dispatch_seconds", "How long rounds of dispatch took.", dispatcher)
 
     # -- the database -------------------------------------------------------------------------
 
@@ -194,6 +196,13 @@ class BrokerCollector(Collector):
 
     def _counters(self, name: str, words: str, labels: Sequence[str], numbers: Iterable[Count]) -> Metric:
         return self._filled(CounterMetricFamily(name, words, labels=(*_BROKER_LABELS, *labels)), numbers)
+
+    def _durations(self, name: str, words: str, loop: LoopRounds) -> Metric:
+        family = HistogramMetricFamily(name, words, labels=_BROKER_LABELS)
+        bounds = [*map(str, BOUNDS), "+Inf"]
+        counts = map(float, accumulate(loop.durations))
+        family.add_metric(self._broker, list(zip(bounds, counts, strict=True)), loop.seconds)
+        return family
 
     def _filled(self, family: GaugeMetricFamily | CounterMetricFamily, numbers: Iterable[Count]) -> Metric:
         for names, number in numbers:

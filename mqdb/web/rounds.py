@@ -4,13 +4,18 @@ A loop tells by its `Context`: it connects or asks `may_act` when a round begins
 round, or its error. The thread of the loop writes, all others only read.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Final
 
 from sqlalchemy import Connection
 
 from mqdb.common.clock import Clock, SystemClock
 from mqdb.service.service import Context
+
+#: Upper bounds in seconds of the classes in which rounds are counted by how long they took; the last has none.
+BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 class LoopRounds:
@@ -23,6 +28,10 @@ class LoopRounds:
         self.failures = 0
         self.messages = 0
         """The sum of what the rounds say that they did, where they count messages."""
+        self.seconds = 0.0
+        """How long all rounds took together."""
+        self.durations = [0] * (len(BOUNDS) + 1)
+        """How many rounds were as long as the class of BOUNDS at this place."""
         self.succeeded_at: float | None = None
         """Unix time in seconds; None before the first success."""
         self.outcome: object = None
@@ -64,6 +73,9 @@ class LoopRounds:
         """Note that a round has ended, with its counts or its error."""
         self.outcome = outcome
         self.rounds += 1
+        seconds = self.running_seconds()
+        self.seconds += seconds
+        self.durations[bisect_left(BOUNDS, seconds)] += 1
         if isinstance(outcome, Exception):
             self.failures += 1
         else:

@@ -112,6 +112,8 @@ def test_metrics_are_what_the_broker_holds(served: Server) -> None:
     assert found["mqdb_storage_bytes{log}"] > 0
     assert found["mqdb_segment_room_messages"] > 0
     assert found["mqdb_leader_epoch"] == 1
+    assert found["mqdb_dispatch_seconds_bucket{+Inf}"] == found["mqdb_dispatch_seconds_count"] > 0
+    assert found["mqdb_dispatch_seconds_sum"] > 0
     assert found["process_resident_memory_bytes"] > 0
 
 
