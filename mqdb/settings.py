@@ -7,39 +7,29 @@ source and the remedy; a password is shown nowhere.
 """
 
 import os
-import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, NoReturn, cast
+from typing import Annotated, Any, NamedTuple, NoReturn
 
 from platformdirs import user_data_path
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    PrivateAttr,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-)
+from pydantic import Field, PrivateAttr, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
-    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
 )
 
-from mqdb.common.delay_level import MAX_DELAY, DelayLevels, parse_delay_levels
+from mqdb.common.delay_level import DelayLevels, parse_delay_levels
 from mqdb.common.dsn import HIDDEN, BrokerDsn, hide_dsn, is_broker_name, parse_brokers, redact
-from mqdb.common.duration import duration_text, parse_duration
+from mqdb.common.duration import duration_text
 from mqdb.common.http_address import HttpAddress, Network, parse_http_address, parse_networks
 from mqdb.common.topic import MAX_TOPIC_LENGTH, check_topic_name, reply_topic
 from mqdb.errors import DelayLevelsInvalid, NameInvalid, SettingInvalid, shown
+from mqdb.setting_values import Directory, Hours, Percent, at_least, expanded
 
 FILE_NAME = "mqdb.toml"
 ENV_PREFIX = "MQDB_"
@@ -53,64 +43,6 @@ def default_home() -> Path:
     """Where the embedded PostgreSQL and mqdb.toml live unless MQDB_HOME says otherwise."""
     is_root = hasattr(os, "geteuid") and os.geteuid() == 0
     return Path("/var/lib/mqdb") if is_root else user_data_path("mqdb", appauthor=False)
-
-
-def _duration(value: object) -> object:
-    duration = parse_duration(value) if isinstance(value, str) else value
-    if not isinstance(duration, timedelta):
-        raise ValueError("write a number and its unit, such as 72h, 3d, 45s or 500ms")
-    return duration
-
-
-@dataclass(frozen=True)
-class DurationRange:
-    """The bounds of a duration, both included: the services work with every duration between them."""
-
-    least: timedelta
-    most: timedelta = MAX_DELAY
-
-    def __call__(self, value: timedelta) -> timedelta:
-        if not self.least <= value <= self.most:
-            least, most = (duration_text(bound, fewest_days=7) for bound in (self.least, self.most))
-            raise ValueError(f"must be from {least} to {most}")
-        return value
-
-
-def _from(least: str) -> tuple[BeforeValidator, AfterValidator]:
-    """How a duration of at least so much is read."""
-    return BeforeValidator(_duration), AfterValidator(DurationRange(cast(timedelta, _duration(least))))
-
-
-def _hours(value: object) -> object:
-    """RocketMQ writes deleteWhen as "04" or "01;13"."""
-    if not isinstance(value, str):
-        return value
-    parts = [part.strip() for part in value.split(";") if part.strip()]
-    if not parts or not all(re.fullmatch(r"[01]?\d|2[0-3]", part, re.ASCII) for part in parts):
-        raise ValueError("write hours of the day from 00 to 23, such as 04 or 01;13")
-    return sorted({int(part) for part in parts})
-
-
-def _absolute(value: Path) -> Path:
-    if re.match(r"postgres(ql)?(\+psycopg)?:", str(value)):
-        raise ValueError("is the address of a database and no directory; set it as dsn")
-    return _expanded(value).absolute()
-
-
-def _expanded(path: str | Path) -> Path:
-    """Raises ValueError for a path that can be none."""
-    try:
-        expanded = Path(path).expanduser()
-    except RuntimeError:
-        raise ValueError("begins with ~ and the name of no user here") from None
-    if "\0" in str(expanded):
-        raise ValueError("holds U+0000")
-    return expanded
-
-
-Hours = Annotated[tuple[Annotated[int, Field(ge=0, le=23)], ...], NoDecode, BeforeValidator(_hours)]
-Percent = Annotated[int, Field(ge=1, le=100)]
-Directory = Annotated[Path, AfterValidator(_absolute)]
 
 
 class SettingLine(NamedTuple):
@@ -141,8 +73,8 @@ class Settings(BaseSettings):
     """Let `mqdb serve` bring the schema of `dsn` to head; the embedded database is always brought there."""
     auto_create_topic_enable: bool = True
     default_topic_queue_nums: int = Field(default=4, ge=1, le=1_024)
-    send_message_timeout: Annotated[timedelta, *_from("1ms")] = timedelta(seconds=3)
-    file_reserved_time: Annotated[timedelta, *_from("1s")] = timedelta(hours=72)
+    send_message_timeout: Annotated[timedelta, *at_least("1ms")] = timedelta(seconds=3)
+    file_reserved_time: Annotated[timedelta, *at_least("1s")] = timedelta(hours=72)
     """How long a message is kept, consumed or not."""
     delete_when: Hours = (4,)
     """Hours of the day, local time, at which messages older than `file_reserved_time` are dropped."""
@@ -158,9 +90,9 @@ class Settings(BaseSettings):
     """Judge a retry by the SQL92 filter of its topic again; `mqdb serve` sets it for its broker."""
     message_delay_level: str | None = None
     """How long delay level 1, 2, ... take, with the units s, m, h and d; `mqdb serve` sets it for its broker."""
-    transaction_timeout: Annotated[timedelta, *_from("100ms")] = timedelta(seconds=6)
+    transaction_timeout: Annotated[timedelta, *at_least("100ms")] = timedelta(seconds=6)
     """How old a half message is when its producer is asked about it for the first time."""
-    transaction_check_interval: Annotated[timedelta, *_from("100ms")] = timedelta(seconds=30)
+    transaction_check_interval: Annotated[timedelta, *at_least("100ms")] = timedelta(seconds=30)
     """How long a producer has to answer before one is asked again."""
     transaction_check_max: int = Field(default=15, ge=1, le=1_000_000)
     """After so many checks without an end a half message goes to TRANS_CHECK_MAX_TIME_TOPIC."""
@@ -168,9 +100,9 @@ class Settings(BaseSettings):
     """Refuse half messages; `mqdb serve` sets it for its broker."""
     actor: str | None = None
     """The person or program behind the changes of this process. If unset, commands name the user who runs them."""
-    operation_reserved_time: Annotated[timedelta, *_from("1s")] = timedelta(days=365)
+    operation_reserved_time: Annotated[timedelta, *at_least("1s")] = timedelta(days=365)
     """How long `mqdb serve` keeps what people and tools have changed."""
-    timer_max_delay: Annotated[timedelta, *_from("1s")] | None = None
+    timer_max_delay: Annotated[timedelta, *at_least("1s")] | None = None
     """How far ahead a time of delivery may lie, unset as far as one likes; `mqdb serve` sets it for its broker."""
     web_password: Annotated[str, Field(min_length=1)] | None = None
     """What `http` asks for: the dashboard in a form, `/metrics` as the password of any user or as a bearer token."""
@@ -389,7 +321,7 @@ def _home_of(*layers: _Layer) -> Path:
     for layer in layers:
         if home := layer.values.get("home"):
             try:
-                return _expanded(home)
+                return expanded(home)
             except (TypeError, ValueError) as error:
                 raise SettingInvalid("home", _safe("home", home), layer.origin("home"), str(error)) from None
     return default_home()
@@ -405,7 +337,7 @@ def _file(config: str | Path | None, home: Path) -> _Layer:
         raise SettingInvalid("config", hide_dsn(str(path)), source if named else "the home directory", reason) from None
 
     try:
-        path = _expanded(path).absolute()
+        path = expanded(path).absolute()
     except ValueError as exc:
         refuse(str(exc))
     try:
@@ -422,7 +354,7 @@ def _file(config: str | Path | None, home: Path) -> _Layer:
         if not named:
             refuse("sets home, but was found there; set MQDB_HOME, or name the file with --config")
         try:
-            content["home"] = path.parent / _expanded(str(content["home"]))
+            content["home"] = path.parent / expanded(str(content["home"]))
         except ValueError as exc:
             raise SettingInvalid("home", hide_dsn(str(content["home"])), f"file {path}", str(exc)) from None
     return _Layer(f"file {path}", content)

@@ -10,7 +10,8 @@ from pydantic import AfterValidator
 from mqdb.common.delay_level import MAX_LEVELS
 from mqdb.errors import SendGivenUp, SendOutcomeUnknown, SettingInvalid
 from mqdb.server import Server
-from mqdb.settings import DurationRange, Settings, load_settings
+from mqdb.setting_values import DurationRange
+from mqdb.settings import Settings, load_settings
 from mqdb_client import Message, Producer
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until

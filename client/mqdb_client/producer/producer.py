@@ -247,8 +247,8 @@ class Producer:
         """Send one message without waiting for it; the future has the result, or the error that `send` would raise.
 
         `callback` is called with the future when it is done, in one of the few threads that complete the sends of this
-        producer (in this one where it is done already): be quick there, and do not wait for another send. With
-        asyncio: `asyncio.wrap_future`.
+        producer (in this one where it is done already): be quick there, and do not wait for another send. In
+        asyncio, `mqdb_client.aio.AsyncProducer` sends.
         It is tried again only when the broker could not be reached, up to `retry_times_when_send_async_failed` times,
         with a chosen queue on the same broker.
 

@@ -1,0 +1,72 @@
+"""The kinds of values that settings have: how each is read from a text, and what it may be."""
+
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, cast
+
+from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic_settings import NoDecode
+
+from mqdb.common.delay_level import MAX_DELAY
+from mqdb.common.duration import duration_text, parse_duration
+
+
+def _duration(value: object) -> object:
+    duration = parse_duration(value) if isinstance(value, str) else value
+    if not isinstance(duration, timedelta):
+        raise ValueError("write a number and its unit, such as 72h, 3d, 45s or 500ms")
+    return duration
+
+
+@dataclass(frozen=True)
+class DurationRange:
+    """The bounds of a duration, both included: the services work with every duration between them."""
+
+    least: timedelta
+    most: timedelta = MAX_DELAY
+
+    def __call__(self, value: timedelta) -> timedelta:
+        if not self.least <= value <= self.most:
+            least, most = (duration_text(bound, fewest_days=7) for bound in (self.least, self.most))
+            raise ValueError(f"must be from {least} to {most}")
+        return value
+
+
+def at_least(least: str) -> tuple[BeforeValidator, AfterValidator]:
+    """How a duration of at least so much is read."""
+    return BeforeValidator(_duration), AfterValidator(DurationRange(cast(timedelta, _duration(least))))
+
+
+def _hours(value: object) -> object:
+    """RocketMQ writes deleteWhen as "04" or "01;13"."""
+    if not isinstance(value, str):
+        return value
+    parts = [part.strip() for part in value.split(";") if part.strip()]
+    if not parts or not all(re.fullmatch(r"[01]?\d|2[0-3]", part, re.ASCII) for part in parts):
+        raise ValueError("write hours of the day from 00 to 23, such as 04 or 01;13")
+    return sorted({int(part) for part in parts})
+
+
+def _absolute(value: Path) -> Path:
+    if re.match(r"postgres(ql)?(\+psycopg)?:", str(value)):
+        raise ValueError("is the address of a database and no directory; set it as dsn")
+    return expanded(value).absolute()
+
+
+def expanded(path: str | Path) -> Path:
+    """The path with the home of its user in place of ~. Raises ValueError for one that can be none."""
+    try:
+        found = Path(path).expanduser()
+    except RuntimeError:
+        raise ValueError("begins with ~ and the name of no user here") from None
+    if "\0" in str(found):
+        raise ValueError("holds U+0000")
+    return found
+
+
+#: Hours of the day, ascending.
+Hours = Annotated[tuple[Annotated[int, Field(ge=0, le=23)], ...], NoDecode, BeforeValidator(_hours)]
+Percent = Annotated[int, Field(ge=1, le=100)]
+Directory = Annotated[Path, AfterValidator(_absolute)]
