@@ -42,6 +42,7 @@ pytest_plugins = [
     "tests.fixtures.spark",
     "tests.fixtures.spans",
     "tests.fixtures.loop_producers",
+    "tests.fixtures.loop_consumers",
 ]
 
 # A busy machine may pause any example, which says nothing about the code. `do.py test --all` takes 1,000 of them.

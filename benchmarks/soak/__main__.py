@@ -13,7 +13,7 @@ import time
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -249,14 +249,13 @@ def _family(pid: int) -> list[psutil.Process]:
 
 
 def _cpu(pid: int) -> float:
-    """Seconds of a process and of those that it has started."""
-    total = 0.0
+    """Seconds of a process and of those that it has started, but for a PostgreSQL, which is counted apart."""
+    total, is_postgres = 0.0, psutil.Process(pid).name() == "postgres"
     for process in _family(pid):
-        # Its server is counted apart.
-        if process.pid != pid and "postgres" in process.name() and "postgres" not in psutil.Process(pid).name():
-            continue
-        times = process.cpu_times()
-        total += times.user + times.system
+        with suppress(psutil.NoSuchProcess):
+            if is_postgres or process.name() != "postgres":
+                times = process.cpu_times()
+                total += times.user + times.system
     return total
 
 

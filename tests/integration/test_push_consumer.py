@@ -19,6 +19,8 @@ from tests.fixtures.consumers import LATER, SUCCESS, Gate, Inbox, Member, duplic
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 
+pytestmark = pytest.mark.usefixtures("both_kinds_of_consumers")
+
 # -- which messages -----------------------------------------------------------------------------
 
 
@@ -276,6 +278,7 @@ def test_shutdown_with_a_timeout_leaves_a_hanging_listener_behind(broker: Connec
     assert heir.bodies == ["hangs", "2"]
 
 
+@pytest.mark.of_threads("its listener is no task, but a thread that a task waits for")
 def test_shutdown_in_a_listener_is_refused(broker: Connection, member: Member) -> None:
     route = topic(broker)
     refusals: list[BaseException] = []

@@ -25,6 +25,8 @@ from tests.fixtures.producers import TwoBrokers
 from tests.fixtures.proxy import Proxy
 from tests.fixtures.threads import Doing
 
+pytestmark = pytest.mark.usefixtures("both_kinds_of_consumers")
+
 SOON = timedelta(milliseconds=20)
 
 

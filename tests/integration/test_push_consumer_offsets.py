@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+import pytest
 from sqlalchemy import Connection, text
 
 from mqdb.store.consumers.consumer_offsets import committed_offsets
@@ -9,6 +10,8 @@ from mqdb.store.topics.topics import TopicRoute
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.consumers import Gate, Inbox, Member
 from tests.fixtures.processes import wait_until
+
+pytestmark = pytest.mark.usefixtures("both_kinds_of_consumers")
 
 SOON = timedelta(milliseconds=20)
 

@@ -20,6 +20,8 @@ from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.consumers import Gate, Inbox, Member, duplicates
 from tests.fixtures.processes import wait_until
 
+pytestmark = pytest.mark.usefixtures("both_kinds_of_consumers")
+
 SOON = timedelta(milliseconds=20)
 
 

@@ -2,9 +2,15 @@
 
 async with AsyncProducer("orders-service") as producer:
     await producer.send(Message("orders", b"...", tag="paid"))
+
+consumer = AsyncPushConsumer("billing")
+await consumer.subscribe("orders", "paid || refunded")
+consumer.register_listener(listener)  # an async def
+await consumer.run()
 """
 
 from mqdb_client.aio.loop_sends import ids_that_may_be_stored
 from mqdb_client.aio.producer import AsyncProducer
+from mqdb_client.aio.push_consumer import AsyncMessageListener, AsyncPushConsumer
 
-__all__ = ["AsyncProducer", "ids_that_may_be_stored"]
+__all__ = ["AsyncMessageListener", "AsyncProducer", "AsyncPushConsumer", "ids_that_may_be_stored"]

@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterable
 from datetime import timedelta
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from mqdb.common.clock import Clock, SystemClock
 from mqdb.common.failure import Failure
 from mqdb.common.message import ReceivedMessage
 from mqdb.common.retry import FIRST_RETRY_LEVEL
-from mqdb_client.consumer.consume_hooks import ConsumeHooks, return_type_of
+from mqdb_client.consumer.consume_hooks import ConsumeHooks, ConsumeMessageContext, return_type_of
+from mqdb_client.consumer.loop_tasks import LoopTasks
 from mqdb_client.consumer.message_listener import (
     ConsumeConcurrentlyContext,
     ConsumeConcurrentlyStatus,
@@ -28,7 +29,7 @@ from mqdb_client.consumer.message_listener import (
     takes_context,
 )
 from mqdb_client.consumer.process_queue import ProcessQueue
-from mqdb_client.consumer.running_calls import RunningCalls
+from mqdb_client.consumer.running_calls import RunningCall, RunningCalls
 from mqdb_client.consumer.send_back import RECONSUME_DELAY, SendBack, SendBackThread
 from mqdb_client.consumer.worker_threads import WorkerThreads
 
@@ -55,6 +56,11 @@ class ConsumeConcurrently:
     Without `send_back`, in broadcasting, what fails is reported and done with.
     """
 
+    #: Whether the listener is a coroutine function.
+    _is_asynchronous: ClassVar[bool] = False
+
+    threads: WorkerThreads | LoopTasks
+
     def __init__(
         self,
         group: str,
@@ -73,7 +79,7 @@ class ConsumeConcurrently:
         """`host` is what a failure says it happened on: the client id."""
         self._group = group
         self._listener: Callable[..., Any] = listener
-        self._takes_context = takes_context(listener)
+        self._takes_context = takes_context(listener, is_asynchronous=self._is_asynchronous)
         self._host = host
         self._batch_max_size = batch_max_size
         self._hooks = hooks or ConsumeHooks(group)
@@ -129,7 +135,19 @@ class ConsumeConcurrently:
 
     def _consume(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
         call = self.calls.begin(process_queue, messages)
-        verdict = self._ask(process_queue, messages)
+        context = ConsumeConcurrentlyContext(process_queue.queue)
+        observed = self._hooks.begin(process_queue.queue, messages)
+        try:
+            # A copy: what the listener does to its list must not change which messages are done.
+            answer = self._listener(messages[:], context) if self._takes_context else self._listener(messages[:])
+            verdict = self._returned(call, context, observed, answer)
+        except BaseException as error:  # noqa: BLE001 - also sys.exit(), which would end the thread and strand its messages
+            verdict = self._raised(call, context, observed, error)
+        self._conclude(call, verdict)
+
+    def _conclude(self, call: RunningCall, verdict: _Verdict) -> None:
+        """A call of the listener has ended."""
+        process_queue, messages = call.process_queue, call.messages
         if not self.calls.end(call):
             fields = _where(messages) | {"seconds": round(time.monotonic() - call.started_at, 1)}
             logger.warning("a listener that was given up has returned, for nothing", extra=fields)
@@ -150,26 +168,40 @@ class ConsumeConcurrently:
             logger.warning("messages have failed, and do not come again in broadcasting", extra=_where(messages))
             process_queue.finish(messages)
 
-    def _ask(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> _Verdict:
-        """Call the listener. RECONSUME_LATER is a request, and its own affair; what it did not mean to is logged."""
-        observed = self._hooks.begin(process_queue.queue, messages)
-        context = ConsumeConcurrentlyContext(process_queue.queue)
-        started_at = time.monotonic()
-        answer, error = None, None
-        try:
-            # A copy: what the listener does to its list must not change which messages are done.
-            answer = self._listener(messages[:], context) if self._takes_context else self._listener(messages[:])
-            verdict = self._verdict_of(answer, messages, context)
-        except BaseException as raised:  # also sys.exit(), which would end the thread and leave its messages unfinished
-            logger.exception("listener failed", extra=_where(messages))
-            failure = Failure.of(raised, self._host, self._clock.now())
-            error, verdict = raised, _Verdict(0, failure, context.delay_level_when_next_consume)
+    def _returned(
+        self,
+        call: RunningCall,
+        context: ConsumeConcurrentlyContext,
+        observed: ConsumeMessageContext | None,
+        answer: object,
+    ) -> _Verdict:
+        """RECONSUME_LATER is a request, and the listener's own affair; what it did not mean to is logged."""
+        verdict = self._verdict_of(answer, call.messages, context)
         if observed is not None:
-            seconds = time.monotonic() - started_at
-            is_success = isinstance(answer, str) and answer == _SUCCESS
-            end = return_type_of(answer, is_success, error, seconds, self._consume_timeout)
-            self._hooks.end(observed, answer, end, error)
+            self._tell(observed, call, answer, None)
         return verdict
+
+    def _raised(
+        self,
+        call: RunningCall,
+        context: ConsumeConcurrentlyContext,
+        observed: ConsumeMessageContext | None,
+        error: BaseException,
+    ) -> _Verdict:
+        logger.error("listener failed", exc_info=error, extra=_where(call.messages))
+        if observed is not None:
+            self._tell(observed, call, None, error)
+        failure = Failure.of(error, self._host, self._clock.now())
+        return _Verdict(0, failure, context.delay_level_when_next_consume)
+
+    def _tell(
+        self, observed: ConsumeMessageContext, call: RunningCall, answer: object, error: BaseException | None
+    ) -> None:
+        """Tell the hooks."""
+        is_success = isinstance(answer, str) and answer == _SUCCESS
+        seconds = time.monotonic() - call.started_at
+        end = return_type_of(answer, is_success, error, seconds, self._consume_timeout)
+        self._hooks.end(observed, answer, end, error)
 
     def _verdict_of(
         self, answer: object, messages: list[ReceivedMessage], context: ConsumeConcurrentlyContext

@@ -6,6 +6,7 @@ RocketMQ: ConsumeMessageService.
 
 from typing import Protocol
 
+from mqdb_client.consumer.loop_tasks import LoopTasks
 from mqdb_client.consumer.process_queue import ProcessQueue
 from mqdb_client.consumer.running_calls import RunningCalls
 from mqdb_client.consumer.worker_threads import WorkerThreads
@@ -14,10 +15,12 @@ from mqdb_client.consumer.worker_threads import WorkerThreads
 class ConsumeService(Protocol):
     """Started once, then stopped once."""
 
-    #: The threads that call the listener.
-    threads: WorkerThreads
     #: The calls of the listener that have not returned.
     calls: RunningCalls
+
+    @property
+    def threads(self) -> WorkerThreads | LoopTasks:
+        """The threads that call the listener, or the tasks in which it runs."""
 
     def start(self) -> None:
         """Start the threads. The listener is not called before `threads.begin`.

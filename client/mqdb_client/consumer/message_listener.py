@@ -80,13 +80,16 @@ MessageListenerTransactional: TypeAlias = (
 _KINDS: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-def takes_context(listener: Callable[..., Any], plain: int = 1) -> bool:
+def takes_context(listener: Callable[..., Any], plain: int = 1, *, is_asynchronous: bool = False) -> bool:
     """Whether a listener wants the context behind its `plain` arguments.
 
-    Raises ParameterInvalid for one that can be called neither way, and for an asynchronous one.
+    Raises ParameterInvalid for one that can be called neither way, and for one that is not as asynchronous as it is to
+    be.
     """
-    if any(map(inspect.iscoroutinefunction, (listener, type(listener).__call__))):
-        reason = "is asynchronous; give a function that returns when the messages are consumed"
+    if any(map(inspect.iscoroutinefunction, (listener, type(listener).__call__))) is not is_asynchronous:
+        reason = "is asynchronous; give it to an AsyncPushConsumer, or a function that returns when they are consumed"
+        if is_asynchronous:
+            reason = "is no coroutine function; write async def, or give it to a PushConsumer"
         raise ParameterInvalid("listener", listener, reason)
     arguments = "messages, connection" if plain == 2 else "messages"
     reason = f"must take ({arguments}) or ({arguments}, context)"
@@ -105,8 +108,8 @@ def takes_context(listener: Callable[..., Any], plain: int = 1) -> bool:
     return needed > plain
 
 
-def with_context(listener: Callable[..., Any], plain: int = 1) -> Callable[..., Any]:
+def with_context(listener: Callable[..., Any], plain: int = 1, *, is_asynchronous: bool = False) -> Callable[..., Any]:
     """The listener as one that is always given a context. Raises ParameterInvalid."""
-    if takes_context(listener, plain):
+    if takes_context(listener, plain, is_asynchronous=is_asynchronous):
         return listener
     return lambda *arguments: listener(*arguments[:plain])

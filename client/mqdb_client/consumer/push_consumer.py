@@ -58,6 +58,9 @@ class PushConsumer:
     @configured_by(PushConsumerConfig)
     def __init__(self, config: PushConsumerConfig) -> None:
         """PushConsumerConfig says what the options mean. Raises NameInvalid, ParameterInvalid, SettingInvalid."""
+        self._configure(config)
+
+    def _configure(self, config: PushConsumerConfig) -> None:
         self._config = config
         self._settings = settings_of(config.dsn, config.settings)
         self._subscriptions: dict[str, MessageFilter] = {}

@@ -2,6 +2,7 @@
 
                         threads                    offsets
     concurrently        ConsumeConcurrently        BrokerOffsetStore
+    in a loop           ConsumeInLoop (tasks)      BrokerOffsetStore
     orderly             ConsumeOrderly             LockedOffsetStore
     transactionally     ConsumeTransactionally     TransactionalOffsetStore over one of those two
     in broadcasting     the first or the second    LocalFileOffsetStore
@@ -9,6 +10,7 @@
 Everything else, from membership to pulls, is the same for all of them.
 """
 
+import asyncio
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +28,7 @@ from mqdb.store.filters.retry_filter import retry_filter
 from mqdb_client.cluster import Cluster
 from mqdb_client.consumer.consume_concurrently import ConsumeConcurrently
 from mqdb_client.consumer.consume_hooks import ConsumeHooks
+from mqdb_client.consumer.consume_in_loop import ConsumeInLoop
 from mqdb_client.consumer.consume_orderly import ConsumeOrderly
 from mqdb_client.consumer.consume_service import ConsumeService
 from mqdb_client.consumer.consume_transactionally import ConsumeTransactionally
@@ -63,11 +66,22 @@ class Consumption:
     listener: Callable[..., Any]
     orderly: bool = False
     transactional: bool = False
+    loop: asyncio.AbstractEventLoop | None = None
+    """Of an asynchronous listener, which is called in neither of these two ways."""
 
     def __post_init__(self) -> None:
         FLAG.check("orderly", self.orderly)
         FLAG.check("transactional", self.transactional)
-        takes_context(self.listener, self.plain_arguments)
+        takes_context(self.listener, self.plain_arguments, is_asynchronous=self.loop is not None)
+
+    @property
+    def blocking_listener(self) -> Callable[..., Any]:
+        """The listener for a call that waits for it, in another thread than that of its loop."""
+        loop = self.loop
+        if loop is None:
+            return self.listener
+        call = with_context(self.listener, is_asynchronous=True)
+        return lambda messages, context: asyncio.run_coroutine_threadsafe(call(messages, context), loop).result()
 
     @property
     def plain_arguments(self) -> int:
@@ -140,6 +154,8 @@ class PushStrategy(ConsumerStrategy):
         options["send_back"] = None if config.message_model is MessageModel.BROADCASTING else self._send_back
         if consumption.orderly:
             return ConsumeOrderly(config.group, consumption.listener, **options, **tries)
+        if consumption.loop is not None:
+            return ConsumeInLoop(config.group, consumption.listener, self._instances, loop=consumption.loop, **options)
         return ConsumeConcurrently(config.group, consumption.listener, self._instances, **options)
 
     def _send_back(self, broker_name: str, requests: Sequence[SendBackRequest]) -> list[SentBack]:
@@ -200,7 +216,7 @@ class PushStrategy(ConsumerStrategy):
 
     def consume_directly(self, message: ReceivedMessage) -> ConsumeMessageDirectlyResult:
         """Have the listener consume one message, with no effect on offsets and retries."""
-        listener, orderly = self._consumption.listener, self._consumption.orderly
+        listener, orderly = self._consumption.blocking_listener, self._consumption.orderly
         if not self._consumption.transactional:
             return consume_directly(listener, message, orderly=orderly)
         context = ConsumeOrderlyContext(message.queue) if orderly else ConsumeConcurrentlyContext(message.queue)

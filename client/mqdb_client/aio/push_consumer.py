@@ -1,0 +1,198 @@
+"""The push consumer for asyncio: the names, options, errors and guarantees of `PushConsumer`."""
+
+import asyncio
+import signal
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import Any, Self, TypeAlias
+
+from mqdb.common.message import MessageQueue, ReceivedMessage
+from mqdb.errors import IllegalState, NotSupported, ShutdownTimedOut
+from mqdb.selector.tags import ALL_TAGS
+from mqdb_client.client_config import configured_by
+from mqdb_client.consumer.consume_hooks import ConsumeMessageHook
+from mqdb_client.consumer.loop_tasks import LoopTasks
+from mqdb_client.consumer.message_listener import (
+    ConsumeConcurrentlyContext,
+    ConsumeConcurrentlyStatus,
+    takes_context,
+)
+from mqdb_client.consumer.message_selector import MessageSelector
+from mqdb_client.consumer.push_consumer import PushConsumer
+from mqdb_client.consumer.push_consumer_config import PushConsumerConfig
+from mqdb_client.consumer.push_strategy import Consumption
+
+_Answer: TypeAlias = Coroutine[Any, Any, ConsumeConcurrentlyStatus | None]
+
+#: Runs in many tasks at once, each with 1 to `consume_message_batch_max_size` messages of one queue, ascending.
+AsyncMessageListener: TypeAlias = (
+    Callable[[list[ReceivedMessage]], _Answer] | Callable[[list[ReceivedMessage], ConsumeConcurrentlyContext], _Answer]
+)
+
+
+class AsyncPushConsumer:
+    """A member of a consumer group whose listener is a coroutine function.
+
+        async def bill(messages):
+            await ...
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+
+        consumer = AsyncPushConsumer("billing")
+        await consumer.subscribe("orders", "paid")
+        consumer.register_listener(bill)
+        await consumer.run()
+
+    `consume_thread_nums` is how many calls of it run at once, as tasks of the loop in which the consumer was started.
+    Membership, pulls and offsets have threads of their own: a loop that is blocked keeps its queues. All else is as
+    `PushConsumer` says. A task that is cancelled has failed its messages.
+    """
+
+    @configured_by(PushConsumerConfig)
+    def __init__(self, config: PushConsumerConfig) -> None:
+        """PushConsumerConfig says what the options mean. Raises NameInvalid, ParameterInvalid, SettingInvalid."""
+        self._below = _Below(config)
+        self._listener: AsyncMessageListener | None = None
+        self._is_started = False
+        self._stopped = asyncio.Event()
+
+    @property
+    def group(self) -> str:
+        """The name of the group."""
+        return self._below.group
+
+    @property
+    def assignment(self) -> tuple[MessageQueue, ...]:
+        """The queues that this member reads now, in order, those of all brokers together."""
+        return self._below.assignment
+
+    # -- before the start -----------------------------------------------------------------------
+
+    async def subscribe(
+        self, topic: str, expression: str | MessageSelector | None = ALL_TAGS, *, version: int | None = None
+    ) -> None:
+        """Consume the messages of a topic, also when it runs already. As `PushConsumer.subscribe`."""
+        await asyncio.to_thread(self._below.subscribe, topic, expression, version=version)
+
+    async def unsubscribe(self, topic: str, *, version: int | None = None) -> None:
+        """Consume a topic no more; what is in hand is finished. As `PushConsumer.unsubscribe`."""
+        await asyncio.to_thread(self._below.unsubscribe, topic, version=version)
+
+    def register_listener(
+        self, listener: AsyncMessageListener, *, orderly: bool = False, transactional: bool = False
+    ) -> None:
+        """The coroutine function for all messages, called with them and, if it takes one more argument, with a context.
+
+        Raises ParameterInvalid for what is none, or cannot be called so; NotSupported after the start, and for
+        `orderly` and `transactional`, which only a PushConsumer can yet.
+        """
+        if self._is_started:
+            raise NotSupported("register_listener() of a consumer that is running")
+        for name, is_wanted in (("orderly", orderly), ("transactional", transactional)):
+            if is_wanted:
+                raise NotSupported(f"an asynchronous listener that is {name}")
+        takes_context(listener, is_asynchronous=True)
+        self._listener = listener
+
+    def register_consume_message_hook(self, hook: ConsumeMessageHook) -> None:
+        """Have each call of the listener seen by `hook`, in the loop. Raises ParameterInvalid."""
+        self._below.register_consume_message_hook(hook)
+
+    # -- life -----------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Connect, join the group and consume, in this loop. Raises what `PushConsumer.start` raises."""
+        if self._listener is not None and not self._is_started:
+            self._below.register_in_loop(self._listener, asyncio.get_running_loop())
+        await asyncio.to_thread(self._below.start)
+        self._is_started = True
+
+    def suspend(self) -> None:
+        """Pull nothing until `resume`, and keep the queues. As `PushConsumer.suspend`."""
+        self._below.suspend()
+
+    def resume(self) -> None:
+        """Go on after `suspend`. As `PushConsumer.resume`."""
+        self._below.resume()
+
+    def update_consume_thread_nums(self, consume_thread_nums: int) -> None:
+        """Let so many calls of the listener run at once, from 1 to 1,000. Raises ParameterInvalid, IllegalState."""
+        self._below.update_consume_thread_nums(consume_thread_nums)
+
+    async def shutdown(self, timeout: timedelta | None = None) -> None:
+        """Leave the group: nothing more is started, running calls return, offsets are committed.
+
+        Calls that still run after `timeout`, or `shutdown_timeout`, are cancelled, and ShutdownTimedOut is raised. All
+        else is as `PushConsumer.shutdown` says. Raises IllegalState in a listener, for which it would wait.
+        """
+        tasks = self._below.tasks
+        if tasks is not None and tasks.is_own_thread():
+            raise IllegalState(repr(self), "waiting for this listener; call shutdown() in another task")
+        try:
+            await asyncio.to_thread(self._below.shutdown, timeout)
+        except ShutdownTimedOut:
+            if tasks is not None:
+                tasks.cancel()
+            raise
+        finally:
+            self._stopped.set()
+
+    async def run(self) -> None:
+        """Consume until SIGINT, SIGTERM, `shutdown` by another task, or the end of this one; starts it if need be.
+
+        Raises what `start` and `shutdown` raise.
+        """
+        with _stop_signals(self._stopped.set):
+            try:
+                if not self._is_started:
+                    await self.start()
+                await self._stopped.wait()
+            finally:
+                await self.shutdown()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            await self.shutdown()
+        except ShutdownTimedOut:
+            if kind is None:  # else the log has said it, and the error that ends the block goes on
+                raise
+
+    def __repr__(self) -> str:
+        return f"AsyncPushConsumer(group={self.group!r})"
+
+
+class _Below(PushConsumer):
+    """The consumer of threads: membership, pulls, offsets."""
+
+    def __init__(self, config: PushConsumerConfig) -> None:
+        self._configure(config)
+
+    def register_in_loop(self, listener: AsyncMessageListener, loop: asyncio.AbstractEventLoop) -> None:
+        """Have the listener called in a loop."""
+        with self._lifecycle:
+            self._consumption = Consumption(listener, loop=loop)
+
+    @property
+    def tasks(self) -> LoopTasks | None:
+        """Those of the listener; None unless it runs."""
+        tasks = None if self._strategy is None else self._strategy.consume.threads
+        return tasks if isinstance(tasks, LoopTasks) else None
+
+
+@contextmanager
+def _stop_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Have SIGINT and SIGTERM call `stop`, where this loop may: in the main thread, on Unix."""
+    loop, heard = asyncio.get_running_loop(), []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with suppress(NotImplementedError, RuntimeError, ValueError):
+            loop.add_signal_handler(number, stop)
+            heard.append(number)
+    try:
+        yield
+    finally:
+        for number in heard:
+            loop.remove_signal_handler(number)

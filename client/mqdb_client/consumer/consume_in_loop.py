@@ -1,0 +1,55 @@
+"""Concurrent consumption by an asynchronous listener: each batch is a task of an event loop.
+
+All else is as in `consume_concurrently`: tokens, verdicts, and what becomes of messages that fail.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from functools import partial
+from typing import Any, ClassVar
+
+from mqdb.common.message import ReceivedMessage
+from mqdb_client.consumer.consume_concurrently import ConsumeConcurrently
+from mqdb_client.consumer.loop_tasks import LoopTasks, Work
+from mqdb_client.consumer.message_listener import ConsumeConcurrentlyContext, MessageListener
+from mqdb_client.consumer.process_queue import ProcessQueue
+
+
+class ConsumeInLoop(ConsumeConcurrently):
+    """The tasks of one consumer, `thread_nums` at once."""
+
+    _is_asynchronous: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        group: str,
+        listener: MessageListener,
+        broker_names: Iterable[str],
+        *,
+        loop: asyncio.AbstractEventLoop,
+        thread_nums: int,
+        **options: Any,
+    ) -> None:
+        """`options` are those of ConsumeConcurrently."""
+        super().__init__(group, listener, broker_names, thread_nums=thread_nums, **options)
+        self.threads = LoopTasks(f"mqdb-{group}-consume", loop, self._take, lambda: self._tokens.put(None), thread_nums)
+
+    def _take(self) -> Work | None:
+        process_queue = self._tokens.get()
+        messages = None if process_queue is None else process_queue.take(self._batch_max_size)
+        return partial(self._consume_in_task, process_queue, messages) if process_queue and messages else None
+
+    async def _consume_in_task(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
+        call = self.calls.begin(process_queue, messages, asyncio.current_task())
+        context = ConsumeConcurrentlyContext(process_queue.queue)
+        observed = self._hooks.begin(process_queue.queue, messages)
+        try:
+            called = self._listener(messages[:], context) if self._takes_context else self._listener(messages[:])
+            verdict = self._returned(call, context, observed, await called)
+        except BaseException as error:
+            # What was cancelled is sent back, too: the queue goes on without it.
+            self._conclude(call, self._raised(call, context, observed, error))
+            if not isinstance(error, Exception):
+                raise
+        else:
+            self._conclude(call, verdict)

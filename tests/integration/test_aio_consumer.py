@@ -1,0 +1,255 @@
+"""The asyncio consumer: how many calls run at once, what cancelling them means, and a loop that does not run.
+
+What it has in common with `PushConsumer` is in the tests of that: see `tests.fixtures.loop_consumers`.
+"""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable, Coroutine
+from datetime import timedelta
+from inspect import signature
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection
+
+from mqdb.common.group import ConsumeFromWhere
+from mqdb.common.message import ReceivedMessage
+from mqdb.errors import IllegalState, NotSupported, ParameterInvalid, ShutdownTimedOut
+from mqdb_client import Admin, ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus, PushConsumer
+from mqdb_client.aio import AsyncPushConsumer
+from tests.fixtures.broker import append, topic
+from tests.fixtures.consumers import SUCCESS
+from tests.fixtures.postgres import Database
+
+Status = ConsumeConcurrentlyStatus
+
+
+class Held:
+    """A listener whose calls wait until they are let go."""
+
+    def __init__(self) -> None:
+        self.running: set[str] = set()
+        self.done: list[str] = []
+        self.most = 0
+        self.go = asyncio.Event()
+        self._changed = asyncio.Condition()
+
+    async def __call__(self, messages: list[ReceivedMessage]) -> Status:
+        bodies = {message.body.decode() for message in messages}
+        self.running |= bodies
+        self.most = max(self.most, len(self.running))
+        await self._tell()
+        try:
+            await self.go.wait()
+        finally:
+            self.running -= bodies
+        self.done += bodies
+        await self._tell()
+        return SUCCESS
+
+    async def until(self, is_so: Callable[[], bool]) -> None:
+        async with asyncio.timeout(30), self._changed:
+            await self._changed.wait_for(is_so)
+
+    async def _tell(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+
+async def consumer_of(database: Database, listener: Any, **options: Any) -> AsyncPushConsumer:
+    options = {"consume_from_where": ConsumeFromWhere.FIRST_OFFSET} | options
+    consumer = AsyncPushConsumer("readers", database.dsn, **options)
+    await consumer.subscribe("orders")
+    consumer.register_listener(listener)
+    return consumer
+
+
+def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("name", ["subscribe", "unsubscribe", "shutdown", "update_consume_thread_nums", "run"])
+def test_methods_take_what_those_of_push_consumer_take(name: str) -> None:
+    ours, theirs = signature(getattr(AsyncPushConsumer, name)), signature(getattr(PushConsumer, name))
+
+    assert list(ours.parameters.values()) == list(theirs.parameters.values())
+    assert signature(AsyncPushConsumer) == signature(PushConsumer)
+    assert {each for each in dir(PushConsumer) if not each.startswith("_")} <= set(dir(AsyncPushConsumer))
+
+
+def test_as_many_calls_run_at_once_as_there_may_be(broker: Connection, database: Database) -> None:
+    append(broker, topic(broker), *map(str, range(300)))
+
+    async def work() -> None:
+        held = Held()
+        async with await consumer_of(database, held, consume_thread_nums=100) as consumer:
+            await held.until(lambda: len(held.running) == 100)
+            consumer.update_consume_thread_nums(150)
+            await held.until(lambda: len(held.running) == 150)
+            held.go.set()
+            await held.until(lambda: len(held.done) == 300)
+        assert held.most == 150
+        assert sorted(held.done, key=int) == [str(number) for number in range(300)]
+
+    run(work)
+
+
+def test_what_a_call_fails_and_what_is_cancelled_comes_again(broker: Connection, database: Database) -> None:
+    append(broker, topic(broker), "raises", "cancelled", "later", "good")
+    failures: dict[str, list[int]] = {}
+    contexts = []
+
+    async def listener(messages: list[ReceivedMessage], context: ConsumeConcurrentlyContext) -> Status | None:
+        [message] = messages
+        body = message.body.decode()
+        failures.setdefault(body, []).append(message.reconsume_times)
+        contexts.append(context.queue.topic)
+        context.delay_level_when_next_consume = 1
+        if message.reconsume_times == 0 and body == "raises":
+            raise RuntimeError(body)
+        if message.reconsume_times == 0 and body == "cancelled":
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await asyncio.sleep(60)
+        return None if message.reconsume_times == 0 and body == "later" else SUCCESS
+
+    async def work() -> None:
+        async with await consumer_of(database, listener):
+            with Admin(database.dsn) as admin:
+                deadline = time.monotonic() + 30
+                while not all(len(times) == 1 for times in failures.values()) or len(failures) < 4:
+                    assert time.monotonic() < deadline
+                    await asyncio.sleep(0.01)
+                while admin.groups.show("readers").subscriptions and _waiting(database) < 3:
+                    assert time.monotonic() < deadline
+                    await asyncio.sleep(0.01)
+        assert set(contexts) == {"orders"}
+
+    run(work)
+
+
+def _waiting(database: Database) -> int:
+    """Messages that were sent back and wait for their delay level."""
+    [(count,)] = database.rows("SELECT count(*) FROM mqdb.commit_log WHERE reconsume_times = 1")
+    return int(count)
+
+
+def test_calls_that_do_not_return_in_time_are_cancelled(broker: Connection, database: Database) -> None:
+    append(broker, topic(broker), "stays")
+
+    async def work() -> None:
+        held = Held()
+        consumer = await consumer_of(database, held)
+        await consumer.start()
+        await held.until(lambda: bool(held.running))
+        with pytest.raises(ShutdownTimedOut):
+            await consumer.shutdown(timedelta(milliseconds=100))
+        await asyncio.sleep(0)
+        assert not held.running
+        await consumer.shutdown()  # again: nothing happens
+
+        again = Held()
+        again.go.set()
+        async with await consumer_of(database, again):
+            await again.until(lambda: again.done == ["stays"])
+
+    run(work)
+
+
+def test_shutdown_in_the_listener_is_refused(broker: Connection, database: Database) -> None:
+    append(broker, topic(broker), "x")
+
+    async def work() -> None:
+        said: asyncio.Queue[Exception] = asyncio.Queue()
+
+        async def listener(_: list[ReceivedMessage]) -> Status:
+            try:
+                await consumer.shutdown()
+            except IllegalState as error:
+                said.put_nowait(error)
+            return SUCCESS
+
+        async with await consumer_of(database, listener) as consumer:
+            assert "this listener" in str(await asyncio.wait_for(said.get(), 30))
+
+    run(work)
+
+
+def test_a_loop_that_is_blocked_keeps_its_queues(broker: Connection, database: Database) -> None:
+    route = topic(broker, queues=2)
+
+    async def work() -> None:
+        held = Held()
+        held.go.set()
+        async with await consumer_of(database, held) as consumer:
+            append(broker, route, "before")
+            await held.until(lambda: held.done == ["before"])
+            append(broker, route, "after")
+            time.sleep(1.5)
+            assert len(consumer.assignment) == 2
+            await held.until(lambda: held.done == ["before", "after"])
+
+    run(work)
+
+
+def test_run_ends_by_a_signal(broker: Connection, database: Database) -> None:
+    append(broker, topic(broker), "x")
+
+    async def listener(_: list[ReceivedMessage]) -> Status:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return SUCCESS
+
+    async def work() -> None:
+        consumer = await consumer_of(database, listener)
+        await asyncio.wait_for(consumer.run(), 30)
+        assert consumer.assignment == ()
+        with pytest.raises(IllegalState, match="shut down already"):
+            await consumer.start()
+
+    before = signal.getsignal(signal.SIGTERM)
+    run(work)
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_people_see_where_a_task_stands(broker: Connection, database: Database) -> None:
+    append(broker, topic(broker), "x")
+
+    async def work() -> None:
+        held = Held()
+        async with await consumer_of(database, held) as consumer:
+            await held.until(lambda: bool(held.running))
+            client_id = consumer._below._strategy.cluster.instances[0].client_id  # type: ignore[union-attr]
+
+            def ask() -> dict[str, Any]:
+                with Admin(database.dsn) as admin:
+                    return admin.on("broker-a").consumers.status(client_id, group="readers")[0].details
+
+            [listener] = (await asyncio.to_thread(ask))["listeners"]
+            assert "await self.go.wait()" in listener["stack"]
+            held.go.set()
+
+    run(work)
+
+
+def test_what_is_no_asynchronous_listener_is_refused() -> None:
+    consumer = AsyncPushConsumer("readers", "postgresql://nowhere")
+
+    async def listener(_: list[ReceivedMessage]) -> Status:
+        return SUCCESS
+
+    with pytest.raises(ParameterInvalid, match="async def"):
+        consumer.register_listener(lambda _: SUCCESS)  # type: ignore[arg-type]
+    for option in ("orderly", "transactional"):
+        with pytest.raises(NotSupported, match=option):
+            consumer.register_listener(listener, **{option: True})
+    with pytest.raises(IllegalState, match="listener"):
+        asyncio.run(_subscribed(consumer))
+
+
+async def _subscribed(consumer: AsyncPushConsumer) -> None:
+    await consumer.subscribe("orders")
+    await consumer.start()
