@@ -23,6 +23,7 @@ from mqdb_client.aio import AsyncPushConsumer
 from tests.fixtures.broker import append, topic
 from tests.fixtures.consumers import SUCCESS
 from tests.fixtures.postgres import Database
+from tests.fixtures.processes import wait_until
 
 Status = ConsumeConcurrentlyStatus
 
@@ -119,14 +120,7 @@ def test_what_a_call_fails_and_what_is_cancelled_comes_again(broker: Connection,
 
     async def work() -> None:
         async with await consumer_of(database, listener):
-            with Admin(database.dsn) as admin:
-                deadline = time.monotonic() + 30
-                while not all(len(times) == 1 for times in failures.values()) or len(failures) < 4:
-                    assert time.monotonic() < deadline
-                    await asyncio.sleep(0.01)
-                while admin.groups.show("readers").subscriptions and _waiting(database) < 3:
-                    assert time.monotonic() < deadline
-                    await asyncio.sleep(0.01)
+            await asyncio.to_thread(lambda: wait_until(lambda: len(failures) == 4 and _waiting(database) == 3))
         assert set(contexts) == {"orders"}
 
     run(work)
@@ -189,7 +183,7 @@ def test_a_loop_that_is_blocked_keeps_its_queues(broker: Connection, database: D
             append(broker, route, "before")
             await held.until(lambda: held.done == ["before"])
             append(broker, route, "after")
-            time.sleep(1.5)
+            time.sleep(1.5)  # the loop is blocked, as by a program's mistake; nothing is waited for
             assert len(consumer.assignment) == 2
             await held.until(lambda: held.done == ["before", "after"])
 

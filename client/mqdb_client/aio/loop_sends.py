@@ -49,7 +49,7 @@ class LoopSends:
         self._running = running
         self._ended: deque[Ended] = deque()
         self._is_called = False
-        #: Whether several sends have ended together, the last time.
+        #: Whether the last sends that have ended were several at once.
         self._have_company = False
         self._sends = HandedSends(running.sending, self._tell_ended, f"mqdb-loop-sends-{next(_numbers)}-")
         self._under_way: set[_LoopSend] = set()
@@ -289,8 +289,8 @@ class _LoopSend(HandedSend):
 def ids_that_may_be_stored(error: BaseException) -> tuple[str, ...]:
     """The ids of messages whose send was cancelled while a statement had them.
 
-    They are in the CancelledError, and in the TimeoutError that `asyncio.timeout` makes of it. What has become of the
-    messages, `AsyncProducer.outcome` tells.
+    They are in the CancelledError, and in the TimeoutError that `asyncio.timeout` makes of it. `AsyncProducer.outcome`
+    tells what has become of the messages.
     """
     seen: BaseException | None = error
     while seen is not None:

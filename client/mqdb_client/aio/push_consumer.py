@@ -188,6 +188,7 @@ def _stop_signals(stop: Callable[[], None]) -> Iterator[None]:
     """Have SIGINT and SIGTERM call `stop`, where this loop may: in the main thread, on Unix."""
     loop, heard = asyncio.get_running_loop(), []
     for number in (signal.SIGINT, signal.SIGTERM):
+        # Neither Windows nor another thread than the main one may; `shutdown` still ends `run` there.
         with suppress(NotImplementedError, RuntimeError, ValueError):
             loop.add_signal_handler(number, stop)
             heard.append(number)

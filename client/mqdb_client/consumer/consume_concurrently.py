@@ -56,7 +56,7 @@ class ConsumeConcurrently:
     Without `send_back`, in broadcasting, what fails is reported and done with.
     """
 
-    #: Whether the listener is a coroutine function.
+    #: Whether the listener has to be a coroutine function: `ConsumeInLoop` calls that.
     _is_asynchronous: ClassVar[bool] = False
 
     threads: WorkerThreads | LoopTasks

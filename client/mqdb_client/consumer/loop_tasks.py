@@ -16,7 +16,7 @@ from mqdb_client.consumer.worker_threads import WorkerThreads
 
 logger = logging.getLogger(__name__)
 
-#: What a task is to run, made in the loop.
+#: Makes the coroutine of a task; the loop calls it.
 Work: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 
 _LOOK_SECONDS: Final = 0.5

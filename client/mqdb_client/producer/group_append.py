@@ -169,7 +169,7 @@ class GroupAppend:
         return unit is not None
 
     def withdraw(self, unit: Unit) -> bool:
-        """Whether a unit is out: no statement has it, none will, and nobody is told. False: it is told as ever."""
+        """Take a unit that waits out of the line; nobody is told of its end then. False: a statement has it already."""
         with self._guard:
             is_out = unit.state in (UnitState.WAITING, UnitState.APART)
             if is_out:
