@@ -42,6 +42,7 @@ pytest_plugins = [
     "tests.fixtures.spark",
     "tests.fixtures.spans",
     "tests.fixtures.loop_producers",
+    "tests.fixtures.loop_clients",
     "tests.fixtures.loop_consumers",
 ]
 

@@ -224,8 +224,9 @@ def stream(connection: Connection, source: FromClause, *conditions: ColumnElemen
     """The oldest first, however many. Needs a transaction, for as long as one reads."""
     chosen = _letters(WholeDeadLetter, source).where(*conditions).order_by(source.c.log_pos)
     options = {"stream_results": True, "yield_per": _STREAM_ROWS}
-    for row in connection.execute(chosen, execution_options=options):
-        yield WholeDeadLetter(*row)
+    with connection.execute(chosen, execution_options=options) as rows:
+        for row in rows:
+            yield WholeDeadLetter(*row)
 
 
 def _letters(kind: type[DeadLetter], source: FromClause) -> Select[Any]:

@@ -11,7 +11,6 @@ import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
-from inspect import signature
 from typing import Any
 
 import psycopg
@@ -19,7 +18,7 @@ import pytest
 
 from mqdb.errors import IllegalState, MessageIllegal, ParameterInvalid, QueueNotFound, RouteNotFound
 from mqdb.settings import load_settings
-from mqdb_client import Message, MessageQueue, Producer, SendResult, SendStatus
+from mqdb_client import Message, MessageQueue, SendResult, SendStatus
 from mqdb_client.aio import AsyncProducer, ids_that_may_be_stored
 from tests.fixtures.joined_sends import url_of
 from tests.fixtures.log import create_topic
@@ -52,23 +51,6 @@ def tasks_of(producer: AsyncProducer, count: int, key: str = "") -> list["asynci
 
 
 # -- sending ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["send", "send_batch", "send_oneway", "request", "outcome", "recall", "shutdown"])
-def test_methods_take_what_those_of_producer_take(name: str) -> None:
-    ours, theirs = signature(getattr(AsyncProducer, name)), signature(getattr(Producer, name))
-
-    assert [(each.name, each.kind, each.default) for each in ours.parameters.values()] == [
-        (each.name, each.kind, each.default) for each in theirs.parameters.values()
-    ]
-    assert signature(AsyncProducer) == signature(Producer)
-
-
-def test_all_that_producer_does_the_asyncio_producer_does() -> None:
-    public = {name for name in dir(Producer) if not name.startswith("_")}
-
-    # Who wants a future of a send makes a task of it.
-    assert public - set(dir(AsyncProducer)) == {"send_async", "request_async"}
 
 
 def test_tasks_share_statements_and_each_gets_its_own_result(database: Database) -> None:

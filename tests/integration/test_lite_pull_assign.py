@@ -23,6 +23,8 @@ from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 from tests.fixtures.proxy import Proxy
 
+pytestmark = pytest.mark.usefixtures("both_kinds_of_clients")
+
 SECOND = timedelta(seconds=1)
 
 

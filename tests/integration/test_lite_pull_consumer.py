@@ -17,6 +17,8 @@ from tests.fixtures.lite_pull import Lite, committed, drained, fill, numbers, po
 from tests.fixtures.processes import wait_until
 from tests.fixtures.threads import Doing, is_awaited
 
+pytestmark = pytest.mark.usefixtures("both_kinds_of_clients")
+
 SECOND = timedelta(seconds=1)
 NEVER = timedelta(hours=1)
 NOTHING = timedelta(0)
@@ -88,6 +90,7 @@ def test_a_poll_that_finds_nothing_ends_with_its_timeout(broker: Connection, lit
         consumer.poll(timedelta(seconds=-1))
 
 
+@pytest.mark.of_threads("a task does not wait for a condition")
 def test_a_poll_returns_when_another_thread_shuts_the_consumer_down(broker: Connection, lite: Lite) -> None:
     topic(broker)
     consumer = lite("orders", poll_timeout=timedelta(seconds=60))

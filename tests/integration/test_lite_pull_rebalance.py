@@ -20,6 +20,8 @@ from tests.fixtures.lite_pull import Lite, committed, drained, fill, numbers, po
 from tests.fixtures.processes import wait_until
 from tests.fixtures.threads import Doing
 
+pytestmark = pytest.mark.usefixtures("both_kinds_of_clients")
+
 SECOND = timedelta(seconds=1)
 NEVER = timedelta(hours=1)
 NOTHING = timedelta(0)

@@ -14,6 +14,8 @@ from tests.fixtures.broker import append
 from tests.fixtures.lite_pull import Lite, committed, drained, fill, numbers, polled, queue_of
 from tests.fixtures.processes import wait_until
 
+pytestmark = pytest.mark.usefixtures("both_kinds_of_clients")
+
 HOUR = timedelta(hours=1)
 
 

@@ -20,6 +20,8 @@ from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.fuzz import fuzz_random
 from tests.fixtures.lite_pull import Lite, fill
 
+pytestmark = pytest.mark.usefixtures("both_kinds_of_clients")
+
 ROUNDS = 15
 NEVER = timedelta(hours=1)
 ROW = "SELECT xmin::text, next_offset FROM mqdb.consumer_offset WHERE queue_key = :key"

@@ -34,6 +34,8 @@ from tests.fixtures.transactions import (
     send_half,
 )
 
+pytestmark = pytest.mark.usefixtures("both_kinds_of_clients")
+
 HOUR = timedelta(hours=1)
 
 

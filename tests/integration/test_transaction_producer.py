@@ -19,6 +19,8 @@ from tests.fixtures.processes import wait_until
 from tests.fixtures.producers import TwoBrokers, refuse_appends, wait_connected
 from tests.fixtures.transactions import COMMIT, ROLLBACK, SECOND, UNKNOWN, Asked, Checker, StartProducer, halves
 
+pytestmark = pytest.mark.usefixtures("both_kinds_of_clients")
+
 ORDER = Message("orders", "half", "paid", "order-17", {"a": "b"})
 
 
@@ -269,6 +271,7 @@ def test_an_end_that_is_lost_is_asked_for(
     wait_until(lambda: delivered(broker) == ["half"])
 
 
+@pytest.mark.of_threads("its listener is no task, but a thread that a task waits for")
 def test_a_listener_cannot_shut_its_producer_down(broker: Connection, transactional_producer: StartProducer) -> None:
     topic(broker)
     caught: list[BaseException] = []

@@ -1,6 +1,7 @@
 """The results of doing the same work on several brokers."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
@@ -41,12 +42,19 @@ class Answers(Generic[T]):
             raise SomeBrokersFailed(reasons, tuple(self.results))
 
 
+@contextmanager
+def noting(answers: Answers[T], broker: Named) -> Iterator[None]:
+    """A block around the work for a broker, whose MqdbError is noted."""
+    try:
+        yield
+    except MqdbError as error:
+        answers.failures[broker.name] = error
+
+
 def ask_each(brokers: Iterable[B], work: Callable[[B], T]) -> Answers[T]:
     """Do the work for each broker, in their order. After an error of mqdb it goes on with the next broker."""
     answers: Answers[T] = Answers()
     for broker in brokers:
-        try:
+        with noting(answers, broker):
             answers.results[broker.name] = work(broker)
-        except MqdbError as error:
-            answers.failures[broker.name] = error
     return answers

@@ -9,8 +9,23 @@ consumer.register_listener(listener)  # an async def
 await consumer.run()
 """
 
+from mqdb_client.aio.admin import AsyncAdmin, AsyncBrokerAdmin, AsyncTopicReader
+from mqdb_client.aio.lite_pull_consumer import AsyncLitePullConsumer, AsyncTopicMessageQueueChangeListener
 from mqdb_client.aio.loop_sends import ids_that_may_be_stored
 from mqdb_client.aio.producer import AsyncProducer
 from mqdb_client.aio.push_consumer import AsyncMessageListener, AsyncPushConsumer
+from mqdb_client.aio.transaction_producer import AsyncTransactionListener, AsyncTransactionProducer
 
-__all__ = ["AsyncMessageListener", "AsyncProducer", "AsyncPushConsumer", "ids_that_may_be_stored"]
+__all__ = [
+    "AsyncAdmin",
+    "AsyncBrokerAdmin",
+    "AsyncLitePullConsumer",
+    "AsyncMessageListener",
+    "AsyncProducer",
+    "AsyncPushConsumer",
+    "AsyncTopicMessageQueueChangeListener",
+    "AsyncTopicReader",
+    "AsyncTransactionListener",
+    "AsyncTransactionProducer",
+    "ids_that_may_be_stored",
+]

@@ -227,8 +227,7 @@ class LoopSends:
             future.add_done_callback(partial(self._forget, send.pending.unique_ids))
         elif isinstance(send.outcome, BaseException):  # it has ended, and the task would have heard of it in this turn
             return
-        vars(error)[_IDS] = send.pending.message_ids
-        error.add_note(f"may be stored: {', '.join(send.pending.message_ids)}; ask outcome()")
+        note_ids(error, send.pending)
 
     def _forget(self, unique_ids: Sequence[UUID], future: "asyncio.Future[Sequence[SendResult]]") -> None:
         for unique_id in unique_ids:
@@ -284,6 +283,12 @@ class _LoopSend(HandedSend):
 
     def end(self, outcome: Sequence[SendResult] | BaseException) -> None:
         self._sends.call(self._sends.end, self, outcome)
+
+
+def note_ids(error: asyncio.CancelledError, pending: PendingSend) -> None:
+    """Have an error tell of messages that may be stored."""
+    vars(error)[_IDS] = pending.message_ids
+    error.add_note(f"may be stored: {', '.join(pending.message_ids)}; ask outcome()")
 
 
 def ids_that_may_be_stored(error: BaseException) -> tuple[str, ...]:

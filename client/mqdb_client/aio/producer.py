@@ -54,7 +54,10 @@ class AsyncProducer:
 
         Raises NameInvalid, ParameterInvalid, and SettingInvalid for the settings.
         """
-        self._below = _Below(config)
+        self._configure(ProducerBelow(config))
+
+    def _configure(self, below: "ProducerBelow") -> None:
+        self._below = below
         self._guard = threading.Lock()
         self._by_loop: dict[asyncio.AbstractEventLoop, LoopSends] = {}
 
@@ -209,7 +212,7 @@ class AsyncProducer:
             sends.close()
 
 
-class _Below(Producer):
+class ProducerBelow(Producer):
     """The synchronous producer: it connects, and does in a thread what is rare."""
 
     def __init__(self, config: ProducerConfig) -> None:

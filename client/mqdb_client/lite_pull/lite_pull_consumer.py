@@ -77,6 +77,9 @@ class LitePullConsumer:
     @configured_by(LitePullConsumerConfig)
     def __init__(self, config: LitePullConsumerConfig) -> None:
         """LitePullConsumerConfig says what the options mean. Raises NameInvalid, ParameterInvalid, SettingInvalid."""
+        self._configure(config)
+
+    def _configure(self, config: LitePullConsumerConfig) -> None:
         self._config = config
         self._settings = settings_of(config.dsn, config.settings)
         self._subscriptions: dict[str, MessageFilter] = {}
@@ -197,9 +200,13 @@ class LitePullConsumer:
         [] also when another thread shuts it down meanwhile. Raises ParameterInvalid, and IllegalState when it does
         not run.
         """
+        seconds = self._poll_seconds(timeout)
+        return self._require_running().strategy.poll(self._config.pull_batch_size, seconds)
+
+    def _poll_seconds(self, timeout: timedelta | None) -> float:
         wait = self._config.poll_timeout if timeout is None else timeout
         POLL_TIMEOUT.check("poll_timeout", wait)
-        return self._require_running().strategy.poll(self._config.pull_batch_size, wait.total_seconds())
+        return wait.total_seconds()
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
         """Message after message, until it is shut down. Raises IllegalState before the start."""
@@ -330,13 +337,18 @@ class LitePullConsumer:
         Raises ShutdownTimedOut, when it has left, if a listener of topics has not returned within `shutdown_timeout`.
         Not for signal handlers: it waits for threads, and one of them may wait for the poll that was interrupted.
         """
+        running = self._running
+        self._leave(is_listening=running is not None and running.watch.is_own_thread())
+
+    def _leave(self, *, is_listening: bool) -> None:
+        """Shut down. `is_listening`: in a listener of topics, which is not waited for."""
         with self._lifecycle:
             running, self._running = self._running, None
             self._state = _State.SHUT_DOWN
         # Not with the lock in hand: a listener of topics that is waited for may want to assign, which is too late.
         if running is not None:
             watch = running.watch
-            seconds = 0.0 if watch.is_own_thread() else self._config.shutdown_timeout.total_seconds()
+            seconds = 0.0 if is_listening else self._config.shutdown_timeout.total_seconds()
 
             def leave() -> None:
                 watch.stop(seconds)
@@ -355,10 +367,14 @@ class LitePullConsumer:
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        running = self._running
-        if kind is None and running is not None:
+    def _finish(self) -> None:
+        """What polls have returned is done."""
+        if (running := self._running) is not None:
             running.buffer.acknowledge(running.buffer.handed)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._finish()
         try:
             self.shutdown()
         except ShutdownTimedOut:

@@ -8,7 +8,7 @@ RocketMQ: AssignedMessageQueue, DefaultLitePullConsumerImpl.poll.
 import logging
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from mqdb.common.message import MessageQueue, ReceivedMessage
@@ -50,6 +50,8 @@ class PollBuffer:
         self._auto_commit = auto_commit
         self._threshold_for_all = threshold_for_all
         self._wake = threading.Condition()
+        #: Of those who wait otherwise than for the condition.
+        self._waiting: set[Callable[[], None]] = set()
         self._current: dict[MessageQueue, AssignedQueue] = {}
         self._newest: dict[int, AssignedQueue] = {}  # of each queue, also when it is not read any more
         #: As long as it is assigned, also while it is lost to another history of its log.
@@ -116,7 +118,7 @@ class PollBuffer:
         with self._wake:
             if (current := self._current.get(assigned.queue)) is assigned:
                 self._ready[current] = self._filled[current] = None
-                self._wake.notify_all()
+                self._wake_all()
 
     def latest(self, owned: OwnedQueue) -> OwnedQueue:
         """What may be committed of a queue now; `owned` may be out of date."""
@@ -156,6 +158,23 @@ class PollBuffer:
                     return messages
                 self._wake.wait(seconds_left)
             return []
+
+    def take(self, limit: int, wake: Callable[[], None]) -> list[ReceivedMessage] | None:
+        """What a poll that goes on returns now; None: nothing yet, and `wake` is called once when there may be more.
+
+        It is called in any thread, with the lock in hand.
+        """
+        with self._wake:
+            messages = [] if self._is_closed else self._take(limit)
+            if messages or self._is_closed:
+                return messages
+            self._waiting.add(wake)
+            return None
+
+    def forget(self, wake: Callable[[], None]) -> None:
+        """Do not call it any more."""
+        with self._wake:
+            self._waiting.discard(wake)
 
     @property
     def handed(self) -> Sequence[Handed]:
@@ -253,7 +272,7 @@ class PollBuffer:
             for assigned, messages in self._handed:
                 assigned.fail(messages)
             self._handed = []
-            self._wake.notify_all()
+            self._wake_all()
 
     def _take(self, limit: int) -> list[ReceivedMessage]:
         taken: list[ReceivedMessage] = []
@@ -282,7 +301,12 @@ class PollBuffer:
 
     def _look_at(self, queues: Collection[MessageQueue]) -> None:
         self._ready.update(dict.fromkeys(self._current[queue] for queue in queues if queue in self._current))
+        self._wake_all()
+
+    def _wake_all(self) -> None:
         self._wake.notify_all()
+        while self._waiting:
+            self._waiting.pop()()
 
     def _is_read(self, assigned: AssignedQueue) -> bool:
         is_chosen = self._chosen is None or assigned.queue in self._chosen

@@ -146,12 +146,21 @@ class SubscribedPolls(ConsumerStrategy):
         """What the buffer returns, for hooks to see."""
         if operations.is_empty:
             return self.buffer.poll(limit, seconds)
+        with self.seen() as note:
+            return note(self.buffer.poll(limit, seconds))
+
+    @contextmanager
+    def seen(self) -> Iterator[Callable[[list[ReceivedMessage]], list[ReceivedMessage]]]:
+        """A block around a poll, which notes for hooks what it returns."""
         client_id = self.cluster.instances[0].client_id
         with operations.around(Operation.RECEIVE, self._config.group, client_id) as context:
-            messages = self.buffer.poll(limit, seconds)
-            if context is not None:
-                context.messages, context.topic = messages[:], topic_of(messages)
-            return messages
+
+            def note(messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
+                if context is not None:
+                    context.messages, context.topic = messages[:], topic_of(messages)
+                return messages
+
+            yield note
 
     def commit(self, members: Members, agreed: Sequence[Agreed]) -> None:
         """Commit on all brokers, and return when it is done. Raises the first of the errors.

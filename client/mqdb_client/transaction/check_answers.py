@@ -24,7 +24,7 @@ from mqdb.errors import BrokerUnavailable, MqdbError
 from mqdb.store.transactions.half_checks import Check, open_checks
 from mqdb_client.process_hooks import Operation, OperationContext, operations
 from mqdb_client.producer.broker_link import BrokerLink
-from mqdb_client.transaction.transaction_listener import TransactionListener, answer_of
+from mqdb_client.transaction.transaction_listener import Answer, TransactionListener
 
 logger = logging.getLogger(__name__)
 
@@ -96,9 +96,10 @@ class CheckAnswers:
             if self._is_stopping:
                 return
             message = check.message
-            ask = partial(self._listener.check_local_transaction, message)
             with self._seen(Operation.CHECK_TRANSACTION, message) as context:
-                state = answer_of("check_local_transaction", message.message_id, ask)
+                with Answer("check_local_transaction", message.message_id) as answer:
+                    answer.given = self._listener.check_local_transaction(message)
+                state = answer.state
                 if context is not None:
                     context.outcome = state
             fields: dict[str, object] = {"transaction_id": message.message_id, "answer": state}

@@ -1,9 +1,10 @@
 """The listener of a transaction producer: runs local transactions, and says later what has become of them."""
 
+import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from mqdb.common.message import Message, ReceivedMessage
 from mqdb.common.transaction import LocalTransactionState
@@ -55,46 +56,76 @@ Execute: TypeAlias = Callable[[PreparedMessage, Any], LocalTransactionState | No
 Check: TypeAlias = Callable[[ReceivedMessage], LocalTransactionState | None]
 
 
-class _TwoCallables:
-    def __init__(self, execute: Execute, check: Check) -> None:
-        self._execute = execute
-        self._check = check
+class TwoCallables:
+    """Two functions as a listener; coroutine functions as an asynchronous one."""
 
-    def execute_local_transaction(self, message: PreparedMessage, argument: Any) -> LocalTransactionState | None:
-        return self._execute(message, argument)
+    def __init__(self, execute: Callable[..., Any], check: Callable[..., Any]) -> None:
+        self.execute_local_transaction = execute
+        self.check_local_transaction = check
 
-    def check_local_transaction(self, message: ReceivedMessage) -> LocalTransactionState | None:
-        return self._check(message)
+
+_Listener = TypeVar("_Listener")
 
 
 def listener_of(
-    listener: TransactionListener | None, execute: Execute | None, check: Check | None
-) -> TransactionListener:
-    """The listener that was given, or one of two callables. Raises ParameterInvalid for neither and for both."""
-    if listener is not None and execute is None and check is None:
-        for name in ("execute_local_transaction", "check_local_transaction"):
-            if not callable(getattr(listener, name, None)):
-                raise ParameterInvalid("listener", listener, f"has no method {name}")
-        return listener
-    if listener is None and callable(execute) and callable(check):
-        return _TwoCallables(execute, check)
-    reason = "give a TransactionListener, or execute_local_transaction and check_local_transaction, which are functions"
-    raise ParameterInvalid("listener", listener, reason)
+    listener: _Listener | None,
+    execute: Callable[..., Any] | None,
+    check: Callable[..., Any] | None,
+    *,
+    is_asynchronous: bool = False,
+) -> _Listener | TwoCallables:
+    """The listener that was given, or one of two callables.
 
-
-def answer_of(what: str, message_id: str, ask: Callable[[], object]) -> LocalTransactionState:
-    """What a listener answers; UNKNOWN for an exception, None, and what is no LocalTransactionState.
-
-    Source: DefaultMQProducerImpl.sendMessageInTransaction, checkTransactionState.
+    Raises ParameterInvalid for neither and for both, and for one that is not as asynchronous as it is to be.
     """
-    fields = {"call": what, "transaction_id": message_id}
-    try:
-        answer = ask()
-    except Exception:
-        logger.exception("a transaction listener failed; the broker will ask again", extra=fields)
+    given: _Listener | TwoCallables
+    if listener is not None and execute is None and check is None:
+        given = listener
+    elif listener is None and callable(execute) and callable(check):
+        given = TwoCallables(execute, check)
+    else:
+        reason = "give a TransactionListener, or execute_local_transaction and check_local_transaction, as functions"
+        raise ParameterInvalid("listener", listener, reason)
+    for name in ("execute_local_transaction", "check_local_transaction"):
+        method = getattr(given, name, None)
+        if not callable(method):
+            raise ParameterInvalid("listener", listener, f"has no method {name}")
+        if any(map(inspect.iscoroutinefunction, (method, type(method).__call__))) is not is_asynchronous:
+            reason = "is a coroutine function, which only an AsyncTransactionProducer can call"
+            if is_asynchronous:
+                reason = "is no coroutine function; write async def, or give it to a TransactionProducer"
+            raise ParameterInvalid(name, method, reason)
+    return given
+
+
+class Answer:
+    """What a listener has answered; None until it has."""
+
+    given: object = None
+
+    def __init__(self, call: str, message_id: str) -> None:
+        self._fields: dict[str, object] = {"call": call, "transaction_id": message_id}
+
+    def __enter__(self) -> "Answer":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> bool:
+        """An exception counts as no answer."""
+        if not isinstance(error, Exception):
+            return False
+        message = "a transaction listener failed; the broker will ask again"
+        logger.error(message, extra=self._fields, exc_info=error)
+        return True
+
+    @property
+    def state(self) -> LocalTransactionState:
+        """UNKNOWN for an exception, None, and what is no LocalTransactionState.
+
+        Source: DefaultMQProducerImpl.sendMessageInTransaction, checkTransactionState.
+        """
+        if isinstance(self.given, LocalTransactionState):
+            return self.given
+        if self.given is not None:
+            fields = self._fields | {"answer": repr(self.given)}
+            logger.error("a transaction listener gave no LocalTransactionState", extra=fields)
         return LocalTransactionState.UNKNOWN
-    if isinstance(answer, LocalTransactionState):
-        return answer
-    if answer is not None:
-        logger.error("a transaction listener gave no LocalTransactionState", extra=fields | {"answer": repr(answer)})
-    return LocalTransactionState.UNKNOWN

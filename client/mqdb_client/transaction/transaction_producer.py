@@ -27,14 +27,16 @@ from mqdb_client.producer.broker_link import BrokerLink
 from mqdb_client.producer.config import ProducerConfig
 from mqdb_client.producer.producer import Producer
 from mqdb_client.producer.queue_choice import target_of
+from mqdb_client.producer.running_producer import RunningProducer
 from mqdb_client.producer.send_hooks import SendMode
+from mqdb_client.producer.sending import PendingSend
 from mqdb_client.transaction.check_answers import CheckAnswers
 from mqdb_client.transaction.transaction_listener import (
+    Answer,
     Check,
     Execute,
     PreparedMessage,
     TransactionListener,
-    answer_of,
     listener_of,
 )
 
@@ -143,16 +145,29 @@ class TransactionProducer(Producer):
         Source: DefaultMQProducerImpl.sendMessageInTransaction.
         """
         running = self._work()
+        pending = self._half(message, sharding_key, timeout)
+        (sent,) = running.sending.send(pending)
+        state = LocalTransactionState.ROLLBACK
+        if (prepared := prepared_of(pending, sent)) is not None:
+            with Answer("execute_local_transaction", sent.message_id) as answer:
+                answer.given = self._listener.execute_local_transaction(prepared, argument)
+            state = answer.state
+        return self._end(running, sent, state)
+
+    def _half(self, message: Message, sharding_key: str | None, timeout: timedelta | None) -> PendingSend:
+        """The send of a half message, which begins now."""
         check_message(message, self._config.max_message_size_bytes)
         target = target_of(message, sharding_key)
         half = _half_of(message, self.group)
         check_message(half, self._config.max_message_size_bytes)  # its own properties count, too
         pending = self._pending((half,), target, SendMode.SYNC, timeout)
         pending.is_half = True
-        (sent,) = running.sending.send(pending)
-        state = self._execute(half, argument, sent)
+        return pending
+
+    def _end(self, running: RunningProducer, sent: SendResult, state: LocalTransactionState) -> TransactionSendResult:
+        """Tell the broker what the local transaction has come to, if that is known."""
         if state is not LocalTransactionState.UNKNOWN:
-            self._end(running.links[sent.queue.broker_name], sent, state)
+            self._tell(running.links[sent.queue.broker_name], sent, state)
         return TransactionSendResult(
             sent.status,
             sent.message_id,
@@ -162,25 +177,7 @@ class TransactionProducer(Producer):
             local_transaction_state=state,
         )
 
-    def _execute(self, half: Message, argument: Any, sent: SendResult) -> LocalTransactionState:
-        if sent.status is not SendStatus.SEND_OK:
-            fields = {"transaction_id": sent.message_id, "status": sent.status}
-            logger.warning("rolled a message back, its send is not as durable as was asked for", extra=fields)
-            return LocalTransactionState.ROLLBACK
-        prepared = PreparedMessage(
-            half.topic,
-            half.body,
-            half.tag,
-            half.keys,
-            half.properties,
-            half.flag,
-            half.system_properties,
-            sent.message_id,
-        )
-        execute = partial(self._listener.execute_local_transaction, prepared, argument)
-        return answer_of("execute_local_transaction", sent.message_id, execute)
-
-    def _end(self, link: BrokerLink, sent: SendResult, state: LocalTransactionState) -> None:
+    def _tell(self, link: BrokerLink, sent: SendResult, state: LocalTransactionState) -> None:
         """Tell the broker once; what is lost, it asks for."""
         request = EndTransaction(self.group, sent.log_pos, parse_unique_id(sent.message_id), state)
         fields = {"transaction_id": sent.message_id, "outcome": state}
@@ -199,6 +196,25 @@ class TransactionProducer(Producer):
             return
         if not ended.has_changed:
             logger.warning("a transaction had ended before", extra=fields | {"state": ended.state})
+
+
+def prepared_of(pending: PendingSend, sent: SendResult) -> PreparedMessage | None:
+    """What the listener gets for a half message; None: it is to be rolled back."""
+    if sent.status is not SendStatus.SEND_OK:
+        fields = {"transaction_id": sent.message_id, "status": sent.status}
+        logger.warning("rolled a message back, its send is not as durable as was asked for", extra=fields)
+        return None
+    (half,) = pending.messages
+    return PreparedMessage(
+        half.topic,
+        half.body,
+        half.tag,
+        half.keys,
+        half.properties,
+        half.flag,
+        half.system_properties,
+        sent.message_id,
+    )
 
 
 def _half_of(message: Message, group: str) -> Message:

@@ -1,0 +1,84 @@
+"""Methods that wait, as coroutine functions: they run in threads, and mypy sees the same parameters and results."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, closing
+from functools import wraps
+from itertools import islice
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, cast
+
+S = TypeVar("S")
+T = TypeVar("T")
+R = TypeVar("R")
+P = ParamSpec("P")
+
+#: Read in one go of a thread.
+_READ_AT_ONCE: Final = 100
+
+
+class Wrapper(Generic[S]):
+    """Has coroutine functions in the place of the methods of an object below."""
+
+    def __init__(self, below: S) -> None:
+        self._below = below
+
+
+def in_thread(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[Wrapper[S], P], Coroutine[Any, Any, T]]:
+    """A method that returns: a coroutine function with the same parameters.
+
+    If its task is cancelled, the thread goes on to the end.
+    """
+
+    @wraps(method)
+    async def call(self: Wrapper[S], /, *arguments: P.args, **options: P.kwargs) -> T:
+        return await asyncio.to_thread(method, self._below, *arguments, **options)
+
+    return call
+
+
+def iterated(
+    method: Callable[Concatenate[S, P], Iterator[T]],
+) -> Callable[Concatenate[Wrapper[S], P], AsyncGenerator[T, None]]:
+    """A method that is a generator: an asynchronous one, which reads ahead a little."""
+
+    @wraps(method)
+    async def call(self: Wrapper[S], /, *arguments: P.args, **options: P.kwargs) -> AsyncGenerator[T, None]:
+        generator = cast("Generator[T, None, None]", method(self._below, *arguments, **options))
+        async with Entered(closing(generator)) as entered:
+            while some := await entered.run(lambda: list(islice(generator, _READ_AT_ONCE))):
+                for each in some:
+                    yield each
+
+    return call
+
+
+class Entered(Generic[T]):
+    """A context that is entered, used and left in a thread of its own, one after the other, whoever is cancelled."""
+
+    value: T
+
+    def __init__(self, manager: AbstractContextManager[T]) -> None:
+        self._manager = manager
+        self._thread = ThreadPoolExecutor(1, "mqdb-admin")
+        self._stack = ExitStack()
+
+    async def run(self, work: Callable[[], R]) -> R:
+        """Do something in the thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    async def __aenter__(self) -> Self:
+        try:
+            self.value = await self.run(lambda: self._stack.enter_context(self._manager))
+        except BaseException:
+            self._leave()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.shield(asyncio.wrap_future(self._leave()))
+
+    def _leave(self) -> "Future[None]":
+        left = self._thread.submit(self._stack.close)
+        self._thread.shutdown(wait=False)  # once it has done that
+        return left

@@ -1,0 +1,259 @@
+"""The lite pull consumer for asyncio: the names, options, errors and guarantees of `LitePullConsumer`."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
+from datetime import datetime, timedelta
+from functools import partial
+from inspect import iscoroutinefunction
+from typing import Any, Self, TypeAlias
+
+from mqdb.common.message import MessageQueue, ReceivedMessage
+from mqdb.errors import ParameterInvalid, ShutdownTimedOut
+from mqdb.selector.tags import ALL_TAGS
+from mqdb_client.aio.loop_calls import LoopCalls
+from mqdb_client.client_config import configured_by
+from mqdb_client.consumer.message_selector import MessageSelector
+from mqdb_client.lite_pull.lite_pull_config import LitePullConsumerConfig
+from mqdb_client.lite_pull.lite_pull_consumer import LitePullConsumer
+from mqdb_client.lite_pull.poll_buffer import PollBuffer
+from mqdb_client.lite_pull.poll_strategy import SubscribedPolls
+from mqdb_client.process_hooks import operations
+
+#: Called with the topic and all its queues that can be read now, in order.
+AsyncTopicMessageQueueChangeListener: TypeAlias = Callable[[str, tuple[MessageQueue, ...]], Coroutine[Any, Any, None]]
+
+
+class AsyncLitePullConsumer:
+    """A consumer that asks for messages, and says itself how far it has come.
+
+        consumer = AsyncLitePullConsumer("billing")
+        await consumer.subscribe("orders")
+        async with consumer:
+            async for message in consumer:
+                ...
+
+    A poll waits in the loop, and no thread waits for it. One that is cancelled has taken nothing: the next poll returns
+    what it would have returned. Membership, pulls and offsets have threads of their own. As in `LitePullConsumer`, the
+    message at which an `async for` was left is not done until the next poll or iteration, `commit`, or the end of the
+    `async with` says so. All else is as `LitePullConsumer` says, with tasks in the place of threads.
+    """
+
+    @configured_by(LitePullConsumerConfig)
+    def __init__(self, config: LitePullConsumerConfig) -> None:
+        """LitePullConsumerConfig says what the options mean. Raises NameInvalid, ParameterInvalid, SettingInvalid."""
+        self._below = _Below(config)
+        self._calls = LoopCalls()
+
+    @property
+    def group(self) -> str:
+        """The name of the group."""
+        return self._below.group
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has been started, and not been shut down."""
+        return self._below.is_running
+
+    @property
+    def assignment(self) -> tuple[MessageQueue, ...]:
+        """The queues that were assigned, or that rebalance has given it so far, in order."""
+        return self._below.assignment
+
+    # -- what is read -----------------------------------------------------------------------------
+
+    async def subscribe(
+        self, topic: str, expression: str | MessageSelector | None = ALL_TAGS, *, version: int | None = None
+    ) -> None:
+        """Share the queues of a topic with the group. As `LitePullConsumer.subscribe`."""
+        await asyncio.to_thread(self._below.subscribe, topic, expression, version=version)
+
+    async def unsubscribe(self, topic: str, *, version: int | None = None) -> None:
+        """Read a topic no more. As `LitePullConsumer.unsubscribe`."""
+        await asyncio.to_thread(self._below.unsubscribe, topic, version=version)
+
+    async def assign(self, queues: Iterable[MessageQueue], expression: str | MessageSelector | None = ALL_TAGS) -> None:
+        """Read these queues and no others, also while it runs. As `LitePullConsumer.assign`."""
+        await asyncio.to_thread(self._below.assign, queues, expression)
+
+    async def fetch_message_queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """The queues of a topic that can be read. As `LitePullConsumer.fetch_message_queues`."""
+        return await asyncio.to_thread(self._below.fetch_message_queues, topic)
+
+    async def register_topic_message_queue_change_listener(
+        self, topic: str, listener: AsyncTopicMessageQueueChangeListener
+    ) -> None:
+        """Have the coroutine function `listener(topic, queues)` run in this loop when the queues of a topic change.
+
+        As `LitePullConsumer`'s. Raises NameInvalid, ParameterInvalid.
+        """
+        if not any(map(iscoroutinefunction, (listener, type(listener).__call__))):
+            raise ParameterInvalid("listener", listener, "is no coroutine function; write async def")
+        in_loop = self._calls.in_loop(listener, asyncio.get_running_loop())
+        await asyncio.to_thread(self._below.register_topic_message_queue_change_listener, topic, in_loop)
+
+    # -- messages ---------------------------------------------------------------------------------
+
+    async def poll(self, timeout: timedelta | None = None) -> list[ReceivedMessage]:
+        """Up to `pull_batch_size` messages as soon as there are any; [] after `timeout`, or `poll_timeout`.
+
+        [] also when another task shuts it down meanwhile. Raises ParameterInvalid, and IllegalState when it does not
+        run. If its task is cancelled, no message is taken.
+        """
+        strategy, limit, seconds = self._below.begin_poll(timeout)
+        return await _poll(strategy, limit, seconds)
+
+    def __aiter__(self) -> Self:
+        """Message after message, until it is shut down. Raises IllegalState before the start."""
+        self._below.begin_poll(None)
+        return self
+
+    async def __anext__(self) -> ReceivedMessage:
+        while (strategy := self._below.strategy) is not None:
+            for message in await _poll(strategy, 1, self._below.poll_seconds):
+                return message
+        raise StopAsyncIteration
+
+    def pause(self, queues: Iterable[MessageQueue]) -> None:
+        """Return nothing of these queues until `resume`. As `LitePullConsumer.pause`."""
+        self._below.pause(queues)
+
+    def resume(self, queues: Iterable[MessageQueue]) -> None:
+        """Go on after `pause`. As `LitePullConsumer.resume`."""
+        self._below.resume(queues)
+
+    # -- offsets ----------------------------------------------------------------------------------
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Have the next poll begin at an offset of a queue. As `LitePullConsumer.seek`."""
+        await asyncio.to_thread(self._below.seek, queue, offset)
+
+    async def seek_to_begin(self, queue: MessageQueue) -> None:
+        """As `seek`, to the min offset."""
+        await asyncio.to_thread(self._below.seek_to_begin, queue)
+
+    async def seek_to_end(self, queue: MessageQueue) -> None:
+        """As `seek`, to the max offset: only what is sent from now on."""
+        await asyncio.to_thread(self._below.seek_to_end, queue)
+
+    async def offset_for_timestamp(self, queue: MessageQueue, time: datetime) -> int:
+        """The offset of the first message that was stored then or later. As `LitePullConsumer.offset_for_timestamp`."""
+        return await asyncio.to_thread(self._below.offset_for_timestamp, queue, time)
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """The next offset of the group in any queue. As `LitePullConsumer.committed`."""
+        return await asyncio.to_thread(self._below.committed, queue)
+
+    async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """Commit all that polls have returned, or the next offsets of some queues. As `LitePullConsumer.commit`.
+
+        If its task is cancelled, it may be committed or not.
+        """
+        await asyncio.to_thread(self._below.commit, offsets)
+
+    # -- life -------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Connect, and read. As `LitePullConsumer.start`."""
+        await asyncio.to_thread(self._below.start)
+
+    async def shutdown(self) -> None:
+        """Commit what is done, and leave the group; a poll in another task returns. Again: nothing happens.
+
+        Raises ShutdownTimedOut, when it has left, if a listener of topics has not returned within `shutdown_timeout`;
+        that is cancelled.
+        """
+        is_listening = self._calls.is_own_task()
+        try:
+            await asyncio.to_thread(self._below.leave, is_listening=is_listening)
+        except ShutdownTimedOut:
+            self._calls.cancel()
+            raise
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._below.finish()
+        try:
+            await self.shutdown()
+        except ShutdownTimedOut:
+            if kind is None:  # else the log has said it, and the error that ends the block goes on
+                raise
+
+    def __repr__(self) -> str:
+        return f"AsyncLitePullConsumer(group={self.group!r})"
+
+
+class _Below(LitePullConsumer):
+    """The consumer of threads: membership, pulls, offsets."""
+
+    def __init__(self, config: LitePullConsumerConfig) -> None:
+        self._configure(config)
+
+    def begin_poll(self, timeout: timedelta | None) -> tuple[SubscribedPolls, int, float]:
+        """Whom a poll asks, for how many messages at most, and for how many seconds. Raises what `poll` raises."""
+        seconds = self._poll_seconds(timeout)
+        return self._require_running().strategy, self._config.pull_batch_size, seconds
+
+    @property
+    def strategy(self) -> SubscribedPolls | None:
+        """Whom polls ask; None unless it runs."""
+        running = self._running  # read once: another thread may shut it down
+        return None if running is None else running.strategy
+
+    @property
+    def poll_seconds(self) -> float:
+        """How long a poll waits that does not say it."""
+        return self._poll_seconds(None)
+
+    def finish(self) -> None:
+        """What polls have returned is done."""
+        self._finish()
+
+    def leave(self, *, is_listening: bool) -> None:
+        """Shut down, perhaps in a listener of topics."""
+        self._leave(is_listening=is_listening)
+
+
+async def _poll(strategy: SubscribedPolls, limit: int, seconds: float) -> list[ReceivedMessage]:
+    """As `SubscribedPolls.poll`, for a task."""
+    if operations.is_empty:
+        return await _wait(strategy.buffer, limit, seconds)
+    with strategy.seen() as note:
+        return note(await _wait(strategy.buffer, limit, seconds))
+
+
+async def _wait(buffer: PollBuffer, limit: int, seconds: float) -> list[ReceivedMessage]:
+    """As `PollBuffer.poll`. Nothing is awaited between taking messages and returning them."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    # Where messages are in hand no poll waits: without this the loop would do nothing else.
+    await asyncio.sleep(0)
+    messages = buffer.poll(limit, 0.0)
+    while not messages:
+        future: asyncio.Future[None] = loop.create_future()
+        timer = loop.call_at(deadline, _set, future)
+        wake = partial(_tell, loop, future)
+        try:
+            if (taken := buffer.take(limit, wake)) is not None:
+                return taken
+            if loop.time() >= deadline:
+                break
+            await future
+        finally:
+            timer.cancel()
+            buffer.forget(wake)
+    return messages
+
+
+def _tell(loop: asyncio.AbstractEventLoop, future: "asyncio.Future[None]") -> None:
+    with suppress(RuntimeError):  # the loop is closed, and nobody waits
+        loop.call_soon_threadsafe(_set, future)
+
+
+def _set(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,150 @@
+"""The transaction producer for asyncio: the names, options, errors and guarantees of `TransactionProducer`."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Protocol, TypeAlias
+
+from mqdb.common.message import Message, ReceivedMessage, SendResult
+from mqdb.common.transaction import LocalTransactionState
+from mqdb.errors import IllegalState
+from mqdb_client.aio.loop_calls import LoopCalls
+from mqdb_client.aio.loop_sends import note_ids
+from mqdb_client.aio.producer import AsyncProducer, ProducerBelow
+from mqdb_client.client_config import configured_by
+from mqdb_client.producer.config import ProducerConfig
+from mqdb_client.producer.running_producer import RunningProducer
+from mqdb_client.producer.sending import PendingSend
+from mqdb_client.transaction.transaction_listener import Answer, PreparedMessage, TwoCallables, listener_of
+from mqdb_client.transaction.transaction_producer import TransactionProducer, TransactionSendResult, prepared_of
+
+_Answer: TypeAlias = Coroutine[Any, Any, LocalTransactionState | None]
+
+
+class AsyncTransactionListener(Protocol):
+    """A TransactionListener whose methods are coroutine functions. They run in the loop."""
+
+    def execute_local_transaction(self, message: PreparedMessage, argument: Any) -> _Answer:
+        """Run the local transaction, in the task that sends, and say what has become of it.
+
+        Write `message.message_id` down in it, so that `check_local_transaction` can tell.
+        """
+
+    def check_local_transaction(self, message: ReceivedMessage) -> _Answer:
+        """Say what has become of a local transaction, perhaps one of another process of the group.
+
+        Called one at a time for each broker, in the loop in which the producer was started. UNKNOWN while it goes on.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsyncTransactionProducerConfig(ProducerConfig):
+    """What an AsyncTransactionProducer can be told: a listener, or two coroutine functions in its place."""
+
+    listener: AsyncTransactionListener | None = None
+    execute_local_transaction: Callable[[PreparedMessage, Any], _Answer] | None = None
+    check_local_transaction: Callable[[ReceivedMessage], _Answer] | None = None
+
+
+class AsyncTransactionProducer(AsyncProducer):
+    """Sends messages with local transactions, and answers what brokers ask about those of its group.
+
+        async def execute(message, order):
+            async with AsyncSession(engine) as session, session.begin():
+                session.add(Order(id=order, message_id=message.message_id))
+            return LocalTransactionState.COMMIT
+
+        async def check(message):
+            ...  # is there an order with this message_id?
+
+        producer = AsyncTransactionProducer("orders", execute_local_transaction=execute, check_local_transaction=check)
+        async with producer:
+            await producer.send_in_transaction(Message("orders", b"..."), 17)
+
+    All else is as `TransactionProducer` says. All that an AsyncProducer does it does as well.
+    """
+
+    _below: "_Below"
+
+    @configured_by(AsyncTransactionProducerConfig)
+    def __init__(self, config: AsyncTransactionProducerConfig) -> None:
+        """Takes a listener, or two coroutine functions in its place; the other options are those of an AsyncProducer.
+
+        Raises what AsyncProducer raises, and ParameterInvalid without a listener, and for functions of threads.
+        """
+        self._listener = listener_of(
+            config.listener, config.execute_local_transaction, config.check_local_transaction, is_asynchronous=True
+        )
+        self._calls = LoopCalls()
+        self._configure(_Below(config))
+
+    async def start(self) -> None:
+        """Connect, enter the group, and answer what is asked about its transactions, in this loop.
+
+        Raises what `TransactionProducer.start` raises.
+        """
+        loop = asyncio.get_running_loop()
+        self._below.listen(
+            TwoCallables(
+                self._calls.in_loop(self._listener.execute_local_transaction, loop),
+                self._calls.in_loop(self._listener.check_local_transaction, loop),
+            )
+        )
+        await super().start()
+
+    async def shutdown(self) -> None:
+        """Answer no more, let the sends under way end, leave the group and disconnect. Again: nothing happens.
+
+        Raises IllegalState in `check_local_transaction`, for which it would wait.
+        """
+        if self._calls.is_own_task():
+            raise IllegalState(f"producer {self.group!r}", "answering a check; call shutdown() in another task")
+        await super().shutdown()
+
+    async def send_in_transaction(
+        self,
+        message: Message,
+        argument: Any = None,
+        *,
+        sharding_key: str | None = None,
+        timeout: timedelta | None = None,
+    ) -> TransactionSendResult:
+        """Store a message that nobody sees yet, run the local transaction, and commit the message or roll it back.
+
+        As `TransactionProducer.send_in_transaction`. If its task is cancelled once a statement has the message, the
+        broker asks what has become of the local transaction; the CancelledError has the id of the message.
+        """
+        running = self._below.work()
+        pending = self._below.half(message, sharding_key, timeout)
+        (sent,) = await self._sends(running).send(pending)
+        try:
+            state = LocalTransactionState.ROLLBACK
+            if (prepared := prepared_of(pending, sent)) is not None:
+                with Answer("execute_local_transaction", sent.message_id) as answer:
+                    answer.given = await self._listener.execute_local_transaction(prepared, argument)
+                state = answer.state
+            return await asyncio.to_thread(self._below.end, running, sent, state)
+        except asyncio.CancelledError as error:
+            note_ids(error, pending)
+            raise
+
+
+class _Below(ProducerBelow, TransactionProducer):
+    """The synchronous producer: it answers checks, and tells brokers of the ends of transactions in a thread."""
+
+    def __init__(self, config: ProducerConfig) -> None:
+        self._configure(config)
+        self._answers = ()
+
+    def listen(self, listener: TwoCallables) -> None:
+        """Before the start: who answers."""
+        self._listener = listener
+
+    def half(self, message: Message, sharding_key: str | None, timeout: timedelta | None) -> PendingSend:
+        """The send of a half message, which begins now."""
+        return self._half(message, sharding_key, timeout)
+
+    def end(self, running: RunningProducer, sent: SendResult, state: LocalTransactionState) -> TransactionSendResult:
+        """Tell the broker what the local transaction has come to, if that is known."""
+        return self._end(running, sent, state)
