@@ -6,6 +6,7 @@ What it has in common with `LitePullConsumer` is in the tests of that: see `test
 import asyncio
 import random
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -148,24 +149,18 @@ def test_an_iteration_goes_on_after_a_timeout_and_ends_with_a_shutdown(broker: C
     run(work)
 
 
-def test_a_loop_does_other_things_while_messages_are_in_hand(broker: Connection, database: Database) -> None:
-    fill(broker, count=100)
+def test_a_loop_does_other_things_while_there_are_messages(broker: Connection, database: Database) -> None:
+    fill(broker, count=1_000)
 
     async def work() -> None:
-        async with await consumer_of(database, pull_batch_size=1) as consumer:
-            turns = 0
-
-            async def turn() -> None:
-                nonlocal turns
-                while True:
-                    turns += 1
-                    await asyncio.sleep(0)
-
-            turning = asyncio.create_task(turn())
-            for number in range(100):
+        async with await consumer_of(database, pull_batch_size=1, auto_commit=False) as consumer:
+            other = asyncio.create_task(asyncio.sleep(0.02))
+            for number in range(1_000):
+                if other.done():
+                    break
                 assert bodies(await consumer.poll()) == [str(number)]
-            turning.cancel()
-            assert turns >= 100
+                time.sleep(0.001)  # what a program does with a message, without waiting for anything
+            assert other.done()
 
     run(work)
 
@@ -194,6 +189,24 @@ def test_offsets_and_pauses_are_those_of_threads(broker: Connection, database: D
 
     run(work)
     assert committed(broker, route) == [10]
+
+
+def test_loops_of_several_threads_may_poll(broker: Connection, database: Database) -> None:
+    route = topic(broker)
+
+    async def work() -> None:
+        async with await consumer_of(database, pull_batch_size=1, auto_commit=False) as consumer:
+            polls = [
+                asyncio.to_thread(lambda: asyncio.run(consumer.poll(LONG))),
+                asyncio.to_thread(lambda: asyncio.run(consumer.poll(LONG))),
+                consumer.poll(LONG),
+            ]
+            received = asyncio.gather(*polls)
+            await asyncio.sleep(0)
+            append(broker, route, *numbers(0, 3))
+            assert sorted(body for each in await received for body in bodies(each)) == numbers(0, 3)
+
+    run(work)
 
 
 def test_a_listener_of_topics_runs_in_the_loop_and_may_assign_and_shut_down(

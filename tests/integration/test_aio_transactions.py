@@ -6,6 +6,7 @@ What it has in common with `TransactionProducer` is in the tests of that: see `t
 import asyncio
 import itertools
 from collections.abc import Callable, Coroutine
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from mqdb.errors import IllegalState, ParameterInvalid
 from mqdb.settings import load_settings
 from mqdb_client import Message, PreparedMessage, TransactionProducer
 from mqdb_client.aio import AsyncTransactionProducer, ids_that_may_be_stored
+from mqdb_client.process_hooks import OperationContext, operations
 from tests.fixtures.broker import topic
 from tests.fixtures.delay import delivered
 from tests.fixtures.postgres import Database
@@ -98,6 +100,36 @@ def test_a_check_is_answered_in_the_loop(
         await until(lambda: delivered(broker) == ["half"])
         assert [message.message_id for message in listener.checks] == [result.message_id]
         assert listener.loops == {asyncio.get_running_loop()}
+
+    run(database, listener, work)
+
+
+def test_a_check_sees_the_context_of_its_trace(
+    broker: Connection, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic(broker)
+    trace: ContextVar[str] = ContextVar("trace")
+    seen: list[str] = []
+
+    class Hook:
+        hook_name = "test"
+
+        def operation_before(self, context: OperationContext) -> None:
+            trace.set(context.message_ids[0])
+
+        def operation_after(self, context: OperationContext) -> None:
+            pass
+
+    listener = Asked(checked=lambda: seen.append(trace.get()))
+    monkeypatch.setattr(operations, "is_empty", True)
+    monkeypatch.setattr(operations, "_hooks", ())
+
+    async def work(producer: AsyncTransactionProducer) -> None:
+        result = await producer.send_in_transaction(ORDER)
+        operations.adopt(Hook())  # type: ignore[arg-type]
+        await asyncio.to_thread(lambda: Checker(broker).after(7 * SECOND))
+        await until(lambda: seen)
+        assert seen == [result.message_id]
 
     run(database, listener, work)
 

@@ -159,6 +159,7 @@ def test_run_raises_when_listeners_have_not_returned(broker: Connection, databas
     assert committed_offsets(broker, "readers", route.queue_keys) == {route.queue_keys[0]: 0}
 
 
+@pytest.mark.usefixtures("both_kinds_of_clients")
 def test_a_listener_of_topics_that_hangs_is_left_in_time(broker: Connection, lite: Lite) -> None:
     topic(broker)
     is_told, may_return = threading.Event(), threading.Event()

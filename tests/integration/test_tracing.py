@@ -267,6 +267,7 @@ def test_to_ask_for_a_message_again_is_an_error_without_an_exception(
     assert process.events == ()
 
 
+@pytest.mark.usefixtures("both_kinds_of_clients")
 def test_a_poll_links_to_the_messages_that_it_returns(
     broker: Connection, producer: Producer, lite: Lite, spans: Spans
 ) -> None:
@@ -299,6 +300,7 @@ def test_a_reply_belongs_to_the_trace_of_its_request(producer: Producer, member:
     assert f"{identity(answered):016x}" in reply.properties["traceparent"]
 
 
+@pytest.mark.usefixtures("both_kinds_of_clients")
 def test_the_end_of_a_transaction_and_its_check_belong_to_the_trace(
     broker: Connection, database: Database, transactional_producer: StartProducer, spans: Spans
 ) -> None:

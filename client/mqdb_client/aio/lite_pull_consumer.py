@@ -1,12 +1,14 @@
 """The lite pull consumer for asyncio: the names, options, errors and guarantees of `LitePullConsumer`."""
 
 import asyncio
+import threading
+import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 from inspect import iscoroutinefunction
-from typing import Any, Self, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 
 from mqdb.common.message import MessageQueue, ReceivedMessage
 from mqdb.errors import ParameterInvalid, ShutdownTimedOut
@@ -22,6 +24,18 @@ from mqdb_client.process_hooks import operations
 
 #: Called with the topic and all its queues that can be read now, in order.
 AsyncTopicMessageQueueChangeListener: TypeAlias = Callable[[str, tuple[MessageQueue, ...]], Coroutine[Any, Any, None]]
+
+#: How long polls that need not wait keep a loop from doing other things.
+_TURN_SECONDS: Final = 0.001
+
+
+class _Turn(threading.local):
+    """When a poll has last let the loop of this thread do other things."""
+
+    at = 0.0
+
+
+_turn: Final = _Turn()
 
 
 class AsyncLitePullConsumer:
@@ -228,10 +242,12 @@ async def _poll(strategy: SubscribedPolls, limit: int, seconds: float) -> list[R
 
 async def _wait(buffer: PollBuffer, limit: int, seconds: float) -> list[ReceivedMessage]:
     """As `PollBuffer.poll`. Nothing is awaited between taking messages and returning them."""
+    if time.monotonic() - _turn.at > _TURN_SECONDS:
+        # While there are messages no poll waits: without this the loop would do nothing else.
+        await asyncio.sleep(0)
+        _turn.at = time.monotonic()
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
-    # Where messages are in hand no poll waits: without this the loop would do nothing else.
-    await asyncio.sleep(0)
     messages = buffer.poll(limit, 0.0)
     while not messages:
         future: asyncio.Future[None] = loop.create_future()
