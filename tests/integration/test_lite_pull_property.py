@@ -19,6 +19,8 @@ from mqdb_client import LitePullConsumer
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.lite_pull import Lite, queue_of
 
+pytestmark = pytest.mark.usefixtures("both_kinds_of_clients")
+
 SEEDS = [*range(6), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(6, 12))]
 STEPS = 80
 QUEUES = 3

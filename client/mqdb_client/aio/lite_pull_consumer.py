@@ -168,8 +168,13 @@ class AsyncLitePullConsumer:
     # -- life -------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Connect, and read. As `LitePullConsumer.start`."""
-        await asyncio.to_thread(self._below.start)
+        """Connect, and read. As `LitePullConsumer.start`. If its task is cancelled, the consumer is shut down."""
+        try:
+            await asyncio.to_thread(self._below.start)
+        except asyncio.CancelledError:
+            # The thread goes on, and nobody else would leave the group.
+            asyncio.get_running_loop().run_in_executor(None, self._below.shutdown)
+            raise
 
     async def shutdown(self) -> None:
         """Commit what is done, and leave the group; a poll in another task returns. Again: nothing happens.
