@@ -11,11 +11,10 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import Final, Self
 
-from mqdb.broker.consumers.group_offsets import queue_ends
 from mqdb.broker.consumers.offsets import search_offset
 from mqdb.common.message import MessageQueue, ReceivedMessage
 from mqdb.common.topic import check_topic_name
-from mqdb.errors import IllegalState, ParameterInvalid, RouteNotFound, ShutdownTimedOut
+from mqdb.errors import IllegalState, ParameterInvalid, ShutdownTimedOut
 from mqdb.selector.subscription import MessageFilter
 from mqdb.selector.tags import ALL_TAGS
 from mqdb.store.consumers.consumer_offsets import committed_offsets
@@ -27,7 +26,7 @@ from mqdb_client.consumer.message_selector import MessageSelector, filter_of
 from mqdb_client.leaving import leave_in_time
 from mqdb_client.lite_pull.lite_pull_config import POLL_TIMEOUT, LitePullConsumerConfig
 from mqdb_client.lite_pull.poll_strategy import AssignedPolls, SubscribedPolls
-from mqdb_client.lite_pull.topic_queues import QueuePlace, TopicQueues
+from mqdb_client.lite_pull.topic_queues import TopicQueues
 from mqdb_client.lite_pull.topic_watch import TopicMessageQueueChangeListener, TopicWatch
 from mqdb_client.option_rules import is_whole, takes
 from mqdb_client.queue_argument import check_queue, queues_of
@@ -238,7 +237,7 @@ class LitePullConsumer:
         """
         running = self._require_running()
         place = running.topics.place(queue)
-        ends = _ends(place, queue)
+        ends = place.ends(queue)
         if not _is_offset(offset, ends):
             limits = f"from the min offset {ends.min_offset:,} to the max offset {ends.max_offset:,}"
             raise ParameterInvalid("offset", offset, f"must be a whole number {limits} of queue {queue}")
@@ -248,13 +247,13 @@ class LitePullConsumer:
         """As `seek`, to the min offset."""
         running = self._require_running()
         place = running.topics.place(queue)
-        running.seek(queue, place.queue_key, _ends(place, queue).min_offset)
+        running.seek(queue, place.queue_key, place.ends(queue).min_offset)
 
     def seek_to_end(self, queue: MessageQueue) -> None:
         """As `seek`, to the max offset: only what is sent from now on."""
         running = self._require_running()
         place = running.topics.place(queue)
-        running.seek(queue, place.queue_key, _ends(place, queue).max_offset)
+        running.seek(queue, place.queue_key, place.ends(queue).max_offset)
 
     def offset_for_timestamp(self, queue: MessageQueue, time: datetime) -> int:
         """The offset of the first message that was stored at `time` or later; the max offset where there is none.
@@ -337,10 +336,9 @@ class LitePullConsumer:
         Raises ShutdownTimedOut, when it has left, if a listener of topics has not returned within `shutdown_timeout`.
         Not for signal handlers: it waits for threads, and one of them may wait for the poll that was interrupted.
         """
-        running = self._running
-        self._leave(is_listening=running is not None and running.watch.is_own_thread())
+        self._leave()
 
-    def _leave(self, *, is_listening: bool) -> None:
+    def _leave(self, *, is_listening: bool = False) -> None:
         """Shut down. `is_listening`: in a listener of topics, which is not waited for."""
         with self._lifecycle:
             running, self._running = self._running, None
@@ -348,6 +346,7 @@ class LitePullConsumer:
         # Not with the lock in hand: a listener of topics that is waited for may want to assign, which is too late.
         if running is not None:
             watch = running.watch
+            is_listening |= watch.is_own_thread()
             seconds = 0.0 if is_listening else self._config.shutdown_timeout.total_seconds()
 
             def leave() -> None:
@@ -397,11 +396,3 @@ def _check_offsets(offsets: object) -> None:
 
 def _is_offset(offset: object, ends: Ends) -> bool:
     return is_whole(offset) and ends.min_offset <= offset <= ends.max_offset
-
-
-def _ends(place: QueuePlace, queue: MessageQueue) -> Ends:
-    with place.instance.connect() as connection:
-        ends = queue_ends(connection, place.queue_key)
-    if ends is None:
-        raise RouteNotFound(queue.topic)
-    return ends

@@ -2,8 +2,10 @@
 
 from typing import NamedTuple
 
+from mqdb.broker.consumers.group_offsets import queue_ends
 from mqdb.common.message import MessageQueue
 from mqdb.errors import BrokerUnavailable, ParameterInvalid, QueueNotFound, RouteNotFound
+from mqdb.store.dispatch.queues import Ends
 from mqdb.store.topics.topics import TopicRoute
 from mqdb_client.cluster import Cluster
 from mqdb_client.instance import ClientInstance
@@ -15,6 +17,14 @@ class QueuePlace(NamedTuple):
 
     instance: ClientInstance
     queue_key: int
+
+    def ends(self, queue: MessageQueue) -> Ends:
+        """The min and the max offset of the queue, which is here. Raises RouteNotFound; BrokerUnavailable and kin."""
+        with self.instance.connect() as connection:
+            ends = queue_ends(connection, self.queue_key)
+        if ends is None:
+            raise RouteNotFound(queue.topic)
+        return ends
 
 
 class TopicQueues:
