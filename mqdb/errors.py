@@ -69,6 +69,7 @@
     │   │   ├── AuthenticationFailed
     │   │   └── BrokerMisnamed
     │   └── StorageRefused                PostgreSQL refused a statement for a reason of its own
+    ├── BodyUnreadable                    a body that is not what the listener of an application takes
     ├── CompressedBodyBroken              a stored body that cannot be decompressed
     ├── PropertiesBroken                  stored properties that cannot be read
     ├── SomeBrokersFailed                 work on several brokers that has failed on some of them
@@ -76,6 +77,7 @@
     ├── TransactionEnded                  a transactional listener has ended its transaction itself
     ├── OffsetsUnusable                   the offset file of a broadcasting consumer
     ├── MessageMissing                    an index entry without its record
+    ├── ListenerMissing                   a message that an application does not consume any more
     ├── ClientRequestFailed               a client has answered that it cannot
     ├── ShutdownTimedOut                  a consumer has left its group while listeners were running
     ├── ExtraMissing                      a library that a part of mqdb needs is not installed
@@ -570,7 +572,7 @@ class CronInvalid(InvalidInput, code=ResponseCode.INVALID_PARAMETER):
 
 
 class CronExists(InvalidInput, code=ResponseCode.INVALID_PARAMETER):
-    """The name of a recurring send is taken."""
+    """The name of a recurring send is taken, also by another application."""
 
     name: str
     sentence = "cron {name!r} exists already; remove it first: mqdb cron remove {name!q}"
@@ -654,6 +656,23 @@ class CompressionUnavailable(InvalidInput, code=ResponseCode.REQUEST_CODE_NOT_SU
     compression: str
     library: str
     sentence = "compression {compression} needs the package {library}; run: pip install 'mqdb[compression]'"
+
+
+class BodyUnreadable(MqdbError):
+    """The body is not of the type that a listener of an application takes. Asking again gives the same answer."""
+
+    wanted: str
+    reason: str
+    sentence = "the body cannot be read as {wanted}: {reason}"
+
+
+class ListenerMissing(MqdbError):
+    """A message that an application has no listener for: it came while another version of it was running."""
+
+    group: str
+    topic: str
+    tag: str | None
+    sentence = "group {group!r} of the application has no listener for topic {topic!r} and tag {tag!r}"
 
 
 class CompressedBodyBroken(MqdbError):

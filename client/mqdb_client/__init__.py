@@ -70,6 +70,8 @@ from mqdb_client.admin.latest_messages import LatestMessages
 from mqdb_client.admin.selectors import SelectorExplanation, explain_selector
 from mqdb_client.admin.topic_reader import TopicReader
 from mqdb_client.admin.topics import TopicDetails
+from mqdb_client.app.app import App
+from mqdb_client.app.listener import exponential
 from mqdb_client.consumer.consume_hooks import ConsumeMessageContext, ConsumeMessageHook, ConsumeReturnType
 from mqdb_client.consumer.direct_consumption import ConsumeMessageDirectlyResult, DirectResult
 from mqdb_client.consumer.message_listener import (
@@ -96,6 +98,8 @@ from mqdb_client.transaction.transaction_listener import PreparedMessage, Transa
 from mqdb_client.transaction.transaction_producer import TransactionProducer, TransactionSendResult
 
 __all__ = [
+    "App",
+    "exponential",
     "Producer",
     "ReplyMessage",
     "TransactionProducer",

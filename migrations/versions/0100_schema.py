@@ -547,6 +547,7 @@ CREATE TABLE mqdb.cron (
     created_by text NOT NULL DEFAULT current_user,
     principal text,
     slot smallint CHECK (slot BETWEEN 1 AND 100),
+    application text CHECK (octet_length(application) <= 127),
     UNIQUE (principal, slot),
     CONSTRAINT cron_next_at
         CHECK (next_at >= timestamptz '1970-01-01 00:00+00' AND next_at < timestamptz '9999-01-01 00:00+00')
@@ -563,6 +564,7 @@ COMMENT ON COLUMN mqdb.cron.last_fired_at IS 'The time of the last message, as i
 COMMENT ON COLUMN mqdb.cron.sent IS 'Messages';
 COMMENT ON COLUMN mqdb.cron.skipped IS 'Firings without a message, as the topic was gone or took none';
 COMMENT ON COLUMN mqdb.cron.principal IS 'The role whose rights each firing asks for; NULL: it was added by the owner of the schema, or a member of its role';
+COMMENT ON COLUMN mqdb.cron.application IS 'The application whose code declares it, and may change it; NULL: somebody has added it';
 COMMENT ON COLUMN mqdb.cron.slot IS 'Which of the 100 that the principal may have; NULL: of the owner';
 COMMENT ON CONSTRAINT cron_next_at ON mqdb.cron IS 'A time that brokers can read and count from: since 1970, and before 9999';
 """

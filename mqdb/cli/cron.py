@@ -156,6 +156,7 @@ def _described(cron: "CronSummary") -> Row:
         "last": cron.last_fired_at,
         "sent": cron.sent,
         "skipped": cron.skipped,
+        "application": cron.application,
     }
 
 

@@ -5,13 +5,25 @@ group. RocketMQ: AbstractSendMessageProcessor.consumerSendMsgBack.
 """
 
 from dataclasses import dataclass
-from typing import Final
+from datetime import timedelta
+from typing import Final, NamedTuple
 
 #: Deliveries after the first one. Source: SubscriptionGroupConfig.retryMaxTimes.
 MAX_RECONSUME_TIMES_DEFAULT: Final = 16
 
 #: The delay level after the first failure: 10 s in the usual table. Each failure after it waits one level more.
 FIRST_RETRY_LEVEL: Final = 3
+
+
+class Retry(NamedTuple):
+    """What a listener asks for a message that it has failed."""
+
+    delay_level: int = 0
+    """0: the broker decides; above 0: this level; below 0: to the DLQ at once."""
+    delay: timedelta | None = None
+    """In place of a level: it comes again after exactly so long."""
+    max_reconsume_times: int | None = None
+    """Retries before it is dead; None: as the consumer is configured, or the group."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ COMMENT ON FUNCTION mqdb.cron_settings(text) IS 'What mqdb.operation keeps of a 
 
 CREATE FUNCTION mqdb.add_cron(
     name text, cron text, timezone text, topic text, body bytea, tag text, keys text, properties jsonb, sharding_key text,
-    catch_up text, next_at timestamptz, actor text
+    catch_up text, next_at timestamptz, application text, actor text
 ) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -23,6 +23,8 @@ DECLARE
     is_guest boolean := NOT mqdb.is_owner(session_user);
     free_slot smallint;
     added text;
+    one mqdb.cron;
+    before jsonb;
 BEGIN
     add_cron.name := mqdb.full_group(add_cron.name);
     add_cron.topic := mqdb.full_topic(add_cron.topic);
@@ -32,13 +34,39 @@ BEGIN
     IF (add_cron.name ~ '^[%|a-zA-Z0-9_-]{1,127}$') IS NOT TRUE THEN
         PERFORM mqdb.refuse_parameter('name', add_cron.name, 'a name has 1 to 127 of the characters % | a-z A-Z 0-9 _ -');
     ELSIF (octet_length(add_cron.cron) <= 255 AND octet_length(add_cron.timezone) <= 255 AND octet_length(add_cron.topic) <= 127
-           AND octet_length(concat(add_cron.tag, add_cron.keys, add_cron.sharding_key)) <= 2 * mqdb.max_properties_bytes()
+           AND octet_length(concat(add_cron.tag, add_cron.keys, add_cron.sharding_key, add_cron.application)) <= 2 * mqdb.max_properties_bytes()
            AND pg_column_size(add_cron.properties) <= 262144 AND add_cron.catch_up IN ('once', 'all', 'none')) IS NOT TRUE
     THEN
         PERFORM mqdb.refuse_parameter('cron', add_cron.cron, 'text, zone, message or catch-up is not one that a client makes');
     END IF;
     PERFORM mqdb.check_next_at(add_cron.next_at);
     LOOP
+        IF add_cron.application IS NOT NULL THEN
+            SELECT * INTO one FROM mqdb.cron c WHERE c.name = add_cron.name FOR UPDATE;
+            IF FOUND THEN
+                IF one.application IS DISTINCT FROM add_cron.application
+                   OR one.principal IS DISTINCT FROM (CASE WHEN is_guest THEN session_user::text END) THEN
+                    RETURN false;
+                END IF;
+                before := mqdb.cron_settings(one.name);
+                -- Its next time stays unless its times change: what fell due meanwhile is caught up.
+                UPDATE mqdb.cron c
+                SET cron = add_cron.cron, timezone = add_cron.timezone, topic = add_cron.topic, body = add_cron.body,
+                    tag = add_cron.tag, keys = add_cron.keys, properties = add_cron.properties,
+                    sharding_key = add_cron.sharding_key, catch_up = add_cron.catch_up,
+                    next_at = CASE WHEN (c.cron, c.timezone) = (add_cron.cron, add_cron.timezone) THEN c.next_at
+                                   ELSE add_cron.next_at END
+                WHERE c.name = one.name
+                    AND (c.cron, c.timezone, c.topic, c.body, c.tag, c.keys, c.properties, c.sharding_key, c.catch_up)
+                        IS DISTINCT FROM (add_cron.cron, add_cron.timezone, add_cron.topic, add_cron.body, add_cron.tag,
+                                          add_cron.keys, add_cron.properties, add_cron.sharding_key, add_cron.catch_up);
+                IF FOUND THEN
+                    PERFORM mqdb.record_operation('cron.change', ARRAY[one.topic, add_cron.topic], NULL, one.name, before,
+                                                  mqdb.cron_settings(one.name), 1, NULL, actor);
+                END IF;
+                RETURN true;
+            END IF;
+        END IF;
         -- What many crons of one role would send at the same minute keeps the crons of others waiting.
         IF is_guest THEN
             free_slot := (SELECT min(number) FROM generate_series(1, 100) AS number WHERE NOT EXISTS (
@@ -49,12 +77,12 @@ BEGIN
         END IF;
         -- Waits for another transaction of the role that takes the same slot.
         INSERT INTO mqdb.cron (name, cron, timezone, topic, body, tag, keys, properties, sharding_key, catch_up, next_at, created_by,
-                               principal, slot)
+                               principal, slot, application)
         VALUES (add_cron.name, add_cron.cron, add_cron.timezone, add_cron.topic, add_cron.body, add_cron.tag, add_cron.keys,
                 add_cron.properties, add_cron.sharding_key, add_cron.catch_up, add_cron.next_at, session_user,
-                CASE WHEN is_guest THEN session_user END, free_slot)
+                CASE WHEN is_guest THEN session_user END, free_slot, add_cron.application)
         ON CONFLICT DO NOTHING RETURNING name INTO added;
-        EXIT WHEN FOUND OR EXISTS (SELECT FROM mqdb.cron c WHERE c.name = add_cron.name);
+        EXIT WHEN FOUND OR add_cron.application IS NULL AND EXISTS (SELECT FROM mqdb.cron c WHERE c.name = add_cron.name);
     END LOOP;
     IF added IS NOT NULL THEN
         PERFORM mqdb.record_operation(
@@ -63,7 +91,7 @@ BEGIN
     RETURN added IS NOT NULL;
 END
 $$;
-COMMENT ON FUNCTION mqdb.add_cron(text, text, text, text, bytea, text, text, jsonb, text, text, timestamptz, text) IS 'Stores a recurring send whose first time is next_at; false where the name is taken';
+COMMENT ON FUNCTION mqdb.add_cron(text, text, text, text, bytea, text, text, jsonb, text, text, timestamptz, text, text) IS 'Stores a recurring send whose first time is next_at, or makes that of the same application what is given; false where the name is taken by another';
 
 -- By times that have passed a cron would catch up on what was never missed, before those of all others.
 CREATE FUNCTION mqdb.check_next_at(next_at timestamptz) RETURNS void

@@ -83,7 +83,7 @@ BEGIN
     SELECT f.log_pos, f.deliver_ms, f.is_timer, f.topic INTO pos, due_ms, is_timer, real_topic
     FROM found f
     WHERE f.topic = recall.topic
-       OR recall.topic IS NULL AND f.topic NOT IN (mqdb.schedule_topic(), mqdb.half_topic())
+       OR recall.topic IS NULL AND f.topic NOT IN (mqdb.schedule_topic(), mqdb.half_topic()) AND NOT starts_with(f.topic, mqdb.retry_prefix())
     ORDER BY f.is_timer DESC LIMIT 1;
     IF NOT FOUND THEN
         RETURN 'UNKNOWN';

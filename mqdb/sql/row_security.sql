@@ -95,7 +95,7 @@ BEGIN
         RETURN true;
     END IF;
     SELECT t.topic INTO name FROM mqdb.queue q JOIN mqdb.topic t USING (topic_id) WHERE q.queue_key = is_own_request.queue_key;
-    IF name = mqdb.schedule_topic() THEN
+    IF name IN (mqdb.schedule_topic(), mqdb.timer_topic()) THEN
         name := is_own_request.properties ->> 'REAL_TOPIC';
     END IF;
     RETURN starts_with(name, mqdb.retry_prefix()) OR starts_with(name, mqdb.dlq_prefix());

@@ -46,6 +46,7 @@ class Verb(StrEnum):
     CONSUMER_CONSUME = "consumer.consume"
     DELAY_SKIP = "delay.skip"
     CRON_ADD = "cron.add"
+    CRON_CHANGE = "cron.change"
     CRON_PAUSE = "cron.pause"
     CRON_RESUME = "cron.resume"
     CRON_REMOVE = "cron.remove"

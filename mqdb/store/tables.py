@@ -453,6 +453,7 @@ cron = Table(
     Column("created_by", Text, nullable=False, server_default=text("CURRENT_USER")),
     Column("principal", Text),
     Column("slot", SmallInteger),
+    Column("application", Text),
     UniqueConstraint("principal", "slot"),
 )
 

@@ -18,6 +18,7 @@ from mqdb.broker.consumers.groups import update_group
 from mqdb.broker.consumers.send_back import SendBackRequest, send_back
 from mqdb.common.failure import Failure
 from mqdb.common.message import MessageQueue
+from mqdb.common.retry import Retry
 from mqdb.embedded import EmbeddedPostgres
 from mqdb.store.engine import create_engine
 from tests.fixtures import warm_process
@@ -116,7 +117,7 @@ def test_a_message_that_waits_for_its_retry_is_listed_and_shown(place: Place, en
     queue, failure = MessageQueue("orders", "broker-a", 0), Failure.later("m", datetime.now(UTC))
     with engine.connect() as connection:
         (first,) = connection.exec_driver_sql("SELECT log_pos FROM mqdb.message WHERE text = 'one'").scalars()
-        send_back(connection, "billing", [SendBackRequest(first, queue, 0, failure, delay_level=18)])
+        send_back(connection, "billing", [SendBackRequest(first, queue, 0, failure, Retry(18))])
 
     wait_until(lambda: orders_of(place)["waiting"] == 1)
 

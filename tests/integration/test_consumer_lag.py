@@ -12,6 +12,7 @@ from mqdb.broker.topics.route import find_or_create_retry_topic
 from mqdb.common.failure import Failure
 from mqdb.common.group import FROM_FIRST_OFFSET
 from mqdb.common.message import MessageQueue
+from mqdb.common.retry import Retry
 from mqdb.store.consumers import groups
 from mqdb.store.consumers.consumer_offsets import OwnedQueue
 from mqdb.store.consumers.groups import QueueProgress, TopicLag
@@ -127,7 +128,7 @@ def fail(broker: Connection, *offsets: int, group: str = "readers", level: int =
     rows = broker.execute(text("SELECT queue_offset, log_pos FROM mqdb.message WHERE topic = 'orders'"))
     positions = {row.queue_offset: row.log_pos for row in rows}
     queue, failure = MessageQueue("orders", "broker-a", 0), Failure.later("m", datetime.now(UTC))
-    requests = [SendBackRequest(positions[each], queue, each, failure, level) for each in offsets]
+    requests = [SendBackRequest(positions[each], queue, each, failure, Retry(level)) for each in offsets]
     send_back(broker, group, requests)
     dispatch_all(broker)
 

@@ -13,6 +13,7 @@ from mqdb.broker.dead_letters import Redrive, redrive_messages
 from mqdb.common.failure import Failure
 from mqdb.common.message import Message, MessageQueue, check_message
 from mqdb.common.property import RESERVED_PROPERTIES
+from mqdb.common.retry import Retry
 from mqdb.common.topic import dlq_topic, retry_topic
 from mqdb.errors import MessageIllegal, ParameterInvalid
 from mqdb.store.dead_letters import RedriveStatus
@@ -145,7 +146,7 @@ def fail(broker: Connection, name: str, level: int) -> None:
     """Send all messages of a topic back."""
     for record in records(broker, name):
         queue = MessageQueue(name, "broker-a", record["queue_id"])
-        send_back(broker, GROUP, [SendBackRequest(record["log_pos"], queue, 0, LATER, delay_level=level)])
+        send_back(broker, GROUP, [SendBackRequest(record["log_pos"], queue, 0, LATER, Retry(level))])
 
 
 def content(record: dict[str, Any]) -> tuple[Any, ...]:

@@ -21,6 +21,7 @@ from mqdb.broker.dead_letters import (
 from mqdb.broker.topics import topics as admin
 from mqdb.common.compression import Compression, compressed_flag
 from mqdb.common.message import MAX_BODY_BYTES, MessageQueue
+from mqdb.common.retry import Retry
 from mqdb.common.topic import Perm, TopicConfig, retry_topic
 from mqdb.errors import MessageIllegal, ParameterInvalid, TopicNotAllowed
 from mqdb.selector.tags import tag_code
@@ -75,7 +76,7 @@ def test_a_redriven_message_that_fails_again_has_its_whole_ladder_and_its_origin
     (sent_back,) = send_back(broker, "billing", [request])
 
     assert (sent_back.is_dead, sent_back.delay_level, sent_back.reconsume_times) == (False, 3, 1)
-    (dead,) = send_back(broker, "billing", [request._replace(delay_level=-1)])
+    (dead,) = send_back(broker, "billing", [request._replace(retry=Retry(-1))])
     dispatch_all(broker)
     youngest = list_dead_letters(broker, DeadLetterFilter("billing"))[0]
     assert (dead.is_dead, youngest.topic, youngest.redriven_at) == (True, "orders", None)

@@ -14,11 +14,14 @@ from mqdb.broker.topics.route import find_or_create_dlq_topic, find_or_create_re
 from mqdb.common.failure import Failure
 from mqdb.common.message import Message, MessageQueue
 from mqdb.common.property import FailureProperty
-from mqdb.common.topic import SCHEDULE_TOPIC, Perm, TopicConfig, dlq_topic, retry_topic
+from mqdb.common.retry import Retry
+from mqdb.common.topic import SCHEDULE_TOPIC, TIMER_TOPIC, Perm, TopicConfig, dlq_topic, retry_topic
 from mqdb.errors import GroupNotFound, MessageGone, TopicNotWritable
 from mqdb.store.engine import driver
 from mqdb.store.topics.topics import find_topic
 from tests.fixtures.broker import append, dispatch_all, topic
+from tests.fixtures.delay import move_clock
+from tests.fixtures.timers import deliver_all
 
 GROUP = "billing"
 ORDERS = MessageQueue("orders", "broker-a", 2)
@@ -42,7 +45,7 @@ def orders(broker: Connection) -> list[int]:
 
 
 def request(log_pos: int, delay_level: int = 0, failure: Failure = LATER) -> SendBackRequest:
-    return SendBackRequest(log_pos, ORDERS, 10 + log_pos, failure, delay_level)
+    return SendBackRequest(log_pos, ORDERS, 10 + log_pos, failure, Retry(delay_level))
 
 
 def record(broker: Connection, log_pos: int) -> dict[str, Any]:
@@ -118,6 +121,62 @@ def test_the_listener_may_choose_the_level(
     (result,) = send_back(broker, group, [request(orders[0], asked)])
 
     assert (result.is_dead, result.delay_level) == (dead, level)
+
+
+@pytest.mark.parametrize("delay", [timedelta(milliseconds=1), timedelta(seconds=7, microseconds=1), timedelta(days=9)])
+def test_a_listener_may_say_exactly_how_long(
+    broker: Connection, group: str, orders: list[int], delay: timedelta
+) -> None:
+    broker.execute(text("UPDATE mqdb.broker SET timer_max_delay_ms = 259200000"))
+    asked = request(orders[0])._replace(retry=Retry(delay=delay))
+
+    assert send_back(broker, group, [asked]) == [SentBack(orders[0], False, 0, 1)]
+
+    copy = newest(broker)
+    limit = timedelta(days=3)
+    waited = copy["tags_code"] - copy["store_time"].timestamp() * 1000
+    assert 0 <= waited - min(delay, limit) / timedelta(milliseconds=1) < 2
+    assert (copy["topic"], copy["queue_id"], copy["reconsume_times"]) == (TIMER_TOPIC, 0, 1)
+    assert copy["properties"]["REAL_TOPIC"] == "%RETRY%billing"
+    assert "DELAY" not in copy["properties"]
+
+
+def test_after_an_exact_time_it_comes_again_with_its_tag(broker: Connection, group: str, orders: list[int]) -> None:
+    send_back(broker, group, [request(orders[0])._replace(retry=Retry(delay=timedelta(hours=1)))])
+    dispatch_all(broker)
+    deliver_all(broker)
+    assert newest(broker)["topic"] == TIMER_TOPIC
+    move_clock(broker, timedelta(hours=2))
+
+    deliver_all(broker)
+
+    copy, sent = newest(broker), record(broker, orders[0])
+    assert (copy["topic"], copy["reconsume_times"]) == ("%RETRY%billing", 1)
+    assert [copy[name] for name in ("msg_id", "tags", "tags_code", "keys", "body")] == [
+        sent[name] for name in ("msg_id", "tags", "tags_code", "keys", "body")
+    ]
+    assert (copy["properties"]["RETRY_TOPIC"], copy["properties"]["colour"]) == ("orders", "red")
+
+
+def test_a_recall_that_names_no_topic_takes_no_retry_back(broker: Connection, group: str, orders: list[int]) -> None:
+    send_back(broker, group, [request(orders[0])._replace(retry=Retry(delay=timedelta(hours=1)))])
+    dispatch_all(broker)
+
+    assert (
+        broker.scalar(text("SELECT mqdb.recall(NULL, :id)"), {"id": newest(broker)["msg_id"].hex})
+        == "ALREADY_DELIVERED"
+    )
+
+
+@pytest.mark.parametrize(("of_listener", "of_consumer", "dead"), [(0, 9, True), (1, 0, False), (None, 0, True)])
+def test_the_maximum_of_the_listener_outranks_that_of_the_consumer(
+    broker: Connection, group: str, orders: list[int], of_listener: int | None, of_consumer: int, dead: bool
+) -> None:
+    asked = request(orders[0])._replace(retry=Retry(max_reconsume_times=of_listener))
+
+    (result,) = send_back(broker, group, [asked], max_reconsume_times=of_consumer)
+
+    assert result.is_dead is dead
 
 
 @pytest.mark.parametrize(
@@ -211,7 +270,7 @@ def test_the_copy_says_why_it_failed_last(broker: Connection, group: str, orders
 def test_a_dead_message_is_not_delayed_once_more(broker: Connection, group: str, orders: list[int]) -> None:
     first = fail(broker, orders[0])
 
-    send_back(broker, group, [as_retry(broker, first)._replace(delay_level=-1)])
+    send_back(broker, group, [as_retry(broker, first)._replace(retry=Retry(-1))])
 
     assert "DELAY" in first["properties"]
     assert "DELAY" not in newest(broker)["properties"]

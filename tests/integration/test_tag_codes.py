@@ -17,6 +17,7 @@ from mqdb.broker.schedule import delay, timers
 from mqdb.common.failure import Failure
 from mqdb.common.message import Message, MessageQueue, ReceivedMessage
 from mqdb.common.property import TAGS_CODE
+from mqdb.common.retry import Retry
 from mqdb.common.topic import TRANS_CHECK_MAX_TIME_TOPIC, dlq_topic, retry_topic
 from mqdb.selector.tags import parse_tag_expression, tag_code
 from mqdb.store.engine import driver
@@ -65,7 +66,7 @@ def fail(connection: Connection, log_pos: int, *, for_good: bool = False) -> Non
     """Have the group send a message back."""
     failure = Failure.later("client-1", datetime.now(UTC))
     queue = MessageQueue("orders", "broker-a", 0)
-    send_back(connection, "billing", [SendBackRequest(log_pos, queue, 0, failure, -1 if for_good else 0)])
+    send_back(connection, "billing", [SendBackRequest(log_pos, queue, 0, failure, Retry(-1 if for_good else 0))])
 
 
 # -- the ways -------------------------------------------------------------------------------------

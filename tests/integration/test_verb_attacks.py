@@ -59,6 +59,7 @@ import sqlalchemy
 from mqdb.broker.consumers.send_back import SendBackRequest, send_back
 from mqdb.common.failure import Failure
 from mqdb.common.message import MessageQueue
+from mqdb.common.retry import Retry
 from mqdb.store.engine import create_engine
 from mqdb.store.log import sink as statements
 from mqdb.store.topics import topics
@@ -669,7 +670,7 @@ def test_a_request_that_is_sent_back_names_whoever_has_asked(plot: Plot, asked: 
     orders = MessageQueue("orders", "broker-a", 0)
     engine = create_engine(plot.mallorys_dsn)
     with engine.connect() as connection:
-        send_back(connection, "billing", [SendBackRequest(asked.log_pos, orders, 0, failure, delay_level)])
+        send_back(connection, "billing", [SendBackRequest(asked.log_pos, orders, 0, failure, Retry(delay_level))])
     engine.dispose()
 
     names = "SELECT properties ->> 'REPLY_TO_CLIENT' FROM mqdb.commit_log WHERE log_pos > %s"

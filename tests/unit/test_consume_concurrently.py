@@ -259,7 +259,7 @@ def test_what_fails_is_sent_back_with_the_reason(
     wait_until(lambda: len(queue) == 0)
 
     assert sorted(sent_back.offsets) == [0, 1, 2]
-    assert {(each.failure.exception, each.failure.host, each.delay_level) for each in sent_back} == {
+    assert {(each.failure.exception, each.failure.host, each.retry.delay_level) for each in sent_back} == {
         (reason, "here", 0)
     }
     assert queue.position().next_offset == 3
@@ -344,7 +344,7 @@ def test_the_context_chooses_the_delay_level(consuming: Consuming, level: int) -
     deliver(consuming(listener, send_back=sent_back), queue, 1)
     wait_until(lambda: len(queue) == 0)
 
-    assert [each.delay_level for each in sent_back] == [level]
+    assert [each.retry.delay_level for each in sent_back] == [level]
 
 
 def test_one_message_that_cannot_be_sent_back_does_not_hold_up_the_others(consuming: Consuming) -> None:
@@ -473,7 +473,9 @@ def test_a_listener_that_takes_too_long_is_given_up(consuming: Consuming) -> Non
     deliver(consume, queue, 2)
     wait_until(lambda: len(queue) == 0)
 
-    assert [(each.queue_offset, each.failure.exception, each.delay_level) for each in sent_back] == [(0, "TIMEOUT", 3)]
+    assert [(each.queue_offset, each.failure.exception, each.retry.delay_level) for each in sent_back] == [
+        (0, "TIMEOUT", 3)
+    ]
     leave.set()
     deliver(consume, queue, 1)
     wait_until(lambda: len(queue) == 0)

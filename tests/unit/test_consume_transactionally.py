@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from mqdb.common.message import ReceivedMessage
+from mqdb.common.retry import Retry
 from mqdb.errors import BrokerUnavailable
 from mqdb_client.consumer import consume_transactionally
 from mqdb_client.consumer.consume_transactionally import ConsumeTransactionally
@@ -34,7 +35,7 @@ class Script:
     #: The offsets of each attempt, and the reconsume times of its first message.
     calls: list[tuple[list[int], int]] = field(default_factory=list)
     #: The offsets of each batch that was sent back, with delay level and most retries.
-    sent_back: list[tuple[list[int], int, int | None]] = field(default_factory=list)
+    sent_back: list[tuple[list[int], Retry, int | None]] = field(default_factory=list)
 
     def attempt(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> Attempt:
         self.calls.append(([message.queue_offset for message in messages], messages[0].reconsume_times))
@@ -42,9 +43,9 @@ class Script:
         return attempt() if callable(attempt) else attempt
 
     def send_back(
-        self, _queue: ProcessQueue, messages: list[ReceivedMessage], _attempt: Attempt, level: int, most: int | None
+        self, _queue: ProcessQueue, messages: list[ReceivedMessage], _attempt: Attempt, retry: Retry, most: int | None
     ) -> End:
-        self.sent_back.append(([message.queue_offset for message in messages], level, most))
+        self.sent_back.append(([message.queue_offset for message in messages], retry, most))
         return self.taken_back.pop(0) if self.taken_back else End.COMMITTED
 
     def close(self) -> None:
@@ -188,7 +189,7 @@ def test_what_failed_is_sent_back_and_the_queue_goes_on(consuming: Consuming) ->
     deliver(consuming(script, batch=2, max_reconsume_times=7), queue, 3)
     wait_until(lambda: consumed(queue))
 
-    assert script.sent_back == [([0, 1], 5, 7)]
+    assert script.sent_back == [([0, 1], Retry(5), 7)]
     assert script.offsets == [[0, 1], [2]]
 
 
@@ -219,7 +220,7 @@ def test_a_transaction_that_met_others_four_times_has_failed(consuming: Consumin
     deliver(consuming(script), queue, 1)
     wait_until(lambda: consumed(queue))
 
-    assert script.sent_back == [([0], 0, None)]
+    assert script.sent_back == [([0], Retry(), None)]
 
 
 def test_a_broker_that_cannot_be_reached_is_no_failure_and_is_reported_once(
@@ -285,7 +286,7 @@ def test_in_order_what_failed_too_often_is_dead(consuming: Consuming) -> None:
     deliver(consuming(script, is_orderly=True, max_reconsume_times=2, batch=2), queue, 3)
     wait_until(lambda: consumed(queue))
 
-    assert script.sent_back == [([0, 1], -1, 2)]
+    assert script.sent_back == [([0, 1], Retry(-1), 2)]
     assert script.offsets == [[0, 1]] * 3 + [[2]]
 
 
@@ -303,7 +304,7 @@ def test_in_order_a_batch_is_dead_when_none_of_it_may_be_tried_again(consuming: 
     wait_until(lambda: consumed(queue))
 
     assert script.offsets == [[0], [0, 1], [0, 1]]
-    assert script.sent_back == [([0, 1], -1, 1)]
+    assert script.sent_back == [([0, 1], Retry(-1), 1)]
 
 
 # -- threads ------------------------------------------------------------------------------------

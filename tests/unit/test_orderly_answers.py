@@ -264,7 +264,7 @@ def test_row_63_what_fails_too_often_is_a_dead_letter_and_its_queue_goes_on(orde
     assert script.calls == [[0], [1], [1], [1], [2]]
     [request] = dead
     assert request.queue_offset == 1
-    assert request.delay_level == -1
+    assert request.retry.delay_level == -1
     assert (request.failure.exception, request.failure.host) == ("ZeroDivisionError", "here")
 
 

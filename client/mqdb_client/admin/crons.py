@@ -44,9 +44,31 @@ class Crons:
         Raises CronInvalid, CronExists, TopicNotFound, TopicNotWritable, ParameterInvalid, NameInvalid, MessageIllegal;
         ExtraMissing without `mqdb[server]`, which reads cron texts.
         """
+        return self._add(Cron(name, text, message, timezone, sharding_key, catch_up), actor)
+
+    def declare(
+        self,
+        application: str,
+        name: str,
+        text: str,
+        message: Message,
+        *,
+        timezone: str = "UTC",
+        sharding_key: str | None = None,
+        catch_up: CatchUp = CatchUp.ONCE,
+        actor: str | None = None,
+    ) -> datetime:
+        """Add a recurring send that the code of an application declares, or make it what stands here.
+
+        One that was there keeps its counts, stays paused if it was, and keeps its next time unless `text` or `timezone`
+        change. Returns the next time of its text. Raises what `add` raises; CronExists if it is not of this
+        application.
+        """
+        return self._add(Cron(name, text, message, timezone, sharding_key, catch_up, application), actor)
+
+    def _add(self, new: Cron, actor: str | None) -> datetime:
         next_time = _next_time()
-        one_of(CatchUp).check("catch_up", catch_up)
-        new = Cron(name, text, message, timezone, sharding_key, catch_up)
+        one_of(CatchUp).check("catch_up", new.catch_up)
         with self._access.connected() as connection:
             return cron.add_cron(connection, new, next_time, actor=actor or self._access.actor)
 

@@ -58,6 +58,7 @@ class AsyncProducer:
 
     def _configure(self, below: "ProducerBelow") -> None:
         self._below = below
+        below.end_sends = self._end_sends
         self._guard = threading.Lock()
         self._by_loop: dict[asyncio.AbstractEventLoop, LoopSends] = {}
 
@@ -66,12 +67,16 @@ class AsyncProducer:
         """The name of the group."""
         return self._below.group
 
+    @property
+    def synchronous(self) -> Producer:
+        """The same producer for threads that run no event loop."""
+        return self._below
+
     # -- life ---------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Connect and enter the group. Raises what `Producer.start` raises."""
         await asyncio.to_thread(self._below.start)
-        self._below.work().at_close(self._end_sends)
 
     async def shutdown(self) -> None:
         """Let the sends under way end, leave the group and disconnect. Again: nothing happens."""
@@ -215,8 +220,16 @@ class AsyncProducer:
 class ProducerBelow(Producer):
     """The synchronous producer: it connects, and does in a thread what is rare."""
 
+    #: Has the sends of loops end.
+    end_sends: Callable[[], None]
+
     def __init__(self, config: ProducerConfig) -> None:
         self._configure(config)
+
+    def start(self) -> None:
+        """As that of a Producer. Before it closes, the sends of loops end."""
+        super().start()
+        self.work().at_close(self.end_sends)
 
     def work(self) -> RunningProducer:
         """What it works with. Raises IllegalState unless started."""

@@ -1,15 +1,14 @@
 """The push consumer for asyncio: the names, options, errors and guarantees of `PushConsumer`."""
 
 import asyncio
-import signal
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from typing import Any, Self, TypeAlias
 
 from mqdb.common.message import MessageQueue, ReceivedMessage
 from mqdb.errors import IllegalState, NotSupported, ShutdownTimedOut
 from mqdb.selector.tags import ALL_TAGS
+from mqdb_client.aio.stop_signals import on_loop_stop_signal
 from mqdb_client.client_config import configured_by
 from mqdb_client.consumer.consume_hooks import ConsumeMessageHook
 from mqdb_client.consumer.loop_tasks import LoopTasks
@@ -142,7 +141,7 @@ class AsyncPushConsumer:
 
         Raises what `start` and `shutdown` raise.
         """
-        with _stop_signals(self._stopped.set):
+        with on_loop_stop_signal(self._stopped.set):
             try:
                 if not self._is_started:
                     await self.start()
@@ -181,19 +180,3 @@ class _Below(PushConsumer):
         """Those of the listener; None unless it runs."""
         tasks = None if self._strategy is None else self._strategy.consume.threads
         return tasks if isinstance(tasks, LoopTasks) else None
-
-
-@contextmanager
-def _stop_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Have SIGINT and SIGTERM call `stop`, where this loop may: in the main thread, on Unix."""
-    loop, heard = asyncio.get_running_loop(), []
-    for number in (signal.SIGINT, signal.SIGTERM):
-        # Neither Windows nor another thread than the main one may; `shutdown` still ends `run` there.
-        with suppress(NotImplementedError, RuntimeError, ValueError):
-            loop.add_signal_handler(number, stop)
-            heard.append(number)
-    try:
-        yield
-    finally:
-        for number in heard:
-            loop.remove_signal_handler(number)

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 from mqdb.common.clock import Clock, SystemClock
 from mqdb.common.failure import Failure
 from mqdb.common.message import ReceivedMessage
-from mqdb.common.retry import FIRST_RETRY_LEVEL
+from mqdb.common.retry import FIRST_RETRY_LEVEL, Retry
 from mqdb_client.consumer.consume_hooks import ConsumeHooks, ConsumeMessageContext, return_type_of
 from mqdb_client.consumer.loop_tasks import LoopTasks
 from mqdb_client.consumer.message_listener import (
@@ -47,7 +47,7 @@ class _Verdict(NamedTuple):
 
     consumed: int
     failure: Failure | None = None
-    delay_level: int = 0
+    retry: Retry = Retry()
 
 
 class ConsumeConcurrently:
@@ -157,13 +157,13 @@ class ConsumeConcurrently:
             return
         if verdict.consumed:
             process_queue.finish(messages[: verdict.consumed])
-        self._fail(process_queue, messages[verdict.consumed :], verdict.failure, verdict.delay_level)
+        self._fail(process_queue, messages[verdict.consumed :], verdict.failure, verdict.retry)
 
     def _fail(
-        self, process_queue: ProcessQueue, messages: list[ReceivedMessage], failure: Failure, delay_level: int
+        self, process_queue: ProcessQueue, messages: list[ReceivedMessage], failure: Failure, retry: Retry
     ) -> None:
         if self._send_back:
-            self._send_back[process_queue.queue.broker_name].put(process_queue, messages, failure, delay_level)
+            self._send_back[process_queue.queue.broker_name].put(process_queue, messages, failure, retry)
         else:
             logger.warning("messages have failed, and do not come again in broadcasting", extra=_where(messages))
             process_queue.finish(messages)
@@ -192,7 +192,7 @@ class ConsumeConcurrently:
         if observed is not None:
             self._tell(observed, call, None, error)
         failure = Failure.of(error, self._host, self._clock.now())
-        return _Verdict(0, failure, context.delay_level_when_next_consume)
+        return _Verdict(0, failure, context.retry)
 
     def _tell(
         self, observed: ConsumeMessageContext, call: RunningCall, answer: object, error: BaseException | None
@@ -206,15 +206,15 @@ class ConsumeConcurrently:
     def _verdict_of(
         self, answer: object, messages: list[ReceivedMessage], context: ConsumeConcurrentlyContext
     ) -> _Verdict:
-        level = context.delay_level_when_next_consume
+        retry = context.retry
         if isinstance(answer, str):  # others may not even be compared
             if answer == _SUCCESS and context.ack_index >= len(messages) - 1:
                 return _Verdict(len(messages))
             if answer in (_SUCCESS, _LATER):
                 consumed = max(context.ack_index + 1, 0) if answer == _SUCCESS else 0
-                return _Verdict(consumed, Failure.later(self._host, self._clock.now()), level)
+                return _Verdict(consumed, Failure.later(self._host, self._clock.now()), retry)
         logger.error("listener returned %r instead of a ConsumeConcurrentlyStatus", answer, extra=_where(messages))
-        return _Verdict(0, Failure.no_answer(answer, self._host, self._clock.now()), level)
+        return _Verdict(0, Failure.no_answer(answer, self._host, self._clock.now()), retry)
 
     # -- what the threads that send back ask for --------------------------------------------
 
@@ -227,7 +227,7 @@ class ConsumeConcurrently:
             fields = _where(call.messages) | {"seconds": self._consume_timeout.total_seconds()}
             logger.warning("a listener takes too long, its messages are sent back", extra=fields)
             failure = Failure.timeout(self._host, self._clock.now(), self._consume_timeout)
-            self._fail(call.process_queue, call.messages, failure, FIRST_RETRY_LEVEL)
+            self._fail(call.process_queue, call.messages, failure, Retry(FIRST_RETRY_LEVEL))
 
 
 def _where(messages: list[ReceivedMessage]) -> dict[str, object]:

@@ -22,10 +22,11 @@ from typing import Any, Final
 from mqdb.broker.consumers.send_back import SendBackRequest
 from mqdb.common.clock import Clock, SystemClock
 from mqdb.common.message import ReceivedMessage
+from mqdb.common.retry import Retry
 from mqdb_client.consumer.consume_concurrently import CONSUME_TIMEOUT
 from mqdb_client.consumer.consume_hooks import ConsumeHooks, return_type_of
 from mqdb_client.consumer.message_listener import ConsumeOrderlyContext, MessageListenerOrderly, takes_context
-from mqdb_client.consumer.orderly_verdict import Decision, Verdict, clamp, verdict_of, where
+from mqdb_client.consumer.orderly_verdict import Decision, Verdict, clamp, failed, verdict_of, where
 from mqdb_client.consumer.process_queue import ProcessQueue
 from mqdb_client.consumer.queue_line import Lane, QueueLine
 from mqdb_client.consumer.running_calls import RunningCalls
@@ -152,7 +153,7 @@ class ConsumeOrderly:
             process_queue.fail(messages)
             process_queue.retry(kept + messages)
             return verdict.suspend_time or self._suspend_time
-        elif self._have_failed_too_often(messages) and self._give_up(process_queue, messages, verdict):
+        elif self._have_failed_too_often(messages, verdict) and self._give_up(process_queue, messages, verdict):
             process_queue.finish(messages)
         else:
             for message in messages:
@@ -173,7 +174,7 @@ class ConsumeOrderly:
             verdict = verdict_of(answer, messages, context)
         except BaseException as error:  # also sys.exit(), which would end the thread and leave its messages unfinished
             logger.exception("listener failed", extra=where(messages))
-            verdict = Verdict(Decision.SUSPEND, error=error)
+            verdict = failed(context, error)
         if observed is not None:
             seconds = time.monotonic() - started_at
             end = return_type_of(verdict.answer, verdict.is_success, verdict.error, seconds, self._consume_timeout)
@@ -182,9 +183,9 @@ class ConsumeOrderly:
 
     # -- what becomes of messages ---------------------------------------------------------------
 
-    def _have_failed_too_often(self, messages: list[ReceivedMessage]) -> bool:
+    def _have_failed_too_often(self, messages: list[ReceivedMessage], verdict: Verdict) -> bool:
         # While one of a batch may still be tried they all come again. Source: checkReconsumeTimes.
-        most = self._max_reconsume_times
+        most = self._max_reconsume_times if verdict.max_reconsume_times is None else verdict.max_reconsume_times
         return most is not None and all(message.reconsume_times >= most for message in messages)
 
     def _give_up(self, process_queue: ProcessQueue, messages: list[ReceivedMessage], verdict: Verdict) -> bool:
@@ -196,7 +197,7 @@ class ConsumeOrderly:
         failure = verdict.failure(self._host, self._clock)
         history = process_queue.history
         requests = [
-            SendBackRequest(m.log_pos, m.queue, m.queue_offset, failure, -1, m.reconsume_times, history)
+            SendBackRequest(m.log_pos, m.queue, m.queue_offset, failure, Retry(-1), m.reconsume_times, history)
             for m in messages
         ]
         try:

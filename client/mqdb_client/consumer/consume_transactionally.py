@@ -18,6 +18,7 @@ from typing import Final
 
 from mqdb.common.clock import Clock, SystemClock
 from mqdb.common.message import ReceivedMessage
+from mqdb.common.retry import Retry
 from mqdb_client.consumer.consume_concurrently import CONSUME_TIMEOUT
 from mqdb_client.consumer.consume_hooks import ConsumeHooks
 from mqdb_client.consumer.consume_orderly import SUSPEND_TIME
@@ -188,20 +189,19 @@ class ConsumeTransactionally:
         context, pause = attempt.context, self._reconsume_delay
         end = End.FAILED
         if isinstance(context, ConsumeConcurrentlyContext):
-            level = context.delay_level_when_next_consume
-            end = listener.send_back(process_queue, messages, attempt, level, self._max_reconsume_times)
+            end = listener.send_back(process_queue, messages, attempt, context.retry, self._max_reconsume_times)
         elif isinstance(context, ConsumeOrderlyContext):
             wanted = context.suspend_current_queue_time
             pause = clamp(self._suspend_time if wanted is None else wanted)
-            if self._have_failed_too_often(messages):
-                end = listener.send_back(process_queue, messages, attempt, -1, self._max_reconsume_times)
+            if self._have_failed_too_often(messages, context):
+                end = listener.send_back(process_queue, messages, attempt, Retry(-1), self._max_reconsume_times)
         if end is not End.FAILED:
             return end, 0.0
         for message in messages:
             message.reconsume_times += 1
         return end, pause.total_seconds()
 
-    def _have_failed_too_often(self, messages: list[ReceivedMessage]) -> bool:
+    def _have_failed_too_often(self, messages: list[ReceivedMessage], context: ConsumeOrderlyContext) -> bool:
         # While one of a batch may still be tried they all come again. Source: checkReconsumeTimes.
-        most = self._max_reconsume_times
+        most = self._max_reconsume_times if context.max_reconsume_times is None else context.max_reconsume_times
         return most is not None and all(message.reconsume_times >= most for message in messages)

@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias
 from sqlalchemy import Connection
 
 from mqdb.common.message import MessageQueue, ReceivedMessage
+from mqdb.common.retry import Retry
 from mqdb.errors import ParameterInvalid
 
 
@@ -45,6 +46,15 @@ class ConsumeConcurrentlyContext:
     ack_index: int = sys.maxsize
     #: For messages that fail: -1 to the DLQ at once, 0 the next step of the ladder, more: that delay level.
     delay_level_when_next_consume: int = 0
+    #: For messages that fail: they come again after exactly so long, in place of a delay level.
+    delay_when_next_consume: timedelta | None = None
+    #: For messages that fail: retries before they go to the DLQ; None: as the consumer is configured, or the group.
+    max_reconsume_times: int | None = None
+
+    @property
+    def retry(self) -> Retry:
+        """What it asks for messages that fail."""
+        return Retry(self.delay_level_when_next_consume, self.delay_when_next_consume, self.max_reconsume_times)
 
 
 @dataclass(slots=True)
@@ -56,6 +66,8 @@ class ConsumeOrderlyContext:
     auto_commit: bool = True
     #: How long the queue stands still after SUSPEND_CURRENT_QUEUE_A_MOMENT, within 10 ms and 30 s; None: as configured.
     suspend_current_queue_time: timedelta | None = None
+    #: For messages that fail: retries before they go to the DLQ; None: as the consumer is configured.
+    max_reconsume_times: int | None = None
 
 
 #: Called by several threads at once, with 1 to `consume_message_batch_max_size` messages of one queue, ascending.

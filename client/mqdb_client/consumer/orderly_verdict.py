@@ -36,6 +36,8 @@ class Verdict(NamedTuple):
     #: How long the queue is to stand still; None: as the consumer is configured.
     suspend_time: timedelta | None = None
     answer: object = None
+    #: What the listener says of retries; None: nothing.
+    max_reconsume_times: int | None = None
     error: BaseException | None = None
 
     @property
@@ -77,8 +79,24 @@ def verdict_of(answer: object, messages: list[ReceivedMessage], context: Consume
         logger.error("listener returned %r instead of a ConsumeOrderlyStatus", answer, extra=where(messages))
     elif is_auto and (answer == ConsumeOrderlyStatus.COMMIT or answer == ConsumeOrderlyStatus.ROLLBACK):
         logger.warning("listener returned %s, which counts as SUCCESS with auto_commit", answer, extra=where(messages))
-    suspend_time = context.suspend_current_queue_time if context is not None else None
-    return Verdict(decision or Decision.SUSPEND, None if suspend_time is None else clamp(suspend_time), answer)
+    return _verdict(decision or Decision.SUSPEND, context, answer=answer)
+
+
+def failed(context: ConsumeOrderlyContext | None, error: BaseException) -> Verdict:
+    """The verdict on messages whose listener has raised, or has asked for what is no time."""
+    if context is not None and not isinstance(context.suspend_current_queue_time, timedelta):
+        context.suspend_current_queue_time = None
+    return _verdict(Decision.SUSPEND, context, error=error)
+
+
+def _verdict(
+    decision: Decision, context: ConsumeOrderlyContext | None, answer: object = None, error: BaseException | None = None
+) -> Verdict:
+    if context is None:
+        return Verdict(decision, answer=answer, error=error)
+    wanted = context.suspend_current_queue_time
+    suspend_time = None if wanted is None else clamp(wanted)
+    return Verdict(decision, suspend_time, answer, context.max_reconsume_times, error)
 
 
 def clamp(suspend_time: timedelta) -> timedelta:

@@ -26,6 +26,7 @@ from typing import Final, NamedTuple, TypeAlias
 from mqdb.broker.consumers.send_back import SendBackRequest, SentBack
 from mqdb.common.failure import Failure
 from mqdb.common.message import ReceivedMessage
+from mqdb.common.retry import Retry
 from mqdb.errors import BrokerUnavailable, MqdbError
 from mqdb_client.consumer.process_queue import ProcessQueue
 from mqdb_client.process_hooks import Operation, OperationContext, operations, topic_of
@@ -43,12 +44,12 @@ class _Failed(NamedTuple):
     process_queue: ProcessQueue
     messages: list[ReceivedMessage]
     failure: Failure
-    delay_level: int
+    retry: Retry
 
     def requests(self) -> list[SendBackRequest]:
-        failure, level, history = self.failure, self.delay_level, self.process_queue.history
+        failure, retry, history = self.failure, self.retry, self.process_queue.history
         return [
-            SendBackRequest(m.log_pos, m.queue, m.queue_offset, failure, level, history=history) for m in self.messages
+            SendBackRequest(m.log_pos, m.queue, m.queue_offset, failure, retry, history=history) for m in self.messages
         ]
 
 
@@ -97,11 +98,9 @@ class SendBackThread:
         if self._thread.is_alive():
             self._thread.join()
 
-    def put(
-        self, process_queue: ProcessQueue, messages: list[ReceivedMessage], failure: Failure, delay_level: int
-    ) -> None:
+    def put(self, process_queue: ProcessQueue, messages: list[ReceivedMessage], failure: Failure, retry: Retry) -> None:
         """Messages that were taken from a process queue have failed."""
-        self._arrivals.put(_Failed(process_queue, messages, failure, delay_level))
+        self._arrivals.put(_Failed(process_queue, messages, failure, retry))
 
     def _run(self) -> None:
         next_tick = time.monotonic() + self._tick_seconds

@@ -21,6 +21,7 @@ from mqdb.broker.consumers.send_back import SendBackRequest
 from mqdb.common.clock import Clock
 from mqdb.common.failure import Failure
 from mqdb.common.message import ReceivedMessage
+from mqdb.common.retry import Retry
 from mqdb.errors import BrokerUnavailable, MqdbError, ParameterInvalid, QueueLost
 from mqdb.store.consumers.offset_commits import OffsetCommit
 from mqdb_client.consumer.consume_hooks import ConsumeHooks, return_type_of
@@ -138,7 +139,7 @@ class TransactionalListener:
         process_queue: ProcessQueue,
         messages: list[ReceivedMessage],
         attempt: Attempt,
-        delay_level: int,
+        retry: Retry,
         max_reconsume_times: int | None,
     ) -> End:
         """Have messages come again through the broker; FAILED when it does not take them."""
@@ -149,7 +150,7 @@ class TransactionalListener:
                 message.queue,
                 message.queue_offset,
                 failure,
-                delay_level,
+                retry,
                 message.reconsume_times if self._is_orderly else None,
             )
             for message in messages

@@ -1,6 +1,7 @@
 """Send back: messages that a group could not consume come again later, or go to its dead letter queue.
 
-    Later   a copy in SCHEDULE_TOPIC_XXXX; the delay deliverer copies it to %RETRY%group when its time has come
+    Later   a copy in SCHEDULE_TOPIC_XXXX, or in the topic of timers where the consumer has said how long; the
+            deliverer copies it to %RETRY%group when its time has come
     Dead    a copy in %DLQ%group
 
 What the message was and why it failed stands in the properties of the copy.
@@ -10,6 +11,7 @@ RocketMQ: AbstractSendMessageProcessor.consumerSendMsgBack.
 import json
 import random
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from typing import NamedTuple
 
 from psycopg import errors as pg
@@ -19,10 +21,10 @@ from mqdb.broker.topics.route import find_or_create_dlq_topic, find_or_create_re
 from mqdb.common.failure import Failure
 from mqdb.common.message import MessageQueue
 from mqdb.common.property import FailureProperty, Property
-from mqdb.common.retry import Later, decide
+from mqdb.common.retry import Dead, Later, Retry, decide
 from mqdb.common.topic import Perm, dlq_topic, retry_topic
 from mqdb.errors import BrokerUnavailable, GroupNotFound, MessageGone, TopicNotFound, TopicNotWritable
-from mqdb.store.consumers.send_back import Copy, Found, copy, find
+from mqdb.store.consumers.send_back import Copy, Found, copy, find, timer_queue
 from mqdb.store.engine import target_of, transaction, translates
 from mqdb.store.log.history import ANOTHER_HISTORY, History
 
@@ -37,20 +39,19 @@ class SendBackRequest(NamedTuple):
     queue: MessageQueue
     queue_offset: int
     failure: Failure
-    delay_level: int = 0
-    """0: the broker decides; above 0: this level; below 0: to the DLQ at once."""
+    retry: Retry = Retry()
     reconsume_times: int | None = None
     """Failures before this one, where the record does not know them: orderly consumers count in memory."""
     history: History | None = None
 
 
 class SentBack(NamedTuple):
-    """What became of a message: it waits for `delay_level`, or is dead."""
+    """What became of a message: it waits for `delay_level`, or for as long as was asked for, or is dead."""
 
     log_pos: int
     is_dead: bool
     delay_level: int
-    """0 for a dead one."""
+    """0 for one that is dead or waits as long as was asked for."""
     reconsume_times: int
     """As stored with the copy."""
 
@@ -92,13 +93,16 @@ def _find(connection: Connection, group: str, requests: Sequence[SendBackRequest
 
 
 def _decide(requests: Sequence[SendBackRequest], found: Found, max_reconsume_times: int | None) -> Iterator[SentBack]:
-    most = found.retry_max_times if max_reconsume_times is None else max_reconsume_times
     for request, stored in zip(requests, found.reconsume_times, strict=True):
         times = stored if request.reconsume_times is None else request.reconsume_times
         assert times is not None
-        decision = decide(times, request.delay_level, most)
-        level = min(decision.level, found.delay_levels) if isinstance(decision, Later) else 0
-        yield SentBack(request.log_pos, not level, level, times + 1)
+        wished = (request.retry.max_reconsume_times, max_reconsume_times)
+        most = next((limit for limit in wished if limit is not None), found.retry_max_times)
+        decision = decide(times, request.retry.delay_level, most)
+        is_dead, level = isinstance(decision, Dead), 0
+        if isinstance(decision, Later) and request.retry.delay is None:
+            level = min(decision.level, found.delay_levels)
+        yield SentBack(request.log_pos, is_dead, level, times + 1)
 
 
 def _copies(
@@ -108,18 +112,20 @@ def _copies(
     dlq_key = found.dlq_key
     if dlq_key is None and any(result.is_dead for result in results):
         dlq_key = find_or_create_dlq_topic(connection, group).queue_keys[0]
-    copies = []
+    copies, timers = [], None
     for request, result in zip(requests, results, strict=True):
         properties = request.failure.properties(result.reconsume_times)
-        queue_key = dlq_key
-        if result.delay_level:
-            properties |= _waiting(
-                result.delay_level, found.full_names[retry_topic(group)], random.randrange(retry_queue_nums)
-            )
-            queue_key = found.schedule_keys[result.delay_level - 1]
+        queue_key, level, delay_ms = dlq_key, result.delay_level or None, None
+        if not result.is_dead:
+            properties |= _waiting(level, found.full_names[retry_topic(group)], random.randrange(retry_queue_nums))
+            if level is not None:
+                queue_key = found.schedule_keys[level - 1]
+            elif request.retry.delay is not None:
+                timers = timers or timer_queue(connection)
+                queue_key, delay_ms = timers.queue_key, _milliseconds(request.retry.delay, timers.max_delay_ms)
         assert queue_key is not None
         once, always = json.dumps(_origin(request, found.full_names[request.queue.topic])), json.dumps(properties)
-        copies.append(Copy(result.log_pos, queue_key, result.delay_level or None, result.reconsume_times, once, always))
+        copies.append(Copy(result.log_pos, queue_key, level, delay_ms, result.reconsume_times, once, always))
     return copies
 
 
@@ -134,13 +140,16 @@ def _retry_queue_nums(connection: Connection, group: str, found: Found) -> int:
     return nums
 
 
-def _waiting(level: int, topic: str, queue_id: int) -> dict[str, str]:
-    """What a message in the schedule topic has besides. Source: HookUtils.transformDelayLevelMessage."""
-    return {
-        Property.DELAY.value: str(level),
-        Property.REAL_TOPIC.value: topic,
-        Property.REAL_QID.value: str(queue_id),
-    }
+def _waiting(level: int | None, topic: str, queue_id: int) -> dict[str, str]:
+    """What a message that waits has besides. Source: HookUtils.transformDelayLevelMessage, transformTimerMessage."""
+    where = {Property.REAL_TOPIC.value: topic, Property.REAL_QID.value: str(queue_id)}
+    return where if level is None else where | {Property.DELAY.value: str(level)}
+
+
+def _milliseconds(delay: timedelta, most: int | None) -> int:
+    """Rounded up, as nothing comes early, and within what the broker keeps timers for."""
+    milliseconds = max(-(-delay // timedelta(milliseconds=1)), 0)
+    return milliseconds if most is None else min(milliseconds, most)
 
 
 def _origin(request: SendBackRequest, topic: str) -> dict[str, str]:

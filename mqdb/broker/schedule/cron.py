@@ -79,6 +79,8 @@ class Cron:
     timezone: str = "UTC"
     sharding_key: str | None = None
     catch_up: CatchUp = CatchUp.ONCE
+    application: str | None = None
+    """Whose code declares it; None: nobody's."""
 
 
 class Firing(NamedTuple):
@@ -109,6 +111,8 @@ class CronRound(NamedTuple):
 def add_cron(connection: Connection, cron: Cron, next_time: NextTime, *, actor: str | None = None) -> datetime:
     """Store a recurring send; returns the time of its first message.
 
+    One that the same application has declared becomes this one. Its next time stays unless cron text or zone change,
+    and it stays paused.
     Raises CronInvalid, CronExists, ParameterInvalid for an unknown zone, NameInvalid, TopicNotFound, TopicNotWritable,
     and what `check_message` raises; AccessDenied for a role that may not both operate the topic and send to it.
     """
@@ -278,4 +282,5 @@ def _row(cron: Cron) -> NewCron:
         message.properties,
         cron.sharding_key,
         cron.catch_up.value,
+        cron.application,
     )

@@ -28,14 +28,14 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSONB, aggregate_order_by
 from sqlalchemy.types import TypeEngine
 
 from mqdb.common.property import TAGS_CODE, Property
-from mqdb.common.topic import SCHEDULE_TOPIC, dlq_topic, retry_topic
+from mqdb.common.topic import SCHEDULE_TOPIC, TIMER_TOPIC, dlq_topic, retry_topic
 from mqdb.store.dispatch.consume_queue import ZERO
 from mqdb.store.engine import driver, text_of
 from mqdb.store.fragments import full_group, full_topic
 from mqdb.store.log.commit_log import KEPT, cl, record_of
 from mqdb.store.log.history import History
 from mqdb.store.schedule.delay_levels import delivery_time
-from mqdb.store.tables import commit_log, delay_level, queue, subscription_group, topic
+from mqdb.store.tables import broker, commit_log, delay_level, queue, subscription_group, topic
 
 
 class Found(NamedTuple):
@@ -59,12 +59,21 @@ class Found(NamedTuple):
     """Of each message, in the order asked for; None where the log has lost it."""
 
 
+class TimerQueue(NamedTuple):
+    """Where messages wait that say how long."""
+
+    queue_key: int
+    max_delay_ms: int | None
+    """None: no limit."""
+
+
 class Copy(NamedTuple):
-    """A copy to make of the record at `log_pos`. With a `level` it is for the schedule topic: it waits so long."""
+    """A copy to make of the record at `log_pos`; with a `level` or a `delay_ms`, for a topic where it waits so long."""
 
     log_pos: int
     queue_key: int
     level: int | None
+    delay_ms: int | None
     reconsume_times: int
     properties_once: str
     """JSON: what it gets unless it has them."""
@@ -76,6 +85,7 @@ _COPY_TYPES: dict[str, TypeEngine[Any]] = {
     "log_pos": BigInteger(),
     "queue_key": Integer(),
     "level": SmallInteger(),
+    "delay_ms": BigInteger(),
     "reconsume_times": Integer(),
     "properties_once": Text(),
     "properties": Text(),
@@ -83,6 +93,7 @@ _COPY_TYPES: dict[str, TypeEngine[Any]] = {
 
 # Constants of the text, not parameters.
 _SCHEDULE_TOPIC = literal_column(f"'{SCHEDULE_TOPIC}'", Text)
+_TIMER_TOPIC = literal_column(f"'{TIMER_TOPIC}'", Text)
 _DELAY = literal_column(f"'{Property.DELAY}'::text", Text)
 _TAGS_CODE = literal_column(f"'{TAGS_CODE}'::text", Text)
 
@@ -142,6 +153,8 @@ def copy_text() -> str:
     now = select(func.mqdb.now().label("now")).offset(ZERO).subquery("clock")
     # NULL where the queue is gone, which the table refuses.
     target = select(queue.c.queue_key).where(queue.c.queue_key == given.c.queue_key).scalar_subquery()
+    waits = func.coalesce(cast(given.c.level, BigInteger), given.c.delay_ms).is_not(None)
+    asked = func.make_interval(ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, given.c.delay_ms / literal_column("1000.0"))
     code = func.mqdb.copied_code(record.c.tags_code, record.c.tags, record.c.properties)
     properties = (
         cast(given.c.properties_once, JSONB)
@@ -152,9 +165,9 @@ def copy_text() -> str:
     values: dict[str, Any] = {name: record.c[name] for name in KEPT} | {
         "queue_key": target,
         "store_time": now.c.now,
-        "tags_code": func.coalesce(delivery_time(now.c.now, delay_level.c.delay), code),
+        "tags_code": func.coalesce(delivery_time(now.c.now, func.coalesce(delay_level.c.delay, asked)), code),
         "reconsume_times": given.c.reconsume_times,
-        "properties": case((given.c.level.is_not(None), properties.concat(said)), else_=properties),
+        "properties": case((waits, properties.concat(said)), else_=properties),
     }
     sources = given.join(record, true()).join(now, true())
     sources = sources.outerjoin(delay_level, delay_level.c.level == given.c.level)
@@ -191,6 +204,13 @@ def copy(connection: Connection, copies: Sequence[Copy]) -> None:
     bounds = _bounds(columns["log_pos"])
     columns |= {name: _array(columns[name]) for name, type_ in _COPY_TYPES.items() if isinstance(type_, Integer)}
     driver(connection).execute(copy_text(), columns | bounds)
+
+
+def timer_queue(connection: Connection) -> TimerQueue:
+    """The queue of timers, and the limit for them."""
+    timers = select(queue.c.queue_key, broker.c.timer_max_delay_ms).select_from(queue.join(broker, true()))
+    found = timers.where(queue.c.topic_id == _id_of(_TIMER_TOPIC), queue.c.queue_id == ZERO)
+    return TimerQueue._make(connection.execute(found).one())
 
 
 def retry_queue_nums(connection: Connection, group: str) -> int | None:

@@ -43,6 +43,7 @@ class NewCron(NamedTuple):
     properties: Mapping[str, str]
     sharding_key: str | None
     catch_up: str
+    application: str | None
 
 
 class CronSummary(NamedTuple):
@@ -60,6 +61,8 @@ class CronSummary(NamedTuple):
     skipped: int
     created_at: datetime
     created_by: str
+    application: str | None
+    """The application whose code declares it; None: somebody has added it."""
 
 
 class DueCron(NamedTuple):
@@ -82,9 +85,10 @@ def now(connection: Connection) -> datetime:
 
 
 def add(connection: Connection, new: NewCron, next_at: datetime, actor: str | None) -> bool:
-    """Store it, and note that; False where the name is taken."""
-    columns = (cast(value, cron.c[name].type) for name, value in new._asdict().items())
-    added = func.mqdb.add_cron(*columns, cast(next_at, cron.c.next_at.type), cast(actor, Text), type_=Boolean())
+    """Store it, or make the one of the same application this one, and note that; False where the name is taken."""
+    *columns, application = (cast(value, cron.c[name].type) for name, value in new._asdict().items())
+    at = cast(next_at, cron.c.next_at.type)
+    added = func.mqdb.add_cron(*columns, at, application, cast(actor, Text), type_=Boolean())
     return connection.scalars(select(added)).one()
 
 

@@ -1,0 +1,312 @@
+"""The application object: functions become listeners of consumer groups and recurring jobs."""
+
+import asyncio
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import fields
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from mqdb.broker.schedule.cron import CatchUp
+from mqdb.common.group import ConsumeFromWhere, check_group_name
+from mqdb.common.message import Message, SendResult
+from mqdb.errors import GroupNotFound, ParameterInvalid
+from mqdb.selector.tags import ALL_TAGS
+from mqdb.settings import Settings
+from mqdb_client.aio.producer import AsyncProducer
+from mqdb_client.aio.stop_signals import on_loop_stop_signal
+from mqdb_client.app.app_crons import AppCron
+from mqdb_client.app.bodies import encode
+from mqdb_client.app.consumers import Consumers
+from mqdb_client.app.listener import Backoff, Listener
+from mqdb_client.app.listener_group import ListenerGroup
+from mqdb_client.client_config import settings_of
+from mqdb_client.consumer.message_selector import MessageSelector
+from mqdb_client.consumer.push_consumer_config import PushConsumerConfig
+
+if TYPE_CHECKING:
+    from mqdb_client.aio.producer import CallersAsyncConnection
+    from mqdb_client.producer.joined_send import CallersConnection
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+_NO_PROPERTIES: Final[Mapping[str, str]] = {}
+
+#: Options of a consumer that are not for a group of an application to choose.
+_NOT_CHOSEN: Final = frozenset({"group", "dsn", "settings", "consume_message_batch_max_size"})
+
+
+class App:
+    """An application: its listeners, its crons, and what it sends.
+
+        app = App()
+
+        @app.listener("orders", group="billing", tag="paid || refunded", retries=5)
+        async def bill(order: Order) -> None: ...
+
+        @app.cron("30 7 * * mon-fri", timezone="Europe/Berlin")
+        def report() -> None: ...
+
+    A return of a function is success, an exception a retry. `mqdb worker shop.tasks:app` runs it; `consuming` does so
+    within another program. Functions stay what they are, and can be called by a test.
+    """
+
+    def __init__(self, name: str | None = None, *, dsn: str | None = None, settings: Settings | None = None) -> None:
+        """Connects to nothing. `name` is what it is known by, as the group of its producer and the owner of its crons;
+        unset, the module in which it is made, as `shop-tasks`.
+
+        `dsn` and `settings` are those of Producer. Raises NameInvalid.
+        """
+        self.name = _module_of_caller() if name is None else name
+        check_group_name(self.name)
+        self._dsn = dsn
+        self._settings = settings
+        self._listeners: list[Listener] = []
+        self._crons: dict[str, AppCron] = {}
+        self._options: dict[str, dict[str, Any]] = {}
+        self._guard = threading.Lock()
+        self._producer: AsyncProducer | None = None
+
+    @property
+    def settings(self) -> Settings:
+        """Those that it was given, or those of the environment. Raises ParameterInvalid, SettingInvalid."""
+        return settings_of(self._dsn, self._settings)
+
+    def use_settings(self, settings: Settings) -> None:
+        """Take these, unless the application was made with some of its own. Before it sends or consumes."""
+        if self._dsn is None and self._settings is None:
+            self._settings = settings
+
+    # -- functions --------------------------------------------------------------------------------
+
+    def listener(
+        self,
+        topic: str,
+        *,
+        group: str,
+        tag: str = ALL_TAGS,
+        sql: str | None = None,
+        retries: int | None = None,
+        backoff: Backoff = None,
+        dead_letter_on: type[Exception] | tuple[type[Exception], ...] = (),
+        orderly: bool = False,
+        exactly_once: bool = False,
+    ) -> Callable[[_Function], _Function]:
+        """Have a function consume the messages of a topic, as a member of a group.
+
+        `tag` is a tag expression, `sql` an SQL92 condition in its place. After `retries` retries a message is a dead
+        letter; unset, after those that the group is set to, 16 by default. `backoff` is how long it waits before each:
+        a timedelta, or a function such as `exponential` makes; unset, the broker's delay levels. An exception of
+        `dead_letter_on` makes a dead letter at once. `orderly`: one message at a time of each queue, in its order; a
+        message that fails comes again in its place, after 30 s at most. `exactly_once`: what the function writes in a
+        parameter annotated with Connection, Session, AsyncConnection or AsyncSession is committed with the offset.
+
+        The first parameter gets the message if it is annotated with ReceivedMessage, or not at all; with bytes or str
+        its body; with any other type its body as JSON. What cannot be read so is a dead letter at once.
+        Listeners of one group are one consumer. Several of one topic take different tags.
+
+        Raises NameInvalid, TagExpressionInvalid, SelectorSyntaxError, and ParameterInvalid for what does not go
+        together.
+        """
+        if sql is not None and tag != ALL_TAGS:
+            raise ParameterInvalid("tag", tag, "give tag or sql, not both")
+        expression = tag if sql is None else MessageSelector.by_sql(sql)
+        dead_letter_on = dead_letter_on if isinstance(dead_letter_on, tuple) else (dead_letter_on,)
+
+        def register(function: _Function) -> _Function:
+            self._add(
+                Listener(
+                    function,
+                    topic,
+                    group,
+                    expression,
+                    retries=retries,
+                    backoff=backoff,
+                    dead_letter_on=dead_letter_on,
+                    orderly=orderly,
+                    exactly_once=exactly_once,
+                )
+            )
+            return function
+
+        return register
+
+    def cron(
+        self,
+        text: str,
+        *,
+        timezone: str = "UTC",
+        name: str | None = None,
+        topic: str | None = None,
+        group: str | None = None,
+        catch_up: CatchUp = CatchUp.ONCE,
+        retries: int | None = None,
+        backoff: Backoff = None,
+        dead_letter_on: type[Exception] | tuple[type[Exception], ...] = (),
+    ) -> Callable[[_Function], _Function]:
+        """Have a function called at the times of a cron text, by one process of all.
+
+        When it starts to consume, the application makes the cron, or makes it what stands here. Cron, topic and group
+        are named after the function unless said. `catch_up` is what becomes of times at which no broker was there. The
+        other options are those of `listener`; the function may take the message, or nothing.
+
+        Raises NameInvalid and ParameterInvalid; a text that cannot be read is refused when the cron is made.
+        """
+        dead_letter_on = dead_letter_on if isinstance(dead_letter_on, tuple) else (dead_letter_on,)
+
+        def register(function: _Function) -> _Function:
+            called = name or str(getattr(function, "__name__", ""))
+            cron = AppCron(called, text, timezone, topic or called, catch_up)
+            if called in self._crons:
+                raise ParameterInvalid("name", called, "another cron of the application has it")
+            of_group = group or called
+            options = {"retries": retries, "backoff": backoff, "dead_letter_on": dead_letter_on}
+            self._add(Listener(function, cron.topic, of_group, cron.tag, **options))  # type: ignore[arg-type]
+            self._crons[called] = cron
+            # The first time may come before the first member.
+            self._options.setdefault(of_group, {"consume_from_where": ConsumeFromWhere.FIRST_OFFSET})
+            return function
+
+        return register
+
+    def configure_group(self, group: str, **options: Any) -> None:
+        """Set options of the consumer of a group, those of PushConsumer: `consume_thread_nums=50`.
+
+        Raises ParameterInvalid.
+        """
+        known = {each.name for each in fields(PushConsumerConfig)} - _NOT_CHOSEN
+        for name in options.keys() - known:
+            raise ParameterInvalid(name, options[name], f"is none of {', '.join(sorted(known))}")
+        PushConsumerConfig(group, **options)
+        self._options[group] = self._options.get(group, {}) | options
+
+    def _add(self, listener: Listener) -> None:
+        members = [each for each in self._listeners if each.group == listener.group]
+        ListenerGroup(listener.group, [*members, listener])
+        self._listeners.append(listener)
+
+    # -- what it consists of ----------------------------------------------------------------------
+
+    def groups(self, *names: str) -> list[ListenerGroup]:
+        """The listeners by group, of all groups or of these. Raises GroupNotFound."""
+        known: dict[str, list[Listener]] = {}
+        for listener in self._listeners:
+            known.setdefault(listener.group, []).append(listener)
+        for name in names:
+            if name not in known:
+                raise GroupNotFound(name)
+        return [ListenerGroup(name, listeners) for name, listeners in known.items() if not names or name in names]
+
+    def crons(self, *groups: str) -> list[AppCron]:
+        """The crons, all or those of these groups."""
+        topics = {listener.topic for group in self.groups(*groups) for listener in group.listeners}
+        return [cron for cron in self._crons.values() if cron.topic in topics]
+
+    def options_of(self, group: str) -> dict[str, Any]:
+        """What `configure_group` has set."""
+        return dict(self._options.get(group, {}))
+
+    # -- consuming --------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def consuming(self, *groups: str) -> AsyncIterator[Consumers]:
+        """Consume in this process and loop as long as the block runs; all groups, or these.
+
+        Raises what the start and the shutdown of a consumer raise, CronExists for a cron of somebody else, and
+        GroupNotFound for a group that has no listener.
+        """
+        consumers = Consumers(self, groups)
+        await consumers.start()
+        try:
+            yield consumers
+        finally:
+            await consumers.stop()
+
+    def run(self, *groups: str) -> None:
+        """Consume until SIGINT or SIGTERM, in this process. Raises what `consuming` raises."""
+        asyncio.run(self._run(groups))
+
+    async def _run(self, groups: tuple[str, ...]) -> None:
+        stopped = asyncio.Event()
+        with on_loop_stop_signal(stopped.set):
+            async with self.consuming(*groups):
+                await stopped.wait()
+
+    # -- sending ----------------------------------------------------------------------------------
+
+    def send(
+        self,
+        topic: str,
+        body: object,
+        *,
+        tag: str | None = None,
+        keys: Iterable[str] | str = (),
+        properties: Mapping[str, str] = _NO_PROPERTIES,
+        delay: timedelta | None = None,
+        deliver_at: datetime | int | None = None,
+        sharding_key: str | None = None,
+        connection: "CallersConnection | None" = None,
+    ) -> SendResult:
+        """Send a message. A body that is neither bytes nor text becomes JSON: a dataclass, a model, a dict.
+
+        The others are as for Message and `Producer.send`. In a coroutine: `asend`. Raises BodyInvalid, and what they
+        raise.
+        """
+        message = Message(topic, encode(body), tag, keys, properties, delay=delay, deliver_at=deliver_at)
+        producer = self._producer or self._start_producer()
+        return producer.synchronous.send(message, sharding_key, connection=connection)
+
+    async def asend(
+        self,
+        topic: str,
+        body: object,
+        *,
+        tag: str | None = None,
+        keys: Iterable[str] | str = (),
+        properties: Mapping[str, str] = _NO_PROPERTIES,
+        delay: timedelta | None = None,
+        deliver_at: datetime | int | None = None,
+        sharding_key: str | None = None,
+        connection: "CallersAsyncConnection | None" = None,
+    ) -> SendResult:
+        """`send` for coroutines."""
+        message = Message(topic, encode(body), tag, keys, properties, delay=delay, deliver_at=deliver_at)
+        producer = self._producer
+        if producer is None:
+            producer = await asyncio.to_thread(self._start_producer)
+        return await producer.send(message, sharding_key, connection=connection)
+
+    def close(self) -> None:
+        """Let the sends under way end, and disconnect. It may send again. In a coroutine: `aclose`."""
+        with self._guard:
+            producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.synchronous.shutdown()
+
+    async def aclose(self) -> None:
+        """`close` for coroutines."""
+        await asyncio.to_thread(self.close)
+
+    def _start_producer(self) -> AsyncProducer:
+        with self._guard:
+            if (producer := self._producer) is None:
+                producer = AsyncProducer(self.name, settings=self.settings)
+                producer.synchronous.start()
+                self._producer = producer
+        return producer
+
+    def __repr__(self) -> str:
+        return f"App({self.name!r})"
+
+
+def _module_of_caller() -> str:
+    """The module in which an application is made, as a name of a group can be."""
+    scope = sys._getframe(2).f_globals
+    module = str(scope.get("__name__", "app"))
+    if module == "__main__":
+        spec, file = scope.get("__spec__"), scope.get("__file__")
+        module = spec.name if spec is not None else Path(file).stem if file else "app"
+    return "".join(letter if letter.isascii() and (letter.isalnum() or letter in "_-") else "-" for letter in module)

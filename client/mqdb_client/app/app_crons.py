@@ -1,0 +1,83 @@
+"""The crons of an application: what its code declares, and what the broker has of it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from mqdb.broker.schedule.cron import CatchUp
+from mqdb.common.message import Message
+from mqdb.common.topic import check_topic_name
+from mqdb.errors import ParameterInvalid, TopicNotFound
+from mqdb.settings import Settings
+from mqdb_client.admin.admin import Admin, BrokerAdmin
+from mqdb_client.option_rules import one_of
+
+
+@dataclass(frozen=True, slots=True)
+class AppCron:
+    """Checked when it is made, but for the text. Raises NameInvalid, ParameterInvalid."""
+
+    name: str
+    text: str
+    timezone: str
+    topic: str
+    catch_up: CatchUp
+
+    def __post_init__(self) -> None:
+        check_topic_name(self.topic)
+        if "|" in self.name:
+            raise ParameterInvalid("name", self.name, "is the tag of its messages, too, which has no |")
+        one_of(CatchUp).check("catch_up", self.catch_up)
+
+    @property
+    def tag(self) -> str:
+        """Of its messages: several crons may have one topic."""
+        return self.name
+
+    def message(self) -> Message:
+        """What it sends."""
+        return Message(self.topic, self.name, self.tag)
+
+
+class Crons:
+    """Those of one application. Of several brokers the first has them: each would send the message."""
+
+    def __init__(self, application: str, settings: Settings) -> None:
+        self._application = application
+        self._admin = Admin(settings=settings)
+
+    def __enter__(self) -> "Crons":
+        self._admin.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._admin.close()
+
+    @property
+    def _broker(self) -> BrokerAdmin:
+        return self._admin.chosen()[0]
+
+    def declare(self, crons: Iterable[AppCron]) -> dict[str, datetime]:
+        """Make them, with their topics; the next times by name. Raises what `Crons.declare` of Admin raises."""
+        return {cron.name: self._declare(cron) for cron in crons}
+
+    def _declare(self, cron: AppCron) -> datetime:
+        broker = self._broker
+        try:
+            broker.topics.show(cron.topic)
+        except TopicNotFound:
+            broker.topics.create(cron.topic, queues=1)
+        return broker.crons.declare(
+            self._application, cron.name, cron.text, cron.message(), timezone=cron.timezone, catch_up=cron.catch_up
+        )
+
+    def strays(self, crons: Iterable[AppCron]) -> list[str]:
+        """The names of those that the broker has of the application, and its code has no more."""
+        known = {cron.name for cron in crons}
+        stored = self._broker.crons.list()
+        return [each.name for each in stored if each.application == self._application and each.name not in known]
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove crons. Raises CronNotFound."""
+        for name in names:
+            self._broker.crons.remove(name)

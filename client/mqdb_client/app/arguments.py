@@ -1,0 +1,159 @@
+"""Arguments: what a listener of an application is called with, by the annotations of its parameters.
+
+ReceivedMessage, or none      the message
+Message                       the same as one that can be sent again, without what the broker has added
+bytes, str                    its body
+Connection, Session,          the transaction of exactly_once
+AsyncConnection, AsyncSession
+anything else                 its body, read as JSON of that type: a dataclass, a pydantic model, dict[str, int]
+"""
+
+import inspect
+from collections.abc import Callable
+from contextlib import AsyncExitStack, ExitStack
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeAlias, get_type_hints
+
+from pydantic import PydanticUserError, TypeAdapter, ValidationError
+
+from mqdb.common.message import Message, ReceivedMessage
+from mqdb.common.property import RESERVED_PROPERTIES
+from mqdb.errors import BodyUnreadable, ParameterInvalid
+
+_Source: TypeAlias = Callable[[ReceivedMessage], Any]
+
+#: Types by which a listener asks for its transaction, and whether they are of asyncio. By name: SQLAlchemy's asyncio
+#: part need not be installed.
+_TRANSACTIONS: Final = {"Connection": False, "Session": False, "AsyncConnection": True, "AsyncSession": True}
+
+_KINDS: Final = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    inspect.Parameter.KEYWORD_ONLY,
+)
+
+
+class _Parameter(NamedTuple):
+    name: str
+    source: _Source | None
+    """None: the transaction."""
+    session: Callable[..., Any] | None = None
+    """The class of the session that it wants for it; None: it wants the connection."""
+
+
+class Arguments:
+    """What one function is given of each message."""
+
+    def __init__(self, function: Callable[..., Any], *, exactly_once: bool) -> None:
+        """Raises ParameterInvalid for a function that cannot be called with a message, and says why."""
+        self._function = function
+        try:
+            hints = get_type_hints(function)
+        except NameError as error:
+            raise ParameterInvalid("listener", function, f"has an annotation that cannot be read: {error}") from error
+        self._positional: list[_Parameter] = []
+        self._named: list[_Parameter] = []
+        for parameter in inspect.signature(function).parameters.values():
+            if parameter.kind not in _KINDS:
+                continue
+            is_first = not self._positional and not self._named
+            if parameter.default is not parameter.empty and (parameter.name not in hints or not is_first):
+                continue
+            made = _parameter_of(function, parameter.name, hints.get(parameter.name))
+            (self._named if parameter.kind is parameter.KEYWORD_ONLY else self._positional).append(made)
+        wants = any(each.source is None for each in (*self._positional, *self._named))
+        if wants and not exactly_once:
+            raise ParameterInvalid("listener", function, "takes a transaction; say exactly_once=True")
+
+    def call(self, message: ReceivedMessage, transaction: Any = None) -> None:
+        """Call the function with a message. Raises BodyUnreadable, and what the function raises."""
+        with ExitStack() as stack:
+            positional, named, sessions = self._values(message, transaction)
+            for session in sessions:
+                stack.enter_context(session)
+            self._function(*positional, **named)
+            for session in sessions:
+                session.flush()
+
+    async def call_in_loop(self, message: ReceivedMessage, transaction: Any = None) -> None:
+        """The same for a coroutine function."""
+        async with AsyncExitStack() as stack:
+            positional, named, sessions = self._values(message, transaction)
+            for session in sessions:
+                await stack.enter_async_context(session)
+            await self._function(*positional, **named)
+            for session in sessions:
+                await session.flush()
+
+    def _values(self, message: ReceivedMessage, transaction: Any) -> tuple[list[Any], dict[str, Any], list[Any]]:
+        """The arguments, and those of them that are sessions."""
+        sessions = []
+
+        def value(parameter: _Parameter) -> Any:
+            if parameter.source is not None:
+                return parameter.source(message)
+            if parameter.session is None:
+                return transaction
+            sessions.append(session := parameter.session(bind=transaction))
+            return session
+
+        return [value(each) for each in self._positional], {each.name: value(each) for each in self._named}, sessions
+
+
+def is_asynchronous(function: Callable[..., Any]) -> bool:
+    """Whether it is a coroutine function, or an object that is called like one."""
+    return any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
+
+
+def _parameter_of(function: Callable[..., Any], name: str, wanted: Any) -> _Parameter:
+    if wanted is None or wanted is ReceivedMessage:
+        return _Parameter(name, lambda message: message)
+    if wanted is Message:
+        return _Parameter(name, _sendable)
+    if wanted is bytes:
+        return _Parameter(name, lambda message: message.body)
+    if wanted is str:
+        return _Parameter(name, _text)
+    if (kind := _kind_of_transaction(wanted)) is not None:
+        if _TRANSACTIONS[kind] is not is_asynchronous(function):
+            right = "Connection or Session" if _TRANSACTIONS[kind] else "AsyncConnection or AsyncSession"
+            raise ParameterInvalid("listener", function, f"{name!r} is {kind}; give it {right}")
+        return _Parameter(name, None, wanted if kind.endswith("Session") else None)
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(wanted)
+    except PydanticUserError as error:
+        raise ParameterInvalid("listener", function, f"{name!r} is of a type that JSON cannot give: {error}") from error
+    return _Parameter(name, partial(_decoded, adapter))
+
+
+def _kind_of_transaction(wanted: Any) -> str | None:
+    for base in wanted.__mro__ if isinstance(wanted, type) else ():
+        if base.__module__.startswith("sqlalchemy.") and base.__name__ in _TRANSACTIONS:
+            return str(base.__name__)
+    return None
+
+
+def _sendable(message: ReceivedMessage) -> Message:
+    own = {name: value for name, value in message.properties.items() if name not in RESERVED_PROPERTIES}
+    return Message(message.topic, message.body, message.tag, message.keys, own, message.flag)
+
+
+def _text(message: ReceivedMessage) -> str:
+    try:
+        return message.body.decode()
+    except UnicodeDecodeError as error:
+        raise BodyUnreadable("text", str(error)) from error
+
+
+def _decoded(adapter: "TypeAdapter[Any]", message: ReceivedMessage) -> Any:
+    try:
+        return adapter.validate_json(message.body)
+    except ValidationError as error:
+        wanted = getattr(adapter._type, "__name__", str(adapter._type))
+        raise BodyUnreadable(wanted, _faults(error)) from error
+
+
+def _faults(error: ValidationError) -> str:
+    """Where and why, without the body, which may hold what nobody is to read in a log."""
+    details = error.errors(include_url=False, include_context=False, include_input=False)
+    return "; ".join(f"{'.'.join(map(str, each['loc'])) or 'body'}: {each['msg']}" for each in details)

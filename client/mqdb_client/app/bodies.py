@@ -1,0 +1,20 @@
+"""Bodies that an application sends: bytes and text as they are, anything else as JSON."""
+
+from pydantic_core import PydanticSerializationError, to_json
+
+from mqdb.errors import BodyInvalid
+
+
+def encode(body: object) -> bytes | str:
+    """The body of a message: dataclasses, pydantic models, lists and dicts, and what they hold, as JSON.
+
+    Raises BodyInvalid for what JSON cannot hold.
+    """
+    if isinstance(body, bytes | str):
+        return body
+    if isinstance(body, bytearray | memoryview):
+        return bytes(body)
+    try:
+        return to_json(body)
+    except PydanticSerializationError as error:
+        raise BodyInvalid(f"is {type(body).__name__}, which cannot be written as JSON: {error}") from error

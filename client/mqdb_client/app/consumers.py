@@ -1,0 +1,105 @@
+"""The consumers of an application in this process, one for each group."""
+
+import asyncio
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from mqdb.errors import GroupNotFound
+from mqdb_client.admin.admin import Admin
+from mqdb_client.aio.push_consumer import AsyncPushConsumer
+from mqdb_client.app.app_crons import AppCron, Crons
+from mqdb_client.app.listener_group import ListenerGroup
+from mqdb_client.consumer.consume_hooks import ConsumeMessageHook
+from mqdb_client.consumer.push_consumer import PushConsumer
+
+if TYPE_CHECKING:
+    from mqdb_client.app.app import App
+
+_Consumer: TypeAlias = PushConsumer | AsyncPushConsumer
+
+#: Between looks whether a backlog is consumed, and between commits of offsets then.
+_LOOK: Final = timedelta(milliseconds=100)
+
+
+class Consumers:
+    """Started once, then stopped once, in one event loop. `groups` are names; none: all groups."""
+
+    def __init__(self, app: "App", groups: tuple[str, ...] = (), hook: ConsumeMessageHook | None = None) -> None:
+        """Raises GroupNotFound."""
+        self._app = app
+        self._names = groups
+        self._groups = app.groups(*groups)
+        self._hook = hook
+        self._started: list[_Consumer] = []
+
+    async def start(self, *, drains: bool = False) -> None:
+        """Make the crons, and have all groups consume. `drains`: `drain` will be waited for, so commit soon.
+
+        Raises what `start` of a consumer raises, and CronExists for a cron of somebody else.
+        """
+        try:
+            for group in self._groups:
+                await self._start(group, drains)
+            if crons := self._app.crons(*self._names):
+                await asyncio.to_thread(self._declare, crons)
+        except BaseException:
+            await self.stop()
+            raise
+
+    def _declare(self, crons: list[AppCron]) -> None:
+        with Crons(self._app.name, self._app.settings) as stored:
+            stored.declare(crons)
+
+    async def _start(self, group: ListenerGroup, drains: bool) -> None:
+        settings, options = self._app.settings, self._app.options_of(group.name)
+        if drains:
+            options["persist_consumer_offset_interval"] = _LOOK
+        kinds = {"orderly": group.orderly, "transactional": group.exactly_once}
+        consumer: _Consumer
+        if group.is_asynchronous:
+            consumer = AsyncPushConsumer(group.name, settings=settings, **options)
+            for topic, expression in group.subscriptions.items():
+                await consumer.subscribe(topic, expression)
+            consumer.register_listener(group.callback, **kinds)
+            starting = consumer.start()
+        else:
+            consumer = PushConsumer(group.name, settings=settings, **options)
+            for topic, expression in group.subscriptions.items():
+                consumer.subscribe(topic, expression)
+            consumer.register_listener(group.callback, **kinds)
+            starting = asyncio.to_thread(consumer.start)
+        if self._hook is not None:
+            consumer.register_consume_message_hook(self._hook)
+        await starting
+        self._started.append(consumer)
+
+    async def drain(self) -> None:
+        """Return when the groups have consumed all that there is. What waits for a retry is not there yet."""
+        with Admin(settings=self._app.settings) as admin:
+            while await asyncio.to_thread(self._is_behind, admin):
+                await asyncio.sleep(_LOOK.total_seconds())
+
+    def _is_behind(self, admin: Admin) -> bool:
+        for broker in admin.chosen():
+            for group in self._groups:
+                try:
+                    if any(topic.lag for topic in broker.groups.topics(group.name)):
+                        return True
+                except GroupNotFound:
+                    continue
+        return False
+
+    async def stop(self) -> None:
+        """Let running listeners return, and leave the groups. Raises ShutdownTimedOut."""
+        consumers, self._started = self._started, []
+        ends = await asyncio.gather(*map(_shutdown, consumers), return_exceptions=True)
+        for end in ends:
+            if end is not None:
+                raise end
+
+
+async def _shutdown(consumer: _Consumer) -> None:
+    if isinstance(consumer, AsyncPushConsumer):
+        await consumer.shutdown()
+    else:
+        await asyncio.to_thread(consumer.shutdown)

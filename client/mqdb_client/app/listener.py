@@ -1,0 +1,113 @@
+"""A listener of an application: a function, the messages it takes, and what becomes of those that it fails."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property
+from typing import Any, Final, TypeAlias
+
+from mqdb.common.group import check_group_name
+from mqdb.common.message import ReceivedMessage
+from mqdb.common.topic import check_topic_name
+from mqdb.errors import ParameterInvalid
+from mqdb.selector.subscription import MessageFilter
+from mqdb.selector.tags import ALL_TAGS
+from mqdb_client.app.arguments import Arguments, is_asynchronous
+from mqdb_client.consumer.message_selector import MessageSelector, filter_of
+from mqdb_client.option_rules import DURATION, FLAG, Rule, or_none, whole
+
+#: How long a message waits before its first, second, ... retry: the same each time, or as a function of its number,
+#: from 1 on, says. None: the broker's delay levels, 10 s, 30 s, 1 min and so on.
+Backoff: TypeAlias = timedelta | Callable[[int], timedelta] | None
+
+_RETRIES: Final = or_none(whole(0, 2**31 - 1))
+_BACKOFF: Final = Rule(
+    lambda value: value is None or callable(value) or DURATION.allows(value),
+    "must be a timedelta of more than 0, a function that makes one of the number of the retry, or None",
+)
+_ERRORS: Final = Rule(
+    lambda value: all(isinstance(each, type) and issubclass(each, Exception) for each in value),
+    "must be classes of exceptions",
+)
+
+
+def exponential(
+    first: timedelta, *, factor: float = 2.0, limit: timedelta = timedelta(hours=2)
+) -> Callable[[int], timedelta]:
+    """A backoff: `first` before the first retry, `factor` times as long before each one after it, at most `limit`.
+
+    Raises ParameterInvalid.
+    """
+    DURATION.check("first", first)
+    DURATION.check("limit", limit)
+    if not 1.0 <= factor <= 1_000.0:
+        raise ParameterInvalid("factor", factor, "must be from 1 to 1,000")
+
+    def wait(number: int) -> timedelta:
+        try:
+            return min(first * factor ** (number - 1), limit)
+        except OverflowError:
+            return limit
+
+    return wait
+
+
+@dataclass(frozen=True, eq=False)
+class Listener:
+    """Checked when it is made. Raises NameInvalid, TagExpressionInvalid, SelectorSyntaxError, ParameterInvalid."""
+
+    function: Callable[..., Any]
+    topic: str
+    group: str
+    expression: str | MessageSelector = ALL_TAGS
+    retries: int | None = None
+    backoff: Backoff = None
+    dead_letter_on: tuple[type[Exception], ...] = ()
+    orderly: bool = False
+    exactly_once: bool = False
+
+    def __post_init__(self) -> None:
+        check_topic_name(self.topic)
+        check_group_name(self.group)
+        _ = self.filter
+        _RETRIES.check("retries", self.retries)
+        _BACKOFF.check("backoff", self.backoff)
+        _ERRORS.check("dead_letter_on", self.dead_letter_on)
+        FLAG.check("orderly", self.orderly)
+        FLAG.check("exactly_once", self.exactly_once)
+        if not callable(self.function):
+            raise ParameterInvalid("listener", self.function, "is no function")
+        _ = self.arguments
+
+    @cached_property
+    def arguments(self) -> Arguments:
+        """What the function is called with."""
+        return Arguments(self.function, exactly_once=self.exactly_once)
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether the function is a coroutine function."""
+        return is_asynchronous(self.function)
+
+    @property
+    def name(self) -> str:
+        """Where the function stands, for people."""
+        return f"{self.function.__module__}.{self.function.__qualname__}"
+
+    @cached_property
+    def filter(self) -> MessageFilter:
+        """Which messages of the topic are for it."""
+        return filter_of(self.expression)
+
+    def takes(self, message: ReceivedMessage) -> bool:
+        """Whether a message of its group is for it. That it passes an SQL92 condition the broker has seen to."""
+        return message.topic == self.topic and self.filter.matches(message.tag)
+
+    def wait_before(self, retry: int) -> timedelta | None:
+        """How long a message waits before that retry; None: as the broker has it.
+
+        Raises what a function of the user's raises, and ParameterInvalid for what it returns that is no time.
+        """
+        wait = self.backoff(retry) if callable(self.backoff) else self.backoff
+        or_none(DURATION).check("backoff", wait)
+        return wait

@@ -1,0 +1,131 @@
+"""The listeners of one group of an application: together they are the listener of its consumer.
+
+A message goes to the listener of the topic that it was sent to, also when it comes again, and is judged by that
+listener's policy: how often it comes again, after what time, and what makes it a dead letter at once.
+"""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, TypeAlias
+
+from mqdb.common.message import ReceivedMessage
+from mqdb.errors import BodyUnreadable, ListenerMissing, ParameterInvalid
+from mqdb.selector.tags import SEPARATOR, TagExpression
+from mqdb_client.app.listener import Listener
+from mqdb_client.consumer.message_listener import (
+    ConsumeConcurrentlyContext,
+    ConsumeConcurrentlyStatus,
+    ConsumeOrderlyContext,
+    ConsumeOrderlyStatus,
+)
+from mqdb_client.consumer.message_selector import MessageSelector
+
+_Context: TypeAlias = ConsumeConcurrentlyContext | ConsumeOrderlyContext
+
+
+class ListenerGroup:
+    """Listeners of one group."""
+
+    def __init__(self, name: str, listeners: Sequence[Listener]) -> None:
+        """Raises ParameterInvalid for listeners that cannot be one consumer together."""
+        self.name = name
+        self.listeners = listeners
+        self._by_topic: dict[str, list[Listener]] = {}
+        for listener in listeners:
+            self._by_topic.setdefault(listener.topic, []).append(listener)
+        first = listeners[0]
+        self.orderly: Final = first.orderly
+        self.exactly_once: Final = first.exactly_once
+        for other in listeners[1:]:
+            for what in ("orderly", "exactly_once"):
+                if getattr(other, what) is not getattr(first, what):
+                    reason = f"differs between {first.name} and {other.name}, which are one consumer of group {name!r}"
+                    raise ParameterInvalid(what, getattr(other, what), reason)
+        for topic, ones in self._by_topic.items():
+            _check_disjoint(name, topic, ones)
+        #: Whether it runs in an event loop: as soon as one listener does.
+        self.is_asynchronous: Final = any(each.is_asynchronous for each in listeners)
+        if self.exactly_once and self.is_asynchronous and not all(each.is_asynchronous for each in listeners):
+            reason = f"some are coroutine functions; make all exactly-once listeners of group {name!r} such, or none"
+            raise ParameterInvalid("listeners", [each.name for each in listeners], reason)
+        self._success = ConsumeOrderlyStatus.SUCCESS if self.orderly else ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+
+    @property
+    def subscriptions(self) -> dict[str, str | MessageSelector]:
+        """By topic, what the consumer subscribes to."""
+        return {topic: _together(listeners) for topic, listeners in self._by_topic.items()}
+
+    @property
+    def callback(self) -> Any:
+        """What is registered with the consumer, a PushConsumer or an AsyncPushConsumer."""
+        if self.is_asynchronous:
+            return self.call_in_loop_in_transaction if self.exactly_once else self.call_in_loop
+        return self.call_in_transaction if self.exactly_once else self.call
+
+    def call(self, messages: list[ReceivedMessage], context: _Context) -> object:
+        """The listener of a PushConsumer, which gets one message at a time."""
+        return self.call_in_transaction(messages, None, context)
+
+    def call_in_transaction(self, messages: list[ReceivedMessage], transaction: Any, context: _Context) -> object:
+        """That of one that consumes exactly once."""
+        with self._judged(messages[0], context) as listener:
+            listener.arguments.call(messages[0], transaction)
+        return self._success
+
+    async def call_in_loop(self, messages: list[ReceivedMessage], context: _Context) -> object:
+        """The listener of an AsyncPushConsumer. Functions that are no coroutine functions run in threads."""
+        return await self.call_in_loop_in_transaction(messages, None, context)
+
+    async def call_in_loop_in_transaction(
+        self, messages: list[ReceivedMessage], transaction: Any, context: _Context
+    ) -> object:
+        """That of one that consumes exactly once."""
+        with self._judged(messages[0], context) as listener:
+            if listener.is_asynchronous:
+                await listener.arguments.call_in_loop(messages[0], transaction)
+            else:
+                await asyncio.to_thread(listener.arguments.call, messages[0])
+        return self._success
+
+    @contextmanager
+    def _judged(self, message: ReceivedMessage, context: _Context) -> Iterator[Listener]:
+        """A call of the listener of a message. If it fails, the context says what becomes of the message."""
+        listener = next((each for each in self.listeners if each.takes(message)), None)
+        if listener is None:
+            raise ListenerMissing(self.name, message.topic, message.tag)
+        try:
+            yield listener
+        except Exception as error:
+            if isinstance(error, (BodyUnreadable, *listener.dead_letter_on)):
+                context.max_reconsume_times = 0
+                raise
+            context.max_reconsume_times = listener.retries
+            wait = listener.wait_before(message.reconsume_times + 1)
+            if isinstance(context, ConsumeOrderlyContext):
+                context.suspend_current_queue_time = wait
+            else:
+                context.delay_when_next_consume = wait
+            raise
+
+
+def _check_disjoint(group: str, topic: str, listeners: Sequence[Listener]) -> None:
+    """Each message has one listener. Raises ParameterInvalid."""
+    if len(listeners) == 1:
+        return
+    taken: dict[str, Listener] = {}
+    for listener in listeners:
+        if not isinstance(listener.filter, TagExpression) or listener.filter.matches_all:
+            reason = f"group {group!r} has several listeners for topic {topic!r}, so each needs tags of its own"
+            raise ParameterInvalid("tag", listener.expression, f"{reason}; see {listener.name}")
+        for tag in listener.filter.tags:
+            if (other := taken.setdefault(tag, listener)) is not listener:
+                reason = f"{other.name} and {listener.name} take it both, of topic {topic!r} and group {group!r}"
+                raise ParameterInvalid("tag", tag, reason)
+
+
+def _together(listeners: Sequence[Listener]) -> str | MessageSelector:
+    """What listeners of one topic subscribe to."""
+    if len(listeners) == 1:
+        return listeners[0].expression
+    return f" {SEPARATOR} ".join(listener.filter.canonical_text for listener in listeners)

@@ -1,0 +1,249 @@
+"""App: its listeners consume, retry and give up as they say, and its crons are what its code declares."""
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy.orm import Session
+
+from mqdb.errors import CronExists
+from mqdb.service.timer_deliverer import TimerDeliverer
+from mqdb.service.timer_keeper import TimerKeeper
+from mqdb_client import Admin, App, CatchUp, ConsumeFromWhere, Message, ReceivedMessage, load_settings
+from mqdb_client.app.app_crons import AppCron, Crons
+from tests.fixtures import command_line
+from tests.fixtures.broker import topic
+from tests.fixtures.crons import fire
+from tests.fixtures.postgres import Database
+from tests.fixtures.processes import wait_until
+from tests.fixtures.retries import set_delay
+
+
+@dataclass
+class Order:
+    number: int
+
+
+class Heard:
+    """What functions have heard; a task or a thread tells, and the test waits."""
+
+    def __init__(self) -> None:
+        self.said: list[Any] = []
+
+    async def __call__(self, count: int) -> list[Any]:
+        await asyncio.to_thread(wait_until, lambda: len(self.said) >= count)
+        return self.said
+
+
+def app_of(database: Database, *groups: str) -> App:
+    """An application whose groups begin with the first message."""
+    app = App("shop", dsn=database.dsn)
+    for group in groups:
+        app.configure_group(group, consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+    return app
+
+
+def test_functions_of_both_kinds_consume_what_the_application_sends(served: Connection, database: Database) -> None:
+    topic(served, "orders")
+    app, heard = app_of(database, "billing", "audit", "mixed"), Heard()
+
+    @app.listener("orders", group="billing", tag="paid")
+    async def bill(order: Order) -> None:
+        heard.said.append(("bill", order.number))
+
+    @app.listener("orders", group="audit")
+    def audit(message: ReceivedMessage, body: dict[str, int]) -> None:
+        heard.said.append(("audit", message.tag, body["number"]))
+
+    @app.listener("orders", group="mixed", tag="new")
+    async def greet(order: Order) -> None:
+        heard.said.append(("greet", order.number))
+
+    @app.listener("orders", group="mixed", tag="paid")
+    def thank(order: Order) -> None:
+        heard.said.append(("thank", order.number))
+
+    async def work() -> None:
+        async with app.consuming() as consumers:
+            app.send("orders", Order(17), tag="paid", keys="17")
+            await app.asend("orders", Order(18), tag="new")
+            await consumers.drain()
+            await heard(5)
+        await app.aclose()
+
+    asyncio.run(work())
+    assert sorted(heard.said) == [
+        *(("audit", "new", 18), ("audit", "paid", 17), ("bill", 17), ("greet", 18), ("thank", 17)),
+    ]
+
+
+def reasons(database: Database) -> dict[str, str]:
+    """Why the dead letters of billing are dead, by their exceptions."""
+    return dict(database.rows("SELECT exception, error FROM mqdb.dlq WHERE consumer_group = 'billing'"))
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+def test_what_a_function_gives_up_is_a_dead_letter_and_its_queue_goes_on(
+    served: Connection, database: Database, orderly: bool
+) -> None:
+    topic(served, "orders", queues=1)
+    app, heard = app_of(database, "billing"), Heard()
+
+    @app.listener("orders", group="billing", retries=0, orderly=orderly)
+    def bill(order: Order) -> None:
+        if order.number == 2:
+            raise LookupError("no such customer")
+        heard.said.append(order.number)
+
+    async def work() -> None:
+        async with app.consuming():
+            for body in ("unreadable", Order(2), Order(3)):
+                app.send("orders", body)
+            await heard(1)
+            await asyncio.to_thread(wait_until, lambda: len(reasons(database)) == 2)
+        app.close()
+
+    asyncio.run(work())
+    assert heard.said == [3]
+    found = reasons(database)
+    assert found["LookupError"] == "no such customer"
+    assert found["mqdb.errors.BodyUnreadable"].startswith("the body cannot be read as Order: body: Invalid JSON")
+
+
+def test_a_backoff_is_exact(timed: Connection, database: Database) -> None:
+    """With delay levels of an hour only a timer brings the message in time."""
+    topic(timed, "orders")
+    set_delay(timed, "1 hour")
+    app, heard = app_of(database, "billing"), Heard()
+
+    @app.listener("orders", group="billing", retries=2, backoff=lambda retry: timedelta(milliseconds=150 * retry))
+    async def bill(message: ReceivedMessage) -> None:
+        heard.said.append(message.store_time)
+        raise OSError("the bank is closed")
+
+    async def work() -> None:
+        async with app.consuming():
+            await app.asend("orders", "one")
+            await heard(3)
+            await asyncio.to_thread(wait_until, lambda: len(reasons(database)) == 1)
+        await app.aclose()
+
+    asyncio.run(work())
+    first, second, third = heard.said
+    assert second - first >= timedelta(milliseconds=150)
+    assert third - second >= timedelta(milliseconds=300)
+
+
+def test_what_a_function_writes_is_committed_with_the_offset(served: Connection, database: Database) -> None:
+    topic(served, "orders")
+    served.execute(text("CREATE TABLE public.bill (number int)"))
+    app, heard = app_of(database, "billing"), Heard()
+
+    @app.listener("orders", group="billing", exactly_once=True)
+    def bill(order: Order, session: Session) -> None:
+        session.execute(text("INSERT INTO public.bill VALUES (:number)"), {"number": order.number})
+        heard.said.append(order.number)
+        if len(heard.said) == 1:
+            raise OSError("once")
+
+    async def work() -> None:
+        async with app.consuming():
+            app.send("orders", Order(17))
+            await heard(1)
+            await asyncio.to_thread(wait_until, lambda: bool(database.rows("SELECT FROM public.bill")))
+        app.close()
+
+    asyncio.run(work())
+    assert database.rows("SELECT number FROM public.bill") == [(17,)]
+
+
+@pytest.fixture
+def timed(database: Database, engine: Engine, tmp_path: Path) -> Iterator[Connection]:
+    """A connection to the test's own database, on which a broker delivers what has a time."""
+    place = command_line.Place(tmp_path, database.dsn)
+    with command_line.served(place, TimerDeliverer, TimerKeeper), engine.connect() as connection:
+        yield connection
+
+
+# -- crons ----------------------------------------------------------------------------------------
+
+
+def crons_of(broker: Connection) -> list[tuple[Any, ...]]:
+    rows = broker.execute(
+        text("SELECT name, cron, timezone, topic, application, is_paused FROM mqdb.cron ORDER BY name")
+    )
+    return [tuple(row) for row in rows]
+
+
+def test_a_cron_is_what_the_code_says_and_stays_paused(broker: Connection, database: Database) -> None:
+    at_night = AppCron("report", "30 2 * * *", "UTC", "report", CatchUp.ONCE)
+    with Crons("shop", load_settings(dsn=database.dsn)) as crons, Admin(database.dsn) as admin:
+        crons.declare([at_night])
+        assert crons_of(broker) == [("report", "30 2 * * *", "UTC", "report", "shop", False)]
+        admin.crons.pause("report")
+        due = broker.scalar(text("SELECT next_at FROM mqdb.cron"))
+
+        crons.declare([at_night])
+        crons.declare([replace(at_night, topic="reports")])
+
+        assert crons_of(broker) == [("report", "30 2 * * *", "UTC", "reports", "shop", True)]
+        assert broker.scalar(text("SELECT next_at FROM mqdb.cron")) == due
+        crons.declare([replace(at_night, text="30 3 * * *")])
+        assert broker.scalar(text("SELECT next_at FROM mqdb.cron")) != due
+        verbs = [each.verb for each in admin.operations.list(object="report")]
+        assert verbs == ["cron.change", "cron.change", "cron.pause", "cron.add"]
+
+
+def test_a_cron_of_somebody_else_is_refused_and_what_the_code_has_no_more_is_known(
+    broker: Connection, database: Database
+) -> None:
+    settings = load_settings(dsn=database.dsn)
+    report, tidy = (AppCron(name, "@daily", "UTC", "jobs", CatchUp.ONCE) for name in ("report", "tidy"))
+    topic(broker, "jobs", queues=4)
+    with Crons("shop", settings) as shop, Crons("bank", settings) as bank, Admin(database.dsn) as admin:
+        admin.crons.add("by-hand", "@daily", Message("jobs", "x"))
+        shop.declare([report, tidy])
+
+        with pytest.raises(CronExists, match="report"):
+            bank.declare([report])
+        with pytest.raises(CronExists, match="by-hand"):
+            shop.declare([replace(report, name="by-hand")])
+        assert (shop.strays([report]), bank.strays([])) == (["tidy"], [])
+        shop.remove(["tidy"])
+        assert [name for name, *_ in crons_of(broker)] == ["by-hand", "report"]
+
+
+def test_workers_that_start_together_declare_a_cron_once(broker: Connection, database: Database) -> None:
+    report = AppCron("report", "@daily", "UTC", "report", CatchUp.ONCE)
+
+    def declare(_: int) -> None:
+        with Crons("shop", load_settings(dsn=database.dsn)) as crons:
+            crons.declare([report])
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(declare, range(8)))
+
+    assert [name for name, *_ in crons_of(broker)] == ["report"]
+
+
+def test_a_cron_calls_its_function(database: Database, broker: Connection) -> None:
+    app, heard = App("shop", dsn=database.dsn), Heard()
+
+    @app.cron("* * * * *")
+    def report(message: ReceivedMessage) -> None:
+        heard.said.append(message.properties["MQDB_CRON_NAME"])
+
+    async def work() -> None:
+        async with app.consuming():
+            broker.execute(text("UPDATE mqdb.cron SET next_at = mqdb.now()"))
+            fire(broker)
+            await heard(1)
+
+    asyncio.run(work())
+    assert heard.said == ["report"]

@@ -1,0 +1,319 @@
+"""App: which functions may be listeners, what they are called with, and what goes together in a group."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, NoReturn
+from uuid import uuid4
+
+import pytest
+from pydantic import BaseModel
+from sqlalchemy import Connection
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy.orm import Session
+
+from mqdb.common.message import Message, MessageQueue, ReceivedMessage
+from mqdb.errors import BodyInvalid, BodyUnreadable, GroupNotFound, ListenerMissing, NameInvalid, ParameterInvalid
+from mqdb_client import App, ConsumeConcurrentlyContext, ConsumeOrderlyContext, exponential
+from mqdb_client.app.arguments import Arguments
+from mqdb_client.app.bodies import encode
+from mqdb_client.app.listener_group import ListenerGroup
+
+
+@dataclass
+class Order:
+    number: int
+    paid: bool = False
+
+
+class Shipment(BaseModel):
+    order: int
+
+
+def received(
+    body: bytes = b"{}",
+    *,
+    topic: str = "orders",
+    tag: str | None = None,
+    properties: dict[str, str] | None = None,
+    reconsume_times: int = 0,
+) -> ReceivedMessage:
+    queue = MessageQueue(topic, "broker-a", 0)
+    return ReceivedMessage(
+        queue, 0, 1, uuid4(), tag, "17", properties or {}, body, 0, 0, "here", reconsume_times, 3, 0, 0, 1
+    )
+
+
+def given(function: Callable[..., Any], message: ReceivedMessage) -> list[Any]:
+    """What a function is called with: it appends it to this list."""
+    got.clear()
+    Arguments(function, exactly_once=False).call(message)
+    return list(got)
+
+
+got: list[Any] = []
+
+
+def test_annotations_say_what_a_function_is_called_with() -> None:
+    message = received(b'{"number": 17, "paid": true}', properties={"colour": "red", "TRACE_ON": "1"})
+
+    def all_kinds(
+        order: Order,
+        text: str,
+        raw: bytes,
+        table: dict[str, int],
+        sent: Message,
+        /,
+        whole: ReceivedMessage,
+        *,
+        also: Order,
+    ) -> None:
+        got.extend((order, text, raw, table, sent, whole, also))
+
+    order, text, raw, table, sent, whole, also = given(all_kinds, message)
+
+    assert order == also == Order(17, True)
+    assert (text, raw, table) == ('{"number": 17, "paid": true}', message.body, {"number": 17, "paid": 1})
+    assert (sent.topic, sent.keys, sent.properties, sent.flag) == ("orders", ("17",), {"colour": "red"}, 3)
+    assert whole is message
+
+
+def test_a_parameter_without_an_annotation_gets_the_message_and_one_with_a_default_is_left_alone() -> None:
+    message = received(b'{"order": 4}')
+
+    def plain(message, attempts=3):  # type: ignore[no-untyped-def]
+        got.extend((message, attempts))
+
+    def model(shipment: Shipment, dry: bool = False) -> None:
+        got.extend((shipment.order, dry))
+
+    assert given(plain, message) == [message, 3]
+    assert given(model, message) == [4, False]
+    assert given(lambda: got.append("called"), message) == ["called"]
+
+
+@pytest.mark.parametrize(
+    ("body", "wanted", "reason"),
+    [
+        (b"{", "Order", "Invalid JSON"),
+        (b"{}", "Order", "number: Field required"),
+        (b'{"number": "secret"}', "Order", "number: Input should be a valid integer"),
+        (b"\xff", "text", "can't decode byte 0xff"),
+    ],
+)
+def test_what_cannot_be_read_is_named_without_its_content(body: bytes, wanted: str, reason: str) -> None:
+    def of_order(order: Order) -> None: ...
+
+    def of_text(text: str) -> None: ...
+
+    with pytest.raises(BodyUnreadable, match=reason) as caught:
+        given(of_text if wanted == "text" else of_order, received(body))
+    assert caught.value.wanted == wanted
+    assert "secret" not in str(caught.value)
+
+
+class Thing: ...
+
+
+def of_nothing_json(thing: Thing) -> None: ...
+def with_transaction(message: ReceivedMessage, connection: Connection) -> None: ...
+def with_wrong_session(message: ReceivedMessage, session: AsyncSession) -> None: ...
+async def with_wrong_connection(message: ReceivedMessage, connection: Connection) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "exactly_once", "reason"),
+    [
+        (of_nothing_json, False, "'thing' is of a type that JSON cannot give"),
+        (with_transaction, False, "takes a transaction; say exactly_once=True"),
+        (with_wrong_session, True, "'session' is AsyncSession; give it Connection or Session"),
+        (with_wrong_connection, True, "'connection' is Connection; give it AsyncConnection or AsyncSession"),
+    ],
+)
+def test_a_function_that_cannot_be_called_is_refused(
+    function: Callable[..., Any], exactly_once: bool, reason: str
+) -> None:
+    with pytest.raises(ParameterInvalid, match=reason):
+        App("shop").listener("orders", group="billing", exactly_once=exactly_once)(function)
+
+
+async def in_loop(message: ReceivedMessage, connection: AsyncConnection) -> None: ...
+def in_session(message: ReceivedMessage, session: Session) -> None: ...
+
+
+def test_what_cannot_be_one_consumer_is_refused_with_both_names() -> None:
+    app = App("shop")
+    app.listener("orders", group="billing", tag="paid || refunded")(print_one)
+
+    with pytest.raises(ParameterInvalid, match=r"print_one and .*print_other take it both"):
+        app.listener("orders", group="billing", tag="refunded")(print_other)
+    with pytest.raises(ParameterInvalid, match="each needs tags of its own"):
+        app.listener("orders", group="billing")(print_other)
+    with pytest.raises(ParameterInvalid, match=r"orderly.*differs between .*print_one and .*print_other"):
+        app.listener("returns", group="billing", orderly=True)(print_other)
+    with pytest.raises(ParameterInvalid, match="give tag or sql, not both"):
+        app.listener("orders", group="audit", tag="a", sql="b = 1")
+    exact = App("exact")
+    exact.listener("orders", group="audit", exactly_once=True)(in_loop)
+    with pytest.raises(ParameterInvalid, match="make all exactly-once listeners of group 'audit' such, or none"):
+        exact.listener("returns", group="audit", exactly_once=True)(in_session)
+    with pytest.raises(GroupNotFound):
+        app.groups("nobody")
+
+
+def print_one(message: ReceivedMessage) -> None:
+    got.append(("one", message.tag))
+
+
+def print_other(message: ReceivedMessage) -> None:
+    got.append(("other", message.tag))
+
+
+def test_listeners_of_one_topic_subscribe_together_and_get_their_own() -> None:
+    app = App("shop")
+    app.listener("orders", group="billing", tag="paid || refunded")(print_one)
+    app.listener("orders", group="billing", tag="new")(print_other)
+    (group,) = app.groups()
+    got.clear()
+
+    assert group.subscriptions == {"orders": "paid || refunded || new"}
+    for tag in ("new", "refunded"):
+        answer = group.call([received(tag=tag)], ConsumeConcurrentlyContext(MessageQueue("orders", "broker-a", 0)))
+        assert answer == "CONSUME_SUCCESS"
+    assert got == [("other", "new"), ("one", "refunded")]
+
+
+def test_a_message_that_comes_again_goes_to_the_listener_of_its_topic() -> None:
+    app = App("shop")
+    app.listener("orders", group="billing")(print_one)
+    app.listener("returns", group="billing")(print_other)
+    (group,) = app.groups()
+    got.clear()
+
+    message = received(topic="%RETRY%billing", properties={"RETRY_TOPIC": "returns"})
+    group.call([message], ConsumeConcurrentlyContext(message.queue))
+
+    assert got == [("other", None)]
+    with pytest.raises(ListenerMissing, match="no listener for topic 'gone'"):
+        group.call([received(topic="gone")], ConsumeConcurrentlyContext(message.queue))
+
+
+def fail(message: ReceivedMessage) -> NoReturn:
+    raise ValueError("no")
+
+
+def group_of(**options: Any) -> ListenerGroup:
+    app = App("shop")
+    app.listener("orders", group="billing", **options)(options.pop("function", fail))
+    return app.groups()[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "reconsume_times", "most", "wait"),
+    [
+        ({}, 0, None, None),
+        ({"retries": 5, "backoff": timedelta(seconds=7)}, 4, 5, timedelta(seconds=7)),
+        ({"backoff": exponential(timedelta(seconds=1), factor=3)}, 2, None, timedelta(seconds=9)),
+        ({"backoff": exponential(timedelta(seconds=1), limit=timedelta(seconds=9))}, 2_000, None, timedelta(seconds=9)),
+        ({"dead_letter_on": (ValueError, KeyError), "retries": 9}, 0, 0, None),
+        ({"dead_letter_on": LookupError}, 0, None, None),
+    ],
+)
+def test_the_policy_of_the_listener_says_what_becomes_of_a_message(
+    options: dict[str, Any], reconsume_times: int, most: int | None, wait: timedelta | None
+) -> None:
+    message = received(reconsume_times=reconsume_times)
+    context = ConsumeConcurrentlyContext(message.queue)
+
+    with pytest.raises(ValueError, match="no"):
+        group_of(**options).call([message], context)
+
+    assert (context.max_reconsume_times, context.delay_when_next_consume) == (most, wait)
+
+
+def test_in_order_a_message_waits_in_its_place() -> None:
+    context = ConsumeOrderlyContext(MessageQueue("orders", "broker-a", 0))
+
+    with pytest.raises(ValueError, match="no"):
+        group_of(orderly=True, retries=2, backoff=timedelta(seconds=4)).call([received()], context)
+
+    assert (context.max_reconsume_times, context.suspend_current_queue_time) == (2, timedelta(seconds=4))
+
+
+def test_what_cannot_be_read_is_dead_at_once() -> None:
+    def of_order(order: Order) -> None: ...
+
+    app = App("shop")
+    app.listener("orders", group="billing", retries=9)(of_order)
+    context = ConsumeConcurrentlyContext(MessageQueue("orders", "broker-a", 0))
+
+    with pytest.raises(BodyUnreadable):
+        app.groups()[0].call([received(b"no")], context)
+    assert context.max_reconsume_times == 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"retries": -1},
+        {"retries": True},
+        {"backoff": timedelta(0)},
+        {"backoff": 5},
+        {"dead_letter_on": (BaseException,)},
+        {"dead_letter_on": ("ValueError",)},
+        {"orderly": "no"},
+    ],
+)
+def test_options_of_a_listener_are_held_to_their_limits(options: dict[str, Any]) -> None:
+    with pytest.raises(ParameterInvalid, match=next(iter(options))):
+        App("shop").listener("orders", group="billing", **options)(fail)
+
+
+def test_crons_and_their_groups_are_named_after_the_function() -> None:
+    app = App("shop")
+
+    @app.cron("30 7 * * mon-fri", timezone="Europe/Berlin")
+    def report() -> None: ...
+
+    @app.cron("@hourly", name="tidy-up", topic="jobs", group="jobs")
+    def tidy() -> None: ...
+
+    assert [(each.name, each.topic, each.text) for each in app.crons()] == [
+        ("report", "report", "30 7 * * mon-fri"),
+        ("tidy-up", "jobs", "@hourly"),
+    ]
+    assert [group.name for group in app.groups()] == ["report", "jobs"]
+    assert [each.name for each in app.crons("jobs")] == ["tidy-up"]
+    assert report() is None
+    with pytest.raises(ParameterInvalid, match="another cron of the application has it"):
+        app.cron("@daily")(report)
+    with pytest.raises(ParameterInvalid, match=r"which has no \|"):
+        app.cron("@daily", name="a|b")(report)
+
+
+def test_the_name_of_an_application_is_that_of_its_module() -> None:
+    assert App().name == "tests-unit-test_app"
+    assert App("shop").name == "shop"
+    with pytest.raises(NameInvalid):
+        App("my shop")
+
+
+def test_options_of_groups_are_those_of_a_consumer() -> None:
+    app = App("shop")
+    app.configure_group("billing", consume_thread_nums=50)
+    app.configure_group("billing", pull_batch_size=10)
+
+    assert app.options_of("billing") == {"consume_thread_nums": 50, "pull_batch_size": 10}
+    with pytest.raises(ParameterInvalid, match="consume_message_batch_max_size"):
+        app.configure_group("billing", consume_message_batch_max_size=2)
+    with pytest.raises(ParameterInvalid, match="threads"):
+        app.configure_group("billing", threads=2)
+
+
+def test_bodies_are_json_unless_they_are_bytes_or_text() -> None:
+    assert encode(Order(17)) == b'{"number":17,"paid":false}'
+    assert encode(Shipment(order=4)) == b'{"order":4}'
+    assert encode({"at": [1, None]}) == b'{"at":[1,null]}'
+    assert (encode(b"raw"), encode("text"), encode(memoryview(b"view"))) == (b"raw", "text", b"view")
+    with pytest.raises(BodyInvalid, match="is object, which cannot be written as JSON"):
+        encode(object())
