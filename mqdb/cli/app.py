@@ -33,6 +33,7 @@ from mqdb.cli.timer import app as timer
 from mqdb.cli.topic import app as topic
 from mqdb.cli.transaction import app as transaction
 from mqdb.cli.web import web
+from mqdb.cli.worker.command import worker
 from mqdb.errors import ExtraMissing, MqdbError, ParameterInvalid, SelectorSyntaxError, cut
 
 INTERRUPTED = 128 + 2
@@ -84,7 +85,7 @@ def mqdb(
         print(context.get_help())
 
 
-for function in (serve, web, demo, migrate, send, consume, config, doctor):
+for function in (serve, web, worker, demo, migrate, send, consume, config, doctor):
     app.command(cls=Command)(function)
 app.add_typer(topic, name="topic")
 app.add_typer(message, name="message")

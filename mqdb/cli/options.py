@@ -28,7 +28,7 @@ def start(context: typer.Context, **arguments: Any) -> "Settings":
 
     log_from(context, logging.WARNING)
     settings = load_settings(
-        config=_given(context, "config"), dsn=_given(context, "dsn"), home=_given(context, "home"), **arguments
+        config=given(context, "config"), dsn=given(context, "dsn"), home=given(context, "home"), **arguments
     )
     return settings if settings.actor else settings.model_copy(update={"actor": _user()})
 
@@ -42,10 +42,11 @@ def _user() -> str | None:
 
 def log_from(context: typer.Context, level: int) -> None:
     """Log from this level on, or from one further down for each -v."""
-    configure(level - 10 * _given(context, "verbose", 0), _given(context, "log_format", LogFormat.TEXT))
+    configure(level - 10 * given(context, "verbose", 0), given(context, "log_format", LogFormat.TEXT))
 
 
-def _given(context: typer.Context, name: str, default: Any = None) -> Any:
+def given(context: typer.Context, name: str, default: Any = None) -> Any:
+    """The value of an option that every command has."""
     return context.meta.get(_PREFIX + name, default)
 
 

@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp
 
 from mqdb.web.access import OPEN_PATHS, AccessControl
-from mqdb.web.health import Health, Report
+from mqdb.web.health import Probes, Report
 from mqdb.web.proxies import Proxies
 
 #: Pages that are served besides.
@@ -22,7 +22,7 @@ Pages: TypeAlias = ASGIApp
 
 
 def create_application(
-    health: Health,
+    health: Probes,
     collector: Collector,
     *,
     loopback_only: bool,

@@ -6,7 +6,7 @@ whether the broker is served. It looks at what leadership, which asks the databa
 """
 
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from mqdb.errors import SchemaMismatch
 from mqdb.service.leadership import Standing
@@ -36,6 +36,16 @@ class Report(NamedTuple):
     def has_passed(self) -> bool:
         """Whether none fails."""
         return not self.failing
+
+
+class Probes(Protocol):
+    """What /healthz and /readyz ask."""
+
+    def liveness(self) -> Report:
+        """Whether the process need not be started anew."""
+
+    def readiness(self) -> Report:
+        """Whether it does its work."""
 
 
 class Health:

@@ -70,10 +70,9 @@ def test_functions_of_both_kinds_consume_what_the_application_sends(served: Conn
         heard.said.append(("thank", order.number))
 
     async def work() -> None:
-        async with app.consuming() as consumers:
+        async with app.consuming():
             app.send("orders", Order(17), tag="paid", keys="17")
             await app.asend("orders", Order(18), tag="new")
-            await consumers.drain()
             await heard(5)
         await app.aclose()
 

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 
 from mqdb.common.message import Message, MessageQueue, ReceivedMessage
-from mqdb.errors import BodyInvalid, BodyUnreadable, GroupNotFound, ListenerMissing, NameInvalid, ParameterInvalid
+from mqdb.errors import BodyInvalid, BodyUnreadable, ListenerMissing, NameInvalid, ParameterInvalid
 from mqdb_client import App, ConsumeConcurrentlyContext, ConsumeOrderlyContext, exponential
 from mqdb_client.app.arguments import Arguments
 from mqdb_client.app.bodies import encode
@@ -157,7 +157,7 @@ def test_what_cannot_be_one_consumer_is_refused_with_both_names() -> None:
     exact.listener("orders", group="audit", exactly_once=True)(in_loop)
     with pytest.raises(ParameterInvalid, match="make all exactly-once listeners of group 'audit' such, or none"):
         exact.listener("returns", group="audit", exactly_once=True)(in_session)
-    with pytest.raises(GroupNotFound):
+    with pytest.raises(ParameterInvalid, match="has no listener of it; it has billing"):
         app.groups("nobody")
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from mqdb.broker.schedule.cron import CatchUp
 from mqdb.common.group import ConsumeFromWhere, check_group_name
 from mqdb.common.message import Message, SendResult
-from mqdb.errors import GroupNotFound, ParameterInvalid
+from mqdb.errors import ParameterInvalid
 from mqdb.selector.tags import ALL_TAGS
 from mqdb.settings import Settings
 from mqdb_client.aio.producer import AsyncProducer
@@ -24,8 +24,10 @@ from mqdb_client.app.consumers import Consumers
 from mqdb_client.app.listener import Backoff, Listener
 from mqdb_client.app.listener_group import ListenerGroup
 from mqdb_client.client_config import settings_of
+from mqdb_client.consumer.consume_hooks import ConsumeMessageHook
 from mqdb_client.consumer.message_selector import MessageSelector
 from mqdb_client.consumer.push_consumer_config import PushConsumerConfig
+from mqdb_client.producer.send_hooks import SendMessageHook
 
 if TYPE_CHECKING:
     from mqdb_client.aio.producer import CallersAsyncConnection
@@ -69,6 +71,8 @@ class App:
         self._options: dict[str, dict[str, Any]] = {}
         self._guard = threading.Lock()
         self._producer: AsyncProducer | None = None
+        self._send_hooks: list[SendMessageHook] = []
+        self.consume_message_hooks: list[ConsumeMessageHook] = []
 
     @property
     def settings(self) -> Settings:
@@ -183,6 +187,14 @@ class App:
         PushConsumerConfig(group, **options)
         self._options[group] = self._options.get(group, {}) | options
 
+    def register_consume_message_hook(self, hook: ConsumeMessageHook) -> None:
+        """Have each call of a listener seen by `hook`, of consumers that start later."""
+        self.consume_message_hooks.append(hook)
+
+    def register_send_message_hook(self, hook: SendMessageHook) -> None:
+        """Have each send seen by `hook`, if nothing was sent yet."""
+        self._send_hooks.append(hook)
+
     def _add(self, listener: Listener) -> None:
         members = [each for each in self._listeners if each.group == listener.group]
         ListenerGroup(listener.group, [*members, listener])
@@ -191,13 +203,14 @@ class App:
     # -- what it consists of ----------------------------------------------------------------------
 
     def groups(self, *names: str) -> list[ListenerGroup]:
-        """The listeners by group, of all groups or of these. Raises GroupNotFound."""
+        """The listeners by group, of all groups or of these. Raises ParameterInvalid for one that has none."""
         known: dict[str, list[Listener]] = {}
         for listener in self._listeners:
             known.setdefault(listener.group, []).append(listener)
         for name in names:
             if name not in known:
-                raise GroupNotFound(name)
+                have = ", ".join(known) or "none"
+                raise ParameterInvalid("group", name, f"application {self.name!r} has no listener of it; it has {have}")
         return [ListenerGroup(name, listeners) for name, listeners in known.items() if not names or name in names]
 
     def crons(self, *groups: str) -> list[AppCron]:
@@ -216,7 +229,7 @@ class App:
         """Consume in this process and loop as long as the block runs; all groups, or these.
 
         Raises what the start and the shutdown of a consumer raise, CronExists for a cron of somebody else, and
-        GroupNotFound for a group that has no listener.
+        ParameterInvalid for a group that has no listener.
         """
         consumers = Consumers(self, groups)
         await consumers.start()
@@ -294,6 +307,8 @@ class App:
         with self._guard:
             if (producer := self._producer) is None:
                 producer = AsyncProducer(self.name, settings=self.settings)
+                for hook in self._send_hooks:
+                    producer.register_send_message_hook(hook)
                 producer.synchronous.start()
                 self._producer = producer
         return producer

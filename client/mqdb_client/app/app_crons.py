@@ -57,19 +57,22 @@ class Crons:
     def _broker(self) -> BrokerAdmin:
         return self._admin.chosen()[0]
 
-    def declare(self, crons: Iterable[AppCron]) -> dict[str, datetime]:
-        """Make them, with their topics; the next times by name. Raises what `Crons.declare` of Admin raises."""
-        return {cron.name: self._declare(cron) for cron in crons}
-
-    def _declare(self, cron: AppCron) -> datetime:
+    def declare(self, crons: Iterable[AppCron]) -> None:
+        """Make them, with their topics. Raises what `declare` of Admin's crons raises."""
         broker = self._broker
-        try:
-            broker.topics.show(cron.topic)
-        except TopicNotFound:
-            broker.topics.create(cron.topic, queues=1)
-        return broker.crons.declare(
-            self._application, cron.name, cron.text, cron.message(), timezone=cron.timezone, catch_up=cron.catch_up
-        )
+        for cron in crons:
+            try:
+                broker.topics.show(cron.topic)
+            except TopicNotFound:
+                broker.topics.create(cron.topic, queues=1)
+            broker.crons.declare(
+                self._application, cron.name, cron.text, cron.message(), timezone=cron.timezone, catch_up=cron.catch_up
+            )
+
+    def next_times(self, crons: Iterable[AppCron]) -> dict[str, datetime | None]:
+        """When each of these is due next; None for one that is paused."""
+        stored = {each.name: each for each in self._broker.crons.list()}
+        return {cron.name: None if stored[cron.name].is_paused else stored[cron.name].next_at for cron in crons}
 
     def strays(self, crons: Iterable[AppCron]) -> list[str]:
         """The names of those that the broker has of the application, and its code has no more."""

@@ -9,7 +9,6 @@ from mqdb_client.admin.admin import Admin
 from mqdb_client.aio.push_consumer import AsyncPushConsumer
 from mqdb_client.app.app_crons import AppCron, Crons
 from mqdb_client.app.listener_group import ListenerGroup
-from mqdb_client.consumer.consume_hooks import ConsumeMessageHook
 from mqdb_client.consumer.push_consumer import PushConsumer
 
 if TYPE_CHECKING:
@@ -24,22 +23,22 @@ _LOOK: Final = timedelta(milliseconds=100)
 class Consumers:
     """Started once, then stopped once, in one event loop. `groups` are names; none: all groups."""
 
-    def __init__(self, app: "App", groups: tuple[str, ...] = (), hook: ConsumeMessageHook | None = None) -> None:
-        """Raises GroupNotFound."""
+    def __init__(self, app: "App", groups: tuple[str, ...] = (), *, commits_soon: bool = False) -> None:
+        """`commits_soon`: for who waits for `drain`. Raises ParameterInvalid for a group without listeners."""
         self._app = app
         self._names = groups
         self._groups = app.groups(*groups)
-        self._hook = hook
+        self._commits_soon = commits_soon
         self._started: list[_Consumer] = []
 
-    async def start(self, *, drains: bool = False) -> None:
-        """Make the crons, and have all groups consume. `drains`: `drain` will be waited for, so commit soon.
+    async def start(self) -> None:
+        """Have all groups consume, and make the crons.
 
         Raises what `start` of a consumer raises, and CronExists for a cron of somebody else.
         """
         try:
             for group in self._groups:
-                await self._start(group, drains)
+                await self._start(group)
             if crons := self._app.crons(*self._names):
                 await asyncio.to_thread(self._declare, crons)
         except BaseException:
@@ -50,9 +49,9 @@ class Consumers:
         with Crons(self._app.name, self._app.settings) as stored:
             stored.declare(crons)
 
-    async def _start(self, group: ListenerGroup, drains: bool) -> None:
+    async def _start(self, group: ListenerGroup) -> None:
         settings, options = self._app.settings, self._app.options_of(group.name)
-        if drains:
+        if self._commits_soon:
             options["persist_consumer_offset_interval"] = _LOOK
         kinds = {"orderly": group.orderly, "transactional": group.exactly_once}
         consumer: _Consumer
@@ -68,8 +67,8 @@ class Consumers:
                 consumer.subscribe(topic, expression)
             consumer.register_listener(group.callback, **kinds)
             starting = asyncio.to_thread(consumer.start)
-        if self._hook is not None:
-            consumer.register_consume_message_hook(self._hook)
+        for hook in self._app.consume_message_hooks:
+            consumer.register_consume_message_hook(hook)
         await starting
         self._started.append(consumer)
 

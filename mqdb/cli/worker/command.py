@@ -1,0 +1,141 @@
+"""`mqdb worker TARGET`: run the listeners and crons of an application."""
+
+import logging
+import os
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mqdb.cli.options import given, log_from, start
+
+if TYPE_CHECKING:
+    from mqdb.cli.worker.supervisor import Supervisor
+    from mqdb.settings import Settings
+
+
+def worker(
+    context: typer.Context,
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="MODULE:NAME of the App.", show_default=False)],
+    processes: Annotated[int, typer.Option("--processes", "-p", min=1, max=1_000, help="How many processes.")] = 1,
+    groups: Annotated[
+        str | None, typer.Option(metavar="NAME,...", help="Only the listeners of these groups.", show_default=False)
+    ] = None,
+    reload: Annotated[bool, typer.Option("--reload", help="Start anew when a file of Python changes here.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="End when all is consumed that is there, for tests.")] = False,
+    prune: Annotated[bool, typer.Option("--prune", help="Remove crons that the code has no more.")] = False,
+    http: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Where to serve /healthz, /readyz and /metrics.", show_default=False),
+    ] = None,
+) -> None:
+    """Run the listeners and crons of an application until Ctrl-C or SIGTERM.
+
+    TARGET names a module and an App in it, as Python would import it from
+    here. A process that ends gets a successor. On the first signal, processes
+    consume what they have in hand, and leave their groups; a second one kills
+    them. The exit code is 0; 1 if a process did not end well, or with --once
+    if a message failed; 78 if the application cannot run until somebody mends
+    it or its settings, so that a process manager need not try again.
+
+    \b
+    [bold]Examples[/bold]
+      mqdb worker shop.tasks:app
+      mqdb worker shop.tasks:app --processes 4 --groups billing,audit
+      mqdb worker shop.tasks:app --reload
+      mqdb worker shop.tasks:app --processes 4 --http 127.0.0.1:8091
+    """
+    from mqdb.cli.worker.order import Order
+    from mqdb.cli.worker.supervisor import Supervisor
+
+    settings = start(context, http=http)
+    log_from(context, logging.INFO)
+    names = tuple(name.strip() for name in (groups or "").split(",") if name.strip())
+    home, config = given(context, "home"), given(context, "config")
+    order = Order(
+        target,
+        names,
+        dsn=given(context, "dsn"),
+        home=None if home is None else str(home),
+        config=None if config is None else str(config),
+        log_level=logging.INFO - 10 * given(context, "verbose", 0),
+        log_format=given(context, "log_format", "text"),
+        is_once=once,
+        prunes=prune,
+        is_measured=http is not None,
+    )
+    count = 1 if once else processes
+    with ExitStack() as stack:
+        environment = dict(os.environ)
+        if http is not None:
+            from mqdb.cli.worker.order import METRICS_DIRECTORY
+
+            environment[METRICS_DIRECTORY] = stack.enter_context(tempfile.TemporaryDirectory(prefix="mqdb-worker-"))
+        supervisor = Supervisor(order, count, environment)
+        if http is not None:
+            stack.enter_context(_served(settings, supervisor, environment[METRICS_DIRECTORY]))
+        if reload:
+            supervisor.reloads = True
+            stack.enter_context(_watched(supervisor))
+        print(
+            f"mqdb worker of {target}, {count} {'process' if count == 1 else 'processes'}; Ctrl-C ends it", flush=True
+        )
+        code = supervisor.run()
+    raise typer.Exit(code)
+
+
+@contextmanager
+def _served(settings: "Settings", supervisor: "Supervisor", directory: str) -> Iterator[None]:
+    """Answer probes and scrapes."""
+    from mqdb.errors import SettingInvalid
+    from mqdb.web.application import create_application
+    from mqdb.web.process_metrics import ProcessMetrics
+    from mqdb.web.proxies import Proxies
+    from mqdb.web.web_server import WebServer
+
+    address = settings.http_address
+    assert address is not None
+    application = create_application(
+        supervisor,
+        ProcessMetrics(directory),
+        loopback_only=address.is_loopback,
+        passwords=settings.web_passwords,
+        proxies=Proxies.of(settings),
+    )
+    try:
+        server = WebServer(address, application)
+    except OSError as error:
+        reason = f"cannot listen there: {error.strerror or error}"
+        raise SettingInvalid("http", str(address), settings.origin("http"), reason) from error
+    print(f"  metrics  http://{server.address}/metrics", flush=True)
+    try:
+        yield
+    finally:
+        server.stop()
+
+
+@contextmanager
+def _watched(supervisor: "Supervisor") -> Iterator[None]:
+    """Have the supervisor reload when a file of Python changes in this directory. Raises ExtraMissing."""
+    from mqdb.errors import ExtraMissing
+
+    try:
+        from watchfiles import PythonFilter, watch
+    except ImportError as error:
+        raise ExtraMissing("watchfiles", "reload") from error
+    is_over = threading.Event()
+
+    def look() -> None:
+        for _ in watch(".", watch_filter=PythonFilter(), stop_event=is_over, raise_interrupt=False):
+            supervisor.reload()
+
+    thread = threading.Thread(target=look, name="worker-reload", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()

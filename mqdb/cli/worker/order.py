@@ -1,0 +1,60 @@
+"""What a worker process is told, and what it tells: lines of JSON over a socket, one end of which each has.
+
+A process that finds its end closed has nobody any more who watches over it, and stops. The order may hold a password,
+which is why it is no argument that everybody could read.
+"""
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from typing import Final
+
+#: The exit code of a process that cannot start until somebody mends the application or the settings: EX_CONFIG.
+UNUSABLE: Final = 78
+
+#: What a process tells: it consumes; its event loop turns.
+READY: Final = "ready"
+ALIVE: Final = "alive"
+
+#: How often it tells the latter.
+ALIVE_SECONDS: Final = 2.0
+
+
+@dataclass(frozen=True)
+class Order:
+    """What to run. `home`, `config` and `dsn` are options of the command line."""
+
+    target: str
+    groups: tuple[str, ...] = ()
+    dsn: str | None = None
+    home: str | None = None
+    config: str | None = None
+    log_level: int = 30
+    log_format: str = "text"
+    is_once: bool = False
+    """End when all is consumed that is there."""
+    prunes: bool = False
+    """Remove crons that the code has no more."""
+    announces: bool = True
+    """Print a line for each listener."""
+    is_measured: bool = False
+    """Keep metrics for the process that watches, and tell it that the loop turns."""
+
+    def line(self) -> bytes:
+        """For the socket."""
+        return json.dumps(asdict(self)).encode() + b"\n"
+
+    @classmethod
+    def of(cls, line: str | bytes) -> "Order":
+        """What `line` has made."""
+        values = json.loads(line)
+        return cls(**values | {"groups": tuple(values["groups"])})
+
+
+#: Where the metrics of the processes lie; prometheus-client has given it its name.
+METRICS_DIRECTORY: Final = "PROMETHEUS_MULTIPROC_DIR"
+
+
+def is_end_of_work(code: int, number: int) -> bool:
+    """Whether an exit code is that of a process that has ended well, or by a signal before it was listening to it."""
+    return code == os.EX_OK or code == -number

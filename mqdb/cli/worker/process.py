@@ -1,0 +1,194 @@
+"""A worker process: `python -m mqdb.cli.worker.process FD`. It runs an application until it is told to stop."""
+
+import asyncio
+import logging
+import signal
+import socket
+import sys
+import traceback
+from pathlib import Path
+from typing import Final
+
+from mqdb.cli.app import sentence
+from mqdb.cli.logs import LogFormat, configure
+from mqdb.cli.times import shown_time
+from mqdb.cli.worker.order import ALIVE, ALIVE_SECONDS, READY, UNUSABLE, Order
+from mqdb.cli.worker.target import load
+from mqdb.errors import MqdbError, Transient
+from mqdb.settings import load_settings
+from mqdb_client import App, ConsumeMessageContext
+from mqdb_client.app.app_crons import Crons
+from mqdb_client.app.consumers import Consumers
+from mqdb_client.app.listener import Listener
+from mqdb_client.consumer.message_selector import MessageSelector
+
+#: Not by `__name__`, which is that of the program here.
+logger = logging.getLogger("mqdb.cli.worker.process")
+
+#: Between tries to start while the broker cannot be reached; each one is twice as long as the one before.
+_FIRST_PAUSE: Final = 0.1
+_LONGEST_PAUSE: Final = 10.0
+
+
+class _Failures:
+    """Counts the calls of listeners that fail."""
+
+    hook_name = "failures"
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def consume_message_before(self, context: ConsumeMessageContext) -> None:
+        """Nothing."""
+
+    def consume_message_after(self, context: ConsumeMessageContext) -> None:
+        """A call is over."""
+        self.count += not context.is_success
+
+
+def main() -> int:
+    """Returns the exit code."""
+    line = socket.socket(fileno=int(sys.argv[1]))
+    # Ctrl-C in a terminal reaches all processes; the one that watches tells the others.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    order = Order.of(line.makefile("rb").readline())
+    configure(order.log_level, LogFormat(order.log_format))
+    try:
+        app = load(order.target)
+        home, config = (Path(each) if each else None for each in (order.home, order.config))
+        app.use_settings(load_settings(dsn=order.dsn, home=home, config=config))
+        return asyncio.run(_Process(app, order, line).run())
+    except MqdbError as error:
+        print(f"mqdb: {sentence(error)}", file=sys.stderr)
+        if isinstance(error, Transient):
+            return 1
+    except Exception:  # noqa: BLE001 - of the user's module: all of it
+        traceback.print_exc()
+    return UNUSABLE
+
+
+class _Process:
+    def __init__(self, app: App, order: Order, line: socket.socket) -> None:
+        self._app = app
+        self._order = order
+        self._line = line
+        self._failures = _Failures()
+        self._is_stopping = asyncio.Event()
+
+    async def run(self) -> int:
+        """Consume until told to stop; the exit code. Raises what is wrong with the application, but not Transient."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._is_stopping.set)
+        loop.add_reader(self._line, self._on_closed)
+        if self._order.is_measured:
+            from mqdb_client.metrics import MetricsHook
+
+            hook = MetricsHook()
+            self._app.register_consume_message_hook(hook)
+            self._app.register_send_message_hook(hook)
+        self._app.register_consume_message_hook(self._failures)
+        if self._order.announces:
+            self._print_listeners()
+        consumers = await self._start()
+        if consumers is None:
+            return 0
+        self._tell(READY)
+        if self._order.announces:
+            await asyncio.to_thread(self._settle_crons)
+        try:
+            await self._work(consumers)
+        finally:
+            try:
+                await consumers.stop()
+            except MqdbError as error:
+                logger.error("the worker does not stop well", extra={"reason": str(error)})
+                return 1
+            finally:
+                await self._app.aclose()
+        return 1 if self._order.is_once and self._failures.count else 0
+
+    async def _start(self) -> Consumers | None:
+        """Consume; None if it is to stop before the broker can be reached."""
+        pause = _FIRST_PAUSE
+        while not self._is_stopping.is_set():
+            consumers = Consumers(self._app, self._order.groups, commits_soon=self._order.is_once)
+            try:
+                await consumers.start()
+            except Transient as error:
+                if self._order.is_once:
+                    raise
+                logger.warning("the worker cannot start yet, and tries again", extra={"reason": str(error)})
+                try:
+                    await asyncio.wait_for(self._is_stopping.wait(), pause)
+                except TimeoutError:
+                    pause = min(2 * pause, _LONGEST_PAUSE)
+            else:
+                return consumers
+        return None
+
+    async def _work(self, consumers: Consumers) -> None:
+        tasks = [asyncio.create_task(self._is_stopping.wait())]
+        if self._order.is_once:
+            tasks.append(asyncio.create_task(consumers.drain()))  # type: ignore[arg-type]
+        if self._order.is_measured:
+            tasks.append(asyncio.create_task(self._tell_that_the_loop_turns()))  # type: ignore[arg-type]
+        done, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in others:
+            task.cancel()
+        for task in done:
+            task.result()
+
+    async def _tell_that_the_loop_turns(self) -> None:
+        while True:
+            self._tell(ALIVE)
+            await asyncio.sleep(ALIVE_SECONDS)
+
+    def _tell(self, what: str) -> None:
+        try:
+            self._line.sendall(what.encode() + b"\n")
+        except OSError:
+            self._is_stopping.set()
+
+    def _on_closed(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._line)
+        self._is_stopping.set()
+
+    # -- what people see --------------------------------------------------------------------------
+
+    def _print_listeners(self) -> None:
+        groups = self._app.groups(*self._order.groups)
+        width = max((len(group.name) for group in groups), default=0)
+        for group in groups:
+            for listener in group.listeners:
+                print(f"  {group.name:{width}}  {described(listener)}", flush=True)
+
+    def _settle_crons(self) -> None:
+        """Print a line for each cron, and for those that the code has no more, which are removed if that is wanted."""
+        crons = self._app.crons(*self._order.groups)
+        if not crons and self._order.groups:
+            return
+        with Crons(self._app.name, self._app.settings) as stored:
+            times = stored.next_times(crons)
+            for cron in crons:
+                at = "paused" if (due := times[cron.name]) is None else f"next {shown_time(due)}"
+                print(f"  cron {cron.name}: {cron.text} {cron.timezone}, {at}", flush=True)
+            strays = [] if self._order.groups else stored.strays(crons)
+            if self._order.prunes:
+                stored.remove(strays)
+            for name in strays:
+                told = "is removed" if self._order.prunes else "goes on; mqdb worker --prune removes it"
+                print(f"  cron {name} is not in the code any more, and {told}", flush=True)
+
+
+def described(listener: Listener) -> str:
+    """A listener in one line."""
+    wanted = listener.expression
+    filtered = f"SQL {listener.filter.canonical_text}" if isinstance(wanted, MessageSelector) else wanted
+    notes = ["orderly"] * listener.orderly + ["exactly once"] * listener.exactly_once
+    if listener.retries is not None:
+        notes.append(f"{listener.retries} retries")
+    return f"{listener.topic} ({filtered}) → {listener.name}" + "".join(f", {note}" for note in notes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

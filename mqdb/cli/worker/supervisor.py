@@ -1,0 +1,232 @@
+"""The supervisor: it starts worker processes, and a successor for each that ends without having been told to.
+
+Worker          one process and the socket to it: two threads tell the supervisor what it says, and that it has ended
+Supervisor      the main thread: takes these, signals and changes of files one after the other
+"""
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from queue import Empty, SimpleQueue
+from types import FrameType
+from typing import Final
+
+from mqdb.cli.worker.order import READY, UNUSABLE, Order, is_end_of_work
+from mqdb.web.health import PASSED, Report
+
+logger = logging.getLogger(__name__)
+
+#: A process that ends sooner than this is not replaced at once: what has ended it would end the next one.
+_SOON: Final = 1.0
+_FIRST_PAUSE: Final = 0.1
+_LONGEST_PAUSE: Final = 10.0
+
+#: A signal in the instant before a wait is only noted, and wakes nobody: no wait may be without end.
+_SIGNAL_SECONDS: Final = 0.5
+
+#: A process whose loop has not turned for so long is stuck.
+STUCK_SECONDS: Final = 30.0
+
+
+class Worker:
+    """One process."""
+
+    def __init__(
+        self, number: int, order: Order, environment: Mapping[str, str], tell: Callable[["Worker"], None]
+    ) -> None:
+        """`tell` is called by a thread, once, when the process has ended."""
+        self.number = number
+        self.is_ready = False
+        self.is_retired = False
+        self.started_at = self.heard_at = time.monotonic()
+        self._line, theirs = socket.socketpair()
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "mqdb.cli.worker.process", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                env=dict(environment),
+            )
+        with suppress(OSError):
+            self._line.sendall(order.line())
+        threading.Thread(target=self._listen, name=f"worker-{number}-says", daemon=True).start()
+        threading.Thread(target=self._wait, args=(tell,), name=f"worker-{number}", daemon=True).start()
+
+    def signal(self, number: int) -> None:
+        """Send a signal, unless it has ended."""
+        with suppress(ProcessLookupError):
+            self.process.send_signal(number)
+
+    @property
+    def life_seconds(self) -> float:
+        """Since it was started."""
+        return time.monotonic() - self.started_at
+
+    def _listen(self) -> None:
+        with suppress(OSError), self._line.makefile("r") as lines:
+            for line in lines:
+                self.heard_at = time.monotonic()
+                if line.strip() == READY:
+                    self.is_ready = True
+                    fields = {"worker": self.number, "pid": self.process.pid, "seconds": round(self.life_seconds, 2)}
+                    logger.info("a worker consumes", extra=fields)
+
+    def _wait(self, tell: Callable[["Worker"], None]) -> None:
+        self.process.wait()
+        self._line.close()
+        tell(self)
+
+
+class Supervisor:
+    """Runs so many processes with one order. For the main thread, once."""
+
+    def __init__(self, order: Order, processes: int, environment: Mapping[str, str] = os.environ) -> None:
+        self._order = order
+        self._environment = environment
+        self._processes = processes
+        self._workers: dict[int, Worker] = {}
+        self._news: SimpleQueue[Worker | Callable[[], None]] = SimpleQueue()
+        self._starts: list[tuple[float, int]] = []
+        self._failures: dict[int, int] = {}
+        self._signals = 0
+        self._is_stopping = False
+        self._waits_for_change = False
+        self._code = 0
+        self.reloads = False
+
+    def run(self) -> int:
+        """Returns the exit code: 0; 1 if a process did not end well; UNUSABLE if the application cannot run."""
+        with self._listening_to_signals():
+            for number in range(1, self._processes + 1):
+                self._start(number, announces=number == 1)
+            while self._workers or self._starts or self._waits_for_change:
+                self._step()
+        return self._code
+
+    def reload(self) -> None:
+        """Have all processes replaced by such that have read the code anew. Any thread may call it."""
+        self._news.put(self._reload)
+
+    # -- what is asked from outside -----------------------------------------------------------------
+
+    def liveness(self) -> Report:
+        """Whether the loop of each process that consumes has turned lately."""
+        now = time.monotonic()
+        stuck = f"its loop has not turned for {STUCK_SECONDS:.0f} s"
+        workers = list(self._workers.values())
+        return Report(
+            {
+                f"worker {worker.number}": stuck
+                if worker.is_ready and now - worker.heard_at > STUCK_SECONDS
+                else PASSED
+                for worker in workers
+            }
+        )
+
+    def readiness(self) -> Report:
+        """Whether all processes consume."""
+        ready = {worker.number for worker in list(self._workers.values()) if worker.is_ready}
+        checks = {
+            f"worker {number}": PASSED if number in ready else "does not consume yet"
+            for number in range(1, self._processes + 1)
+        }
+        return Report(checks | ({"process": "is stopping"} if self._is_stopping else {}))
+
+    # -- one thing after the other ------------------------------------------------------------------
+
+    def _step(self) -> None:
+        wait = _SIGNAL_SECONDS
+        if self._starts:
+            wait = min(max(self._starts[0][0] - time.monotonic(), 0.0), wait)
+        with suppress(Empty):
+            news = self._news.get(timeout=wait)
+            if isinstance(news, Worker):
+                self._ended(news)
+            else:
+                news()
+        if self._signals and not self._is_stopping:
+            self._stop()
+        while self._starts and self._starts[0][0] <= time.monotonic():
+            self._start(self._starts.pop(0)[1], announces=False)
+
+    def _start(self, number: int, *, announces: bool) -> None:
+        order = replace(self._order, announces=announces, prunes=announces and self._order.prunes)
+        self._workers[number] = Worker(number, order, self._environment, self._news.put)
+
+    def _ended(self, worker: Worker) -> None:
+        del self._workers[worker.number]
+        code = worker.process.returncode
+        if self._is_stopping or self._order.is_once:
+            if not is_end_of_work(code, signal.SIGTERM):
+                self._code = UNUSABLE if code == UNUSABLE else 1
+        elif code == UNUSABLE:
+            self._give_up()
+        elif worker.is_retired:
+            self._start(worker.number, announces=worker.number == 1)
+        else:
+            self._replace(worker, code)
+
+    def _replace(self, worker: Worker, code: int) -> None:
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        is_soon = not worker.is_ready or worker.life_seconds < _SOON
+        failures = self._failures[worker.number] = self._failures.get(worker.number, 0) + 1 if is_soon else 0
+        pause = min(_FIRST_PAUSE * 2 ** (failures - 1), _LONGEST_PAUSE) if failures else 0.0
+        fields = {"worker": worker.number, "pid": worker.process.pid, "by": how, "successor_in_seconds": pause}
+        logger.warning("a worker has ended, and gets a successor", extra=fields)
+        self._starts.append((time.monotonic() + pause, worker.number))
+        self._starts.sort()
+
+    def _give_up(self) -> None:
+        """The application cannot run. With `reloads` it can when somebody has mended it."""
+        if self.reloads:
+            self._waits_for_change = True
+            logger.warning("the application cannot run; waiting for a change of its files")
+            return
+        self._code = UNUSABLE
+        self._stop()
+
+    def _reload(self) -> None:
+        if self._is_stopping:
+            return
+        logger.info("files have changed, and the workers start anew")
+        self._starts.clear()
+        self._waits_for_change = False
+        for number in range(1, self._processes + 1):
+            worker = self._workers.get(number)
+            if worker is None:
+                self._start(number, announces=number == 1)
+            elif not worker.is_retired:
+                worker.is_retired = True
+                worker.signal(signal.SIGTERM)
+
+    def _stop(self) -> None:
+        self._is_stopping = True
+        self._waits_for_change = False
+        self._starts.clear()
+        for worker in self._workers.values():
+            worker.signal(signal.SIGTERM)
+
+    @contextmanager
+    def _listening_to_signals(self) -> Iterator[None]:
+        """The first one stops the processes, a second one kills them."""
+
+        def handle(_number: int, _frame: FrameType | None) -> None:
+            self._signals += 1
+            if self._signals > 1:
+                for worker in list(self._workers.values()):
+                    worker.signal(signal.SIGKILL)
+
+        before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

@@ -1,0 +1,293 @@
+"""`mqdb worker`: processes that consume, are killed, replaced, told to stop, and say what is wrong."""
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, TypeAlias
+
+import psutil
+import pytest
+from sqlalchemy import Connection, text
+
+from mqdb_client import Admin, Message, Producer
+from tests.fixtures import warm_process
+from tests.fixtures.broker import append, topic
+from tests.fixtures.postgres import Database
+from tests.fixtures.processes import wait_until
+
+TASKS = """
+import os
+from mqdb_client import App, ConsumeFromWhere, ReceivedMessage
+
+app = App("shop")
+for group in ("billing", "audit"):
+    app.configure_group(group, consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
+
+@app.listener("orders", group="billing", retries=3)
+async def bill(body: str) -> None:
+    if body == "bad":
+        raise ValueError(body)
+    os.write(1, f"got {os.getpid()} {body}\\n".encode())
+
+@app.listener("orders", group="audit", tag="paid")
+def audit(message: ReceivedMessage) -> None:
+    os.write(1, f"audited {message.tag}\\n".encode())
+"""
+
+
+class WorkerProcess:
+    """A running `mqdb worker`, and what it and its processes have said."""
+
+    def __init__(self, directory: Path, dsn: str, *arguments: str) -> None:
+        environment = os.environ | {"MQDB_DSN": dsn, "MQDB_HOME": str(directory)}
+        command = [sys.executable, "-m", "mqdb", "worker", *arguments]
+        self.process = warm_process.start(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=str(directory)
+        )
+        self.lines: list[str] = []
+        self.errors: list[str] = []
+        self._readers = [
+            threading.Thread(target=self._read, args=(self.process.stdout, self.lines)),
+            threading.Thread(target=self._read, args=(self.process.stderr, self.errors)),
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    @staticmethod
+    def _read(pipe: IO[str], lines: list[str]) -> None:
+        for line in pipe:
+            lines.append(line.rstrip())
+
+    @property
+    def got(self) -> list[str]:
+        """The bodies that billing has consumed."""
+        return [line.split(maxsplit=2)[2] for line in self.lines if line.startswith("got ")]
+
+    @property
+    def pids(self) -> list[int]:
+        """Of its processes."""
+        return [each.pid for each in psutil.Process(self.process.pid).children() if each.status() != "zombie"]
+
+    def ready(self) -> int:
+        """How many processes have said that they consume."""
+        return sum("a worker consumes" in line for line in self.errors)
+
+    def wait_for_ready(self, count: int) -> None:
+        wait_until(lambda: self.ready() >= count or self.process.poll() is not None, 60)
+        assert self.process.poll() is None, "\n".join(self.errors)
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.wait()
+
+    def wait(self) -> int:
+        """The exit code, when it and all that hold its output have ended."""
+        code = self.process.wait(60)
+        for reader in self._readers:
+            reader.join(30)
+            assert not reader.is_alive(), "a process is left"
+        return code
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()  # the others end when they find themselves alone
+        self.wait()
+        for pipe in (self.process.stdout, self.process.stderr):
+            assert pipe is not None
+            pipe.close()
+        sys.stderr.write("\n".join(self.errors))  # for the report, if the test has failed
+
+
+Work: TypeAlias = Callable[..., WorkerProcess]
+
+
+@pytest.fixture
+def work(database: Database, tmp_path: Path) -> Iterator[Work]:
+    """Starts workers of TASKS."""
+    (tmp_path / "tasks.py").write_text(TASKS)
+    started: list[WorkerProcess] = []
+
+    def start(*arguments: str) -> WorkerProcess:
+        started.append(WorkerProcess(tmp_path, database.dsn, *arguments))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.close()
+
+
+def send(database: Database, bodies: Sequence[str]) -> None:
+    with Producer("senders", database.dsn) as producer:
+        for body in bodies:
+            producer.send(Message("orders", body, "paid"))
+
+
+def test_a_process_that_is_killed_gets_a_successor_and_nothing_is_lost(
+    broker: Connection, database: Database, work: Work
+) -> None:
+    topic(broker, "orders", queues=4)
+    worker = work("tasks:app", "--processes", "2", "--groups", "billing")
+    worker.wait_for_ready(2)
+    assert [line for line in worker.lines if "→" in line] == ["  billing  orders (*) → tasks.bill, 3 retries"]
+    send(database, [f"{number}" for number in range(40)])
+    before = worker.pids
+
+    os.kill(before[0], signal.SIGKILL)
+    send(database, [f"{number}" for number in range(40, 80)])
+    worker.wait_for_ready(3)
+
+    assert len(worker.pids) == 2
+    assert before[0] not in worker.pids
+    assert any("by='signal 9' successor_in_seconds=" in line for line in worker.errors)
+    wait_until(lambda: {*worker.got} == {f"{number}" for number in range(80)})
+    assert worker.end() == 0
+
+
+def test_once_ends_when_all_is_consumed_and_tells_of_failures(
+    broker: Connection, database: Database, work: Work
+) -> None:
+    append(broker, topic(broker, "orders"), "one", "two")
+    first = work("tasks", "--once")
+
+    assert first.wait() == 0
+    assert sorted(first.got) == ["one", "two"]
+    send(database, ["bad", "three"])
+    second = work("tasks", "--once")
+    assert second.wait() == 1
+    assert second.got == ["three"]
+    assert second.lines.count("audited paid") == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["tasks:application"], "tasks has no App of that name; it has app"),
+        pytest.param(["nothing"], "there is no module nothing here", marks=pytest.mark.long),
+        pytest.param(["tasks app"], "write MODULE:NAME", marks=pytest.mark.long),
+        pytest.param(["tasks", "--groups", "nobody"], "it has billing, audit", marks=pytest.mark.long),
+    ],
+)
+def test_what_a_restart_does_not_mend_ends_with_its_own_code(work: Work, arguments: list[str], reason: str) -> None:
+    worker = work(*arguments)
+
+    assert worker.wait() == 78
+    assert reason in "\n".join(worker.errors)
+
+
+@pytest.mark.long
+def test_a_broken_module_ends_with_its_traceback(work: Work, tmp_path: Path) -> None:
+    (tmp_path / "tasks.py").write_text("import nothing_like_this\n")
+
+    worker = work("tasks")
+
+    assert worker.wait() == 78
+    assert "ModuleNotFoundError: No module named 'nothing_like_this'" in worker.errors
+
+
+@pytest.mark.long
+def test_a_broker_that_is_away_is_waited_for(work: Work, tmp_path: Path) -> None:
+    worker = WorkerProcess(tmp_path, "postgresql://127.0.0.1:1/nowhere", "tasks")
+    try:
+        wait_until(lambda: any("cannot start yet" in line for line in worker.errors), 60)
+        assert worker.end(signal.SIGINT) == 0
+    finally:
+        worker.close()
+
+
+@pytest.mark.long
+def test_reload_runs_the_new_code_also_after_a_mistake(
+    broker: Connection, database: Database, work: Work, tmp_path: Path
+) -> None:
+    topic(broker, "orders")
+    worker = work("tasks", "--reload", "--groups", "billing")
+    worker.wait_for_ready(1)
+
+    (tmp_path / "tasks.py").write_text("syntax error\n")
+    wait_until(lambda: any("waiting for a change" in line for line in worker.errors), 60)
+    (tmp_path / "tasks.py").write_text(TASKS.replace("got", "got anew:"))
+    worker.wait_for_ready(2)
+    send(database, ["one"])
+
+    wait_until(lambda: any(line.startswith("got anew:") for line in worker.lines))
+    assert worker.end() == 0
+
+
+@pytest.mark.long
+def test_probes_and_metrics_are_of_all_processes(broker: Connection, database: Database, work: Work) -> None:
+    topic(broker, "orders")
+    worker = work("tasks", "--processes", "2", "--http", "127.0.0.1:0")
+    worker.wait_for_ready(2)
+    found = re.search(r"http://[0-9.:]+", "\n".join(worker.lines))
+    assert found is not None
+    send(database, [f"{number}" for number in range(20)])
+    wait_until(lambda: len(worker.got) == 20)
+
+    def page(path: str) -> str:
+        with urllib.request.urlopen(f"{found[0]}/{path}") as answer:
+            return str(answer.read().decode())
+
+    for path in ("healthz", "readyz"):
+        assert json.loads(page(path))["checks"] == {"worker 1": "ok", "worker 2": "ok"}
+    total = 'mqdb_client_consumed_messages_total{consumer_group="billing",result="SUCCESS",topic="orders"} 20.0'
+    assert total in page("metrics")
+
+
+@pytest.mark.long
+def test_a_cron_that_the_code_has_no_more_is_told_and_pruned(broker: Connection, work: Work, tmp_path: Path) -> None:
+    cron = "\n\n@app.cron('@hourly')\ndef tidy() -> None: ...\n"
+    (tmp_path / "tasks.py").write_text(TASKS + cron)
+    worker = work("tasks")
+    wait_until(lambda: any(line.startswith("  cron tidy: @hourly UTC, next") for line in worker.lines), 60)
+    assert worker.end() == 0
+    (tmp_path / "tasks.py").write_text(TASKS)
+
+    for arguments, told, left in [([], "goes on", 1), (["--prune"], "is removed", 0)]:
+        worker = work("tasks", *arguments)
+        wait_until(lambda: any("cron tidy is not in the code any more" in line for line in worker.lines), 60)  # noqa: B023
+        assert any(told in line for line in worker.lines)
+        assert worker.end() == 0
+        assert broker.scalar(text("SELECT count(*) FROM mqdb.cron")) == left
+
+
+@pytest.mark.long
+def test_without_its_supervisor_a_process_ends(broker: Connection, work: Work) -> None:
+    worker = work("tasks", "--groups", "billing")
+    worker.wait_for_ready(1)
+
+    worker.end(signal.SIGKILL)  # it waits until nobody holds the output any more
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_four_processes_that_are_killed_at_random_lose_nothing(
+    broker: Connection, database: Database, work: Work
+) -> None:
+    seed = random.randrange(1_000_000)
+    sys.stderr.write(f"seed {seed}\n")
+    chance = random.Random(seed)
+    topic(broker, "orders", queues=8)
+    worker = work("tasks", "--processes", "4", "--groups", "billing")
+    worker.wait_for_ready(4)
+    until, sent = time.monotonic() + 120, 0
+    with Producer("senders", database.dsn) as producer:
+        while time.monotonic() < until:
+            for _ in range(50):
+                producer.send(Message("orders", f"{sent}"))
+                sent += 1
+            if pids := worker.pids:
+                os.kill(chance.choice(pids), signal.SIGKILL)
+            time.sleep(chance.uniform(0.2, 3.0))
+
+    wait_until(lambda: {*worker.got} == {f"{number}" for number in range(sent)}, 90)
+    with Admin(database.dsn) as admin:
+        wait_until(lambda: all(each.lag == 0 for each in admin.groups.topics("billing")))
+    assert worker.end() == 0
