@@ -18,8 +18,8 @@ from mqdb.server import interruption
 from mqdb.settings import Settings
 from mqdb.web.access import AccessControl
 from mqdb.web.application import answer
-from mqdb.web.health import Report
 from mqdb.web.proxies import Proxies
+from mqdb.web.report import Report
 from mqdb.web.web_server import WebServer
 
 _SIGNAL_SECONDS: Final = 0.1

@@ -10,7 +10,8 @@ import anyio
 
 from mqdb.dashboard.brokers import Brokers
 from mqdb.errors import MqdbError
-from mqdb.web.health import ANSWER_SECONDS, PASSED, Report
+from mqdb.web.health import ANSWER_SECONDS
+from mqdb.web.report import PASSED, Report
 
 logger = logging.getLogger(__name__)
 

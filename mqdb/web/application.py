@@ -14,8 +14,8 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp
 
 from mqdb.web.access import OPEN_PATHS, AccessControl
-from mqdb.web.health import Probes, Report
 from mqdb.web.proxies import Proxies
+from mqdb.web.report import Probes, Report
 
 #: Pages that are served besides.
 Pages: TypeAlias = ASGIApp

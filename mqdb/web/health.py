@@ -6,10 +6,11 @@ whether the broker is served. It looks at what leadership, which asks the databa
 """
 
 from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol
+from typing import Final
 
 from mqdb.errors import SchemaMismatch
 from mqdb.service.leadership import Standing
+from mqdb.web.report import PASSED, Report
 from mqdb.web.rounds import Rounds
 
 #: A loop that has made no round for so long is stuck. The longest pause of a service is 10 s.
@@ -17,35 +18,6 @@ STUCK_SECONDS: Final = 30.0
 
 #: So soon the database has to answer.
 ANSWER_SECONDS: Final = 2.0
-
-#: What a check says that does not fail.
-PASSED: Final = "ok"
-
-
-class Report(NamedTuple):
-    """What was checked, and a sentence for each check: "ok", or why it fails."""
-
-    checks: dict[str, str]
-
-    @property
-    def failing(self) -> list[str]:
-        """The checks that fail."""
-        return [name for name, sentence in self.checks.items() if sentence != PASSED]
-
-    @property
-    def has_passed(self) -> bool:
-        """Whether none fails."""
-        return not self.failing
-
-
-class Probes(Protocol):
-    """What /healthz and /readyz ask."""
-
-    def liveness(self) -> Report:
-        """Whether the process need not be started anew."""
-
-    def readiness(self) -> Report:
-        """Whether it does its work."""
 
 
 class Health:

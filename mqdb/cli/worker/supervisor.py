@@ -20,7 +20,7 @@ from types import FrameType
 from typing import Final
 
 from mqdb.cli.worker.order import READY, UNUSABLE, Order, is_end_of_work
-from mqdb.web.health import PASSED, Report
+from mqdb.web.report import PASSED, Report
 
 logger = logging.getLogger(__name__)
 
