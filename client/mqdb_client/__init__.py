@@ -71,7 +71,9 @@ from mqdb_client.admin.selectors import SelectorExplanation, explain_selector
 from mqdb_client.admin.topic_reader import TopicReader
 from mqdb_client.admin.topics import TopicDetails
 from mqdb_client.app.app import App
-from mqdb_client.app.listener import exponential
+from mqdb_client.app.app_crons import AppCron
+from mqdb_client.app.listener import Listener, exponential
+from mqdb_client.app.listener_group import ListenerGroup
 from mqdb_client.consumer.consume_hooks import ConsumeMessageContext, ConsumeMessageHook, ConsumeReturnType
 from mqdb_client.consumer.direct_consumption import ConsumeMessageDirectlyResult, DirectResult
 from mqdb_client.consumer.message_listener import (
@@ -99,6 +101,9 @@ from mqdb_client.transaction.transaction_producer import TransactionProducer, Tr
 
 __all__ = [
     "App",
+    "AppCron",
+    "Listener",
+    "ListenerGroup",
     "exponential",
     "Producer",
     "ReplyMessage",

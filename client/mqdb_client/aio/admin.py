@@ -177,6 +177,7 @@ class AsyncCrons(Wrapper[Crons]):
     """The methods of Crons."""
 
     add = in_thread(Crons.add)
+    declare = in_thread(Crons.declare)
     next_times = in_thread(Crons.next_times)
     pause = in_thread(Crons.pause)
     resume = in_thread(Crons.resume)

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     CallersAsyncConnection: TypeAlias = (
         AsyncConnection | AsyncSession | async_scoped_session[Any] | psycopg.AsyncConnection[Any]
     )
+else:
+    CallersAsyncConnection: TypeAlias = Any  # SQLAlchemy's asyncio part need not be installed
 
 T = TypeVar("T")
 

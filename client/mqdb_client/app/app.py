@@ -4,38 +4,39 @@ import asyncio
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import fields
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from mqdb.broker.schedule.cron import CatchUp
 from mqdb.common.group import ConsumeFromWhere, check_group_name
 from mqdb.common.message import Message, SendResult
-from mqdb.errors import ParameterInvalid
+from mqdb.errors import GroupNotFound, ParameterInvalid
 from mqdb.selector.tags import ALL_TAGS
 from mqdb.settings import Settings
-from mqdb_client.aio.producer import AsyncProducer
+from mqdb_client.admin.admin import Admin
+from mqdb_client.aio.producer import AsyncProducer, CallersAsyncConnection
 from mqdb_client.aio.stop_signals import on_loop_stop_signal
+from mqdb_client.app.app_consumers import AppConsumers
 from mqdb_client.app.app_crons import AppCron
 from mqdb_client.app.bodies import encode
-from mqdb_client.app.consumers import Consumers
 from mqdb_client.app.listener import Backoff, Listener
 from mqdb_client.app.listener_group import ListenerGroup
 from mqdb_client.client_config import settings_of
 from mqdb_client.consumer.consume_hooks import ConsumeMessageHook
 from mqdb_client.consumer.message_selector import MessageSelector
 from mqdb_client.consumer.push_consumer_config import PushConsumerConfig
+from mqdb_client.producer.joined_send import CallersConnection
 from mqdb_client.producer.send_hooks import SendMessageHook
-
-if TYPE_CHECKING:
-    from mqdb_client.aio.producer import CallersAsyncConnection
-    from mqdb_client.producer.joined_send import CallersConnection
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _NO_PROPERTIES: Final[Mapping[str, str]] = {}
+
+#: Between looks whether a backlog is consumed.
+_LOOK_SECONDS: Final = 0.1
 
 #: Options of a consumer that are not for a group of an application to choose.
 _NOT_CHOSEN: Final = frozenset({"group", "dsn", "settings", "consume_message_batch_max_size"})
@@ -225,18 +226,29 @@ class App:
     # -- consuming --------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def consuming(self, *groups: str) -> AsyncIterator[Consumers]:
+    async def consuming(self, *groups: str) -> AsyncIterator[None]:
         """Consume in this process and loop as long as the block runs; all groups, or these.
 
         Raises what the start and the shutdown of a consumer raise, CronExists for a cron of somebody else, and
         ParameterInvalid for a group that has no listener.
         """
-        consumers = Consumers(self, groups)
+        consumers = AppConsumers(self, groups)
         await consumers.start()
         try:
-            yield consumers
+            yield
         finally:
             await consumers.stop()
+
+    async def drain(self, *groups: str) -> None:
+        """Return when all groups, or these, have consumed all that there is; somebody has to consume meanwhile.
+
+        Consumers commit every 5 s, unless `configure_group` sets `persist_consumer_offset_interval`. What waits for a
+        retry is not there yet.
+        """
+        wanted = [group.name for group in self.groups(*groups)]
+        with Admin(settings=self.settings) as admin:
+            while await asyncio.to_thread(_are_behind, admin, wanted):
+                await asyncio.sleep(_LOOK_SECONDS)
 
     def run(self, *groups: str) -> None:
         """Consume until SIGINT or SIGTERM, in this process. Raises what `consuming` raises."""
@@ -261,7 +273,7 @@ class App:
         delay: timedelta | None = None,
         deliver_at: datetime | int | None = None,
         sharding_key: str | None = None,
-        connection: "CallersConnection | None" = None,
+        connection: CallersConnection | None = None,
     ) -> SendResult:
         """Send a message. A body that is neither bytes nor text becomes JSON: a dataclass, a model, a dict.
 
@@ -283,7 +295,7 @@ class App:
         delay: timedelta | None = None,
         deliver_at: datetime | int | None = None,
         sharding_key: str | None = None,
-        connection: "CallersAsyncConnection | None" = None,
+        connection: CallersAsyncConnection | None = None,
     ) -> SendResult:
         """`send` for coroutines."""
         message = Message(topic, encode(body), tag, keys, properties, delay=delay, deliver_at=deliver_at)
@@ -315,6 +327,15 @@ class App:
 
     def __repr__(self) -> str:
         return f"App({self.name!r})"
+
+
+def _are_behind(admin: Admin, groups: Iterable[str]) -> bool:
+    for broker in admin.chosen():
+        for group in groups:
+            with suppress(GroupNotFound):
+                if any(topic.lag for topic in broker.groups.topics(group)):
+                    return True
+    return False
 
 
 def _module_of_caller() -> str:

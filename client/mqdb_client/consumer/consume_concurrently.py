@@ -26,6 +26,7 @@ from mqdb_client.consumer.message_listener import (
     ConsumeConcurrentlyContext,
     ConsumeConcurrentlyStatus,
     MessageListener,
+    retry_of,
     takes_context,
 )
 from mqdb_client.consumer.process_queue import ProcessQueue
@@ -192,7 +193,7 @@ class ConsumeConcurrently:
         if observed is not None:
             self._tell(observed, call, None, error)
         failure = Failure.of(error, self._host, self._clock.now())
-        return _Verdict(0, failure, context.retry)
+        return _Verdict(0, failure, retry_of(context))
 
     def _tell(
         self, observed: ConsumeMessageContext, call: RunningCall, answer: object, error: BaseException | None
@@ -206,7 +207,7 @@ class ConsumeConcurrently:
     def _verdict_of(
         self, answer: object, messages: list[ReceivedMessage], context: ConsumeConcurrentlyContext
     ) -> _Verdict:
-        retry = context.retry
+        retry = retry_of(context)
         if isinstance(answer, str):  # others may not even be compared
             if answer == _SUCCESS and context.ack_index >= len(messages) - 1:
                 return _Verdict(len(messages))

@@ -26,6 +26,7 @@ from mqdb_client.consumer.message_listener import (
     ConsumeConcurrentlyContext,
     ConsumeOrderlyContext,
     MessageListenerTransactional,
+    retry_of,
 )
 from mqdb_client.consumer.orderly_verdict import clamp, where
 from mqdb_client.consumer.process_queue import ProcessQueue
@@ -189,7 +190,7 @@ class ConsumeTransactionally:
         context, pause = attempt.context, self._reconsume_delay
         end = End.FAILED
         if isinstance(context, ConsumeConcurrentlyContext):
-            end = listener.send_back(process_queue, messages, attempt, context.retry, self._max_reconsume_times)
+            end = listener.send_back(process_queue, messages, attempt, retry_of(context), self._max_reconsume_times)
         elif isinstance(context, ConsumeOrderlyContext):
             wanted = context.suspend_current_queue_time
             pause = clamp(self._suspend_time if wanted is None else wanted)

@@ -51,11 +51,6 @@ class ConsumeConcurrentlyContext:
     #: For messages that fail: retries before they go to the DLQ; None: as the consumer is configured, or the group.
     max_reconsume_times: int | None = None
 
-    @property
-    def retry(self) -> Retry:
-        """What it asks for messages that fail."""
-        return Retry(self.delay_level_when_next_consume, self.delay_when_next_consume, self.max_reconsume_times)
-
 
 @dataclass(slots=True)
 class ConsumeOrderlyContext:
@@ -68,6 +63,11 @@ class ConsumeOrderlyContext:
     suspend_current_queue_time: timedelta | None = None
     #: For messages that fail: retries before they go to the DLQ; None: as the consumer is configured.
     max_reconsume_times: int | None = None
+
+
+def retry_of(context: ConsumeConcurrentlyContext) -> Retry:
+    """What a listener asks for messages that fail."""
+    return Retry(context.delay_level_when_next_consume, context.delay_when_next_consume, context.max_reconsume_times)
 
 
 #: Called by several threads at once, with 1 to `consume_message_batch_max_size` messages of one queue, ascending.

@@ -7,23 +7,35 @@ import socket
 import sys
 import traceback
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from mqdb.cli.app import sentence
 from mqdb.cli.logs import LogFormat, configure
 from mqdb.cli.times import shown_time
 from mqdb.cli.worker.order import ALIVE, ALIVE_SECONDS, READY, UNUSABLE, Order
 from mqdb.cli.worker.target import load
-from mqdb.errors import MqdbError, Transient
+from mqdb.errors import (
+    Denied,
+    ExtraMissing,
+    InvalidInput,
+    MqdbError,
+    NotFound,
+    ParameterInvalid,
+    SchemaMismatch,
+    Transient,
+)
 from mqdb.settings import load_settings
 from mqdb_client import App, ConsumeMessageContext
+from mqdb_client.app.app_consumers import AppConsumers
 from mqdb_client.app.app_crons import Crons
-from mqdb_client.app.consumers import Consumers
 from mqdb_client.app.listener import Listener
 from mqdb_client.consumer.message_selector import MessageSelector
 
 #: Not by `__name__`, which is that of the program here.
 logger = logging.getLogger("mqdb.cli.worker.process")
+
+#: What a restart does not mend.
+_MENDABLE: Final = (InvalidInput, NotFound, Denied, ExtraMissing, SchemaMismatch)
 
 #: Between tries to start while the broker cannot be reached; each one is twice as long as the one before.
 _FIRST_PAUSE: Final = 0.1
@@ -55,16 +67,19 @@ def main() -> int:
     configure(order.log_level, LogFormat(order.log_format))
     try:
         app = load(order.target)
+    except ParameterInvalid as error:
+        print(f"mqdb: {error}", file=sys.stderr)
+        return UNUSABLE
+    except Exception:  # noqa: BLE001 - of the user's module: all of it
+        traceback.print_exc()
+        return UNUSABLE
+    try:
         home, config = (Path(each) if each else None for each in (order.home, order.config))
         app.use_settings(load_settings(dsn=order.dsn, home=home, config=config))
         return asyncio.run(_Process(app, order, line).run())
     except MqdbError as error:
         print(f"mqdb: {sentence(error)}", file=sys.stderr)
-        if isinstance(error, Transient):
-            return 1
-    except Exception:  # noqa: BLE001 - of the user's module: all of it
-        traceback.print_exc()
-    return UNUSABLE
+        return UNUSABLE if isinstance(error, _MENDABLE) else 1
 
 
 class _Process:
@@ -93,25 +108,30 @@ class _Process:
         if consumers is None:
             return 0
         self._tell(READY)
-        if self._order.announces:
-            await asyncio.to_thread(self._settle_crons)
         try:
-            await self._work(consumers)
+            if self._order.announces:
+                await asyncio.to_thread(self._settle_crons)
+            await self._work()
         finally:
-            try:
-                await consumers.stop()
-            except MqdbError as error:
-                logger.error("the worker does not stop well", extra={"reason": str(error)})
-                return 1
-            finally:
-                await self._app.aclose()
-        return 1 if self._order.is_once and self._failures.count else 0
+            has_ended_well = await self._stop(consumers)
+        return 0 if has_ended_well and not (self._order.is_once and self._failures.count) else 1
 
-    async def _start(self) -> Consumers | None:
+    async def _stop(self, consumers: AppConsumers) -> bool:
+        """Whether all listeners have returned."""
+        try:
+            await consumers.stop()
+        except MqdbError as error:
+            logger.error("the worker does not stop well", extra={"reason": str(error)})
+            return False
+        finally:
+            await self._app.aclose()
+        return True
+
+    async def _start(self) -> AppConsumers | None:
         """Consume; None if it is to stop before the broker can be reached."""
         pause = _FIRST_PAUSE
         while not self._is_stopping.is_set():
-            consumers = Consumers(self._app, self._order.groups, commits_soon=self._order.is_once)
+            consumers = AppConsumers(self._app, self._order.groups, commits_soon=self._order.is_once)
             try:
                 await consumers.start()
             except Transient as error:
@@ -126,12 +146,12 @@ class _Process:
                 return consumers
         return None
 
-    async def _work(self, consumers: Consumers) -> None:
-        tasks = [asyncio.create_task(self._is_stopping.wait())]
+    async def _work(self) -> None:
+        tasks: list[asyncio.Task[Any]] = [asyncio.create_task(self._is_stopping.wait())]
         if self._order.is_once:
-            tasks.append(asyncio.create_task(consumers.drain()))  # type: ignore[arg-type]
+            tasks.append(asyncio.create_task(self._app.drain(*self._order.groups)))
         if self._order.is_measured:
-            tasks.append(asyncio.create_task(self._tell_that_the_loop_turns()))  # type: ignore[arg-type]
+            tasks.append(asyncio.create_task(self._tell_that_the_loop_turns()))
         done, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in others:
             task.cancel()

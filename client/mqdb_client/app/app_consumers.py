@@ -4,8 +4,6 @@ import asyncio
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from mqdb.errors import GroupNotFound
-from mqdb_client.admin.admin import Admin
 from mqdb_client.aio.push_consumer import AsyncPushConsumer
 from mqdb_client.app.app_crons import AppCron, Crons
 from mqdb_client.app.listener_group import ListenerGroup
@@ -16,15 +14,15 @@ if TYPE_CHECKING:
 
 _Consumer: TypeAlias = PushConsumer | AsyncPushConsumer
 
-#: Between looks whether a backlog is consumed, and between commits of offsets then.
-_LOOK: Final = timedelta(milliseconds=100)
+#: Between commits of offsets, where somebody waits for them.
+_SOON: Final = timedelta(milliseconds=100)
 
 
-class Consumers:
+class AppConsumers:
     """Started once, then stopped once, in one event loop. `groups` are names; none: all groups."""
 
     def __init__(self, app: "App", groups: tuple[str, ...] = (), *, commits_soon: bool = False) -> None:
-        """`commits_soon`: for who waits for `drain`. Raises ParameterInvalid for a group without listeners."""
+        """`commits_soon`: for who waits for `App.drain`. Raises ParameterInvalid for a group without listeners."""
         self._app = app
         self._names = groups
         self._groups = app.groups(*groups)
@@ -52,7 +50,7 @@ class Consumers:
     async def _start(self, group: ListenerGroup) -> None:
         settings, options = self._app.settings, self._app.options_of(group.name)
         if self._commits_soon:
-            options["persist_consumer_offset_interval"] = _LOOK
+            options["persist_consumer_offset_interval"] = _SOON
         kinds = {"orderly": group.orderly, "transactional": group.exactly_once}
         consumer: _Consumer
         if group.is_asynchronous:
@@ -71,22 +69,6 @@ class Consumers:
             consumer.register_consume_message_hook(hook)
         await starting
         self._started.append(consumer)
-
-    async def drain(self) -> None:
-        """Return when the groups have consumed all that there is. What waits for a retry is not there yet."""
-        with Admin(settings=self._app.settings) as admin:
-            while await asyncio.to_thread(self._is_behind, admin):
-                await asyncio.sleep(_LOOK.total_seconds())
-
-    def _is_behind(self, admin: Admin) -> bool:
-        for broker in admin.chosen():
-            for group in self._groups:
-                try:
-                    if any(topic.lag for topic in broker.groups.topics(group.name)):
-                        return True
-                except GroupNotFound:
-                    continue
-        return False
 
     async def stop(self) -> None:
         """Let running listeners return, and leave the groups. Raises ShutdownTimedOut."""
