@@ -273,7 +273,7 @@ class App:
         delay: timedelta | None = None,
         deliver_at: datetime | int | None = None,
         sharding_key: str | None = None,
-        connection: CallersConnection | None = None,
+        connection: "CallersConnection | None" = None,
     ) -> SendResult:
         """Send a message. A body that is neither bytes nor text becomes JSON: a dataclass, a model, a dict.
 
@@ -295,7 +295,7 @@ class App:
         delay: timedelta | None = None,
         deliver_at: datetime | int | None = None,
         sharding_key: str | None = None,
-        connection: CallersAsyncConnection | None = None,
+        connection: "CallersAsyncConnection | None" = None,
     ) -> SendResult:
         """`send` for coroutines."""
         message = Message(topic, encode(body), tag, keys, properties, delay=delay, deliver_at=deliver_at)
