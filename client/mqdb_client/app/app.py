@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 from mqdb.broker.schedule.cron import CatchUp
 from mqdb.common.group import ConsumeFromWhere, check_group_name
 from mqdb.common.message import Message, SendResult
-from mqdb.errors import GroupNotFound, ParameterInvalid
+from mqdb.errors import GroupNotFound, ParameterInvalid, TopicNotFound
 from mqdb.selector.tags import ALL_TAGS
 from mqdb.settings import Settings
 from mqdb_client.admin.admin import Admin
@@ -245,7 +245,7 @@ class App:
         Consumers commit every 5 s, unless `configure_group` sets `persist_consumer_offset_interval`. What waits for a
         retry is not there yet.
         """
-        wanted = [group.name for group in self.groups(*groups)]
+        wanted = self.groups(*groups)
         with Admin(settings=self.settings) as admin:
             while await asyncio.to_thread(_are_behind, admin, wanted):
                 await asyncio.sleep(_LOOK_SECONDS)
@@ -329,11 +329,14 @@ class App:
         return f"App({self.name!r})"
 
 
-def _are_behind(admin: Admin, groups: Iterable[str]) -> bool:
+def _are_behind(admin: Admin, groups: Iterable[ListenerGroup]) -> bool:
     for broker in admin.chosen():
         for group in groups:
+            for topic in group.subscriptions:
+                with suppress(TopicNotFound):
+                    broker.messages.end_of(topic)  # what was sent is in its queues from then on
             with suppress(GroupNotFound):
-                if any(topic.lag for topic in broker.groups.topics(group)):
+                if any(topic.lag for topic in broker.groups.topics(group.name)):
                     return True
     return False
 
