@@ -1,6 +1,7 @@
 """`mqdb bench latency`: how long a message takes from the call of send to the call of the listener.
 
     latency          one topic
+    latency-tasks    the same by an asyncio producer and consumer, against those of threads
     latency-topics   the same rate over many topics of one consumer, against one topic; with the consumer's start, and
                      the CPU of its process and its backends while nothing is sent
 
@@ -9,6 +10,7 @@ one that consumes. The sender writes the time into the body. It is the monotonic
 same for all processes. The sender has several threads, so that a slow send does not put off those after it.
 """
 
+import asyncio
 import os
 import struct
 import threading
@@ -17,7 +19,7 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from multiprocessing.connection import Connection as Pipe
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from mqdb.bench import sample
 from mqdb.bench.clients import settings_for
@@ -32,8 +34,9 @@ from mqdb.common.message import Message, ReceivedMessage
 from mqdb.errors import MqdbError
 from mqdb.server import Server
 from mqdb_client import ConsumeConcurrentlyStatus, Producer, PushConsumer
+from mqdb_client.aio import AsyncProducer, AsyncPushConsumer
 
-NAMES: Final = ("latency", "latency-topics")
+NAMES: Final = ("latency", "latency-tasks", "latency-topics")
 
 QUEUES: Final = 4
 _SENDING_THREADS: Final = 8
@@ -88,6 +91,15 @@ def comparisons(testbed: Testbed, *, rate: float, seconds: float, topics: int) -
             [Goal(5.0, at_least=False), Goal(20.0, "p99_ms", at_least=False)],
         )
         yield Comparison("latency", "ms", one, lower_is_better=True)
+        with staged(testbed, [testbed.topic("latency_tasks", QUEUES)], is_async=True) as tasks:
+            tasks.measure(rate, WARM_UP_SECONDS)
+            yield Comparison(
+                "latency-tasks",
+                "ms",
+                Side("the same by tasks of event loops", lambda: tasks.measure(rate, seconds)),
+                [Side("by threads", one.measure)],
+                lower_is_better=True,
+            )
         if topics > 1:
             several = [testbed.topic(f"latency_{number}", QUEUES) for number in range(topics)]
             with staged(testbed, several) as wide:
@@ -118,15 +130,17 @@ def served(testbed: Testbed) -> Iterator[None]:
 
 
 @contextmanager
-def staged(testbed: Testbed, topics: Sequence[Topic], options: Mapping[str, Any] = _NO_OPTIONS) -> "Iterator[Stage]":
+def staged(
+    testbed: Testbed, topics: Sequence[Topic], options: Mapping[str, Any] = _NO_OPTIONS, *, is_async: bool = False
+) -> "Iterator[Stage]":
     """Both clients, each in a process of its own. `options` are what each message gets besides."""
     names = [topic.name for topic in topics]
     with ExitStack() as stack:
-        sender, _ = _started(stack, _send, testbed.broker, names, options)
+        sender, _ = _started(stack, _send_in_tasks if is_async else _send, testbed.broker, names, options)
         # One for each topic. To have had them is to have started.
         sender.tell(_Order(_START, _START_RATE, len(topics) / _START_RATE))
         sender.answer()
-        receiver, (start_seconds, pid) = _started(stack, _receive, testbed.broker, names)
+        receiver, (start_seconds, pid) = _started(stack, _receive, testbed.broker, names, is_async)
         yield Stage(receiver, sender, start_seconds, pid)
 
 
@@ -190,7 +204,7 @@ def _serve(pipe: Pipe, broker: BrokerDsn) -> None:
         pipe.recv()
 
 
-def _receive(pipe: Pipe, broker: BrokerDsn, topics: Sequence[str]) -> None:
+def _receive(pipe: Pipe, broker: BrokerDsn, topics: Sequence[str], is_async: bool) -> None:
     """Consumes. Tells how long it took until it had a message of each topic, and for each round how many nanoseconds
     its messages have taken.
     """
@@ -203,16 +217,8 @@ def _receive(pipe: Pipe, broker: BrokerDsn, topics: Sequence[str]) -> None:
             latencies[number].append(now - sent)
         return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
 
-    consumer = PushConsumer(
-        f"mqdb_bench_{time.monotonic_ns()}",
-        settings=settings_for(broker),
-        consume_from_where=ConsumeFromWhere.FIRST_OFFSET,
-    )
-    for topic in topics:
-        consumer.subscribe(topic)
-    consumer.register_listener(listener)
     began = time.monotonic()
-    with consumer:
+    with (_consuming_in_loop if is_async else _consuming)(broker, topics, listener):
         while len(latencies[_START]) < len(topics):
             if pipe.poll(_LOOK_SECONDS):
                 return
@@ -232,6 +238,73 @@ def _receive(pipe: Pipe, broker: BrokerDsn, topics: Sequence[str]) -> None:
                 if pipe.poll(_LOOK_SECONDS):  # nothing comes now but the end of the pipe
                     return
             pipe.send(found)
+
+
+_Listener: TypeAlias = Callable[[list[ReceivedMessage]], ConsumeConcurrentlyStatus]
+
+
+@contextmanager
+def _consuming(broker: BrokerDsn, topics: Sequence[str], listener: _Listener) -> Iterator[None]:
+    consumer = PushConsumer(**_consumer_options(broker))
+    for topic in topics:
+        consumer.subscribe(topic)
+    consumer.register_listener(listener)
+    with consumer:
+        yield
+
+
+@contextmanager
+def _consuming_in_loop(broker: BrokerDsn, topics: Sequence[str], listener: _Listener) -> Iterator[None]:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    consumer = AsyncPushConsumer(**_consumer_options(broker))
+
+    async def listen(messages: list[ReceivedMessage]) -> ConsumeConcurrentlyStatus:
+        return listener(messages)
+
+    async def start() -> None:
+        for topic in topics:
+            await consumer.subscribe(topic)
+        consumer.register_listener(listen)
+        await consumer.start()
+
+    thread.start()
+    asyncio.run_coroutine_threadsafe(start(), loop).result()
+    try:
+        yield
+    finally:
+        asyncio.run_coroutine_threadsafe(consumer.shutdown(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+
+
+def _consumer_options(broker: BrokerDsn) -> dict[str, Any]:
+    return {
+        "group": f"mqdb_bench_{time.monotonic_ns()}",
+        "settings": settings_for(broker),
+        "consume_from_where": ConsumeFromWhere.FIRST_OFFSET,
+    }
+
+
+def _send_in_tasks(pipe: Pipe, broker: BrokerDsn, topics: Sequence[str], options: Mapping[str, Any]) -> None:
+    """As `_send`, by a task for each message."""
+
+    async def work() -> None:
+        async with AsyncProducer("mqdb_bench_tasks", settings=settings_for(broker)) as producer:
+            pipe.send("ready")
+            while True:
+                order: _Order = await asyncio.to_thread(pipe.recv)
+                began, latest = time.monotonic(), 0.0
+                async with asyncio.TaskGroup() as tasks:
+                    for number in range(order.messages):
+                        due = began + number / order.rate
+                        if (wait := due - time.monotonic()) > 0:
+                            await asyncio.sleep(wait)
+                        latest = max(latest, time.monotonic() - due)
+                        tasks.create_task(producer.send(_message(topics, options, order, number)))
+                pipe.send((time.monotonic() - began, latest))
+
+    asyncio.run(work())
 
 
 def _send(pipe: Pipe, broker: BrokerDsn, topics: Sequence[str], options: Mapping[str, Any]) -> None:
@@ -280,13 +353,14 @@ class _Sender(threading.Thread):
                 due = self._began + number / self._order.rate
                 time.sleep(max(due - time.monotonic(), 0.0))
                 self.latest = max(self.latest, time.monotonic() - due)
-                self._producer.send(self._message(number))
+                self._producer.send(_message(self._topics, self._options, self._order, number))
         except BaseException as error:  # noqa: BLE001 - the process raises it
             self.error = error
 
-    def _message(self, number: int) -> Message:
-        form = sample.message(self._topics[number % len(self._topics)], number)
-        stamp = _STAMP.pack(self._order.number, time.monotonic_ns())
-        body = stamp + form.body[_STAMP.size :]
-        options = self._options if self._order.number != _START else {}
-        return Message(form.topic, body, form.tag, form.keys, form.properties, **options)
+
+def _message(topics: Sequence[str], options: Mapping[str, Any], order: _Order, number: int) -> Message:
+    form = sample.message(topics[number % len(topics)], number)
+    body = _STAMP.pack(order.number, time.monotonic_ns()) + form.body[_STAMP.size :]
+    return Message(
+        form.topic, body, form.tag, form.keys, form.properties, **(options if order.number != _START else {})
+    )

@@ -6,7 +6,7 @@
     send-batch   a producer that sends batches, against `unnest` and COPY through psycopg
     send-async   a producer that hands messages in without waiting for them, against the same `unnest`
     send-task    a task of an asyncio producer that sends one message after the other, against a thread
-    send-64-tasks  64 tasks of one loop, against one, and against 64 threads
+    send-64-tasks  64 tasks of one loop, against 1, 16, 512 and 4,096, and against 1, 16 and 64 threads
     send-64      64 threads that share a producer, against one thread, and against as many that only share a connection
     brokers-2    64 threads that share a producer over two brokers, against the same over one
 
@@ -42,6 +42,7 @@ NAMES: Final = (
 UNIT: Final = "messages/s"
 
 _THREADS: Final = 64
+_OTHER_TASKS: Final = (16, 512, 4_096)
 
 
 @per_connection
@@ -87,7 +88,7 @@ def comparisons(
             [side(f"binary COPY of {batch} without index", many, binary_copy, Goal(0.5))],
         )
     send = partial(clients.send, topic=topic.name)
-    with crew(1, 1) as alone, crew(_THREADS, 1) as threads:
+    with crew(1, 1) as alone, crew(16, 1) as few_threads, crew(_THREADS, 1) as threads:
         insert = partial(reference.driver_insert, record=one)
         late = Goal(3.0, "p99_ms", at_least=False)
         yield Comparison(
@@ -123,7 +124,16 @@ def comparisons(
             f"send-{_THREADS}-tasks",
             UNIT,
             side(f"AsyncProducer.send, {_THREADS} tasks", alone, many_tasks),
-            [replace(one_task, goals=(Goal(8.0),)), side(f"Producer.send, {_THREADS} threads", threads, send)],
+            [
+                replace(one_task, goals=(Goal(8.0),)),
+                *(
+                    side(f"{tasks:,} tasks", alone, partial(clients.send_tasks, topic=topic.name, tasks=tasks))
+                    for tasks in _OTHER_TASKS
+                ),
+                replace(one_thread, goals=()),
+                side("16 threads", few_threads, send),
+                side(f"{_THREADS} threads", threads, send),
+            ],
         )
         yield Comparison(
             f"send-{_THREADS}",

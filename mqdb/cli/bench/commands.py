@@ -177,7 +177,7 @@ def latency(
         context,
         Options(
             "latency",
-            latency.NAMES if topics > 1 else latency.NAMES[:1],
+            latency.NAMES if topics > 1 else latency.NAMES[:-1],
             rounds,
             hold_transaction,
             hold_send,
