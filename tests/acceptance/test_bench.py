@@ -199,7 +199,7 @@ def test_latency_tells_the_percentiles_of_all_messages(place: Place, database: D
     assert figure["references"] == []
     assert [goal["of"] for goal in figure["goals"]] == ["value", "p99_ms"]
     assert by_tasks["references"][0]["label"] == "by threads"
-    # The second of warming up, too, and the message that tells that the consumer has started; threads are measured twice.
+    # The second of warming up, too, and the message that tells that the consumer has started; threads come twice.
     assert query(database.dsn, "SELECT count(*) FROM mqdb.commit_log") == 2 * 151 + 50
 
 

@@ -23,7 +23,7 @@ from tests.fixtures.web import ANY_PORT, get, wait_for_sample
 
 ALERTS = DEPLOY / "prometheus" / "alerts.yaml"
 DASHBOARD = DEPLOY / "grafana" / "mqdb.json"
-UNIT = DEPLOY / "systemd" / "mqdb.service"
+UNITS = [DEPLOY / "systemd" / name for name in ("mqdb.service", "mqdb-worker.service")]
 MANIFESTS = ("mqdb.yaml", "migrate.yaml")
 
 #: One that clusters still run, and the newest.
@@ -123,12 +123,13 @@ def test_the_dashboard_has_each_panel_once() -> None:
     assert len(places) == len(panels)
 
 
-def test_systemd_takes_the_unit(tmp_path: Path) -> None:
-    unit = tmp_path / UNIT.name
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_systemd_takes_the_units(tmp_path: Path, unit: Path) -> None:
+    copy = tmp_path / unit.name
     # The program is not there before it is installed.
-    unit.write_text(UNIT.read_text().replace("/opt/mqdb/bin/mqdb", sys.executable))
+    copy.write_text(re.sub(r"/opt/\S+/bin/mqdb", sys.executable, unit.read_text()))
 
-    assert run_tool("systemd-analyze", "verify", "--man=no", unit) == ""
+    assert run_tool("systemd-analyze", "verify", "--man=no", copy) == ""
 
 
 @pytest.mark.parametrize("version", KUBERNETES)
@@ -139,12 +140,13 @@ def test_kubernetes_takes_the_manifests(version: str) -> None:
 
 def test_what_is_deployed_says_only_what_mqdb_understands() -> None:
     command = typer.main.get_command(app)
-    unit = re.search(r"^ExecStart=\S+ (.*)$", UNIT.read_text(), re.MULTILINE)
-    assert unit is not None
-    for arguments in (shlex.split(unit[1]), *(container["args"] for container in containers())):
+    texts = [unit.read_text() for unit in UNITS]
+    starts = [shlex.split(line) for text in texts for line in re.findall(r"^ExecStart=\S+ (.*)$", text, re.MULTILINE)]
+    assert len(starts) == len(UNITS)
+    for arguments in (*starts, *(container["args"] for container in containers())):
         name, *options = arguments
         command.commands[name].make_context(name, options)  # type: ignore[attr-defined]
-    names = re.findall(r"\bMQDB_([A-Z_]+)", UNIT.read_text() + json.dumps(manifests()))
+    names = re.findall(r"\bMQDB_([A-Z_]+)", "".join(texts) + json.dumps(manifests()))
     assert {name.lower() for name in names} <= set(Settings.model_fields)
 
 
