@@ -296,11 +296,12 @@ class Server:
         from mqdb.web.application import create_application
         from mqdb.web.collector import BrokerCollector
         from mqdb.web.proxies import Proxies
-        from mqdb.web.sampler import Sampler
+        from mqdb.web.sampler import Sampler, SamplerConfig
         from mqdb.web.web_server import WebServer
 
         assert self._info is not None
-        sampler = Sampler(self._context_of(Sampler), lag_history=self._lag_history)
+        config = SamplerConfig(per_queue=self._settings.metrics_topics)
+        sampler = Sampler(self._context_of(Sampler), config, self._lag_history)
         self._services.append(sampler)
         collector = BrokerCollector(
             self._info.broker_name,

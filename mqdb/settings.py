@@ -114,6 +114,8 @@ class Settings(BaseSettings):
     """Addresses or networks of the proxies that may send `web_user_header`, separated by commas."""
     web_read_only: bool = False
     """Let nobody change anything in the dashboard, whose sessions in the database are read-only, too."""
+    metrics_per_queue: str | None = None
+    """Topics of which `/metrics` tells each queue, separated by commas; whole names."""
     http: str | None = None
     """Where `mqdb serve` and `mqdb web` answer HTTP, as host:port; unset, `mqdb serve` does not. Beyond loopback it
     needs a password or trusted proxies."""
@@ -160,6 +162,11 @@ class Settings(BaseSettings):
     def trusted_networks(self) -> tuple[Network, ...]:
         """The networks of `web_trusted_proxies`."""
         return () if self.web_trusted_proxies is None else parse_networks(self.web_trusted_proxies)
+
+    @property
+    def metrics_topics(self) -> tuple[str, ...]:
+        """The topics of `metrics_per_queue`."""
+        return tuple(self.metrics_per_queue.split(", ")) if self.metrics_per_queue else ()
 
     def check_cluster_name(self, found: str) -> None:
         """Raises SettingInvalid where the settings say another one than a broker has; what is left out says nothing."""
@@ -245,6 +252,21 @@ class Settings(BaseSettings):
         if (value is None) != (info.data.get("web_user_header", value) is None):
             raise ValueError("set web_user_header and web_trusted_proxies both, or neither")
         return value
+
+    @field_validator("metrics_per_queue")
+    @classmethod
+    def _are_topics(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        topics = value.replace(",", " ").split()
+        if not topics:
+            raise ValueError("names no topic; leave it out, or write topics, such as orders, payments")
+        try:
+            for topic in topics:
+                check_topic_name(topic)
+        except NameInvalid as error:
+            raise ValueError(str(error)) from None
+        return ", ".join(dict.fromkeys(topics))
 
     @field_validator("http")
     @classmethod

@@ -455,6 +455,7 @@ CREATE TABLE mqdb.timer_step (
     delivered_ms bigint NOT NULL,
     delivered_pos bigint NOT NULL,
     next_due_ms bigint NOT NULL,
+    waiting bigint NOT NULL DEFAULT 0,
     collected integer NOT NULL,
     messages integer NOT NULL,
     written_at timestamptz NOT NULL DEFAULT mqdb.now()
@@ -463,6 +464,7 @@ COMMENT ON TABLE mqdb.timer_step IS 'How far timers are collected and delivered;
 COMMENT ON COLUMN mqdb.timer_step.next_offset IS 'Of the first message in rmq_sys_wheel_timer that is not collected';
 COMMENT ON COLUMN mqdb.timer_step.delivered_ms IS 'All that mqdb.timer holds up to this time, and in its millisecond up to delivered_pos, is delivered; not what is in slot 0';
 COMMENT ON COLUMN mqdb.timer_step.next_due_ms IS 'Nothing that mqdb.timer holds besides is due before this';
+COMMENT ON COLUMN mqdb.timer_step.waiting IS 'Messages that mqdb.timer holds behind what is delivered, those that were recalled too, until their time';
 COMMENT ON COLUMN mqdb.timer_step.collected IS 'Messages put into mqdb.timer by this step';
 COMMENT ON COLUMN mqdb.timer_step.messages IS 'Messages delivered by this step';
 

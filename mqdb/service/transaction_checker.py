@@ -46,6 +46,8 @@ class CheckerCounts:
     """Half messages that were looked at for the first time."""
     prepared: int = 0
     """How many of them had no end."""
+    committed: int = 0
+    rolled_back: int = 0
     asked: int = 0
     postponed: int = 0
     """There was nobody to ask about them."""
@@ -97,6 +99,8 @@ class TransactionChecker(PeriodicService[CheckerCounts]):
             tell_unreadable("half messages", collected.unreadable)
             counts.seen += collected.seen
             counts.prepared += collected.prepared
+            counts.committed += collected.committed
+            counts.rolled_back += collected.rolled_back
             if collected.seen < limit:
                 return
 

@@ -141,6 +141,9 @@ BEGIN
         RETURN 'UNKNOWN';
     END IF;
     DELETE FROM mqdb.timer t WHERE t.slot = 0 AND t.msg_id = id AND t.log_pos = pos;
+    IF FOUND THEN
+        UPDATE mqdb.timer_step s SET waiting = s.waiting - 1 WHERE s.seq = step.seq;
+    END IF;
     PERFORM mqdb.record_operation(
         'timer.recall', ARRAY[real_topic], NULL, mqdb.unique_id_text(id), jsonb_build_object('deliver_ms', due_ms), NULL, 1, NULL, actor);
     RETURN 'RECALLED';

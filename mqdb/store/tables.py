@@ -496,6 +496,7 @@ timer_step = Table(
     Column("delivered_ms", BigInteger, nullable=False),
     Column("delivered_pos", BigInteger, nullable=False),
     Column("next_due_ms", BigInteger, nullable=False),
+    Column("waiting", BigInteger, nullable=False, server_default=text("0")),
     Column("collected", Integer, nullable=False),
     Column("messages", Integer, nullable=False),
     Column("written_at", _timestamp, nullable=False, server_default=_now),

@@ -15,7 +15,9 @@ from prometheus_client.registry import Collector
 
 from mqdb import __version__
 from mqdb.common.topic import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
+from mqdb.common.transaction import HalfState
 from mqdb.service.dispatcher import Dispatcher
+from mqdb.service.transaction_checker import TransactionChecker
 from mqdb.store import migrations
 from mqdb.store.clients.clients import ClientKind
 from mqdb.store.consumers.groups import TopicLag
@@ -27,6 +29,8 @@ from mqdb.web.sample import Sample
 from mqdb.web.sampler import Sampler
 
 _BROKER_LABELS: Final = ("broker", "cluster")
+
+_MET: Final = (HalfState.COMMITTED, HalfState.ROLLED_BACK, HalfState.PREPARED)
 
 
 class BrokerCollector(Collector):
@@ -79,8 +83,17 @@ class BrokerCollector(Collector):
         dispatcher = self._rounds.services.get(Dispatcher.name)
         if dispatcher is not None:
             name, words = "mqdb_dispatch_messages", "Messages that this process has given their offsets."
-            yield self._counters(name, words, (), [((), dispatcher.messages)])
+            yield self._counters(name, words, (), [((), dispatcher.sums["messages"])])
             yield self._durations("mqdb_dispatch_seconds", "How long rounds of dispatch took.", dispatcher)
+        checker = self._rounds.services.get(TransactionChecker.name)
+        if checker is not None:
+            sums = checker.sums
+            met = [((state.value,), sums[state.value.lower()]) for state in _MET]
+            words = "Half messages that were looked at, by their state when they were as old as the timeout."
+            yield self._counters("mqdb_half_messages_met", words, ("state",), met)
+            given_up = sums["discarded"] + sums["lost"]
+            words = "Half messages that were given up."
+            yield self._counters("mqdb_half_messages_given_up", words, (), [((), given_up)])
 
     # -- the database -------------------------------------------------------------------------
 
@@ -90,6 +103,7 @@ class BrokerCollector(Collector):
         yield self._gauge("mqdb_sample_seconds", "How long it took to ask the database.", sample.seconds)
         yield self._gauge("mqdb_leader_epoch", "How often leadership has changed.", sample.epoch)
         yield from self._of_topics(sample)
+        yield from self._of_queues(sample)
         yield from self._of_groups(sample)
         yield from self._of_dispatch(sample)
         yield from self._of_schedule(sample)
@@ -105,6 +119,19 @@ class BrokerCollector(Collector):
         yield self._counters("mqdb_messages_in", words, ("topic", "kind"), bounded_counts(messages, self._most))
         words = "Messages that groups have given up."
         yield self._counters("mqdb_dlq_messages", words, ("consumer_group",), bounded_counts(dead, self._most))
+
+    def _of_queues(self, sample: Sample) -> Iterator[Metric]:
+        taken = [((each.topic, str(each.queue_id)), each.messages) for each in sample.queues_in]
+        if not taken:
+            return
+        words = "Messages that queues have ever taken."
+        yield self._counters("mqdb_queue_messages_in", words, ("topic", "queue"), bounded_counts(taken, self._most))
+        labels = ("consumer_group", "topic", "queue")
+        named = [((lag.group, lag.topic, str(lag.queue_id)), lag) for lag in sample.queue_lags]
+        committed = bounded_counts([(names, lag.committed) for names, lag in named], self._most)
+        yield self._gauges("mqdb_queue_committed_offset", "The committed offset.", labels, committed)
+        behind = bounded_counts([(names, lag.lag) for names, lag in named], self._most)
+        yield self._gauges("mqdb_queue_lag_messages", "Messages of a queue yet to be consumed.", labels, behind)
 
     def _of_groups(self, sample: Sample) -> Iterator[Metric]:
         lags = bounded(sample.lags, self._most, names=lambda lag: lag[:2], rank=lambda lag: lag.lag, merge=_merged)
@@ -149,8 +176,10 @@ class BrokerCollector(Collector):
         yield self._gauge("mqdb_index_behind_messages", words, sample.index_behind)
 
     def _of_schedule(self, sample: Sample) -> Iterator[Metric]:
-        waiting = [(("level",), sum(level.waiting for level in sample.delays))]
-        yield self._gauges("mqdb_scheduled_messages", "Messages that wait in delay levels.", ("kind",), waiting)
+        levels = sum(level.waiting for level in sample.delays)
+        waiting = [(("level",), levels), (("timer",), sample.timers_waiting)]
+        words = "Messages that wait in delay levels, or for a time of delivery."
+        yield self._gauges("mqdb_scheduled_messages", words, ("kind",), waiting)
         level = max((level.late.total_seconds() for level in sample.delays if level.late is not None), default=0.0)
         late = [(("level",), max(level, 0.0)), (("timer",), sample.timers_late_seconds)]
         yield self._gauges("mqdb_scheduled_late_seconds", "How long the first one has been due.", ("kind",), late)
@@ -198,10 +227,11 @@ class BrokerCollector(Collector):
         return self._filled(CounterMetricFamily(name, words, labels=(*_BROKER_LABELS, *labels)), numbers)
 
     def _durations(self, name: str, words: str, loop: LoopRounds) -> Metric:
-        family = HistogramMetricFamily(name, words, labels=_BROKER_LABELS)
+        family = HistogramMetricFamily(name, words, labels=(*_BROKER_LABELS, "outcome"))
         bounds = [*map(str, BOUNDS), "+Inf"]
-        counts = map(float, accumulate(loop.durations))
-        family.add_metric(self._broker, list(zip(bounds, counts, strict=True)), loop.seconds)
+        for outcome, durations in list(loop.durations.items()):
+            counts = map(float, accumulate(durations.counts))
+            family.add_metric([*self._broker, outcome], list(zip(bounds, counts, strict=True)), durations.seconds)
         return family
 
     def _filled(self, family: GaugeMetricFamily | CounterMetricFamily, numbers: Iterable[Count]) -> Metric:

@@ -5,6 +5,7 @@ round, or its error. The thread of the loop writes, all others only read.
 """
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
@@ -17,6 +18,24 @@ from mqdb.service.service import Context
 #: Upper bounds in seconds of the classes in which rounds are counted by how long they took; the last has none.
 BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
+#: What rounds count and is added up, by the names of the fields.
+SUMMED: Final = ("messages", "prepared", "committed", "rolled_back", "discarded", "lost")
+
+
+class Durations:
+    """How long some rounds took."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        """All of them together."""
+        self.counts = [0] * (len(BOUNDS) + 1)
+        """How many were as long as the class of BOUNDS at this place."""
+
+    def add(self, seconds: float) -> None:
+        """Count a round."""
+        self.seconds += seconds
+        self.counts[bisect_left(BOUNDS, seconds)] += 1
+
 
 class LoopRounds:
     """The rounds of one loop since the process began."""
@@ -26,12 +45,10 @@ class LoopRounds:
         self._clock = clock
         self.rounds = 0
         self.failures = 0
-        self.messages = 0
-        """The sum of what the rounds say that they did, where they count messages."""
-        self.seconds = 0.0
-        """How long all rounds took together."""
-        self.durations = [0] * (len(BOUNDS) + 1)
-        """How many rounds were as long as the class of BOUNDS at this place."""
+        self.sums: Counter[str] = Counter()
+        """What the rounds say that they did, where they count what SUMMED names."""
+        self.durations: dict[str, Durations] = {}
+        """By what the rounds call their outcome: "FAILED" for an error, "" where they have no name for it."""
         self.succeeded_at: float | None = None
         """Unix time in seconds; None before the first success."""
         self.outcome: object = None
@@ -73,15 +90,16 @@ class LoopRounds:
         """Note that a round has ended, with its counts or its error."""
         self.outcome = outcome
         self.rounds += 1
-        seconds = self.running_seconds()
-        self.seconds += seconds
-        self.durations[bisect_left(BOUNDS, seconds)] += 1
-        if isinstance(outcome, Exception):
+        failed = isinstance(outcome, Exception)
+        name = "FAILED" if failed else str(getattr(outcome, "outcome", ""))
+        self.durations.setdefault(name, Durations()).add(self.running_seconds())
+        if failed:
             self.failures += 1
         else:
             self.succeeded_at = self._clock.now().timestamp()
-            messages = getattr(outcome, "messages", 0)
-            self.messages += messages if isinstance(messages, int) else 0
+            for field in SUMMED:
+                number = getattr(outcome, field, 0)
+                self.sums[field] += number if isinstance(number, int) else 0
         self.pause()
 
 

@@ -1,16 +1,19 @@
 """A sample: all that /metrics says of the database, as of one look."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
+from mqdb.common.topic import TIMER_TOPIC
 from mqdb.store import leader, server_state
 from mqdb.store.clients import clients
 from mqdb.store.clients.clients import ClientCount
 from mqdb.store.consumers import groups
-from mqdb.store.consumers.groups import TopicLag
+from mqdb.store.consumers.groups import QueueLag, TopicLag
 from mqdb.store.dispatch import checkpoints, queues
+from mqdb.store.dispatch.queues import QueueTaken
 from mqdb.store.schedule import cron, delay_queues, timer_steps
 from mqdb.store.schedule.cron import CronsAtWork
 from mqdb.store.schedule.delay_queues import Standing
@@ -35,12 +38,17 @@ class Sample:
     messages_in: dict[str, int]
     """By topic."""
     lags: list[TopicLag]
+    queues_in: list[QueueTaken]
+    """This and the next only of the topics that are wanted queue by queue."""
+    queue_lags: list[QueueLag]
     clients: list[ClientCount]
     dispatch_behind: int
     """Positions, also of records that nobody can see yet, and of gaps."""
     dispatch_behind_seconds: float
     index_behind: int
     delays: list[Standing]
+    timers_waiting: int
+    """Those that were recalled count until their time."""
     timers_late_seconds: float
     halves: OpenHalves
     crons: CronsAtWork
@@ -52,8 +60,14 @@ class Sample:
     server: ServerState
 
 
-def take(connection: Connection, service_set: str, storage_bytes: dict[str, int] | None = None) -> Sample:
+def take(
+    connection: Connection,
+    service_set: str,
+    storage_bytes: dict[str, int] | None = None,
+    per_queue: Sequence[str] = (),
+) -> Sample:
     """Look at everything. `storage_bytes` are those of an older sample; without them, each file is looked at again.
+    `per_queue` are the topics that are wanted queue by queue.
 
     Reads no messages, but for one record of each group and topic that lags, and what waits in delay levels.
     """
@@ -63,15 +77,21 @@ def take(connection: Connection, service_set: str, storage_bytes: dict[str, int]
     # After the checkpoints, which would else be ahead of it.
     log = segments.log(connection)
     found = segments.find_all(connection)
+    timers = timer_steps.newest(connection)
+    # After the step, as the log.
+    messages_in = queues.ends_of_topics(connection)
     return Sample(
         epoch=0 if incumbent is None else incumbent.epoch,
-        messages_in=queues.ends_of_topics(connection),
+        messages_in=messages_in,
         lags=groups.lags(connection),
+        queues_in=queues.ends_in_topics(connection, per_queue) if per_queue else [],
+        queue_lags=groups.queue_lags(connection, per_queue) if per_queue else [],
         clients=clients.count_all(connection),
         dispatch_behind=max(log.last_pos - newest["dispatch"].done_pos, 0),
         dispatch_behind_seconds=checkpoints.oldest_unreached_seconds(connection, "dispatch"),
         index_behind=max(log.last_pos - newest["index"].done_pos, 0),
         delays=delay_queues.list_delays(connection),
+        timers_waiting=timers.waiting + max(messages_in[TIMER_TOPIC] - timers.next_offset, 0),
         timers_late_seconds=timer_steps.late_seconds(connection),
         halves=open_halves.count(connection),
         crons=cron.at_work(connection),

@@ -27,6 +27,8 @@ class SamplerConfig:
     interval: timedelta = timedelta(seconds=15)
     storage_interval: timedelta = timedelta(seconds=60)
     """For sizes, which take a look at each file."""
+    per_queue: tuple[str, ...] = ()
+    """Topics of which each queue is told."""
     service_set: str = LeadershipConfig().service_set
 
 
@@ -55,7 +57,8 @@ class Sampler(LoopService[Sample]):
         """Take a sample."""
         now = time.monotonic()
         last = self.latest if now < self._storage_until else None
-        sample = take(connection, self._config.service_set, last.storage_bytes if last else None)
+        sizes = last.storage_bytes if last else None
+        sample = take(connection, self._config.service_set, sizes, self._config.per_queue)
         if last is None:
             self._storage_until = now + self._config.storage_interval.total_seconds()
         self.latest = sample

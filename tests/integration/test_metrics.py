@@ -3,10 +3,11 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
 import pytest
+from apscheduler.schedulers.background import BackgroundScheduler
 from prometheus_client import CollectorRegistry, generate_latest
 from sqlalchemy import Connection, text
 
@@ -17,6 +18,7 @@ from mqdb.broker.transactions.transaction_checks import CheckRules, collect
 from mqdb.common.group import FROM_FIRST_OFFSET
 from mqdb.server import Server
 from mqdb.service.service import Context
+from mqdb.service.transaction_checker import TransactionChecker, TransactionCheckerConfig
 from mqdb.settings import load_settings
 from mqdb.store.clients.clients import ClientKind, Registration
 from mqdb.store.consumers import groups
@@ -35,7 +37,7 @@ from tests.fixtures.delay import delay
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 from tests.fixtures.producers import producer_of
-from tests.fixtures.transactions import send_half
+from tests.fixtures.transactions import COMMIT, ROLLBACK, send_half
 from tests.fixtures.web import ANY_PORT, scrape, series, wait_for_sample
 
 
@@ -98,10 +100,12 @@ def test_metrics_are_what_the_broker_holds(served: Server) -> None:
         "mqdb_dispatch_behind_messages": 0,
         "mqdb_dispatch_behind_seconds": 0,
         "mqdb_scheduled_messages{level}": 2,
+        "mqdb_scheduled_messages{timer}": 1,
         "mqdb_scheduled_late_seconds{level}": 0,
         "mqdb_scheduled_late_seconds{timer}": 0,
         "mqdb_half_messages{PREPARED}": 1,
         "mqdb_half_messages{DISCARDED}": 0,
+        "mqdb_half_messages_given_up_total": 0,
         "mqdb_cron_paused": 1,
         "mqdb_cron_late_seconds": 0,
         "mqdb_service_failures_total{dispatcher}": 0,
@@ -112,16 +116,19 @@ def test_metrics_are_what_the_broker_holds(served: Server) -> None:
     assert found["mqdb_storage_bytes{log}"] > 0
     assert found["mqdb_segment_room_messages"] > 0
     assert found["mqdb_leader_epoch"] == 1
-    assert found["mqdb_dispatch_seconds_bucket{+Inf}"] == found["mqdb_dispatch_seconds_count"] > 0
-    assert found["mqdb_dispatch_seconds_sum"] > 0
+    assert found["mqdb_dispatch_seconds_bucket{+Inf,IDLE}"] == found["mqdb_dispatch_seconds_count{IDLE}"] > 0
+    assert found["mqdb_dispatch_seconds_sum{IDLE}"] > 0
+    assert not any(name.startswith("mqdb_queue_") for name in found)
     assert found["process_resident_memory_bytes"] > 0
 
 
-def rendered(connection: Connection, most_series: int = 10_000) -> dict[str, float]:
+def rendered(
+    connection: Connection, most_series: int = 10_000, rounds: Rounds | None = None, per_queue: Sequence[str] = ()
+) -> dict[str, float]:
     """What a leader would say after a sample that is taken now."""
-    rounds = Rounds()
+    rounds = rounds or Rounds()
     sampler = Sampler(Context(connect=lambda: connection))
-    sampler.latest = take(connection, "all")
+    sampler.latest = take(connection, "all", per_queue=per_queue)
     health = Health(rounds, lambda: True)
     registry = CollectorRegistry()
     collector = BrokerCollector(
@@ -141,6 +148,66 @@ def test_half_messages_count_from_when_the_checker_asks_about_them(broker: Conne
 
     assert found["mqdb_half_messages{PREPARED}"] == 1
     assert round(found["mqdb_half_oldest_seconds"], -3) == 4_000
+
+
+def test_half_messages_are_counted_once_by_what_had_become_of_them(broker: Connection) -> None:
+    rounds, orders = Rounds(), topic(broker)
+    context = rounds.watch(TransactionChecker.name, Context(connect=lambda: broker))
+    rules = CheckRules(check_max=1)
+    checker = TransactionChecker(context, BackgroundScheduler(), TransactionCheckerConfig(rules))
+    for ends, number in ((COMMIT, 3), (ROLLBACK, 2), (None, 1)):
+        for _ in range(number):
+            half = send_half(broker, orders)
+            if ends is not None:
+                half.end(broker, ends)
+    for ahead in ("1 min", "1 h", "73 h"):
+        broker.execute(text(f"SET mqdb.clock_offset = '{ahead}'"))
+        context.on_round(checker.run_once(broker))
+
+    found = rendered(broker, rounds=rounds)
+
+    expected = {"{COMMITTED}": 3, "{ROLLED_BACK}": 2, "{PREPARED}": 1}
+    assert {f"mqdb_half_messages_met_total{state}": count for state, count in expected.items()}.items() <= found.items()
+    assert found["mqdb_half_messages_given_up_total"] == 1
+
+
+def test_timers_wait_until_they_are_delivered(broker: Connection) -> None:
+    topic(broker)
+    timers.timer(broker, timedelta(hours=1), "a", "b")
+    timers.deliver_all(broker)
+    timers.timer(broker, timedelta(hours=3), "is not collected")
+    counts = [rendered(broker)["mqdb_scheduled_messages{timer}"]]
+    broker.execute(text("SET mqdb.clock_offset = '2 h'"))
+    timers.deliver_all(broker)
+    counts.append(rendered(broker)["mqdb_scheduled_messages{timer}"])
+
+    assert counts == [3, 1]
+
+
+def test_queues_are_told_of_the_topics_that_are_named(broker: Connection) -> None:
+    orders, other = topic(broker, "orders", queues=2), topic(broker, "other")
+    groups.save(broker, "readers", {})
+    append(broker, orders, "a", "b", "c")
+    append(broker, orders, "d", queue_id=1)
+    dispatch_all(broker)
+    owned = take_queues(broker, "readers", "m", orders.queue_keys + other.queue_keys, FROM_FIRST_OFFSET)
+    commit_offsets(broker, "readers", [owned[0]._replace(next_offset=1)])
+
+    found = rendered(broker, per_queue=["orders", "is-not-there"])
+    bounded = rendered(broker, most_series=2, per_queue=["orders", "other"])
+
+    assert {name: value for name, value in found.items() if name.startswith("mqdb_queue_")} == {
+        "mqdb_queue_messages_in_total{0,orders}": 3,
+        "mqdb_queue_messages_in_total{1,orders}": 1,
+        "mqdb_queue_committed_offset{readers,0,orders}": 1,
+        "mqdb_queue_committed_offset{readers,1,orders}": 0,
+        "mqdb_queue_lag_messages{readers,0,orders}": 2,
+        "mqdb_queue_lag_messages{readers,1,orders}": 1,
+    }
+    assert {name: value for name, value in bounded.items() if name.startswith("mqdb_queue_lag")} == {
+        "mqdb_queue_lag_messages{readers,0,orders}": 2,
+        "mqdb_queue_lag_messages{_other,_other,_other}": 1,
+    }
 
 
 def test_what_is_not_dispatched_and_what_is_late_is_told_in_seconds(broker: Connection) -> None:

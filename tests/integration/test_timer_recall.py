@@ -59,9 +59,12 @@ def test_a_message_that_waits_is_recalled_once(broker: Connection, stage: str, i
 
     assert take_back(broker, recalled) is RECALLED
     assert take_back(broker, recalled) is UNKNOWN
+    # A row that is recalled stays until its time, but for one of slot 0.
+    assert [timer_steps.newest(broker).waiting] == column(broker, "SELECT count(*) FROM mqdb.timer")
     assert everything_due(broker) == ["stays"]
     assert take_back(broker, recalled) is UNKNOWN
     assert column(broker, "SELECT count(*) FROM mqdb.scheduled") == [0]
+    assert timer_steps.newest(broker).waiting == 0
 
 
 @pytest.mark.parametrize("indexed", [True, False], ids=["indexed", "not indexed"])
@@ -197,8 +200,8 @@ def test_a_recall_waits_for_the_batch_that_delivers_the_message(
         step = timer_steps.newest(broker)._asdict() | {"pos": 2**63 - 1}
         delivering.execute(
             """INSERT INTO mqdb.timer_step
-                   (seq, next_offset, delivered_ms, delivered_pos, next_due_ms, collected, messages)
-               VALUES (%(seq)s + 1, %(next_offset)s, %(next_due_ms)s + 3600000, %(pos)s, %(next_due_ms)s, 0, 1)""",
+                   (seq, next_offset, delivered_ms, delivered_pos, next_due_ms, waiting, collected, messages)
+               VALUES (%(seq)s + 1, %(next_offset)s, %(next_due_ms)s + 3600000, %(pos)s, %(next_due_ms)s, 0, 0, 1)""",
             step,
         )
         delivering.commit()

@@ -6,6 +6,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from mqdb.broker.schedule.timers import deliver_due
+from mqdb.store.schedule import timer_steps
 from tests.fixtures.broker import dispatch_all, drop_topic, topic
 from tests.fixtures.delay import delivered, move_clock, records, rewrite_entries
 from tests.fixtures.postgres import Database
@@ -143,6 +144,7 @@ def test_a_clock_set_back_makes_messages_wait_longer_and_brings_none_twice_or_ea
     timer(broker, HOUR, "after")
     deliver_all(broker)
     assert (delivered(broker), slots(broker)) == (["first"], ["behind", "1 h", "1 h"])
+    assert timer_steps.newest(broker).waiting == 2
     move_clock(broker, timedelta(minutes=-1))
     deliver_all(broker)
     assert delivered(broker) == ["first"]
@@ -154,6 +156,7 @@ def test_a_clock_set_back_makes_messages_wait_longer_and_brings_none_twice_or_ea
 
     assert delivered(broker) == ["first", "after", "last"]
     assert "behind" not in slots(broker)
+    assert timer_steps.newest(broker).waiting == 0
 
 
 def test_a_message_for_a_topic_that_is_gone_is_passed_by_and_counted(broker: Connection) -> None:
@@ -168,6 +171,7 @@ def test_a_message_for_a_topic_that_is_gone_is_passed_by_and_counted(broker: Con
 
     assert [dict(each.skipped) for each in (first, second)] == [{"gone": 2}, {"gone": 1}]
     assert delivered(broker) == ["d"]
+    assert timer_steps.newest(broker).waiting == 0
 
 
 def test_a_message_behind_the_clock_for_a_topic_that_is_gone_is_counted(broker: Connection) -> None:

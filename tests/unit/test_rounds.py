@@ -1,7 +1,8 @@
-"""Rounds of a loop: how long they took."""
+"""Rounds of a loop: how long they took, and what they did."""
 
 from datetime import UTC, datetime, timedelta
 
+from mqdb.broker.dispatch import DispatchOutcome, DispatchResult
 from mqdb.common.clock import ManualClock
 from mqdb.web.rounds import BOUNDS, LoopRounds
 
@@ -15,6 +16,18 @@ def test_rounds_are_counted_by_how_long_they_took() -> None:
         loop.end(None)
     loop.end(None)  # a round that has not told of its beginning took no time
 
-    counts = dict(zip([*BOUNDS, None], loop.durations, strict=True))
+    [durations] = loop.durations.values()
+    counts = dict(zip([*BOUNDS, None], durations.counts, strict=True))
     assert {bound: count for bound, count in counts.items() if count} == {0.001: 2, 0.0025: 1, 0.005: 1, None: 1}
-    assert round(loop.seconds, 4) == 11.0054
+    assert round(durations.seconds, 4) == 11.0054
+
+
+def test_rounds_are_told_apart_by_their_outcomes() -> None:
+    loop = LoopRounds("dispatcher", ManualClock(datetime(2026, 1, 1, tzinfo=UTC)))
+    found = DispatchResult(DispatchOutcome.DISPATCHED, 3, more=False)
+    for outcome in (found, found, DispatchResult(DispatchOutcome.IDLE, 0, more=False), ValueError()):
+        loop.end(outcome)
+
+    counts = {name: sum(each.counts) for name, each in loop.durations.items()}
+    assert counts == {"DISPATCHED": 2, "IDLE": 1, "FAILED": 1}
+    assert (loop.sums["messages"], loop.failures) == (6, 1)

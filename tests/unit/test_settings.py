@@ -210,6 +210,8 @@ def test_an_unknown_argument_is_refused() -> None:
         ("web_trusted_proxies", "proxy.example", "write addresses or networks, such as"),
         ("web_trusted_proxies", "0.0.0.0/0", "names nobody, or everybody"),
         ("web_trusted_proxies", ",", "names nobody, or everybody"),
+        ("metrics_per_queue", ",", "names no topic"),
+        ("metrics_per_queue", "orders, a b!", "'b!'"),
     ],
 )
 def test_a_bad_value_is_refused_with_its_name_source_and_limit(
@@ -224,6 +226,11 @@ def test_a_bad_value_is_refused_with_its_name_source_and_limit(
     assert refusal.value.value == ("***" if name == "dsn" else value)
     assert refusal.value.source == f"environment MQDB_{name.upper()}"
     assert reason in str(refusal.value)
+
+
+def test_topics_whose_queues_are_measured_are_a_list() -> None:
+    assert load_settings().metrics_topics == ()
+    assert load_settings(metrics_per_queue="orders,  payments orders").metrics_topics == ("orders", "payments")
 
 
 def test_http_may_be_served_on_loopback_or_for_who_knows_a_password() -> None:

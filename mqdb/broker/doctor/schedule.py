@@ -65,7 +65,7 @@ def _late_seconds(at: Look, connection: Connection) -> float:
     """How long the first timer has been due, collected or not; 0 where none is."""
     first_ms = [] if at.first_due_ms is None else [at.first_due_ms]
     if at.next_due_ms <= at.now_ms:
-        step = Step(at.seq, at.next_offset, at.delivered_ms, at.delivered_pos, at.next_due_ms)
+        step = Step(at.seq, at.next_offset, at.delivered_ms, at.delivered_pos, at.next_due_ms, at.waiting)
         slots = timer_slots.find(connection, at.now_ms + 1, at.delivered_ms)
         collected_ms = timer_looks.next_due_ms(connection, slots, step, at.now_ms + 1)
         first_ms += [] if collected_ms is None else [collected_ms]

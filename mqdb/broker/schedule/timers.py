@@ -97,6 +97,8 @@ class _Delivery:
         self.limit = limit
         self.delivered = 0
         self.collected = 0
+        self.left = 0
+        """How many have left the table, whether there was a queue for them or not."""
         self.has_more = has_more
         self.skipped: Counter[str] = Counter()
         self.unreadable: list[int] = []
@@ -128,6 +130,7 @@ class _Delivery:
         """What is due in slot 0."""
         released, took = timers.deliver_behind(connection, self.at, self.limit)
         self.took += took
+        self.left += sum(each.messages for each in released)
         for each in released:
             if each.has_queue:
                 self.delivered += each.messages
@@ -147,6 +150,7 @@ class _Delivery:
         if delivered < due.messages:
             self._account(timers.undelivered_due(connection, self.at, slots, due), due.messages - delivered)
         self.delivered += delivered
+        self.left += due.messages
         self.first_ms.append(due.first_ms)
         self.has_more |= due.is_full
         return due
@@ -279,7 +283,9 @@ def _take(connection: Connection, delivery: _Delivery) -> Step | None:
 
 def _step(connection: Connection, delivery: _Delivery, due: Due | None) -> Step:
     at = delivery.at
-    step = Step(at.seq + 1, at.past_offset or at.next_offset, at.delivered_ms, at.delivered_pos, at.next_due_ms)
+    reached = at.delivered_ms, at.delivered_pos, at.next_due_ms
+    waiting = at.waiting + delivery.collected - delivery.left
+    step = Step(at.seq + 1, at.past_offset or at.next_offset, *reached, waiting)
     if not delivery.opens_table:
         return step._replace(next_due_ms=min(at.next_due_ms, at.next_waiting_ms or at.next_due_ms))
     if due is not None and due.is_full:

@@ -9,6 +9,7 @@ not count, and neither does the time of immunity; RocketMQ counts both, and give
 RocketMQ: TransactionalMessageServiceImpl.check, ProducerManager.getAvailableChannel.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -17,7 +18,7 @@ from typing import Final, NamedTuple
 
 from sqlalchemy import Connection
 
-from mqdb.common.transaction import HalfEvent, first_check_age
+from mqdb.common.transaction import HalfEvent, HalfState, first_check_age
 from mqdb.store.clients import clients
 from mqdb.store.engine import transaction, translates
 from mqdb.store.transactions import half_checks, half_messages
@@ -64,6 +65,8 @@ class Collected(NamedTuple):
     seen: int
     prepared: int
     """How many of them had no end."""
+    committed: int = 0
+    rolled_back: int = 0
     unreadable: Sequence[int] = ()
     """Positions of those that say no group, or no queue they are for: nobody can be asked about them."""
 
@@ -109,7 +112,11 @@ def collect(connection: Connection, rules: CheckRules, limit: int) -> Collected 
         half_checks.add_step(connection, seq + 1, entries[past - 1].queue_offset + 1, prepared)
         if not (seq + 1) % STEPS_KEPT:
             half_checks.prune_steps(connection, seq + 1 - STEPS_KEPT)
-    return Collected(past, prepared, [half.log_pos for half in open_ends if not half.is_readable])
+    states = Counter(half.state for half in ripe)
+    # One of a role that does not own the broker has had its row since it was sent.
+    prepared += states[HalfState.PREPARED]
+    unreadable = [half.log_pos for half in open_ends if not half.is_readable]
+    return Collected(past, prepared, states[HalfState.COMMITTED], states[HalfState.ROLLED_BACK], unreadable)
 
 
 def _is_ripe(half: HalfRecord, rules: CheckRules) -> bool:

@@ -116,6 +116,16 @@ class TopicLag(NamedTuple):
     """Queues that no member reads."""
 
 
+class QueueLag(NamedTuple):
+    """What a group has yet to consume of a queue."""
+
+    group: str
+    topic: str
+    queue_id: int
+    lag: int
+    committed: int
+
+
 class GroupSummary(NamedTuple):
     """A group in one line. `message_model` is that of its members: None without any, both if they differ."""
 
@@ -239,6 +249,13 @@ def lags(connection: Connection, name: str | None = None) -> list[TopicLag]:
     rest = behind.c.committed, behind.c.unowned_queues
     rows = connection.execute(select(*columns, *rest).order_by(behind.c.group_name, behind.c.topic))
     return [TopicLag(*row) for row in rows]
+
+
+def queue_lags(connection: Connection, topics: Sequence[str]) -> list[QueueLag]:
+    """Each queue of these topics that a group has an offset in; by group, topic and queue."""
+    columns = _lag.c.group_name, _lag.c.topic, _lag.c.queue_id
+    rows = select(*columns, _lag.c.lag, _lag.c.next_offset).where(_lag.c.topic.in_(topics)).order_by(*columns)
+    return [QueueLag(*row) for row in connection.execute(rows)]
 
 
 @translates

@@ -53,6 +53,22 @@ def ends_of_topics(connection: Connection) -> dict[str, int]:
     return {row.topic: row.taken for row in connection.execute(rows.group_by(topic.c.topic))}
 
 
+class QueueTaken(NamedTuple):
+    """How many messages a queue has ever taken."""
+
+    topic: str
+    queue_id: int
+    messages: int
+
+
+def ends_in_topics(connection: Connection, topics: Sequence[str]) -> list[QueueTaken]:
+    """Each queue of these topics; by topic and queue."""
+    columns = topic.c.topic, queue_ends.c.queue_id, queue_ends.c.max_offset
+    rows = select(*columns).join_from(queue_ends, topic, topic.c.topic_id == queue_ends.c.topic_id)
+    found = connection.execute(rows.where(topic.c.topic.in_(topics)).order_by(*columns[:2]))
+    return [QueueTaken(*row) for row in found]
+
+
 @translates
 def topics_created_at(connection: Connection, queue_keys: Sequence[int]) -> dict[int, datetime]:
     """When the topic of each of the queues was created, by their keys: never the same for two topics of one name."""

@@ -52,6 +52,8 @@ class Look(NamedTuple):
     delivered_ms: int
     delivered_pos: int
     next_due_ms: int
+    waiting: int
+    """Messages that the table holds, as `Step` says it."""
     newest_segment: int
     """That dispatch writes to."""
     entries: int

@@ -21,6 +21,7 @@ class Step(NamedTuple):
     delivered_ms: int
     delivered_pos: int
     next_due_ms: int
+    waiting: int
 
 
 def newest_step(*columns: ColumnElement[Any]) -> Select[Any]:
