@@ -106,6 +106,26 @@ def test_a_service_that_is_behind(
     index_keys(shared_broker)
 
 
+def test_an_indexer_that_is_blocked(shared_broker: Connection, shared_database: Database, orders: TopicRoute) -> None:
+    append(shared_broker, orders, "one")
+    with (
+        closing(psycopg.connect(shared_database.dsn)) as other,
+        closing(psycopg.connect(shared_database.dsn, autocommit=True)) as indexer,
+    ):
+        other.execute("LOCK TABLE mqdb.message_index")
+        indexer.pgconn.send_query(b"SELECT mqdb.index_keys()")
+        wait_until(lambda: statuses(find(shared_broker, "locks", lock_warn_seconds=0)) == [WARN])
+
+        [behind] = find(shared_broker, "index-behind", behind_warn_seconds=0)
+        [blocked] = find(shared_broker, "locks", lock_warn_seconds=0)
+        assert blocked.figures["pid"] == indexer.info.backend_pid
+        shared_broker.exec_driver_sql(blocked.remedy or "")
+        wait_until(lambda: statuses(find(shared_broker, "index-behind", behind_warn_seconds=0)) == [OK])
+
+    assert (behind.status, behind.figures["behind_positions"]) == (WARN, 1)
+    dispatch_all(shared_broker)
+
+
 def test_records_of_an_open_transaction_keep_nobody_behind(
     shared_broker: Connection, shared_database: Database, orders: TopicRoute
 ) -> None:

@@ -1,16 +1,19 @@
 """The doctor's checks of the server and of its sessions: each finds what it is for, and what it tells to do helps."""
 
+import struct
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import timedelta
+from uuid import uuid4
 
 import psycopg
 import pytest
 from psycopg import sql
+from psycopg.pq import ExecStatus
 from sqlalchemy import Connection
 
 from mqdb.broker.doctor import examine
-from mqdb.broker.doctor.finding import DoctorThresholds, FindingStatus
+from mqdb.broker.doctor.finding import DoctorThresholds, Finding, FindingStatus
 from mqdb.store.engine import create_engine
 from mqdb_client import Admin
 from tests.fixtures.delay import move_clock
@@ -27,6 +30,43 @@ def other(shared_database: Database) -> Iterator["psycopg.Connection[object]"]:
     """Somebody else's session, which begins its transactions by itself."""
     with closing(psycopg.connect(shared_database.dsn)) as connection:
         yield connection
+
+
+@pytest.fixture
+def replication_slot(shared_database: Database) -> Iterator[str]:
+    """A slot whose standby has told which snapshot it needs, and has gone. It belongs to the server."""
+    name = f"doctor_{uuid4().hex}"
+    with closing(psycopg.connect(shared_database.superuser_dsn, autocommit=True)) as superuser:
+        superuser.execute("SELECT pg_create_physical_replication_slot(%s, true)", [name])
+        try:
+            _give_feedback(superuser, name)
+            yield name
+        finally:
+            drop = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s"
+            superuser.execute(drop, [name])
+
+
+def _give_feedback(superuser: "psycopg.Connection[tuple[object, ...]]", slot: str) -> None:
+    """What a hot standby with hot_standby_feedback says, and nothing else of it."""
+    row = superuser.execute(
+        """SELECT pg_snapshot_xmin(pg_current_snapshot())::text, restart_lsn
+           FROM pg_replication_slots WHERE slot_name = %s""",
+        [slot],
+    ).fetchone()
+    assert row is not None
+    epoch, xmin = divmod(int(str(row[0])), 2**32)
+    needs = "SELECT FROM pg_replication_slots WHERE slot_name = %s AND xmin IS NOT NULL"
+    info = superuser.info
+    with closing(psycopg.connect(info.dsn, password=info.password, replication="true", autocommit=True)) as standby:
+        begun = standby.pgconn.exec_(f"START_REPLICATION SLOT {slot} PHYSICAL {row[1]}".encode())
+        assert begun.status == ExecStatus.COPY_BOTH
+        # The time, the oldest snapshot with its epoch, and that of the catalogs.
+        standby.pgconn.put_copy_data(struct.pack("!cqIIII", b"h", 0, xmin, epoch, 0, 0))
+        standby.pgconn.flush()
+        wait_until(lambda: superuser.execute(needs, [slot]).fetchone() is not None)
+    # The session of the standby ends a moment later.
+    gone = "SELECT FROM pg_replication_slots WHERE slot_name = %s AND NOT active"
+    wait_until(lambda: superuser.execute(gone, [slot]).fetchone() is not None)
 
 
 def test_a_database_that_is_not_there_fails(shared_database: Database) -> None:
@@ -229,6 +269,24 @@ def test_a_prepared_transaction(
 
     assert (found.status, found.figures["name"]) == (WARN, "the doctor's")
     assert statuses(find(shared_broker, "xmin", xmin_warn_transactions=0)) == [OK]
+
+
+def test_a_replication_slot_that_nobody_reads(
+    shared_broker: Connection, shared_database: Database, replication_slot: str
+) -> None:
+    def of_slot(**thresholds: int) -> list[Finding]:
+        found = find(shared_broker, "xmin", **thresholds)
+        return [each for each in found if each.figures.get("name") == replication_slot]
+
+    query(shared_database.dsn, "SELECT pg_current_xact_id()")
+
+    [warned] = of_slot(xmin_warn_transactions=0)
+    [failed] = of_slot(xmin_warn_transactions=0, xmin_fail_transactions=0)
+    assert of_slot() == []
+    query(shared_database.superuser_dsn, warned.remedy or "")
+
+    assert (warned.status, failed.status, warned.figures["kind"]) == (WARN, FAIL, "slot")
+    assert of_slot(xmin_warn_transactions=0) == []
 
 
 def test_a_transaction_in_which_nothing_happens(shared_broker: Connection, other: "psycopg.Connection[object]") -> None:
