@@ -4,8 +4,10 @@ import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote, urlsplit
 
 import pytest
+from starlette.routing import Route
 
 from mqdb.embedded import EmbeddedPostgres
 from mqdb_client import (
@@ -91,11 +93,24 @@ def test_a_new_user_sees_a_message_fail_repairs_it_and_sends_it_back(page: "Page
     expect(page.get_by_role("row").nth(1)).to_contain_text("dlq.redrive")
 
 
+def unvisited(site: Site, method: str, seen: list[str]) -> list[str]:
+    """The routes of the brokers' pages to which no request of this method has gone."""
+    routes = [each for each in site.dashboard.application.routes if isinstance(each, Route)]
+    paths = [unquote(urlsplit(url).path) for asked, url in map(str.split, seen) if asked == method]
+    return [
+        each.path
+        for each in routes
+        if method in (each.methods or ()) and each.path.startswith("/b/")
+        if not any(each.path_regex.match(path) for path in paths)
+    ]
+
+
 def places(site: Site) -> list[str]:
     """All pages, without the parts that they load."""
     letter = f"dead-letters/billing/{site.shop.letters[0]}"
     return [
-        *("", "topics", "topics/orders", "topics/orders/messages?bodies=1", f"messages/{site.shop.message}?body=1"),
+        *("", "topics", "topics/orders", "topics/orders/messages?bodies=1"),
+        *(f"messages?id={site.shop.message}", f"messages/{site.shop.message}?body=1"),
         *("groups", "groups/billing", "groups/billing/topics/orders", "dead-letters", "dead-letters/billing"),
         *(letter + "?body=1", letter + "?edit=1", "scheduled", "transactions", "crons", "crons/nightly", "new-cron"),
         *("selectors?sql=amount%20%3E%201&topic=orders", "operations", "storage", "doctor", "new-topic"),
@@ -106,14 +121,21 @@ def places(site: Site) -> list[str]:
 @pytest.mark.parametrize("width", [400, 1280])
 def test_each_page_works_without_a_fault_and_fits_the_screen(browser: "Browser", site: Site, width: int) -> None:
     options = {"base_url": f"http://{site.address}", "viewport": {"width": width, "height": 800}}
-    with new_page(browser, **options) as page:
+    seen: list[str] = []
+    reader = PushConsumer("billing", site.database.dsn)
+    reader.subscribe("orders")
+    reader.register_listener(Inbox())
+    with reader, new_page(browser, **options) as page:
+        page.on("request", lambda request: seen.append(f"{request.method} {request.url}"))
         page.goto(site.dashboard.link(site.address))
-        for place in places(site):
+        [(client_id,)] = site.database.rows("SELECT client_id FROM mqdb.client WHERE group_name = 'billing'")
+        for place in [*places(site), f"groups/billing/members/{quote(client_id)}"]:
             page.goto(B + place)
             expect(page.locator(".later, .htmx-request")).to_have_count(0)
             assert page.locator("h1").count() == 1, place
             assert page.locator(".fault[role=alert]").count() == 0, place
             assert page.evaluate("document.documentElement.scrollWidth") <= width, place
+        assert unvisited(site, "GET", seen) == []
         page.goto(B + "doctor")
         here, log_out = page.get_by_role("link", name="Doctor"), page.get_by_role("button", name="log out")
         right, bottom = (f"element => element.getBoundingClientRect().{edge}" for edge in ("right", "bottom"))
@@ -202,6 +224,8 @@ def test_it_works_without_scripts(browser: "Browser", site: Site) -> None:
 
 @pytest.mark.long
 def test_what_can_be_done_is_done_by_clicks(page: "Page", site: Site) -> None:
+    seen: list[str] = []
+    page.on("request", lambda request: seen.append(f"{request.method} {request.url}"))
     page.goto(B + "topics")
     page.get_by_role("button", name="Make a topic").click()
     page.get_by_label("Name").fill("clicked")
@@ -226,10 +250,35 @@ def test_what_can_be_done_is_done_by_clicks(page: "Page", site: Site) -> None:
     page.get_by_role("button", name="Add it now").click()
     page.get_by_text("Cron hourly is added.").wait_for()
 
-    page.goto(B + "transactions")
-    page.get_by_role("row").filter(has_text=site.shop.halves[1]).get_by_role("button", name="Commit").click()
-    page.get_by_role("button", name="Commit").click()
-    page.get_by_text(f"Half message {site.shop.halves[1]} is committed.").wait_for()
+    for name, change, done in (("nightly", "Resume", "sends next at"), ("weekly", "Remove", "is removed.")):
+        page.goto(B + f"crons/{name}")
+        page.get_by_role("button", name=change).click()
+        page.get_by_role("button", name=f"{change} it").click()
+        page.get_by_text(f"Cron {name} {done}").wait_for()
+
+    given_up, first, second = site.shop.halves
+    for half, button, done in (
+        (first, "Commit", "is committed"),
+        (second, "Roll back", "is rolled back"),
+        (given_up, "Ask again", "is asked about again"),
+    ):
+        page.goto(B + "transactions")
+        page.get_by_role("row").filter(has_text=half).get_by_role("button", name=button).click()
+        page.get_by_text("Leave it").wait_for()
+        page.get_by_role("main").get_by_role("button").click()
+        page.get_by_text(f"Half message {half} {done}.").wait_for()
+
+    page.goto(B + "scheduled")
+    page.get_by_role("button", name="Recall").last.click()
+    page.get_by_role("button", name="Recall it").click()
+    page.get_by_text("RECALLED").wait_for()
+
+    page.goto(B + "dead-letters/billing")
+    page.get_by_label(f"Choose {site.shop.letters[1]}").check()
+    page.get_by_role("button", name="Show what a redrive of the chosen would do").click()
+    page.get_by_role("button", name="Redrive 1 now").click()
+    page.get_by_text("1 of 1 is on the way").wait_for()
+    assert unvisited(site, "POST", seen) == []
 
 
 @pytest.mark.long
