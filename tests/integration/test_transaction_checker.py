@@ -59,7 +59,7 @@ def test_what_has_ended_is_looked_at_once(broker: Connection, checker: Transacti
 
     checker.start()
 
-    assert rounds.next() == CheckerCounts(seen=5)
+    assert rounds.next() == CheckerCounts(seen=5, committed=5)
     assert rounds.next() == CheckerCounts()
 
 
