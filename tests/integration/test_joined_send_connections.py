@@ -3,6 +3,7 @@
 import asyncio
 import pickle
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -26,7 +27,7 @@ from mqdb.errors import (
     TopicNotFound,
 )
 from mqdb_client import Message, MessageQueue, Producer
-from tests.fixtures.joined_sends import Caller, accounts, texts, url_of
+from tests.fixtures.joined_sends import Caller, accounts, django_connections, texts, url_of
 from tests.fixtures.log import Connection, create_topic, scalar
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
@@ -310,6 +311,61 @@ def test_a_pool_without_a_free_connection_is_no_broker(producer: Producer, datab
     with engine.connect(), Session(engine) as session, pytest.raises(BrokerUnavailable, match="QueuePool limit"):
         producer.send(Message("orders", "x"), connection=session)
     engine.dispose()
+
+
+# -- Django -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def django(database: Database, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """`django.db.connections`, as `transaction.atomic()` finds them too."""
+    import django.db.transaction
+
+    with django_connections(database) as connections:
+        monkeypatch.setattr(django.db.transaction, "connections", connections)
+        monkeypatch.setattr(django.db, "connections", connections)
+        yield connections
+
+
+def test_in_an_atomic_block_the_connection_of_django_is_joined(
+    log: Connection, producer: Producer, django: Any
+) -> None:
+    from django.db import transaction
+    from django.utils.connection import ConnectionProxy
+
+    connection = ConnectionProxy(django, "default")  # as django.db.connection is
+    with transaction.atomic():
+        connection.cursor().execute("INSERT INTO account VALUES (1)")
+        producer.send(Message("orders", "x"), connection=connection)
+        with suppress(ZeroDivisionError), transaction.atomic():
+            producer.send(Message("orders", "of a savepoint"), connection=connection)
+            raise ZeroDivisionError
+        assert texts(log) == []
+    with suppress(ZeroDivisionError), transaction.atomic():
+        producer.send(Message("orders", "rolled back"), connection=connection)
+        raise ZeroDivisionError
+
+    assert (accounts(log), texts(log)) == ([1], ["x"])
+
+
+def test_outside_of_an_atomic_block_the_connection_of_django_is_refused(
+    log: Connection, producer: Producer, django: Any
+) -> None:
+    connection = django["default"]
+    for _ in ("not connected", "in autocommit"):
+        with pytest.raises(IllegalState, match=r"transaction\.atomic"):
+            producer.send(Message("orders", "x"), connection=connection)
+        connection.ensure_connection()
+
+    assert texts(log) == []
+
+
+def test_another_database_of_django_is_refused(producer: Producer) -> None:
+    from django.db.utils import ConnectionHandler
+
+    sqlite: Any = ConnectionHandler({"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}})
+    with pytest.raises(ParameterInvalid, match="sqlite"):
+        producer.send(Message("orders", "x"), connection=sqlite["default"])
 
 
 # -- what is no connection that can be joined -------------------------------------------------

@@ -15,7 +15,7 @@ from mqdb_client import Admin, BrokerAdmin, TopicReader, errors
 from mqdb_client.admin.broker_access import BrokerAccess
 
 PUBLIC = [getattr(mqdb_client, name) for name in mqdb_client.__all__]
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").rglob("*.py"))
 
 #: Where a method of a subject is found: `admin.topics`, an object that nobody makes or names.
 SUBJECTS = [type(value) for value in vars(Admin(dsn="postgresql://nobody@localhost/nothing")).values()]

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
@@ -61,10 +61,30 @@ class BridgedConnection(NamedTuple):
     loop: asyncio.AbstractEventLoop
 
 
+class DjangoConnection(Protocol):
+    """`django.db.connection`, or one of `django.db.connections`: all that is used of it."""
+
+    @property
+    def vendor(self) -> str:
+        """`postgresql`, or another database."""
+
+    @property
+    def in_atomic_block(self) -> bool:
+        """Whether `transaction.atomic()` is open."""
+
+    @property
+    def autocommit(self) -> bool:
+        """Whether each statement is a transaction of its own."""
+
+    @property
+    def connection(self) -> Any:
+        """The driver's connection; None before the first use."""
+
+
+_OfSqlalchemy: TypeAlias = "sqlalchemy.Connection | Session | scoped_session[Any]"
+
 #: What a sender may give as the `connection` whose transaction a send joins.
-CallersConnection: TypeAlias = (
-    "sqlalchemy.Connection | Session | scoped_session[Any] | psycopg.Connection[Any] | BridgedConnection"
-)
+CallersConnection: TypeAlias = "_OfSqlalchemy | psycopg.Connection[Any] | DjangoConnection | BridgedConnection"
 
 _Row: TypeAlias = Sequence[Any]
 _DriverConnection: TypeAlias = "psycopg.Connection[Any] | psycopg.AsyncConnection[Any]"
@@ -303,6 +323,8 @@ def _closed() -> IllegalState:
 
 def _join(connection: object) -> _Joined:
     """Raises ParameterInvalid for all but the few kinds of connections that can be joined."""
+    if not isinstance(connection, psycopg.Connection) and _is_of_django(connection):
+        connection = _below_django(connection)
     if isinstance(connection, psycopg.Connection):
         if connection.closed and not connection.broken:
             raise _closed()
@@ -317,6 +339,23 @@ def _join(connection: object) -> _Joined:
     with _translated(_address(connection.engine)):
         driver: Any = connection.connection.driver_connection
     return _Joined(partial(_execute_sqlalchemy, connection), driver)
+
+
+def _is_of_django(connection: object) -> bool:
+    # django.db.connection is a proxy: its class tells nothing, and Django is not ours to import.
+    return hasattr(connection, "in_atomic_block") and hasattr(connection, "vendor")
+
+
+def _below_django(connection: Any) -> "psycopg.Connection[Any]":
+    """Raises IllegalState outside of a transaction: Django commits each statement by itself then, unless told else."""
+    if connection.vendor != "postgresql":
+        raise ParameterInvalid("connection", f"Django's {connection.vendor}", "messages go to a PostgreSQL database")
+    below = connection.connection
+    if below is not None and not isinstance(below, psycopg.Connection):
+        raise ParameterInvalid("connection", _kind_of(below), f"let Django use psycopg 3, or {_IN_SQL}")
+    if below is None or (connection.autocommit and not connection.in_atomic_block):
+        raise IllegalState("Django's connection", "in no transaction; send inside transaction.atomic()")
+    return below
 
 
 def _connection_of(session: object) -> sqlalchemy.Connection:
@@ -354,7 +393,10 @@ def _remedy(connection: object) -> str:
     # SQLAlchemy's have run_sync; to import the classes takes greenlet.
     if hasattr(type(connection), "run_sync") or isinstance(connection, psycopg.AsyncConnection):
         return f"it is asynchronous; give it to AsyncProducer.send, or {_IN_SQL}"
-    return f"give a Connection or Session of SQLAlchemy whose driver is psycopg, or a psycopg.Connection, or {_IN_SQL}"
+    return (
+        "give a Connection or Session of SQLAlchemy whose driver is psycopg, a psycopg.Connection, "
+        f"or the connection of Django, or {_IN_SQL}"
+    )
 
 
 def _kind_of(connection: object) -> str:

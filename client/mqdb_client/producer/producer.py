@@ -179,9 +179,9 @@ class Producer:
         One to be delivered later is stored at once, and goes to that queue when its time has come, by the clock of the
         broker: never early, and once.
 
-        With `connection`, a Connection or Session of SQLAlchemy or a psycopg.Connection, it becomes a part of the
-        transaction there, on the broker that this connection leads to: stored when the caller commits. It takes no
-        timeout then.
+        With `connection`, a Connection or Session of SQLAlchemy, a psycopg.Connection or the connection of Django, it
+        becomes a part of the transaction there, on the broker that this connection leads to: stored when the caller
+        commits. It takes no timeout then.
 
         Raises what `check_message` raises, RouteNotFound, TopicNotFound, TopicNotWritable, QueueNotFound,
         StorageRefused, BrokerUnavailable: nothing is stored. SendGivenUp: the timeout is over, nothing is stored.

@@ -1,0 +1,7 @@
+"""The tests of the examples have a broker of their own: docs/testing.md."""
+
+import os
+
+pytest_plugins = ["mqdb_client.testing"]
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "examples.django_shop.settings")

@@ -1,0 +1,110 @@
+"""A shop with FastAPI and SQLAlchemy. An order and its message are one transaction; the same process bills the order.
+
+export MQDB_DSN=postgresql://...   # as `mqdb serve` prints it
+mqdb topic create orders
+uvicorn --factory examples.fastapi_shop.app:create_app
+curl localhost:8000/orders --json '{"item": "tea", "price": 3}'
+curl localhost:8000/orders/1
+"""
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+from fastapi import FastAPI, HTTPException
+from pydantic import BaseModel
+from sqlalchemy import make_url
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from mqdb_client import ConsumeConcurrentlyStatus, ConsumeFromWhere, Message, ReceivedMessage
+from mqdb_client.aio import AsyncProducer, AsyncPushConsumer
+
+
+class Base(DeclarativeBase):
+    """The tables of the shop."""
+
+
+class Order(Base):
+    """An order that somebody has placed."""
+
+    __tablename__ = "fastapi_order"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    item: Mapped[str]
+    price: Mapped[int]
+    is_billed: Mapped[bool] = mapped_column(default=False)
+
+
+class NewOrder(BaseModel):
+    """What a customer sends."""
+
+    item: str
+    price: int
+
+
+class ShownOrder(NewOrder):
+    """What a customer gets."""
+
+    id: int
+    is_billed: bool
+
+
+def create_app(dsn: str | None = None, topic: str = "orders", group: str = "billing") -> FastAPI:
+    """The application; `dsn` leads to the database of the shop and of its broker, by default MQDB_DSN."""
+    dsn = dsn or os.environ["MQDB_DSN"]
+    engine = create_async_engine(make_url(dsn).set(drivername="postgresql+psycopg"))
+    sessions = async_sessionmaker(engine, expire_on_commit=False)
+    producer = AsyncProducer("shop", dsn)
+
+    async def bill(messages: list[ReceivedMessage]) -> ConsumeConcurrentlyStatus:
+        async with sessions.begin() as session:
+            for message in messages:
+                order = await session.get_one(Order, int(message.body))
+                order.is_billed = True
+        return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        async with engine.begin() as connection:
+            await connection.run_sync(Base.metadata.create_all)
+        consumer = AsyncPushConsumer(
+            group,
+            dsn,
+            consume_from_where=ConsumeFromWhere.FIRST_OFFSET,
+            persist_consumer_offset_interval=timedelta(seconds=1),
+        )
+        await consumer.subscribe(topic)
+        consumer.register_listener(bill)
+        async with producer, consumer:
+            yield
+        await engine.dispose()
+
+    app = FastAPI(title="Shop", lifespan=lifespan)
+
+    @app.post("/orders", status_code=201)
+    async def place(new: NewOrder) -> ShownOrder:
+        async with sessions.begin() as session:
+            order = Order(item=new.item, price=new.price)
+            session.add(order)
+            await session.flush()  # which gives it its id
+            await producer.send(Message(topic, str(order.id), keys=str(order.id)), connection=session)
+            if order.price < 0:
+                raise HTTPException(422, "a price is not below 0")  # neither the order nor its message is stored
+        return shown(order)
+
+    @app.get("/orders/{order_id}")
+    async def show(order_id: int) -> ShownOrder:
+        async with sessions() as session:
+            order = await session.get(Order, order_id)
+        if order is None:
+            raise HTTPException(404, "no such order")
+        return shown(order)
+
+    return app
+
+
+def shown(order: Order) -> ShownOrder:
+    """An order as customers see it."""
+    return ShownOrder(id=order.id, item=order.item, price=order.price, is_billed=order.is_billed)
