@@ -5,6 +5,7 @@ import pickle
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -27,7 +28,7 @@ from mqdb.errors import (
     TopicNotFound,
 )
 from mqdb_client import Message, MessageQueue, Producer
-from tests.fixtures.joined_sends import Caller, accounts, django_connections, texts, url_of
+from tests.fixtures.joined_sends import Caller, accounts, django_connection, texts, url_of
 from tests.fixtures.log import Connection, create_topic, scalar
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
@@ -317,32 +318,26 @@ def test_a_pool_without_a_free_connection_is_no_broker(producer: Producer, datab
 
 
 @pytest.fixture
-def django(database: Database, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """`django.db.connections`, as `transaction.atomic()` finds them too."""
-    import django.db.transaction
-
-    with django_connections(database) as connections:
-        monkeypatch.setattr(django.db.transaction, "connections", connections)
-        monkeypatch.setattr(django.db, "connections", connections)
-        yield connections
+def django(database: Database) -> Iterator[Any]:
+    """`django.db.connection`."""
+    with django_connection(database) as connection:
+        yield connection
 
 
 def test_in_an_atomic_block_the_connection_of_django_is_joined(
     log: Connection, producer: Producer, django: Any
 ) -> None:
     from django.db import transaction
-    from django.utils.connection import ConnectionProxy
 
-    connection = ConnectionProxy(django, "default")  # as django.db.connection is
     with transaction.atomic():
-        connection.cursor().execute("INSERT INTO account VALUES (1)")
-        producer.send(Message("orders", "x"), connection=connection)
+        django.cursor().execute("INSERT INTO account VALUES (1)")
+        producer.send(Message("orders", "x"), connection=django)
         with suppress(ZeroDivisionError), transaction.atomic():
-            producer.send(Message("orders", "of a savepoint"), connection=connection)
+            producer.send(Message("orders", "of a savepoint"), connection=django)
             raise ZeroDivisionError
         assert texts(log) == []
     with suppress(ZeroDivisionError), transaction.atomic():
-        producer.send(Message("orders", "rolled back"), connection=connection)
+        producer.send(Message("orders", "rolled back"), connection=django)
         raise ZeroDivisionError
 
     assert (accounts(log), texts(log)) == ([1], ["x"])
@@ -351,11 +346,10 @@ def test_in_an_atomic_block_the_connection_of_django_is_joined(
 def test_outside_of_an_atomic_block_the_connection_of_django_is_refused(
     log: Connection, producer: Producer, django: Any
 ) -> None:
-    connection = django["default"]
     for _ in ("not connected", "in autocommit"):
         with pytest.raises(IllegalState, match=r"transaction\.atomic"):
-            producer.send(Message("orders", "x"), connection=connection)
-        connection.ensure_connection()
+            producer.send(Message("orders", "x"), connection=django)
+        django.ensure_connection()
 
     assert texts(log) == []
 
@@ -397,13 +391,14 @@ class Psycopg2Connection:
     [
         (AsyncConnection(), "AsyncProducer"),
         (Psycopg2Connection(), r"mqdb\.send"),
+        (SimpleNamespace(vendor="postgresql", in_atomic_block=True, connection=Psycopg2Connection()), "use psycopg 3"),
         ("postgresql://localhost/app", r"mqdb\.send"),
         (sqlalchemy.create_engine("postgresql+psycopg://"), r"mqdb\.send"),
         (sessionmaker(), r"mqdb\.send"),
         (Session(), "bind_arguments"),
         (Session(sqlalchemy.create_engine("sqlite://")), r"postgresql\+psycopg://"),
     ],
-    ids=["AsyncConnection", "psycopg2", "DSN", "Engine", "sessionmaker", "unbound", "SQLite"],
+    ids=["AsyncConnection", "psycopg2", "psycopg2 below Django", "DSN", "Engine", "sessionmaker", "unbound", "SQLite"],
 )
 def test_what_cannot_be_joined_is_refused_with_a_remedy(producer: Producer, connection: Any, remedy: str) -> None:
     with pytest.raises(ParameterInvalid, match=remedy) as refused:

@@ -14,6 +14,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from mqdb_client import Message
 from tests.fixtures.command_line import Place
 from tests.fixtures.consumers import Inbox, Member
+from tests.fixtures.joined_sends import django_connection
 from tests.fixtures.log import Connection, create_topic, dispatch_all, scalar
 from tests.fixtures.postgres import KNOW_ITSELF, Database
 from tests.fixtures.producers import producer_of
@@ -114,6 +115,23 @@ def test_the_transactions_in_python_send(account: Connection, database: Database
     assert account.execute("SELECT id, balance FROM account ORDER BY id").fetchall() == [(7, 58), (8, 42)]
     assert [row[0] for row in messages(account, "payments")] == ["42", "42"]
     assert [row[0] for row in messages(account, "accounts")] == ["8 is open", "8 has 42"]
+
+
+def test_the_transaction_of_django_sends(account: Connection, database: Database) -> None:
+    account.execute("INSERT INTO account VALUES (8, 42)")
+    with django_connection(database), producer_of(database.dsn, group="accounting") as producer:
+        from django.db import models
+
+        class Account(models.Model):  # type: ignore[misc]  # Django has no types
+            balance = models.IntegerField()
+
+            class Meta:
+                app_label, db_table = "shop", "account"
+
+        exec(example("transaction.atomic()"), {"Account": Account, "producer": producer, "Message": Message})
+
+    assert account.execute("SELECT balance FROM account WHERE id = 8").fetchall() == [(84,)]
+    assert [row[0] for row in messages(account, "accounts")] == ["8 has 84"]
 
 
 @pytest.fixture
