@@ -565,7 +565,7 @@ COMMENT ON COLUMN mqdb.cron.next_at IS 'The first time that is neither sent nor 
 COMMENT ON COLUMN mqdb.cron.last_fired_at IS 'The time of the last message, as it was planned';
 COMMENT ON COLUMN mqdb.cron.sent IS 'Messages';
 COMMENT ON COLUMN mqdb.cron.skipped IS 'Firings without a message, as the topic was gone or took none';
-COMMENT ON COLUMN mqdb.cron.principal IS 'The role whose rights each firing asks for; NULL: it was added by the owner of the schema, or a member of its role';
+COMMENT ON COLUMN mqdb.cron.principal IS 'The role that has added it, or the person: each firing asks for the rights. NULL: it was added by the owner of the schema, or a member of its role';
 COMMENT ON COLUMN mqdb.cron.application IS 'The application whose code declares it, and may change it; NULL: somebody has added it';
 COMMENT ON COLUMN mqdb.cron.slot IS 'Which of the 100 that the principal may have; NULL: of the owner';
 COMMENT ON CONSTRAINT cron_next_at ON mqdb.cron IS 'A time that brokers can read and count from: since 1970, and before 9999';

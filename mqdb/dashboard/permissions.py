@@ -45,6 +45,11 @@ class Permissions:
         self._broker = broker
         self._read_only = read_only
 
+    @property
+    def principal(self) -> str | None:
+        """The person, if what they may do are rights of `mqdb acl`."""
+        return self._session.person if self._session.standing is Standing.PRINCIPAL else None
+
     def among(self, names: Iterable[str], *kinds: Kind) -> frozenset[str]:
         """The subset of these topics or groups on which the person has one of these rights."""
         asked, possible = frozenset(names), self._possible(kinds)

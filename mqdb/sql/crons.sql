@@ -1,6 +1,7 @@
 -- Recurring sends, as people add and change them; each call notes itself. A role that does not own the schema keeps those of the
 -- topics that it may OPERATE. What makes a cron send, to add it and to resume it, needs SEND besides, for the message and its
--- times are its own; and each firing asks for both rights again.
+-- times are its own; and each firing asks for both rights again. The owner may name a principal, such as a person of the dashboard,
+-- whose rights each firing asks for.
 CREATE FUNCTION mqdb.cron_settings(name text) RETURNS jsonb
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -13,7 +14,7 @@ COMMENT ON FUNCTION mqdb.cron_settings(text) IS 'What mqdb.operation keeps of a 
 
 CREATE FUNCTION mqdb.add_cron(
     name text, cron text, timezone text, topic text, body bytea, tag text, keys text, properties jsonb, sharding_key text,
-    catch_up text, next_at timestamptz, application text, actor text
+    catch_up text, next_at timestamptz, application text, actor text, principal text DEFAULT NULL
 ) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -21,11 +22,15 @@ AS $$
 #variable_conflict use_column
 DECLARE
     is_guest boolean := NOT mqdb.is_owner(session_user);
+    keeper text := CASE WHEN is_guest THEN session_user ELSE add_cron.principal END;
     free_slot smallint;
     added text;
     one mqdb.cron;
     before jsonb;
 BEGIN
+    IF is_guest AND add_cron.principal IS NOT NULL THEN
+        PERFORM mqdb.refuse_parameter('principal', add_cron.principal, 'only the owner of the broker may add a cron for somebody else');
+    END IF;
     add_cron.name := mqdb.full_group(add_cron.name);
     add_cron.topic := mqdb.full_topic(add_cron.topic);
     PERFORM mqdb.check_right('OPERATE', 'TOPIC', add_cron.topic);
@@ -45,7 +50,7 @@ BEGIN
             SELECT * INTO one FROM mqdb.cron c WHERE c.name = add_cron.name FOR UPDATE;
             IF FOUND THEN
                 IF one.application IS DISTINCT FROM add_cron.application
-                   OR one.principal IS DISTINCT FROM (CASE WHEN is_guest THEN session_user::text END) THEN
+                   OR one.principal IS DISTINCT FROM keeper THEN
                     RETURN false;
                 END IF;
                 before := mqdb.cron_settings(one.name);
@@ -67,20 +72,20 @@ BEGIN
                 RETURN true;
             END IF;
         END IF;
-        -- What many crons of one role would send at the same minute keeps the crons of others waiting.
-        IF is_guest THEN
+        -- What many crons of one principal would send at the same minute keeps the crons of others waiting.
+        IF keeper IS NOT NULL THEN
             free_slot := (SELECT min(number) FROM generate_series(1, 100) AS number WHERE NOT EXISTS (
-                SELECT FROM mqdb.cron c WHERE c.principal = session_user::text AND c.slot = number));
+                SELECT FROM mqdb.cron c WHERE c.principal = keeper AND c.slot = number));
             IF free_slot IS NULL THEN
-                PERFORM mqdb.refuse_parameter('name', add_cron.name, format('role "%s" has 100 crons; the limit is 100', session_user));
+                PERFORM mqdb.refuse_parameter('name', add_cron.name, format('%s "%s" has 100 crons; the limit is 100', CASE WHEN is_guest THEN 'role' ELSE 'principal' END, keeper));
             END IF;
         END IF;
-        -- Waits for another transaction of the role that takes the same slot.
+        -- Waits for another transaction that takes the same slot.
         INSERT INTO mqdb.cron (name, cron, timezone, topic, body, tag, keys, properties, sharding_key, catch_up, next_at, created_by,
                                principal, slot, application)
         VALUES (add_cron.name, add_cron.cron, add_cron.timezone, add_cron.topic, add_cron.body, add_cron.tag, add_cron.keys,
-                add_cron.properties, add_cron.sharding_key, add_cron.catch_up, add_cron.next_at, session_user,
-                CASE WHEN is_guest THEN session_user END, free_slot, add_cron.application)
+                add_cron.properties, add_cron.sharding_key, add_cron.catch_up, add_cron.next_at, coalesce(keeper, session_user),
+                keeper, free_slot, add_cron.application)
         ON CONFLICT DO NOTHING RETURNING name INTO added;
         EXIT WHEN FOUND OR add_cron.application IS NULL AND EXISTS (SELECT FROM mqdb.cron c WHERE c.name = add_cron.name);
     END LOOP;
@@ -91,7 +96,7 @@ BEGIN
     RETURN added IS NOT NULL;
 END
 $$;
-COMMENT ON FUNCTION mqdb.add_cron(text, text, text, text, bytea, text, text, jsonb, text, text, timestamptz, text, text) IS 'Stores a recurring send whose first time is next_at, or makes that of the same application what is given; false where the name is taken by another';
+COMMENT ON FUNCTION mqdb.add_cron(text, text, text, text, bytea, text, text, jsonb, text, text, timestamptz, text, text, text) IS 'Stores a recurring send whose first time is next_at, or makes that of the same application what is given; false where the name is taken by another';
 
 -- By times that have passed a cron would catch up on what was never missed, before those of all others.
 CREATE FUNCTION mqdb.check_next_at(next_at timestamptz) RETURNS void

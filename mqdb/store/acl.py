@@ -7,7 +7,21 @@ from typing import Any, Final, NamedTuple
 
 import psycopg
 from psycopg import sql
-from sqlalchemy import Boolean, Connection, Text, cast, delete, exists, func, select, text, tuple_
+from sqlalchemy import (
+    Boolean,
+    ColumnElement,
+    Connection,
+    Text,
+    and_,
+    cast,
+    delete,
+    exists,
+    func,
+    literal,
+    select,
+    text,
+    tuple_,
+)
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.sql.functions import Function
 from sqlalchemy.sql.selectable import TableValuedAlias
@@ -100,14 +114,22 @@ def held(connection: Connection, principal: str, wanted: Collection[Resource]) -
     if not wanted:
         return set()
     given = _unnested(wanted)
-    _, type_, name = given.c
-    namespace = select(principals.c.namespace).where(principals.c.principal == principal).scalar_subquery()
-    found = select(*given.c).where(
-        exists().where(acl.c.principal == principal),
-        func.mqdb.with_namespace(name, type_, namespace) == name,
-        func.mqdb.is_allowed(principal, *given.c),
-    )
+    found = select(*given.c).where(is_held(literal(principal), *given.c))
     return {_resource(*row) for row in connection.execute(found)}
+
+
+def is_held(
+    principal: ColumnElement[str], access: ColumnElement[str], type_: ColumnElement[str], name: ColumnElement[str]
+) -> ColumnElement[bool]:
+    """Whether a principal has a right, as `held` says it: a condition of a statement."""
+    its = principals.alias("its")
+    namespace = select(its.c.namespace).where(its.c.principal == principal).scalar_subquery()
+    granted = acl.alias("granted")
+    return and_(
+        exists().where(granted.c.principal == principal),
+        func.mqdb.with_namespace(name, type_, namespace) == name,
+        func.mqdb.is_allowed(principal, access, type_, name),
+    )
 
 
 @translates

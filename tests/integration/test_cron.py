@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -9,6 +10,7 @@ import pytest
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import IntegrityError
 
+from mqdb.broker.acl import Rights, grant
 from mqdb.broker.schedule.cron import CatchUp, Cron, add_cron, fire_due, pause_cron, remove_cron, resume_cron
 from mqdb.broker.topics.topics import create_topic
 from mqdb.common.message import Message
@@ -159,6 +161,23 @@ def test_a_year_of_minutes_is_passed_by_in_a_moment(clock: Connection) -> None:
 
     assert sent(clock) == ["2027-07-14T09:05:00Z"]
     assert len(looked) < 100
+
+
+def test_a_principal_has_the_rights_that_it_was_granted_when_its_cron_fires(clock: Connection) -> None:
+    """Not those of a role of its name that owns the broker, nor those in its namespace."""
+    owner = str(clock.exec_driver_sql("SELECT session_user").scalar_one())
+    rights = Rights(send=["orders"], operate=["orders"], external=True)
+    names = (owner, "ada", "without rights", "of a shop")
+    for name in names:
+        cron = Cron(f"cron-{names.index(name)}", "30 11 * * *", Message("orders", "x"), "Europe/Berlin")
+        add_cron(clock, cron, next_time, principal=name)
+    grant(clock, "ada", rights)
+    grant(clock, "of a shop", replace(rights, namespace="shop"))
+    set_clock(clock, "2026-07-14 09:30:00")
+
+    found = {firing.name: (firing.sent, firing.skipped) for firing in fire(clock).firings}
+
+    assert found == {"cron-0": (0, 1), "cron-1": (1, 0), "cron-2": (0, 1), "cron-3": (0, 1)}
 
 
 # -- topics that are gone -----------------------------------------------------------------------

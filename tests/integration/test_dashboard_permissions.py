@@ -22,6 +22,7 @@ from mqdb_client import Admin, Message
 from tests.fixtures.broker import topic
 from tests.fixtures.dashboard import SCRIPT, Reply, Site, Visitor, paths, serving_alone, serving_site
 from tests.fixtures.postgres import Database, new_database
+from tests.fixtures.processes import wait_until
 from tests.fixtures.timers import timer
 from tests.fixtures.transactions import send_half
 from tests.integration.test_dashboard_access import basic
@@ -225,6 +226,26 @@ def test_who_may_not_read_learns_no_time_by_a_reset(site: Site) -> None:
     operator = person(site, operate_group=BILLING, operate=ORDERS)
 
     assert [post(operator, OFFSETS, {"to": to}).status for to in ("earliest", "1h", "2026-07-14")] == [200, 403, 403]
+
+
+def test_a_cron_of_a_person_fires_while_the_person_has_the_rights(site: Site) -> None:
+    keeper, name = person(site, operate=ORDERS, send=ORDERS), f"cron-{next(_numbers)}"
+    assert post(keeper, acting(site)[ADD], NEW_CRON | {"name": name, "do": "1"}).status == 303
+
+    def fired() -> tuple[int, int]:
+        [(sent, skipped)] = site.database.rows("SELECT sent, skipped FROM mqdb.cron WHERE name = %s", name)
+        return sent, skipped
+
+    due = "UPDATE mqdb.cron SET next_at = mqdb.now() - interval '1 second' WHERE name = %s RETURNING 1"
+    site.database.rows(due, name)
+    wait_until(lambda: fired() == (1, 0))
+    with Admin(site.database.dsn) as admin:
+        [cron] = [each for each in admin.crons.list() if each.name == name]
+        admin.acl.revoke(keeper.headers["X-Person"], send=ORDERS)
+    site.database.rows(due, name)
+    wait_until(lambda: fired() == (1, 1))
+
+    assert cron.created_by == keeper.headers["X-Person"]
 
 
 def test_half_messages_with_one_id_need_the_rights_on_all_their_topics(site: Site) -> None:

@@ -437,6 +437,7 @@ ON_TOPICS = [
     ),
     Attack("84_insert_a_cron", "INSERT INTO mqdb.cron (name) VALUES ('c')", "42501"),
     Attack("84_let_all_fire", "UPDATE mqdb.cron SET next_at = '1970-01-01'", "42501"),
+    Attack("84_add_for_others", ADD_CRON.replace(", '')", ", '', 'payroll')").format("c", "'orders'", SOON), "MQ108"),
     Attack("84_pause_others", "SELECT mqdb.change_cron('payroll-1', 'pause', NULL, '')", NOTHING),
     Attack("84_resume_others", f"SELECT mqdb.change_cron('payroll-1', 'resume', {SOON}, '')", NOTHING),
     Attack("84_remove_others", "SELECT mqdb.change_cron('payroll-1', 'remove', NULL, '')", NOTHING),

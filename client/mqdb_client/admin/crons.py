@@ -35,12 +35,14 @@ class Crons:
         sharding_key: str | None = None,
         catch_up: CatchUp = CatchUp.ONCE,
         actor: str | None = None,
+        principal: str | None = None,
     ) -> datetime:
         """Add a recurring send; returns the time of its first message.
 
         `text` is a cron text such as `30 7 * * mon-fri` or `@hourly`, `timezone` the IANA name of the zone of its
         times. All messages with one sharding key go to one queue. `catch_up` says what is sent of the times that
-        passed while no broker was there.
+        passed while no broker was there. With `principal`, each firing asks whether that one may operate the topic and
+        send to it, and is skipped otherwise; only the owner of the broker may name one, who has 100 crons at most.
         Raises CronInvalid, CronExists, TopicNotFound, TopicNotWritable, ParameterInvalid, NameInvalid, MessageIllegal;
         ExtraMissing without `mqdb[server]`, which reads cron texts.
         """
@@ -70,7 +72,7 @@ class Crons:
         next_time = _next_time()
         one_of(CatchUp).check("catch_up", new.catch_up)
         with self._access.connected() as connection:
-            return cron.add_cron(connection, new, next_time, actor=actor or self._access.actor)
+            return cron.add_cron(connection, new, next_time, actor=actor or self._access.actor, principal=principal)
 
     def next_times(self, text: str, timezone: str = "UTC", count: int = 5) -> list[datetime]:
         """The next times of a cron text from now on, by the broker's clock. Stores nothing.

@@ -108,7 +108,14 @@ class CronRound(NamedTuple):
 
 
 @translates
-def add_cron(connection: Connection, cron: Cron, next_time: NextTime, *, actor: str | None = None) -> datetime:
+def add_cron(
+    connection: Connection,
+    cron: Cron,
+    next_time: NextTime,
+    *,
+    actor: str | None = None,
+    principal: str | None = None,
+) -> datetime:
     """Store a recurring send; returns the time of its first message.
 
     One that the same application has declared becomes this one. Its next time stays unless cron text or zone change,
@@ -138,7 +145,7 @@ def add_cron(connection: Connection, cron: Cron, next_time: NextTime, *, actor: 
             raise TopicNotFound(message.topic)
         if not route.config.perm & Perm.WRITE:
             raise TopicNotWritable(message.topic, int(route.config.perm))
-        if not crons.add(connection, _row(cron), next_at, actor):
+        if not crons.add(connection, _row(cron), next_at, actor, principal):
             raise CronExists(cron.name)
     return next_at
 

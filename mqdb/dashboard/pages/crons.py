@@ -89,6 +89,7 @@ def add(visit: Visit) -> Response:
                 sharding_key=form.text("sharding_key"),
                 catch_up=_catch_up(form.text("catch_up")),
                 actor=actor,
+                principal=visit.rights.principal,
             )
             return visit.go("crons", notice=f"Cron {name} is added.")
         times = visit.broker.crons.next_times(text, timezone)

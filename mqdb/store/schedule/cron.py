@@ -16,6 +16,7 @@ from sqlalchemy import (
     exists,
     extract,
     func,
+    literal,
     or_,
     select,
     true,
@@ -24,6 +25,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 
 from mqdb.common.topic import Perm
+from mqdb.store import acl
 from mqdb.store.engine import driver, text_of, translates
 from mqdb.store.tables import cron, topic
 
@@ -75,7 +77,7 @@ class DueCron(NamedTuple):
     catch_up: str
     next_at: datetime
     takes_messages: bool
-    """Whether its topic is there and may be written to, also by the role that has added the cron."""
+    """Whether its topic is there and may be written to, also by the principal that has added the cron."""
 
 
 def now(connection: Connection) -> datetime:
@@ -84,11 +86,11 @@ def now(connection: Connection) -> datetime:
     return time
 
 
-def add(connection: Connection, new: NewCron, next_at: datetime, actor: str | None) -> bool:
+def add(connection: Connection, new: NewCron, next_at: datetime, actor: str | None, principal: str | None) -> bool:
     """Store it, or make the one of the same application this one, and note that; False where the name is taken."""
     *columns, application = (cast(value, cron.c[name].type) for name, value in new._asdict().items())
-    at = cast(next_at, cron.c.next_at.type)
-    added = func.mqdb.add_cron(*columns, at, application, cast(actor, Text), type_=Boolean())
+    rest = cast(next_at, cron.c.next_at.type), application, cast(actor, Text), cast(principal, Text)
+    added = func.mqdb.add_cron(*columns, *rest, type_=Boolean())
     return connection.scalars(select(added)).one()
 
 
@@ -157,8 +159,7 @@ def take_due(connection: Connection, limit: int) -> tuple[datetime, list[DueCron
     present = now(connection)
     writable = topic.c.perm.bitwise_and(int(Perm.WRITE)) != 0
     may = [
-        func.mqdb.is_allowed(cron.c.principal, access, "TOPIC", cron.c.topic, type_=Boolean())
-        for access in ("OPERATE", "SEND")
+        acl.is_held(cron.c.principal, literal(access), literal("TOPIC"), cron.c.topic) for access in ("OPERATE", "SEND")
     ]
     is_there = exists().where(topic.c.topic == cron.c.topic, writable)
     takes_messages = and_(is_there, or_(cron.c.principal.is_(None), and_(*may)))
