@@ -2,7 +2,7 @@
 
 export MQDB_DSN=postgresql://...   # as `mqdb serve` prints it
 export DJANGO_SETTINGS_MODULE=examples.django_shop.settings
-mqdb topic create orders
+mqdb topic create django-orders
 python -m django migrate --run-syncdb
 python -m django runserver
 python -m django bill_orders       # the worker, in another terminal

@@ -24,5 +24,5 @@ DATABASES = {
 }
 USE_TZ = True
 
-ORDERS_TOPIC = os.environ.get("SHOP_TOPIC", "orders")
-BILLING_GROUP = os.environ.get("SHOP_GROUP", "billing")
+ORDERS_TOPIC = os.environ.get("SHOP_TOPIC", "django-orders")
+BILLING_GROUP = os.environ.get("SHOP_GROUP", "django-billing")

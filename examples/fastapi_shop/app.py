@@ -51,7 +51,7 @@ class ShownOrder(NewOrder):
     is_billed: bool
 
 
-def create_app(dsn: str | None = None, topic: str = "orders", group: str = "billing") -> FastAPI:
+def create_app(dsn: str | None = None, topic: str = "fastapi-orders", group: str = "fastapi-billing") -> FastAPI:
     """The application; `dsn` leads to the database of the shop and of its broker, by default MQDB_DSN."""
     dsn = dsn or os.environ["MQDB_DSN"]
     engine = create_async_engine(make_url(dsn).set(drivername="postgresql+psycopg"))

@@ -14,7 +14,7 @@ from flask.typing import ResponseReturnValue
 from mqdb_client import Message, Producer
 
 
-def create_app(dsn: str | None = None, topic: str = "orders") -> Flask:
+def create_app(dsn: str | None = None, topic: str = "flask-orders") -> Flask:
     """The application; without `dsn` its broker is that of MQDB_DSN."""
     app = Flask(__name__)
     # One for the process: threads that send at the same time share statements. A server that forks its workers makes
