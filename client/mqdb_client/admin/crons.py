@@ -46,7 +46,7 @@ class Crons:
         Raises CronInvalid, CronExists, TopicNotFound, TopicNotWritable, ParameterInvalid, NameInvalid, MessageIllegal;
         ExtraMissing without `mqdb[server]`, which reads cron texts.
         """
-        return self._add(Cron(name, text, message, timezone, sharding_key, catch_up), actor)
+        return self._add(Cron(name, text, message, timezone, sharding_key, catch_up), actor, principal)
 
     def declare(
         self,
@@ -68,7 +68,7 @@ class Crons:
         """
         return self._add(Cron(name, text, message, timezone, sharding_key, catch_up, application), actor)
 
-    def _add(self, new: Cron, actor: str | None) -> datetime:
+    def _add(self, new: Cron, actor: str | None, principal: str | None = None) -> datetime:
         next_time = _next_time()
         one_of(CatchUp).check("catch_up", new.catch_up)
         with self._access.connected() as connection:
