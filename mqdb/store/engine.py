@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial, wraps
-from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, Self, TypeVar, cast
 
 import psycopg
 import sqlalchemy
@@ -21,6 +21,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.types.array import ListBinaryDumper
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+from sqlalchemy.engine import AdaptedConnection
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
@@ -38,6 +39,7 @@ from mqdb.errors import (
     SettingInvalid,
     StorageRefused,
 )
+from mqdb.store.awaited_connection import AwaitedConnection
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -82,6 +84,7 @@ def create_engine(
     indexes_only: bool = False,
     application_name: str = "mqdb",
     pool_size: int = 5,
+    is_asynchronous: bool = False,
 ) -> Engine:
     """An engine whose connections are in AUTOCOMMIT: most of what mqdb does is one statement.
 
@@ -89,6 +92,7 @@ def create_engine(
     statement and makes no session settings: behind a pooler such as PgBouncer (MQDB_POOL_DSN), and where one
     text holds several statements. Transactions are READ COMMITTED all the same, those of single statements too.
     A `pool_size` of 0 sets no limit. `indexes_only` is for clients, none of whose statements has to read a whole table.
+    An asynchronous engine takes greenlet, and is used below `greenlet_spawn`, with transactions only.
     What the DSN says about the way there holds, and so do its `options`, but for what mqdb relies on.
     Raises SettingInvalid for a DSN that is none.
     """
@@ -102,22 +106,28 @@ def create_engine(
         ours = _SESSION_SETTINGS + (_INDEXES_ONLY if indexes_only else "")
         # Of two settings of one name the last one counts.
         arguments |= {"prepare_threshold": 0, "options": f"{_NO_TIMEOUTS} {given.get('options', '')} {ours}"}
-    engine = sqlalchemy.create_engine(
-        "postgresql+psycopg://",
-        # The DSN as libpq reads it: with several hosts and target_session_attrs too.
-        creator=partial(psycopg.connect, dsn, **arguments),
-        execution_options={"mqdb_target": _target(given)},
-        isolation_level="AUTOCOMMIT",
-        pool_size=pool_size,
-        max_overflow=pool_size,
-        pool_pre_ping=False,
+    options: dict[str, Any] = {
+        "execution_options": {"mqdb_target": _target(given)},
+        "isolation_level": "AUTOCOMMIT",
+        "pool_size": pool_size,
+        "max_overflow": pool_size,
+        "pool_pre_ping": False,
         # On a connection that has broken below SQLAlchemy it would raise, in place of the error that says so.
-        skip_autocommit_rollback=True,
+        "skip_autocommit_rollback": True,
         # Each engine would ask its first connection whether there is such a type.
-        use_native_hstore=False,
-    )
+        "use_native_hstore": False,
+    }
+    # The DSN as libpq reads it: with several hosts and target_session_attrs too.
+    if is_asynchronous:
+        from sqlalchemy.ext.asyncio import create_async_engine  # takes greenlet
+
+        options["async_creator"] = partial(psycopg.AsyncConnection.connect, dsn, **arguments)
+        engine = create_async_engine("postgresql+psycopg://", **options).sync_engine
+    else:
+        options["creator"] = partial(psycopg.connect, dsn, **arguments)
+        engine = sqlalchemy.create_engine("postgresql+psycopg://", **options)
     event.listen(engine, "connect", _adapt)
-    if not prepared:
+    if not prepared and not is_asynchronous:
         event.listen(engine, "connect", _read_committed)
     event.listen(engine, "checkout", _refuse_unusable)
     return engine
@@ -125,8 +135,7 @@ def create_engine(
 
 def _adapt(_connection: DBAPIConnection, entry: ConnectionPoolEntry) -> None:
     # The text dumper of lists takes 5 ms of CPU for 1,000 texts, the binary one 0.7 ms.
-    connection = entry.driver_connection
-    assert isinstance(connection, psycopg.Connection)
+    connection = _driver(entry)
     connection.adapters.register_dumper(list, ListBinaryDumper)
     # Where no options were sent. PgBouncer gives its client the same style on each of its servers.
     if not (connection.info.parameter_status("DateStyle") or "ISO").startswith("ISO"):
@@ -160,15 +169,22 @@ class _TransactionalRawCursor(_TransactionalCursor, psycopg.RawCursor[Any]):
 
 def _refuse_unusable(_connection: DBAPIConnection, entry: ConnectionPoolEntry, _proxy: PoolProxiedConnection) -> None:
     """What runs on the driver's connection breaks it without SQLAlchemy's knowledge; the pool then opens another."""
-    connection = entry.driver_connection
-    assert isinstance(connection, psycopg.Connection)
-    if connection.info.transaction_status is not TransactionStatus.IDLE:
+    if _driver(entry).info.transaction_status is not TransactionStatus.IDLE:
         raise DisconnectionError
 
 
 def driver(connection: Connection) -> "psycopg.Connection[tuple[Any, ...]]":
-    """The psycopg connection below a SQLAlchemy one, for COPY, LISTEN and prepared hot statements."""
-    below = connection.connection.driver_connection
+    """The psycopg connection below a SQLAlchemy one, for COPY, LISTEN and prepared hot statements.
+
+    Of an asynchronous engine it is an AwaitedConnection, which has only what is called while a listener has it.
+    """
+    return _driver(connection.connection)
+
+
+def _driver(pooled: ConnectionPoolEntry | PoolProxiedConnection) -> "psycopg.Connection[tuple[Any, ...]]":
+    below = pooled.driver_connection
+    if isinstance(below, psycopg.AsyncConnection):
+        return cast("psycopg.Connection[Any]", AwaitedConnection(cast(AdaptedConnection, pooled.dbapi_connection)))
     assert isinstance(below, psycopg.Connection)
     return below
 

@@ -1,8 +1,9 @@
 """A member of a fault group; run as a script by test_consumer_faults.
 
-    python fault_consumer_process.py '{"group": {...}, "dsn": ..., "member": ..., "records": ..., "seed": ...}'
+    python fault_consumer_process.py '{"group": {...}, "kind": "threads"|"asyncio", ...}'
 
-Consumes until SIGTERM. Logs to standard error; what nobody would expect there is marked UNEXPECTED.
+The rest is a dsn, the name of the member, a path for its records, and a seed. Consumes until SIGTERM. Logs to standard
+error; what nobody would expect there is marked UNEXPECTED.
 """
 
 import json
@@ -22,6 +23,7 @@ from mqdb.common.message import ReceivedMessage
 from mqdb.errors import BrokerUnavailable, MqdbError
 from mqdb_client import ConsumeConcurrentlyStatus, ConsumeFromWhere, ConsumeOrderlyStatus, PushConsumer
 from tests.fixtures.fault_group import Event, Fate, FaultGroup, Record, Records
+from tests.fixtures.loop_consumers import CLASSES
 
 #: Deliveries after the first one; then a message is dead.
 MAX_RECONSUME_TIMES: Final = 2
@@ -112,7 +114,7 @@ def main(arguments: dict[str, Any]) -> None:
     group = FaultGroup(**arguments["group"])
     member, records = arguments["member"], Records(Path(arguments["records"]))
     listener = Listener(group, member, records, arguments["seed"])
-    consumer = PushConsumer(
+    consumer = CLASSES[arguments["kind"]](
         group.name,
         arguments["dsn"],
         consume_from_where=ConsumeFromWhere.FIRST_OFFSET,

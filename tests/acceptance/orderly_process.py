@@ -1,6 +1,6 @@
 """A member of group `readers` that consumes topic `orders` in order; run as a script by test_orderly_faults.
 
-    python orderly_process.py DSN LOCK_EXPIRY_SECONDS LISTENER_SECONDS FAILURES_PERCENT
+    python orderly_process.py DSN threads|asyncio LOCK_EXPIRY_SECONDS LISTENER_SECONDS FAILURES_PERCENT
 
 Prints `assigned` and the queue numbers whenever they change, `begin QUEUE OFFSET TIME` for each call of the listener,
 and `done` or `failed` with the same when it returns; TIME is that of a clock that all processes share. `left` at the
@@ -16,6 +16,7 @@ from datetime import timedelta
 
 from mqdb.common.message import ReceivedMessage
 from mqdb_client import ConsumeFromWhere, ConsumeOrderlyStatus, PushConsumer
+from tests.fixtures.loop_consumers import CLASSES
 
 
 def say(*words: object) -> None:
@@ -31,7 +32,7 @@ def report_assignments(consumer: PushConsumer, ending: threading.Event) -> None:
             say("assigned", *(queue.queue_id for queue in known))
 
 
-def main(dsn: str, lock_expiry: float, listener_seconds: float, failures_percent: float) -> None:
+def main(dsn: str, kind: str, lock_expiry: float, listener_seconds: float, failures_percent: float) -> None:
     def listener(messages: list[ReceivedMessage]) -> ConsumeOrderlyStatus:
         [message] = messages
         where = message.queue.queue_id, message.queue_offset
@@ -43,7 +44,7 @@ def main(dsn: str, lock_expiry: float, listener_seconds: float, failures_percent
         say("done", *where, time.monotonic())
         return ConsumeOrderlyStatus.SUCCESS
 
-    consumer = PushConsumer(
+    consumer = CLASSES[kind](
         "readers",
         dsn,
         consume_from_where=ConsumeFromWhere.FIRST_OFFSET,
@@ -63,4 +64,4 @@ def main(dsn: str, lock_expiry: float, listener_seconds: float, failures_percent
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *map(float, sys.argv[2:]))
+    main(sys.argv[1], sys.argv[2], *map(float, sys.argv[3:]))

@@ -50,13 +50,14 @@ LEAST_ACKNOWLEDGED: Final = int(100 * SECONDS)
 @pytest.mark.slow
 @pytest.mark.timeout(240 + 3 * SECONDS + 30 * KILLS)
 @pytest.mark.parametrize("run", range(RUNS or 1))
+@pytest.mark.parametrize("kind", ["threads", pytest.param("asyncio", marks=pytest.mark.long)])
 def test_groups_keep_their_promises_whatever_is_killed(
-    run: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: int, kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seed = FIRST_SEED + run
     with ExitStack() as stack:
         broker = stack.enter_context(faulty_broker(tmp_path))
-        groups = [GroupMembers(group, broker.dsn, seed, tmp_path) for group in groups_of(seed)]
+        groups = [GroupMembers(group, broker.dsn, seed, tmp_path, kind) for group in groups_of(seed)]
         trouble = GroupTrouble(random.Random(seed), broker, groups)
         again = f"MQDB_FAULT_SEED={seed} MQDB_FAULT_SECONDS={SECONDS:g} MQDB_FAULT_KILLS={KILLS}"
         stack.enter_context(replay_told(again, trouble.story, tmp_path))

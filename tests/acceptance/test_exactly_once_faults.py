@@ -184,20 +184,28 @@ def left(broker: FaultyBroker) -> int:
 @pytest.mark.timeout(120 + 40 * KILLS)
 @pytest.mark.parametrize("run", range(RUNS or 1))
 @pytest.mark.parametrize(
-    ("sharing", "mode"),
+    ("kind", "sharing", "mode"),
     [
-        ("GREEDY", "CONCURRENT"),
-        pytest.param("SHARED", "CONCURRENT", marks=pytest.mark.long),
-        pytest.param("SHARED", "ORDERLY", marks=pytest.mark.long),
+        ("threads", "GREEDY", "CONCURRENT"),
+        pytest.param("threads", "SHARED", "CONCURRENT", marks=pytest.mark.long),
+        pytest.param("threads", "SHARED", "ORDERLY", marks=pytest.mark.long),
+        pytest.param("asyncio", "GREEDY", "CONCURRENT", marks=pytest.mark.long),
+        pytest.param("asyncio", "SHARED", "ORDERLY", marks=pytest.mark.long),
     ],
 )
 def test_each_message_is_consumed_once_and_sent_on_once(
-    broker: FaultyBroker, tmp_path: Path, run: int, sharing: str, mode: str, capsys: pytest.CaptureFixture[str]
+    broker: FaultyBroker,
+    tmp_path: Path,
+    run: int,
+    kind: str,
+    sharing: str,
+    mode: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     seed = FIRST_SEED + run
     chance = random.Random(seed)
     with ExitStack() as stack:
-        members = Members(tmp_path / "members.log", broker.dsn, sharing, mode, "10")
+        members = Members(tmp_path / "members.log", broker.dsn, kind, sharing, mode, "10")
         stack.callback(members.clean_up)
         for _ in range(_MEMBERS):
             members.join()
@@ -212,8 +220,9 @@ def test_each_message_is_consumed_once_and_sent_on_once(
     epochs = query(broker.dsn, "SELECT sum(epoch) FROM mqdb.consumer_offset")[0][0]
     with capsys.disabled():
         print(  # noqa: T201
-            f"\nseed {seed}, {sharing} {mode}: killed {killed}; {len(load.acknowledged):,} messages acknowledged, "
-            f"{sum(times.values()):,} consumed (at least {LEAST_CONSUMED:,}); queues have changed hands {epochs} times"
+            f"\nseed {seed}, {kind} {sharing} {mode}: killed {killed}; {len(load.acknowledged):,} messages "
+            f"acknowledged, {sum(times.values()):,} consumed (at least {LEAST_CONSUMED:,}); "
+            f"queues have changed hands {epochs} times"
         )
     assert set(times) == {1}
     assert load.acknowledged <= {row[0] for row in query(broker.dsn, "SELECT message_id FROM ledger")}

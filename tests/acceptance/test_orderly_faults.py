@@ -40,8 +40,8 @@ class Call(NamedTuple):
 class OrderlyProcess(ConsumerProcess):
     """A running orderly_process.py and what it has said."""
 
-    def __init__(self, dsn: str, *numbers: float) -> None:
-        super().__init__(dsn, *map(str, numbers), script=SCRIPT)
+    def __init__(self, dsn: str, kind: str, *numbers: float) -> None:
+        super().__init__(dsn, kind, *map(str, numbers), script=SCRIPT)
         self._died_at = float("inf")
 
     @property
@@ -79,13 +79,13 @@ class OrderlyProcess(ConsumerProcess):
 Run = Callable[..., OrderlyProcess]
 
 
-@pytest.fixture
-def run(database: Database) -> Iterator[Run]:
-    """Starts orderly members as processes."""
+@pytest.fixture(params=["threads", pytest.param("asyncio", marks=pytest.mark.long)])
+def run(database: Database, request: pytest.FixtureRequest) -> Iterator[Run]:
+    """Starts orderly members as processes, of the class for threads or of that for asyncio."""
     started: list[OrderlyProcess] = []
 
     def start(lock_expiry: float = LOCK_EXPIRY, seconds: float = 0.002, failures_percent: float = 0) -> OrderlyProcess:
-        started.append(OrderlyProcess(database.dsn, lock_expiry, seconds, failures_percent))
+        started.append(OrderlyProcess(database.dsn, request.param, lock_expiry, seconds, failures_percent))
         return started[-1]
 
     yield start

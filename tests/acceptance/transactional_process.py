@@ -1,6 +1,6 @@
 """A member of group `readers` that consumes `orders` in transactions; run as a script by test_exactly_once_faults.
 
-    python transactional_process.py DSN SHARED|GREEDY CONCURRENT|ORDERLY FAILURES_PERCENT
+    python transactional_process.py DSN threads|asyncio SHARED|GREEDY CONCURRENT|ORDERLY FAILURES_PERCENT
 
 Its listener counts each message in the table `ledger`, sends a message with the same body to topic `invoices`, and then
 may fail. A GREEDY member wants all queues, and takes them from others by force. Prints `ready` when it has joined.
@@ -25,6 +25,7 @@ from mqdb_client import (
     Producer,
     PushConsumer,
 )
+from tests.fixtures.loop_consumers import CLASSES
 
 COUNT = text(
     """INSERT INTO ledger (message_id, body) VALUES (:message_id, :body)
@@ -40,7 +41,7 @@ def all_queues(_group: str, _client_id: str, queues: Sequence[MessageQueue], _id
     return list(queues)
 
 
-def main(dsn: str, sharing: str, mode: str, failures_percent: str) -> None:
+def main(dsn: str, kind: str, sharing: str, mode: str, failures_percent: str) -> None:
     is_greedy, is_orderly = sharing == "GREEDY", mode == "ORDERLY"
     success = ConsumeOrderlyStatus.SUCCESS if is_orderly else ConsumeConcurrentlyStatus.CONSUME_SUCCESS
     producer = Producer("invoicers", dsn)
@@ -54,7 +55,7 @@ def main(dsn: str, sharing: str, mode: str, failures_percent: str) -> None:
             raise ListenerFault
         return success
 
-    consumer = PushConsumer(
+    consumer = CLASSES[kind](
         "readers",
         dsn,
         consume_from_where=ConsumeFromWhere.FIRST_OFFSET,

@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 
 from mqdb.common.group import ConsumeFromWhere
 from mqdb.common.message import ReceivedMessage
-from mqdb.errors import IllegalState, NotSupported, ParameterInvalid, ShutdownTimedOut
+from mqdb.errors import IllegalState, ParameterInvalid, ShutdownTimedOut
 from mqdb_client import Admin, ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus, PushConsumer
 from mqdb_client.aio import AsyncPushConsumer
 from tests.fixtures.broker import append, topic
@@ -237,9 +237,8 @@ def test_what_is_no_asynchronous_listener_is_refused() -> None:
 
     with pytest.raises(ParameterInvalid, match="async def"):
         consumer.register_listener(lambda _: SUCCESS)  # type: ignore[arg-type]
-    for option in ("orderly", "transactional"):
-        with pytest.raises(NotSupported, match=option):
-            consumer.register_listener(listener, **{option: True})
+    with pytest.raises(ParameterInvalid, match=r"\(messages, connection\)"):
+        consumer.register_listener(listener, transactional=True)
     with pytest.raises(IllegalState, match="listener"):
         asyncio.run(_subscribed(consumer))
 

@@ -17,6 +17,8 @@ from tests.fixtures.orderly import COMMIT, SUCCESS, SUSPEND, Messages, OrderlyMe
 from tests.fixtures.processes import wait_until
 from tests.fixtures.proxy import Proxy
 
+pytestmark = pytest.mark.usefixtures("both_kinds_of_consumers")
+
 SOON = timedelta(milliseconds=50)
 
 

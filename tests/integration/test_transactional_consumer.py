@@ -27,6 +27,8 @@ from tests.fixtures.processes import wait_until
 from tests.fixtures.retries import dead_letters, scheduled
 from tests.fixtures.transactional import Ledger, Messages, TransactionalMember
 
+pytestmark = pytest.mark.usefixtures("both_kinds_of_consumers")
+
 LATER = ConsumeConcurrentlyStatus.RECONSUME_LATER
 SUSPEND = ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
 
@@ -164,8 +166,10 @@ def test_what_fails_is_rolled_back_and_comes_again_once(
 def test_no_answer_is_no_success(served: Connection, transactional_member: TransactionalMember) -> None:
     send(served, 1)
 
-    def listener(messages: Messages, connection: Connection) -> None:
+    def listener(messages: Messages, connection: Connection) -> Any:
+        answer = None  # as of a path through a function that has forgotten one
         ledger(messages, connection)
+        return answer
 
     ledger = Ledger(served)
     transactional_member(listener, max_reconsume_times=1)
@@ -254,8 +258,9 @@ def test_a_transaction_that_always_meets_others_has_failed(
 ) -> None:
     send(served, 1)
 
-    def listener(_messages: Messages, connection: Connection) -> None:
+    def listener(_messages: Messages, connection: Connection) -> ConsumeConcurrentlyStatus:
         connection.execute(text("DO $$ BEGIN RAISE 'so it goes' USING errcode = '40001'; END $$"))
+        return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
 
     transactional_member(listener, max_reconsume_times=0)
     wait_until(lambda: dead_letters(served))

@@ -20,6 +20,8 @@ from tests.fixtures.retries import scheduled
 from tests.fixtures.threads import Doing
 from tests.fixtures.transactional import Ledger, Messages, TransactionalMember
 
+pytestmark = pytest.mark.usefixtures("both_kinds_of_consumers")
+
 # A queue that was dropped is taken again at once, or a second after the connection is back.
 AGAIN_SECONDS = 15.0
 

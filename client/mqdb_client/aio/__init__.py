@@ -13,7 +13,12 @@ from mqdb_client.aio.admin import AsyncAdmin, AsyncBrokerAdmin, AsyncTopicReader
 from mqdb_client.aio.lite_pull_consumer import AsyncLitePullConsumer, AsyncTopicMessageQueueChangeListener
 from mqdb_client.aio.loop_sends import ids_that_may_be_stored
 from mqdb_client.aio.producer import AsyncProducer
-from mqdb_client.aio.push_consumer import AsyncMessageListener, AsyncPushConsumer
+from mqdb_client.aio.push_consumer import (
+    AsyncMessageListener,
+    AsyncMessageListenerOrderly,
+    AsyncMessageListenerTransactional,
+    AsyncPushConsumer,
+)
 from mqdb_client.aio.transaction_producer import AsyncTransactionListener, AsyncTransactionProducer
 
 __all__ = [
@@ -21,6 +26,8 @@ __all__ = [
     "AsyncBrokerAdmin",
     "AsyncLitePullConsumer",
     "AsyncMessageListener",
+    "AsyncMessageListenerOrderly",
+    "AsyncMessageListenerTransactional",
     "AsyncProducer",
     "AsyncPushConsumer",
     "AsyncTopicMessageQueueChangeListener",

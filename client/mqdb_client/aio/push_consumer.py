@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from mqdb.common.message import MessageQueue, ReceivedMessage
 from mqdb.errors import IllegalState, NotSupported, ShutdownTimedOut
@@ -11,22 +12,41 @@ from mqdb.selector.tags import ALL_TAGS
 from mqdb_client.aio.stop_signals import on_loop_stop_signal
 from mqdb_client.client_config import configured_by
 from mqdb_client.consumer.consume_hooks import ConsumeMessageHook
+from mqdb_client.consumer.loop_calls import LoopCalls
 from mqdb_client.consumer.loop_tasks import LoopTasks
 from mqdb_client.consumer.message_listener import (
     ConsumeConcurrentlyContext,
     ConsumeConcurrentlyStatus,
-    takes_context,
+    ConsumeOrderlyContext,
+    ConsumeOrderlyStatus,
 )
 from mqdb_client.consumer.message_selector import MessageSelector
 from mqdb_client.consumer.push_consumer import PushConsumer
 from mqdb_client.consumer.push_consumer_config import PushConsumerConfig
 from mqdb_client.consumer.push_strategy import Consumption
 
+if TYPE_CHECKING:  # it takes greenlet
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
 _Answer: TypeAlias = Coroutine[Any, Any, ConsumeConcurrentlyStatus | None]
+_OrderlyAnswer: TypeAlias = Coroutine[Any, Any, ConsumeOrderlyStatus | None]
 
 #: Runs in many tasks at once, each with 1 to `consume_message_batch_max_size` messages of one queue, ascending.
 AsyncMessageListener: TypeAlias = (
     Callable[[list[ReceivedMessage]], _Answer] | Callable[[list[ReceivedMessage], ConsumeConcurrentlyContext], _Answer]
+)
+
+#: Runs in one task a queue.
+AsyncMessageListenerOrderly: TypeAlias = (
+    Callable[[list[ReceivedMessage]], _OrderlyAnswer]
+    | Callable[[list[ReceivedMessage], ConsumeOrderlyContext], _OrderlyAnswer]
+)
+
+#: Runs in a transaction that commits what it writes together with the offset; orderly ones get the other context.
+AsyncMessageListenerTransactional: TypeAlias = (
+    Callable[[list[ReceivedMessage], "AsyncConnection"], Coroutine[Any, Any, Any]]
+    | Callable[[list[ReceivedMessage], "AsyncConnection", ConsumeConcurrentlyContext], Coroutine[Any, Any, Any]]
+    | Callable[[list[ReceivedMessage], "AsyncConnection", ConsumeOrderlyContext], Coroutine[Any, Any, Any]]
 )
 
 
@@ -51,7 +71,7 @@ class AsyncPushConsumer:
     def __init__(self, config: PushConsumerConfig) -> None:
         """PushConsumerConfig says what the options mean. Raises NameInvalid, ParameterInvalid, SettingInvalid."""
         self._below = _Below(config)
-        self._listener: AsyncMessageListener | None = None
+        self._consumption: Consumption | None = None
         self._is_started = False
         self._stopped = asyncio.Event()
 
@@ -78,31 +98,36 @@ class AsyncPushConsumer:
         await asyncio.to_thread(self._below.unsubscribe, topic, version=version)
 
     def register_listener(
-        self, listener: AsyncMessageListener, *, orderly: bool = False, transactional: bool = False
+        self,
+        listener: AsyncMessageListener | AsyncMessageListenerOrderly | AsyncMessageListenerTransactional,
+        *,
+        orderly: bool = False,
+        transactional: bool = False,
     ) -> None:
         """The coroutine function for all messages, called with them and, if it takes one more argument, with a context.
 
-        Raises ParameterInvalid for what is none, or cannot be called so; NotSupported after the start, and for
-        `orderly` and `transactional`, which only a PushConsumer can yet.
+        `orderly` and `transactional` are as for `PushConsumer.register_listener`. The connection of a transactional
+        listener is an AsyncConnection of SQLAlchemy, which takes greenlet: `sqlalchemy[asyncio]`.
+        Raises ParameterInvalid for what is none, cannot be called so, or never returns a status and has no context;
+        NotSupported after the start.
         """
         if self._is_started:
             raise NotSupported("register_listener() of a consumer that is running")
-        for name, is_wanted in (("orderly", orderly), ("transactional", transactional)):
-            if is_wanted:
-                raise NotSupported(f"an asynchronous listener that is {name}")
-        takes_context(listener, is_asynchronous=True)
-        self._listener = listener
+        self._consumption = Consumption(listener, orderly, transactional, is_asynchronous=True)
 
     def register_consume_message_hook(self, hook: ConsumeMessageHook) -> None:
-        """Have each call of the listener seen by `hook`, in the loop. Raises ParameterInvalid."""
+        """Have each call of the listener seen by `hook`: in the loop, or in a thread if the listener is orderly.
+
+        Raises ParameterInvalid.
+        """
         self._below.register_consume_message_hook(hook)
 
     # -- life -----------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Connect, join the group and consume, in this loop. Raises what `PushConsumer.start` raises."""
-        if self._listener is not None and not self._is_started:
-            self._below.register_in_loop(self._listener, asyncio.get_running_loop())
+        if self._consumption is not None and not self._is_started:
+            self._below.register(replace(self._consumption, loop=asyncio.get_running_loop()))
         await asyncio.to_thread(self._below.start)
         self._is_started = True
 
@@ -146,8 +171,12 @@ class AsyncPushConsumer:
                 if not self._is_started:
                     await self.start()
                 await self._stopped.wait()
-            finally:
+            except Exception:  # it could not be started; that may be tried again
+                raise
+            except BaseException:
                 await self.shutdown()
+                raise
+            await self.shutdown()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -170,13 +199,12 @@ class _Below(PushConsumer):
     def __init__(self, config: PushConsumerConfig) -> None:
         self._configure(config)
 
-    def register_in_loop(self, listener: AsyncMessageListener, loop: asyncio.AbstractEventLoop) -> None:
-        """Have the listener called in a loop."""
+    def register(self, consumption: Consumption) -> None:
+        """Have a listener called in its loop."""
         with self._lifecycle:
-            self._consumption = Consumption(listener, loop=loop)
+            self._consumption = consumption
 
     @property
-    def tasks(self) -> LoopTasks | None:
+    def tasks(self) -> LoopTasks | LoopCalls | None:
         """Those of the listener; None unless it runs."""
-        tasks = None if self._strategy is None else self._strategy.consume.threads
-        return tasks if isinstance(tasks, LoopTasks) else None
+        return None if self._strategy is None else self._strategy.tasks

@@ -25,8 +25,17 @@ from mqdb.common.message import ReceivedMessage
 from mqdb.common.retry import Retry
 from mqdb_client.consumer.consume_concurrently import CONSUME_TIMEOUT
 from mqdb_client.consumer.consume_hooks import ConsumeHooks, return_type_of
+from mqdb_client.consumer.loop_calls import LoopClosed, WaitedTasks
 from mqdb_client.consumer.message_listener import ConsumeOrderlyContext, MessageListenerOrderly, takes_context
-from mqdb_client.consumer.orderly_verdict import Decision, Verdict, clamp, failed, verdict_of, where
+from mqdb_client.consumer.orderly_verdict import (
+    SUSPEND_TIME_MAX,
+    Decision,
+    Verdict,
+    clamp,
+    failed,
+    verdict_of,
+    where,
+)
 from mqdb_client.consumer.process_queue import ProcessQueue
 from mqdb_client.consumer.queue_line import Lane, QueueLine
 from mqdb_client.consumer.running_calls import RunningCalls
@@ -66,8 +75,11 @@ class ConsumeOrderly:
         consume_timeout: timedelta = CONSUME_TIMEOUT,
         time_slice: timedelta = TIME_SLICE,
         clock: Clock | None = None,
+        tasks: WaitedTasks | None = None,
     ) -> None:
         """`host` is what a failure says it happened on: the client id. `max_reconsume_times` of None is without end.
+
+        `tasks` are those in which an asynchronous listener runs, while a thread waits for each.
 
         `consume_timeout` is for hooks only: a listener that takes longer holds up its queue, and nothing else happens.
         """
@@ -85,7 +97,7 @@ class ConsumeOrderly:
         self._clock = clock or SystemClock()
         self._line = QueueLine(f"mqdb-{group}-pauses")
         self.threads = WorkerThreads(f"mqdb-{group}-consume", self._work, self._line.nudge, thread_nums)
-        self.calls = RunningCalls()
+        self.calls = RunningCalls(tasks)
 
     def start(self) -> None:
         """Start the threads. The listener is not called before `threads.begin`."""
@@ -172,6 +184,8 @@ class ConsumeOrderly:
             # A copy: what the listener does to its list must not change which messages are done.
             answer = self._listener(messages[:]) if context is None else self._listener(messages[:], context)
             verdict = verdict_of(answer, messages, context)
+        except LoopClosed as error:
+            verdict = Verdict(Decision.SUSPEND, SUSPEND_TIME_MAX, error=error)
         except BaseException as error:  # also sys.exit(), which would end the thread and leave its messages unfinished
             logger.exception("listener failed", extra=where(messages))
             verdict = failed(context, error)
@@ -186,6 +200,8 @@ class ConsumeOrderly:
     def _have_failed_too_often(self, messages: list[ReceivedMessage], verdict: Verdict) -> bool:
         # While one of a batch may still be tried they all come again. Source: checkReconsumeTimes.
         most = self._max_reconsume_times if verdict.max_reconsume_times is None else verdict.max_reconsume_times
+        if isinstance(verdict.error, LoopClosed):  # the messages have not failed
+            return False
         return most is not None and all(message.reconsume_times >= most for message in messages)
 
     def _give_up(self, process_queue: ProcessQueue, messages: list[ReceivedMessage], verdict: Verdict) -> bool:

@@ -22,6 +22,7 @@ from mqdb.common.retry import Retry
 from mqdb_client.consumer.consume_concurrently import CONSUME_TIMEOUT
 from mqdb_client.consumer.consume_hooks import ConsumeHooks
 from mqdb_client.consumer.consume_orderly import SUSPEND_TIME
+from mqdb_client.consumer.loop_calls import LoopCalls
 from mqdb_client.consumer.message_listener import (
     ConsumeConcurrentlyContext,
     ConsumeOrderlyContext,
@@ -67,10 +68,12 @@ class ConsumeTransactionally:
         reconsume_delay: timedelta = RECONSUME_DELAY,
         consume_timeout: timedelta = CONSUME_TIMEOUT,
         clock: Clock | None = None,
+        loop_calls: LoopCalls | None = None,
     ) -> None:
         """`max_reconsume_times` of None is as the group has it, in orderly consumption without end.
 
         `consume_timeout` is for hooks only: a listener that takes longer holds up its queue, and nothing else happens.
+        With `loop_calls` the listener is asynchronous. It has its transactions there, and a thread waits for each.
         """
         self.calls = RunningCalls()
         self._listeners = {
@@ -83,6 +86,7 @@ class ConsumeTransactionally:
                 calls=self.calls,
                 consume_timeout=consume_timeout,
                 clock=clock or SystemClock(),
+                loop_calls=loop_calls,
             )
             for broker_name, instance in instances.items()
         }

@@ -5,9 +5,10 @@
     in a loop           ConsumeInLoop (tasks)      BrokerOffsetStore
     orderly             ConsumeOrderly             LockedOffsetStore
     transactionally     ConsumeTransactionally     TransactionalOffsetStore over one of those two
-    in broadcasting     the first or the second    LocalFileOffsetStore
+    in broadcasting     one of the first three     LocalFileOffsetStore
 
-Everything else, from membership to pulls, is the same for all of them.
+Those of the last two have an asynchronous listener run in its loop, and wait for it (`loop_calls`). Everything else,
+from membership to pulls, is the same for all of them.
 """
 
 import asyncio
@@ -43,6 +44,8 @@ from mqdb_client.consumer.listener_transactions import ListenerTransactions
 from mqdb_client.consumer.local_file_offset_store import LocalFileOffsetStore
 from mqdb_client.consumer.local_offsets import LocalOffsets, offsets_directory
 from mqdb_client.consumer.locked_offset_store import LockedOffsetStore
+from mqdb_client.consumer.loop_calls import LoopCalls
+from mqdb_client.consumer.loop_tasks import LoopTasks
 from mqdb_client.consumer.message_listener import (
     ConsumeConcurrentlyContext,
     ConsumeOrderlyContext,
@@ -66,22 +69,19 @@ class Consumption:
     listener: Callable[..., Any]
     orderly: bool = False
     transactional: bool = False
+    is_asynchronous: bool = False
     loop: asyncio.AbstractEventLoop | None = None
-    """Of an asynchronous listener, which is called in neither of these two ways."""
+    """Where an asynchronous listener runs, known from the start of the consumer on."""
 
     def __post_init__(self) -> None:
         FLAG.check("orderly", self.orderly)
         FLAG.check("transactional", self.transactional)
-        takes_context(self.listener, self.plain_arguments, is_asynchronous=self.loop is not None)
+        takes_context(self.listener, self.plain_arguments, is_asynchronous=self.is_asynchronous)
 
     @property
-    def blocking_listener(self) -> Callable[..., Any]:
-        """The listener for a call that waits for it, in another thread than that of its loop."""
-        loop = self.loop
-        if loop is None:
-            return self.listener
-        call = with_context(self.listener, is_asynchronous=True)
-        return lambda messages, context: asyncio.run_coroutine_threadsafe(call(messages, context), loop).result()
+    def with_context(self) -> Callable[..., Any]:
+        """The listener as one that always gets a context."""
+        return with_context(self.listener, self.plain_arguments, is_asynchronous=self.is_asynchronous)
 
     @property
     def plain_arguments(self) -> int:
@@ -104,6 +104,7 @@ class PushStrategy(ConsumerStrategy):
         self.cluster = cluster
         self._config = config
         self._consumption = consumption
+        self._loop_calls = None if consumption.loop is None else LoopCalls(consumption.loop)
         self._instances = {instance.broker_name: instance for instance in cluster.instances}
         self.message_model = config.message_model
         self.pull_batch_size = config.pull_batch_size
@@ -148,15 +149,27 @@ class PushStrategy(ConsumerStrategy):
         }
         if consumption.transactional:
             return ConsumeTransactionally(
-                config.group, consumption.listener, self._instances, is_orderly=consumption.orderly, **options, **tries
+                config.group,
+                consumption.listener,
+                self._instances,
+                is_orderly=consumption.orderly,
+                loop_calls=self._loop_calls,
+                **options,
+                **tries,
             )
         options["host"] = hooks.client_id
         options["send_back"] = None if config.message_model is MessageModel.BROADCASTING else self._send_back
         if consumption.orderly:
-            return ConsumeOrderly(config.group, consumption.listener, **options, **tries)
+            tries["tasks"] = None if self._loop_calls is None else self._loop_calls.tasks
+            return ConsumeOrderly(config.group, self._blocking_listener(), **options, **tries)
         if consumption.loop is not None:
             return ConsumeInLoop(config.group, consumption.listener, self._instances, loop=consumption.loop, **options)
         return ConsumeConcurrently(config.group, consumption.listener, self._instances, **options)
+
+    def _blocking_listener(self) -> Callable[..., Any]:
+        """The listener for a thread that waits until it returns, with a context."""
+        listener = self._consumption.with_context
+        return listener if self._loop_calls is None else self._loop_calls.blocking(listener)
 
     def _send_back(self, broker_name: str, requests: Sequence[SendBackRequest]) -> list[SentBack]:
         with self._instances[broker_name].connect() as connection:
@@ -204,6 +217,12 @@ class PushStrategy(ConsumerStrategy):
         """So many messages more are there for the listener."""
         self.consume.submit(process_queue, count)
 
+    @property
+    def tasks(self) -> LoopTasks | LoopCalls | None:
+        """Those in which an asynchronous listener runs."""
+        threads = self.consume.threads
+        return threads if isinstance(threads, LoopTasks) else self._loop_calls
+
     # -- what people ask ------------------------------------------------------------------------
 
     def describe(self) -> dict[str, Any]:
@@ -216,20 +235,24 @@ class PushStrategy(ConsumerStrategy):
 
     def consume_directly(self, message: ReceivedMessage) -> ConsumeMessageDirectlyResult:
         """Have the listener consume one message, with no effect on offsets and retries."""
-        listener, orderly = self._consumption.blocking_listener, self._consumption.orderly
+        orderly = self._consumption.orderly
         if not self._consumption.transactional:
-            return consume_directly(listener, message, orderly=orderly)
+            return consume_directly(self._blocking_listener(), message, orderly=orderly)
         context = ConsumeOrderlyContext(message.queue) if orderly else ConsumeConcurrentlyContext(message.queue)
-        call = with_context(listener, self._consumption.plain_arguments)
-        transactions = ListenerTransactions(self._instances[message.queue.broker_name])
-        try:
+        transactions = ListenerTransactions(self._instances[message.queue.broker_name], self._loop_calls)
+        call = transactions.blocking(self._consumption.with_context)
+
+        def consume() -> ConsumeMessageDirectlyResult:
             with transactions.begin() as connection:
                 result = judge(lambda: call([message], connection, context), is_orderly=orderly)
                 if result.result in (DirectResult.CR_SUCCESS, DirectResult.CR_COMMIT):
                     driver(connection).commit()
+            return result
+
+        try:
+            return transactions.run(consume)
         finally:
             transactions.close()
-        return result
 
 
 def take_all(_group: str, _client_id: str, queues: Sequence[MessageQueue], _ids: Sequence[str]) -> list[MessageQueue]:

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +27,7 @@ class RunningCall:
     started_at: float = field(default_factory=time.monotonic)
     is_given_up: bool = False
     #: The task that makes it, of an event loop.
-    task: "asyncio.Task[None] | None" = None
+    task: "asyncio.Task[Any] | None" = None
 
     def describe(self) -> dict[str, object]:
         """For people: what it is about, and where its thread is. A listener that hangs is told by its stack."""
@@ -56,7 +57,9 @@ class RunningCall:
 class RunningCalls:
     """The running calls of one consumer. Any thread may use it."""
 
-    def __init__(self) -> None:
+    def __init__(self, tasks: "Mapping[int, asyncio.Task[Any]] | None" = None) -> None:
+        """`tasks` are those that make the calls of threads that wait for them, by the ids of these threads."""
+        self._tasks = {} if tasks is None else tasks
         self._calls: set[RunningCall] = set()
         self._guard = threading.Lock()
 
@@ -64,7 +67,7 @@ class RunningCalls:
         self,
         process_queue: ProcessQueue,
         messages: list[ReceivedMessage],
-        task: "asyncio.Task[None] | None" = None,
+        task: "asyncio.Task[Any] | None" = None,
     ) -> RunningCall:
         """This thread, or task, is about to call the listener."""
         call = RunningCall(process_queue, messages, task=task)
@@ -90,4 +93,6 @@ class RunningCalls:
     def current(self) -> list[RunningCall]:
         """Those that run now, the oldest first, also those that were given up."""
         with self._guard:
+            for call in self._calls:
+                call.task = call.task or self._tasks.get(call.thread_id)
             return sorted(self._calls, key=lambda call: call.started_at)

@@ -3,6 +3,7 @@
 What it fails is sent back in a transaction of its own, which commits the offset as well.
 """
 
+import asyncio
 import logging
 import sys
 import time
@@ -26,6 +27,7 @@ from mqdb.errors import BrokerUnavailable, MqdbError, ParameterInvalid, QueueLos
 from mqdb.store.consumers.offset_commits import OffsetCommit
 from mqdb_client.consumer.consume_hooks import ConsumeHooks, return_type_of
 from mqdb_client.consumer.listener_transactions import ListenerTransactions, is_lost
+from mqdb_client.consumer.loop_calls import LoopCalls, LoopClosed
 from mqdb_client.consumer.message_listener import (
     ConsumeConcurrentlyContext,
     ConsumeConcurrentlyStatus,
@@ -98,13 +100,18 @@ class TransactionalListener:
         calls: RunningCalls,
         consume_timeout: timedelta,
         clock: Clock,
+        loop_calls: LoopCalls | None = None,
     ) -> None:
-        """Raises ParameterInvalid for a listener that cannot be called so."""
-        self._listener: Callable[..., Any] = listener
-        self._takes_context = takes_context(listener, plain=2)
+        """An asynchronous listener has its transactions in the loop of `loop_calls`.
+
+        Raises ParameterInvalid for a listener that cannot be called so.
+        """
+        self._takes_context = takes_context(listener, plain=2, is_asynchronous=loop_calls is not None)
         self._group = group
         self._instance = instance
-        self._transactions = ListenerTransactions(instance)
+        self._loop_calls = loop_calls
+        self._transactions = ListenerTransactions(instance, loop_calls)
+        self._listener: Callable[..., Any] = self._transactions.blocking(listener)
         self._is_orderly = is_orderly
         self._commits = _COMMITS_ORDERLY if is_orderly else _COMMITS
         self._make_context = ConsumeOrderlyContext if is_orderly else ConsumeConcurrentlyContext
@@ -118,7 +125,15 @@ class TransactionalListener:
         self._transactions.close()
 
     def attempt(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> Attempt:
-        """Call the listener in a transaction, and commit it together with the offset if it says success."""
+        """Call the listener in a transaction, and commit it together with the offset if it says success.
+
+        Raises LoopClosed when its loop was closed meanwhile: nobody knows.
+        """
+        if self._loop_calls is not None and self._loop_calls.is_closed():
+            return Attempt(End.UNREACHED, error=LoopClosed("the event loop is closed"))
+        return self._transactions.run(lambda: self._attempt(process_queue, messages))
+
+    def _attempt(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> Attempt:
         with ExitStack() as stack:
             try:
                 connection = stack.enter_context(self._transactions.begin())
@@ -190,7 +205,8 @@ class TransactionalListener:
     def _call(self, connection: Connection, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> Attempt:
         """To fail is a listener's right, and its own affair; what it did not mean to is logged."""
         context = self._make_context(process_queue.queue)
-        call = self._calls.begin(process_queue, messages)
+        task = None if self._loop_calls is None else asyncio.current_task()
+        call = self._calls.begin(process_queue, messages, task)
         try:
             # A copy: what the listener does to its list must not change which messages are done.
             answer = self._listener(messages[:], connection, *([context] if self._takes_context else []))
@@ -214,7 +230,7 @@ class TransactionalListener:
             return attempt._replace(end=End.UNREACHED)
         try:
             exactly_once.commit(connection, self._batch(process_queue, messages))
-        except (QueueLost, BrokerUnavailable) as error:
+        except (QueueLost, BrokerUnavailable, asyncio.CancelledError) as error:
             return attempt._replace(end=End.UNKNOWN, error=error)
         except MqdbError as error:
             return _rolled_back(connection, messages, attempt._replace(error=error))
