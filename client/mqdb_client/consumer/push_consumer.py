@@ -127,7 +127,8 @@ class PushConsumer:
 
         `orderly`: one call at a time for each queue, in the order of offsets. `transactional`: it gets a connection
         after the messages, and what it writes there is committed together with the offset, exactly once.
-        Raises ParameterInvalid for a listener that cannot be called so, NotSupported after the start.
+        Raises ParameterInvalid for a listener that cannot be called so, and for a function without a context that never
+        returns a status; NotSupported after the start.
         """
         with self._lifecycle:
             self._require_not_started("register_listener()")

@@ -40,6 +40,7 @@ from mqdb_client.consumer.direct_consumption import (
     consume_directly,
     judge,
 )
+from mqdb_client.consumer.listener_answer import require_answer
 from mqdb_client.consumer.listener_transactions import ListenerTransactions
 from mqdb_client.consumer.local_file_offset_store import LocalFileOffsetStore
 from mqdb_client.consumer.local_offsets import LocalOffsets, offsets_directory
@@ -76,7 +77,9 @@ class Consumption:
     def __post_init__(self) -> None:
         FLAG.check("orderly", self.orderly)
         FLAG.check("transactional", self.transactional)
-        takes_context(self.listener, self.plain_arguments, is_asynchronous=self.is_asynchronous)
+        if not takes_context(self.listener, self.plain_arguments, is_asynchronous=self.is_asynchronous):
+            orderly = "ConsumeOrderlyStatus.SUCCESS"
+            require_answer(self.listener, orderly if self.orderly else "ConsumeConcurrentlyStatus.CONSUME_SUCCESS")
 
     @property
     def with_context(self) -> Callable[..., Any]:

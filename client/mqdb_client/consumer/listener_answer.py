@@ -1,0 +1,52 @@
+"""Listener answer: whether a function can answer at all, judged from its code.
+
+To return None is to ask for the messages again, so a listener without a `return` would fail each message until it is
+dead. Such a function is refused when it is registered.
+"""
+
+import dis
+import inspect
+from collections.abc import Callable
+from types import CodeType, FunctionType
+from typing import Any, Final
+
+from mqdb.errors import ParameterInvalid
+
+_GENERATORS: Final = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
+
+
+def require_answer(listener: Callable[..., Any], success: str) -> None:
+    """Raise ParameterInvalid for a function that returns None whenever it returns; `success` is what it should return.
+
+    Lambdas, bound methods, partials and other callables are accepted, and so are functions that never return.
+    """
+    if not isinstance(listener, FunctionType) or listener.__name__ == "<lambda>":
+        return
+    if listener.__code__.co_flags & _GENERATORS:
+        raise ParameterInvalid("listener", listener, f"is a generator; call what consumes, and return {success}")
+    if _only_returns_none(listener.__code__) and not _is_said_not_to_return(listener):
+        reason = f"never returns a status, and None means that all comes again; end it with: return {success}"
+        raise ParameterInvalid("listener", listener, reason)
+
+
+def _only_returns_none(code: CodeType) -> bool:
+    """Whether there is a return, and each is of the constant None. What cannot be reached is not in the code."""
+    returns = []
+    before: dis.Instruction | None = None
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "RETURN_CONST":  # of 3.12 and 3.13
+            returns.append(instruction.argval)
+        elif instruction.opname == "RETURN_VALUE":
+            is_none = before is not None and before.opname == "LOAD_CONST" and before.argval is None
+            # After a jump there is another value: `return status or None`.
+            returns.append(None if is_none and not instruction.is_jump_target else "a value")
+        before = instruction
+    return bool(returns) and all(each is None for each in returns)
+
+
+def _is_said_not_to_return(listener: FunctionType) -> bool:
+    try:
+        said = listener.__annotations__.get("return")
+    except Exception:  # noqa: BLE001 - from 3.14 on annotations are code, which runs now
+        return False
+    return getattr(said, "__name__", said) in ("NoReturn", "Never", "typing.NoReturn", "typing.Never")
