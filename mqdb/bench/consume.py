@@ -4,6 +4,7 @@
     consume-32, consume-1   a push consumer whose listener does nothing, against pulls of the same queues
     consume-orderly         the same, in order
     consume-once            the same, exactly once, with an INSERT for each message in the listener's transaction
+    consume-async           an asyncio push consumer, 1,000 calls at once that await 10 ms, against consume-1
     consume-poll            a lite pull consumer that commits each poll of 100, against a push consumer with 100 a call
     consume-2               two processes that share the queues, against one
 
@@ -38,6 +39,7 @@ NAMES: Final = (
     "consume-1",
     "consume-orderly",
     "consume-once",
+    "consume-async",
     "consume-poll",
     "consume-2",
 )
@@ -121,6 +123,13 @@ def comparisons(testbed: Testbed, *, seconds: float, messages: int) -> Generator
         }
         for name, (consumer, reference_side) in measured.items():
             yield Comparison(name, UNIT, consumer, [reference_side])
+        awaiting = partial(consumers.consume_in_loop, topic=topic.name, messages=messages, at_once=1_000)
+        yield Comparison(
+            "consume-async",
+            UNIT,
+            side("AsyncPushConsumer, 1,000 calls at once that await 10 ms", partial(awaiting, await_seconds=0.01)),
+            [replace(consuming("1 a listener call", 1, 0), goals=[Goal(0.7)])],
+        )
         yield Comparison(
             "consume-poll",
             UNIT,

@@ -1,9 +1,11 @@
 """Loads that are about the client: consumers as a program uses them."""
 
+import asyncio
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from datetime import timedelta
 from enum import StrEnum
@@ -18,6 +20,7 @@ from mqdb.common.dsn import BrokerDsn
 from mqdb.common.group import ConsumeFromWhere
 from mqdb.common.message import ReceivedMessage
 from mqdb_client import ConsumeConcurrentlyStatus, ConsumeOrderlyStatus, LitePullConsumer, PushConsumer
+from mqdb_client.aio import AsyncPushConsumer
 
 _POLL_TIMEOUT: Final = timedelta(seconds=1)
 
@@ -74,6 +77,54 @@ def consume(
             yield [_Progress(begin, counts, messages)] * threads
         finally:
             begin.set()
+
+
+@contextmanager
+def consume_in_loop(
+    broker: BrokerDsn, threads: int, *, topic: str, messages: int, at_once: int, await_seconds: float
+) -> Iterator[Sequence[Operation]]:
+    """One asyncio push consumer of a new group: calls with a message each, so many at once, that await and count.
+
+    Its loop has a thread. Ends when it has had so many messages.
+    """
+    logging.getLogger("mqdb_client.dispatch_watch").setLevel(logging.ERROR)
+    counts: list[int] = []
+    begin, end = threading.Event(), threading.Event()
+
+    async def listener(received: list[ReceivedMessage]) -> ConsumeConcurrentlyStatus:
+        while not begin.is_set():
+            await asyncio.sleep(_LOOK_SECONDS)
+        await asyncio.sleep(await_seconds)
+        counts.append(len(received))
+        return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+
+    consumer = AsyncPushConsumer(
+        f"mqdb_bench_{time.monotonic_ns()}",
+        settings=settings_for(broker),
+        consume_from_where=ConsumeFromWhere.FIRST_OFFSET,
+        consume_message_batch_max_size=1,
+        consume_thread_nums=at_once,
+    )
+    consumer.register_listener(listener)
+
+    async def work(is_started: Future[None]) -> None:
+        await consumer.subscribe(topic)
+        async with consumer:
+            is_started.set_result(None)
+            await asyncio.to_thread(end.wait)
+
+    started: Future[None] = Future()
+    with ThreadPoolExecutor(1) as executor:
+        done = executor.submit(asyncio.run, work(started))
+        try:
+            wait([started, done], return_when=FIRST_COMPLETED)
+            if done.done():
+                done.result()
+            yield [_Progress(begin, counts, messages)] * threads
+        finally:
+            begin.set()
+            end.set()
+            done.result()
 
 
 @contextmanager

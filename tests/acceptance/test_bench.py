@@ -152,7 +152,7 @@ def test_consume_shows_pulls_and_a_push_consumer(place: Place, database: Databas
 
     # A pull has messages at once, a consumer by and by; those of consume-2 have half of the time.
     pulls = figures_of(bench(place, *given, *only("pull-32", "pull-1000"), "-T", "0.1"))
-    names = ["consume-32", "consume-1", "consume-orderly", "consume-once", "consume-poll"]
+    names = ["consume-32", "consume-1", "consume-orderly", "consume-once", "consume-async", "consume-poll"]
     consumers = figures_of(bench(place, *given, *only(*names), "-T", "1.5"))
     shared = figures_of(bench(place, *given, *only("consume-2"), "-T", "4"))
 
