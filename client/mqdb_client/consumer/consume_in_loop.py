@@ -4,8 +4,9 @@ All else is as in `consume_concurrently`: tokens, verdicts, and what becomes of 
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Iterable
-from functools import partial
+from itertools import repeat
 from typing import Any, ClassVar
 
 from mqdb.common.message import ReceivedMessage
@@ -32,12 +33,21 @@ class ConsumeInLoop(ConsumeConcurrently):
     ) -> None:
         """`options` are those of ConsumeConcurrently."""
         super().__init__(group, listener, broker_names, thread_nums=thread_nums, **options)
-        self.threads = LoopTasks(f"mqdb-{group}-consume", loop, self._take, lambda: self._tokens.put(None), thread_nums)
+        self._waiting: deque[ProcessQueue] = deque()
+        self.threads: LoopTasks = LoopTasks(loop, self._take, thread_nums)
+
+    def submit(self, process_queue: ProcessQueue, count: int) -> None:
+        """So many messages more can be taken from a process queue."""
+        self._waiting.extend(repeat(process_queue, -(-count // self._batch_max_size)))
+        self.threads.wake()
 
     def _take(self) -> Work | None:
-        process_queue = self._tokens.get()
-        messages = None if process_queue is None else process_queue.take(self._batch_max_size)
-        return partial(self._consume_in_task, process_queue, messages) if process_queue and messages else None
+        while self._waiting:
+            process_queue = self._waiting.popleft()
+            messages = process_queue.take(self._batch_max_size)
+            if messages:  # else dropped, or taken before as part of a larger batch
+                return self._consume_in_task(process_queue, messages)
+        return None
 
     async def _consume_in_task(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
         call = self.calls.begin(process_queue, messages, asyncio.current_task())
