@@ -6,8 +6,7 @@ What it has in common with `PushConsumer` is in the tests of that: see `tests.fi
 import asyncio
 import os
 import signal
-import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
 from inspect import signature
 from typing import Any
@@ -16,12 +15,12 @@ import pytest
 from sqlalchemy import Connection
 
 from mqdb.common.group import ConsumeFromWhere
-from mqdb.common.message import ReceivedMessage
+from mqdb.common.message import MessageQueue, ReceivedMessage
 from mqdb.errors import IllegalState, ParameterInvalid, ShutdownTimedOut
 from mqdb_client import Admin, ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus, PushConsumer
 from mqdb_client.aio import AsyncPushConsumer
 from tests.fixtures.broker import append, topic
-from tests.fixtures.consumers import SUCCESS
+from tests.fixtures.consumers import SUCCESS, Inbox, Member
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 
@@ -173,21 +172,33 @@ def test_shutdown_in_the_listener_is_refused(broker: Connection, database: Datab
     run(work)
 
 
-def test_a_loop_that_is_blocked_keeps_its_queues(broker: Connection, database: Database) -> None:
+def test_a_loop_that_is_blocked_keeps_its_queue_from_a_member_that_wants_it(
+    broker: Connection, database: Database, member: Member
+) -> None:
+    """And gives up what is another's share: its threads go on."""
     route = topic(broker, queues=2)
+    append(broker, route, "first", "second")
+    inbox, done = Inbox(), list[str]()
+
+    def first_or_all(_: str, _id: str, queues: Sequence[MessageQueue], ids: Sequence[str]) -> list[MessageQueue]:
+        return list(queues[:1] if len(ids) > 1 else queues)
+
+    async def listener(messages: list[ReceivedMessage]) -> Status:
+        if not done:  # nothing else runs in the loop meanwhile
+            other = member(inbox, allocate_message_queue_strategy=lambda _group, _id, queues, _ids: list(queues))
+            wait_until(lambda: [queue.queue_id for queue in other.assignment] == [1])
+        done.extend(message.body.decode() for message in messages)
+        return SUCCESS
 
     async def work() -> None:
-        held = Held()
-        held.go.set()
-        async with await consumer_of(database, held) as consumer:
-            append(broker, route, "before")
-            await held.until(lambda: held.done == ["before"])
-            append(broker, route, "after")
-            time.sleep(1.5)  # the loop is blocked, as by a program's mistake; nothing is waited for
-            assert len(consumer.assignment) == 2
-            await held.until(lambda: held.done == ["before", "after"])
+        options = {"allocate_message_queue_strategy": first_or_all, "consume_thread_nums": 1}
+        async with await consumer_of(database, listener, **options) as consumer:
+            await asyncio.to_thread(lambda: wait_until(lambda: len(done) == 2))
+            assert [queue.queue_id for queue in consumer.assignment] == [0]
 
     run(work)
+    assert done == ["first", "second"]
+    assert inbox.messages == []
 
 
 def test_run_ends_by_a_signal(broker: Connection, database: Database) -> None:

@@ -4,18 +4,20 @@ What they have in common with listeners of threads is in the tests of those: see
 """
 
 import asyncio
+import json
 import os
 import signal
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
-from mqdb.common.group import ConsumeFromWhere
+from mqdb.common.group import ConsumeFromWhere, MessageModel
 from mqdb.common.message import MessageQueue, ReceivedMessage
 from mqdb.errors import IllegalState, ShutdownTimedOut
 from mqdb.store.consumers.consumer_offsets import committed_offsets
@@ -34,6 +36,7 @@ from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 from tests.fixtures.retries import dead_letters, scheduled
 from tests.fixtures.spans import Spans, identity, parent_of
+from tests.fixtures.transactional import SlowCommit
 
 SOON = timedelta(milliseconds=10)
 
@@ -108,6 +111,25 @@ def test_an_orderly_listener_gets_each_queue_in_order(broker: Connection, databa
     assert committed_offsets(broker, "readers", route.queue_keys) == dict.fromkeys(route.queue_keys, 20)
 
 
+def test_each_member_gets_all_in_order_in_broadcasting(broker: Connection, database: Database, tmp_path: Path) -> None:
+    append(broker, topic(broker), *map(str, range(20)))
+    seen: list[str] = []
+
+    async def listener(messages: Messages) -> ConsumeOrderlyStatus:
+        seen.append(messages[0].body.decode())
+        return ConsumeOrderlyStatus.SUCCESS
+
+    async def work() -> None:
+        options = {"message_model": MessageModel.BROADCASTING, "local_offset_directory": tmp_path}
+        async with consumer_of(database.dsn, listener, "orderly", **options):
+            await until(lambda: len(seen) == 20)
+
+    run(work)
+    assert seen == [str(number) for number in range(20)]
+    [offset] = json.loads(next(tmp_path.rglob("offsets.json")).read_text())["offsets"]
+    assert offset["next_offset"] == 20
+
+
 # -- exactly once -----------------------------------------------------------------------------------
 
 
@@ -163,6 +185,30 @@ def test_a_statement_that_its_listener_gives_up_has_failed_and_is_no_lost_connec
     run(work)
     assert [letter[0] for letter in dead_letters(ledger)] == ["slow"]
     assert len(set(pids)) == 1
+
+
+def test_a_commit_that_is_cancelled_happens_once(ledger: Connection, database: Database) -> None:
+    append(ledger, topic(ledger), *map(str, range(10)))
+
+    async def listener(messages: Messages, connection: AsyncConnection) -> ConsumeConcurrentlyStatus:
+        await connection.execute(WRITE, {"body": messages[0].body.decode()})
+        return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+
+    async def work() -> None:
+        commit = SlowCommit(database)
+        async with consumer_of(database.dsn, listener, "transactional") as consumer:
+            await until(commit.pid)
+            strategy = consumer._below._strategy
+            assert strategy is not None
+            assert strategy.tasks is not None
+            strategy.tasks.cancel()
+            await until(lambda: commit.pid() is None)
+            commit.let_go()
+            await until(lambda: len(bodies(ledger)) == 10)
+
+    run(work)
+    assert bodies(ledger) == [str(number) for number in range(10)]
+    assert scheduled(ledger) == []
 
 
 def test_a_message_is_consumed_in_a_transaction_when_somebody_asks_for_it(

@@ -18,7 +18,7 @@ from tests.fixtures.processes import wait_until
 from tests.fixtures.proxy import Proxy
 from tests.fixtures.retries import scheduled
 from tests.fixtures.threads import Doing
-from tests.fixtures.transactional import Ledger, Messages, TransactionalMember
+from tests.fixtures.transactional import Ledger, Messages, SlowCommit, TransactionalMember
 
 pytestmark = pytest.mark.usefixtures("both_kinds_of_consumers")
 
@@ -191,45 +191,6 @@ def test_a_connection_that_is_lost_costs_no_message_and_no_retry(
 
     assert ledger.bodies == numbers(10)
     assert scheduled(broker) == []
-
-
-class SlowCommit:
-    """Has the commit of message 5 wait, in the server, until it is let go."""
-
-    def __init__(self, database: Database) -> None:
-        self._guard = database.connect()
-        self._guard.execute(
-            """CREATE FUNCTION wait_for_guard() RETURNS trigger LANGUAGE plpgsql AS
-               $$ BEGIN PERFORM pg_advisory_xact_lock(7); RETURN NULL; END $$"""
-        )
-        self._guard.execute(
-            """CREATE CONSTRAINT TRIGGER wait_for_guard AFTER INSERT ON ledger DEFERRABLE INITIALLY DEFERRED
-               FOR EACH ROW WHEN (NEW.body = '5') EXECUTE FUNCTION wait_for_guard()"""
-        )
-        self._guard.execute("SELECT pg_advisory_lock(7)")
-
-    def pid(self) -> int | None:
-        """Of the session that waits; None when there is none."""
-        row = self._guard.execute(
-            "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND wait_event = 'advisory'"
-        ).fetchone()
-        return row[0] if row else None
-
-    def is_waited_for(self) -> bool:
-        """Whether another session waits for that one."""
-        row = self._guard.execute(
-            "SELECT FROM pg_stat_activity WHERE %s = ANY (pg_blocking_pids(pid))", [self.pid()]
-        ).fetchone()
-        return row is not None
-
-    def kill(self) -> None:
-        pid = self.pid()
-        self._guard.execute("SELECT pg_terminate_backend(%s)", [pid])
-        wait_until(lambda: self.pid() is None)
-
-    def let_go(self) -> None:
-        self._guard.execute("SELECT pg_advisory_unlock(7)")
-        wait_until(lambda: self.pid() is None)
 
 
 def finish_first(commit: SlowCommit, proxy: Proxy) -> None:
