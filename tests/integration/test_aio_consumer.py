@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 
 from mqdb.common.group import ConsumeFromWhere
 from mqdb.common.message import MessageQueue, ReceivedMessage
-from mqdb.errors import IllegalState, ParameterInvalid, ShutdownTimedOut
+from mqdb.errors import BrokerUnavailable, IllegalState, ParameterInvalid, ShutdownTimedOut
 from mqdb_client import Admin, ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus, PushConsumer
 from mqdb_client.aio import AsyncPushConsumer
 from tests.fixtures.broker import append, topic
@@ -218,6 +218,21 @@ def test_run_ends_by_a_signal(broker: Connection, database: Database) -> None:
     before = signal.getsignal(signal.SIGTERM)
     run(work)
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_consumer_that_could_not_be_started_can_be_run_again() -> None:
+    async def listener(_: list[ReceivedMessage]) -> Status:
+        return SUCCESS
+
+    async def work() -> None:
+        consumer = AsyncPushConsumer("readers", "postgresql://127.0.0.1:1/nowhere")
+        await consumer.subscribe("orders")
+        consumer.register_listener(listener)
+        for _ in range(2):
+            with pytest.raises(BrokerUnavailable):
+                await consumer.run()
+
+    run(work)
 
 
 def test_people_see_where_a_task_stands(broker: Connection, database: Database) -> None:

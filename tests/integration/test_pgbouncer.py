@@ -107,6 +107,7 @@ def test_each_queue_is_consumed_in_order(producer: Producer, orderly_member: Ord
 
 
 @pytest.mark.parametrize("orderly", [False, True], ids=["concurrently", "orderly"])
+@pytest.mark.usefixtures("both_kinds_of_consumers")
 def test_effects_and_offsets_are_one_transaction(
     producer: Producer, transactional_member: TransactionalMember, broker: Connection, orderly: bool
 ) -> None:
