@@ -385,6 +385,7 @@ def all_queues(_group: str, _client_id: str, queues: Sequence[MessageQueue], _id
     return list(queues)
 
 
+@pytest.mark.long
 def test_a_loop_that_is_blocked_keeps_its_queue_from_a_member_that_wants_it(
     broker: Connection, database: Database, orderly_member: OrderlyMember
 ) -> None:
