@@ -1,6 +1,7 @@
 """A worker process: `python -m mqdb.cli.worker.process FD`. It runs an application until it is told to stop."""
 
 import asyncio
+import gc
 import logging
 import signal
 import socket
@@ -73,6 +74,9 @@ def main() -> int:
     except Exception:  # noqa: BLE001 - of the user's module: all of it
         traceback.print_exc()
         return UNUSABLE
+    # All that is loaded stays: full collections need not look at it each time.
+    gc.collect()
+    gc.freeze()
     try:
         home, config = (Path(each) if each else None for each in (order.home, order.config))
         app.use_settings(load_settings(dsn=order.dsn, home=home, config=config))
