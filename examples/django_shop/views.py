@@ -1,5 +1,6 @@
 """The routes of the shop."""
 
+import atexit
 from functools import cache
 
 from django.conf import settings
@@ -17,6 +18,7 @@ def producer() -> Producer:
     """One for the process, which starts with its first order."""
     producer = Producer("shop")
     producer.start()
+    atexit.register(producer.shutdown)
     return producer
 
 
