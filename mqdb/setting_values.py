@@ -11,6 +11,8 @@ from pydantic_settings import NoDecode
 
 from mqdb.common.delay_level import MAX_DELAY
 from mqdb.common.duration import duration_text, parse_duration
+from mqdb.common.topic import check_topic_name
+from mqdb.errors import NameInvalid
 
 
 def _duration(value: object) -> object:
@@ -55,6 +57,18 @@ def _absolute(value: Path) -> Path:
     return expanded(value).absolute()
 
 
+def _topics(value: str) -> str:
+    topics = value.replace(",", " ").split()
+    if not topics:
+        raise ValueError("names no topic; leave it out, or write topics, such as orders, payments")
+    try:
+        for topic in topics:
+            check_topic_name(topic)
+    except NameInvalid as error:
+        raise ValueError(str(error)) from None
+    return ", ".join(dict.fromkeys(topics))
+
+
 def expanded(path: str | Path) -> Path:
     """The path with the home of its user in place of ~. Raises ValueError for one that can be none."""
     try:
@@ -69,4 +83,6 @@ def expanded(path: str | Path) -> Path:
 #: Hours of the day, ascending.
 Hours = Annotated[tuple[Annotated[int, Field(ge=0, le=23)], ...], NoDecode, BeforeValidator(_hours)]
 Percent = Annotated[int, Field(ge=1, le=100)]
+#: Names with commas between them, each once.
+Topics = Annotated[str, AfterValidator(_topics)]
 Directory = Annotated[Path, AfterValidator(_absolute)]

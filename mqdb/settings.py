@@ -29,7 +29,7 @@ from mqdb.common.duration import duration_text
 from mqdb.common.http_address import HttpAddress, Network, parse_http_address, parse_networks
 from mqdb.common.topic import MAX_TOPIC_LENGTH, check_topic_name, reply_topic
 from mqdb.errors import DelayLevelsInvalid, NameInvalid, SettingInvalid, shown
-from mqdb.setting_values import Directory, Hours, Percent, at_least, expanded
+from mqdb.setting_values import Directory, Hours, Percent, Topics, at_least, expanded
 
 FILE_NAME = "mqdb.toml"
 ENV_PREFIX = "MQDB_"
@@ -114,7 +114,7 @@ class Settings(BaseSettings):
     """Addresses or networks of the proxies that may send `web_user_header`, separated by commas."""
     web_read_only: bool = False
     """Let nobody change anything in the dashboard, whose sessions in the database are read-only, too."""
-    metrics_per_queue: str | None = None
+    metrics_per_queue: Topics | None = None
     """Topics of which `/metrics` tells each queue, separated by commas; whole names."""
     http: str | None = None
     """Where `mqdb serve` and `mqdb web` answer HTTP, as host:port; unset, `mqdb serve` does not. Beyond loopback it
@@ -252,21 +252,6 @@ class Settings(BaseSettings):
         if (value is None) != (info.data.get("web_user_header", value) is None):
             raise ValueError("set web_user_header and web_trusted_proxies both, or neither")
         return value
-
-    @field_validator("metrics_per_queue")
-    @classmethod
-    def _are_topics(cls, value: str | None) -> str | None:
-        if value is None:
-            return None
-        topics = value.replace(",", " ").split()
-        if not topics:
-            raise ValueError("names no topic; leave it out, or write topics, such as orders, payments")
-        try:
-            for topic in topics:
-                check_topic_name(topic)
-        except NameInvalid as error:
-            raise ValueError(str(error)) from None
-        return ", ".join(dict.fromkeys(topics))
 
     @field_validator("http")
     @classmethod

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
@@ -47,6 +47,7 @@ from mqdb.store.log import joined_append
 from mqdb.store.log.commit_log import Record
 from mqdb.store.log.joined_append import Statement
 from mqdb.store.migrations import check_revision
+from mqdb_client.producer.django_connection import DjangoConnection, below_django, is_of_django
 from mqdb_client.producer.queue_selector import turns
 from mqdb_client.producer.recalling import recall_handle_of
 
@@ -59,26 +60,6 @@ class BridgedConnection(NamedTuple):
 
     connection: "psycopg.AsyncConnection[Any]"
     loop: asyncio.AbstractEventLoop
-
-
-class DjangoConnection(Protocol):
-    """`django.db.connection`, or one of `django.db.connections`: all that is used of it."""
-
-    @property
-    def vendor(self) -> str:
-        """`postgresql`, or another database."""
-
-    @property
-    def in_atomic_block(self) -> bool:
-        """Whether `transaction.atomic()` is open."""
-
-    @property
-    def autocommit(self) -> bool:
-        """Whether each statement is a transaction of its own."""
-
-    @property
-    def connection(self) -> Any:
-        """The driver's connection; None before the first use."""
 
 
 _OfSqlalchemy: TypeAlias = "sqlalchemy.Connection | Session | scoped_session[Any]"
@@ -323,8 +304,8 @@ def _closed() -> IllegalState:
 
 def _join(connection: object) -> _Joined:
     """Raises ParameterInvalid for all but the few kinds of connections that can be joined."""
-    if not isinstance(connection, psycopg.Connection) and _is_of_django(connection):
-        connection = _below_django(connection)
+    if not isinstance(connection, psycopg.Connection) and is_of_django(connection):
+        connection = below_django(connection)
     if isinstance(connection, psycopg.Connection):
         if connection.closed and not connection.broken:
             raise _closed()
@@ -339,23 +320,6 @@ def _join(connection: object) -> _Joined:
     with _translated(_address(connection.engine)):
         driver: Any = connection.connection.driver_connection
     return _Joined(partial(_execute_sqlalchemy, connection), driver)
-
-
-def _is_of_django(connection: object) -> bool:
-    # django.db.connection is a proxy: its class tells nothing, and Django is not ours to import.
-    return hasattr(connection, "in_atomic_block") and hasattr(connection, "vendor")
-
-
-def _below_django(connection: Any) -> "psycopg.Connection[Any]":
-    """Raises IllegalState outside of a transaction: Django commits each statement by itself then, unless told else."""
-    if connection.vendor != "postgresql":
-        raise ParameterInvalid("connection", f"Django's {connection.vendor}", "messages go to a PostgreSQL database")
-    below = connection.connection
-    if below is not None and not isinstance(below, psycopg.Connection):
-        raise ParameterInvalid("connection", _kind_of(below), f"let Django use psycopg 3, or {_IN_SQL}")
-    if below is None or (connection.autocommit and not connection.in_atomic_block):
-        raise IllegalState("Django's connection", "in no transaction; send inside transaction.atomic()")
-    return below
 
 
 def _connection_of(session: object) -> sqlalchemy.Connection:

@@ -1,0 +1,49 @@
+"""Connections of Django, for a send that joins their transaction. Django is not imported (decision 0074)."""
+
+from typing import Any, Protocol
+
+import psycopg
+
+from mqdb.errors import IllegalState, ParameterInvalid
+
+
+class DjangoConnection(Protocol):
+    """`django.db.connection`, or one of `django.db.connections`: all that is used of it."""
+
+    @property
+    def vendor(self) -> str:
+        """`postgresql`, or another database."""
+
+    @property
+    def in_atomic_block(self) -> bool:
+        """Whether `transaction.atomic()` is open."""
+
+    @property
+    def autocommit(self) -> bool:
+        """Whether each statement is a transaction of its own."""
+
+    @property
+    def connection(self) -> Any:
+        """The driver's connection; None before the first use."""
+
+
+def is_of_django(connection: object) -> bool:
+    """Whether it is a connection of Django, by what it has."""
+    # django.db.connection is a proxy: its class tells nothing, and Django is not ours to import.
+    return hasattr(connection, "in_atomic_block") and hasattr(connection, "vendor")
+
+
+def below_django(connection: Any) -> "psycopg.Connection[Any]":
+    """The driver's connection below it.
+
+    Raises ParameterInvalid if that is not of psycopg 3, and IllegalState outside of a transaction: Django commits each
+    statement by itself then, unless told else.
+    """
+    if connection.vendor != "postgresql":
+        raise ParameterInvalid("connection", f"Django's {connection.vendor}", "messages go to a PostgreSQL database")
+    below = connection.connection
+    if below is not None and not isinstance(below, psycopg.Connection):
+        raise ParameterInvalid("connection", type(below).__module__, "let Django use psycopg 3")
+    if below is None or (connection.autocommit and not connection.in_atomic_block):
+        raise IllegalState("Django's connection", "in no transaction; send inside transaction.atomic()")
+    return below
