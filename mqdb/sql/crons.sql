@@ -14,7 +14,7 @@ COMMENT ON FUNCTION mqdb.cron_settings(text) IS 'What mqdb.operation keeps of a 
 
 CREATE FUNCTION mqdb.add_cron(
     name text, cron text, timezone text, topic text, body bytea, tag text, keys text, properties jsonb, sharding_key text,
-    catch_up text, next_at timestamptz, application text, actor text, principal text DEFAULT NULL
+    catch_up text, next_at timestamptz, actor text, principal text DEFAULT NULL, application text DEFAULT NULL
 ) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp

@@ -89,8 +89,8 @@ def now(connection: Connection) -> datetime:
 def add(connection: Connection, new: NewCron, next_at: datetime, actor: str | None, principal: str | None) -> bool:
     """Store it, or make the one of the same application this one, and note that; False where the name is taken."""
     *columns, application = (cast(value, cron.c[name].type) for name, value in new._asdict().items())
-    rest = cast(next_at, cron.c.next_at.type), application, cast(actor, Text), cast(principal, Text)
-    added = func.mqdb.add_cron(*columns, *rest, type_=Boolean())
+    rest = cast(next_at, cron.c.next_at.type), cast(actor, Text), cast(principal, Text)
+    added = func.mqdb.add_cron(*columns, *rest, application, type_=Boolean())
     return connection.scalars(select(added)).one()
 
 
