@@ -44,6 +44,7 @@ pytest_plugins = [
     "tests.fixtures.loop_producers",
     "tests.fixtures.loop_clients",
     "tests.fixtures.loop_consumers",
+    "tests.fixtures.aio_consumers",
 ]
 
 # A busy machine may pause any example, which says nothing about the code. `do.py test --all` takes 1,000 of them.
