@@ -238,8 +238,8 @@ CREATE POLICY own ON mqdb.operation FOR SELECT USING (
         WHERE NOT EXISTS (SELECT FROM mqdb.own_right a WHERE a.resource_type = 'GROUP' AND mqdb.is_named(name, a.resource))));
 
 -- Of crons an operator sees when they send to its topics, and not what.
-GRANT SELECT (name, cron, timezone, topic, catch_up, is_paused, next_at, last_fired_at, sent, skipped, created_at, created_by, principal)
-    ON mqdb.cron TO PUBLIC;
+GRANT SELECT (name, cron, timezone, topic, catch_up, is_paused, next_at, last_fired_at, sent, skipped, created_at, created_by,
+    principal, application) ON mqdb.cron TO PUBLIC;
 ALTER TABLE mqdb.cron ENABLE ROW LEVEL SECURITY;
 CREATE POLICY own ON mqdb.cron FOR SELECT USING (
     EXISTS (SELECT FROM mqdb.own_right a
