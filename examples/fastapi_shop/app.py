@@ -18,8 +18,7 @@ from sqlalchemy import make_url
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from mqdb_client import ConsumeConcurrentlyStatus, ConsumeFromWhere, Message, ReceivedMessage
-from mqdb_client.aio import AsyncProducer, AsyncPushConsumer
+from mqdb_client import App, ConsumeFromWhere
 
 
 class Base(DeclarativeBase):
@@ -56,29 +55,24 @@ def create_app(dsn: str | None = None, topic: str = "fastapi-orders", group: str
     dsn = dsn or os.environ["MQDB_DSN"]
     engine = create_async_engine(make_url(dsn).set(drivername="postgresql+psycopg"))
     sessions = async_sessionmaker(engine, expire_on_commit=False)
-    producer = AsyncProducer("shop", dsn)
+    shop = App("shop", dsn=dsn)
+    shop.configure_group(
+        group, consume_from_where=ConsumeFromWhere.FIRST_OFFSET, persist_consumer_offset_interval=timedelta(seconds=1)
+    )
 
-    async def bill(messages: list[ReceivedMessage]) -> ConsumeConcurrentlyStatus:
+    @shop.listener(topic, group=group)
+    async def bill(order_id: int) -> None:
         async with sessions.begin() as session:
-            for message in messages:
-                order = await session.get_one(Order, int(message.body))
-                order.is_billed = True
-        return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+            order = await session.get_one(Order, order_id)
+            order.is_billed = True
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         async with engine.begin() as connection:
             await connection.run_sync(Base.metadata.create_all)
-        consumer = AsyncPushConsumer(
-            group,
-            dsn,
-            consume_from_where=ConsumeFromWhere.FIRST_OFFSET,
-            persist_consumer_offset_interval=timedelta(seconds=1),
-        )
-        await consumer.subscribe(topic)
-        consumer.register_listener(bill)
-        async with producer, consumer:
+        async with shop.consuming():
             yield
+        await shop.aclose()
         await engine.dispose()
 
     app = FastAPI(title="Shop", lifespan=lifespan)
@@ -89,7 +83,7 @@ def create_app(dsn: str | None = None, topic: str = "fastapi-orders", group: str
             order = Order(item=new.item, price=new.price)
             session.add(order)
             await session.flush()  # which gives it its id
-            await producer.send(Message(topic, str(order.id), keys=str(order.id)), connection=session)
+            await shop.asend(topic, order.id, keys=str(order.id), connection=session)
             if order.price < 0:
                 raise HTTPException(422, "a price is not below 0")  # neither the order nor its message is stored
         return shown(order)

@@ -43,6 +43,8 @@ NAMES: Final = (
     "consume-poll",
     "consume-2",
 )
+#: That of asyncio.
+ASYNC: Final = ("consume-async",)
 UNIT: Final = "messages/s"
 _QUEUES: Final = 8
 

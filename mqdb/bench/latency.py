@@ -37,6 +37,8 @@ from mqdb_client import ConsumeConcurrentlyStatus, Producer, PushConsumer
 from mqdb_client.aio import AsyncProducer, AsyncPushConsumer
 
 NAMES: Final = ("latency", "latency-tasks", "latency-topics")
+#: That of asyncio.
+ASYNC: Final = ("latency-tasks",)
 
 QUEUES: Final = 4
 _SENDING_THREADS: Final = 8

@@ -39,6 +39,8 @@ NAMES: Final = (
     "send-64",
     "brokers-2",
 )
+#: Those of asyncio.
+ASYNC: Final = ("send-task", "send-64-tasks")
 UNIT: Final = "messages/s"
 
 _THREADS: Final = 64

@@ -23,6 +23,7 @@ Pairs = Annotated[
     int, typer.Option("--pairs", min=0, help="Instead, compare rounds with and without one, so many times in turn.")
 ]
 Only = Annotated[list[str] | None, typer.Option("--only", metavar="NAME", help="Only the figures of these names.")]
+Async = Annotated[bool, typer.Option("--async", help="Only what asyncio programs have, beside threads.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object.")]
 
 
@@ -58,6 +59,7 @@ def produce(
     hold_send: HoldSend = False,
     pairs: Pairs = 0,
     only: Only = None,
+    is_async: Async = False,
     as_json: Json = False,
 ) -> None:
     """How fast messages get into the commit log.
@@ -68,6 +70,7 @@ def produce(
     [bold]Examples[/bold]
       mqdb bench produce -c 16 -T 5
       mqdb bench produce --only append --only send-64 --hold-send --pairs 5
+      mqdb bench produce --async
     """
     from mqdb.bench import produce
     from mqdb.cli.bench.running import Options, run
@@ -78,7 +81,17 @@ def produce(
     )
     run(
         context,
-        Options("produce", produce.NAMES, rounds, hold_transaction, hold_send, pairs, only, as_json, most_brokers=2),
+        Options(
+            "produce",
+            produce.NAMES,
+            rounds,
+            hold_transaction,
+            hold_send,
+            pairs,
+            [*(only or ()), *produce.ASYNC] if is_async else only,
+            as_json,
+            most_brokers=2,
+        ),
         partial(produce.comparisons, connections=connections, jobs=jobs, seconds=seconds, batch=batch),
         {"connections": connections, "jobs": jobs, "seconds": seconds, "batch": batch},
         [load, "no dispatcher runs"],
@@ -95,6 +108,7 @@ def consume(
     hold_send: HoldSend = False,
     pairs: Pairs = 0,
     only: Only = None,
+    is_async: Async = False,
     as_json: Json = False,
 ) -> None:
     """How fast messages come out, by pulls and by a push consumer.
@@ -109,7 +123,16 @@ def consume(
 
     run(
         context,
-        Options("consume", consume.NAMES, rounds, hold_transaction, hold_send, pairs, only, as_json),
+        Options(
+            "consume",
+            consume.NAMES,
+            rounds,
+            hold_transaction,
+            hold_send,
+            pairs,
+            [*(only or ()), *consume.ASYNC] if is_async else only,
+            as_json,
+        ),
         partial(consume.comparisons, messages=messages, seconds=seconds),
         {"messages": messages, "seconds": seconds, "connections": 1},
         ["load: one process; nobody sends or dispatches meanwhile"],
@@ -160,6 +183,7 @@ def latency(
         int, typer.Option("--topics", min=1, help="Also measure one consumer of so many topics, and its start.")
     ] = 1,
     only: Only = None,
+    is_async: Async = False,
     as_json: Json = False,
 ) -> None:
     """How long a message takes from send to listener, at a steady rate.
@@ -182,7 +206,7 @@ def latency(
             hold_transaction,
             hold_send,
             pairs,
-            only,
+            [*(only or ()), *latency.ASYNC] if is_async else only,
             as_json,
         ),
         partial(latency.comparisons, rate=rate, seconds=seconds, topics=topics),
