@@ -430,12 +430,14 @@ CREATE TABLE mqdb.timer (
 ) PARTITION BY LIST (slot);
 CREATE INDEX timer_due ON mqdb.timer (deliver_ms, log_pos);
 CREATE INDEX timer_msg_id ON mqdb.timer (msg_id);
+CREATE INDEX timer_retry ON mqdb.timer (log_pos) WHERE starts_with(properties ->> 'REAL_TOPIC', '%RETRY%');
 COMMENT ON TABLE mqdb.timer IS 'Messages with a time of delivery: what the deliverer has collected from rmq_sys_wheel_timer because it was not due yet. Never updated, dropped by slot. RocketMQ: TimerLog';
 COMMENT ON COLUMN mqdb.timer.deliver_ms IS 'When it is due by the clock of the broker, in milliseconds since 1970';
 COMMENT ON COLUMN mqdb.timer.log_pos IS 'Position of the record that was sent; the log may hold it no longer';
 COMMENT ON COLUMN mqdb.timer.slot IS 'An hour, a day, or longer, by how long the message had to wait: see timer_slot. 0 for what waits though delivery was past its time already, because the clock was set back; only there rows are deleted one by one';
 COMMENT ON INDEX mqdb.timer_due IS 'What is due';
 COMMENT ON INDEX mqdb.timer_msg_id IS 'Recall';
+COMMENT ON INDEX mqdb.timer_retry IS 'Retries that a listener has asked for at a time of its own: consumer_lag.waiting';
 CREATE TABLE mqdb.timer_behind PARTITION OF mqdb.timer FOR VALUES IN (0);
 COMMENT ON TABLE mqdb.timer_behind IS 'Messages that wait because the clock was set back: mostly none';
 

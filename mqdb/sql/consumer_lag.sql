@@ -51,7 +51,7 @@ LEFT JOIN (  -- a retry counts for the queue where the message failed first: one
     JOIN mqdb.subscription_group g ON s.topic = mqdb.retry_prefix() || g.group_name AND s.log_pos > g.created_pos
     JOIN mqdb.topic t ON t.topic = coalesce(s.origin_topic, s.topic)
     JOIN mqdb.queue q ON q.topic_id = t.topic_id AND q.queue_id = coalesce(s.origin_queue_id, s.queue_id)
-    WHERE s.delay_level IS NOT NULL
+    WHERE starts_with(s.topic, mqdb.retry_prefix())  -- the condition of timer_retry
     GROUP BY g.group_id, q.queue_key
 ) AS retry USING (group_id, queue_key)
 CROSS JOIN LATERAL (SELECT greatest(o.next_offset, folding.next_offset) AS next_offset) AS reached
@@ -73,7 +73,7 @@ COMMENT ON COLUMN mqdb.consumer_lag.max_offset IS 'The offset that the next mess
 COMMENT ON COLUMN mqdb.consumer_lag.lag IS 'Messages yet to be consumed; those that retention has dropped unread do not count';
 COMMENT ON COLUMN mqdb.consumer_lag.lag_seconds IS 'Age of the oldest message yet to be consumed, by its store_time; 0 where there is none';
 COMMENT ON COLUMN mqdb.consumer_lag.oldest_pos IS 'Position of that message in the log; NULL where there is none';
-COMMENT ON COLUMN mqdb.consumer_lag.waiting IS 'Messages of the queue that the group has failed to consume, and that wait for their retry: then they are in the lag of its retry topic. Costs a look at all messages that wait in delay levels';
+COMMENT ON COLUMN mqdb.consumer_lag.waiting IS 'Messages of the queue that the group has failed to consume, and that wait for their retry: then they are in the lag of its retry topic. Costs a look at all messages that wait in delay levels, and at retries among timers';
 COMMENT ON COLUMN mqdb.consumer_lag.owner IS 'Client id of the member that reads the queue; NULL while nobody does';
 COMMENT ON COLUMN mqdb.consumer_lag.epoch IS 'Rises with each new owner and each reset';
 COMMENT ON COLUMN mqdb.consumer_lag.updated_at IS 'When offset or owner were last written; commits of exactly-once consumers are folded in later';

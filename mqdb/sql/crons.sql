@@ -33,6 +33,7 @@ BEGIN
     END IF;
     add_cron.name := mqdb.full_group(add_cron.name);
     add_cron.topic := mqdb.full_topic(add_cron.topic);
+    add_cron.application := mqdb.full_group(add_cron.application);
     PERFORM mqdb.check_right('OPERATE', 'TOPIC', add_cron.topic);
     PERFORM mqdb.check_right('SEND', 'TOPIC', add_cron.topic);
     PERFORM mqdb.check_send(add_cron.topic, coalesce(add_cron.body, ''));

@@ -73,21 +73,22 @@ BEGIN
                 AND cl.log_pos > (SELECT straggler_floor FROM indexed) AND cl.log_pos <= (SELECT done_pos FROM indexed)
                 AND cl.msg_id = id ORDER BY cl.xid, cl.queue_key, cl.log_pos) r
     ), found AS (
-        SELECT t.log_pos, t.deliver_ms, t.properties ->> 'REAL_TOPIC' AS topic, true AS is_timer
+        SELECT t.log_pos, t.deliver_ms, t.properties ->> 'REAL_TOPIC' AS topic,
+               NOT starts_with(t.properties ->> 'REAL_TOPIC', mqdb.retry_prefix()) AS is_timer
         FROM mqdb.timer t WHERE t.msg_id = id
         UNION ALL
         SELECT r.log_pos, r.tags_code, CASE WHEN r.queue_key = timer_key THEN r.properties ->> 'REAL_TOPIC' ELSE t.topic END,
-               r.queue_key = timer_key
+               r.queue_key = timer_key AND NOT starts_with(r.properties ->> 'REAL_TOPIC', mqdb.retry_prefix())
         FROM record r JOIN mqdb.queue q USING (queue_key) JOIN mqdb.topic t USING (topic_id)
     )
     SELECT f.log_pos, f.deliver_ms, f.is_timer, f.topic INTO pos, due_ms, is_timer, real_topic
     FROM found f
     WHERE f.topic = recall.topic
-       OR recall.topic IS NULL AND f.topic NOT IN (mqdb.schedule_topic(), mqdb.half_topic()) AND NOT starts_with(f.topic, mqdb.retry_prefix())
+       OR recall.topic IS NULL AND f.topic NOT IN (mqdb.schedule_topic(), mqdb.half_topic())
     ORDER BY f.is_timer DESC LIMIT 1;
     IF NOT FOUND THEN
         RETURN 'UNKNOWN';
-    ELSIF NOT is_timer THEN  -- a copy, or a message whose time had passed when it was sent
+    ELSIF NOT is_timer THEN  -- a copy, also one for a retry, or a message whose time had passed when it was sent
         RETURN 'ALREADY_DELIVERED';
     END IF;
 

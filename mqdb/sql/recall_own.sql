@@ -72,7 +72,7 @@ DECLARE
 BEGIN
     recall_own.topic := mqdb.full_topic(recall_own.topic);
     SELECT * INTO timer FROM mqdb.find_timer(topic, id);
-    IF timer.has_copy OR timer.is_past THEN
+    IF timer.has_copy OR timer.is_past OR timer.pos IS NOT NULL AND starts_with(topic, mqdb.retry_prefix()) THEN
         RETURN 'ALREADY_DELIVERED';
     ELSIF timer.pos IS NULL THEN
         RETURN 'UNKNOWN';

@@ -33,7 +33,9 @@ WITH step AS (
     SELECT e.delay_level, e.deliver_ms, r.*
     FROM entry e
     CROSS JOIN LATERAL (
-        SELECT cl.log_pos, cl.msg_id, cl.tags, cl.keys, cl.store_time, cl.properties FROM mqdb.commit_log cl
+        SELECT cl.log_pos, cl.msg_id, cl.tags, cl.keys, cl.store_time,
+               cl.properties::jsonb AS properties  -- no domain: conditions on it reach both sides
+        FROM mqdb.commit_log cl
         WHERE cl.log_pos >= e.log_pos AND cl.log_pos <= e.log_pos ORDER BY cl.log_pos LIMIT 1
     ) AS r
     UNION ALL

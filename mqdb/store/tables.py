@@ -453,7 +453,7 @@ cron = Table(
     Column("created_by", Text, nullable=False, server_default=text("CURRENT_USER")),
     Column("principal", Text),
     Column("slot", SmallInteger),
-    Column("application", Text),
+    Column("application", GroupName),
     UniqueConstraint("principal", "slot"),
 )
 
@@ -476,6 +476,7 @@ timer = Table(
     Column("body", LargeBinary, nullable=False),
     Index("timer_due", "deliver_ms", "log_pos"),
     Index("timer_msg_id", "msg_id"),
+    Index("timer_retry", "log_pos", postgresql_where=text("starts_with(properties ->> 'REAL_TOPIC', '%RETRY%')")),
     postgresql_partition_by="LIST (slot)",
 )
 

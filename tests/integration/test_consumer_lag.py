@@ -19,6 +19,7 @@ from mqdb.store.consumers.groups import QueueProgress, TopicLag
 from mqdb.store.topics.topics import TopicRoute
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.delay import delay, move_clock
+from tests.fixtures.timers import deliver_all
 
 
 @pytest.fixture
@@ -123,12 +124,15 @@ def test_the_oldest_message_that_is_not_consumed_is_named_by_its_position(
 # -- retries ------------------------------------------------------------------------------------
 
 
-def fail(broker: Connection, *offsets: int, group: str = "readers", level: int = 3) -> None:
+LEVEL_3 = Retry(3)
+
+
+def fail(broker: Connection, *offsets: int, group: str = "readers", retry: Retry = LEVEL_3) -> None:
     """Have the group fail messages of queue 0 of the topic, and commit all that is there."""
     rows = broker.execute(text("SELECT queue_offset, log_pos FROM mqdb.message WHERE topic = 'orders'"))
     positions = {row.queue_offset: row.log_pos for row in rows}
     queue, failure = MessageQueue("orders", "broker-a", 0), Failure.later("m", datetime.now(UTC))
-    requests = [SendBackRequest(positions[each], queue, each, failure, Retry(level)) for each in offsets]
+    requests = [SendBackRequest(positions[each], queue, each, failure, retry) for each in offsets]
     send_back(broker, group, requests)
     dispatch_all(broker)
 
@@ -138,11 +142,15 @@ def waiting(broker: Connection) -> dict[tuple[str, int], tuple[int, int]]:
     return {(each.topic, each.queue_id): (each.lag, each.waiting) for each in lag(broker) if each.lag or each.waiting}
 
 
+@pytest.mark.parametrize("retry", [LEVEL_3, Retry(delay=timedelta(hours=1))])
+@pytest.mark.parametrize("is_collected", [False, True])
 def test_a_message_that_waits_for_its_retry_shows_at_the_queue_where_it_failed(
-    broker: Connection, owned: list[OwnedQueue]
+    broker: Connection, owned: list[OwnedQueue], retry: Retry, is_collected: bool
 ) -> None:
-    fail(broker, 1, 2)
+    fail(broker, 1, 2, retry=retry)
     commit(broker, owned, 4)
+    if is_collected:
+        deliver_all(broker)
 
     assert waiting(broker) == {("orders", 0): (0, 2)}
 
@@ -158,7 +166,7 @@ def test_what_is_scheduled_says_where_a_retry_failed_first(broker: Connection, o
 
 def test_a_retry_that_is_due_is_in_the_lag_of_the_retry_topic(broker: Connection, owned: list[OwnedQueue]) -> None:
     fail(broker, 1)
-    fail(broker, 2, level=18)
+    fail(broker, 2, retry=Retry(18))
     commit(broker, owned, 4)
     retry = find_or_create_retry_topic(broker, "readers")
     take_queues(broker, "readers", "m", retry.queue_keys, FROM_FIRST_OFFSET)

@@ -505,6 +505,20 @@ def test_polls_commit_for_their_group(shop: str, served: sqlalchemy.Connection) 
         assert admin.offsets.committed("billing", "orders") == {0: 10}
 
 
+def test_an_application_of_one_name_in_each_namespace_has_its_own_crons(tenants: Tenants, owner: Admin) -> None:
+    for dsn in tenants.values():
+        with Admin(dsn) as admin:
+            admin.topics.create("orders", queues=1)
+            for _ in range(2):
+                admin.crons.declare("tasks", "report", "0 0 1 1 *", Message("orders", "report"))
+            assert [(each.name, each.application) for each in admin.crons.list()] == [("report", "tasks")]
+
+    assert {(each.name, each.application) for each in owner.crons.list()} == {
+        ("shop%report", "shop%tasks"),
+        ("market%report", "market%tasks"),
+    }
+
+
 def test_crons_of_one_name_fire_for_both(tenants: Tenants, broker: SqlConnection) -> None:
     for namespace, dsn in tenants.items():
         with Admin(dsn) as admin:
@@ -582,7 +596,7 @@ FOREIGN = [
     "SELECT mqdb.live_members('market%billing')",
     "SELECT mqdb.topic_uses('market%orders')",
     """SELECT mqdb.add_cron('c', '0 0 1 1 *', 'UTC', 'market%orders', 'x', NULL, NULL, '{}', NULL, 'once', '2999-01-01',
-                            NULL)""",
+                            NULL, NULL)""",
     "SELECT mqdb.replace_subscriptions('billing', 1, '{market%orders}', '{TAG}', '{*}')",
     "SELECT mqdb.replace_subscriptions('market%billing', 1, '{}', '{}', '{}')",
     "SELECT mqdb.leave_group('market%billing', 'x', 'CONSUMER')",

@@ -158,14 +158,20 @@ def test_after_an_exact_time_it_comes_again_with_its_tag(broker: Connection, gro
     assert (copy["properties"]["RETRY_TOPIC"], copy["properties"]["colour"]) == ("orders", "red")
 
 
-def test_a_recall_that_names_no_topic_takes_no_retry_back(broker: Connection, group: str, orders: list[int]) -> None:
+@pytest.mark.parametrize("is_collected", [False, True])
+@pytest.mark.parametrize(
+    ("function", "topic"), [("recall", None), ("recall", "%RETRY%billing"), ("recall_own", "%RETRY%billing")]
+)
+def test_no_recall_takes_a_retry_back(
+    broker: Connection, group: str, orders: list[int], function: str, topic: str | None, is_collected: bool
+) -> None:
     send_back(broker, group, [request(orders[0])._replace(retry=Retry(delay=timedelta(hours=1)))])
     dispatch_all(broker)
+    if is_collected:
+        deliver_all(broker)
+    asked = text(f"SELECT mqdb.{function}(:topic, :id)")
 
-    assert (
-        broker.scalar(text("SELECT mqdb.recall(NULL, :id)"), {"id": newest(broker)["msg_id"].hex})
-        == "ALREADY_DELIVERED"
-    )
+    assert broker.scalar(asked, {"topic": topic, "id": newest(broker)["msg_id"].hex}) == "ALREADY_DELIVERED"
 
 
 @pytest.mark.parametrize(("of_listener", "of_consumer", "dead"), [(0, 9, True), (1, 0, False), (None, 0, True)])

@@ -3,6 +3,7 @@
 Counted are the executions of a plan's nodes, with three groups that have all to read, in many segments.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any, Final
@@ -24,6 +25,7 @@ from tests.fixtures import log as by_hand
 from tests.fixtures.broker import dispatch_all, topic
 from tests.fixtures.delay import delay, move_clock
 from tests.fixtures.postgres import KNOW_ITSELF, Database, new_database
+from tests.fixtures.timers import deliver_all, timer
 from tests.fixtures.transactions import send_half
 
 GROUPS: Final = ("a", "b", "c")
@@ -193,17 +195,21 @@ def test_a_group_and_a_queue_are_looked_up_by_their_keys(lagging: Connection) ->
     assert {scan["Actual Loops"] for scan in scans(ends, "queue_run")} == {1}
 
 
-def test_retries_cost_what_waits_in_delay_levels_and_no_more(lagging: Connection) -> None:
+def test_retries_cost_what_waits_in_delay_levels_and_retries_among_timers_and_no_more(lagging: Connection) -> None:
     delay(lagging, 1, *"1234567")
     move_clock(lagging, timedelta(seconds=2))
     deliver_due(lagging)
     delay(lagging, 3, *"123")
     delay(lagging, 4, *"1234", topic=retry_topic("a"))
+    timer(lagging, timedelta(hours=1), *map(str, range(100)))
+    timer(lagging, timedelta(hours=1), *"12", topic=retry_topic("a"))
+    deliver_all(lagging)
 
     found = plan(lagging, "SELECT waiting FROM mqdb.consumer_lag")
 
     assert sum(scan["Actual Loops"] for scan in scans(found, "commit_log")) == 3 + 4
-    assert not any(node.get("Relation Name") in ("timer_step", "timer_behind") for node in found)
+    slots = [node for node in found if re.fullmatch(r"timer_\d+", node.get("Relation Name", ""))]
+    assert sum(scan["Actual Rows"] * scan["Actual Loops"] for scan in slots) == 2
 
 
 @pytest.fixture(scope="module")

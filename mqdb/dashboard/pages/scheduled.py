@@ -5,6 +5,7 @@ from typing import Final
 from starlette.responses import Response
 
 from mqdb.common.recall_handle import RecallHandle, encode_handle
+from mqdb.common.topic import RETRY_PREFIX
 from mqdb.common.unique_id import format_unique_id, parse_unique_id
 from mqdb.dashboard.endpoint import Page
 from mqdb.dashboard.visit import Visit
@@ -28,7 +29,7 @@ def scheduled(visit: Visit) -> Response:
         topic=topic,
         last=last,
         known=visit.rights.among(topics, "read", "operate", "admin"),
-        recalled=visit.rights.among(topics, "send", "operate"),
+        recalled=visit.rights.among([each for each in topics if not each.startswith(RETRY_PREFIX)], "send", "operate"),
     )
 
 
