@@ -11,6 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -19,7 +20,7 @@ import pytest
 from mqdb.errors import IllegalState, MessageIllegal, ParameterInvalid, QueueNotFound, RouteNotFound
 from mqdb.settings import load_settings
 from mqdb_client import Message, MessageQueue, SendResult, SendStatus
-from mqdb_client.aio import AsyncProducer, ids_that_may_be_stored
+from mqdb_client.aio import AsyncProducer, AsyncTransactionProducer, ids_that_may_be_stored
 from tests.fixtures.joined_sends import url_of
 from tests.fixtures.log import create_topic
 from tests.fixtures.postgres import Database
@@ -48,6 +49,38 @@ async def until_blocked(database: Database, producer: AsyncProducer) -> None:
 
 def tasks_of(producer: AsyncProducer, count: int, key: str = "") -> list["asyncio.Task[SendResult]"]:
     return [asyncio.create_task(producer.send(Message("orders", f"{key}{n}"))) for n in range(count)]
+
+
+# -- life -------------------------------------------------------------------------------------
+
+
+async def unasked(*_: object) -> None: ...
+
+
+WITH_TRANSACTIONS = partial(
+    AsyncTransactionProducer, execute_local_transaction=unasked, check_local_transaction=unasked
+)
+
+
+@pytest.mark.parametrize("kind", [AsyncProducer, WITH_TRANSACTIONS])
+def test_a_start_that_is_cancelled_leaves_the_group(database: Database, kind: Callable[..., AsyncProducer]) -> None:
+    producer = kind("senders", settings=load_settings(dsn=database.dsn))
+    waits = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = %s"
+
+    async def work() -> None:
+        locker = database.connect(autocommit=False)
+        locker.execute("LOCK TABLE mqdb.client")
+        starting = asyncio.create_task(producer.start())
+        await asyncio.to_thread(lambda: wait_until(lambda: database.rows(waits, database.name)))
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        locker.rollback()
+
+    asyncio.run(work())  # it waits for the threads of its executor
+    with pytest.raises(IllegalState, match="shut down"):
+        producer._below.work()
+    assert database.rows("SELECT FROM mqdb.client WHERE kind = 'PRODUCER'") == []
 
 
 # -- sending ----------------------------------------------------------------------------------

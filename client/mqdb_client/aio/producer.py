@@ -77,8 +77,16 @@ class AsyncProducer:
     # -- life ---------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Connect and enter the group. Raises what `Producer.start` raises."""
-        await asyncio.to_thread(self._below.start)
+        """Connect and enter the group. Raises what `Producer.start` raises.
+
+        If its task is cancelled, the producer is shut down.
+        """
+        try:
+            await asyncio.to_thread(self._below.start)
+        except asyncio.CancelledError:
+            # The thread goes on, and nobody else would leave the group.
+            asyncio.get_running_loop().run_in_executor(None, self._below.shutdown)
+            raise
 
     async def shutdown(self) -> None:
         """Let the sends under way end, leave the group and disconnect. Again: nothing happens."""

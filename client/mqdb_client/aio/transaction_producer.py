@@ -82,7 +82,7 @@ class AsyncTransactionProducer(AsyncProducer):
     async def start(self) -> None:
         """Connect, enter the group, and answer what is asked about its transactions, in this loop.
 
-        Raises what `TransactionProducer.start` raises.
+        Raises what `TransactionProducer.start` raises. If its task is cancelled, the producer is shut down.
         """
         loop = asyncio.get_running_loop()
         self._below.listen(
