@@ -82,6 +82,33 @@ def test_functions_of_both_kinds_consume_what_the_application_sends(served: Conn
     ]
 
 
+def test_a_start_that_is_cancelled_leaves_the_groups(served: Connection, database: Database) -> None:
+    topic(served, "orders")
+    app = app_of(database, "billing")
+    waits = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = %s"
+
+    @app.listener("orders", group="billing")
+    def bill(order: Order) -> None: ...
+
+    async def consume() -> None:
+        async with app.consuming():
+            pass
+
+    async def work() -> None:
+        locker = database.connect(autocommit=False)
+        locker.execute("LOCK TABLE mqdb.client")
+        consuming = asyncio.create_task(consume())
+        await asyncio.to_thread(wait_until, lambda: bool(database.rows(waits, database.name)))
+        consuming.cancel()
+        locker.rollback()
+        with pytest.raises(asyncio.CancelledError):
+            await consuming
+
+    asyncio.run(work())
+    with Admin(database.dsn) as admin:
+        assert admin.consumers.list("billing") == []
+
+
 def reasons(database: Database) -> dict[str, str]:
     """Why the dead letters of billing are dead, by their exceptions."""
     return dict(database.rows("SELECT exception, error FROM mqdb.dlq WHERE consumer_group = 'billing'"))

@@ -1,18 +1,25 @@
 """App: which functions may be listeners, what they are called with, and what goes together in a group."""
 
-from collections.abc import Callable
+import asyncio
+import inspect
+import json
+import sys
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import Any, NoReturn
+from datetime import UTC, datetime, timedelta
+from functools import partial, wraps
+from typing import Annotated, Any, NoReturn, assert_type
 from uuid import uuid4
 
 import pytest
+from annotated_types import Gt
 from pydantic import BaseModel
 from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 
-from mqdb.common.message import Message, MessageQueue, ReceivedMessage
+from mqdb.common.failure import Failure
+from mqdb.common.message import Message, MessageQueue, ReceivedMessage, SendResult
 from mqdb.errors import BodyInvalid, BodyUnreadable, ListenerMissing, NameInvalid, ParameterInvalid
 from mqdb_client import App, ConsumeConcurrentlyContext, ConsumeOrderlyContext, exponential
 from mqdb_client.app.arguments import Arguments
@@ -112,10 +119,98 @@ def test_what_cannot_be_read_is_named_without_its_content(body: bytes, wanted: s
     assert "secret" not in str(caught.value)
 
 
+def of_whole(order: Order) -> None: ...
+def of_numbers(numbers: list[int]) -> None: ...
+
+
+@pytest.mark.parametrize("function", [of_whole, of_numbers])
+def test_no_traceback_shows_a_body_that_cannot_be_read(function: Callable[..., Any]) -> None:
+    body = json.dumps(["secret"] * 10).encode()
+    with pytest.raises(BodyUnreadable) as caught:
+        given(function, received(body))
+    failure = Failure.of(caught.value, "here", datetime.now(UTC))
+    assert "secret" not in failure.traceback.replace('["secret"]', "")  # the line above
+    if function is of_numbers:
+        assert failure.message.endswith("; and 5 more")
+
+
+class Caller:
+    def __call__(self, order: Order) -> None:
+        got.append(order.number)
+
+    def method(self, order: Order) -> None:
+        got.append(order.number)
+
+
+class AsyncCaller:
+    async def __call__(self, order: Order) -> None:
+        got.append(order.number)
+
+
+def with_shop(shop: str, order: Order, currency: str = "EUR") -> None:
+    got.append(order.number)
+
+
+def wrapper(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def wrapping(*arguments: Any, **named: Any) -> Any:
+        return function(*arguments, **named)
+
+    return wrapping
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (Caller(), "Caller"),
+        (Caller().method, "Caller.method"),
+        (AsyncCaller(), "AsyncCaller"),
+        (partial(with_shop, "books"), "with_shop"),
+        (partial(with_shop, shop="books"), "with_shop"),
+        (wrapper(Caller().method), "Caller.method"),
+    ],
+)
+def test_whatever_can_be_called_is_a_listener(function: Callable[..., Any], name: str) -> None:
+    app = App("shop")
+    app.listener("orders", group="billing")(function)
+    (group,) = app.groups()
+    got.clear()
+
+    called = group.callback([received(b'{"number": 4}')], ConsumeConcurrentlyContext(MessageQueue("orders", "a", 0)))
+    if inspect.iscoroutine(called):
+        asyncio.run(called)
+
+    assert got == [4]
+    assert group.listeners[0].name == f"{__name__}.{name}"
+
+
+async def of_order_later(order: Order) -> None: ...
+
+
+def yielding(order: Order) -> Iterator[int]:
+    yield order.number
+
+
+@pytest.mark.parametrize("function", [wrapper(of_order_later), lambda order: of_order_later(order), wrapper(yielding)])
+def test_what_nobody_runs_is_a_failure(function: Callable[..., Any]) -> None:
+    with pytest.raises(ParameterInvalid, match="which nobody runs; write async def"):
+        given(function, received(b'{"number": 4}'))
+
+
+def test_constraints_of_annotations_hold() -> None:
+    def some(numbers: Annotated[list[Annotated[int, Gt(0)]], "of orders"], raw: Annotated[bytes, "as sent"]) -> None:
+        got.extend((numbers, raw))
+
+    assert given(some, received(b"[1]")) == [[1], b"[1]"]
+    with pytest.raises(BodyUnreadable, match="greater than 0"):
+        given(some, received(b"[0]"))
+
+
 class Thing: ...
 
 
 def of_nothing_json(thing: Thing) -> None: ...
+def with_context(messages: ReceivedMessage, context: ConsumeConcurrentlyContext) -> None: ...
 def with_transaction(message: ReceivedMessage, connection: Connection) -> None: ...
 def with_wrong_session(message: ReceivedMessage, session: AsyncSession) -> None: ...
 async def with_wrong_connection(message: ReceivedMessage, connection: Connection) -> None: ...
@@ -125,6 +220,9 @@ async def with_wrong_connection(message: ReceivedMessage, connection: Connection
     ("function", "exactly_once", "reason"),
     [
         (of_nothing_json, False, "'thing' is of a type that JSON cannot give"),
+        (with_context, False, "'context' is a context, which only a listener of a consumer gets"),
+        (yielding, False, "is a generator, of which a call runs nothing"),
+        (dict, False, "cannot be read"),
         (with_transaction, False, "takes a transaction; say exactly_once=True"),
         (with_wrong_session, True, "'session' is AsyncSession; give it Connection or Session"),
         (with_wrong_connection, True, "'connection' is Connection; give it AsyncConnection or AsyncSession"),
@@ -135,6 +233,36 @@ def test_a_function_that_cannot_be_called_is_refused(
 ) -> None:
     with pytest.raises(ParameterInvalid, match=reason):
         App("shop").listener("orders", group="billing", exactly_once=exactly_once)(function)
+
+
+def test_decorated_functions_keep_their_types() -> None:
+    app = App("shop")
+
+    @app.listener("orders", group="billing")
+    async def bill(order: Order) -> int:
+        return order.number
+
+    @app.listener("orders", group="audit")
+    def audit(order: Order, dry: bool = False) -> str:
+        return f"{order.number} {dry}"
+
+    @app.cron("@daily")
+    async def report() -> None: ...
+
+    @app.cron("@daily")
+    def tidy(message: ReceivedMessage) -> bool:
+        return message.tag is None
+
+    assert_type(asyncio.run(bill(Order(17))), int)
+    assert_type(audit(Order(17), dry=True), str)
+    assert_type(report(), Coroutine[Any, Any, None]).close()
+    assert_type(tidy(received()), bool)
+
+
+async def types_of_sends(app: App) -> None:
+    """For mypy."""
+    assert_type(app.send("orders", Order(17)), SendResult)
+    assert_type(await app.asend("orders", {"number": 17}), SendResult)
 
 
 async def in_loop(message: ReceivedMessage, connection: AsyncConnection) -> None: ...
@@ -204,7 +332,8 @@ def fail(message: ReceivedMessage) -> NoReturn:
 
 def group_of(**options: Any) -> ListenerGroup:
     app = App("shop")
-    app.listener("orders", group="billing", **options)(options.pop("function", fail))
+    function = options.pop("function", fail)
+    app.listener("orders", group="billing", **options)(function)
     return app.groups()[0]
 
 
@@ -229,6 +358,33 @@ def test_the_policy_of_the_listener_says_what_becomes_of_a_message(
         group_of(**options).call([message], context)
 
     assert (context.max_reconsume_times, context.delay_when_next_consume) == (most, wait)
+
+
+def leave(message: ReceivedMessage) -> NoReturn:
+    sys.exit("no")
+
+
+def test_the_policy_holds_for_what_is_no_exception_too() -> None:
+    context = ConsumeConcurrentlyContext(MessageQueue("orders", "broker-a", 0))
+
+    with pytest.raises(SystemExit):
+        group_of(function=leave, retries=2, backoff=timedelta(seconds=7)).call([received()], context)
+
+    assert (context.max_reconsume_times, context.delay_when_next_consume) == (2, timedelta(seconds=7))
+
+
+def stop_iteration(message: ReceivedMessage) -> None:
+    next(iter(()))
+
+
+def test_a_thread_may_raise_what_no_future_takes() -> None:
+    app = App("shop")
+    app.listener("orders", group="billing")(stop_iteration)
+    app.listener("returns", group="billing")(of_order_later)
+    called = app.groups()[0].callback([received()], ConsumeConcurrentlyContext(MessageQueue("orders", "broker-a", 0)))
+
+    with pytest.raises(RuntimeError, match="raised StopIteration"):
+        asyncio.run(asyncio.wait_for(called, 10))
 
 
 def test_in_order_a_message_waits_in_its_place() -> None:
@@ -289,6 +445,8 @@ def test_crons_and_their_groups_are_named_after_the_function() -> None:
         app.cron("@daily")(report)
     with pytest.raises(ParameterInvalid, match=r"which has no \|"):
         app.cron("@daily", name="a|b")(report)
+    with pytest.raises(NameInvalid, match="<lambda>"):
+        app.cron("@daily", topic="jobs", group="jobs")(lambda: None)
 
 
 def test_the_name_of_an_application_is_that_of_its_module() -> None:

@@ -67,8 +67,8 @@ class AppConsumers:
             starting = asyncio.to_thread(consumer.start)
         for hook in self._app.consume_message_hooks:
             consumer.register_consume_message_hook(hook)
+        self._started.append(consumer)  # before: if this is cancelled the thread goes on, and `stop` waits for it
         await starting
-        self._started.append(consumer)
 
     async def stop(self) -> None:
         """Let running listeners return, and leave the groups. Raises ShutdownTimedOut."""

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from mqdb.broker.schedule.cron import CatchUp
 from mqdb.common.message import Message
-from mqdb.common.topic import check_topic_name
+from mqdb.common.topic import MAX_TOPIC_LENGTH, check_name, check_topic_name
 from mqdb.errors import ParameterInvalid, TopicNotFound
 from mqdb.settings import Settings
 from mqdb_client.admin.admin import Admin, BrokerAdmin
@@ -24,6 +24,7 @@ class AppCron:
     catch_up: CatchUp
 
     def __post_init__(self) -> None:
+        check_name("cron", self.name, MAX_TOPIC_LENGTH)
         check_topic_name(self.topic)
         if "|" in self.name:
             raise ParameterInvalid("name", self.name, "is the tag of its messages, too, which has no |")
@@ -70,9 +71,10 @@ class Crons:
             )
 
     def next_times(self, crons: Iterable[AppCron]) -> dict[str, datetime | None]:
-        """When each of these is due next; None for one that is paused."""
-        stored = {each.name: each for each in self._broker.crons.list()}
-        return {cron.name: None if stored[cron.name].is_paused else stored[cron.name].next_at for cron in crons}
+        """When each of these is due next; None for one that is paused. Without those that somebody has removed."""
+        known = {cron.name for cron in crons}
+        stored = self._broker.crons.list()
+        return {each.name: None if each.is_paused else each.next_at for each in stored if each.name in known}
 
     def strays(self, crons: Iterable[AppCron]) -> list[str]:
         """The names of those that the broker has of the application, and its code has no more."""

@@ -9,16 +9,17 @@ anything else                 its body, read as JSON of that type: a dataclass, 
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Generator
 from contextlib import AsyncExitStack, ExitStack
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeAlias, get_type_hints
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
 from mqdb.common.message import Message, ReceivedMessage
 from mqdb.common.property import RESERVED_PROPERTIES
 from mqdb.errors import BodyUnreadable, ParameterInvalid
+from mqdb_client.consumer.message_listener import ConsumeConcurrentlyContext, ConsumeOrderlyContext
 
 _Source: TypeAlias = Callable[[ReceivedMessage], Any]
 
@@ -31,6 +32,16 @@ _KINDS: Final = (
     inspect.Parameter.POSITIONAL_OR_KEYWORD,
     inspect.Parameter.KEYWORD_ONLY,
 )
+
+
+#: Of one body, that are told: a large one may have a million.
+_MOST_FAULTS: Final = 5
+
+#: What is called wrongly: it has done nothing yet. (An asynchronous generator cannot be closed here.)
+_NOT_RUN: Final = (Coroutine, Generator)
+
+#: What listeners of consumers get, and those of applications do not. JSON could give them.
+_CONTEXTS: Final = (ConsumeConcurrentlyContext, ConsumeOrderlyContext)
 
 
 class _Parameter(NamedTuple):
@@ -47,14 +58,19 @@ class Arguments:
     def __init__(self, function: Callable[..., Any], *, exactly_once: bool) -> None:
         """Raises ParameterInvalid for a function that cannot be called with a message, and says why."""
         self._function = function
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise ParameterInvalid("listener", function, "is a generator, of which a call runs nothing")
         try:
-            hints = get_type_hints(function)
-        except NameError as error:
-            raise ParameterInvalid("listener", function, f"has an annotation that cannot be read: {error}") from error
+            hints = get_type_hints(_annotated(function), include_extras=True)
+            parameters = inspect.signature(function).parameters.values()
+        except (NameError, TypeError, ValueError) as error:
+            reason = f"its parameters or their annotations cannot be read: {error}"
+            raise ParameterInvalid("listener", function, reason) from error
+        given = function.keywords if isinstance(function, partial) else {}
         self._positional: list[_Parameter] = []
         self._named: list[_Parameter] = []
-        for parameter in inspect.signature(function).parameters.values():
-            if parameter.kind not in _KINDS:
+        for parameter in parameters:
+            if parameter.kind not in _KINDS or parameter.name in given:
                 continue
             is_first = not self._positional and not self._named
             if parameter.default is not parameter.empty and (parameter.name not in hints or not is_first):
@@ -66,12 +82,19 @@ class Arguments:
             raise ParameterInvalid("listener", function, "takes a transaction; say exactly_once=True")
 
     def call(self, message: ReceivedMessage, transaction: Any = None) -> None:
-        """Call the function with a message. Raises BodyUnreadable, and what the function raises."""
+        """Call the function with a message. Raises BodyUnreadable, and what the function raises.
+
+        ParameterInvalid if it returns a coroutine, as a wrapper of a coroutine function does, or a generator.
+        """
         with ExitStack() as stack:
             positional, named, sessions = self._values(message, transaction)
             for session in sessions:
                 stack.enter_context(session)
-            self._function(*positional, **named)
+            returned = self._function(*positional, **named)
+            if isinstance(returned, _NOT_RUN):
+                returned.close()
+                reason = f"returns a {type(returned).__name__}, which nobody runs; write async def"
+                raise ParameterInvalid("listener", self._function, reason)
             for session in sessions:
                 session.flush()
 
@@ -105,7 +128,18 @@ def is_asynchronous(function: Callable[..., Any]) -> bool:
     return any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
 
 
-def _parameter_of(function: Callable[..., Any], name: str, wanted: Any) -> _Parameter:
+def _annotated(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What has the annotations of a callable: the function in a partial, the `__call__` of an object."""
+    if isinstance(function, partial):
+        return _annotated(function.func)
+    if inspect.isroutine(function):
+        return function
+    called: Callable[..., Any] = function.__init__ if isinstance(function, type) else type(function).__call__  # type: ignore[misc]
+    return called
+
+
+def _parameter_of(function: Callable[..., Any], name: str, annotation: Any) -> _Parameter:
+    wanted = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
     if wanted is None or wanted is ReceivedMessage:
         return _Parameter(name, lambda message: message)
     if wanted is Message:
@@ -119,9 +153,14 @@ def _parameter_of(function: Callable[..., Any], name: str, wanted: Any) -> _Para
             right = "Connection or Session" if _TRANSACTIONS[kind] else "AsyncConnection or AsyncSession"
             raise ParameterInvalid("listener", function, f"{name!r} is {kind}; give it {right}")
         return _Parameter(name, None, wanted if kind.endswith("Session") else None)
+    if wanted in _CONTEXTS:
+        reason = (
+            f"{name!r} is a context, which only a listener of a consumer gets; retries, backoff and so on are options"
+        )
+        raise ParameterInvalid("listener", function, reason)
     try:
-        adapter: TypeAdapter[Any] = TypeAdapter(wanted)
-    except PydanticUserError as error:
+        adapter: TypeAdapter[Any] = TypeAdapter(annotation)
+    except (PydanticUserError, NameError) as error:
         raise ParameterInvalid("listener", function, f"{name!r} is of a type that JSON cannot give: {error}") from error
     return _Parameter(name, partial(_decoded, adapter))
 
@@ -150,10 +189,12 @@ def _decoded(adapter: "TypeAdapter[Any]", message: ReceivedMessage) -> Any:
         return adapter.validate_json(message.body)
     except ValidationError as error:
         wanted = getattr(adapter._type, "__name__", str(adapter._type))
-        raise BodyUnreadable(wanted, _faults(error)) from error
+        # Without its cause, which shows the body in a traceback.
+        raise BodyUnreadable(wanted, _faults(error)) from None
 
 
 def _faults(error: ValidationError) -> str:
     """Where and why, without the body, which may hold what nobody is to read in a log."""
     details = error.errors(include_url=False, include_context=False, include_input=False)
-    return "; ".join(f"{'.'.join(map(str, each['loc'])) or 'body'}: {each['msg']}" for each in details)
+    told = [f"{'.'.join(map(str, each['loc'])) or 'body'}: {each['msg']}" for each in details[:_MOST_FAULTS]]
+    return "; ".join(told + [f"and {len(details) - len(told)} more"] * (len(details) > len(told)))

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final, TypeAlias
 
 from mqdb.common.group import check_group_name
@@ -92,7 +92,11 @@ class Listener:
     @property
     def name(self) -> str:
         """Where the function stands, for people."""
-        return f"{self.function.__module__}.{self.function.__qualname__}"
+        named = self.function
+        while isinstance(named, partial):
+            named = named.func
+        named = named if hasattr(named, "__qualname__") else type(named)
+        return f"{named.__module__}.{named.__qualname__}"
 
     @cached_property
     def filter(self) -> MessageFilter:

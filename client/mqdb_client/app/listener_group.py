@@ -85,7 +85,7 @@ class ListenerGroup:
             if listener.is_asynchronous:
                 await listener.arguments.call_in_loop(messages[0], transaction)
             else:
-                await asyncio.to_thread(listener.arguments.call, messages[0])
+                await asyncio.to_thread(_call_in_thread, listener, messages[0])
         return self._success
 
     @contextmanager
@@ -96,7 +96,7 @@ class ListenerGroup:
             raise ListenerMissing(self.name, message.topic, message.tag)
         try:
             yield listener
-        except Exception as error:
+        except BaseException as error:  # also sys.exit(), after which the message comes again
             if isinstance(error, (BodyUnreadable, *listener.dead_letter_on)):
                 context.max_reconsume_times = 0
                 raise
@@ -107,6 +107,13 @@ class ListenerGroup:
             else:
                 context.delay_when_next_consume = wait
             raise
+
+
+def _call_in_thread(listener: Listener, message: ReceivedMessage) -> None:
+    try:
+        listener.arguments.call(message)
+    except StopIteration as error:  # no future takes it, and the task would wait for ever
+        raise RuntimeError("the listener raised StopIteration") from error
 
 
 def _check_disjoint(group: str, topic: str, listeners: Sequence[Listener]) -> None:
