@@ -75,6 +75,7 @@ def test_recurring_sends_are_listed_with_their_next_times(place: Place) -> None:
         "last": None,
         "sent": 0,
         "skipped": 0,
+        "application": None,
     }
     assert (other["timezone"], other["catch_up"]) == ("UTC", "once")
     assert "tick" in place.done("cron", "list")

@@ -34,6 +34,7 @@ COPIES = {
     "log_pos": "{-1}",
     "queue_key": "{-1}",
     "level": "{3}",
+    "delay_ms": "{NULL}",
     "reconsume_times": "{1}",
     "properties_once": '{"{}"}',
     "properties": '{"{}"}',
