@@ -30,15 +30,15 @@ class AppConsumers:
         self._started: list[_Consumer] = []
 
     async def start(self) -> None:
-        """Have all groups consume, and make the crons.
+        """Make the crons with their topics, and have all groups consume.
 
         Raises what `start` of a consumer raises, and CronExists for a cron of somebody else.
         """
+        if crons := self._app.crons(*self._names):
+            await asyncio.to_thread(self._declare, crons)
         try:
             for group in self._groups:
                 await self._start(group)
-            if crons := self._app.crons(*self._names):
-                await asyncio.to_thread(self._declare, crons)
         except BaseException:
             await self.stop()
             raise

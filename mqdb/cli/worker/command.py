@@ -61,7 +61,7 @@ def worker(
         dsn=given(context, "dsn"),
         home=None if home is None else str(home),
         config=None if config is None else str(config),
-        log_level=logging.INFO - 10 * given(context, "verbose", 0),
+        log_level=logging.WARNING - 10 * given(context, "verbose", 0),
         log_format=given(context, "log_format", "text"),
         is_once=once,
         prunes=prune,
