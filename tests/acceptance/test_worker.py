@@ -1,5 +1,6 @@
 """`mqdb worker`: processes that consume, are killed, replaced, told to stop, and say what is wrong."""
 
+import contextlib
 import json
 import os
 import random
@@ -12,12 +13,14 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, TypeAlias
+from typing import IO, Any, TypeAlias
 
 import psutil
 import pytest
 from sqlalchemy import Connection, text
 
+from mqdb.cli.worker.order import Order
+from mqdb.cli.worker.supervisor import Supervisor, Worker
 from mqdb_client import Admin, Message, Producer
 from tests.fixtures import warm_process
 from tests.fixtures.broker import append, topic
@@ -181,6 +184,70 @@ def test_what_a_restart_does_not_mend_ends_with_its_own_code(work: Work, argumen
 
     assert worker.wait() == 78
     assert reason in "\n".join(worker.errors)
+
+
+def test_groups_that_are_none_are_not_all(work: Work) -> None:
+    worker = work("tasks", "--groups", " , ")
+
+    assert worker.wait() == 1
+    assert "names no group; leave the option out for all" in "\n".join(worker.errors)
+
+
+FORKS = """
+import os, time
+if os.fork() == 0:
+    open("forked", "w").write(str(os.getpid()))
+    time.sleep(600)
+raise SystemExit
+"""
+
+
+def test_what_a_process_has_forked_keeps_no_thread_of_the_supervisor(tmp_path: Path) -> None:
+    (tmp_path / "forks.py").write_text(FORKS)
+    ended = threading.Event()
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    with contextlib.chdir(tmp_path):
+        Worker(4711, Order("forks"), environment, lambda _: ended.set())
+        assert ended.wait(60)
+        wait_until(lambda: Path("forked").exists() and Path("forked").read_text())
+        try:
+            wait_until(lambda: not any(thread.name == "worker-4711-says" for thread in threading.enumerate()))
+        finally:
+            os.kill(int(Path("forked").read_text()), signal.SIGKILL)
+
+
+def test_a_change_that_comes_while_a_process_fails_is_not_waited_for() -> None:
+    supervisor = Supervisor(Order("nothing_like_this"), 1)
+    supervisor.reloads = True
+    supervisor._start(1, announces=False)
+    first = supervisor._workers[1]
+    supervisor.reload()
+    wait_until(lambda: first.process.returncode == 78)
+
+    while supervisor._workers.get(1) in (first, None):
+        supervisor._step()
+
+    assert not supervisor._waits_for_change
+    supervisor._workers[1].signal(signal.SIGKILL)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("wait_seconds", [0.0, 0.3, 0.6])
+def test_ctrl_c_while_processes_start_ends_well(
+    broker: Connection, database: Database, tmp_path: Path, work: Work, wait_seconds: float
+) -> None:
+    """In a terminal all get it."""
+    environment = os.environ | {"MQDB_DSN": database.dsn, "MQDB_HOME": str(tmp_path)}
+    command = [sys.executable, "-m", "mqdb", "worker", "tasks"]
+    options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=environment, cwd=tmp_path, start_new_session=True, **options) as worker:
+        assert worker.stdout is not None
+        worker.stdout.readline()
+        time.sleep(wait_seconds)
+        os.killpg(worker.pid, signal.SIGINT)
+        _, errors = worker.communicate(timeout=60)
+
+    assert (worker.returncode, "Traceback" in errors) == (0, False)
 
 
 @pytest.mark.long

@@ -50,10 +50,13 @@ def worker(
     """
     from mqdb.cli.worker.order import Order
     from mqdb.cli.worker.supervisor import Supervisor
+    from mqdb.errors import ParameterInvalid
 
     settings = start(context, http=http)
     log_from(context, logging.INFO)
     names = tuple(name.strip() for name in (groups or "").split(",") if name.strip())
+    if groups is not None and not names:
+        raise ParameterInvalid("groups", groups, "names no group; leave the option out for all")
     home, config = given(context, "home"), given(context, "config")
     order = Order(
         target,

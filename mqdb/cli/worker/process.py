@@ -64,6 +64,7 @@ def main() -> int:
     line = socket.socket(fileno=int(sys.argv[1]))
     # Ctrl-C in a terminal reaches all processes; the one that watches tells the others.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     order = Order.of(line.makefile("rb").readline())
     configure(order.log_level, LogFormat(order.log_format))
     try:
@@ -169,7 +170,9 @@ class _Process:
 
     def _tell(self, what: str) -> None:
         try:
-            self._line.sendall(what.encode() + b"\n")
+            self._line.sendall(what.encode() + b"\n", socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            pass  # who watches is suspended, and must not suspend the loop
         except OSError:
             self._is_stopping.set()
 
@@ -194,8 +197,9 @@ class _Process:
         with Crons(self._app.name, self._app.settings) as stored:
             times = stored.next_times(crons)
             for cron in crons:
-                at = "paused" if (due := times[cron.name]) is None else f"next {shown_time(due)}"
-                print(f"  cron {cron.name}: {cron.text} {cron.timezone}, {at}", flush=True)
+                if cron.name in times:
+                    at = "paused" if (due := times[cron.name]) is None else f"next {shown_time(due)}"
+                    print(f"  cron {cron.name}: {cron.text} {cron.timezone}, {at}", flush=True)
             strays = [] if self._order.groups else stored.strays(crons)
             if self._order.prunes:
                 stored.remove(strays)

@@ -48,7 +48,7 @@ class Worker:
         self.is_retired = False
         self.started_at = self.heard_at = time.monotonic()
         self._line, theirs = socket.socketpair()
-        with theirs:
+        with theirs, _without_interrupts():
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "mqdb.cli.worker.process", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
@@ -81,8 +81,20 @@ class Worker:
 
     def _wait(self, tell: Callable[["Worker"], None]) -> None:
         self.process.wait()
+        with suppress(OSError):
+            self._line.shutdown(socket.SHUT_RDWR)  # a process that it has forked may hold the other end still
         self._line.close()
         tell(self)
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Have a process that is started here not end by Ctrl-C while it imports: it unblocks what it then ignores."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class Supervisor:
@@ -167,10 +179,10 @@ class Supervisor:
         if self._is_stopping or self._order.is_once:
             if not is_end_of_work(code, signal.SIGTERM):
                 self._code = UNUSABLE if code == UNUSABLE else 1
+        elif worker.is_retired:  # also one that could not run: its successor reads what has changed since
+            self._start(worker.number, announces=worker.number == 1)
         elif code == UNUSABLE:
             self._give_up()
-        elif worker.is_retired:
-            self._start(worker.number, announces=worker.number == 1)
         else:
             self._replace(worker, code)
 
