@@ -18,7 +18,7 @@ from mqdb.service.timer_keeper import TimerKeeper
 from mqdb_client import Admin, App, CatchUp, ConsumeFromWhere, Message, ReceivedMessage, load_settings
 from mqdb_client.app.app_crons import AppCron, Crons
 from tests.fixtures import command_line
-from tests.fixtures.broker import topic
+from tests.fixtures.broker import append, topic
 from tests.fixtures.crons import fire
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
@@ -107,6 +107,23 @@ def test_a_start_that_is_cancelled_leaves_the_groups(served: Connection, databas
     asyncio.run(work())
     with Admin(database.dsn) as admin:
         assert admin.consumers.list("billing") == []
+
+
+def test_what_the_code_subscribes_to_no_more_keeps_no_drain_waiting(served: Connection, database: Database) -> None:
+    old, new = app_of(database, "billing"), app_of(database, "billing")
+    for app, name in ((old, "returns"), (new, "orders")):
+        append(served, topic(served, name), "one")
+        app.configure_group("billing", persist_consumer_offset_interval=timedelta(milliseconds=100))
+        app.listener(name, group="billing")(lambda: None)
+
+    async def work() -> None:
+        async with old.consuming():
+            await old.drain()
+        append(served, topic(served, "returns"), "two")
+        async with new.consuming():
+            await asyncio.wait_for(new.drain(), 30)
+
+    asyncio.run(work())
 
 
 def reasons(database: Database) -> dict[str, str]:

@@ -141,6 +141,16 @@ def test_a_listener_may_say_exactly_how_long(
     assert "DELAY" not in copy["properties"]
 
 
+def test_without_a_limit_for_timers_the_longest_time_is_still_one(
+    broker: Connection, group: str, orders: list[int]
+) -> None:
+    broker.execute(text("UPDATE mqdb.broker SET timer_max_delay_ms = NULL"))
+
+    send_back(broker, group, [request(orders[0])._replace(retry=Retry(delay=timedelta.max))])
+
+    assert newest(broker)["topic"] == TIMER_TOPIC
+
+
 def test_after_an_exact_time_it_comes_again_with_its_tag(broker: Connection, group: str, orders: list[int]) -> None:
     send_back(broker, group, [request(orders[0])._replace(retry=Retry(delay=timedelta(hours=1)))])
     dispatch_all(broker)

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 from mqdb.broker.schedule.cron import CatchUp
 from mqdb.common.group import ConsumeFromWhere, check_group_name
 from mqdb.common.message import Message, SendResult
+from mqdb.common.topic import retry_topic
 from mqdb.errors import GroupNotFound, ParameterInvalid, TopicNotFound
 from mqdb.selector.tags import ALL_TAGS
 from mqdb.settings import Settings
@@ -335,8 +336,10 @@ def _are_behind(admin: Admin, groups: Iterable[ListenerGroup]) -> bool:
             for topic in group.subscriptions:
                 with suppress(TopicNotFound):
                     broker.messages.end_of(topic)  # what was sent is in its queues from then on
+            # What it was subscribed to by an older code nobody consumes.
+            wanted = {*group.subscriptions, retry_topic(group.name)}
             with suppress(GroupNotFound):
-                if any(topic.lag for topic in broker.groups.topics(group.name)):
+                if any(each.lag for each in broker.groups.topics(group.name) if each.topic in wanted):
                     return True
     return False
 

@@ -12,7 +12,7 @@ import json
 import random
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from psycopg import errors as pg
 from sqlalchemy import Connection
@@ -27,6 +27,10 @@ from mqdb.errors import BrokerUnavailable, GroupNotFound, MessageGone, TopicNotF
 from mqdb.store.consumers.send_back import Copy, Found, copy, find, timer_queue
 from mqdb.store.engine import target_of, transaction, translates
 from mqdb.store.log.history import ANOTHER_HISTORY, History
+
+
+#: Without a limit of the broker: before the year 9999, the last one that a time of delivery can be in.
+_LONGEST_DELAY: Final = timedelta(days=365_000)
 
 
 class SendBackRequest(NamedTuple):
@@ -148,7 +152,7 @@ def _waiting(level: int | None, topic: str, queue_id: int) -> dict[str, str]:
 
 def _milliseconds(delay: timedelta, most: int | None) -> int:
     """Rounded up, as nothing comes early, and within what the broker keeps timers for."""
-    milliseconds = max(-(-delay // timedelta(milliseconds=1)), 0)
+    milliseconds = max(-(-min(delay, _LONGEST_DELAY) // timedelta(milliseconds=1)), 0)
     return milliseconds if most is None else min(milliseconds, most)
 
 
