@@ -103,12 +103,22 @@ app.add_typer(spark, name="spark")
 bench.register(app)
 
 
+def _open_standard_files() -> None:
+    """Put /dev/null where a standard file is closed, as by `>&-`: a socket could take its number."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            file = open(os.devnull, mode)  # noqa: SIM115 - for good
+            os.set_inheritable(file.fileno(), True)
+            setattr(sys, name, file)
+
+
 #: `app` as it is run. It takes 20 ms to make, so a process that runs many commands makes it once.
 _command = cache(partial(typer.main.get_command, app))
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command; returns the exit code. MQDB_DEBUG=1 shows where an error came from."""
+    _open_standard_files()
     try:
         _check_encoding(arguments)
         with shielded():

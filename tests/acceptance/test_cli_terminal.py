@@ -3,6 +3,8 @@
 import os
 import pty
 import re
+import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -104,3 +106,11 @@ def test_json_holds_no_control_character_anywhere(place: Place) -> None:
 
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", output)
     assert r"\u009b31m" in output
+
+
+@pytest.mark.parametrize("closed", ["<&- >&- 2>&-", ">&-"])
+def test_closed_standard_files_do_no_harm(closed: str) -> None:
+    """A number below 3 that a socket takes would be written to, by processes that are started as well."""
+    shell = f"exec {shlex.quote(sys.executable)} -m mqdb --version {closed}"
+
+    assert subprocess.run(["bash", "-c", shell], capture_output=True, check=False).returncode == 0

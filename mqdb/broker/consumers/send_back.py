@@ -28,7 +28,6 @@ from mqdb.store.consumers.send_back import Copy, Found, copy, find, timer_queue
 from mqdb.store.engine import target_of, transaction, translates
 from mqdb.store.log.history import ANOTHER_HISTORY, History
 
-
 #: Without a limit of the broker: before the year 9999, the last one that a time of delivery can be in.
 _LONGEST_DELAY: Final = timedelta(days=365_000)
 
