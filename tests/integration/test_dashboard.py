@@ -1,6 +1,7 @@
 """The pages of the dashboard: what they show, what can be done there, and who did it."""
 
 from collections.abc import Iterator
+from datetime import timedelta
 from html import unescape
 
 import pytest
@@ -12,6 +13,7 @@ from mqdb_client import Admin, Message, Producer
 from tests.fixtures.dashboard import SCRIPT, Site, Visitor, paths, serving_alone, serving_site
 from tests.fixtures.dead_letters import bury
 from tests.fixtures.postgres import Database, new_database, with_parts
+from tests.fixtures.timers import timer
 
 B = "/b/broker-a/"
 BILLING = B + "dead-letters/billing"
@@ -191,6 +193,18 @@ def test_a_text_that_nobody_has_changed_is_no_new_body(site: Site, ann: Visitor)
 
     assert plan.status == 200
     assert "with the new body" not in plan.body
+
+
+def test_the_recall_of_a_retry_is_not_offered(site: Site, ann: Visitor) -> None:
+    engine = create_engine(site.database.dsn)
+    with engine.connect() as connection:
+        [retry] = timer(connection, timedelta(hours=1), "retry", topic="%RETRY%billing")
+    engine.dispose()
+
+    page = ann.page(B + "scheduled?topic=%25RETRY%25billing")
+
+    assert retry in page
+    assert "Recall" not in page
 
 
 def test_a_message_is_recalled_after_a_question(site: Site, ann: Visitor) -> None:
