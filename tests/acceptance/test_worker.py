@@ -232,7 +232,7 @@ def test_a_change_that_comes_while_a_process_fails_is_not_waited_for() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("wait_seconds", [0.0, 0.3, 0.6])
+@pytest.mark.parametrize("wait_seconds", [0.2, 0.4, 0.6])
 def test_ctrl_c_while_processes_start_ends_well(
     broker: Connection, database: Database, tmp_path: Path, work: Work, wait_seconds: float
 ) -> None:
