@@ -131,6 +131,25 @@ def _waiting(database: Database) -> int:
     return int(count)
 
 
+def test_a_start_that_is_cancelled_leaves_the_group(broker: Connection, database: Database) -> None:
+    topic(broker)
+    waits = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = %s"
+
+    async def work() -> None:
+        consumer = await consumer_of(database, Held())
+        locker = database.connect(autocommit=False)
+        locker.execute("LOCK TABLE mqdb.client")
+        starting = asyncio.create_task(consumer.start())
+        await asyncio.to_thread(lambda: wait_until(lambda: database.rows(waits, database.name)))
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        locker.rollback()
+
+    asyncio.run(work())  # it waits for the threads of its executor
+    assert database.rows("SELECT FROM mqdb.client WHERE kind = 'CONSUMER'") == []
+
+
 def test_calls_that_do_not_return_in_time_are_cancelled(broker: Connection, database: Database) -> None:
     append(broker, topic(broker), "stays")
 

@@ -125,10 +125,18 @@ class AsyncPushConsumer:
     # -- life -----------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Connect, join the group and consume, in this loop. Raises what `PushConsumer.start` raises."""
+        """Connect, join the group and consume, in this loop. Raises what `PushConsumer.start` raises.
+
+        If its task is cancelled, the consumer is shut down.
+        """
         if self._consumption is not None and not self._is_started:
             self._below.register(replace(self._consumption, loop=asyncio.get_running_loop()))
-        await asyncio.to_thread(self._below.start)
+        try:
+            await asyncio.to_thread(self._below.start)
+        except asyncio.CancelledError:
+            # The thread goes on, and nobody else would leave the group.
+            asyncio.get_running_loop().run_in_executor(None, self._below.shutdown)
+            raise
         self._is_started = True
 
     def suspend(self) -> None:
