@@ -6,12 +6,13 @@ from datetime import timedelta
 
 import psycopg
 import pytest
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 
 from mqdb.broker.dispatch import index_keys
 from mqdb.broker.doctor import examine
 from mqdb.broker.doctor.examine import ALL_CHECKS
-from mqdb.broker.doctor.finding import FindingStatus
+from mqdb.broker.doctor.finding import FindingStatus, Observation
+from mqdb.common.message import Message
 from mqdb.store.dead_letters import redrive_letters
 from mqdb.store.topics.topics import TopicRoute
 from tests.fixtures.broker import append, dispatch_all, topic
@@ -290,6 +291,34 @@ def test_a_subscription_to_a_topic_that_is_not_there(shared_broker: Connection, 
 
     assert there.status is OK
     assert (found.status, found.figures) == (WARN, {"group": "billing", "topic": "odrers"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "passes", "blocks"), [("TAG", "paid || new", "piad"), ("SQL92", "colour = 'red'", "color = 'red'")]
+)
+def test_a_filter_that_lets_nothing_pass(
+    shared_broker: Connection, orders: TopicRoute, kind: str, passes: str, blocks: str
+) -> None:
+    name = f"filtered-by-{kind}"
+    message = Message(name, "x", "paid", properties={"colour": "red"})
+    append(shared_broker, topic(shared_broker, name), message, message, message)
+    dispatch_all(shared_broker)
+    with undone(shared_broker):
+        _read(shared_broker, "billing")
+        shared_broker.execute(
+            text("UPDATE mqdb.subscription SET topic = :topic, expression_type = :kind"), {"topic": name, "kind": kind}
+        )
+
+        def seen(expression: str, newest: int) -> list[Observation]:
+            shared_broker.execute(text("UPDATE mqdb.subscription SET expression = :text"), {"text": expression})
+            return observe(shared_broker, "filters", filter_newest_messages=newest)
+
+        [lets] = seen(passes, 3)
+        [few] = seen(blocks, 4)
+        [found] = seen(blocks, 3)
+
+    assert lets.status is few.status is OK
+    assert (found.status, found.figures) == (WARN, {"group": "billing", "topic": name, "expression": blocks})
 
 
 @pytest.mark.parametrize("owner", [None, "a client that is gone"])

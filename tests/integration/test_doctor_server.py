@@ -77,6 +77,20 @@ def test_a_database_that_is_not_there_fails(shared_database: Database) -> None:
     assert "nowhere" in found.seen
 
 
+def test_a_disk_that_is_full(shared_broker: Connection, shared_database: Database) -> None:
+    [unseen] = find(shared_broker, "disk")
+    engine = create_engine(shared_database.superuser_dsn)
+    with engine.connect() as connection:
+        [full] = find(connection, "disk", disk_fail_share=0)
+        [filling] = find(connection, "disk", disk_warn_share=0, disk_fail_share=1)
+        [fine] = find(connection, "disk", disk_warn_share=1)
+    engine.dispose()
+
+    assert [each.status for each in (unseen, full, filling, fine)] == [INFO, FAIL, WARN, OK]
+    assert full.figures["free_bytes"] == pytest.approx(filling.figures["free_bytes"], rel=0.5)
+    assert "GiB are free" in filling.seen
+
+
 def test_a_connection_that_answers_is_fine(shared_broker: Connection) -> None:
     [found] = find(shared_broker, "connection")
 

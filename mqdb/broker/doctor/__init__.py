@@ -4,5 +4,5 @@
     finding      what a check says, and the thresholds above which it warns
     server, sessions, services, log, groups, schedule      the checks, by what they look at
 
-Nothing here changes anything, and no check reads more of the log than single records.
+Nothing here changes anything. No check reads more of the log than single records, but for `filters`.
 """

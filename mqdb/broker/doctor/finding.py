@@ -46,6 +46,8 @@ class DoctorThresholds:
     connections_warn_share: float = 0.8
     """Of max_connections, less those that are reserved."""
     connections_fail_share: float = 0.9
+    disk_warn_share: float = 0.8
+    disk_fail_share: float = 0.9
     clock_warn_seconds: float = 0.5
     clock_fail_seconds: float = 2
     freeze_warn_share: float = 1.1
@@ -74,6 +76,8 @@ class DoctorThresholds:
     overdue_warn_hours: float = 24
     """After `reserved_hours`; segments go at some hours of the day only."""
     lag_warn_seconds: float = 600
+    filter_newest_messages: int = 1_000
+    """So many a topic has to have for a filter to be judged; so many are read for each."""
     unowned_warn_seconds: float = 30
     letters_recent_seconds: float = 3_600
     """It warns of dead letters that are younger."""

@@ -17,7 +17,11 @@ from mqdb.broker.doctor.finding import (
     rows,
     span,
 )
+from mqdb.selector import compile_selector
+from mqdb.selector.subscription import ExpressionType
+from mqdb.selector.tags import parse_tag_expression
 from mqdb.store.consumers.groups import list_groups
+from mqdb.store.filters.matches import count
 
 WARN: Final = FindingStatus.WARN
 
@@ -55,6 +59,35 @@ def _subscriptions(connection: Connection, _thresholds: DoctorThresholds) -> lis
             {"group": each.group, "topic": each.topic},
         ),
     ) or fine("all topics that groups subscribe to are there")
+
+
+def _filters(connection: Connection, thresholds: DoctorThresholds) -> list[Observation]:
+    filtered = rows(
+        connection,
+        """SELECT s.topic, s.expression_type, s.expression, min(g.group_name) AS "group",
+                  array_agg(DISTINCT q.queue_key) AS queue_keys
+           FROM mqdb.subscription s JOIN mqdb.subscription_group g USING (group_id)
+           JOIN mqdb.topic t ON t.topic = s.topic JOIN mqdb.queue q ON q.topic_id = t.topic_id
+           WHERE s.expression <> '*' AND NOT starts_with(s.topic, mqdb.retry_prefix())
+           GROUP BY s.topic, s.expression_type, s.expression ORDER BY 4, 1""",
+    )
+
+    def lets_none_pass(each: Any) -> bool:
+        is_tags = each.expression_type == ExpressionType.TAG
+        wanted = parse_tag_expression(each.expression) if is_tags else compile_selector(each.expression)
+        found = count(connection, each.queue_keys, wanted, thresholds.filter_newest_messages)
+        return found.examined == thresholds.filter_newest_messages and not found.matched
+
+    return one_each(
+        [each for each in filtered if lets_none_pass(each)],
+        lambda each: Observation(
+            WARN,
+            f"group {each.group} takes {each.expression!r} of topic {each.topic}, and none of its newest "
+            f"{thresholds.filter_newest_messages:,} messages is that",
+            f"mqdb group show {shlex.quote(each.group)}  # and mqdb message find {shlex.quote(each.topic)}",
+            {"group": each.group, "topic": each.topic, "expression": each.expression},
+        ),
+    ) or fine(f"{len(filtered):,} filters, each lets messages pass, or has few to judge", filters=len(filtered))
 
 
 def _owners(connection: Connection, thresholds: DoctorThresholds) -> list[Observation]:
@@ -174,6 +207,13 @@ CHECKS: Final[Checks] = {
         "make the topic, or mend its name",
         needs_owner=True,
     ): _subscriptions,
+    DoctorCheck(
+        "filters",
+        "what groups take of a topic, by tags or SQL92",
+        "WARN if none of the newest {filter_newest_messages:,} messages of the topic is that",
+        "`mqdb selector explain`; mend the filter, or the senders",
+        needs_owner=True,
+    ): _filters,
     DoctorCheck(
         "owners",
         "queues that a group with members has subscribed to, and that none of them reads",

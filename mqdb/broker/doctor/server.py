@@ -1,7 +1,9 @@
 """Checks of the server and of its settings."""
 
+import shutil
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import Connection
@@ -208,6 +210,31 @@ def _connections(connection: Connection, thresholds: DoctorThresholds) -> list[O
     return graded(status, seen, remedy, connections=found.used, most_connections=found.most)
 
 
+def _disk(connection: Connection, thresholds: DoctorThresholds) -> list[Observation]:
+    # The setting is for superusers, and for roles that may read all of them.
+    server = row(
+        connection,
+        """SELECT CASE WHEN pg_has_role('pg_read_all_settings', 'USAGE') THEN current_setting('data_directory') END
+                      AS directory, extract(epoch FROM pg_postmaster_start_time())::bigint AS started""",
+    )
+    if server.directory is None or not _is_here(Path(server.directory), server.started):
+        return [Observation(INFO, "the files of the server are on another machine, or not for you to see")]
+    usage = shutil.disk_usage(server.directory)
+    share = 1 - usage.free / usage.total
+    status = grade(share, thresholds.disk_warn_share, thresholds.disk_fail_share)
+    seen = f"the disk of the server is {share:.0%} full; {usage.free / 2**30:,.1f} GiB are free"
+    remedy = "mqdb config  # a shorter file_reserved_time keeps less of the log; or give PostgreSQL a larger disk"
+    return graded(status, seen, remedy, share=round(share, 4), free_bytes=usage.free)
+
+
+def _is_here(directory: Path, started: int) -> bool:
+    """Whether that is the data directory of the server that started then. Source: PostgreSQL, pidfile.h."""
+    try:
+        return abs(int((directory / "postmaster.pid").read_text().splitlines()[2]) - started) <= 1
+    except (OSError, ValueError, IndexError):
+        return False
+
+
 def _clock(connection: Connection, thresholds: DoctorThresholds) -> list[Observation]:
     begun = datetime.now(UTC)
     theirs = row(connection, "SELECT mqdb.now() AS now").now
@@ -291,6 +318,12 @@ CHECKS: Final[Checks] = {
         "WARN above {connections_warn_share:.0%}, FAIL above {connections_fail_share:.0%}",
         "raise it, or use a pooler in `MQDB_POOL_DSN`",
     ): _connections,
+    DoctorCheck(
+        "disk",
+        "the disk of the server, if it is a disk of this machine and the role may see where",
+        "WARN above {disk_warn_share:.0%}, FAIL above {disk_fail_share:.0%}",
+        "a shorter `file_reserved_time`, or a larger disk",
+    ): _disk,
     DoctorCheck(
         "clock",
         "the broker's clock, against that of the machine where the doctor runs, less half a round trip",

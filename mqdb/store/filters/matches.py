@@ -6,6 +6,7 @@ from sqlalchemy import BigInteger, Connection, Integer, Select, bindparam, cast,
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from mqdb.selector import Selector
+from mqdb.selector.tags import TagExpression
 from mqdb.store.dispatch.entries import entries
 from mqdb.store.dispatch.queues import queue_ends
 from mqdb.store.log.properties import of_columns
@@ -19,13 +20,13 @@ class Matches(NamedTuple):
     matched: int
 
 
-def count(connection: Connection, queue_keys: list[int], selector: Selector, last: int) -> Matches:
+def count(connection: Connection, queue_keys: list[int], wanted: Selector | TagExpression, last: int) -> Matches:
     """Of the `last` messages in all these queues together."""
-    examined, matched = connection.execute(_count(selector), {"queue_keys": queue_keys, "last": last}).one()
+    examined, matched = connection.execute(_count(wanted), {"queue_keys": queue_keys, "last": last}).one()
     return Matches(examined, matched)
 
 
-def _count(selector: Selector) -> Select[int, int]:
+def _count(wanted: Selector | TagExpression) -> Select[int, int]:
     """Uses queue_run_offset and commit_log_pkey. Parameters: queue_keys, last."""
     last = cast(bindparam("last"), BigInteger)
     entry = entries(queue_ends.c.queue_key, queue_ends.c.max_offset - last, queue_ends.c.max_offset)
@@ -39,5 +40,8 @@ def _count(selector: Selector) -> Select[int, int]:
     )
     columns = (commit_log.c[name] for name in ("properties", "tags", "keys", "msg_id"))
     record = select(*columns).join(newest, newest.c.log_pos == commit_log.c.log_pos).subquery("record")
-    matched = func.count().filter(selector.where(record.c.properties, of_columns(record)))
-    return select(func.count(), matched).select_from(record)
+    if isinstance(wanted, Selector):
+        is_wanted = wanted.where(record.c.properties, of_columns(record))
+    else:
+        is_wanted = record.c.tags.in_(wanted.tags)
+    return select(func.count(), func.count().filter(is_wanted)).select_from(record)
