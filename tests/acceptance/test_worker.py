@@ -25,7 +25,7 @@ from mqdb_client import Admin, Message, Producer
 from tests.fixtures import warm_process
 from tests.fixtures.broker import append, topic
 from tests.fixtures.postgres import Database
-from tests.fixtures.processes import wait_until
+from tests.fixtures.processes import is_alive, wait_until
 
 TASKS = """
 import os
@@ -78,7 +78,7 @@ class WorkerProcess:
     @property
     def pids(self) -> list[int]:
         """Of its processes."""
-        return [each.pid for each in psutil.Process(self.process.pid).children() if each.status() != "zombie"]
+        return [each.pid for each in psutil.Process(self.process.pid).children() if is_alive(each.pid)]
 
     def ready(self) -> int:
         """How many processes have said that they consume."""
