@@ -225,7 +225,7 @@ def crons_of(broker: Connection) -> list[tuple[Any, ...]]:
 
 
 def test_a_cron_is_what_the_code_says_and_stays_paused(broker: Connection, database: Database) -> None:
-    at_night = AppCron("report", "30 2 * * *", "UTC", "report", CatchUp.ONCE)
+    at_night = AppCron("report", "30 2 * * *", "UTC", "report", "report", CatchUp.ONCE)
     with Crons("shop", load_settings(dsn=database.dsn)) as crons, Admin(database.dsn) as admin:
         crons.declare([at_night])
         assert crons_of(broker) == [("report", "30 2 * * *", "UTC", "report", "shop", False)]
@@ -247,7 +247,7 @@ def test_a_cron_of_somebody_else_is_refused_and_what_the_code_has_no_more_is_kno
     broker: Connection, database: Database
 ) -> None:
     settings = load_settings(dsn=database.dsn)
-    report, tidy = (AppCron(name, "@daily", "UTC", "jobs", CatchUp.ONCE) for name in ("report", "tidy"))
+    report, tidy = (AppCron(name, "@daily", "UTC", "jobs", "jobs", CatchUp.ONCE) for name in ("report", "tidy"))
     topic(broker, "jobs", queues=4)
     with Crons("shop", settings) as shop, Crons("bank", settings) as bank, Admin(database.dsn) as admin:
         admin.crons.add("by-hand", "@daily", Message("jobs", "x"))
@@ -263,7 +263,7 @@ def test_a_cron_of_somebody_else_is_refused_and_what_the_code_has_no_more_is_kno
 
 
 def test_workers_that_start_together_declare_a_cron_once(broker: Connection, database: Database) -> None:
-    report = AppCron("report", "@daily", "UTC", "report", CatchUp.ONCE)
+    report = AppCron("report", "@daily", "UTC", "report", "report", CatchUp.ONCE)
 
     def declare(_: int) -> None:
         with Crons("shop", load_settings(dsn=database.dsn)) as crons:

@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 from mqdb.common.failure import Failure
 from mqdb.common.message import Message, MessageQueue, ReceivedMessage, SendResult
 from mqdb.errors import BodyInvalid, BodyUnreadable, ListenerMissing, NameInvalid, ParameterInvalid
-from mqdb_client import App, ConsumeConcurrentlyContext, ConsumeOrderlyContext, exponential
+from mqdb_client import App, ConsumeConcurrentlyContext, ConsumeFromWhere, ConsumeOrderlyContext, exponential
 from mqdb_client.app.arguments import Arguments
 from mqdb_client.app.bodies import encode
 from mqdb_client.app.listener_group import ListenerGroup
@@ -439,7 +439,11 @@ def test_crons_and_their_groups_are_named_after_the_function() -> None:
         ("tidy-up", "jobs", "@hourly"),
     ]
     assert [group.name for group in app.groups()] == ["report", "jobs"]
+    app.listener("jobs", group="audit")(print_one)
     assert [each.name for each in app.crons("jobs")] == ["tidy-up"]
+    assert app.crons("audit") == []
+    assert app.options_of("report") == {"consume_from_where": ConsumeFromWhere.FIRST_OFFSET}
+    assert app.options_of("jobs") == {}
     assert report() is None
     with pytest.raises(ParameterInvalid, match="another cron of the application has it"):
         app.cron("@daily")(report)

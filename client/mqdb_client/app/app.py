@@ -74,6 +74,7 @@ class App:
         self._guard = threading.Lock()
         self._producer: AsyncProducer | None = None
         self._send_hooks: list[SendMessageHook] = []
+        #: Those that consumers get which start from now on.
         self.consume_message_hooks: list[ConsumeMessageHook] = []
 
     @property
@@ -165,15 +166,15 @@ class App:
 
         def register(function: _Function) -> _Function:
             called = name or str(getattr(function, "__name__", ""))
-            cron = AppCron(called, text, timezone, topic or called, catch_up)
+            cron = AppCron(called, text, timezone, topic or called, group or called, catch_up)
             if called in self._crons:
                 raise ParameterInvalid("name", called, "another cron of the application has it")
-            of_group = group or called
-            options = {"retries": retries, "backoff": backoff, "dead_letter_on": dead_letter_on}
-            self._add(Listener(function, cron.topic, of_group, cron.tag, **options))  # type: ignore[arg-type]
+            policy = {"retries": retries, "backoff": backoff, "dead_letter_on": dead_letter_on}
+            self._add(Listener(function, cron.topic, cron.group, cron.tag, **policy))  # type: ignore[arg-type]
             self._crons[called] = cron
-            # The first time may come before the first member.
-            self._options.setdefault(of_group, {"consume_from_where": ConsumeFromWhere.FIRST_OFFSET})
+            if group is None:  # of its own; the first time may come before the first member
+                first = {"consume_from_where": ConsumeFromWhere.FIRST_OFFSET}
+                self._options[called] = first | self._options.get(called, {})
             return function
 
         return register
@@ -217,8 +218,7 @@ class App:
 
     def crons(self, *groups: str) -> list[AppCron]:
         """The crons, all or those of these groups."""
-        topics = {listener.topic for group in self.groups(*groups) for listener in group.listeners}
-        return [cron for cron in self._crons.values() if cron.topic in topics]
+        return [cron for cron in self._crons.values() if not groups or cron.group in groups]
 
     def options_of(self, group: str) -> dict[str, Any]:
         """What `configure_group` has set."""

@@ -21,6 +21,8 @@ class AppCron:
     text: str
     timezone: str
     topic: str
+    group: str
+    """Of its listener."""
     catch_up: CatchUp
 
     def __post_init__(self) -> None:
