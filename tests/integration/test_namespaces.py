@@ -596,7 +596,7 @@ FOREIGN = [
     "SELECT mqdb.live_members('market%billing')",
     "SELECT mqdb.topic_uses('market%orders')",
     """SELECT mqdb.add_cron('c', '0 0 1 1 *', 'UTC', 'market%orders', 'x', NULL, NULL, '{}', NULL, 'once', '2999-01-01',
-                            NULL, NULL)""",
+                            NULL)""",
     "SELECT mqdb.replace_subscriptions('billing', 1, '{market%orders}', '{TAG}', '{*}')",
     "SELECT mqdb.replace_subscriptions('market%billing', 1, '{}', '{}', '{}')",
     "SELECT mqdb.leave_group('market%billing', 'x', 'CONSUMER')",

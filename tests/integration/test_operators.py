@@ -388,7 +388,7 @@ AS_A_MEMBER = [
     ),
 ]
 
-ADD_CRON = "SELECT mqdb.add_cron('{}', '* * * * *', 'UTC', {}, 'x', NULL, NULL, '{{}}', NULL, 'all', {}, NULL, '')"
+ADD_CRON = "SELECT mqdb.add_cron('{}', '* * * * *', 'UTC', {}, 'x', NULL, NULL, '{{}}', NULL, 'all', {}, '')"
 SOON = "mqdb.now() + interval '1 min'"
 
 #: OPERATE on a topic.
@@ -477,7 +477,7 @@ AS_A_KEEPER = [
     Attack(
         "85_many_at_once",
         "SELECT mqdb.add_cron('c' || n, '* * * * *', 'UTC', 'orders', 'x', NULL, NULL, '{}', NULL, 'all', "
-        f"{SOON}, NULL, '') FROM generate_series(1, 101) n",
+        f"{SOON}, '') FROM generate_series(1, 101) n",
         "MQ108",
     ),
 ]
