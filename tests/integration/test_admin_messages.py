@@ -1,16 +1,22 @@
 """Admin.messages, `mqdb message`, and Admin.retention."""
 
 import json
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import Engine, event
+from sqlalchemy import Connection, Engine, event
 
+from mqdb.broker.log import messages, query
 from mqdb_client import Admin, Message, MessageQueue, MessageSelector, Producer, SegmentState, errors
+from tests.fixtures.broker import dispatch_all
 from tests.fixtures.command_line import Place
+from tests.fixtures.leaders import pretend_to_lead
 from tests.fixtures.postgres import Database
 
 
@@ -36,6 +42,34 @@ def test_a_message_is_shown_by_its_id(admin: Admin, message_ids: list[str]) -> N
     assert admin.messages.show("0A0B0C0D1E2F00000000000000000001") == []
     with pytest.raises(errors.ParameterInvalid):
         admin.messages.show("no id")
+
+
+def test_a_message_that_is_not_in_its_queue_yet_is_waited_for(
+    admin: Admin, broker: Connection, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with psycopg.connect(database.dsn, autocommit=True) as leader:
+        pretend_to_lead(leader)  # so nobody else dispatches
+        with Producer("shop", database.dsn) as producer:
+            message_id = producer.send(Message("orders", "one")).message_id
+        looked = threading.Event()
+        find = query.queue_offset_of
+
+        def tell(*arguments: Any) -> int | None:
+            offset = find(*arguments)
+            looked.set()
+            return offset
+
+        monkeypatch.setattr(query, "queue_offset_of", tell)
+        with ThreadPoolExecutor(1) as thread:
+            shown = thread.submit(admin.messages.show, message_id)
+            assert looked.wait(30)
+            dispatch_all(broker)
+            assert [each.body for each in shown.result()] == [b"one"]
+        with Producer("shop", database.dsn) as producer:
+            message_id = producer.send(Message("orders", "two")).message_id
+        monkeypatch.setattr(messages, "_DISPATCH_SECONDS", 0.0)
+        with pytest.raises(errors.DispatchTimeout, match="got no offset in its queue"):
+            admin.messages.show(message_id)
 
 
 def test_messages_are_found_by_key_offset_and_time(admin: Admin, message_ids: list[str]) -> None:

@@ -36,7 +36,8 @@ class Messages:
         """The stored copies of a message, by its unique id, as they were stored; [] if there is none.
 
         A message that was delayed, retried or given up has several. Copies that wait for their time or for the end of
-        their transaction are left out. Raises ParameterInvalid for a text that is no id.
+        their transaction are left out. Raises ParameterInvalid for a text that is no id, and DispatchTimeout for a copy
+        that does not come into its queue.
         """
         unique_id = parse_unique_id(message_id)
         with self._access.dispatched() as connection:

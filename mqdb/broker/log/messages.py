@@ -1,6 +1,7 @@
 """Messages: find the stored copies of a message, and read one of them."""
 
-from typing import NamedTuple
+import time
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import Connection, select
@@ -10,12 +11,16 @@ from mqdb.broker.dispatch import index_keys
 from mqdb.broker.log import query
 from mqdb.common.message import MessageQueue, ReceivedMessage
 from mqdb.common.topic import HALF_TOPIC, SCHEDULE_TOPIC
-from mqdb.errors import ParameterInvalid, QueueNotFound, TopicNotFound
+from mqdb.errors import DispatchTimeout, ParameterInvalid, QueueNotFound, TopicNotFound
 from mqdb.store.engine import transaction, translates
 from mqdb.store.log import message_index
 from mqdb.store.tables import commit_log, queue, topic
 from mqdb.store.topics import topics
 from mqdb.store.topics.topics import TopicRoute
+
+#: Dispatch comes within milliseconds where somebody serves.
+_DISPATCH_SECONDS: Final = 2.0
+_LOOK_SECONDS: Final = 0.01
 
 
 class StoredCopy(NamedTuple):
@@ -67,10 +72,12 @@ def locate(connection: Connection, log_pos: int) -> StoredCopy:
 
 
 def read_copy(connection: Connection, broker_name: str, copy: StoredCopy) -> ReceivedMessage:
-    """The message as its consumers get it. Raises ParameterInvalid until dispatch has been there."""
-    offset = query.queue_offset_of(connection, copy.queue_key, copy.log_pos)
-    if offset is None:
-        raise ParameterInvalid("log_pos", copy.log_pos, "the message is not in its queue yet")
+    """The message as its consumers get it. Waits for dispatch, and raises DispatchTimeout if that does not come."""
+    ends = time.monotonic() + _DISPATCH_SECONDS
+    while (offset := query.queue_offset_of(connection, copy.queue_key, copy.log_pos)) is None:
+        if time.monotonic() >= ends:
+            raise DispatchTimeout(copy.topic, copy.log_pos, _DISPATCH_SECONDS)
+        time.sleep(_LOOK_SECONDS)
     return read_message(connection, MessageQueue(copy.topic, broker_name, copy.queue_id), offset)
 
 
