@@ -202,6 +202,7 @@ raise SystemExit
 """
 
 
+@pytest.mark.long
 def test_what_a_process_has_forked_keeps_no_thread_of_the_supervisor(tmp_path: Path) -> None:
     (tmp_path / "forks.py").write_text(FORKS)
     ended = threading.Event()
@@ -216,6 +217,7 @@ def test_what_a_process_has_forked_keeps_no_thread_of_the_supervisor(tmp_path: P
             os.kill(int(Path("forked").read_text()), signal.SIGKILL)
 
 
+@pytest.mark.long
 def test_a_change_that_comes_while_a_process_fails_is_not_waited_for() -> None:
     supervisor = Supervisor(Order("nothing_like_this"), 1)
     supervisor.reloads = True
