@@ -207,15 +207,14 @@ class ConsumeConcurrently:
     def _verdict_of(
         self, answer: object, messages: list[ReceivedMessage], context: ConsumeConcurrentlyContext
     ) -> _Verdict:
-        retry = retry_of(context)
         if isinstance(answer, str):  # others may not even be compared
             if answer == _SUCCESS and context.ack_index >= len(messages) - 1:
                 return _Verdict(len(messages))
             if answer in (_SUCCESS, _LATER):
                 consumed = max(context.ack_index + 1, 0) if answer == _SUCCESS else 0
-                return _Verdict(consumed, Failure.later(self._host, self._clock.now()), retry)
+                return _Verdict(consumed, Failure.later(self._host, self._clock.now()), retry_of(context))
         logger.error("listener returned %r instead of a ConsumeConcurrentlyStatus", answer, extra=_where(messages))
-        return _Verdict(0, Failure.no_answer(answer, self._host, self._clock.now()), retry)
+        return _Verdict(0, Failure.no_answer(answer, self._host, self._clock.now()), retry_of(context))
 
     # -- what the threads that send back ask for --------------------------------------------
 
