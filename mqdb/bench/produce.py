@@ -6,7 +6,7 @@
     send-batch   a producer that sends batches, against `unnest` and COPY through psycopg
     send-async   a producer that hands messages in without waiting for them, against the same `unnest`
     send-task    a task of an asyncio producer that sends one message after the other, against a thread
-    send-64-tasks  64 tasks of one loop, against 1, 16, 512 and 4,096, and against 1, 16 and 64 threads
+    send-64-tasks  64 tasks of one loop, against one, and against 64 threads; with --async, other numbers of both
     send-64      64 threads that share a producer, against one thread, and against as many that only share a connection
     brokers-2    64 threads that share a producer over two brokers, against the same over one
 
@@ -62,9 +62,9 @@ def append_many(broker: BrokerDsn, records: Sequence[Record]) -> Iterator[Operat
 
 
 def comparisons(
-    testbed: Testbed, *, connections: int, jobs: int, seconds: float, batch: int
+    testbed: Testbed, *, connections: int, jobs: int, seconds: float, batch: int, is_async: bool = False
 ) -> Generator[Comparison, None, None]:
-    """What is measured, one after the other."""
+    """What is measured, one after the other; with `is_async` also other numbers of tasks and threads."""
     topic = testbed.topic("produce", 1)
     records = sample.records(topic.name, topic.queue_keys[0], batch)
     one = records[0]
@@ -121,6 +121,14 @@ def comparisons(
         one_task = side("AsyncProducer.send, one task", alone, partial(clients.send_tasks, topic=topic.name, tasks=1))
         one_thread = side("Producer.send, one thread", alone, send, Goal(0.95))
         yield Comparison("send-task", UNIT, one_task, [one_thread])
+        others = [
+            *(
+                side(f"{tasks:,} tasks", alone, partial(clients.send_tasks, topic=topic.name, tasks=tasks))
+                for tasks in _OTHER_TASKS
+            ),
+            replace(one_thread, goals=()),
+            side("16 threads", few_threads, send),
+        ]
         many_tasks = partial(clients.send_tasks, topic=topic.name, tasks=_THREADS)
         yield Comparison(
             f"send-{_THREADS}-tasks",
@@ -128,13 +136,8 @@ def comparisons(
             side(f"AsyncProducer.send, {_THREADS} tasks", alone, many_tasks),
             [
                 replace(one_task, goals=(Goal(8.0),)),
-                *(
-                    side(f"{tasks:,} tasks", alone, partial(clients.send_tasks, topic=topic.name, tasks=tasks))
-                    for tasks in _OTHER_TASKS
-                ),
-                replace(one_thread, goals=()),
-                side("16 threads", few_threads, send),
-                side(f"{_THREADS} threads", threads, send),
+                side(f"Producer.send, {_THREADS} threads", threads, send),
+                *(others if is_async else ()),
             ],
         )
         yield Comparison(

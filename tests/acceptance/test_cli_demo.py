@@ -104,7 +104,8 @@ def test_a_kept_demo_stays_until_ctrl_c_and_can_be_run_again_in_the_same_home(ke
     assert (kept_home / "data").is_dir()
 
 
-@pytest.mark.parametrize("how", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM])
+@pytest.mark.long
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_a_demo_that_is_stopped_half_way_cleans_up(tmp_path: Path, how: signal.Signals) -> None:
     with Place(tmp_path).running("demo") as demo, Descendants(demo) as descendants:
         home = Path(demo.line().removeprefix("starting a broker in "))

@@ -71,7 +71,7 @@ def test_each_test_has_topics_of_its_own(mqdb_broker, mqdb_topics, number):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long  # the examples are tested with the plugin, too
 def test_a_stranger_tests_with_it(tmp_path: Path) -> None:
     example = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     (tmp_path / "conftest.py").write_text(example[0])

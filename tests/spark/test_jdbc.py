@@ -87,6 +87,7 @@ def test_queues_may_be_assigned(spark: SparkSession, database: Database, orders:
     assert bodies(read_jdbc(spark, database.dsn, None, assign='{"orders": [1]}')) == ["b0", "b1"]
 
 
+@pytest.mark.long
 def test_messages_that_come_later_are_not_read(
     spark: SparkSession, database: Database, broker: Connection, orders: TopicRoute
 ) -> None:

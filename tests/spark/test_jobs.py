@@ -140,6 +140,7 @@ def test_what_a_run_has_left_unfinished_is_removed(
     assert [each.segment for each in result.archived] == [1]
 
 
+@pytest.mark.long
 def test_files_that_do_not_agree_do_not_count(
     spark: "SparkSession", database: Database, broker: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,6 +204,7 @@ def test_a_topic_is_replayed_once_and_in_order(spark: "SparkSession", database: 
     assert (tags, keys, properties["n"], properties["TAGS"]) == ("TagA", "K0 L", "0", "TagA")
 
 
+@pytest.mark.long
 def test_the_archive_is_replayed_also_when_the_messages_are_gone(
     spark: "SparkSession", database: Database, broker: Connection, tmp_path: Path
 ) -> None:

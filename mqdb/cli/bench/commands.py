@@ -92,7 +92,9 @@ def produce(
             as_json,
             most_brokers=2,
         ),
-        partial(produce.comparisons, connections=connections, jobs=jobs, seconds=seconds, batch=batch),
+        partial(
+            produce.comparisons, connections=connections, jobs=jobs, seconds=seconds, batch=batch, is_async=is_async
+        ),
         {"connections": connections, "jobs": jobs, "seconds": seconds, "batch": batch},
         [load, "no dispatcher runs"],
     )
