@@ -21,6 +21,7 @@ from mqdb_client import Admin, ConsumeConcurrentlyContext, ConsumeConcurrentlySt
 from mqdb_client.aio import AsyncPushConsumer
 from tests.fixtures.broker import append, topic
 from tests.fixtures.consumers import SUCCESS, Inbox, Member
+from tests.fixtures.loop_clients import cancel_start
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 
@@ -133,18 +134,9 @@ def _waiting(database: Database) -> int:
 
 def test_a_start_that_is_cancelled_leaves_the_group(broker: Connection, database: Database) -> None:
     topic(broker)
-    waits = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = %s"
 
     async def work() -> None:
-        consumer = await consumer_of(database, Held())
-        locker = database.connect(autocommit=False)
-        locker.execute("LOCK TABLE mqdb.client")
-        starting = asyncio.create_task(consumer.start())
-        await asyncio.to_thread(lambda: wait_until(lambda: database.rows(waits, database.name)))
-        starting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await starting
-        locker.rollback()
+        await cancel_start(await consumer_of(database, Held()), database)
 
     asyncio.run(work())  # it waits for the threads of its executor
     assert database.rows("SELECT FROM mqdb.client WHERE kind = 'CONSUMER'") == []

@@ -21,8 +21,8 @@ from mqdb_client import Admin, MessageQueue
 from mqdb_client.aio import AsyncAdmin, AsyncLitePullConsumer
 from tests.fixtures.broker import append, bodies, topic
 from tests.fixtures.lite_pull import committed, fill, numbers
+from tests.fixtures.loop_clients import cancel_start
 from tests.fixtures.postgres import Database
-from tests.fixtures.processes import wait_until
 
 LONG = timedelta(seconds=60)
 NOTHING = timedelta(0)
@@ -195,19 +195,11 @@ def test_offsets_and_pauses_are_those_of_threads(broker: Connection, database: D
 def test_a_start_that_is_cancelled_leaves_the_group(broker: Connection, database: Database) -> None:
     fill(broker)
     consumers: list[AsyncLitePullConsumer] = []
-    statement = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = %s"
 
     async def work() -> None:
         consumer = await consumer_of(database)
         consumers.append(consumer)
-        locker = database.connect(autocommit=False)
-        locker.execute("LOCK TABLE mqdb.client")
-        starting = asyncio.create_task(consumer.start())
-        await asyncio.to_thread(lambda: wait_until(lambda: database.rows(statement, database.name)))
-        starting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await starting
-        locker.rollback()
+        await cancel_start(consumer, database)
 
     run(work)  # it waits for the threads of its executor
     assert not consumers[0].is_running

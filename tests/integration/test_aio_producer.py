@@ -23,6 +23,7 @@ from mqdb_client import Message, MessageQueue, SendResult, SendStatus
 from mqdb_client.aio import AsyncProducer, AsyncTransactionProducer, ids_that_may_be_stored
 from tests.fixtures.joined_sends import url_of
 from tests.fixtures.log import create_topic
+from tests.fixtures.loop_clients import cancel_start
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 from tests.fixtures.producers import Attempts, is_blocked, pid_of, stall, stored_bodies
@@ -65,19 +66,8 @@ WITH_TRANSACTIONS = partial(
 @pytest.mark.parametrize("kind", [AsyncProducer, WITH_TRANSACTIONS])
 def test_a_start_that_is_cancelled_leaves_the_group(database: Database, kind: Callable[..., AsyncProducer]) -> None:
     producer = kind("senders", settings=load_settings(dsn=database.dsn))
-    waits = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = %s"
 
-    async def work() -> None:
-        locker = database.connect(autocommit=False)
-        locker.execute("LOCK TABLE mqdb.client")
-        starting = asyncio.create_task(producer.start())
-        await asyncio.to_thread(lambda: wait_until(lambda: database.rows(waits, database.name)))
-        starting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await starting
-        locker.rollback()
-
-    asyncio.run(work())  # it waits for the threads of its executor
+    asyncio.run(cancel_start(producer, database))  # it waits for the threads of its executor
     with pytest.raises(IllegalState, match="shut down"):
         producer._below.work()
     assert database.rows("SELECT FROM mqdb.client WHERE kind = 'PRODUCER'") == []

@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, closing
 from functools import wraps
 from itertools import islice
-from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, cast
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, Self, TypeVar, cast
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -15,6 +15,25 @@ P = ParamSpec("P")
 
 #: Read in one go of a thread.
 _READ_AT_ONCE: Final = 100
+
+
+class Client(Protocol):
+    """A client for threads."""
+
+    def start(self) -> None:
+        """Connect, and enter the group."""
+
+    def shutdown(self) -> None:
+        """Leave the group. It waits for a start that is under way."""
+
+
+async def start_in_thread(client: Client) -> None:
+    """Start a client. If the task is cancelled, shut it down: the thread goes on, and nobody else would."""
+    try:
+        await asyncio.to_thread(client.start)
+    except asyncio.CancelledError:
+        asyncio.get_running_loop().run_in_executor(None, client.shutdown)
+        raise
 
 
 class Wrapper(Generic[S]):

@@ -13,8 +13,9 @@ from typing import Any, Final, Self, TypeAlias
 from mqdb.common.message import MessageQueue, ReceivedMessage
 from mqdb.errors import ParameterInvalid, ShutdownTimedOut
 from mqdb.selector.tags import ALL_TAGS
-from mqdb_client.aio.loop_calls import LoopCalls
+from mqdb_client.aio.in_threads import start_in_thread
 from mqdb_client.client_config import configured_by
+from mqdb_client.consumer.loop_calls import LoopCalls
 from mqdb_client.consumer.message_selector import MessageSelector
 from mqdb_client.lite_pull.lite_pull_config import LitePullConsumerConfig
 from mqdb_client.lite_pull.lite_pull_consumer import LitePullConsumer
@@ -57,7 +58,7 @@ class AsyncLitePullConsumer:
     def __init__(self, config: LitePullConsumerConfig) -> None:
         """LitePullConsumerConfig says what the options mean. Raises NameInvalid, ParameterInvalid, SettingInvalid."""
         self._below = _Below(config)
-        self._calls = LoopCalls()
+        self._calls: list[LoopCalls] = []  # of each listener of topics
 
     @property
     def group(self) -> str:
@@ -103,8 +104,11 @@ class AsyncLitePullConsumer:
         """
         if not any(map(iscoroutinefunction, (listener, type(listener).__call__))):
             raise ParameterInvalid("listener", listener, "is no coroutine function; write async def")
-        in_loop = self._calls.in_loop(listener, asyncio.get_running_loop())
-        await asyncio.to_thread(self._below.register_topic_message_queue_change_listener, topic, in_loop)
+        calls = LoopCalls(asyncio.get_running_loop())
+        self._calls.append(calls)
+        await asyncio.to_thread(
+            self._below.register_topic_message_queue_change_listener, topic, calls.blocking(listener)
+        )
 
     # -- messages ---------------------------------------------------------------------------------
 
@@ -169,12 +173,7 @@ class AsyncLitePullConsumer:
 
     async def start(self) -> None:
         """Connect, and read. As `LitePullConsumer.start`. If its task is cancelled, the consumer is shut down."""
-        try:
-            await asyncio.to_thread(self._below.start)
-        except asyncio.CancelledError:
-            # The thread goes on, and nobody else would leave the group.
-            asyncio.get_running_loop().run_in_executor(None, self._below.shutdown)
-            raise
+        await start_in_thread(self._below)
 
     async def shutdown(self) -> None:
         """Commit what is done, and leave the group; a poll in another task returns. Again: nothing happens.
@@ -182,11 +181,12 @@ class AsyncLitePullConsumer:
         Raises ShutdownTimedOut, when it has left, if a listener of topics has not returned within `shutdown_timeout`;
         that is cancelled.
         """
-        is_listening = self._calls.is_own_task()
+        is_listening = any(calls.is_own_thread() for calls in self._calls)
         try:
             await asyncio.to_thread(self._below.leave, is_listening=is_listening)
         except ShutdownTimedOut:
-            self._calls.cancel()
+            for calls in self._calls:
+                calls.cancel()
             raise
 
     async def __aenter__(self) -> Self:

@@ -13,6 +13,7 @@ from mqdb.broker.schedule.timers import RecallStatus
 from mqdb.common.message import Message, MessageQueue, ReceivedMessage, SendResult, check_message
 from mqdb.common.unique_id import parse_unique_id
 from mqdb.errors import ParameterInvalid
+from mqdb_client.aio.in_threads import start_in_thread
 from mqdb_client.aio.loop_sends import LoopSends
 from mqdb_client.client_config import configured_by
 from mqdb_client.producer.batch import MessageBatch, check_batch, list_of_messages
@@ -81,12 +82,7 @@ class AsyncProducer:
 
         If its task is cancelled, the producer is shut down.
         """
-        try:
-            await asyncio.to_thread(self._below.start)
-        except asyncio.CancelledError:
-            # The thread goes on, and nobody else would leave the group.
-            asyncio.get_running_loop().run_in_executor(None, self._below.shutdown)
-            raise
+        await start_in_thread(self._below)
 
     async def shutdown(self) -> None:
         """Let the sends under way end, leave the group and disconnect. Again: nothing happens."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 from mqdb.common.message import MessageQueue, ReceivedMessage
 from mqdb.errors import IllegalState, NotSupported, ShutdownTimedOut
 from mqdb.selector.tags import ALL_TAGS
+from mqdb_client.aio.in_threads import start_in_thread
 from mqdb_client.aio.stop_signals import on_loop_stop_signal
 from mqdb_client.client_config import configured_by
 from mqdb_client.consumer.consume_hooks import ConsumeMessageHook
@@ -131,12 +132,7 @@ class AsyncPushConsumer:
         """
         if self._consumption is not None and not self._is_started:
             self._below.register(replace(self._consumption, loop=asyncio.get_running_loop()))
-        try:
-            await asyncio.to_thread(self._below.start)
-        except asyncio.CancelledError:
-            # The thread goes on, and nobody else would leave the group.
-            asyncio.get_running_loop().run_in_executor(None, self._below.shutdown)
-            raise
+        await start_in_thread(self._below)
         self._is_started = True
 
     def suspend(self) -> None:
@@ -175,16 +171,12 @@ class AsyncPushConsumer:
         Raises what `start` and `shutdown` raise.
         """
         with on_loop_stop_signal(self._stopped.set):
+            if not self._is_started:
+                await self.start()  # if it cannot be started, that may be tried again
             try:
-                if not self._is_started:
-                    await self.start()
                 await self._stopped.wait()
-            except Exception:  # it could not be started; that may be tried again
-                raise
-            except BaseException:
+            finally:
                 await self.shutdown()
-                raise
-            await self.shutdown()
 
     async def __aenter__(self) -> Self:
         await self.start()

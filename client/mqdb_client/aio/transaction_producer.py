@@ -9,10 +9,10 @@ from typing import Any, Protocol, TypeAlias
 from mqdb.common.message import Message, ReceivedMessage, SendResult
 from mqdb.common.transaction import LocalTransactionState
 from mqdb.errors import IllegalState
-from mqdb_client.aio.loop_calls import LoopCalls
 from mqdb_client.aio.loop_sends import note_ids
 from mqdb_client.aio.producer import AsyncProducer, ProducerBelow
 from mqdb_client.client_config import configured_by
+from mqdb_client.consumer.loop_calls import LoopCalls
 from mqdb_client.producer.config import ProducerConfig
 from mqdb_client.producer.running_producer import RunningProducer
 from mqdb_client.producer.sending import PendingSend
@@ -76,7 +76,7 @@ class AsyncTransactionProducer(AsyncProducer):
         self._listener = listener_of(
             config.listener, config.execute_local_transaction, config.check_local_transaction, is_asynchronous=True
         )
-        self._calls = LoopCalls()
+        self._calls: LoopCalls | None = None
         self._configure(_Below(config))
 
     async def start(self) -> None:
@@ -84,11 +84,11 @@ class AsyncTransactionProducer(AsyncProducer):
 
         Raises what `TransactionProducer.start` raises. If its task is cancelled, the producer is shut down.
         """
-        loop = asyncio.get_running_loop()
+        calls = self._calls = LoopCalls(asyncio.get_running_loop())
         self._below.listen(
             TwoCallables(
-                self._calls.in_loop(self._listener.execute_local_transaction, loop),
-                self._calls.in_loop(self._listener.check_local_transaction, loop),
+                calls.blocking(self._listener.execute_local_transaction),
+                calls.blocking(self._listener.check_local_transaction),
             )
         )
         await super().start()
@@ -98,7 +98,7 @@ class AsyncTransactionProducer(AsyncProducer):
 
         Raises IllegalState in `check_local_transaction`, for which it would wait.
         """
-        if self._calls.is_own_task():
+        if self._calls is not None and self._calls.is_own_thread():
             raise IllegalState(f"producer {self.group!r}", "answering a check; call shutdown() in another task")
         await super().shutdown()
 

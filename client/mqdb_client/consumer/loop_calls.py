@@ -26,7 +26,7 @@ class LoopClosed(Exception):
 
 
 class LoopCalls:
-    """The calls of one consumer in one loop. Any thread but that of the loop may make them."""
+    """The calls of one client in one loop. Any thread but that of the loop may make them."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -39,7 +39,7 @@ class LoopCalls:
         is_closed = self._loop.is_closed()
         if is_closed and not self._is_told:
             self._is_told = True
-            logger.error("the event loop is closed; its consumer consumes nothing more")
+            logger.error("the event loop is closed; its listener is called no more")
         return is_closed
 
     def run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
