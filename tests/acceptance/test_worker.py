@@ -219,8 +219,7 @@ def test_what_a_process_has_forked_keeps_no_thread_of_the_supervisor(tmp_path: P
 
 @pytest.mark.long
 def test_a_change_that_comes_while_a_process_fails_is_not_waited_for() -> None:
-    supervisor = Supervisor(Order("nothing_like_this"), 1)
-    supervisor.reloads = True
+    supervisor = Supervisor(Order("nothing_like_this"), 1, reloads=True)
     supervisor._start(1, announces=False)
     first = supervisor._workers[1]
     supervisor.reload()
@@ -321,7 +320,7 @@ def test_a_cron_that_the_code_has_no_more_is_told_and_pruned(broker: Connection,
 
     for arguments, told, left in [([], "goes on", 1), (["--prune"], "is removed", 0)]:
         worker = work("tasks", *arguments)
-        wait_until(lambda: any("cron tidy is not in the code any more" in line for line in worker.lines), 60)  # noqa: B023
+        wait_until(lambda: any("cron tidy is not in the code any more" in line for line in worker.lines), 60)  # noqa: B023 - called here only
         assert any(told in line for line in worker.lines)
         assert worker.end() == 0
         assert broker.scalar(text("SELECT count(*) FROM mqdb.cron")) == left

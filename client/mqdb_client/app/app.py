@@ -112,7 +112,7 @@ class App:
         parameter annotated with Connection, Session, AsyncConnection or AsyncSession is committed with the offset.
 
         The first parameter gets the message if it is annotated with ReceivedMessage, or not at all; with bytes or str
-        its body; with any other type its body as JSON. What cannot be read so is a dead letter at once.
+        its body; with any other type its body as JSON. A body that cannot be read so is a dead letter at once.
         Listeners of one group are one consumer. Several of one topic take different tags.
 
         Raises NameInvalid, TagExpressionInvalid, SelectorSyntaxError, and ParameterInvalid for what does not go
@@ -169,8 +169,17 @@ class App:
             cron = AppCron(called, text, timezone, topic or called, group or called, catch_up)
             if called in self._crons:
                 raise ParameterInvalid("name", called, "another cron of the application has it")
-            policy = {"retries": retries, "backoff": backoff, "dead_letter_on": dead_letter_on}
-            self._add(Listener(function, cron.topic, cron.group, cron.tag, **policy))  # type: ignore[arg-type]
+            self._add(
+                Listener(
+                    function,
+                    cron.topic,
+                    cron.group,
+                    cron.tag,
+                    retries=retries,
+                    backoff=backoff,
+                    dead_letter_on=dead_letter_on,
+                )
+            )
             self._crons[called] = cron
             if group is None:  # of its own; the first time may come before the first member
                 first = {"consume_from_where": ConsumeFromWhere.FIRST_OFFSET}
@@ -336,7 +345,7 @@ def _are_behind(admin: Admin, groups: Iterable[ListenerGroup]) -> bool:
             for topic in group.subscriptions:
                 with suppress(TopicNotFound):
                     broker.messages.end_of(topic)  # what was sent is in its queues from then on
-            # What it was subscribed to by an older code nobody consumes.
+            # Topics that only older code subscribed to stay in its lag, and nobody consumes them.
             wanted = {*group.subscriptions, retry_topic(group.name)}
             with suppress(GroupNotFound):
                 if any(each.lag for each in broker.groups.topics(group.name) if each.topic in wanted):

@@ -37,10 +37,10 @@ _KINDS: Final = (
 #: Of one body, that are told: a large one may have a million.
 _MOST_FAULTS: Final = 5
 
-#: What is called wrongly: it has done nothing yet. (An asynchronous generator cannot be closed here.)
+#: A function that returns one of these has not run yet. (An asynchronous generator cannot be closed here.)
 _NOT_RUN: Final = (Coroutine, Generator)
 
-#: What listeners of consumers get, and those of applications do not. JSON could give them.
+#: Only listeners of consumers get a context. They are dataclasses, so pydantic would read them from the body.
 _CONTEXTS: Final = (ConsumeConcurrentlyContext, ConsumeOrderlyContext)
 
 
@@ -134,7 +134,9 @@ def _annotated(function: Callable[..., Any]) -> Callable[..., Any]:
         return _annotated(function.func)
     if inspect.isroutine(function):
         return function
-    called: Callable[..., Any] = function.__init__ if isinstance(function, type) else type(function).__call__  # type: ignore[misc]
+    if isinstance(function, type):
+        return function.__init__  # type: ignore[misc, no-any-return]  # of this class, and no other: only its annotations are read
+    called: Callable[..., Any] = type(function).__call__
     return called
 
 

@@ -72,6 +72,7 @@ def _filters(connection: Connection, thresholds: DoctorThresholds) -> list[Obser
            GROUP BY s.topic, s.expression_type, s.expression ORDER BY 4, 1""",
     )
 
+    # A statement for each filter: an SQL92 condition is a part of its text.
     def lets_none_pass(each: Any) -> bool:
         is_tags = each.expression_type == ExpressionType.TAG
         wanted = parse_tag_expression(each.expression) if is_tags else compile_selector(each.expression)

@@ -77,6 +77,7 @@ def read_copy(connection: Connection, broker_name: str, copy: StoredCopy) -> Rec
     while (offset := query.queue_offset_of(connection, copy.queue_key, copy.log_pos)) is None:
         if time.monotonic() >= ends:
             raise DispatchTimeout(copy.topic, copy.log_pos, _DISPATCH_SECONDS)
+        # For people who look at what was sent a moment ago; nothing that consumes comes here.
         time.sleep(_LOOK_SECONDS)
     return read_message(connection, MessageQueue(copy.topic, broker_name, copy.queue_id), offset)
 

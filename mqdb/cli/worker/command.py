@@ -48,7 +48,7 @@ def worker(
       mqdb worker shop.tasks:app --reload
       mqdb worker shop.tasks:app --processes 4 --http 127.0.0.1:8091
     """
-    from mqdb.cli.worker.order import Order
+    from mqdb.cli.worker.order import METRICS_DIRECTORY, Order
     from mqdb.cli.worker.supervisor import Supervisor
     from mqdb.errors import ParameterInvalid
 
@@ -74,14 +74,11 @@ def worker(
     with ExitStack() as stack:
         environment = dict(os.environ)
         if http is not None:
-            from mqdb.cli.worker.order import METRICS_DIRECTORY
-
             environment[METRICS_DIRECTORY] = stack.enter_context(tempfile.TemporaryDirectory(prefix="mqdb-worker-"))
-        supervisor = Supervisor(order, count, environment)
+        supervisor = Supervisor(order, count, environment, reloads=reload)
         if http is not None:
             stack.enter_context(_served(settings, supervisor, environment[METRICS_DIRECTORY]))
         if reload:
-            supervisor.reloads = True
             stack.enter_context(_watched(supervisor))
         print(
             f"mqdb worker of {target}, {count} {'process' if count == 1 else 'processes'}; Ctrl-C ends it", flush=True

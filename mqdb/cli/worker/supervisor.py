@@ -100,8 +100,12 @@ def _without_interrupts() -> Iterator[None]:
 class Supervisor:
     """Runs so many processes with one order. For the main thread, once."""
 
-    def __init__(self, order: Order, processes: int, environment: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self, order: Order, processes: int, environment: Mapping[str, str] = os.environ, *, reloads: bool = False
+    ) -> None:
+        """`reloads`: somebody calls `reload` when the code has changed, so an application that cannot run is no end."""
         self._order = order
+        self._reloads = reloads
         self._environment = environment
         self._processes = processes
         self._workers: dict[int, Worker] = {}
@@ -112,7 +116,6 @@ class Supervisor:
         self._is_stopping = False
         self._waits_for_change = False
         self._code = 0
-        self.reloads = False
 
     def run(self) -> int:
         """Returns the exit code: 0; 1 if a process did not end well; UNUSABLE if the application cannot run."""
@@ -198,7 +201,7 @@ class Supervisor:
 
     def _give_up(self) -> None:
         """The application cannot run. With `reloads` it can when somebody has mended it."""
-        if self.reloads:
+        if self._reloads:
             self._waits_for_change = True
             logger.warning("the application cannot run; waiting for a change of its files")
             return
