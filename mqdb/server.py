@@ -163,11 +163,13 @@ class Server:
         if postgres is not None:
             postgres.close()
 
-    def run(self, on_started: Callable[[], None] = lambda: None) -> None:
-        """Serve until SIGINT, SIGTERM or SIGHUP. For the main thread; `on_started` is called when clients may come."""
+    def run(self, beside: Callable[[], AbstractContextManager[object]] = nullcontext) -> None:
+        """Serve until SIGINT, SIGTERM or SIGHUP. For the main thread.
+
+        What `beside` gives is entered when clients may come, and left before anything stops.
+        """
         supervisor = SystemdSupervisor()
-        with interruption() as interrupted, self:
-            on_started()
+        with interruption() as interrupted, self, beside():
             supervisor.tell_ready()
             # Not wait(): the handler may run in the middle of it, while it holds the lock that set() takes. And no
             # sleep without end: a signal in the instant before it only sets a flag in C, and wakes nobody.

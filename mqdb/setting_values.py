@@ -11,6 +11,7 @@ from pydantic_settings import NoDecode
 
 from mqdb.common.delay_level import MAX_DELAY
 from mqdb.common.duration import duration_text, parse_duration
+from mqdb.common.http_address import parse_http_address
 from mqdb.common.topic import check_topic_name
 from mqdb.errors import NameInvalid
 
@@ -57,6 +58,10 @@ def _absolute(value: Path) -> Path:
     return expanded(value).absolute()
 
 
+def _address(value: str) -> str:
+    return str(parse_http_address(value))
+
+
 def _topics(value: str) -> str:
     topics = value.replace(",", " ").split()
     if not topics:
@@ -86,3 +91,5 @@ Percent = Annotated[int, Field(ge=1, le=100)]
 #: Names with commas between them, each once.
 Topics = Annotated[str, AfterValidator(_topics)]
 Directory = Annotated[Path, AfterValidator(_absolute)]
+#: host:port.
+Address = Annotated[str, AfterValidator(_address)]

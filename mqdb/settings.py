@@ -29,7 +29,7 @@ from mqdb.common.duration import duration_text
 from mqdb.common.http_address import HttpAddress, Network, parse_http_address, parse_networks
 from mqdb.common.topic import MAX_TOPIC_LENGTH, check_topic_name, reply_topic
 from mqdb.errors import DelayLevelsInvalid, NameInvalid, SettingInvalid, shown
-from mqdb.setting_values import Directory, Hours, Percent, Topics, at_least, expanded
+from mqdb.setting_values import Address, Directory, Hours, Percent, Topics, at_least, expanded
 
 FILE_NAME = "mqdb.toml"
 ENV_PREFIX = "MQDB_"
@@ -119,6 +119,12 @@ class Settings(BaseSettings):
     http: str | None = None
     """Where `mqdb serve` and `mqdb web` answer HTTP, as host:port; unset, `mqdb serve` does not. Beyond loopback it
     needs a password or trusted proxies."""
+    remoting_open: bool = False
+    """Let whoever reaches `remoting` send and read everything, on an address beyond loopback."""
+    remoting: Address | None = None
+    """Where `mqdb serve` and `mqdb remoting` answer RocketMQ's clients, as host:port; unset, `mqdb serve` does not."""
+    remoting_advertised: Address | None = None
+    """Where clients find that, if it is another address than the one listened on: behind a NAT, for example."""
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
 
     @property
@@ -152,6 +158,16 @@ class Settings(BaseSettings):
     def http_address(self) -> HttpAddress | None:
         """What `http` says; None where it says nothing."""
         return None if self.http is None else parse_http_address(self.http)
+
+    @property
+    def remoting_address(self) -> HttpAddress | None:
+        """What `remoting` says; None where it says nothing."""
+        return None if self.remoting is None else parse_http_address(self.remoting)
+
+    @property
+    def remoting_advertised_address(self) -> HttpAddress | None:
+        """What `remoting_advertised` says; None where it says nothing."""
+        return None if self.remoting_advertised is None else parse_http_address(self.remoting_advertised)
 
     @property
     def web_passwords(self) -> tuple[str, ...]:
@@ -264,6 +280,13 @@ class Settings(BaseSettings):
         if not address.is_loopback and all(info.data.get(each, "") is None for each in ways):
             raise ValueError("anybody who reaches this address may ask; set web_password, or use 127.0.0.1")
         return str(address)
+
+    @field_validator("remoting")
+    @classmethod
+    def _is_guarded(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and not (parse_http_address(value).is_loopback or info.data.get("remoting_open", True)):
+            raise ValueError("anybody who reaches this address may send and read; set remoting_open, or use 127.0.0.1")
+        return value
 
     @field_validator("disk_clean_forcibly_percent")
     @classmethod

@@ -130,11 +130,13 @@ class ClientInstance:
         self._registrations = Registrations(self.client_id, broker.name, self.connect, lambda: self.is_met)
         self._arrivals: Callbacks[frozenset[int] | None] = Callbacks("arrival")
         self._group_changes: Callbacks[str | None] = Callbacks("group change")
-        self._requests: Callbacks[None] = Callbacks("request")
+        self._requests: Callbacks[frozenset[str] | None] = Callbacks("request")
+        #: The ids of clients that come through this one, besides its own.
+        self.guests: set[str] = set()
         self._waiting_for_arrivals: set[object] = set()
         #: What was heard and not passed on yet. Only the notification thread knows it.
         self._changed_groups: set[str] = set()
-        self._is_asked = False
+        self._asked: set[str] = set()
         self._wake_limit = WakeLimit()
         #: One for each request that is being answered, by whichever consumer.
         self.request_slots = threading.BoundedSemaphore(MAX_REQUESTS)
@@ -291,10 +293,10 @@ class ClientInstance:
         """
         return self._group_changes.add(callback)
 
-    def on_request(self, callback: "Callback[None]") -> CallbackHandle:
-        """Have `callback` called, with None, when somebody may have asked this client for something.
+    def on_request(self, callback: "Callback[frozenset[str] | None]") -> CallbackHandle:
+        """Have `callback` called when somebody may have asked this client, or one of its `guests`, for something.
 
-        Runs in the notification thread, so it must be quick.
+        With the ids of those who are asked; None means any. Runs in the notification thread, so it must be quick.
         """
         return self._requests.add(callback)
 
@@ -355,21 +357,21 @@ class ClientInstance:
             self._watch.arrival_heard()
             self._arrivals.call(heard.queue_keys)
         self._changed_groups |= {without_namespace(group, self._namespace) for group in heard.groups}
-        self._is_asked |= self.client_id in heard.clients
-        if self._changed_groups or self._is_asked:
+        self._asked |= heard.clients & {self.client_id, *self.guests}
+        if self._changed_groups or self._asked:
             self._telling.in_seconds(self._wake_limit.seconds_left())
 
     def _tell(self) -> None:
         self._wake_limit.spend()
         groups, self._changed_groups = self._changed_groups, set()
-        is_asked, self._is_asked = self._is_asked, False
+        asked, self._asked = self._asked, set()
         for group in groups:
             if self._registrations.has_consumer_of(group):
                 # Perhaps it was this client that the broker has given up.
                 self._heartbeat.in_seconds(0)
             self._group_changes.call(group)
-        if is_asked:
-            self._requests.call(None)
+        if asked:
+            self._requests.call(frozenset(asked))
 
     def _recovered(self) -> None:
         self.ages.distrust()

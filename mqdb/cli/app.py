@@ -26,6 +26,7 @@ from mqdb.cli.operation import app as operation
 from mqdb.cli.options import Command, Group
 from mqdb.cli.selector import app as selector
 from mqdb.cli.send import send
+from mqdb.cli.remoting import remoting
 from mqdb.cli.serve import serve
 from mqdb.cli.spark import app as spark
 from mqdb.cli.terminal import shielded
@@ -85,7 +86,7 @@ def mqdb(
         print(context.get_help())
 
 
-for function in (serve, web, worker, demo, migrate, send, consume, config, doctor):
+for function in (serve, web, remoting, worker, demo, migrate, send, consume, config, doctor):
     app.command(cls=Command)(function)
 app.add_typer(topic, name="topic")
 app.add_typer(message, name="message")

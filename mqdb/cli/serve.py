@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mqdb.cli.options import log_from, start
-from mqdb.errors import ParameterInvalid
+from mqdb.errors import ParameterInvalid, SettingInvalid
 
 if TYPE_CHECKING:
     from mqdb.dashboard.dashboard import Dashboard
+    from mqdb.remoting.front import Front
     from mqdb.settings import Settings
 
 
@@ -51,16 +52,21 @@ def serve(
             lag_history=dashboard.lag_history if dashboard else None,
         )
 
-        def on_started() -> None:
-            lines = greeting(settings, server.dsn)
-            if dashboard is not None and server.http_address is not None:
-                lines.insert(-1, f"  metrics  http://{server.http_address}/metrics")
-                lines.append(dashboard.welcome(server.http_address))
-            print("\n".join(lines), flush=True)
-            # Not from the start: when it fails, the one line that says why stands alone.
-            log_from(context, logging.INFO)
+        @contextmanager
+        def beside() -> Iterator[None]:
+            with front_of(settings, server.dsn) as front:
+                lines = greeting(settings, server.dsn)
+                if dashboard is not None and server.http_address is not None:
+                    lines.insert(-1, f"  metrics  http://{server.http_address}/metrics")
+                    lines.append(dashboard.welcome(server.http_address))
+                if front is not None:
+                    lines.insert(-1, f"  remoting {front.address}")
+                print("\n".join(lines), flush=True)
+                # Not from the start: when it fails, the one line that says why stands alone.
+                log_from(context, logging.INFO)
+                yield
 
-        server.run(on_started)
+        server.run(beside)
 
 
 @contextmanager
@@ -77,6 +83,28 @@ def pages_of(settings: "Settings") -> "Iterator[Dashboard | None]":
         yield dashboard
     finally:
         dashboard.close()
+
+
+@contextmanager
+def front_of(settings: "Settings", dsn: str) -> "Iterator[Front | None]":
+    """The front for RocketMQ's clients, if the settings say where. Raises SettingInvalid if it cannot listen there."""
+    if settings.remoting_address is None:
+        yield None
+        return
+    from mqdb.common.dsn import BrokerDsn
+    from mqdb.remoting.front import Front
+
+    name = settings.broker.name if settings.broker else settings.broker_name
+    front = Front(BrokerDsn(name, dsn), settings.remoting_address, settings.remoting_advertised_address)
+    try:
+        front.start()
+    except OSError as error:
+        reason = f"cannot listen there: {error.strerror or error}"
+        raise SettingInvalid("remoting", settings.remoting, settings.origin("remoting"), reason) from error
+    try:
+        yield front
+    finally:
+        front.stop()
 
 
 def greeting(settings: "Settings", dsn: str) -> list[str]:

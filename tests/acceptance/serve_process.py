@@ -9,6 +9,8 @@ Logs to standard error, and prints a line when it is ready.
 import json
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -39,9 +41,11 @@ class SleepyServer(Server):
         return [Dispatcher(self._context_of(Dispatcher), self._config), *others]
 
 
-def say_ready() -> None:
+@contextmanager
+def say_ready() -> Iterator[None]:
     sys.stdout.write("ready\n")
     sys.stdout.flush()
+    yield
 
 
 def main(arguments: str) -> None:
@@ -51,7 +55,7 @@ def main(arguments: str) -> None:
     idle = timedelta(seconds=settings.pop("idle_seconds", 10))
     server = SleepyServer(load_settings(**settings), longest_sleep, idle)
     try:
-        server.run(on_started=say_ready)
+        server.run(say_ready)
     except MqdbError as error:
         sys.exit(str(error))
 

@@ -4,7 +4,7 @@ None of it waits for a standby: who is there is found out anew after a fail-over
 keep clients from coming and going.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -109,7 +109,21 @@ def _by_topic(given: Iterable[SubscriptionData]) -> dict[str, tuple[str, str]]:
 def heartbeat(connection: Connection, client_id: str) -> bool:
     """A sign of life of a client for all its groups; False when the broker has given it up: register again."""
     with _changing(connection):
-        return clients.beat(connection, client_id) > 0
+        return bool(clients.beat(connection, [client_id]))
+
+
+def adopt(connection: Connection, client_ids: Sequence[str], host: str) -> None:
+    """Count clients as connected for as long as `host` is, through which they come; before `register`."""
+    with _changing(connection):
+        clients.adopt(connection, client_ids, host)
+
+
+def heartbeat_all(connection: Connection, client_ids: Sequence[str]) -> set[str]:
+    """As `heartbeat`, for several clients; returns those that the broker has not given up."""
+    if not client_ids:
+        return set()
+    with _changing(connection):
+        return clients.beat(connection, client_ids)
 
 
 def unregister(connection: Connection, client_id: str, group: str, kind: ClientKind) -> None:

@@ -27,7 +27,7 @@ from sqlalchemy import (
     tuple_,
     update,
 )
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.sql import Select
 
 from mqdb.common.group import MessageModel
@@ -107,13 +107,28 @@ def add(connection: Connection, registration: Registration) -> None:
     connection.execute(insert(client).values(row).on_conflict_do_update(constraint="client_pkey", set_=renewed))
 
 
-def beat(connection: Connection, client_id: str) -> int:
-    """Renew the heartbeat of a client in all its groups; returns in how many it is known.
+def adopt(connection: Connection, client_ids: Sequence[str], host: str) -> None:
+    """Count clients as connected for as long as `host` is, another client of this role; wherever they were before.
+
+    The host is a process through which others come, so a client that comes through it is there.
+    """
+    key = select(presence.c.lock_key).where(presence.c.client_id == host, presence.c.principal == text("session_user"))
+    rows = select(func.unnest(cast(list(client_ids), ARRAY(Text))), key.scalar_subquery())
+    adopted = insert(presence).from_select(["client_id", "lock_key"], rows)
+    connection.execute(
+        adopted.on_conflict_do_update(constraint="presence_pkey", set_={"lock_key": adopted.excluded.lock_key})
+    )
+
+
+def beat(connection: Connection, client_ids: Sequence[str]) -> set[str]:
+    """Renew the heartbeats of clients in all their groups; returns those that are known.
 
     Not that of a client of another role with the same id, which may have its rows locked.
     """
-    own = client.c.client_id == client_id, client.c.principal == cast(text("session_user"), Text)
-    return connection.execute(update(client).where(*own).values(heartbeat_at=func.mqdb.now())).rowcount
+    own = client.c.client_id == func.any(cast(list(client_ids), ARRAY(Text)))
+    of_role = client.c.principal == cast(text("session_user"), Text)
+    beaten = update(client).where(own, of_role).values(heartbeat_at=func.mqdb.now()).returning(client.c.client_id)
+    return set(connection.scalars(beaten))
 
 
 def remove(connection: Connection, client_id: str, group: str, kind: ClientKind) -> None:

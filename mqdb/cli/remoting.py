@@ -1,0 +1,50 @@
+"""`mqdb remoting`: the front for RocketMQ's clients alone, for a broker that is served elsewhere."""
+
+import logging
+import time
+from typing import Annotated, Final
+
+import typer
+
+from mqdb.cli.options import log_from, start
+
+_DEFAULT_ADDRESS: Final = "127.0.0.1:9876"
+_SIGNAL_SECONDS: Final = 0.1
+
+
+def remoting(
+    context: typer.Context,
+    address: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help=f"Where to serve; MQDB_REMOTING, or {_DEFAULT_ADDRESS}.")
+    ] = None,
+    advertised: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Where clients find it, if elsewhere; MQDB_REMOTING_ADVERTISED."),
+    ] = None,
+) -> None:
+    """Serve clients that speak RocketMQ's remoting protocol: Java, Go, C++, Node, Spring.
+
+    They find name server and broker at one address. MQDB_REMOTING=127.0.0.1:9876
+    lets mqdb serve do the same. Several of these processes may serve one
+    broker, behind a TCP balancer whose address they advertise. Any address but
+    loopback needs MQDB_REMOTING_OPEN=true: whoever reaches it may do everything.
+
+    \b
+    [bold]Examples[/bold]
+      mqdb remoting
+      mqdb remoting --dsn postgresql://mqdb@db.example.org/mqdb
+      MQDB_REMOTING_OPEN=true mqdb remoting --address 0.0.0.0:9876 --advertised mq.example.org:9876
+    """
+    settings = start(context, remoting=address, remoting_advertised=advertised)
+    if settings.remoting is None:
+        settings = settings.model_copy(update={"remoting": _DEFAULT_ADDRESS})
+    from mqdb.broker_list import brokers_of
+    from mqdb.cli.serve import front_of
+    from mqdb.server import interruption
+
+    with interruption() as interrupted, front_of(settings, brokers_of(settings)[0].dsn) as front:
+        assert front is not None
+        print(f"mqdb remoting\n  remoting {front.address}\n  end      Ctrl-C", flush=True)
+        log_from(context, logging.INFO)
+        while not interrupted.is_set():
+            time.sleep(_SIGNAL_SECONDS)

@@ -1,0 +1,24 @@
+"""Refusals: errors as clients read them."""
+
+import logging
+from typing import Final
+
+from mqdb.errors import MqdbError, ResponseCode
+from mqdb.remoting.connection import Answer
+from mqdb.remoting.frame import FrameInvalid
+
+logger = logging.getLogger(__name__)
+
+#: Codes above belong to clients, which make them themselves.
+_HIGHEST_OF_BROKERS: Final = 1_000
+
+
+def refusal(error: Exception) -> Answer:
+    """The code of an error, and its sentence, which people see. What is not foreseen goes to the log, too."""
+    if isinstance(error, FrameInvalid):
+        return Answer(ResponseCode.MESSAGE_ILLEGAL, remark=str(error))
+    if not isinstance(error, MqdbError):
+        logger.error("a request has failed in an unforeseen way", exc_info=error)
+        return Answer(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
+    code = error.code if error.code < _HIGHEST_OF_BROKERS else ResponseCode.SYSTEM_ERROR
+    return Answer(code, remark=str(error))

@@ -1,0 +1,203 @@
+"""One connection of a client: its frames, what is answered, and what the front itself asks of it.
+
+Answers may leave in another order than requests have come: `opaque` says which belongs to which.
+RocketMQ: NettyRemotingAbstract.
+"""
+
+import asyncio
+import itertools
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from mqdb.errors import ResponseCode
+from mqdb.remoting.codes import RequestCode
+from mqdb.remoting.frame import Frame, FrameInvalid, Serializer, decode_frame, encode_frame
+
+logger = logging.getLogger(__name__)
+
+#: Source: NettySystemConfig.com.rocketmq.remoting.frameMaxLength.
+MAX_FRAME_BYTES: Final = 16 * 2**20
+
+#: What waits for a client that reads slowly; beyond it, the connection is closed.
+_MOST_UNSENT_BYTES: Final = 64 * 2**20
+
+#: From here on nothing more is read of a client until its requests are answered.
+_MOST_REQUESTS: Final = 4_096
+
+#: As a broker of 4.9.8 says it. Clients of 5.x ask no more than those of 4.9 then; below 232 they use no SQL92.
+#: Source: MQVersion.
+VERSION: Final = 409
+
+_RESPONSE, _ONEWAY = 1, 2
+_LANGUAGE: Final = "PYTHON"
+
+
+class Answer(NamedTuple):
+    """An answer; without a remark where it says all by its code."""
+
+    code: int = ResponseCode.SUCCESS
+    fields: Mapping[str, str] = {}
+    body: bytes = b""
+    remark: str | None = None
+
+
+class Connection(asyncio.Protocol):
+    """A client's connection, of one loop, which alone calls it.
+
+    `receive` gets each request, and `lost` the connection when it is closed.
+    """
+
+    def __init__(self, receive: "Callable[[Connection, Frame], None]", lost: "Callable[[Connection], None]") -> None:
+        self._receive = receive
+        self._lost = lost
+        self._unread = bytearray()
+        self._transport: asyncio.Transport | None = None
+        self._opaque = itertools.count()
+        self._asked: dict[int, asyncio.Future[Frame]] = {}
+        self._under_way = 0
+        self._is_paused = False
+        self._serializer = Serializer.JSON
+        self._turns: deque[Callable[[], Awaitable[None]]] = deque()
+        self._taking_turns: asyncio.Task[None] | None = None
+        #: `host:port` of the client.
+        self.peer = ""
+        #: The client that has sent its last heartbeat here, once it has.
+        self.client_id: str | None = None
+        #: Groups that have sent half messages here before the client's first heartbeat.
+        self.transaction_groups: set[str] = set()
+
+    # -- what comes ---------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        host, port, *_ = transport.get_extra_info("peername") or ("", 0)
+        self.peer = f"{host}:{port}"
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        for future in self._asked.values():
+            future.cancel()
+        self._lost(self)
+
+    def data_received(self, data: bytes) -> None:
+        unread = self._unread
+        unread += data
+        start = 0
+        try:
+            while len(unread) - start >= 4:
+                size = int.from_bytes(unread[start : start + 4])
+                if size > MAX_FRAME_BYTES:
+                    raise FrameInvalid(f"a frame of {size:,} bytes; the limit is {MAX_FRAME_BYTES:,}")
+                end = start + 4 + size
+                if len(unread) < end:
+                    break
+                self._take(decode_frame(bytes(unread[start + 4 : end])))
+                start = end
+        except FrameInvalid as error:
+            logger.warning("closed a connection that does not speak the protocol", extra={"peer": self.peer, "reason": str(error)})
+            self.close()
+            return
+        del unread[:start]
+
+    def _take(self, frame: Frame) -> None:
+        self._serializer = frame.serializer
+        if frame.is_response:
+            future = self._asked.pop(frame.opaque, None)
+            if future is not None and not future.done():
+                future.set_result(frame)
+            return
+        if not frame.is_oneway:
+            self._under_way += 1
+            if self._under_way > _MOST_REQUESTS and not self._is_paused and self._transport is not None:
+                self._is_paused = True
+                self._transport.pause_reading()
+        self._receive(self, frame)
+
+    # -- what goes ----------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it still leads to the client."""
+        return self._transport is not None
+
+    def answer(self, request: Frame, answer: Answer) -> None:
+        """Answer a request, each once. What is oneway, and who is gone, gets nothing."""
+        if request.is_oneway:
+            return
+        self._under_way -= 1
+        if self._is_paused and self._under_way <= _MOST_REQUESTS // 2 and self._transport is not None:
+            self._is_paused = False
+            self._transport.resume_reading()
+        self._write(
+            Frame(
+                code=answer.code,
+                fields=dict(answer.fields),
+                body=answer.body,
+                opaque=request.opaque,
+                flag=_RESPONSE,
+                remark=answer.remark,
+                language=_LANGUAGE,
+                version=VERSION,
+                serializer=request.serializer,
+            )
+        )
+
+    def tell(self, code: RequestCode, fields: Mapping[str, str], body: bytes = b"") -> None:
+        """Tell the client something that it does not answer."""
+        self._write(self._request(code, fields, body, _ONEWAY))
+
+    async def ask(self, code: RequestCode, fields: Mapping[str, str], body: bytes, seconds: float) -> Frame:
+        """Ask the client, and wait for its answer. Raises TimeoutError, and CancelledError if it is gone."""
+        request = self._request(code, fields, body, 0)
+        future = self._asked[request.opaque] = asyncio.get_running_loop().create_future()
+        self._write(request)
+        try:
+            async with asyncio.timeout(seconds):
+                return await future
+        finally:
+            self._asked.pop(request.opaque, None)
+
+    def close(self) -> None:
+        """Close it now."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _request(self, code: RequestCode, fields: Mapping[str, str], body: bytes, flag: int) -> Frame:
+        return Frame(
+            code=code,
+            fields=dict(fields),
+            body=body,
+            opaque=next(self._opaque),
+            flag=flag,
+            remark=None,
+            language=_LANGUAGE,
+            version=VERSION,
+            serializer=self._serializer,
+        )
+
+    def _write(self, frame: Frame) -> None:
+        transport = self._transport
+        if transport is None:
+            return
+        transport.write(encode_frame(frame))
+        if transport.get_write_buffer_size() > _MOST_UNSENT_BYTES:
+            logger.warning("closed the connection of a client that does not read", extra={"peer": self.peer})
+            self.close()
+
+    # -- order --------------------------------------------------------------------------------
+
+    def take_turn(self, work: Callable[[], Awaitable[None]], spawn: Callable[[Any], "asyncio.Task[None]"]) -> None:
+        """Run a request's work when that of those before it has ended."""
+        self._turns.append(work)
+        if self._taking_turns is None:
+            self._taking_turns = spawn(self._take_turns())
+
+    async def _take_turns(self) -> None:
+        try:
+            while self._turns:
+                await self._turns.popleft()()
+        finally:
+            self._taking_turns = None

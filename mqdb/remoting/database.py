@@ -1,0 +1,46 @@
+"""The database as the loop asks it: verbs wait for an answer, so they run in threads, each with a connection."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TypeVar
+
+from sqlalchemy import Connection
+
+from mqdb_client.instance import ClientInstance
+
+T = TypeVar("T")
+
+_THREADS: Final = 8
+
+
+class Database:
+    """One broker's, for one loop. Made and closed in it."""
+
+    def __init__(self, instance: ClientInstance) -> None:
+        self.instance = instance
+        self.loop = asyncio.get_running_loop()
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="mqdb-remoting")
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def run(self, work: Callable[[Connection], T]) -> T:
+        """What `work` says with a connection in AUTOCOMMIT. Raises what it raises, and BrokerUnavailable."""
+        return await self.loop.run_in_executor(self._threads, self._run, work)
+
+    def _run(self, work: Callable[[Connection], T]) -> T:
+        with self.instance.connect() as connection:
+            return work(connection)
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """A task that lives until it has ended, or the front stops."""
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def close(self) -> None:
+        """Cancel what was spawned, and wait for the verbs under way."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.to_thread(self._threads.shutdown)

@@ -1,0 +1,171 @@
+"""The front: a socket where RocketMQ's clients find a name server and a broker, and the loop that serves them.
+
+    clients ──▶ Connection ──▶ handlers ──▶ Database (threads with connections), Sends (group append)
+                     ▲                          ▲
+                     └── 40, 39, 326 ── Members ┴── the LISTEN connection of the client instance
+
+All state is of the loop, which runs in a thread of its own. To the database the front is one client, and those that
+come through it are its guests.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from contextlib import ExitStack
+from functools import partial
+from typing import Final
+
+from mqdb.common.dsn import BrokerDsn
+from mqdb.common.http_address import HttpAddress
+from mqdb.errors import ResponseCode
+from mqdb.remoting.answers import refusal
+from mqdb.remoting.codes import RequestCode
+from mqdb.remoting.connection import Answer, Connection
+from mqdb.remoting.database import Database
+from mqdb.remoting.frame import Frame
+from mqdb.remoting.handlers import Handler, handlers
+from mqdb.remoting.members import Members
+from mqdb.remoting.routes import Routes
+from mqdb.remoting.sends import Sends
+from mqdb_client.instance import ClientInstance
+
+logger = logging.getLogger(__name__)
+
+#: Each takes a file, and the services of the process need files to reach the database.
+_MOST_CONNECTIONS: Final = 4_096
+_LONGEST_STOP_SECONDS: Final = 10.0
+
+
+class Front:
+    """Serves one broker to RocketMQ's clients from `start` to `stop`."""
+
+    def __init__(self, broker: BrokerDsn, address: HttpAddress, advertised: HttpAddress | None = None) -> None:
+        """`advertised` is where clients find it, if that is not where it listens: behind a NAT, for example."""
+        self._broker = broker
+        self._wanted = address
+        self._advertised = advertised
+        self._address: HttpAddress | None = None
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Event | None = None
+
+    @property
+    def address(self) -> HttpAddress:
+        """Where it listens."""
+        assert self._address is not None
+        return self._address
+
+    def start(self) -> None:
+        """Returns when clients may come. Raises OSError where it cannot listen, BrokerUnavailable and its kin."""
+        started: Future[HttpAddress] = Future()
+        self._thread = threading.Thread(target=self._run, args=(started,), name="mqdb-remoting", daemon=True)
+        self._thread.start()
+        self._address = started.result()
+
+    def stop(self) -> None:
+        """Close all connections, and wait for what is under way. Again: nothing happens."""
+        loop, stopping, thread = self._loop, self._stopping, self._thread
+        self._thread = None
+        if thread is None or loop is None or stopping is None:
+            return
+        loop.call_soon_threadsafe(stopping.set)
+        thread.join(_LONGEST_STOP_SECONDS)
+
+    def _run(self, started: "Future[HttpAddress]") -> None:
+        try:
+            asyncio.run(self._serve(started))
+        except BaseException as error:
+            if started.done():
+                logger.exception("the front for RocketMQ's clients failed")
+            else:
+                started.set_exception(error)
+
+    async def _serve(self, started: "Future[HttpAddress]") -> None:
+        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
+        instance = ClientInstance(self._broker)
+        with ExitStack() as stack:
+            instance.open()
+            stack.callback(instance.close)
+            # Where nobody serves, whoever consumes has to look after dispatch.
+            stack.enter_context(instance.awaiting_arrivals())
+            core = _Core(instance, self._loop)
+            server = await self._loop.create_server(core.connect, self._wanted.host, self._wanted.port)
+            port = server.sockets[0].getsockname()[1]
+            core.begin(self._advertised or HttpAddress(_reachable(self._wanted.host, instance), port))
+            started.set_result(HttpAddress(self._wanted.host, port))
+            await self._stopping.wait()
+            server.close()
+            await core.close()
+
+
+def _reachable(host: str, instance: ClientInstance) -> str:
+    """The address of a host of the socket, for clients: an IPv4 address, as offset ids have no room for others."""
+    return {"localhost": "127.0.0.1", "0.0.0.0": instance.address, "::": instance.address}.get(host, host)
+
+
+class _Core:
+    """What the connections of a front share."""
+
+    def __init__(self, instance: ClientInstance, loop: asyncio.AbstractEventLoop) -> None:
+        self._database = Database(instance)
+        self._loop = loop
+        self._connections: set[Connection] = set()
+        self._handlers: dict[int, Handler] = {}
+
+    def begin(self, address: HttpAddress) -> None:
+        """Serve, as clients know the address."""
+        place = (address.host, address.port)
+        self._members = Members(self._database)
+        self._sends = Sends(self._database, self._members, place)
+        self._handlers = handlers(Routes(self._database, place), self._members, self._sends)
+
+    async def close(self) -> None:
+        """Let go of all clients."""
+        for connection in list(self._connections):
+            connection.close()
+        self._members.close()
+        await asyncio.to_thread(self._sends.close)
+        await self._database.close()
+
+    def connect(self) -> Connection:
+        """A connection that has come."""
+        connection = Connection(self._receive, self._lost)
+        self._connections.add(connection)
+        if len(self._connections) > _MOST_CONNECTIONS or not self._handlers:
+            self._loop.call_soon(connection.close)
+        return connection
+
+    def _lost(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        self._members.lost(connection)
+
+    def _receive(self, connection: Connection, frame: Frame) -> None:
+        handler = self._handlers.get(frame.code)
+        if handler is None:
+            remark = f"request type {frame.code} not supported"
+            connection.answer(frame, Answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark))
+            return
+        if handler.is_in_turn:
+            work = partial(self._answer, connection, frame, partial(handler.run, connection, frame))
+            connection.take_turn(work, self._database.spawn)
+            return
+        try:
+            working = handler.run(connection, frame)
+        except Exception as error:  # noqa: BLE001 - the client is told
+            connection.answer(frame, refusal(error))
+            return
+        if working is not None:
+            self._database.spawn(self._answer(connection, frame, lambda: working))
+
+    async def _answer(
+        self, connection: Connection, frame: Frame, begin: "Callable[[], Awaitable[Answer | None] | None]"
+    ) -> None:
+        try:
+            working = begin()
+            answer = None if working is None else await working
+        except Exception as error:  # noqa: BLE001 - the client is told
+            answer = refusal(error)
+        if answer is not None:
+            connection.answer(frame, answer)

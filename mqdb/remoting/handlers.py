@@ -1,0 +1,37 @@
+"""Which request is answered where. RocketMQ: RequestCode, BrokerController.registerProcessor."""
+
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from mqdb.remoting.codes import RequestCode
+from mqdb.remoting.connection import Answer, Connection
+from mqdb.remoting.frame import Frame
+from mqdb.remoting.members import Members
+from mqdb.remoting.routes import Routes
+from mqdb.remoting.sends import Sends
+
+
+class Handler(NamedTuple):
+    """How a request is answered: by what `run` returns, or by itself if that is None.
+
+    Requests in turn wait for those of their connection that have come before: what a client commits before it leaves
+    counts.
+    """
+
+    run: Callable[[Connection, Frame], Awaitable[Answer | None] | None]
+    is_in_turn: bool = False
+
+
+def handlers(routes: Routes, members: Members, sends: Sends) -> dict[int, Handler]:
+    """The handler of each code."""
+    return {
+        RequestCode.GET_ROUTEINFO_BY_TOPIC: Handler(routes.route),
+        RequestCode.GET_BROKER_CLUSTER_INFO: Handler(routes.cluster),
+        RequestCode.SEND_MESSAGE: Handler(sends.send),
+        RequestCode.SEND_MESSAGE_V2: Handler(sends.send),
+        RequestCode.SEND_BATCH_MESSAGE: Handler(sends.send),
+        RequestCode.HEART_BEAT: Handler(members.heartbeat, is_in_turn=True),
+        RequestCode.UNREGISTER_CLIENT: Handler(members.unregister, is_in_turn=True),
+        RequestCode.GET_CONSUMER_LIST_BY_GROUP: Handler(members.members),
+        RequestCode.CHECK_CLIENT_CONFIG: Handler(members.check_client),
+    }

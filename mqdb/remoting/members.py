@@ -1,0 +1,363 @@
+"""Members: which clients are there, of which groups, on which connections. Codes 34, 35, 38, 46, and 40 to them.
+
+A client is known by its id, and by its connection: after a loss it comes again on another one, and says who it is with
+its next heartbeat, up to 30 s later. So it stays a member for as long. Its row in the database counts as connected
+while the front is (`membership.adopt`).
+RocketMQ: ClientManageProcessor, ConsumerManageProcessor, ConsumerManager, ProducerManager.
+"""
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+from sqlalchemy import Connection as DatabaseConnection
+
+from mqdb.broker.clients import membership
+from mqdb.broker.filters.filters import check_filters
+from mqdb.common.group import ConsumeFromWhere, MessageModel, check_group_name
+from mqdb.common.topic import RETRY_PREFIX, check_topic_name
+from mqdb.errors import MqdbError, ParameterInvalid, ResponseCode
+from mqdb.remoting.codes import RequestCode
+from mqdb.remoting.connection import Answer, Connection
+from mqdb.remoting.database import Database
+from mqdb.remoting.frame import Frame
+from mqdb.selector.selector import compile_selector
+from mqdb.selector.subscription import ExpressionType, MessageFilter, stored_form
+from mqdb.selector.tags import parse_tag_expression
+from mqdb.store.clients.clients import ClientKind, Registration, members_of
+
+logger = logging.getLogger(__name__)
+
+#: How long a client is waited for whose connection is closed: it sends a heartbeat every 30 s.
+GRACE_SECONDS: Final = 30.0
+
+#: Between two writes of the heartbeats that have come.
+_BEAT_SECONDS: Final = 10.0
+
+#: Between the id of a client that takes part in broadcasting, the same for all processes of a machine, and its port.
+_BROADCASTING: Final = "~bc"
+
+
+@dataclass(slots=True)
+class Consumer:
+    """A client as a consumer of a group, as its heartbeat says."""
+
+    registration: Registration
+    #: By topic; retry topics are not among them.
+    filters: Mapping[str, MessageFilter]
+    where: ConsumeFromWhere
+    #: Whether it asks for messages by itself, and chooses where to begin: a lite pull consumer.
+    is_active: bool
+    #: Why the broker does not take it.
+    refusal: MqdbError | None = None
+
+    @property
+    def shares(self) -> bool:
+        """Whether it shares the messages with the other members of the group."""
+        return self.registration.message_model is MessageModel.CLUSTERING
+
+
+@dataclass(slots=True, eq=False)
+class Client:
+    """A client that has sent a heartbeat."""
+
+    client_id: str
+    connection: Connection | None
+    language: str
+    version: str
+    consumers: dict[str, Consumer] = field(default_factory=dict)
+    #: The groups it sends for; True for those that have sent half messages.
+    producers: dict[str, bool] = field(default_factory=dict)
+    heard_at: float = field(default_factory=time.monotonic)
+    grace: asyncio.TimerHandle | None = None
+
+
+class Members:
+    """The clients of one front. Of its loop."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._instance = database.instance
+        self.clients: dict[str, Client] = {}
+        #: Called with a client and a group that it has left, in the loop.
+        self.on_left: list[Callable[[Client, str], None]] = []
+        #: Called with a group whose members or free queues may have changed; None: any.
+        self.on_changed: list[Callable[[str | None], None]] = []
+        loop = database.loop
+        self._handle = self._instance.on_group_change(partial(loop.call_soon_threadsafe, self._changed))
+        database.spawn(self._beat_forever())
+
+    def close(self) -> None:
+        """Hear of groups no more."""
+        self._handle.cancel()
+
+    def client_of(self, connection: Connection) -> Client | None:
+        """The client that has sent its last heartbeat on this connection."""
+        return None if connection.client_id is None else self.clients.get(connection.client_id)
+
+    def consumer_of(self, connection: Connection, group: str) -> tuple[Client, Consumer] | None:
+        """The client on a connection as a member of a group; None before its heartbeat has said so."""
+        client = self.client_of(connection)
+        consumer = None if client is None else client.consumers.get(group)
+        return None if client is None or consumer is None else (client, consumer)
+
+    def consumers_of(self, group: str) -> Iterable[tuple[Client, Consumer]]:
+        """The clients here that are members of a group."""
+        return [(each, each.consumers[group]) for each in self.clients.values() if group in each.consumers]
+
+    # -- 34, 35 -------------------------------------------------------------------------------
+
+    async def heartbeat(self, connection: Connection, frame: Frame) -> Answer:
+        """34: a sign of life, and the groups of a client. What the broker refuses, its pulls are told (25)."""
+        said = _Said(frame.body)
+        client_id = said.client_id
+        if said.is_broadcasting:
+            client_id += _BROADCASTING + connection.peer.rpartition(":")[2]
+        client = self.clients.get(client_id)
+        if client is None:
+            client = self.clients[client_id] = Client(client_id, connection, frame.language, str(frame.version))
+            self._instance.guests.add(client_id)
+            await self._adopt([client_id])
+        self._connect(client, connection)
+        for group, consumer in said.consumers.items():
+            registration = consumer.registration._replace(
+                client_id=client_id, language=client.language, version=client.version
+            )
+            consumer.registration = registration
+            known = client.consumers.get(group)
+            if known is None or known.registration != registration or known.refusal is not None:
+                client.consumers[group] = consumer
+                consumer.refusal = await self._register(registration)
+        for group in said.producers:
+            client.producers.setdefault(group, False)
+        for group in connection.transaction_groups:
+            await self.ask_about_transactions(connection, group)
+        return Answer()
+
+    async def unregister(self, connection: Connection, frame: Frame) -> Answer:
+        """35: a client leaves a group."""
+        client = self.client_of(connection)
+        if client is not None:
+            if (group := frame.fields.get("consumerGroup")) is not None:
+                await self._leave(client, group, ClientKind.CONSUMER)
+            if (group := frame.fields.get("producerGroup")) is not None:
+                await self._leave(client, group, ClientKind.PRODUCER)
+        return Answer()
+
+    async def ask_about_transactions(self, connection: Connection, group: str) -> None:
+        """Have the client on a connection asked about half messages of a group from now on, or from its heartbeat on."""
+        client = self.client_of(connection)
+        if client is None:
+            connection.transaction_groups.add(group)
+            return
+        connection.transaction_groups.discard(group)
+        if not client.producers.get(group):
+            client.producers[group] = True
+            await self._register(self._checker(client, group))
+
+    def lost(self, connection: Connection) -> None:
+        """A connection is closed: its client is waited for."""
+        client = self.client_of(connection)
+        if client is not None and client.connection is connection:
+            client.connection = None
+            client.grace = self._database.loop.call_later(
+                GRACE_SECONDS, lambda: self._database.spawn(self._forget(client))
+            )
+
+    # -- 38, 46 -------------------------------------------------------------------------------
+
+    async def members(self, _connection: Connection, frame: Frame) -> Answer:
+        """38: the ids of all members of a group, wherever they are connected."""
+        group = frame.fields.get("consumerGroup", "")
+        found = await self._database.run(partial(members_of, group=group))
+        ids = sorted({client_id.partition(_BROADCASTING)[0] for client_id in found})
+        if not ids:
+            return Answer(ResponseCode.SYSTEM_ERROR, remark=f"no consumer for this group, {group}")
+        return Answer(body=json.dumps({"consumerIdList": ids}).encode())
+
+    async def check_client(self, _connection: Connection, frame: Frame) -> Answer:
+        """46: whether a filter is one. Raises what reading it raises, and FilterDisabled."""
+        found = _parsed(frame.body).get("subscriptionData")
+        if not isinstance(found, dict):
+            raise ParameterInvalid("subscriptionData", found, "is missing")
+        chosen = _filter(found)
+        await self._database.run(partial(check_filters, expression_types={chosen.expression_type}))
+        return Answer()
+
+    # -- how ----------------------------------------------------------------------------------
+
+    def _connect(self, client: Client, connection: Connection) -> None:
+        client.heard_at = time.monotonic()
+        client.connection = connection
+        connection.client_id = client.client_id
+        if client.grace is not None:
+            client.grace.cancel()
+            client.grace = None
+
+    async def _adopt(self, client_ids: list[str]) -> None:
+        host = self._instance.client_id
+        await self._database.run(lambda connection: membership.adopt(connection, client_ids, host))
+
+    async def _register(self, registration: Registration) -> MqdbError | None:
+        try:
+            await self._database.run(partial(membership.register, registration=registration))
+        except MqdbError as error:
+            fields = {"group": registration.group, "client_id": registration.client_id, "reason": str(error)}
+            logger.warning("the broker refuses a client", extra=fields)
+            return error
+        return None
+
+    def _checker(self, client: Client, group: str) -> Registration:
+        return Registration(
+            client.client_id,
+            ClientKind.PRODUCER,
+            group,
+            client.version,
+            language=client.language,
+            checks_transactions=True,
+        )
+
+    async def _leave(self, client: Client, group: str, kind: ClientKind) -> None:
+        if kind is ClientKind.CONSUMER:
+            if client.consumers.pop(group, None) is None:
+                return
+        elif not client.producers.pop(group, False):  # it has no row
+            return
+        for told in self.on_left if kind is ClientKind.CONSUMER else ():
+            told(client, group)
+        await self._database.run(
+            lambda connection: membership.unregister(connection, client.client_id, group, kind)
+        )
+
+    async def _forget(self, client: Client) -> None:
+        """It has not come again."""
+        if self.clients.get(client.client_id) is client:
+            del self.clients[client.client_id]
+            self._instance.guests.discard(client.client_id)
+        for group in list(client.consumers):
+            await self._leave(client, group, ClientKind.CONSUMER)
+        for group in list(client.producers):
+            await self._leave(client, group, ClientKind.PRODUCER)
+
+    def _changed(self, group: str | None) -> None:
+        """A group has other members or free queues; None: perhaps any, and the front may have been away."""
+        if group is None:
+            self._database.spawn(self._renew(list(self.clients.values())))
+        for client in self.clients.values():
+            for name, consumer in client.consumers.items():
+                if group in (None, name) and consumer.shares and client.connection is not None:
+                    client.connection.tell(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": name})
+        for told in self.on_changed:
+            told(group)
+
+    async def _renew(self, clients: list[Client]) -> None:
+        """Enter them again: the broker has lost them, or this front has lost the broker."""
+        if not clients:
+            return
+        await self._adopt([client.client_id for client in clients])
+        for client in clients:
+            for consumer in client.consumers.values():
+                if consumer.refusal is None:
+                    await self._register(consumer.registration._replace(is_renewal=True))
+            for group, is_asked in client.producers.items():
+                if is_asked:
+                    await self._register(self._checker(client, group))
+
+    async def _beat_forever(self) -> None:
+        is_failing = False
+        while True:
+            await asyncio.sleep(_BEAT_SECONDS)
+            try:
+                await self._beat()
+                is_failing = False
+            except Exception as error:
+                if not is_failing:
+                    unexpected = None if isinstance(error, MqdbError) else error
+                    logger.warning("cannot tell of clients", extra={"reason": str(error)}, exc_info=unexpected)
+                is_failing = True
+
+    async def _beat(self) -> None:
+        expired = time.monotonic() - membership.CLIENT_EXPIRY.total_seconds()
+        for client in [each for each in self.clients.values() if each.heard_at < expired]:
+            if client.connection is not None:
+                client.connection.close()
+            await self._forget(client)
+        # One that sends to a group without transactions has no row.
+        present = {
+            each.client_id: each for each in self.clients.values() if each.consumers or any(each.producers.values())
+        }
+        known = await self._database.run(partial(membership.heartbeat_all, client_ids=list(present)))
+        await self._renew([client for client_id, client in present.items() if client_id not in known])
+
+
+class _Said:
+    """What a heartbeat says. Raises ParameterInvalid, NameInvalid, and what reading a filter raises."""
+
+    def __init__(self, body: bytes) -> None:
+        said = _parsed(body)
+        self.client_id = said.get("clientID")
+        if not isinstance(self.client_id, str) or not self.client_id:
+            raise ParameterInvalid("clientID", self.client_id, "is missing")
+        self.producers = [str(each.get("groupName")) for each in _dicts(said, "producerDataSet")]
+        self.consumers: dict[str, Consumer] = {}
+        for each in _dicts(said, "consumerDataSet"):
+            consumer = _consumer(each)
+            self.consumers[consumer.registration.group] = consumer
+        self.is_broadcasting = any(not consumer.shares for consumer in self.consumers.values())
+
+
+def _consumer(said: Mapping[str, Any]) -> Consumer:
+    group = said.get("groupName")
+    check_group_name(group)  # type: ignore[arg-type]
+    assert isinstance(group, str)
+    filters = {}
+    for each in _dicts(said, "subscriptionDataSet"):
+        topic = str(each.get("topic"))
+        if not topic.startswith(RETRY_PREFIX):
+            check_topic_name(topic)
+            filters[topic] = _filter(each)
+    model = MessageModel.BROADCASTING if said.get("messageModel") == "BROADCASTING" else MessageModel.CLUSTERING
+    # Without a version: a client's is when it has started, and one that has started earlier could not come back.
+    subscriptions = tuple(sorted(stored_form(filters)))
+    return Consumer(
+        Registration("", ClientKind.CONSUMER, group, "", model, subscriptions=subscriptions),
+        filters,
+        _WHERE.get(str(said.get("consumeFromWhere")), ConsumeFromWhere.LAST_OFFSET),
+        said.get("consumeType") == "CONSUME_ACTIVELY",
+    )
+
+
+_WHERE: Final = {
+    "CONSUME_FROM_FIRST_OFFSET": ConsumeFromWhere.FIRST_OFFSET,
+    "CONSUME_FROM_TIMESTAMP": ConsumeFromWhere.TIMESTAMP,
+}
+
+
+def _filter(said: Mapping[str, Any]) -> MessageFilter:
+    text = said.get("subString")
+    expression = "" if text is None else str(text)
+    if said.get("expressionType") == ExpressionType.SQL92:
+        return compile_selector(expression)
+    return parse_tag_expression(expression)
+
+
+def _parsed(body: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise ParameterInvalid("body", len(body), f"is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise ParameterInvalid("body", type(found).__name__, "is no object")
+    return found
+
+
+def _dicts(said: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    found = said.get(name) or []
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise ParameterInvalid(name, type(found).__name__, "is no list of objects")
+    return found

@@ -1,0 +1,59 @@
+"""Routes: which topics there are, and where. Codes 105 and 106. RocketMQ: RouteInfoManager, TopicRouteData."""
+
+import json
+from functools import partial
+
+from mqdb.broker.topics.route import find_or_create_retry_topic
+from mqdb.common.topic import RETRY_PREFIX
+from mqdb.errors import ResponseCode
+from mqdb.remoting.connection import Answer, Connection
+from mqdb.remoting.database import Database
+from mqdb.remoting.frame import Frame
+
+
+class Routes:
+    """The name server's side of a front. `address` is what clients are told."""
+
+    def __init__(self, database: Database, address: tuple[str, int]) -> None:
+        self._database = database
+        self._instance = database.instance
+        self.address = address
+
+    async def route(self, _connection: Connection, frame: Frame) -> Answer:
+        """105: the queues of a topic.
+
+        A retry topic is made when it is first asked for: a consumer that does not find it asks again 30 s later.
+        """
+        topic = frame.fields.get("topic", "")
+        routes = self._instance.routes
+        route = await self._database.run(partial(routes.ask, topic))
+        if route is None and topic.startswith(RETRY_PREFIX):
+            group = topic.removeprefix(RETRY_PREFIX)
+            route = await self._database.run(partial(find_or_create_retry_topic, group=group))
+        if route is None:
+            return Answer(ResponseCode.TOPIC_NOT_EXIST, remark=f"no route info of this topic: {topic}")
+        config = route.config
+        queues = {
+            "brokerName": self._instance.broker_name,
+            "readQueueNums": config.read_queue_nums,
+            "writeQueueNums": config.write_queue_nums,
+            "perm": int(config.perm),
+            "topicSysFlag": 0,
+            "topicSynFlag": 0,
+        }
+        said = {"brokerDatas": [self._broker()], "queueDatas": [queues], "filterServerTable": {}}
+        return Answer(body=json.dumps(said).encode())
+
+    async def cluster(self, _connection: Connection, _frame: Frame) -> Answer:
+        """106: the brokers of the cluster."""
+        name, cluster = self._instance.broker_name, self._instance.cluster_name
+        said = {"brokerAddrTable": {name: self._broker()}, "clusterAddrTable": {cluster: [name]}}
+        return Answer(body=json.dumps(said).encode())
+
+    def _broker(self) -> dict[str, object]:
+        host, port = self.address
+        return {
+            "cluster": self._instance.cluster_name,
+            "brokerName": self._instance.broker_name,
+            "brokerAddrs": {"0": f"{host}:{port}"},
+        }

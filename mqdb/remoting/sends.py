@@ -1,0 +1,342 @@
+"""Sends: messages of clients become records, and group append stores them. Codes 10, 310 and 320.
+
+    frame ──▶ header, properties ──▶ record ──▶ group append ──▶ ended ── one call to the loop ──▶ answers
+
+The sends of all connections that come while a statement is under way go together in the next one. Neither a task nor a
+thread is made for each. Names are those of RocketMQ's header; short ones stand for them in 310 and 320.
+RocketMQ: SendMessageProcessor, SendMessageRequestHeaderV2.
+"""
+
+import logging
+import random
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Final
+from uuid import UUID
+
+from mqdb.broker.log.send import record
+from mqdb.broker.topics.route import create_topic_automatically
+from mqdb.common.message import MAX_BODY_BYTES, Message, MessageQueue, SendStatus
+from mqdb.common.property import KEY_SEPARATOR, MAX_PROPERTIES_BYTES, Property
+from mqdb.common.schedule import Half
+from mqdb.common.topic import check_can_send
+from mqdb.common.unique_id import UniqueIdGenerator, format_unique_id
+from mqdb.errors import (
+    BodyTooLarge,
+    ParameterInvalid,
+    PropertiesTooLarge,
+    QueueNotFound,
+    ResponseCode,
+    TopicNotFound,
+    TopicNotWritable,
+)
+from mqdb.remoting.answers import refusal
+from mqdb.remoting.codes import RequestCode
+from mqdb.remoting.connection import Answer, Connection
+from mqdb.remoting.database import Database
+from mqdb.remoting.frame import Frame
+from mqdb.remoting.members import Members
+from mqdb.remoting.wire_message import decode_batch, decode_properties, offset_id, unique_id_of
+from mqdb.store.log.commit_log import Record
+from mqdb.store.topics.topics import TopicRoute
+from mqdb_client.producer.append_plan import NoAnswer, Unit
+from mqdb_client.producer.broker_link import BrokerLink
+from mqdb_client.producer.durability import Durability
+from mqdb_client.producer.handed_sends import LATENESS_SECONDS
+from mqdb_client.producer.recalling import recall_handle_of
+from mqdb_client.producer.waking import Waking
+
+logger = logging.getLogger(__name__)
+
+#: What clients wait for an answer. Source: DefaultMQProducer.sendMsgTimeout.
+_TIMEOUT_SECONDS: Final = 3.0
+
+#: A queue offset in an answer. Dispatch gives it later.
+_NO_OFFSET: Final = "-1"
+
+_HALF_FLAG, _ROLLBACK_FLAG = 4, 8
+
+#: Source: SendMessageRequestHeaderV2.
+_SHORT_NAMES: Final = dict(
+    zip(
+        "abcdefghijklm",
+        ("producerGroup", "topic", "defaultTopic", "defaultTopicQueueNums", "queueId", "sysFlag", "bornTimestamp",
+         "flag", "properties", "reconsumeTimes", "unitMode", "maxReconsumeTimes", "batch"),
+        strict=True,
+    )
+)  # fmt: skip
+_SHORT: Final = {long: short for short, long in _SHORT_NAMES.items()}
+_LONG: Final = {long: long for long in _SHORT}
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+_SCHEDULE_PROPERTIES: Final = frozenset(
+    {Property.DELAY, Property.TIMER_DELAY_MS, Property.TIMER_DELAY_SEC, Property.TIMER_DELIVER_MS}
+)
+#: Sent with each message of a Java client, and said by nothing else.
+_UNSAID: Final = frozenset({Property.WAIT, Property.CLUSTER, Property.MSG_REGION, Property.TRACE_ON})
+
+
+@dataclass(frozen=True, slots=True)
+class SendHeader:
+    """What a send says of its message, or its batch. Raises ParameterInvalid for what is no number."""
+
+    producer_group: str
+    topic: str
+    queue_nums: int
+    queue_id: int
+    sys_flag: int
+    born_time: datetime
+    flag: int
+    properties: Mapping[str, str]
+    reconsume_times: int
+    max_reconsume_times: int | None
+
+    @classmethod
+    def of(cls, frame: Frame) -> "SendHeader":
+        """The header of a frame, with its long names (code 10) or short ones."""
+        names, fields = _LONG if frame.code == RequestCode.SEND_MESSAGE else _SHORT, frame.fields
+
+        def number(name: str, default: int | None = None) -> int:
+            text = fields.get(names[name])
+            if text is None and default is not None:
+                return default
+            try:
+                return int(text)  # type: ignore[arg-type]
+            except (TypeError, ValueError):
+                raise ParameterInvalid(name, text, "is no whole number") from None
+
+        text = fields.get(names["properties"], "")
+        if len(text) > MAX_PROPERTIES_BYTES or len(text.encode()) > MAX_PROPERTIES_BYTES:
+            raise PropertiesTooLarge(len(text.encode()), MAX_PROPERTIES_BYTES)
+        most = names["maxReconsumeTimes"]
+        return cls(
+            fields.get(names["producerGroup"], ""),
+            fields.get(names["topic"], ""),
+            number("defaultTopicQueueNums", 4),
+            number("queueId"),
+            number("sysFlag", 0),
+            _time(number("bornTimestamp")),
+            number("flag", 0),
+            decode_properties(text),
+            number("reconsumeTimes", 0),
+            number("maxReconsumeTimes") if most in fields else None,
+        )
+
+    @property
+    def is_half(self) -> bool:
+        """Whether it is a half message."""
+        return self.sys_flag & (_HALF_FLAG | _ROLLBACK_FLAG) == _HALF_FLAG
+
+
+def _time(milliseconds: int) -> datetime:
+    try:
+        return _EPOCH + timedelta(milliseconds=milliseconds)
+    except OverflowError:
+        raise ParameterInvalid("bornTimestamp", milliseconds, "is beyond all times") from None
+
+
+class Sends:
+    """The sends of one front. Of its loop."""
+
+    def __init__(self, database: Database, members: Members, address: tuple[str, int]) -> None:
+        """`address` is that of the front as clients know it: it is a part of offset ids."""
+        self._database = database
+        self._members = members
+        self._instance = database.instance
+        self._address = address
+        self._ids = UniqueIdGenerator()
+        self.link = BrokerLink(self._instance, Durability.SYNC_FLUSH, Waking())
+        self.link.open()
+        self._ended: deque[_SendUnit] = deque()
+        self._is_called = False
+        self._under_way = 0
+        self._is_watching = False
+
+    def close(self) -> None:
+        """Wait for what is under way, and disconnect. Not in the loop."""
+        self.link.close()
+
+    def send(self, connection: Connection, frame: Frame) -> None:
+        """10, 310, 320: store a message or a batch, and answer then. Raises what is wrong with it."""
+        header = SendHeader.of(frame)
+        if len(frame.body) > MAX_BODY_BYTES:
+            raise BodyTooLarge(len(frame.body), MAX_BODY_BYTES)
+        check_can_send(header.topic)
+        if header.is_half:
+            self._database.spawn(self._members.ask_about_transactions(connection, header.producer_group))
+        route = self._instance.routes.known(header.topic)
+        if route is None:
+            self._database.spawn(self._send_later(connection, frame, header))
+        else:
+            self._append(connection, frame, header, route)
+
+    async def _send_later(self, connection: Connection, frame: Frame, header: SendHeader) -> None:
+        """The route has to be asked for, and the topic perhaps to be made."""
+        try:
+            self._append(connection, frame, header, await self._find(header))
+        except Exception as error:  # noqa: BLE001 - the client is told
+            connection.answer(frame, refusal(error))
+
+    async def _find(self, header: SendHeader) -> TopicRoute:
+        routes = self._instance.routes
+        route = await self._database.run(partial(routes.ask, header.topic))
+        if route is None:
+            create = partial(create_topic_automatically, name=header.topic, queue_nums=header.queue_nums)
+            route = routes.remember(await self._database.run(create))
+        return route
+
+    def _append(self, connection: Connection, frame: Frame, header: SendHeader, route: TopicRoute) -> None:
+        queue_id, queue_key = _queue(header, route)
+        if frame.code == RequestCode.SEND_BATCH_MESSAGE:
+            parts = [(each.body, each.flag, decode_properties(each.properties)) for each in decode_batch(frame.body)]
+            if not parts:
+                raise ParameterInvalid("body", len(frame.body), "holds no message")
+        else:
+            parts = [(frame.body, header.flag, header.properties)]
+        ids, records = [], []
+        for body, flag, properties in parts:
+            text, made = self._record(connection, header, route, queue_key, body, flag, properties)
+            ids.append(text)
+            records.append(made)
+        unit = _SendUnit(connection, frame, header.topic, queue_id, ids, records)
+        self._under_way += 1
+        if not self._is_watching:
+            self._is_watching = True
+            self._database.loop.call_later(LATENESS_SECONDS, self._end_late)
+        self.link.appends.hand_in(unit, partial(self._tell_ended, unit))
+
+    def _record(
+        self,
+        connection: Connection,
+        header: SendHeader,
+        route: TopicRoute,
+        queue_key: int,
+        body: bytes,
+        flag: int,
+        properties: Mapping[str, str],
+    ) -> tuple[str, Record]:
+        """The unique id as its sender knows it, and the record."""
+        stored = {name: text for name, text in properties.items() if name not in _UNSAID}
+        tag, keys = stored.pop(Property.TAGS, None), stored.pop(Property.KEYS, "")
+        text, unique_id = self._unique_id(stored)
+        sys_flag, is_half = header.sys_flag, header.is_half
+        if is_half:
+            sys_flag &= ~(_HALF_FLAG | _ROLLBACK_FLAG)
+            stored = {name: value for name, value in stored.items() if name not in _SCHEDULE_PROPERTIES}
+        # No check of what users may say: reserved names are as legal here as in RocketMQ's own clients.
+        message = Message(header.topic, body, tag, keys.split(KEY_SEPARATOR), flag=flag, system_properties=stored)
+        made = record(
+            message, queue_key, unique_id, header.born_time, connection.peer, sys_flag=sys_flag, history=route.history
+        )
+        if is_half:
+            made = made._replace(wait=Half())
+        if header.reconsume_times:
+            made = made._replace(reconsume_times=header.reconsume_times)
+        return text, made
+
+    def _unique_id(self, stored: dict[str, str]) -> tuple[str, UUID]:
+        """A text that is no uuid stays a property, by which people and clients know the message."""
+        text = stored.get(Property.UNIQ_KEY)
+        if text is None:
+            unique_id = self._ids.next()
+            return format_unique_id(unique_id), unique_id
+        unique_id = unique_id_of(text)
+        if len(text) == 32 and text == format_unique_id(unique_id):
+            del stored[Property.UNIQ_KEY]
+        return text, unique_id
+
+    # -- how they end -------------------------------------------------------------------------
+
+    def _tell_ended(self, unit: "_SendUnit") -> None:
+        """In any thread."""
+        self._ended.append(unit)
+        if not self._is_called:
+            self._is_called = True
+            with suppress(RuntimeError):  # the loop is closed, and so are all connections
+                self._database.loop.call_soon_threadsafe(self._conclude)
+
+    def _conclude(self) -> None:
+        self._is_called = False  # before it looks: whoever comes later calls again
+        while self._ended:
+            self._under_way -= 1
+            unit = self._ended.popleft()
+            unit.connection.answer(unit.frame, self._answer(unit))
+
+    def _end_late(self) -> None:
+        self.link.appends.end_late()
+        self._is_watching = self._under_way > 0
+        if self._is_watching:
+            self._database.loop.call_later(LATENESS_SECONDS, self._end_late)
+
+    def _answer(self, unit: "_SendUnit") -> Answer:
+        error = unit.error
+        if error is not None:
+            if isinstance(error, TopicNotFound):
+                self._instance.routes.forget(unit.topic)
+            return _UNKNOWN if isinstance(error, NoAnswer) else refusal(error)
+        fields = {
+            "msgId": ",".join(offset_id(*self._address, log_pos) for log_pos in unit.positions),
+            "queueId": str(unit.queue_id),
+            "queueOffset": _NO_OFFSET,
+            "transactionId": unit.ids[0],
+            "MSG_REGION": "DefaultRegion",
+            "TRACE_ON": "true",
+        }
+        first = unit.records[0]
+        if first.wait is not None:
+            queue = MessageQueue(unit.topic, self._instance.broker_name, unit.queue_id)
+            if (handle := recall_handle_of(first, queue)) is not None:
+                fields["recallHandle"] = handle
+        return Answer(fields=fields)
+
+
+#: Java's client sends it again, as it does where RocketMQ's broker has not answered in time.
+_UNKNOWN: Final = Answer(
+    ResponseCode.SERVICE_NOT_AVAILABLE, remark="the database has not answered; the message may be stored"
+)
+
+
+def _queue(header: SendHeader, route: TopicRoute) -> tuple[int, int]:
+    """The number and the key of the queue."""
+    keys = route.write_queue_keys
+    if not keys:
+        raise TopicNotWritable(header.topic, route.config.perm)
+    queue_id = random.randrange(len(keys)) if header.queue_id < 0 else header.queue_id
+    if queue_id >= len(keys):
+        raise QueueNotFound(header.topic, queue_id, len(keys))
+    return queue_id, keys[queue_id]
+
+
+class _SendUnit(Unit):
+    """The messages of one request."""
+
+    __slots__ = ("connection", "frame", "ids", "positions", "queue_id")
+
+    def __init__(
+        self,
+        connection: Connection,
+        frame: Frame,
+        topic: str,
+        queue_id: int,
+        ids: Sequence[str],
+        records: Sequence[Record],
+    ) -> None:
+        super().__init__(topic, time.monotonic() + _TIMEOUT_SECONDS, _TIMEOUT_SECONDS)
+        self.connection = connection
+        self.frame = frame
+        self.queue_id = queue_id
+        self.ids = ids
+        self.records = records
+        self.positions: Sequence[int] = ()
+
+    def make_records(self) -> None:
+        """They are made."""
+
+    def succeed(self, positions: Sequence[int], status: SendStatus) -> None:
+        self.positions = positions
