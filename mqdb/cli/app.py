@@ -24,9 +24,9 @@ from mqdb.cli.message import app as message
 from mqdb.cli.migrate import migrate
 from mqdb.cli.operation import app as operation
 from mqdb.cli.options import Command, Group
+from mqdb.cli.remoting import remoting
 from mqdb.cli.selector import app as selector
 from mqdb.cli.send import send
-from mqdb.cli.remoting import remoting
 from mqdb.cli.serve import serve
 from mqdb.cli.spark import app as spark
 from mqdb.cli.terminal import shielded

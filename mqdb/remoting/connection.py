@@ -97,7 +97,9 @@ class Connection(asyncio.Protocol):
                 self._take(decode_frame(bytes(unread[start + 4 : end])))
                 start = end
         except FrameInvalid as error:
-            logger.warning("closed a connection that does not speak the protocol", extra={"peer": self.peer, "reason": str(error)})
+            logger.warning(
+                "closed a connection that does not speak the protocol", extra={"peer": self.peer, "reason": str(error)}
+            )
             self.close()
             return
         del unread[:start]
@@ -156,7 +158,8 @@ class Connection(asyncio.Protocol):
         self._write(request)
         try:
             async with asyncio.timeout(seconds):
-                return await future
+                answer: Frame = await future
+                return answer
         finally:
             self._asked.pop(request.opaque, None)
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import Connection
@@ -30,6 +31,15 @@ class Database:
     def _run(self, work: Callable[[Connection], T]) -> T:
         with self.instance.connect() as connection:
             return work(connection)
+
+    def in_loop(self, work: Callable[[T], None]) -> Callable[[T], None]:
+        """What other threads call to have `work` called in the loop, as long as that runs."""
+
+        def call(value: T) -> None:
+            with suppress(RuntimeError):
+                self.loop.call_soon_threadsafe(work, value)
+
+        return call
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """A task that lives until it has ended, or the front stops."""

@@ -21,14 +21,17 @@ from mqdb.common.dsn import BrokerDsn
 from mqdb.common.http_address import HttpAddress
 from mqdb.errors import ResponseCode
 from mqdb.remoting.answers import refusal
-from mqdb.remoting.codes import RequestCode
 from mqdb.remoting.connection import Answer, Connection
 from mqdb.remoting.database import Database
 from mqdb.remoting.frame import Frame
 from mqdb.remoting.handlers import Handler, handlers
 from mqdb.remoting.members import Members
+from mqdb.remoting.messages import Messages
+from mqdb.remoting.replies import Replies
 from mqdb.remoting.routes import Routes
+from mqdb.remoting.send_back import SendBack
 from mqdb.remoting.sends import Sends
+from mqdb.remoting.transactions import Transactions
 from mqdb_client.instance import ClientInstance
 
 logger = logging.getLogger(__name__)
@@ -118,14 +121,26 @@ class _Core:
         """Serve, as clients know the address."""
         place = (address.host, address.port)
         self._members = Members(self._database)
-        self._sends = Sends(self._database, self._members, place)
-        self._handlers = handlers(Routes(self._database, place), self._members, self._sends)
+        send_back = SendBack(self._database)
+        self._sends = Sends(self._database, self._members, send_back, place)
+        self._transactions = Transactions(self._database, self._members, place)
+        self._replies = Replies(self._database, self._members, self._sends, place)
+        self._handlers = handlers(
+            Routes(self._database, place),
+            self._members,
+            self._sends,
+            send_back,
+            self._transactions,
+            Messages(self._database, place),
+            self._replies,
+        )
 
     async def close(self) -> None:
         """Let go of all clients."""
         for connection in list(self._connections):
             connection.close()
-        self._members.close()
+        for each in (self._members, self._transactions, self._replies):
+            each.close()
         await asyncio.to_thread(self._sends.close)
         await self._database.close()
 

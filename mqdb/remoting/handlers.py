@@ -7,8 +7,12 @@ from mqdb.remoting.codes import RequestCode
 from mqdb.remoting.connection import Answer, Connection
 from mqdb.remoting.frame import Frame
 from mqdb.remoting.members import Members
+from mqdb.remoting.messages import Messages
+from mqdb.remoting.replies import Replies
 from mqdb.remoting.routes import Routes
+from mqdb.remoting.send_back import SendBack
 from mqdb.remoting.sends import Sends
+from mqdb.remoting.transactions import Transactions
 
 
 class Handler(NamedTuple):
@@ -22,7 +26,15 @@ class Handler(NamedTuple):
     is_in_turn: bool = False
 
 
-def handlers(routes: Routes, members: Members, sends: Sends) -> dict[int, Handler]:
+def handlers(
+    routes: Routes,
+    members: Members,
+    sends: Sends,
+    send_back: SendBack,
+    transactions: Transactions,
+    messages: Messages,
+    replies: Replies,
+) -> dict[int, Handler]:
     """The handler of each code."""
     return {
         RequestCode.GET_ROUTEINFO_BY_TOPIC: Handler(routes.route),
@@ -34,4 +46,11 @@ def handlers(routes: Routes, members: Members, sends: Sends) -> dict[int, Handle
         RequestCode.UNREGISTER_CLIENT: Handler(members.unregister, is_in_turn=True),
         RequestCode.GET_CONSUMER_LIST_BY_GROUP: Handler(members.members),
         RequestCode.CHECK_CLIENT_CONFIG: Handler(members.check_client),
+        RequestCode.CONSUMER_SEND_MSG_BACK: Handler(send_back.send_back),
+        RequestCode.END_TRANSACTION: Handler(transactions.end),
+        RequestCode.QUERY_MESSAGE: Handler(messages.query),
+        RequestCode.VIEW_MESSAGE_BY_ID: Handler(messages.view),
+        RequestCode.RECALL_MESSAGE: Handler(messages.recall),
+        RequestCode.SEND_REPLY_MESSAGE: Handler(replies.reply),
+        RequestCode.SEND_REPLY_MESSAGE_V2: Handler(replies.reply),
     }

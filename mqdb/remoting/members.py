@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from sqlalchemy import Connection as DatabaseConnection
-
 from mqdb.broker.clients import membership
 from mqdb.broker.filters.filters import check_filters
 from mqdb.common.group import ConsumeFromWhere, MessageModel, check_group_name
@@ -88,8 +86,7 @@ class Members:
         self.on_left: list[Callable[[Client, str], None]] = []
         #: Called with a group whose members or free queues may have changed; None: any.
         self.on_changed: list[Callable[[str | None], None]] = []
-        loop = database.loop
-        self._handle = self._instance.on_group_change(partial(loop.call_soon_threadsafe, self._changed))
+        self._handle = self._instance.on_group_change(database.in_loop(self._changed))
         database.spawn(self._beat_forever())
 
     def close(self) -> None:
@@ -150,7 +147,7 @@ class Members:
         return Answer()
 
     async def ask_about_transactions(self, connection: Connection, group: str) -> None:
-        """Have the client on a connection asked about half messages of a group from now on, or from its heartbeat on."""
+        """Have a client asked about half messages of a group from now on, or from its first heartbeat on."""
         client = self.client_of(connection)
         if client is None:
             connection.transaction_groups.add(group)
@@ -230,9 +227,7 @@ class Members:
             return
         for told in self.on_left if kind is ClientKind.CONSUMER else ():
             told(client, group)
-        await self._database.run(
-            lambda connection: membership.unregister(connection, client.client_id, group, kind)
-        )
+        await self._database.run(lambda connection: membership.unregister(connection, client.client_id, group, kind))
 
     async def _forget(self, client: Client) -> None:
         """It has not come again."""
@@ -300,9 +295,10 @@ class _Said:
 
     def __init__(self, body: bytes) -> None:
         said = _parsed(body)
-        self.client_id = said.get("clientID")
-        if not isinstance(self.client_id, str) or not self.client_id:
-            raise ParameterInvalid("clientID", self.client_id, "is missing")
+        client_id = said.get("clientID")
+        if not isinstance(client_id, str) or not client_id:
+            raise ParameterInvalid("clientID", client_id, "is missing")
+        self.client_id = client_id
         self.producers = [str(each.get("groupName")) for each in _dicts(said, "producerDataSet")]
         self.consumers: dict[str, Consumer] = {}
         for each in _dicts(said, "consumerDataSet"):

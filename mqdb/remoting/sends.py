@@ -11,9 +11,9 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final
@@ -24,7 +24,7 @@ from mqdb.broker.topics.route import create_topic_automatically
 from mqdb.common.message import MAX_BODY_BYTES, Message, MessageQueue, SendStatus
 from mqdb.common.property import KEY_SEPARATOR, MAX_PROPERTIES_BYTES, Property
 from mqdb.common.schedule import Half
-from mqdb.common.topic import check_can_send
+from mqdb.common.topic import RETRY_PREFIX, check_can_send
 from mqdb.common.unique_id import UniqueIdGenerator, format_unique_id
 from mqdb.errors import (
     BodyTooLarge,
@@ -39,8 +39,10 @@ from mqdb.remoting.answers import refusal
 from mqdb.remoting.codes import RequestCode
 from mqdb.remoting.connection import Answer, Connection
 from mqdb.remoting.database import Database
+from mqdb.remoting.fields import number
 from mqdb.remoting.frame import Frame
 from mqdb.remoting.members import Members
+from mqdb.remoting.send_back import SendBack, dead_properties
 from mqdb.remoting.wire_message import decode_batch, decode_properties, offset_id, unique_id_of
 from mqdb.store.log.commit_log import Record
 from mqdb.store.topics.topics import TopicRoute
@@ -73,6 +75,8 @@ _SHORT_NAMES: Final = dict(
 _SHORT: Final = {long: short for short, long in _SHORT_NAMES.items()}
 _LONG: Final = {long: long for long in _SHORT}
 
+_LONG_CODES: Final = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE})
+
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 _SCHEDULE_PROPERTIES: Final = frozenset(
@@ -80,6 +84,9 @@ _SCHEDULE_PROPERTIES: Final = frozenset(
 )
 #: Sent with each message of a Java client, and said by nothing else.
 _UNSAID: Final = frozenset({Property.WAIT, Property.CLUSTER, Property.MSG_REGION, Property.TRACE_ON})
+
+#: Source: MixAll.REPLY_MESSAGE_FLAG.
+_REPLY: Final = "reply"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,16 +107,10 @@ class SendHeader:
     @classmethod
     def of(cls, frame: Frame) -> "SendHeader":
         """The header of a frame, with its long names (code 10) or short ones."""
-        names, fields = _LONG if frame.code == RequestCode.SEND_MESSAGE else _SHORT, frame.fields
+        names, fields = _LONG if frame.code in _LONG_CODES else _SHORT, frame.fields
 
-        def number(name: str, default: int | None = None) -> int:
-            text = fields.get(names[name])
-            if text is None and default is not None:
-                return default
-            try:
-                return int(text)  # type: ignore[arg-type]
-            except (TypeError, ValueError):
-                raise ParameterInvalid(name, text, "is no whole number") from None
+        def of(name: str, default: int | None = None) -> int:
+            return number(frame, names[name], default)
 
         text = fields.get(names["properties"], "")
         if len(text) > MAX_PROPERTIES_BYTES or len(text.encode()) > MAX_PROPERTIES_BYTES:
@@ -118,20 +119,30 @@ class SendHeader:
         return cls(
             fields.get(names["producerGroup"], ""),
             fields.get(names["topic"], ""),
-            number("defaultTopicQueueNums", 4),
-            number("queueId"),
-            number("sysFlag", 0),
-            _time(number("bornTimestamp")),
-            number("flag", 0),
+            of("defaultTopicQueueNums", 4),
+            of("queueId"),
+            of("sysFlag", 0),
+            _time(of("bornTimestamp")),
+            of("flag", 0),
             decode_properties(text),
-            number("reconsumeTimes", 0),
-            number("maxReconsumeTimes") if most in fields else None,
+            of("reconsumeTimes", 0),
+            number(frame, most) if most in fields else None,
         )
 
     @property
     def is_half(self) -> bool:
         """Whether it is a half message."""
         return self.sys_flag & (_HALF_FLAG | _ROLLBACK_FLAG) == _HALF_FLAG
+
+    @property
+    def is_retry(self) -> bool:
+        """Whether a consumer sends a message that it has failed to itself."""
+        return self.topic.startswith(RETRY_PREFIX)
+
+    @property
+    def is_request(self) -> bool:
+        """Whether its sender waits for a reply."""
+        return Property.REPLY_TO_CLIENT in self.properties and self.properties.get(Property.MSG_TYPE) != _REPLY
 
 
 def _time(milliseconds: int) -> datetime:
@@ -144,10 +155,13 @@ def _time(milliseconds: int) -> datetime:
 class Sends:
     """The sends of one front. Of its loop."""
 
-    def __init__(self, database: Database, members: Members, address: tuple[str, int]) -> None:
+    def __init__(self, database: Database, members: Members, send_back: SendBack, address: tuple[str, int]) -> None:
         """`address` is that of the front as clients know it: it is a part of offset ids."""
         self._database = database
         self._members = members
+        self._send_back = send_back
+        #: Called with the client id of a requester before its request is stored.
+        self.before_request: Callable[[str], Awaitable[None]] | None = None
         self._instance = database.instance
         self._address = address
         self._ids = UniqueIdGenerator()
@@ -171,15 +185,30 @@ class Sends:
         if header.is_half:
             self._database.spawn(self._members.ask_about_transactions(connection, header.producer_group))
         route = self._instance.routes.known(header.topic)
-        if route is None:
+        if route is None or header.is_retry or header.is_request:
             self._database.spawn(self._send_later(connection, frame, header))
         else:
             self._append(connection, frame, header, route)
 
+    def store_reply(self, connection: Connection, frame: Frame, header: SendHeader, client_id: str) -> None:
+        """Store a reply for a requester that is connected elsewhere, which finds it by its id, and answer then."""
+        properties = {**header.properties, Property.TAGS: client_id}
+        self._database.spawn(self._send_later(connection, frame, replace(header, properties=properties)))
+
     async def _send_later(self, connection: Connection, frame: Frame, header: SendHeader) -> None:
-        """The route has to be asked for, and the topic perhaps to be made."""
+        """Something has to be asked for before."""
         try:
-            self._append(connection, frame, header, await self._find(header))
+            if header.is_request and self.before_request is not None:
+                await self.before_request(header.properties[Property.REPLY_TO_CLIENT])
+            route = None
+            if header.is_retry:
+                route = await self._send_back.dead_letters(
+                    header.topic, header.reconsume_times, header.max_reconsume_times
+                )
+            if route is not None:
+                dead = dead_properties(connection, header.properties, header.reconsume_times)
+                header = replace(header, topic=route.config.name, queue_id=0, properties=dead)
+            self._append(connection, frame, header, route or await self._find(header))
         except Exception as error:  # noqa: BLE001 - the client is told
             connection.answer(frame, refusal(error))
 
@@ -194,7 +223,9 @@ class Sends:
     def _append(self, connection: Connection, frame: Frame, header: SendHeader, route: TopicRoute) -> None:
         queue_id, queue_key = _queue(header, route)
         if frame.code == RequestCode.SEND_BATCH_MESSAGE:
-            parts = [(each.body, each.flag, decode_properties(each.properties)) for each in decode_batch(frame.body)]
+            parts: list[tuple[bytes, int, Mapping[str, str]]] = [
+                (each.body, each.flag, each.properties) for each in decode_batch(frame.body)
+            ]
             if not parts:
                 raise ParameterInvalid("body", len(frame.body), "holds no message")
         else:
@@ -223,6 +254,8 @@ class Sends:
     ) -> tuple[str, Record]:
         """The unique id as its sender knows it, and the record."""
         stored = {name: text for name, text in properties.items() if name not in _UNSAID}
+        if Property.REPLY_TO_CLIENT in stored:  # whoever replies needs it
+            stored[Property.CLUSTER] = self._instance.cluster_name
         tag, keys = stored.pop(Property.TAGS, None), stored.pop(Property.KEYS, "")
         text, unique_id = self._unique_id(stored)
         sys_flag, is_half = header.sys_flag, header.is_half

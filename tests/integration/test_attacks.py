@@ -1684,7 +1684,7 @@ def test_61_who_shares_a_group_stops_no_heartbeat(own: World, database: Database
         assert attacker.execute("SELECT FROM mqdb.client WHERE group_name = 'billing'").rowcount == 2
         attacker.execute("SELECT FROM mqdb.client FOR UPDATE")
 
-        assert clients.beat(victim, "v@1#1") == 2
+        assert clients.beat(victim, ["v@1#1"]) == {"v@1#1"}
 
 
 def test_61_a_client_of_the_owner_is_not_stopped_by_its_id(own: World, database: Database) -> None:
@@ -1693,7 +1693,7 @@ def test_61_a_client_of_the_owner_is_not_stopped_by_its_id(own: World, database:
     with session_of(database.dsn) as owner, squatter.transaction():
         squatter.execute("SELECT FROM mqdb.client FOR UPDATE")
 
-        assert clients.beat(owner, "their@1#1") == 2
+        assert clients.beat(owner, ["their@1#1"]) == {"their@1#1"}
 
 
 @contextmanager

@@ -55,7 +55,7 @@ class Asked(Protocol):
     def connect(self) -> Connection:
         """A connection in AUTOCOMMIT, for a `with`."""
 
-    def on_request(self, callback: "Callback[None]") -> CallbackHandle:
+    def on_request(self, callback: "Callback[frozenset[str] | None]") -> CallbackHandle:
         """Have `callback` called when somebody may have asked something."""
 
 

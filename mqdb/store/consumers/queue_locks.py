@@ -27,6 +27,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 
 from mqdb.store.consumers.consumer_offsets import OwnedQueue
+from mqdb.store.engine import translates
 from mqdb.store.fragments import OWNED_QUEUE, array_of, given, group_id, is_ahead
 from mqdb.store.log.history import is_current
 from mqdb.store.tables import consumer_offset, queue_lock
@@ -58,6 +59,12 @@ def free(connection: Connection, group: str, client_id: str, queue_keys: Sequenc
     )
     foreign = {row.queue_key for row in locks if row.is_foreign}
     return [key for key in held if key not in foreign]
+
+
+@translates
+def has_locks(connection: Connection, group: str) -> bool:
+    """Whether the members of a group lock queues, as they do that consume in order."""
+    return bool(connection.scalar(select(exists().where(_lock.group_id == group_id(group)))))
 
 
 def put(connection: Connection, group: str, client_id: str, owned: Sequence[OwnedQueue], expiry: timedelta) -> None:

@@ -1,0 +1,184 @@
+"""Replies to requests: codes 324 and 325, and 326 to the client that has asked.
+
+    replier ── 324 ──▶ front ── 326 ──▶ requester          the requester is connected here
+                         └──▶ <CLUSTER>_REPLY_TOPIC        it is connected elsewhere: to another front, or to PostgreSQL
+    <CLUSTER>_REPLY_TOPIC ──▶ front ── 326 ──▶ requester   the reply is from elsewhere
+
+The front reads the topic from when the first client here has sent a request. A reply has the requester's client id for
+a tag. RocketMQ: ReplyMessageProcessor.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from sqlalchemy import Connection as DatabaseConnection
+
+from mqdb.broker.consumers.pull import PullRequest, PullResult, PullStatus, pull
+from mqdb.broker.log import replies
+from mqdb.common.message import MessageQueue, ReceivedMessage
+from mqdb.common.property import Property
+from mqdb.errors import MqdbError
+from mqdb.remoting.codes import RequestCode
+from mqdb.remoting.connection import Answer, Connection
+from mqdb.remoting.database import Database
+from mqdb.remoting.frame import Frame
+from mqdb.remoting.members import Members
+from mqdb.remoting.sends import SendHeader, Sends
+from mqdb.remoting.wire_message import encode_properties
+from mqdb.selector.tags import TagExpression, tag_code
+
+logger = logging.getLogger(__name__)
+
+#: How long a requester has to take its reply. Source: Broker2Client.callClient.
+_TAKE_SECONDS: Final = 3.0
+
+#: Others' replies that one pull passes by: 10 ms of work.
+_SCAN_LIMIT: Final = 100_000
+
+#: Beyond any offset, so that the answer says where the queue ends.
+_PAST_THE_END: Final = 2**62
+
+
+class Replies:
+    """The replies from and to the clients of one front. Of its loop. `address` is that of the front for clients."""
+
+    def __init__(self, database: Database, members: Members, sends: Sends, address: tuple[str, int]) -> None:
+        self._database = database
+        self._members = members
+        self._sends = sends
+        self._instance = database.instance
+        self._store_host = f"{address[0]}:{address[1]}"
+        #: The ids of clients that have sent requests.
+        self._requesters: set[str] = set()
+        self._places: list[PullRequest] = []
+        self._beginning: asyncio.Task[None] | None = None
+        self._reading = asyncio.Lock()
+        self._handle = self._instance.on_arrival(database.in_loop(self._on_arrival))
+        sends.before_request = self.await_replies
+
+    def close(self) -> None:
+        """Relay nothing more."""
+        self._handle.cancel()
+
+    async def reply(self, connection: Connection, frame: Frame) -> Answer | None:
+        """324, 325: bring a reply to its requester, or to where it will be found."""
+        header = SendHeader.of(frame)
+        client_id = header.properties.get(Property.REPLY_TO_CLIENT, "")
+        client = self._members.clients.get(client_id)
+        if client is None or client.connection is None:
+            self._sends.store_reply(connection, frame, header, client_id)
+            return None
+        fields = {
+            "producerGroup": header.producer_group,
+            "topic": header.topic,
+            "queueId": str(header.queue_id),
+            "sysFlag": str(header.sys_flag),
+            "bornTimestamp": frame.fields.get("g" if "g" in frame.fields else "bornTimestamp", "0"),
+            "flag": str(header.flag),
+            "properties": encode_properties(header.properties),
+            "bornHost": connection.peer,
+            "reconsumeTimes": str(header.reconsume_times),
+        }
+        await self._bring(client.connection, fields, frame.body)
+        return Answer(fields={"msgId": "", "queueId": str(header.queue_id), "queueOffset": "-1"})
+
+    async def await_replies(self, client_id: str) -> None:
+        """Relay replies for a client from now on; before its request is stored."""
+        self._requesters.add(client_id)
+        if self._beginning is None:
+            self._beginning = self._database.spawn(self._begin())
+        try:
+            await asyncio.shield(self._beginning)
+        except MqdbError:
+            self._beginning = None  # the next request tries again
+            raise
+
+    # -- the topic ----------------------------------------------------------------------------
+
+    async def _begin(self) -> None:
+        self._places = [_next(result) for result in await self._database.run(self._ends)]
+
+    def _ends(self, connection: DatabaseConnection) -> list[PullResult]:
+        route = replies.find_topic(connection, self._instance.cluster_name)
+        name, broker = route.config.name, self._instance.broker_name
+        ends = [
+            PullRequest(MessageQueue(name, broker, queue_id), key, _PAST_THE_END, history=route.history)
+            for queue_id, key in enumerate(route.queue_keys)
+        ]
+        return pull(connection, ends)[0]
+
+    def _on_arrival(self, queue_keys: frozenset[int] | None) -> None:
+        if self._places and (queue_keys is None or any(place.queue_key in queue_keys for place in self._places)):
+            self._database.spawn(self._read())
+
+    async def _read(self) -> None:
+        """Read to the end, and bring what is for clients here. One at a time; the next reads what came meanwhile."""
+        self._requesters &= self._members.clients.keys()
+        async with self._reading:
+            has_more = bool(self._requesters)
+            while has_more:
+                wanted = frozenset(self._requesters)
+                text, codes = " || ".join(wanted), tuple(map(tag_code, wanted))
+                # Not read from a text: an id may hold what separates tags.
+                chosen = TagExpression(text, wanted, codes, matches_all=False)
+                try:
+                    results, _ = await self._database.run(
+                        partial(pull, requests=self._places, filter=chosen, scan_limit=_SCAN_LIMIT)
+                    )
+                except MqdbError as error:
+                    logger.warning("replies cannot be read", extra={"reason": str(error)})
+                    return
+                if len(results) < len(self._places):  # the topic was deleted
+                    await self._begin()
+                    continue
+                for result in results:
+                    for message in result.messages:
+                        self._relay(message)
+                self._places = [_next(result) for result in results]
+                has_more = any(
+                    result.status is not PullStatus.OFFSET_ILLEGAL and result.next_begin_offset < result.max_offset
+                    for result in results
+                )
+
+    def _relay(self, message: ReceivedMessage) -> None:
+        client = self._members.clients.get(message.tag or "")  # other tags may have the same code
+        if client is None or client.connection is None:
+            return
+        fields = {
+            "producerGroup": "",
+            "topic": message.queue.topic,
+            "queueId": str(message.queue.queue_id),
+            "sysFlag": str(message.sys_flag),
+            "bornTimestamp": str(message.born_ms),
+            "flag": str(message.flag),
+            "properties": encode_properties(message.properties),
+            "bornHost": message.born_host,
+            "reconsumeTimes": "0",
+        }
+        self._database.spawn(self._try_to_bring(client.connection, fields, message.stored_body))
+
+    async def _try_to_bring(self, connection: Connection, fields: Mapping[str, str], body: bytes) -> None:
+        try:
+            await self._bring(connection, fields, body)
+        except (TimeoutError, asyncio.CancelledError):
+            logger.warning("a client has not taken a reply", extra={"peer": connection.peer})
+
+    async def _bring(self, connection: Connection, fields: Mapping[str, str], body: bytes) -> None:
+        """326: the client answers it, for it may be gone. Raises TimeoutError, CancelledError."""
+        said = {
+            **fields,
+            "defaultTopic": "",
+            "defaultTopicQueueNums": "0",
+            "storeHost": self._store_host,
+            "storeTimestamp": fields["bornTimestamp"],
+            "unitMode": "false",
+        }
+        await connection.ask(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, said, body, _TAKE_SECONDS)
+
+
+def _next(result: PullResult) -> PullRequest:
+    return replace(result.request, offset=result.next_begin_offset, segment=result.segment)

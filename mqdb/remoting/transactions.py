@@ -1,0 +1,116 @@
+"""Half messages of clients: what has become of their transactions, said (37) or asked for (39).
+
+    transaction checker ── NOTIFY c:<client id> ──▶ the front with that guest ── 39 ──▶ the client ── 37 ──▶ end
+
+RocketMQ: EndTransactionProcessor, AbstractTransactionalMessageCheckListener, Broker2Client.
+"""
+
+import logging
+from functools import partial
+from typing import Final
+
+from mqdb.broker.transactions.transactions import EndTransaction, end
+from mqdb.common.transaction import LocalTransactionState
+from mqdb.errors import MqdbError, ParameterInvalid
+from mqdb.remoting.codes import RequestCode
+from mqdb.remoting.connection import Answer, Connection
+from mqdb.remoting.database import Database
+from mqdb.remoting.fields import number, text, truth
+from mqdb.remoting.frame import Frame
+from mqdb.remoting.members import Client, Members
+from mqdb.remoting.wire_message import encode_message, offset_id, unique_id_of
+from mqdb.store.transactions.half_checks import Check, open_checks
+
+logger = logging.getLogger(__name__)
+
+#: Source: MessageSysFlag.TRANSACTION_COMMIT_TYPE, TRANSACTION_ROLLBACK_TYPE, TRANSACTION_NOT_TYPE.
+_STATES: Final = {
+    8: LocalTransactionState.COMMIT,
+    12: LocalTransactionState.ROLLBACK,
+    0: LocalTransactionState.UNKNOWN,
+}
+
+#: What a client is asked at a time; it is asked for the rest when it has answered.
+_MOST_QUESTIONS: Final = 256
+
+
+class Transactions:
+    """Those of the clients of one front. Of its loop. `address` is that of the front, as clients know it."""
+
+    def __init__(self, database: Database, members: Members, address: tuple[str, int]) -> None:
+        self._database = database
+        self._members = members
+        self._instance = database.instance
+        self._address = address
+        #: What each client was asked already: positions, and how often each was checked by then.
+        self._asked: dict[Client, dict[int, int]] = {}
+        self._handle = self._instance.on_request(database.in_loop(self._hear))
+
+    def close(self) -> None:
+        """Ask nothing more."""
+        self._handle.cancel()
+
+    async def end(self, connection: Connection, frame: Frame) -> Answer:
+        """37: the end of a half message. Raises what `mqdb.broker.transactions.transactions.end` raises."""
+        wanted = number(frame, "commitOrRollback")
+        state = _STATES.get(wanted)
+        if state is None:
+            raise ParameterInvalid("commitOrRollback", wanted, "must be 8 (commit), 12 (rollback) or 0 (unknown)")
+        log_pos = number(frame, "commitLogOffset")
+        client = self._members.client_of(connection) if truth(frame, "fromTransactionCheck") else None
+        if client is not None:
+            self._asked.get(client, {}).pop(log_pos, None)
+        request = EndTransaction(
+            text(frame, "producerGroup"),
+            log_pos,
+            unique_id_of(frame.fields.get("msgId") or text(frame, "transactionId")),
+            state,
+            asked_client=None if client is None else client.client_id,
+        )
+        try:
+            await self._database.run(partial(end, request=request))
+        except MqdbError as error:
+            # It is oneway: no client hears of it.
+            logger.warning("an end of a transaction was refused", extra={"log_pos": log_pos, "reason": str(error)})
+            raise
+        return Answer()
+
+    def _hear(self, client_ids: frozenset[str] | None) -> None:
+        for client in list(self._members.clients.values()):
+            if (client_ids is None or client.client_id in client_ids) and any(client.producers.values()):
+                self._database.spawn(self._ask(client))
+        for client in self._asked.keys() - set(self._members.clients.values()):
+            del self._asked[client]
+
+    async def _ask(self, client: Client) -> None:
+        """39: ask a client what it was not asked before."""
+        asked = self._asked.setdefault(client, {})
+        for group in [group for group, is_asked in client.producers.items() if is_asked]:
+            find = partial(
+                open_checks,
+                broker_name=self._instance.broker_name,
+                client_id=client.client_id,
+                group=group,
+                limit=_MOST_QUESTIONS,
+            )
+            try:
+                checks = await self._database.run(find)
+            except MqdbError as error:  # it is asked again when its time has come
+                logger.warning("cannot ask about transactions", extra={"group": group, "reason": str(error)})
+                return
+            for check in checks:
+                if asked.get(check.log_pos) != check.check_times and client.connection is not None:
+                    asked[check.log_pos] = check.check_times
+                    self._tell(client.connection, check)
+
+    def _tell(self, connection: Connection, check: Check) -> None:
+        message = check.message
+        unique_id = message.properties["UNIQ_KEY"]
+        fields = {
+            "tranStateTableOffset": str(message.queue_offset),
+            "commitLogOffset": str(check.log_pos),
+            "msgId": unique_id,
+            "transactionId": unique_id,
+            "offsetMsgId": offset_id(*self._address, check.log_pos),
+        }
+        connection.tell(RequestCode.CHECK_TRANSACTION_STATE, fields, encode_message(message, self._address))
