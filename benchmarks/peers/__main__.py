@@ -113,7 +113,7 @@ def _measure(plan: Plan, output: Path | None) -> list[Measurement]:
     try:
         if any(side.database not in (None, "mqdb") for side in plan.sides):
             install.python_peers(notes.print)
-        if any(side.database is None for side in plan.sides):
+        if any(side.is_java for side in plan.sides):
             install.rocketmq(notes.print)
         install.HOME.mkdir(exist_ok=True)
         # Two runs would measure each other.

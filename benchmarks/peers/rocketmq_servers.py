@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,9 @@ from typing import Final
 from benchmarks.peers import install
 from benchmarks.peers.servers import Process, Running, free_port, is_listening, stopping
 from benchmarks.peers.sides import Side
+from mqdb.errors import ResponseCode
+from mqdb.remoting.codes import RequestCode
+from mqdb.remoting.frame import Frame, decode_frame, encode_frame
 
 #: What RocketMQ's own scripts give to the JVM.
 _OPENED: Final = (
@@ -74,11 +78,22 @@ def running(side: Side) -> Iterator[Running]:
                 "PEERS_BROKER": f"127.0.0.1:{port}",
             }
             server.wait_for(lambda: make_topic(found, "bench"))
+            # It is in the route only when the broker has told the name server of itself, up to 10 s after its start.
+            server.wait_for(lambda: is_routed(names, "bench"))
             yield found
 
 
 def make_topic(server: Running, topic: str) -> bool:
-    """Try to make the topic: False until the name server knows the broker."""
+    """Try to make the topic: False until the broker takes requests."""
     command = java("RocketMQClient", "topic", "--topic", topic)
     done = subprocess.run(command, env={**os.environ, **server.environment}, capture_output=True, timeout=60)
     return done.returncode == 0
+
+
+def is_routed(name_server: int, topic: str) -> bool:
+    """Whether the name server at a port of this machine knows where a topic is."""
+    asked = Frame(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+    with socket.create_connection(("127.0.0.1", name_server)) as connection, connection.makefile("rb") as answers:
+        connection.sendall(encode_frame(asked))
+        answer = decode_frame(answers.read(int.from_bytes(answers.read(4))))
+    return answer.code == ResponseCode.SUCCESS

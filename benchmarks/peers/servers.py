@@ -134,8 +134,12 @@ class Postgres:
             if side.database != "mqdb":
                 yield Running(side, clocks, database)
                 return
-            with stopping(serve(database)) as service:
-                yield Running(side, [*clocks, service.clock], database)
+            remoting = f"127.0.0.1:{free_port()}" if side.is_java else None
+            with stopping(serve(database, remoting)) as service:
+                found = Running(side, [*clocks, service.clock], database)
+                if remoting is not None:
+                    found.environment["PEERS_NAME_SERVER"] = remoting
+                yield found
         finally:
             database.close()
 
@@ -248,9 +252,9 @@ class Database:
         return int(row[0])
 
 
-def serve(database: Database) -> Process:
-    """`mqdb serve` of this checkout, when it leads."""
-    environment = install.checkout_environment()
+def serve(database: Database, remoting: str | None) -> Process:
+    """`mqdb serve` of this checkout, when it leads. `remoting` is where it serves RocketMQ's clients, if at all."""
+    environment = {**install.checkout_environment(), "MQDB_REMOTING": remoting or ""}
     home = install.DATA / "mqdb"
     home.mkdir(parents=True, exist_ok=True)
     command = (sys.executable, "-m", "mqdb", "serve", "--dsn", database.dsn, "--home", str(home))
@@ -265,14 +269,19 @@ def serve(database: Database) -> Process:
 
 def _mqdb_schema(database: Database) -> None:
     for command in (("migrate",), ("topic", "create", work.TOPIC)):
-        done = subprocess.run(
-            (sys.executable, "-m", "mqdb", *command, "--dsn", database.dsn),
-            env=install.checkout_environment(),
-            capture_output=True,
-            text=True,
-        )
-        if done.returncode != 0:
-            raise ServerFailed(done.stdout + done.stderr)
+        run_mqdb(database, *command)
+
+
+def run_mqdb(database: Database, *command: str) -> None:
+    """A command of this checkout. Raises ServerFailed."""
+    done = subprocess.run(
+        (sys.executable, "-m", "mqdb", *command, "--dsn", database.dsn),
+        env=install.checkout_environment(),
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode != 0:
+        raise ServerFailed(done.stdout + done.stderr)
 
 
 def _pgmq_schema(database: Database) -> None:

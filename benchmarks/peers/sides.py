@@ -18,6 +18,8 @@ class Side:
     ways: Mapping[str, str] = field(default_factory=dict)
     #: RocketMQ's flushDiskType.
     flush: str | None = None
+    #: Whether its client is RocketMQ's own, in Java.
+    is_java: bool = False
 
     @property
     def worker(self) -> str:
@@ -31,6 +33,8 @@ MQDB: Final = Side(
     "SELECT count(*) FROM mqdb.commit_log",
     {"push": "push", "push100": "push, batches of 100", "poll100": "poll 100, commit each"},
 )
+
+_JAVA_WAYS: Final = {"push": "push", "push100": "push, batches of 100"}
 
 _PGMQ_WAITING: Final = "SELECT count(*) FROM pgmq.q_bench"
 
@@ -52,7 +56,8 @@ SIDES: Final = {
             "SELECT count(*) FROM procrastinate_jobs WHERE status = 'todo'",
             {"jobs10": "10 jobs at once"},
         ),
-        Side("rocketmq-sync", None, None, {"push": "push", "push100": "push, batches of 100"}, "SYNC_FLUSH"),
-        Side("rocketmq-async", None, None, {"push": "push"}, "ASYNC_FLUSH"),
+        Side("rocketmq-sync", None, None, _JAVA_WAYS, "SYNC_FLUSH", is_java=True),
+        Side("rocketmq-async", None, None, {"push": "push"}, "ASYNC_FLUSH", is_java=True),
+        Side("mqdb-remoting", "mqdb", MQDB.waiting, _JAVA_WAYS, is_java=True),
     )
 }

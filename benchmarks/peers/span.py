@@ -30,9 +30,10 @@ def start_client(server: Running, role: str, **options: object) -> Client:
             arguments += [f"--{name}"] if value is True else [f"--{name}", str(value)]
     side, database = server.side, server.database
     environment = {**os.environ, **server.environment}
-    if database is None:
+    if side.is_java:
         command = java("RocketMQClient", *arguments)
     else:
+        assert database is not None
         # The peers' Python must not see the modules of mqdb's client: it lacks what they import.
         paths = install.checkout_environment()["PYTHONPATH"] if side.name == "mqdb" else str(install.CHECKOUT)
         environment |= {"PEERS_DSN": database.dsn, "PYTHONPATH": paths}

@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 from benchmarks.peers.clients import Work
 from benchmarks.peers.rocketmq_servers import make_topic
-from benchmarks.peers.servers import Running
+from benchmarks.peers.servers import Running, run_mqdb
 from benchmarks.peers.sides import Side
 from benchmarks.peers.span import Span, start_client, work
 from benchmarks.peers.workers.work import BATCH
@@ -82,7 +82,7 @@ def backlog(side: Side, settings: Settings) -> list[Task]:
         (task,) = (task for task in produce(side, settings) if task.work == "16 threads")
         return task.measure(server)
 
-    if not usual or side.flush is not None:
+    if not usual or side.is_java:
         return []
     return [
         *(Task(f"consume, {messages:,} wait", way, partial(drain, way=way)) for way in usual),
@@ -114,7 +114,7 @@ def snapshot(side: Side, settings: Settings) -> list[Task]:
 
     ways = [way for way in _consuming_ways(side) if way not in ("push100", "batch100")]
     held = (("free", False), ("snapshot held", True))
-    if side.flush is not None:
+    if side.is_java:
         return []
     return [Task(name, way, partial(measure, way=way, is_held=is_held)) for way in ways for name, is_held in held]
 
@@ -122,7 +122,7 @@ def snapshot(side: Side, settings: Settings) -> list[Task]:
 def disk(side: Side, settings: Settings) -> list[Task]:
     """Bytes of WAL and on disk for each message: stored in batches of 100, then consumed."""
     messages = settings.messages or 100_000
-    if side.database is None:
+    if side.is_java:
         return []
 
     def store(server: Running) -> Figures:
@@ -155,13 +155,14 @@ def _consuming_ways(side: Side) -> Sequence[str]:
 
 
 def _loaded(server: Running, messages: int) -> str | None:
-    """Make `messages` wait. Returns the topic if it is not the usual one: RocketMQ has a new one each time."""
+    """Make `messages` wait. Returns the topic if it is not the usual one: RocketMQ's client has a new one each time."""
     database = server.database
     topic = None
     waiting = 0
-    if database is None:
+    if server.side.is_java:
         topic = _new_topic(server)
     else:
+        assert database is not None
         assert server.side.waiting is not None
         waiting = database.ask(server.side.waiting)
     if waiting < messages:
@@ -189,12 +190,12 @@ def _together(server: Running, way: str, seconds: float, sending: Mapping[str, o
     """A sender and a consumer at once. The rate is that of the consumer; for each message both count."""
     topic = None
     _empty(server)
-    if server.database is None:
+    if server.side.is_java:
         topic = _new_topic(server)
     more = {**_named(topic), "seconds": seconds}
     server.calm()
     with start_client(
-        server, "consume", way=way, follows=server.database is not None, skipped=skipped, group=_new_name("g"), **more
+        server, "consume", way=way, follows=not server.side.is_java, skipped=skipped, group=_new_name("g"), **more
     ) as consumer:
         consumer.wait_until_ready()
         time.sleep(_JOINING_SECONDS)
@@ -212,7 +213,7 @@ def _together(server: Running, way: str, seconds: float, sending: Mapping[str, o
 
 def _empty(server: Running) -> None:
     """Take away what waits, for a consumer that would find it. A group of mqdb that is new starts at the end."""
-    if server.database is None or server.side.name == "mqdb":
+    if server.database is None or server.side.database == "mqdb":
         return
     emptying = {
         "pgmq": "TRUNCATE pgmq.q_bench",
@@ -238,7 +239,10 @@ def _held_snapshot(server: Running, is_held: bool) -> Iterator[None]:
 
 def _new_topic(server: Running) -> str:
     topic = _new_name("t")
-    make_topic(server, topic)
+    if server.database is None:
+        make_topic(server, topic)
+    else:
+        run_mqdb(server.database, "topic", "create", topic, "--queues", "4")
     return topic
 
 
