@@ -363,10 +363,16 @@ class ReceivedMessage:
         try:
             return self._all_properties
         except AttributeError:
-            stored = self._properties if isinstance(self._properties, dict) else _parsed(self._properties)
-        columns = {_TAGS: self.tag, _KEYS: self._keys or None, _UNIQ_KEY: self.message_id}
-        self._all_properties = stored | {name: text for name, text in columns.items() if text is not None}
-        return self._all_properties
+            stored = self._properties
+        properties = dict(stored) if isinstance(stored, dict) else _parsed(stored)
+        if self.tag is not None:
+            properties[_TAGS] = self.tag
+        if self._keys:
+            properties[_KEYS] = self._keys
+        # An id that is no uuid is stored as a property; the column has its hash.
+        properties.setdefault(_UNIQ_KEY, self.message_id)
+        self._all_properties = properties
+        return properties
 
     @property
     def born_time(self) -> datetime:
@@ -378,6 +384,16 @@ class ReceivedMessage:
         """When the broker stored it, by the broker's clock; aware, in UTC."""
         return _POSTGRESQL_EPOCH + timedelta(microseconds=self._store_time)
 
+    @property
+    def born_ms(self) -> int:
+        """`born_time` in whole milliseconds since 1970, as other clients of RocketMQ are told."""
+        return self._born_time // 1_000 + _POSTGRESQL_EPOCH_MS
+
+    @property
+    def store_ms(self) -> int:
+        """`store_time` in whole milliseconds since 1970."""
+        return self._store_time // 1_000 + _POSTGRESQL_EPOCH_MS
+
     def __repr__(self) -> str:
         return (
             f"ReceivedMessage({self.message_id} at {self.queue} offset {self.queue_offset}, tag={self.tag!r}, "
@@ -386,6 +402,7 @@ class ReceivedMessage:
 
 
 _POSTGRESQL_EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
+_POSTGRESQL_EPOCH_MS: Final = 946_684_800_000
 
 # A jsonb value in binary form is this byte and then its text.
 _JSONB_VERSION: Final = b"\x01"
