@@ -79,7 +79,8 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
         for future in self._asked.values():
-            future.cancel()
+            if not future.done():
+                future.set_exception(ConnectionResetError("the client is gone"))
         self._lost(self)
 
     def data_received(self, data: bytes) -> None:
@@ -111,11 +112,10 @@ class Connection(asyncio.Protocol):
             if future is not None and not future.done():
                 future.set_result(frame)
             return
-        if not frame.is_oneway:
-            self._under_way += 1
-            if self._under_way > _MOST_REQUESTS and not self._is_paused and self._transport is not None:
-                self._is_paused = True
-                self._transport.pause_reading()
+        self._under_way += 1
+        if self._under_way > _MOST_REQUESTS and not self._is_paused and self._transport is not None:
+            self._is_paused = True
+            self._transport.pause_reading()
         self._receive(self, frame)
 
     # -- what goes ----------------------------------------------------------------------------
@@ -126,13 +126,13 @@ class Connection(asyncio.Protocol):
         return self._transport is not None
 
     def answer(self, request: Frame, answer: Answer) -> None:
-        """Answer a request, each once. What is oneway, and who is gone, gets nothing."""
-        if request.is_oneway:
-            return
+        """End a request, each once: one that is oneway gets no answer, and neither does who is gone."""
         self._under_way -= 1
         if self._is_paused and self._under_way <= _MOST_REQUESTS // 2 and self._transport is not None:
             self._is_paused = False
             self._transport.resume_reading()
+        if request.is_oneway:
+            return
         self._write(
             Frame(
                 code=answer.code,
@@ -152,7 +152,7 @@ class Connection(asyncio.Protocol):
         self._write(self._request(code, fields, body, _ONEWAY))
 
     async def ask(self, code: RequestCode, fields: Mapping[str, str], body: bytes, seconds: float) -> Frame:
-        """Ask the client, and wait for its answer. Raises TimeoutError, and CancelledError if it is gone."""
+        """Ask the client, and wait for its answer. Raises TimeoutError, and ConnectionResetError if it is gone."""
         request = self._request(code, fields, body, 0)
         future = self._asked[request.opaque] = asyncio.get_running_loop().create_future()
         self._write(request)

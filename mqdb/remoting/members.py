@@ -130,6 +130,7 @@ class Members:
             if known is None or known.registration != registration or known.refusal is not None:
                 client.consumers[group] = consumer
                 consumer.refusal = await self._register(registration)
+                self._log_refusal(registration, known, consumer)
         for group in said.producers:
             client.producers.setdefault(group, False)
         for group in connection.transaction_groups:
@@ -204,10 +205,14 @@ class Members:
         try:
             await self._database.run(partial(membership.register, registration=registration))
         except MqdbError as error:
-            fields = {"group": registration.group, "client_id": registration.client_id, "reason": str(error)}
-            logger.warning("the broker refuses a client", extra=fields)
             return error
         return None
+
+    def _log_refusal(self, registration: Registration, before: Consumer | None, now: Consumer) -> None:
+        """Once, and not at each heartbeat."""
+        if now.refusal is not None and (before is None or str(before.refusal) != str(now.refusal)):
+            fields = {"group": registration.group, "client_id": registration.client_id, "reason": str(now.refusal)}
+            logger.warning("the broker refuses a client", extra=fields)
 
     def _checker(self, client: Client, group: str) -> Registration:
         return Registration(

@@ -21,7 +21,7 @@ from mqdb.broker.consumers.pull import PullRequest, PullResult, PullStatus, pull
 from mqdb.broker.log import replies
 from mqdb.common.message import MessageQueue, ReceivedMessage
 from mqdb.common.property import Property
-from mqdb.errors import MqdbError
+from mqdb.errors import MqdbError, ResponseCode
 from mqdb.remoting.codes import RequestCode
 from mqdb.remoting.connection import Answer, Connection
 from mqdb.remoting.database import Database
@@ -83,7 +83,10 @@ class Replies:
             "bornHost": connection.peer,
             "reconsumeTimes": str(header.reconsume_times),
         }
-        await self._bring(client.connection, fields, frame.body)
+        try:
+            await self._bring(client.connection, fields, frame.body)
+        except (TimeoutError, ConnectionResetError) as error:
+            return Answer(ResponseCode.SYSTEM_ERROR, remark=f"client {client_id} has not taken the reply: {error}")
         return Answer(fields={"msgId": "", "queueId": str(header.queue_id), "queueOffset": "-1"})
 
     async def await_replies(self, client_id: str) -> None:
@@ -164,11 +167,11 @@ class Replies:
     async def _try_to_bring(self, connection: Connection, fields: Mapping[str, str], body: bytes) -> None:
         try:
             await self._bring(connection, fields, body)
-        except (TimeoutError, asyncio.CancelledError):
+        except (TimeoutError, ConnectionResetError):
             logger.warning("a client has not taken a reply", extra={"peer": connection.peer})
 
     async def _bring(self, connection: Connection, fields: Mapping[str, str], body: bytes) -> None:
-        """326: the client answers it, for it may be gone. Raises TimeoutError, CancelledError."""
+        """326: the client answers it, for it may be gone. Raises TimeoutError, ConnectionResetError."""
         said = {
             **fields,
             "defaultTopic": "",

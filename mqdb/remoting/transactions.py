@@ -42,7 +42,7 @@ class Transactions:
         self._members = members
         self._instance = database.instance
         self._address = address
-        #: What each client was asked already: positions, and how often each was checked by then.
+        #: What each client was asked and has not answered: positions, and how often each was checked by then.
         self._asked: dict[Client, dict[int, int]] = {}
         self._handle = self._instance.on_request(database.in_loop(self._hear))
 
@@ -58,8 +58,6 @@ class Transactions:
             raise ParameterInvalid("commitOrRollback", wanted, "must be 8 (commit), 12 (rollback) or 0 (unknown)")
         log_pos = number(frame, "commitLogOffset")
         client = self._members.client_of(connection) if truth(frame, "fromTransactionCheck") else None
-        if client is not None:
-            self._asked.get(client, {}).pop(log_pos, None)
         request = EndTransaction(
             text(frame, "producerGroup"),
             log_pos,
@@ -84,7 +82,7 @@ class Transactions:
 
     async def _ask(self, client: Client) -> None:
         """39: ask a client what it was not asked before."""
-        asked = self._asked.setdefault(client, {})
+        checks: list[Check] = []
         for group in [group for group, is_asked in client.producers.items() if is_asked]:
             find = partial(
                 open_checks,
@@ -94,14 +92,15 @@ class Transactions:
                 limit=_MOST_QUESTIONS,
             )
             try:
-                checks = await self._database.run(find)
+                checks += await self._database.run(find)
             except MqdbError as error:  # it is asked again when its time has come
                 logger.warning("cannot ask about transactions", extra={"group": group, "reason": str(error)})
                 return
-            for check in checks:
-                if asked.get(check.log_pos) != check.check_times and client.connection is not None:
-                    asked[check.log_pos] = check.check_times
-                    self._tell(client.connection, check)
+        asked = self._asked.get(client, {})
+        self._asked[client] = {check.log_pos: check.check_times for check in checks}
+        for check in checks:
+            if asked.get(check.log_pos) != check.check_times and client.connection is not None:
+                self._tell(client.connection, check)
 
     def _tell(self, connection: Connection, check: Check) -> None:
         message = check.message
