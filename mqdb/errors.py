@@ -434,6 +434,16 @@ class AccessDenied(Denied, code=ResponseCode.NO_PERMISSION, sqlstate="MQ204"):
     )
 
 
+class SignatureInvalid(Denied, code=ResponseCode.NO_PERMISSION):
+    """A client of RocketMQ has not signed its request, or not with the secret of its key. Source: AclException."""
+
+    access_key: str
+    sentence = (
+        "the request is not signed with the secret of AccessKey {access_key!r}; "
+        "the owner of the broker gives a key its secret with: mqdb acl secret"
+    )
+
+
 class TopicNotFound(NotFound, code=ResponseCode.TOPIC_NOT_EXIST, sqlstate="MQ301"):
     """The topic was never created, or has been deleted."""
 

@@ -120,7 +120,7 @@ class Settings(BaseSettings):
     """Where `mqdb serve` and `mqdb web` answer HTTP, as host:port; unset, `mqdb serve` does not. Beyond loopback it
     needs a password or trusted proxies."""
     remoting_open: bool = False
-    """Let whoever reaches `remoting` send and read everything, on an address beyond loopback."""
+    """Serve everybody at `remoting`, also beyond loopback, while no access key has a secret."""
     remoting: Address | None = None
     """Where `mqdb serve` and `mqdb remoting` answer RocketMQ's clients, as host:port; unset, `mqdb serve` does not."""
     remoting_advertised: Address | None = None
@@ -280,13 +280,6 @@ class Settings(BaseSettings):
         if not address.is_loopback and all(info.data.get(each, "") is None for each in ways):
             raise ValueError("anybody who reaches this address may ask; set web_password, or use 127.0.0.1")
         return str(address)
-
-    @field_validator("remoting")
-    @classmethod
-    def _is_guarded(cls, value: str | None, info: ValidationInfo) -> str | None:
-        if value is not None and not (parse_http_address(value).is_loopback or info.data.get("remoting_open", True)):
-            raise ValueError("anybody who reaches this address may send and read; set remoting_open, or use 127.0.0.1")
-        return value
 
     @field_validator("disk_clean_forcibly_percent")
     @classmethod

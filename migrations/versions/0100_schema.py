@@ -610,9 +610,11 @@ CREATE TABLE mqdb.acl (
 CREATE TABLE mqdb.principal (
     principal text PRIMARY KEY CHECK (principal <> ''),
     is_role boolean NOT NULL DEFAULT true,
-    namespace text CHECK (namespace ~ '^[a-zA-Z0-9_-]{1,60}$')
+    namespace text CHECK (namespace ~ '^[a-zA-Z0-9_-]{1,60}$'),
+    secret text CHECK (secret IS NULL OR NOT is_role)
 );
 COMMENT ON TABLE mqdb.principal IS 'Principals that are no role of PostgreSQL, or have a namespace';
+COMMENT ON COLUMN mqdb.principal.secret IS 'Of an access key, with which clients of RocketMQ sign what they ask; only the owner of the broker sees it';
 COMMENT ON COLUMN mqdb.principal.is_role IS 'False for a user of the dashboard or an access key, for whom the owner of the broker asks mqdb.is_allowed';
 COMMENT ON COLUMN mqdb.principal.namespace IS 'What the topics and groups that it names belong to: shop for shop%orders. RocketMQ: ClientConfig.namespace';
 COMMENT ON TABLE mqdb.acl IS 'Who may do what, by is_allowed; nobody else may. The owner of the schema, and who is a member of its role, needs no row. RocketMQ: ACL 2.0';

@@ -20,6 +20,9 @@ from mqdb.store.acl import Access, Principal, Resource, ResourceType
 from mqdb.store.engine import steps_back, transaction, translates
 from mqdb.store.operations import Verb
 
+#: Source: PlainPermissionManager.checkPlainAccessConfig.
+MIN_SECRET_LENGTH: Final = 7
+
 
 @dataclass(frozen=True, slots=True)
 class Rights:
@@ -134,6 +137,24 @@ def revoke(
             if its.is_role:
                 acl.close_schema(connection, principal)
     return gone
+
+
+@translates
+def set_secret(connection: Connection, principal: str, secret: str | None, *, actor: str | None = None) -> None:
+    """Give an access key its secret, or take it away with None.
+
+    Raises ParameterInvalid for a secret of fewer than 7 characters, which RocketMQ refuses, and for what is no external
+    principal with a right.
+    """
+    if secret is not None and (len(secret) < MIN_SECRET_LENGTH or not secret.isprintable()):
+        raise ParameterInvalid("secret", "***", f"needs {MIN_SECRET_LENGTH} or more printable characters")
+    with transaction(connection):
+        if not acl.set_secret(connection, principal, secret):
+            reason = "is no external principal; first: mqdb acl grant KEY --external --send TOPIC"
+            raise ParameterInvalid("principal", principal, reason)
+        operations.record(
+            connection, Verb.ACL_SECRET, actor, object=principal, after={"has_secret": secret is not None}
+        )
 
 
 @translates

@@ -189,6 +189,41 @@ def revoke(
 
 
 @app.command(cls=Command)
+def secret(
+    context: typer.Context,
+    key: Annotated[str, typer.Argument(metavar="KEY", help="An access key: a principal that is no role.")],
+    given: Annotated[
+        str | None, typer.Option("--secret", metavar="TEXT", help="The secret; without it, a new one is printed.")
+    ] = None,
+    none: Annotated[bool, typer.Option("--none", help="Take the secret away: the key opens nothing any more.")] = False,
+    broker: Brokers = None,
+) -> None:
+    """Give an access key the secret with which RocketMQ's own clients sign.
+
+    Its rights are those of [bold]mqdb acl grant KEY --external[/bold]. As soon as one key has a secret,
+    who speaks RocketMQ's protocol to this broker needs one.
+
+    \b
+    [bold]Examples[/bold]
+      mqdb acl grant shop-java --external --send orders
+      mqdb acl secret shop-java
+      mqdb acl secret shop-java --none
+    """
+    import secrets
+
+    from mqdb_client import Admin
+
+    if given is not None and none:
+        raise ParameterInvalid("secret", "***", "give --secret or --none")
+    chosen = None if none else given or secrets.token_urlsafe(24)
+    settings = start(context)
+    with Admin(settings=settings) as brokers:
+        brokers.on_each(lambda one: one.acl.set_secret(key, chosen), broker).check()
+    if chosen is not None and given is None:
+        print(chosen)
+
+
+@app.command(cls=Command)
 def apply(
     context: typer.Context,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A TOML file with a table for each role.")],

@@ -92,12 +92,20 @@ def front_of(settings: "Settings", dsn: str) -> "Iterator[Front | None]":
         yield None
         return
     from mqdb.common.dsn import BrokerDsn
+    from mqdb.remoting.access import OpenToAll
     from mqdb.remoting.front import Front
 
     name = settings.broker.name if settings.broker else settings.broker_name
-    front = Front(BrokerDsn(name, dsn), settings.remoting_address, settings.remoting_advertised_address)
+    is_open = settings.remoting_address.is_loopback or settings.remoting_open
+    advertised = settings.remoting_advertised_address
+    front = Front(BrokerDsn(name, dsn), settings.remoting_address, advertised, is_open=is_open)
     try:
         front.start()
+    except OpenToAll:
+        reason = (
+            "anybody who reaches it could do all; give an access key a secret (mqdb acl secret), or set remoting_open"
+        )
+        raise SettingInvalid("remoting", settings.remoting, settings.origin("remoting"), reason) from None
     except OSError as error:
         reason = f"cannot listen there: {error.strerror or error}"
         raise SettingInvalid("remoting", settings.remoting, settings.origin("remoting"), reason) from error

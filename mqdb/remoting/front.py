@@ -20,6 +20,7 @@ from typing import Final
 from mqdb.common.dsn import BrokerDsn
 from mqdb.common.http_address import HttpAddress
 from mqdb.errors import ResponseCode
+from mqdb.remoting.access import AccessKeys
 from mqdb.remoting.answers import refusal
 from mqdb.remoting.connection import Answer, Connection
 from mqdb.remoting.database import Database
@@ -44,9 +45,20 @@ _LONGEST_STOP_SECONDS: Final = 10.0
 class Front:
     """Serves one broker to RocketMQ's clients from `start` to `stop`."""
 
-    def __init__(self, broker: BrokerDsn, address: HttpAddress, advertised: HttpAddress | None = None) -> None:
-        """`advertised` is where clients find it, if that is not where it listens: behind a NAT, for example."""
+    def __init__(
+        self,
+        broker: BrokerDsn,
+        address: HttpAddress,
+        advertised: HttpAddress | None = None,
+        *,
+        is_open: bool | None = None,
+    ) -> None:
+        """`advertised` is where clients find it, if that is not where it listens: behind a NAT, for example.
+
+        `is_open`: while no access key has a secret, it serves everybody; by default if only this machine reaches it.
+        """
         self._broker = broker
+        self._is_open = address.is_loopback if is_open is None else is_open
         self._wanted = address
         self._advertised = advertised
         self._address: HttpAddress | None = None
@@ -61,7 +73,11 @@ class Front:
         return self._address
 
     def start(self) -> None:
-        """Returns when clients may come. Raises OSError where it cannot listen, BrokerUnavailable and its kin."""
+        """Returns when clients may come.
+
+        Raises OSError where it cannot listen, OpenToAll if no key has a secret and it is not to be open,
+        BrokerUnavailable and its kin.
+        """
         started: Future[HttpAddress] = Future()
         self._thread = threading.Thread(target=self._run, args=(started,), name="mqdb-remoting", daemon=True)
         self._thread.start()
@@ -93,7 +109,8 @@ class Front:
             stack.callback(instance.close)
             # Where nobody serves, whoever consumes has to look after dispatch.
             stack.enter_context(instance.awaiting_arrivals())
-            core = _Core(instance, self._loop)
+            core = _Core(instance, self._loop, is_open=self._is_open)
+            await core.access.begin()
             server = await self._loop.create_server(core.connect, self._wanted.host, self._wanted.port)
             port = server.sockets[0].getsockname()[1]
             core.begin(self._advertised or HttpAddress(_reachable(self._wanted.host, instance), port))
@@ -111,8 +128,9 @@ def _reachable(host: str, instance: ClientInstance) -> str:
 class _Core:
     """What the connections of a front share."""
 
-    def __init__(self, instance: ClientInstance, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, instance: ClientInstance, loop: asyncio.AbstractEventLoop, *, is_open: bool) -> None:
         self._database = Database(instance)
+        self.access = AccessKeys(self._database, is_open=is_open)
         self._loop = loop
         self._connections: set[Connection] = set()
         self._handlers: dict[int, Handler] = {}
@@ -123,7 +141,7 @@ class _Core:
         self._members = Members(self._database)
         send_back = SendBack(self._database)
         self._sends = Sends(self._database, self._members, send_back, place)
-        self._transactions = Transactions(self._database, self._members, place)
+        self._transactions = Transactions(self._database, self.access, self._members, place)
         self._replies = Replies(self._database, self._members, self._sends, place)
         self._handlers = handlers(
             Routes(self._database, place),
@@ -131,7 +149,7 @@ class _Core:
             self._sends,
             send_back,
             self._transactions,
-            Messages(self._database, place),
+            Messages(self._database, self.access, place),
             self._replies,
         )
 
@@ -162,6 +180,8 @@ class _Core:
             remark = f"request type {frame.code} not supported"
             connection.answer(frame, Answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark))
             return
+        if self.access.are_asked_for:
+            handler = handler._replace(run=partial(self._run_if_allowed, handler))
         if handler.is_in_turn:
             work = partial(self._answer, connection, frame, partial(handler.run, connection, frame))
             connection.take_turn(work, self._database.spawn)
@@ -173,6 +193,11 @@ class _Core:
             return
         if working is not None:
             self._database.spawn(self._answer(connection, frame, lambda: working))
+
+    async def _run_if_allowed(self, handler: Handler, connection: Connection, frame: Frame) -> Answer | None:
+        await self.access.check(frame)
+        working = handler.run(connection, frame)
+        return None if working is None else await working
 
     async def _answer(
         self, connection: Connection, frame: Frame, begin: "Callable[[], Awaitable[Answer | None] | None]"

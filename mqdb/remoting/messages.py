@@ -15,11 +15,13 @@ from mqdb.common.message import ReceivedMessage
 from mqdb.common.recall_handle import decode_handle
 from mqdb.common.unique_id import format_unique_id
 from mqdb.errors import RecallHandleInvalid, ResponseCode, TopicNotFound
+from mqdb.remoting.access import AccessKeys, topic_right
 from mqdb.remoting.connection import Answer, Connection
 from mqdb.remoting.database import Database
 from mqdb.remoting.fields import number, text, truth
 from mqdb.remoting.frame import Frame
 from mqdb.remoting.wire_message import encode_message, unique_id_of
+from mqdb.store.acl import Access
 
 #: Source: MessageStoreConfig.defaultQueryMaxNum.
 _MOST_FOUND: Final = 32
@@ -31,8 +33,9 @@ _END: Final = 2**63 - 1
 class Messages:
     """The messages of one broker, for those who look for one. `address` is that of the front, as clients know it."""
 
-    def __init__(self, database: Database, address: tuple[str, int]) -> None:
+    def __init__(self, database: Database, access: AccessKeys, address: tuple[str, int]) -> None:
         self._database = database
+        self._access = access
         self._instance = database.instance
         self._address = address
 
@@ -58,6 +61,7 @@ class Messages:
         """33: the message at a position. Raises ParameterInvalid where there is none."""
         log_pos = number(frame, "offset")
         message = await self._database.run(partial(self._at, log_pos=log_pos))
+        await self._access.require(frame, topic_right(Access.READ, message.queue.topic))
         return Answer(body=encode_message(message, self._address))
 
     async def recall(self, _connection: Connection, frame: Frame) -> Answer:

@@ -9,9 +9,11 @@ import logging
 from functools import partial
 from typing import Final
 
+from mqdb.broker.log.query import aim_of
 from mqdb.broker.transactions.transactions import EndTransaction, end
 from mqdb.common.transaction import LocalTransactionState
 from mqdb.errors import MqdbError, ParameterInvalid
+from mqdb.remoting.access import AccessKeys, topic_right
 from mqdb.remoting.codes import RequestCode
 from mqdb.remoting.connection import Answer, Connection
 from mqdb.remoting.database import Database
@@ -19,6 +21,7 @@ from mqdb.remoting.fields import number, text, truth
 from mqdb.remoting.frame import Frame
 from mqdb.remoting.members import Client, Members
 from mqdb.remoting.wire_message import encode_message, offset_id, unique_id_of
+from mqdb.store.acl import Access
 from mqdb.store.transactions.half_checks import Check, open_checks
 
 logger = logging.getLogger(__name__)
@@ -37,8 +40,9 @@ _MOST_QUESTIONS: Final = 256
 class Transactions:
     """Those of the clients of one front. Of its loop. `address` is that of the front, as clients know it."""
 
-    def __init__(self, database: Database, members: Members, address: tuple[str, int]) -> None:
+    def __init__(self, database: Database, access: AccessKeys, members: Members, address: tuple[str, int]) -> None:
         self._database = database
+        self._access = access
         self._members = members
         self._instance = database.instance
         self._address = address
@@ -66,6 +70,9 @@ class Transactions:
             asked_client=None if client is None else client.client_id,
         )
         try:
+            if self._access.are_asked_for:
+                aim = await self._database.run(partial(aim_of, log_pos=log_pos))
+                await self._access.require(frame, topic_right(Access.SEND, aim.real_topic or ""))
             await self._database.run(partial(end, request=request))
         except MqdbError as error:
             # It is oneway: no client hears of it.

@@ -21,6 +21,7 @@ from sqlalchemy import (
     select,
     text,
     tuple_,
+    update,
 )
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.sql.functions import Function
@@ -183,6 +184,21 @@ def find_principal(connection: Connection, name: str) -> Principal | None:
 def add_principal(connection: Connection, name: str, new: Principal) -> None:
     """Insert the row of a principal, in the caller's transaction."""
     connection.execute(insert(principals).values(principal=name, is_role=new.is_role, namespace=new.namespace))
+
+
+def set_secret(connection: Connection, name: str, secret: str | None) -> bool:
+    """Store the secret of a principal that is no role, in the caller's transaction; False where there is none."""
+    its = principals.c.principal == name, ~principals.c.is_role
+    return bool(connection.execute(update(principals).where(*its).values(secret=secret)).rowcount)
+
+
+@translates
+def secrets(connection: Connection) -> dict[str, str]:
+    """The secrets of all access keys, by their names. Only the owner of the broker may ask."""
+    rows = connection.execute(
+        select(principals.c.principal, principals.c.secret).where(principals.c.secret.is_not(None))
+    )
+    return {row.principal: row.secret for row in rows}
 
 
 def remove_principal(connection: Connection, name: str) -> None:

@@ -43,6 +43,7 @@ class Verb(StrEnum):
     OFFSET_CLONE = "offset.clone"
     ACL_GRANT = "acl.grant"
     ACL_REVOKE = "acl.revoke"
+    ACL_SECRET = "acl.secret"
     CONSUMER_CONSUME = "consumer.consume"
     DELAY_SKIP = "delay.skip"
     CRON_ADD = "cron.add"

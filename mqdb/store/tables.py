@@ -543,6 +543,7 @@ principal = Table(
     Column("principal", Text, primary_key=True),
     Column("is_role", Boolean, nullable=False, server_default=text("true")),
     Column("namespace", Text),
+    Column("secret", Text),
 )
 
 acl_queue = Table(

@@ -72,6 +72,15 @@ class Acl:
         with self._access.connected() as connection:
             return acl.revoke(connection, principal, named, actor=actor or self._access.actor)
 
+    def set_secret(self, principal: str, secret: str | None, *, actor: str | None = None) -> None:
+        """Give an external principal the secret with which RocketMQ's clients sign, or take it away with None.
+
+        The principal is the AccessKey of the clients. Raises ParameterInvalid for a secret of fewer than 7 characters,
+        and for a role, or a principal without a right.
+        """
+        with self._access.connected() as connection:
+            acl.set_secret(connection, principal, secret, actor=actor or self._access.actor)
+
     def apply(
         self, wanted: Mapping[str, Rights], *, dry_run: bool = False, actor: str | None = None
     ) -> list[RightChange]:

@@ -81,6 +81,7 @@ class AsyncAcl(Wrapper[Acl]):
 
     grant = in_thread(Acl.grant)
     revoke = in_thread(Acl.revoke)
+    set_secret = in_thread(Acl.set_secret)
     apply = in_thread(Acl.apply)
     allows = in_thread(Acl.allows)
     held = in_thread(Acl.held)

@@ -1,0 +1,196 @@
+"""Access: whose request it is, and whether its access key has the right to it.
+
+An access key is a principal of `mqdb acl` that is no role, with a secret. Clients sign each request with it. As soon as
+one key has a secret, all but routes have to be signed; while none has, a front serves everybody who reaches it, if that
+is this machine only or the settings say so. Names count whole: a client writes the namespace of its key itself.
+RocketMQ: PlainAccessValidator, DefaultAuthorizationContextBuilder.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+from mqdb.common.topic import RETRY_PREFIX
+from mqdb.errors import AccessDenied, MqdbError, SignatureInvalid
+from mqdb.remoting.codes import RequestCode
+from mqdb.remoting.database import Database
+from mqdb.remoting.frame import Frame
+from mqdb.remoting.signature import ACCESS_KEY, verify
+from mqdb.store.acl import Access, Resource, ResourceType, held, secrets
+
+#: How long a right that was taken away may still be used, and a new one not yet.
+_BELIEVED_SECONDS: Final = 5.0
+
+#: Rights that are remembered; then all are asked for anew.
+_MOST_REMEMBERED: Final = 10_000
+
+_Wanted: TypeAlias = list[Resource]
+
+
+class OpenToAll(Exception):
+    """Whoever reaches the front could do everything."""
+
+
+class AccessKeys:
+    """The access keys of one broker. Of its loop."""
+
+    def __init__(self, database: Database, *, is_open: bool) -> None:
+        """`is_open`: while no key has a secret, everybody may come."""
+        self._database = database
+        self._is_open = is_open
+        self._secrets: dict[str, str] = {}
+        self._loaded_at = 0.0
+        self._loading: asyncio.Task[None] | None = None
+        #: What each key may do, and when that was found.
+        self._known: dict[tuple[str, Resource], tuple[bool, float]] = {}
+
+    async def begin(self) -> None:
+        """Find the keys. Raises OpenToAll."""
+        await self._load()
+        if not self._secrets and not self._is_open:
+            raise OpenToAll
+
+    @property
+    def are_asked_for(self) -> bool:
+        """Whether requests have to be signed, as far as is known. Looks again now and then, without waiting."""
+        if self._loading is None and time.monotonic() > self._loaded_at + _BELIEVED_SECONDS:
+            self._loading = self._database.spawn(self._load_again())
+        return bool(self._secrets) or not self._is_open
+
+    async def check(self, frame: Frame) -> None:
+        """Raises SignatureInvalid unless a request is signed by its key, AccessDenied if the key may not do that."""
+        if frame.code in _FREE:
+            return
+        name = frame.fields.get(ACCESS_KEY, "")
+        secret = self._secrets.get(name)
+        if secret is None or not verify(secret, frame.fields, frame.body):
+            raise SignatureInvalid(name)
+        wanted = _RIGHTS.get(frame.code, _everything)(frame)
+        await self.require(frame, *wanted)
+
+    async def require(self, frame: Frame, *wanted: Resource) -> None:
+        """Raises AccessDenied unless the key of a request has these rights; where nobody has a key, all have all."""
+        if not self.are_asked_for or not wanted:
+            return
+        name, now = frame.fields.get(ACCESS_KEY, ""), time.monotonic()
+        unknown = {each for each in wanted if self._known.get((name, each), (False, 0.0))[1] < now}
+        if unknown:
+            found = await self._database.run(partial(held, principal=name, wanted=unknown))
+            if len(self._known) > _MOST_REMEMBERED:
+                self._known.clear()
+            self._known |= {(name, each): (each in found, now + _BELIEVED_SECONDS) for each in unknown}
+        for each in wanted:
+            if not self._known[name, each][0]:
+                raise AccessDenied(name, *each)
+
+    async def _load(self) -> None:
+        self._secrets = await self._database.run(secrets)
+        self._loaded_at = time.monotonic()
+
+    async def _load_again(self) -> None:
+        try:
+            with suppress(MqdbError):  # what is known holds until the database is there again
+                await self._load()
+        finally:
+            self._loaded_at = time.monotonic()
+            self._loading = None
+
+
+def topic_right(access: Access, topic: str) -> Resource:
+    """A right on a topic; to read or write a retry topic is to be a member of its group."""
+    if topic.startswith(RETRY_PREFIX):
+        return group_right(topic.removeprefix(RETRY_PREFIX))
+    return Resource(access, ResourceType.TOPIC, topic)
+
+
+def group_right(group: str) -> Resource:
+    """To be a member of a group."""
+    return Resource(Access.READ, ResourceType.GROUP, group)
+
+
+def _on_topic(access: Access, name: str = "topic") -> Callable[[Frame], _Wanted]:
+    return lambda frame: [topic_right(access, frame.fields.get(name, ""))]
+
+
+def _on_group(name: str = "consumerGroup") -> Callable[[Frame], _Wanted]:
+    return lambda frame: [group_right(frame.fields.get(name, ""))]
+
+
+def _pull(frame: Frame) -> _Wanted:
+    fields = frame.fields
+    return [group_right(fields.get("consumerGroup", "")), topic_right(Access.READ, fields.get("topic", ""))]
+
+
+def _in_body(frame: Frame) -> _Wanted:
+    return [group_right(str(_parsed(frame).get("consumerGroup", "")))]
+
+
+def _heartbeat(frame: Frame) -> _Wanted:
+    wanted = []
+    for consumer in _dicts(_parsed(frame).get("consumerDataSet")):
+        wanted.append(group_right(str(consumer.get("groupName", ""))))
+        topics = [str(each.get("topic", "")) for each in _dicts(consumer.get("subscriptionDataSet"))]
+        wanted += [topic_right(Access.READ, topic) for topic in topics if not topic.startswith(RETRY_PREFIX)]
+    return wanted
+
+
+def _leave(frame: Frame) -> _Wanted:
+    group = frame.fields.get("consumerGroup")
+    return [] if group is None else [group_right(group)]
+
+
+def _nothing(_frame: Frame) -> _Wanted:
+    """Its handler asks, once it knows the topic; or any key may."""
+    return []
+
+
+def _everything(_frame: Frame) -> _Wanted:
+    """What administrators do."""
+    return [Resource(Access.ADMIN, ResourceType.TOPIC, "*")]
+
+
+def _parsed(frame: Frame) -> dict[str, Any]:
+    """What is no object is refused by who handles it."""
+    with suppress(ValueError, RecursionError):
+        found = json.loads(frame.body)
+        if isinstance(found, dict):
+            return found
+    return {}
+
+
+def _dicts(found: object) -> list[dict[str, Any]]:
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+
+#: Without a signature: a refusal here would read "No route info of this topic".
+_FREE: Final = frozenset({RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO})
+
+_RIGHTS: Final[dict[int, Callable[[Frame], _Wanted]]] = {
+    RequestCode.SEND_MESSAGE: _on_topic(Access.SEND),
+    RequestCode.SEND_MESSAGE_V2: _on_topic(Access.SEND, "b"),
+    RequestCode.SEND_BATCH_MESSAGE: _on_topic(Access.SEND, "b"),
+    RequestCode.SEND_REPLY_MESSAGE: _nothing,
+    RequestCode.SEND_REPLY_MESSAGE_V2: _nothing,
+    RequestCode.END_TRANSACTION: _nothing,
+    RequestCode.RECALL_MESSAGE: _on_topic(Access.SEND),
+    RequestCode.HEART_BEAT: _heartbeat,
+    RequestCode.UNREGISTER_CLIENT: _leave,
+    RequestCode.CHECK_CLIENT_CONFIG: _nothing,
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: _on_group(),
+    RequestCode.PULL_MESSAGE: _pull,
+    RequestCode.LITE_PULL_MESSAGE: _pull,
+    RequestCode.QUERY_CONSUMER_OFFSET: _on_group(),
+    RequestCode.UPDATE_CONSUMER_OFFSET: _on_group(),
+    RequestCode.LOCK_BATCH_MQ: _in_body,
+    RequestCode.UNLOCK_BATCH_MQ: _in_body,
+    RequestCode.CONSUMER_SEND_MSG_BACK: _on_group("group"),
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _on_topic(Access.READ),
+    RequestCode.GET_MAX_OFFSET: _on_topic(Access.READ),
+    RequestCode.GET_MIN_OFFSET: _on_topic(Access.READ),
+    RequestCode.QUERY_MESSAGE: _on_topic(Access.READ),
+    RequestCode.VIEW_MESSAGE_BY_ID: _nothing,
+}

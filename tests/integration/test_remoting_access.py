@@ -1,0 +1,204 @@
+"""Access keys: who signs, and what its rights let it do."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy import Connection, text
+
+from mqdb.common.dsn import BrokerDsn
+from mqdb.common.http_address import HttpAddress
+from mqdb.errors import ParameterInvalid
+from mqdb.remoting.access import OpenToAll
+from mqdb.remoting.codes import RequestCode
+from mqdb.remoting.frame import Frame
+from mqdb.remoting.front import Front
+from mqdb.remoting.signature import sign
+from mqdb.store.topics.topics import TopicRoute, find_topic
+from mqdb_client import Admin
+from tests.fixtures.broker import append, dispatch_all, topic
+from tests.fixtures.postgres import Database
+from tests.fixtures.processes import wait_until
+from tests.fixtures.remoting_client import Fronts, RemotingClient, consumer
+from tests.integration.test_remoting_sends import header, position_of, properties
+
+KEY, SECRET = "shop-java", "not so secret ö"
+DENIED = 16
+
+
+class Signing:
+    """A client that signs what it asks."""
+
+    def __init__(self, client: RemotingClient, key: str = KEY, secret: str = SECRET) -> None:
+        self.client = client
+        self._key, self._secret = key, secret
+
+    def ask(self, code: int, fields: dict[str, object] | None = None, body: object = b"") -> Frame:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        named = {name: str(value) for name, value in (fields or {}).items()} | {"AccessKey": self._key}
+        return self.client.request(code, named | {"Signature": sign(self._secret, named, data)}, data)
+
+
+@pytest.fixture
+def key(broker: Connection, database: Database) -> str:
+    """An access key that may send to `orders`, and read `letters` as a member of `readers`."""
+    topic(broker)
+    topic(broker, "letters")
+    with Admin(database.dsn) as admin:
+        admin.acl.grant(KEY, external=True, send=["orders"], read=["letters"], group=["readers"])
+        admin.acl.set_secret(KEY, SECRET)
+    return KEY
+
+
+@pytest.fixture
+def signing(key: str, fronts: Fronts) -> Signing:
+    return Signing(fronts.connect(), key)
+
+
+def test_a_key_does_what_it_has_the_right_to(broker: Connection, signing: Signing) -> None:
+    append(broker, topic(broker, "others"), "x")
+    dispatch_all(broker)
+
+    assert signing.ask(310, header(), "ö".encode()).code == 0
+    assert signing.ask(310, header(b="letters"), b"a").code == DENIED
+    assert signing.ask(RequestCode.QUERY_MESSAGE, {"topic": "orders", "key": "k"}).code == DENIED
+    assert signing.ask(RequestCode.QUERY_MESSAGE, {"topic": "letters", "key": "k"}).code == 22
+
+
+@pytest.mark.parametrize("how", ["unsigned", "wrong secret", "other key", "changed"])
+def test_who_does_not_sign_with_its_secret_does_nothing(broker: Connection, signing: Signing, how: str) -> None:
+    client = signing.client
+    if how == "unsigned":
+        answer = client.request(310, header(), b"a")
+    elif how == "wrong secret":
+        answer = Signing(client, secret="another secret").ask(310, header(), b"a")
+    elif how == "other key":
+        answer = Signing(client, key="nobody").ask(310, header(), b"a")
+    else:
+        named = {name: str(value) for name, value in header().items()} | {"AccessKey": KEY}
+        answer = client.request(310, named | {"Signature": sign(SECRET, named, b"a")}, b"b")
+
+    assert answer.code == DENIED
+    assert "AccessKey" in str(answer.remark)
+    assert broker.scalar(text("SELECT count(*) FROM mqdb.commit_log")) == 0
+
+
+def test_routes_are_for_everybody(signing: Signing) -> None:
+    """A refusal would read: no route info of this topic."""
+    assert signing.client.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"}).code == 0
+    assert signing.client.request(RequestCode.GET_BROKER_CLUSTER_INFO).code == 0
+
+
+#: What a request is about that a key without any right to it makes.
+_ALIEN = {
+    "b": "alien", "topic": "alien", "consumerGroup": "aliens", "group": "aliens", "producerGroup": "aliens",
+}  # fmt: skip
+_BODIES: dict[int, object] = {
+    RequestCode.HEART_BEAT: {"clientID": "x@1", "consumerDataSet": [consumer("aliens", alien="*")]},
+    RequestCode.LOCK_BATCH_MQ: {"consumerGroup": "aliens", "clientId": "x@1", "mqSet": []},
+    RequestCode.UNLOCK_BATCH_MQ: {"consumerGroup": "aliens", "clientId": "x@1", "mqSet": []},
+}
+#: What any key may ask, or its handler asks for rights; there are tests of those.
+_NEEDS_NONE = {
+    RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO, RequestCode.CHECK_CLIENT_CONFIG,
+    RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2,
+    RequestCode.END_TRANSACTION, RequestCode.VIEW_MESSAGE_BY_ID,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("code", sorted(set(RequestCode) - _NEEDS_NONE), ids=lambda code: code.name)
+def test_each_request_needs_a_right(signing: Signing, code: RequestCode) -> None:
+    answer = signing.ask(code, header() | _ALIEN, _BODIES.get(code, b""))
+
+    assert answer.code in (DENIED, 3)  # 3: it is not served
+    assert answer.code == 3 or "AccessKey" not in str(answer.remark)
+
+
+def test_a_message_at_a_position_is_shown_to_readers_of_its_topic(broker: Connection, signing: Signing) -> None:
+    [letter] = append(broker, _route(broker, "letters"), "a")
+    [order] = append(broker, _route(broker, "orders"), "b")
+    dispatch_all(broker)
+
+    answers = [signing.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": each}) for each in (letter, order)]
+
+    assert [answer.code for answer in answers] == [0, DENIED]
+
+
+def test_only_who_may_send_to_its_topic_ends_a_half_message(
+    broker: Connection, signing: Signing, database: Database
+) -> None:
+    said = properties(TRAN_MSG="true", PGROUP="shop", UNIQ_KEY="AB" * 16)
+    half = signing.ask(310, header(f=4, i=said), b"half")
+    with Admin(database.dsn) as admin:
+        admin.acl.grant("other-java", external=True, send=["letters"])
+        admin.acl.set_secret("other-java", SECRET)
+    stranger = Signing(signing.client, "other-java")
+    end = {"producerGroup": "shop", "commitLogOffset": position_of(half), "commitOrRollback": 8, "msgId": "AB" * 16}
+
+    # A new key is known within seconds.
+    wait_until(lambda: "AccessKey" not in str(stranger.ask(RequestCode.END_TRANSACTION, dict(end)).remark))
+    refused = stranger.ask(RequestCode.END_TRANSACTION, dict(end))
+    ended = signing.ask(RequestCode.END_TRANSACTION, dict(end))
+
+    assert (refused.code, ended.code) == (DENIED, 0)
+
+
+def test_a_key_whose_secret_is_taken_away_is_refused_within_seconds(signing: Signing, database: Database) -> None:
+    assert signing.ask(310, header(), b"a").code == 0
+    with Admin(database.dsn) as admin:
+        admin.acl.grant("other-java", external=True, send=["letters"])
+        admin.acl.set_secret("other-java", SECRET)  # so that keys are asked for
+        admin.acl.set_secret(KEY, None)
+
+    wait_until(lambda: signing.ask(310, header(), b"a").code == DENIED)
+
+
+def test_a_namespace_is_no_way_around_a_right(broker: Connection, fronts: Fronts, database: Database) -> None:
+    """A client writes the namespace of its key itself; a name without it is that of somebody else's topic."""
+    topic(broker)
+    topic(broker, "shop%orders")
+    with Admin(database.dsn) as admin:
+        admin.acl.grant("tenant", external=True, namespace="shop", send=["orders"])
+        admin.acl.set_secret("tenant", SECRET)
+    tenant = Signing(fronts.connect(), "tenant")
+
+    assert tenant.ask(310, header(b="shop%orders"), b"a").code == 0
+    assert tenant.ask(310, header(), b"a").code == DENIED
+
+
+def test_a_front_beyond_loopback_needs_a_key_or_consent(database: Database, broker: Connection) -> None:
+    address = HttpAddress("127.0.0.1", 0)
+
+    def start(is_open: bool) -> None:
+        front = Front(BrokerDsn("broker-a", database.dsn), address, is_open=is_open)
+        front.start()
+        front.stop()
+
+    with pytest.raises(OpenToAll):
+        start(is_open=False)
+    start(is_open=True)
+    with Admin(database.dsn) as admin:
+        admin.acl.grant(KEY, external=True, send=["orders"])
+        admin.acl.set_secret(KEY, SECRET)
+    start(is_open=False)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        lambda admin: admin.acl.set_secret("nobody", SECRET),
+        lambda admin: admin.acl.set_secret(KEY, "short"),
+        lambda admin: admin.acl.set_secret(KEY, "with a\nline"),
+    ],
+)
+def test_a_secret_that_cannot_be_given_is_refused(key: str, database: Database, fault: Callable[[Admin], None]) -> None:
+    with Admin(database.dsn) as admin, pytest.raises(ParameterInvalid) as refused:
+        fault(admin)
+
+    assert SECRET not in str(refused.value)
+
+
+def _route(broker: Connection, name: str) -> TopicRoute:
+    route = find_topic(broker, name)
+    assert route is not None
+    return route
