@@ -191,13 +191,17 @@ def _type(value: object) -> str:
     return type(value).__name__
 
 
+_read_json = json.JSONDecoder().decode
+
+
 def read_properties(stored: str | bytes) -> dict[str, str]:
     """The properties of a stored message. A value that is no text, which no producer writes, counts as its JSON text.
 
     Raises PropertiesBroken for JSON that Python does not read: nested thousands deep, numbers of thousands of digits.
     """
     try:
-        found: dict[str, object] = json.loads(stored)
+        # json.loads would guess the encoding of bytes, and takes half as long again.
+        found: dict[str, object] = _read_json(stored if isinstance(stored, str) else stored.decode())
         return {name: value if type(value) is str else json.dumps(value) for name, value in found.items()}
     except (RecursionError, ValueError) as error:
         raise PropertiesBroken(str(error)) from error

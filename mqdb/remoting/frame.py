@@ -160,19 +160,21 @@ def decode_frame(payload: bytes | memoryview) -> Frame:
                 return _decode_binary(header, body)
     except FrameInvalid:
         raise
-    # ValueError: texts that are no UTF-8, no JSON or numbers of thousands of digits. IndexError: a truncated field.
-    except (ValueError, struct.error, IndexError, RecursionError) as error:
+    # ValueError: texts that are no UTF-8, no JSON or numbers of thousands of digits.
+    except (ValueError, struct.error, RecursionError) as error:
         raise FrameInvalid(f"a header that cannot be read: {error}") from error
     raise FrameInvalid(f"serializer {payload[0]} is unknown")
 
 
-_read_json = json.JSONDecoder().decode
+_read_json = json.JSONDecoder().raw_decode
 
 
 def _decode_json(header: bytes, body: bytes) -> Frame:
-    found: Any = _read_json(header.decode())
-    if type(found) is not dict:
-        raise FrameInvalid(f"the header is a JSON {type(found).__name__}, no object")
+    text = header.decode().strip()
+    found: Any
+    found, end = _read_json(text)
+    if type(found) is not dict or end != len(text):
+        raise FrameInvalid(f"the header is a JSON {type(found).__name__}, or more than an object")
     get = found.get
     code, opaque, flag, version = get("code"), get("opaque"), get("flag", 0), get("version", 0)
     if not type(code) is type(opaque) is type(flag) is type(version) is int:
@@ -217,6 +219,11 @@ def _text(name: str, value: object) -> str:
     raise FrameInvalid(f"field {name[:50]!r} is {type(value).__name__}")
 
 
+#: Length of the name, the name, and the length of the value: nearly all names of a send have one letter.
+_FIELD_OF_ONE_LETTER = struct.Struct(">HcI")
+_UNSIGNED = struct.Struct(">I")
+
+
 def _decode_binary(header: bytes, body: bytes) -> Frame:
     code, language, version, opaque, flag, remark_bytes = _BINARY.unpack_from(header)
     at = _BINARY.size + remark_bytes
@@ -229,12 +236,17 @@ def _decode_binary(header: bytes, body: bytes) -> Frame:
         raise FrameInvalid(f"fields of {fields_bytes:,} bytes in a header of {len(header):,}")
     fields: dict[str, str] = {}
     while at < len(header):
-        # A length that is wrong, or negative, leads beyond the end; the check below finds that.
-        name_end = at + 2 + (header[at] << 8 | header[at + 1])
-        value_at = name_end + 4
-        value_end = value_at + int.from_bytes(header[name_end:value_at])
-        fields[header[at + 2 : name_end].decode()] = header[value_at:value_end].decode()
-        at = value_end
+        # A length that is wrong leads beyond the end, also a negative one: here it has no sign.
+        name_bytes, name, value_bytes = _FIELD_OF_ONE_LETTER.unpack_from(header, at)
+        value_at = at + _FIELD_OF_ONE_LETTER.size
+        if name_bytes != 1:
+            if name_bytes == 0:
+                raise FrameInvalid("a field without a name")
+            name = header[at + 2 : at + 2 + name_bytes]
+            (value_bytes,) = _UNSIGNED.unpack_from(header, at + 2 + name_bytes)
+            value_at += name_bytes - 1
+        at = value_at + value_bytes
+        fields[name.decode()] = header[value_at:at].decode()
     if at != len(header):
         raise FrameInvalid("a field that is longer than the header")
     return Frame(code, fields, body, opaque, flag, remark, _LANGUAGES[language], version, _ROCKETMQ)

@@ -81,7 +81,7 @@ int16, int32 = (st.integers(-(2**bits), 2**bits - 1) for bits in (15, 31))
 frames = st.builds(
     Frame,
     code=int16,
-    fields=st.dictionaries(texts, texts, max_size=5),
+    fields=st.dictionaries(texts.filter(bool), texts, max_size=5),
     body=st.binary(max_size=50),
     opaque=int32,
     flag=int32,
@@ -235,6 +235,8 @@ def binary_payload(remark_bytes: int, rest: bytes) -> bytes:
         (0, LENGTH.pack(1) + b"\0"),
         (0, LENGTH.pack(3) + b"\0\1a"),
         (0, LENGTH.pack(5) + b"\0\1a\0\0"),
+        (0, LENGTH.pack(6) + b"\0\0" + LENGTH.pack(0)),
+        (0, LENGTH.pack(8) + b"\0\0" + LENGTH.pack(2) + b"ab"),
         (0, LENGTH.pack(7) + b"\0\1a" + LENGTH.pack(1)),
         (0, LENGTH.pack(7) + b"\0\1a" + LENGTH.pack(-1)),
         (0, LENGTH.pack(7) + b"\xff\xffa" + LENGTH.pack(0)),

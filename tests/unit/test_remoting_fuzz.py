@@ -50,7 +50,9 @@ def encoded(kind: str) -> list[bytes]:
 
 def test_any_payload_is_a_frame_that_can_be_written_or_none() -> None:
     read = 0
-    for payload in cases([frame[4:] for frame in encoded("frame")]):
+    for number, payload in enumerate(cases([without_body(frame[4:]) for frame in encoded("frame")])):
+        if number % 2:
+            payload = payload[:1] + max(0, len(payload) - 4).to_bytes(3) + payload[4:]  # its length is right again
         try:
             frame = decode_frame(payload)
         except FrameInvalid:
@@ -59,6 +61,10 @@ def test_any_payload_is_a_frame_that_can_be_written_or_none() -> None:
         read += 1
 
     assert read > CASES / 20
+
+
+def without_body(payload: bytes) -> bytes:
+    return payload[: 4 + int.from_bytes(payload[1:4])]
 
 
 def test_any_bytes_are_a_batch_or_none() -> None:
