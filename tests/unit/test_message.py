@@ -218,13 +218,19 @@ def test_tag_keys_and_id_are_properties_again_when_a_message_is_received() -> No
 
     received = ReceivedMessage(queue, 0, 1, ID, "TagA", "k1 k2", stored, b"x", 0, 0, "here", 0, 0, 0, 0, 1)
 
-    assert stored == {"origin": "EWR"}
     assert received.properties == {
         "origin": "EWR",
         "TAGS": "TagA",
         "KEYS": "k1 k2",
         "UNIQ_KEY": "0A0000011F9000C0FFEE001122334455",
     }
+    assert stored == {"origin": "EWR"}
+
+
+def test_an_id_that_is_no_uuid_is_a_property_and_not_its_hash() -> None:
+    text = "FE80" * 14
+
+    assert received(properties={"UNIQ_KEY": text}).properties == {**OWN, "UNIQ_KEY": text}
 
 
 def test_queues_are_ordered_by_topic_broker_and_number() -> None:

@@ -170,7 +170,7 @@ HEAD = '"code":34,"opaque":7'
         "[]",
         '"text"',
         "{",
-        "{} {}",
+        f"{{{HEAD}}} {{}}",
         "{'code':34}",
         "{}",
         '{"code":34}',
@@ -251,7 +251,8 @@ def test_a_binary_header_that_is_none_is_refused(remark_bytes: int, rest: bytes)
 
 
 @pytest.mark.parametrize(
-    "payload", [b"", b"\0\0\0", b"\0\0\0\1", b"\0\xff\xff\xff{}", b"\1\0\0\5\0", b"\2\0\0\0", b"\xff\0\0\2{}"]
+    "payload",
+    [b"", b"\0\0\0", b"\0\0\0\1", b'\0\xff\xff\xff{"code":34,"opaque":7}', b"\1\0\0\5\0", b"\2\0\0\0", b"\xff\0\0\2{}"],
 )
 def test_a_frame_without_its_header_or_of_another_form_is_refused(payload: bytes) -> None:
     with pytest.raises(FrameInvalid):

@@ -222,6 +222,7 @@ def test_a_batch_that_ends_early_is_refused(messages: list[BatchMessage], data: 
         struct.pack(">iiiiih", 22, 0, 0, 0, -1, 0),
         struct.pack(">iiiiih", 22, 0, 0, 0, 2**31 - 1, 0),
         struct.pack(">iiiiih", 22, 0, 0, 0, 0, -1),
+        struct.pack(">iiiiih", 22, 0, 0, 0, 0, -22),  # leads back to the beginning
         struct.pack(">iiiiih", 22, 0, 0, 0, 0, 1),
         struct.pack(">iiiiih", 22, 0, 0, 0, 0, 1) + b"\xff",
     ],
