@@ -181,7 +181,7 @@ def _decode_json(header: bytes, body: bytes) -> Frame:
         raise FrameInvalid("code, opaque, flag or version is no whole number")
     if min(code, opaque, flag, version) < -(2**31) or max(code, opaque, flag, version) >= 2**31:
         raise FrameInvalid("code, opaque, flag or version has more than 32 bits")
-    remark, language = get("remark"), get("language", "OTHER")
+    remark, language = get("remark"), get("language")
     if remark is not None and type(remark) is not str:
         raise FrameInvalid(f"the remark is {type(remark).__name__}")
     if type(language) is not str:
@@ -202,9 +202,11 @@ def _decode_json(header: bytes, body: bytes) -> Frame:
 
 
 def _language(code: object) -> str:
-    """Some clients write the number."""
+    """Some clients write the number, or nothing."""
+    if code is None:
+        return _LANGUAGES[_OTHER]
     if type(code) is not int or not 0 <= code < len(_LANGUAGES):
-        raise FrameInvalid(f"the language is {type(code).__name__}, or a number of none")
+        raise FrameInvalid(f"the language is {type(code).__name__}, or a number beyond a byte")
     return _LANGUAGES[code]
 
 

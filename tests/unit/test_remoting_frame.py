@@ -126,8 +126,11 @@ def json_payload(header: str | bytes) -> bytes:
     return LENGTH.pack(len(encoded)) + encoded
 
 
-def test_a_header_of_the_least() -> None:
-    assert decode_frame(json_payload('{"code":34,"opaque":7}')) == Frame(34, opaque=7, language="OTHER", version=0)
+@pytest.mark.parametrize("more", ["", ',"language":null,"remark":null,"extFields":null'])
+def test_a_header_of_the_least(more: str) -> None:
+    frame = decode_frame(json_payload(f'{{"code":34,"opaque":7{more}}}'))
+
+    assert frame == Frame(34, opaque=7, language="OTHER", version=0)
 
 
 def test_numbers_and_booleans_among_the_fields_are_texts_and_null_is_none() -> None:
@@ -187,7 +190,7 @@ HEAD = '"code":34,"opaque":7'
         f'{{{HEAD},"version":"409"}}',
         f'{{{HEAD},"version":1e400}}',
         f'{{{HEAD},"remark":5}}',
-        f'{{{HEAD},"language":null}}',
+        f'{{{HEAD},"language":[]}}',
         f'{{{HEAD},"language":256}}',
         f'{{{HEAD},"language":-1}}',
         f'{{{HEAD},"extFields":[]}}',
