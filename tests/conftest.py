@@ -40,6 +40,7 @@ pytest_plugins = [
     "tests.fixtures.transactional",
     "tests.fixtures.transactions",
     "tests.fixtures.spark",
+    "tests.fixtures.remoting_kit",
     "tests.fixtures.spans",
     "tests.fixtures.loop_producers",
     "tests.fixtures.loop_clients",

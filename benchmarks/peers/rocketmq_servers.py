@@ -51,15 +51,15 @@ def java(*arguments: str, memory: str = "512m", options: tuple[str, ...] = ()) -
 
 
 @contextmanager
-def running(side: Side) -> Iterator[Running]:
-    """A name server and a broker with fresh files."""
+def running(side: Side, settings: str = "") -> Iterator[Running]:
+    """A name server and a broker with fresh files. Lines of `settings` override those of broker.conf."""
     home = install.DATA / "rocketmq"
     shutil.rmtree(home, ignore_errors=True)
     (home / "conf").mkdir(parents=True)
     (home / "logback.xml").write_text(_LOGGING)
     names, port = free_port(), free_port()
     (home / "names.conf").write_text(f"listenPort={names}\nbindAddress=127.0.0.1\n")
-    broker = _BROKER.format(port=port, ha_port=port + 1, flush=side.flush, home=home)
+    broker = _BROKER.format(port=port, ha_port=port + 1, flush=side.flush, home=home) + settings
     (home / "broker.conf").write_text(broker)
     environment = {**os.environ, "ROCKETMQ_HOME": str(home), "NAMESRV_ADDR": f"127.0.0.1:{names}"}
     names_class = ("org.apache.rocketmq.namesrv.NamesrvStartup", "-c", f"{home}/names.conf")

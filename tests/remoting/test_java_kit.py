@@ -1,0 +1,83 @@
+"""RocketMQ's own Java client against mqdb: the cases of tests/remoting/kit, by version and serializer.
+
+The client of a user sends, consumes, retries and so on, and each case looks at what such a program sees. The cases of
+one client run in one JVM, and together.
+"""
+
+import pytest
+
+from tests.fixtures.remoting_kit import NEW, OLD, RunKit, RunKitProcess
+
+#: Only 5.x has these.
+NEWER = ("delay_time", "recall")
+QUICK = (
+    "batch",
+    "broadcasting",
+    "compression",
+    "delay_level",
+    "errors",
+    "lite_pull_assign",
+    "lite_pull_subscribe",
+    "old_send",
+    "orderly",
+    "orderly_dlq",
+    "query",
+    "query_offsets",
+    "rebalance",
+    "request_reply",
+    "request_timeout",
+    "retry_dlq",
+    "send_async",
+    "send_oneway",
+    "send_sync",
+    "sql92",
+    "sql92_bad",
+    "tags",
+    "trace",
+    "transactions",
+)
+
+
+@pytest.mark.parametrize("case", [*QUICK, *NEWER])
+def test_a_case_of_the_newest_client(kit_results: RunKit, case: str) -> None:
+    outcome = kit_results(NEW, "quick")[case]
+    assert outcome.ok, f"{outcome.detail}; {outcome.figures}"
+
+
+def test_the_kit_has_no_other_cases(kit_results: RunKit) -> None:
+    assert set(kit_results(NEW, "quick")) == {*QUICK, *NEWER}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", [*QUICK, *NEWER])
+def test_a_case_with_binary_headers(kit_results: RunKit, case: str) -> None:
+    outcome = kit_results(NEW, "quick", binary=True)[case]
+    assert outcome.ok, f"{outcome.detail}; {outcome.figures}"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("binary", [False, True], ids=["json", "binary"])
+@pytest.mark.parametrize("case", QUICK)
+def test_a_case_of_the_old_client(kit_results: RunKit, case: str, binary: bool) -> None:
+    outcome = kit_results(OLD, "quick", binary=binary)[case]
+    assert outcome.ok, f"{outcome.detail}; {outcome.figures}"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("version", [NEW, OLD])
+def test_nothing_is_lost_while_members_come_and_go(kit_results: RunKit, version: str) -> None:
+    outcome = kit_results(version, "rebalance_load")["rebalance_load"]
+    assert outcome.ok, f"{outcome.detail}; {outcome.figures}"
+
+
+def test_a_consumer_that_runs_on_its_own(run_kit_process: RunKitProcess) -> None:
+    """The modes of the kit with which other tests mix members of several languages."""
+    producer = run_kit_process("produce", "--topic", "kit-modes", "--count", "40", "--threads", "4", "--orders", "8")
+    producer.wait()
+    assert producer.said("done") == [40]
+    consumer = run_kit_process("consume", "--topic", "kit-modes", "--group", "kit-modes", "--orderly")
+    consumer.wait_for("consumed", 40)
+    assert sorted(consumer.said("consumed")) == sorted(producer.said("sent"))
+    assert consumer.said("queues")[-1] == [0, 1, 2, 3]
+    consumer.leave()
+    assert consumer.said("stopped")
