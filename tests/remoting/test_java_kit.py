@@ -4,6 +4,8 @@ The client of a user sends, consumes, retries and so on, and each case looks at 
 one client run in one JVM, and together.
 """
 
+import secrets
+
 import pytest
 
 from tests.fixtures.remoting_kit import NEW, OLD, RunKit, RunKitProcess
@@ -72,10 +74,11 @@ def test_nothing_is_lost_while_members_come_and_go(kit_results: RunKit, version:
 
 def test_a_consumer_that_runs_on_its_own(run_kit_process: RunKitProcess) -> None:
     """The modes of the kit with which other tests mix members of several languages."""
-    producer = run_kit_process("produce", "--topic", "kit-modes", "--count", "40", "--threads", "4", "--orders", "8")
+    topic = f"kit-modes-{secrets.token_hex(4)}"
+    producer = run_kit_process("produce", "--topic", topic, "--count", "40", "--threads", "4", "--orders", "8")
     producer.wait()
     assert producer.said("done") == [40]
-    consumer = run_kit_process("consume", "--topic", "kit-modes", "--group", "kit-modes", "--orderly")
+    consumer = run_kit_process("consume", "--topic", topic, "--group", topic, "--orderly")
     consumer.wait_for("consumed", 40)
     assert sorted(consumer.said("consumed")) == sorted(producer.said("sent"))
     assert consumer.said("queues")[-1] == [0, 1, 2, 3]

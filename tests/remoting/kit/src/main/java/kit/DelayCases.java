@@ -69,8 +69,8 @@ final class DelayCases {
     static void recall(Scene scene) throws Exception {
         String topic = scene.topic();
         Received received = scene.listening(topic);
-        SendResult recalled = scene.producer().send(delayed(topic, "recalled", 5_000));
-        SendResult kept = scene.producer().send(delayed(topic, "kept", 7_000));
+        SendResult recalled = scene.producer().send(delayed(topic, "recalled", 4_000));
+        SendResult kept = scene.producer().send(delayed(topic, "kept", 5_000));
         String handle = Versions.recallHandle(recalled);
         Check.that(handle != null && !handle.isEmpty(), "the send gave no handle for a recall");
         Check.equal("id that the recall gave", recalled.getMsgId(), Versions.recall(scene.producer(), topic, handle));

@@ -11,7 +11,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
 /** Lite pull: the program asks for messages when it wants them. */
 final class PullCases {
     private static final int PER_QUEUE = 5;
-    private static final long QUIET_MS = 1_000;
+    private static final long QUIET_MS = 500;
 
     private PullCases() {
     }
