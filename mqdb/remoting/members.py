@@ -10,7 +10,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -55,6 +55,11 @@ class Consumer:
     refusal: MqdbError | None = None
 
     @property
+    def is_member(self) -> bool:
+        """Whether it takes part in rebalance. One that subscribes to nothing reads queues that its user assigns."""
+        return bool(self.filters) or not self.is_active
+
+    @property
     def shares(self) -> bool:
         """Whether it shares the messages with the other members of the group."""
         return self.registration.message_model is MessageModel.CLUSTERING
@@ -82,8 +87,8 @@ class Members:
         self._database = database
         self._instance = database.instance
         self.clients: dict[str, Client] = {}
-        #: Called with a client and a group that it has left, in the loop.
-        self.on_left: list[Callable[[Client, str], None]] = []
+        #: Called with a client and a group that it leaves, in the loop; the broker is told afterwards.
+        self.on_left: list[Callable[[Client, str], Awaitable[None]]] = []
         #: Called with a group whose members or free queues may have changed; None: any.
         self.on_changed: list[Callable[[str | None], None]] = []
         self._handle = self._instance.on_group_change(database.in_loop(self._changed))
@@ -129,8 +134,9 @@ class Members:
             known = client.consumers.get(group)
             if known is None or known.registration != registration or known.refusal is not None:
                 client.consumers[group] = consumer
-                consumer.refusal = await self._register(registration)
-                self._log_refusal(registration, known, consumer)
+                if consumer.is_member:
+                    consumer.refusal = await self._register(registration)
+                    self._log_refusal(registration, known, consumer)
         for group in said.producers:
             client.producers.setdefault(group, False)
         for group in connection.transaction_groups:
@@ -231,7 +237,7 @@ class Members:
         elif not client.producers.pop(group, False):  # it has no row
             return
         for told in self.on_left if kind is ClientKind.CONSUMER else ():
-            told(client, group)
+            await told(client, group)
         await self._database.run(lambda connection: membership.unregister(connection, client.client_id, group, kind))
 
     async def _forget(self, client: Client) -> None:
@@ -262,7 +268,7 @@ class Members:
         await self._adopt([client.client_id for client in clients])
         for client in clients:
             for consumer in client.consumers.values():
-                if consumer.refusal is None:
+                if consumer.refusal is None and consumer.is_member:
                     await self._register(consumer.registration._replace(is_renewal=True))
             for group, is_asked in client.producers.items():
                 if is_asked:
@@ -288,11 +294,13 @@ class Members:
                 client.connection.close()
             await self._forget(client)
         # One that sends to a group without transactions has no row.
-        present = {
-            each.client_id: each for each in self.clients.values() if each.consumers or any(each.producers.values())
-        }
+        present = {each.client_id: each for each in self.clients.values() if _has_row(each)}
         known = await self._database.run(partial(membership.heartbeat_all, client_ids=list(present)))
         await self._renew([client for client_id, client in present.items() if client_id not in known])
+
+
+def _has_row(client: Client) -> bool:
+    return any(each.is_member for each in client.consumers.values()) or any(client.producers.values())
 
 
 class _Said:
