@@ -1,6 +1,6 @@
 """Offsets: take queues, commit how far they are read, give them back."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from sqlalchemy import Connection
@@ -21,11 +21,13 @@ def take_queues(
     group: str,
     client_id: str,
     queue_keys: Sequence[int],
-    start: StartingPoint = FROM_LAST_OFFSET,
+    start: StartingPoint | None = FROM_LAST_OFFSET,
     *,
     force: bool = False,
 ) -> list[OwnedQueue]:
     """Own those of the queues that are free; a group that is new to a topic starts where it says.
+
+    Without a `start` nothing begins: only queues on which the group has an offset are taken.
 
     A queue is free when nobody owns it or its owner is no longer a member: its owner gives it back when rebalance
     takes it away, after the listeners that hold its messages have returned. `force` does not wait for that; what
@@ -34,12 +36,31 @@ def take_queues(
     Under TIMESTAMP it starts at the first message of each queue that was stored at that time or later.
     Raises ParameterInvalid if that is missing, or does not know its time zone.
     """
-    _check_start(start)
+    if start is not None:
+        _check_start(start)
     if not queue_keys:
         return []
     with transaction(connection):
-        consumer_offsets.begin(connection, group, queue_keys, start)
+        if start is not None:
+            consumer_offsets.begin(connection, group, queue_keys, start)
         taken = consumer_offsets.take(connection, group, client_id, queue_keys, force)
+        return offset_commits.fold_taken(connection, group, taken)
+
+
+@translates
+def take_queues_at(
+    connection: Connection, group: str, client_id: str, offsets: Mapping[int, int]
+) -> list[OwnedQueue]:
+    """As `take_queues`, for a member that has chosen where to read: offsets by the keys of the queues.
+
+    The group begins at these offsets where it has none, and in no other queue of the topics. An offset that it has
+    stays, so the answer may name another one than was asked for. A queue that does not exist is left out.
+    """
+    if not offsets:
+        return []
+    with transaction(connection):
+        consumer_offsets.begin_at(connection, group, offsets)
+        taken = consumer_offsets.take(connection, group, client_id, list(offsets), force=False)
         return offset_commits.fold_taken(connection, group, taken)
 
 

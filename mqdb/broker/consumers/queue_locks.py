@@ -22,19 +22,20 @@ def take_queues(
     group: str,
     client_id: str,
     queue_keys: Sequence[int],
-    start: StartingPoint = FROM_LAST_OFFSET,
+    start: StartingPoint | None = FROM_LAST_OFFSET,
     *,
     expiry: timedelta,
     force: bool = False,
 ) -> list[OwnedQueue]:
     """Own and lock, for `expiry`, those of the queues that are free and that nobody else has locked.
 
-    A group that is new to a topic begins at `start`.
+    A group that is new to a topic begins at `start`. Without one only queues on which it has an offset are taken.
     """
     if not queue_keys:
         return []
     with transaction(connection):
-        consumer_offsets.begin(connection, group, queue_keys, start)
+        if start is not None:
+            consumer_offsets.begin(connection, group, queue_keys, start)
         free = queue_locks.free(connection, group, client_id, queue_keys)
         owned = consumer_offsets.take(connection, group, client_id, free, force) if free else []
         if owned:

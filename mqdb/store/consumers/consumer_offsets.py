@@ -91,6 +91,17 @@ def begin(
     )
 
 
+def begin_at(connection: Connection, group: str, offsets: Mapping[int, int]) -> None:
+    """Give the group these offsets, by the keys of queues that exist, where it has none."""
+    wanted = given({"queue_key": Integer(), "next_offset": BigInteger()}, sorted(offsets.items()))
+    rows = select(group_id(group), queue.c.queue_key, wanted.c.next_offset).join_from(
+        wanted, queue, queue.c.queue_key == wanted.c.queue_key
+    )
+    columns = ["group_id", "queue_key", "next_offset"]
+    ordered = rows.order_by(queue.c.queue_key)  # as in `begin`
+    connection.execute(insert(consumer_offset).from_select(columns, ordered).on_conflict_do_nothing())
+
+
 def _one_of(offsets: Mapping[int, int]) -> ScalarSelect[int]:
     """The offset of the row's queue, NULL where it has none among these."""
     arrays = cast(list(offsets), ARRAY(Integer)), cast(list(offsets.values()), ARRAY(BigInteger))
@@ -190,6 +201,18 @@ def owned_epochs(connection: Connection, group: str, client_id: str) -> dict[int
         select(*columns).where(consumer_offset.c.group_id == group_id(group), consumer_offset.c.owner == client_id)
     ).one()
     return dict(zip(keys or (), epochs or (), strict=True))
+
+
+@translates
+def owners(connection: Connection, group: str, queue_keys: Sequence[int]) -> dict[int, tuple[str | None, int]]:
+    """Who owns each of the queues on which the group has an offset, and under which epoch."""
+    columns = consumer_offset.c.queue_key, consumer_offset.c.owner, consumer_offset.c.epoch
+    rows = connection.execute(
+        select(*columns).where(
+            consumer_offset.c.group_id == group_id(group), consumer_offset.c.queue_key == func.any(array_of(queue_keys))
+        )
+    )
+    return {row.queue_key: (row.owner, row.epoch) for row in rows}
 
 
 @translates
