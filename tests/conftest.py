@@ -46,6 +46,7 @@ pytest_plugins = [
     "tests.fixtures.loop_clients",
     "tests.fixtures.loop_consumers",
     "tests.fixtures.aio_consumers",
+    "tests.fixtures.remoting_client",
 ]
 
 # A busy machine may pause any example, which says nothing about the code. `do.py test --all` takes 1,000 of them.

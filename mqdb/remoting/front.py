@@ -23,9 +23,10 @@ from mqdb.errors import ResponseCode
 from mqdb.remoting.access import AccessKeys
 from mqdb.remoting.answers import refusal
 from mqdb.remoting.connection import Answer, Connection
+from mqdb.remoting.consuming import CONSUMING_TIMES, Consuming, ConsumingTimes
 from mqdb.remoting.database import Database
 from mqdb.remoting.frame import Frame
-from mqdb.remoting.handlers import Handler, handlers
+from mqdb.remoting.handlers import Handler, consuming_handlers, handlers
 from mqdb.remoting.members import Members
 from mqdb.remoting.messages import Messages
 from mqdb.remoting.replies import Replies
@@ -52,6 +53,7 @@ class Front:
         advertised: HttpAddress | None = None,
         *,
         is_open: bool | None = None,
+        times: ConsumingTimes = CONSUMING_TIMES,
     ) -> None:
         """`advertised` is where clients find it, if that is not where it listens: behind a NAT, for example.
 
@@ -61,6 +63,7 @@ class Front:
         self._is_open = address.is_loopback if is_open is None else is_open
         self._wanted = address
         self._advertised = advertised
+        self._times = times
         self._address: HttpAddress | None = None
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -113,7 +116,7 @@ class Front:
             await core.access.begin()
             server = await self._loop.create_server(core.connect, self._wanted.host, self._wanted.port)
             port = server.sockets[0].getsockname()[1]
-            core.begin(self._advertised or HttpAddress(_reachable(self._wanted.host, instance), port))
+            core.begin(self._advertised or HttpAddress(_reachable(self._wanted.host, instance), port), self._times)
             started.set_result(HttpAddress(self._wanted.host, port))
             await self._stopping.wait()
             server.close()
@@ -135,7 +138,7 @@ class _Core:
         self._connections: set[Connection] = set()
         self._handlers: dict[int, Handler] = {}
 
-    def begin(self, address: HttpAddress) -> None:
+    def begin(self, address: HttpAddress, times: ConsumingTimes) -> None:
         """Serve, as clients know the address."""
         place = (address.host, address.port)
         self._members = Members(self._database)
@@ -143,6 +146,7 @@ class _Core:
         self._sends = Sends(self._database, self._members, send_back, place)
         self._transactions = Transactions(self._database, self.access, self._members, place)
         self._replies = Replies(self._database, self._members, self._sends, place)
+        self._consuming = Consuming(self._database, self._members, place, times)
         self._handlers = handlers(
             Routes(self._database, place),
             self._members,
@@ -151,6 +155,8 @@ class _Core:
             self._transactions,
             Messages(self._database, self.access, place),
             self._replies,
+        ) | consuming_handlers(
+            self._consuming.pulls, self._consuming.offsets, self._consuming.locks
         )
 
     async def close(self) -> None:
@@ -159,6 +165,7 @@ class _Core:
             connection.close()
         for each in (self._members, self._transactions, self._replies):
             each.close()
+        await self._consuming.close()
         await asyncio.to_thread(self._sends.close)
         await self._database.close()
 
@@ -173,6 +180,7 @@ class _Core:
     def _lost(self, connection: Connection) -> None:
         self._connections.discard(connection)
         self._members.lost(connection)
+        self._consuming.lost(connection)
 
     def _receive(self, connection: Connection, frame: Frame) -> None:
         handler = self._handlers.get(frame.code)

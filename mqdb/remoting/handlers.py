@@ -6,8 +6,11 @@ from typing import NamedTuple
 from mqdb.remoting.codes import RequestCode
 from mqdb.remoting.connection import Answer, Connection
 from mqdb.remoting.frame import Frame
+from mqdb.remoting.locks import Locks
 from mqdb.remoting.members import Members
 from mqdb.remoting.messages import Messages
+from mqdb.remoting.offsets import Offsets
+from mqdb.remoting.pulls import Pulls
 from mqdb.remoting.replies import Replies
 from mqdb.remoting.routes import Routes
 from mqdb.remoting.send_back import SendBack
@@ -24,6 +27,21 @@ class Handler(NamedTuple):
 
     run: Callable[[Connection, Frame], Awaitable[Answer | None] | None]
     is_in_turn: bool = False
+
+
+def consuming_handlers(pulls: Pulls, offsets: Offsets, locks: Locks) -> dict[int, Handler]:
+    """The handler of each code that only consumers send."""
+    return {
+        RequestCode.PULL_MESSAGE: Handler(pulls.pull),
+        RequestCode.LITE_PULL_MESSAGE: Handler(pulls.pull),
+        RequestCode.QUERY_CONSUMER_OFFSET: Handler(offsets.query),
+        RequestCode.UPDATE_CONSUMER_OFFSET: Handler(offsets.update, is_in_turn=True),
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: Handler(offsets.search),
+        RequestCode.GET_MAX_OFFSET: Handler(offsets.maximum),
+        RequestCode.GET_MIN_OFFSET: Handler(offsets.minimum),
+        RequestCode.LOCK_BATCH_MQ: Handler(locks.lock, is_in_turn=True),
+        RequestCode.UNLOCK_BATCH_MQ: Handler(locks.unlock, is_in_turn=True),
+    }
 
 
 def handlers(

@@ -1,0 +1,211 @@
+"""Offsets: how far groups have come, and where queues begin and end. Codes 14, 15, 29, 30 and 31.
+
+A member of a group that asks how far the group has come means to read on there, so the question takes the queue.
+RocketMQ: ConsumerManageProcessor, AdminBrokerProcessor.
+"""
+
+import asyncio
+import logging
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Final
+
+from mqdb.broker.consumers import group_offsets
+from mqdb.broker.consumers.offsets import search_offset
+from mqdb.common.group import check_group_name
+from mqdb.errors import MqdbError, ParameterInvalid, ResponseCode, TopicNotFound
+from mqdb.remoting.claims import COMMIT_SECONDS, Claims, owns_queues, starting_point
+from mqdb.remoting.connection import Answer, Connection
+from mqdb.remoting.database import Database
+from mqdb.remoting.frame import Frame
+from mqdb.remoting.members import Members
+from mqdb.remoting.places import Place, Places, number
+from mqdb.remoting.readings import Reading
+from mqdb.store.consumers.consumer_offsets import committed_offsets
+from mqdb.store.consumers.group_offsets import ReadQueue, committed_positions
+from mqdb.store.dispatch.queues import Ends
+
+logger = logging.getLogger(__name__)
+
+#: How long a question waits until the owner gives the queue back. A client waits 5 s for the answer.
+WAIT_SECONDS: Final = 2.0
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Offsets:
+    """The offsets of one front's clients. Of its loop."""
+
+    def __init__(
+        self,
+        database: Database,
+        members: Members,
+        places: Places,
+        claims: Claims,
+        wait_seconds: float = WAIT_SECONDS,
+        commit_seconds: float = COMMIT_SECONDS,
+    ) -> None:
+        self._database = database
+        self._members = members
+        self._places = places
+        self._claims = claims
+        self._wait_seconds = wait_seconds
+        self._commit_seconds = commit_seconds
+        #: Of those who read without owning: by connection, then by group and queue.
+        self._readings: dict[Connection, dict[tuple[str, int], Reading]] = {}
+        self._unwritten: dict[Reading, int] = {}
+        #: When somebody had set the offset of what is read last, as of the time when the reading began.
+        self._reset_at: dict[Reading, datetime | None] = {}
+        database.spawn(self._write_forever())
+
+    async def close(self) -> None:
+        """Write what has been committed."""
+        await self._write()
+
+    def lost(self, connection: Connection) -> None:
+        """A connection is closed."""
+        for reading in self._readings.pop(connection, {}).values():
+            if reading not in self._unwritten:
+                self._reset_at.pop(reading, None)
+
+    def reading(self, connection: Connection, group: str, place: Place) -> Reading:
+        """A queue that a client reads without owning it."""
+        readings = self._readings.setdefault(connection, {})
+        reading = readings.get((group, place.queue_key))
+        if reading is None or reading.history != place.history:
+            reading = readings[group, place.queue_key] = Reading(group, place, place.history)
+        return reading
+
+    # -- 14 -----------------------------------------------------------------------------------
+
+    async def query(self, connection: Connection, frame: Frame) -> Answer:
+        """14: how far the group has come in a queue; 22 if it has not begun, 2 if another member still has the queue.
+
+        Source: RebalancePushImpl.computePullFromWhere, which has the client come again after a 2.
+        """
+        group, place = frame.fields.get("consumerGroup", ""), await self._places.of(frame)
+        found = self._members.consumer_of(connection, group)
+        if found is None or not owns_queues(found[1], place.queue.topic):
+            return await self._committed(group, place)
+        client, consumer = found
+        if consumer.refusal is not None:
+            raise consumer.refusal
+        if starting_point(consumer, place.queue.topic) is None:
+            answer = await self._committed(group, place)
+            if answer.code != ResponseCode.SUCCESS:
+                return answer  # the client chooses, and its first pull takes the queue
+        claim = await self._claims.take(client, consumer, place, self._wait_seconds)
+        if claim is None:
+            remark = f"{place.queue} still belongs to another member of group {group}"
+            return Answer(ResponseCode.SYSTEM_BUSY, remark=remark)
+        claim.goes_on_at = None
+        return _offset(claim.wanted)
+
+    async def _committed(self, group: str, place: Place) -> Answer:
+        key = place.queue_key
+        found = await self._database.run(partial(committed_offsets, group=group, queue_keys=[key]))
+        if key not in found:
+            remark = f"group {group} has no offset in {place.queue}"
+            return Answer(ResponseCode.QUERY_NOT_FOUND, remark=remark)
+        return _offset(found[key])
+
+    # -- 15 -----------------------------------------------------------------------------------
+
+    async def update(self, connection: Connection, frame: Frame) -> Answer:
+        """15: the group has come so far; written soon. Of a queue that the client has lost, it does not count."""
+        group, place, offset = (
+            frame.fields.get("consumerGroup", ""),
+            await self._places.of(frame),
+            number(frame, "commitOffset"),
+        )
+        check_group_name(group)
+        self.commit(connection, group, place, offset)
+        return Answer()
+
+    def commit(self, connection: Connection, group: str, place: Place, offset: int) -> None:
+        """The same, of a pull, too."""
+        if offset < 0:
+            return
+        found = self._members.consumer_of(connection, group)
+        if found is not None and (not found[1].shares or owns_queues(found[1], place.queue.topic)):
+            claim = self._claims.of(found[0].client_id, group, place.queue_key)
+            if claim is not None:
+                self._claims.commit(claim, offset)
+            return
+        reading = self.reading(connection, group, place)
+        if reading.may_commit(offset):
+            self._unwritten[reading] = offset
+
+    async def _write_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self._commit_seconds)
+            await self._write()
+
+    async def _write(self) -> None:
+        by_group: dict[str, dict[Reading, int]] = {}
+        for reading, offset in self._unwritten.items():
+            by_group.setdefault(reading.group, {})[reading] = offset
+        self._unwritten = {}
+        for group, wanted in by_group.items():
+            try:
+                await self._write_group(group, wanted)
+            except MqdbError as error:
+                logger.warning("cannot commit for a reader", extra={"group": group, "reason": str(error)})
+
+    async def _write_group(self, group: str, wanted: dict[Reading, int]) -> None:
+        new = [reading.queue_key for reading in wanted if reading not in self._reset_at]
+        if new:
+            found = await self._database.run(partial(committed_positions, group=group, queue_keys=new))
+            reset_at = {position.queue_key: position.reset_at for position in found}
+            for reading in wanted:
+                self._reset_at.setdefault(reading, reset_at.get(reading.queue_key))
+        # Of several who read a queue in the name of one group, the last one counts.
+        last = {reading.queue_key: (reading, offset) for reading, offset in wanted.items()}
+        positions = [
+            ReadQueue(key, offset, reading.segment_at(offset), self._reset_at[reading], reading.history)
+            for key, (reading, offset) in last.items()
+        ]
+        refused = await self._database.run(
+            lambda connection: group_offsets.commit_without_owner(connection, group, positions)
+        )
+        for key, owner in refused.owned.items():
+            fields = {"group": group, "queue": str(last[key][0].queue), "owner": owner}
+            logger.warning("offset not committed, for a member has the queue", extra=fields)
+        if refused.reset:
+            keys = sorted(refused.reset)
+            moved = await self._database.run(partial(committed_positions, group=group, queue_keys=keys))
+            for position in moved:
+                reading = last[position.queue_key][0]
+                self._reset_at[reading] = position.reset_at
+                reading.goes_on_at, reading.is_told = position.next_offset, False
+
+    # -- 29, 30, 31 ---------------------------------------------------------------------------
+
+    async def search(self, _connection: Connection, frame: Frame) -> Answer:
+        """29: the first offset whose message was stored at a time or later."""
+        place, milliseconds = await self._places.of(frame), number(frame, "timestamp")
+        try:
+            time = _EPOCH + timedelta(milliseconds=milliseconds)
+        except OverflowError:
+            raise ParameterInvalid("timestamp", milliseconds, "is beyond all times") from None
+        return _offset(await self._database.run(partial(search_offset, queue_key=place.queue_key, time=time)))
+
+    async def maximum(self, _connection: Connection, frame: Frame) -> Answer:
+        """30: the offset that the next message of a queue will have."""
+        return _offset((await self._ends(frame)).max_offset)
+
+    async def minimum(self, _connection: Connection, frame: Frame) -> Answer:
+        """31: the first offset of a queue that is kept."""
+        return _offset((await self._ends(frame)).min_offset)
+
+    async def _ends(self, frame: Frame) -> Ends:
+        place = await self._places.of(frame)
+        ends = await self._database.run(partial(group_offsets.queue_ends, queue_key=place.queue_key))
+        if ends is None:
+            self._places.forget(place.queue.topic)
+            raise TopicNotFound(place.queue.topic)
+        return ends
+
+
+def _offset(offset: int) -> Answer:
+    return Answer(fields={"offset": str(offset)})

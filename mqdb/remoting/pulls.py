@@ -1,0 +1,314 @@
+"""Pulls: messages for clients. Codes 11 and 361.
+
+    frame ──▶ header, filter, claim ──▶ hold ──▶ turn ──▶ nothing new: wait ──▶ turn ... ──▶ answer
+
+A member of a group pulls what it owns; who reads without owning is one who names its filter itself, or broadcasts.
+RocketMQ: PullMessageProcessor, PullMessageRequestHeader, PullSysFlag.
+"""
+
+import asyncio
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Final
+
+from mqdb.broker.consumers.pull import PullRequest, PullStatus
+from mqdb.broker.filters.filters import check_filters
+from mqdb.common.topic import Perm, retry_topic
+from mqdb.errors import ResponseCode, TopicNotFound
+from mqdb.remoting.claims import Claims, owns_queues
+from mqdb.remoting.connection import Answer, Connection
+from mqdb.remoting.database import Database
+from mqdb.remoting.frame import Frame
+from mqdb.remoting.holds import MOST_HELD, Hold, Holds, Wake
+from mqdb.remoting.members import Client, Consumer, Members
+from mqdb.remoting.offsets import Offsets
+from mqdb.remoting.places import Place, Places, number
+from mqdb.remoting.readings import Claim, Reading
+from mqdb.remoting.turns import Found, Turns
+from mqdb.selector.selector import compile_selector
+from mqdb.selector.subscription import ExpressionType, MessageFilter
+from mqdb.selector.tags import parse_tag_expression
+
+#: Bits of sysFlag. Source: PullSysFlag.
+_COMMITS, _MAY_HOLD, _NAMES_FILTER = 1, 2, 4
+
+#: Messages of an answer. Source: DefaultMQPushConsumer.pullBatchSize is at most that.
+_MOST_MESSAGES: Final = 1_024
+
+#: Bytes of bodies of an answer; a larger message comes alone. A call for 64 queues has 16 MiB in memory then.
+#: Source: MessageStoreConfig.maxTransferBytesOnMessageInMemory.
+_MOST_BYTES: Final = 256 * 1024
+
+#: Longer than any client holds; it closes the connection if there is no answer for 30 s.
+_LONGEST_HOLD_SECONDS: Final = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class PullTimes:
+    """How long a pull waits for something else than messages, in seconds."""
+
+    #: For the first heartbeat on its connection. A client sends it within that time, or 30 s after its last one.
+    heartbeat: float = 3.0
+    #: While another member has the queue. Source of neither: a client whose pull is refused comes again after 3 s.
+    owner: float = 2.0
+
+
+TIMES: Final = PullTimes()
+
+
+@dataclass(frozen=True, slots=True)
+class PullHeader:
+    """What a pull asks for. Raises ParameterInvalid for what is no number."""
+
+    group: str
+    topic: str
+    queue_id: int
+    offset: int
+    limit: int
+    max_bytes: int
+    #: The offset that the client commits.
+    commits: int | None
+    hold_seconds: float
+    #: The filter that it names, as its type and text.
+    filter: tuple[str, str] | None
+
+    @classmethod
+    def of(cls, frame: Frame) -> "PullHeader":
+        """The header of a frame."""
+        fields, flags = frame.fields, number(frame, "sysFlag", 0)
+        hold_seconds = min(number(frame, "suspendTimeoutMillis", 0) / 1_000, _LONGEST_HOLD_SECONDS)
+        max_bytes = number(frame, "maxMsgBytes", _MOST_BYTES)
+        return cls(
+            fields.get("consumerGroup", ""),
+            fields.get("topic", ""),
+            number(frame, "queueId"),
+            number(frame, "queueOffset"),
+            min(max(number(frame, "maxMsgNums", 32), 1), _MOST_MESSAGES),
+            min(max_bytes, _MOST_BYTES) if max_bytes > 0 else _MOST_BYTES,
+            number(frame, "commitOffset") if flags & _COMMITS else None,
+            hold_seconds if flags & _MAY_HOLD else 0.0,
+            (fields.get("expressionType") or ExpressionType.TAG, fields.get("subscription", ""))
+            if flags & _NAMES_FILTER
+            else None,
+        )
+
+
+@lru_cache(maxsize=1_024)
+def _filter_of(expression_type: str, text: str) -> MessageFilter:
+    return compile_selector(text) if expression_type == ExpressionType.SQL92 else parse_tag_expression(text)
+
+
+_EVERYTHING: Final = parse_tag_expression(None)
+
+
+class Pulls:
+    """The pulls of one front. Of its loop."""
+
+    def __init__(
+        self,
+        database: Database,
+        members: Members,
+        places: Places,
+        claims: Claims,
+        offsets: Offsets,
+        address: tuple[str, int],
+        times: PullTimes = TIMES,
+    ) -> None:
+        """`address` is that of the front as clients know it: it is a part of messages."""
+        self._database = database
+        self._members = members
+        self._places = places
+        self._claims = claims
+        self._offsets = offsets
+        self._times = times
+        self._turns = Turns(database, address)
+        self._holds = Holds(database.loop)
+        self._of_connection: defaultdict[Connection, set[asyncio.Task[object]]] = defaultdict(set)
+        self._silent: set[Connection] = set()
+        self._handle = database.instance.on_arrival(self._arrived)
+        claims.on_lost.append(lambda lost: self._holds.wake(Wake.LOST, lambda reading: reading is lost))
+
+    def _arrived(self, queue_keys: frozenset[int] | None) -> None:
+        """In another thread."""
+        self._database.loop.call_soon_threadsafe(self._holds.arrived, queue_keys)
+
+    def close(self) -> None:
+        """Hear of arrivals no more."""
+        self._handle.cancel()
+
+    def lost(self, connection: Connection) -> None:
+        """A connection is closed: nobody waits for its pulls."""
+        for task in self._of_connection.pop(connection, ()):
+            task.cancel()
+        self._silent.discard(connection)
+
+    def nudge(self, group: str) -> None:
+        """Answer the held pulls of what is owned in a group."""
+        self._holds.wake(Wake.TIME_OVER, lambda reading: reading.group == group and isinstance(reading, Claim))
+
+    async def pull(self, connection: Connection, frame: Frame) -> Answer:
+        """11, 361: messages of one queue. Raises what is wrong with the request."""
+        header = PullHeader.of(frame)
+        mine = self._of_connection[connection] if connection.is_open else set()
+        if len(mine) >= MOST_HELD:
+            return Answer(ResponseCode.SYSTEM_BUSY, remark=f"{len(mine):,} pulls of this connection wait already")
+        task = asyncio.current_task()
+        assert task is not None
+        mine.add(task)
+        try:
+            return await self._pull(connection, header)
+        finally:
+            mine.discard(task)
+
+    async def _pull(self, connection: Connection, header: PullHeader) -> Answer:
+        until = self._database.loop.time() + header.hold_seconds
+        found = await self._member(connection, header)
+        filter = await self._filter(header, found)
+        if filter is None:
+            remark = f"this client has not said that group {header.group} subscribes to topic {header.topic}"
+            return Answer(ResponseCode.SUBSCRIPTION_NOT_EXIST, remark=remark)
+        route = await self._places.route(header.topic)
+        if not route.config.perm & Perm.READ:
+            return Answer(ResponseCode.NO_PERMISSION, remark=f"topic {header.topic} is not readable")
+        place = self._places.place(route, header.topic, header.queue_id)
+        if found is None or not owns_queues(found[1], header.topic):
+            reading = self._offsets.reading(connection, header.group, place)
+        else:
+            claim = await self._claim(found[0], header, place)
+            if claim is None:
+                self._places.forget(header.topic)
+                await self._places.route(header.topic)  # perhaps it is gone
+                return await self._wait_for_owner(header, until)
+            reading = claim
+        if header.commits is not None:
+            self._offsets.commit(connection, header.group, place, header.commits)
+        if isinstance(reading, Claim):
+            reading.pulls += 1
+            reading.pulled_at = self._database.loop.time()
+            try:
+                return await self._look(header, reading, filter, until)
+            finally:
+                reading.pulls -= 1
+        return await self._look(header, reading, filter, until)
+
+    # -- who asks, and for what ---------------------------------------------------------------
+
+    async def _member(self, connection: Connection, header: PullHeader) -> tuple[Client, Consumer] | None:
+        """The client as a member. After a front has been started anew it pulls before it says who it is."""
+        loop, deadline = self._database.loop, self._database.loop.time() + self._times.heartbeat
+        while (found := self._members.consumer_of(connection, header.group)) is None:
+            seconds = deadline - loop.time()
+            if connection.client_id is not None or connection in self._silent or not connection.is_open:
+                break
+            if seconds <= 0:
+                self._silent.add(connection)  # a tool, which says nothing; it need not wait each time
+                break
+            await self._claims.change(header.group, seconds)
+        if found is not None and found[1].refusal is not None:
+            raise found[1].refusal
+        return found
+
+    async def _filter(self, header: PullHeader, found: tuple[Client, Consumer] | None) -> MessageFilter | None:
+        """None for a topic without a subscription. Raises FilterDisabled, and what reading a filter raises."""
+        if header.topic == retry_topic(header.group):
+            return _EVERYTHING
+        if header.filter is None:
+            return None if found is None else found[1].filters.get(header.topic)
+        if header.filter[0] == ExpressionType.SQL92:
+            await self._database.run(partial(check_filters, expression_types={ExpressionType.SQL92}))
+        return _filter_of(*header.filter)
+
+    async def _claim(self, client: Client, header: PullHeader, place: Place) -> Claim | None:
+        claim = self._claims.of(client.client_id, header.group, place.queue_key)
+        if claim is None and header.offset >= 0:
+            claim = await self._claims.take_at(client, header.group, place, header.offset)
+        return claim
+
+    async def _wait_for_owner(self, header: PullHeader, until: float) -> Answer:
+        """Another member has the queue: perhaps this one has dropped it, else it comes again."""
+        await self._claims.change(header.group, min(self._times.owner, until - self._database.loop.time()))
+        return _nothing(header)
+
+    # -- looking ------------------------------------------------------------------------------
+
+    async def _look(self, header: PullHeader, reading: Reading, filter: MessageFilter, until: float) -> Answer:
+        to = reading.told_at(header.offset)
+        if to is not None:
+            return _moved(to)
+        hold = self._holds.enter(reading)
+        try:
+            return await self._look_until(header, hold, filter, until)
+        finally:
+            self._holds.leave(hold)
+
+    async def _look_until(self, header: PullHeader, hold: Hold, filter: MessageFilter, until: float) -> Answer:
+        reading, offset = hold.reading, header.offset
+        while True:
+            segment = reading.segment_at(offset)
+            request = PullRequest(reading.queue, reading.queue_key, offset, segment, reading.history)
+            found = await self._turns.look(request, filter, header.limit, header.max_bytes)
+            if found is None:
+                return await self._gone(header, reading)
+            if isinstance(reading, Claim) and reading.is_lost:
+                return await self._lost(header, reading)
+            reading.passed(found.next_begin_offset, found.segment, found.last)
+            if found.status is not PullStatus.NO_NEW_MSG:
+                self._holds.found()
+                if found.status is PullStatus.OFFSET_ILLEGAL and isinstance(reading, Claim):
+                    await self._claims.correct(reading, found.next_begin_offset)
+                return _answer(found)
+            if self._database.loop.time() >= until:
+                return _answer(found)
+            reason = await hold.wait(until)
+            if reason is Wake.LOST and isinstance(reading, Claim):
+                return await self._lost(header, reading)
+            if reason is Wake.TIME_OVER:
+                return _answer(found)
+
+    async def _gone(self, header: PullHeader, reading: Reading) -> Answer:
+        """The queue does not exist, or the log is another one. The client is to come again if there is such a queue."""
+        self._places.forget(header.topic)
+        place = self._places.place(await self._places.route(header.topic), header.topic, header.queue_id)
+        if place.queue_key == reading.queue_key and place.history == reading.history:
+            raise TopicNotFound(header.topic)
+        if isinstance(reading, Claim):
+            self._claims.lose(reading)
+        return _nothing(header)
+
+    async def _lost(self, header: PullHeader, reading: Claim) -> Answer:
+        """The client's queue was taken, or its offset set: in the second case it hears where to go on."""
+        client = self._members.clients.get(reading.client_id)
+        if client is not None:
+            claim = await self._claims.take_at(client, header.group, reading.place, header.offset)
+            to = None if claim is None else claim.told_at(header.offset)
+            if to is not None:
+                return _moved(to)
+        return _nothing(header)
+
+
+_CODES: Final = {
+    PullStatus.FOUND: ResponseCode.SUCCESS,
+    PullStatus.NO_NEW_MSG: ResponseCode.PULL_NOT_FOUND,
+    PullStatus.NO_MATCHED_MSG: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    PullStatus.OFFSET_ILLEGAL: ResponseCode.PULL_OFFSET_MOVED,
+}
+
+
+def _answer(found: Found) -> Answer:
+    fields = {
+        "suggestWhichBrokerId": "0",
+        "nextBeginOffset": str(found.next_begin_offset),
+        "minOffset": str(found.min_offset),
+        "maxOffset": str(found.max_offset),
+    }
+    return Answer(_CODES[found.status], fields, found.body)
+
+
+def _moved(to: int) -> Answer:
+    return _answer(Found(PullStatus.OFFSET_ILLEGAL, to, 0, to, 0, b"", None))
+
+
+def _nothing(header: PullHeader) -> Answer:
+    """Have the client come again at the same offset."""
+    return _answer(Found(PullStatus.NO_NEW_MSG, header.offset, 0, header.offset, 0, b"", None))
