@@ -70,7 +70,7 @@ class Claims:
         self._unwritten: dict[tuple[str, int], Claim] = {}
         #: By client, group and queue: what the client has lost and not heard of.
         self._lost: dict[tuple[str, str, int], Claim] = {}
-        #: By group and queue: the client that consumes it in order, once it has chosen where to begin, and how it locks.
+        #: By group and queue: who consumes it in order, once it has chosen where to begin, and how it locks.
         self._promised: dict[tuple[str, int], tuple[str, Take]] = {}
         # Two takes of one queue at a time may leave the older epoch here.
         self._taking: WeakValueDictionary[tuple[str, int], asyncio.Lock] = WeakValueDictionary()
