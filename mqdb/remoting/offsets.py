@@ -17,9 +17,10 @@ from mqdb.errors import MqdbError, ParameterInvalid, ResponseCode, TopicNotFound
 from mqdb.remoting.claims import COMMIT_SECONDS, Claims, owns_queues, starting_point
 from mqdb.remoting.connection import Answer, Connection
 from mqdb.remoting.database import Database
+from mqdb.remoting.fields import number
 from mqdb.remoting.frame import Frame
 from mqdb.remoting.members import Members
-from mqdb.remoting.places import Place, Places, number
+from mqdb.remoting.places import Place, Places
 from mqdb.remoting.readings import Reading
 from mqdb.store.consumers.consumer_offsets import committed_offsets
 from mqdb.store.consumers.group_offsets import ReadQueue, committed_positions

@@ -4,8 +4,9 @@ from functools import lru_cache, partial
 from typing import NamedTuple
 
 from mqdb.common.message import MessageQueue
-from mqdb.errors import ParameterInvalid, QueueNotFound, TopicNotFound
+from mqdb.errors import QueueNotFound, TopicNotFound
 from mqdb.remoting.database import Database
+from mqdb.remoting.fields import number
 from mqdb.remoting.frame import Frame
 from mqdb.store.log.history import History
 from mqdb.store.topics.topics import TopicRoute
@@ -54,17 +55,3 @@ class Places:
 @lru_cache(maxsize=4_096)
 def _queue(topic: str, broker_name: str, queue_id: int) -> MessageQueue:
     return MessageQueue(topic, broker_name, queue_id)
-
-
-def number(frame: Frame, name: str, default: int | None = None) -> int:
-    """A field that is a whole number of 64 bits. Raises ParameterInvalid."""
-    text = frame.fields.get(name)
-    if text is None and default is not None:
-        return default
-    try:
-        found = int(text)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        raise ParameterInvalid(name, text, "is no whole number") from None
-    if not -(2**63) <= found < 2**63:
-        raise ParameterInvalid(name, found, "has more than 64 bits")
-    return found

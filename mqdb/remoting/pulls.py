@@ -19,11 +19,12 @@ from mqdb.errors import ResponseCode, TopicNotFound
 from mqdb.remoting.claims import Claims, owns_queues
 from mqdb.remoting.connection import Answer, Connection
 from mqdb.remoting.database import Database
+from mqdb.remoting.fields import number
 from mqdb.remoting.frame import Frame
 from mqdb.remoting.holds import MOST_HELD, Hold, Holds, Wake
 from mqdb.remoting.members import Client, Consumer, Members
 from mqdb.remoting.offsets import Offsets
-from mqdb.remoting.places import Place, Places, number
+from mqdb.remoting.places import Place, Places
 from mqdb.remoting.readings import Claim, Reading
 from mqdb.remoting.turns import Found, Turns
 from mqdb.selector.selector import compile_selector
