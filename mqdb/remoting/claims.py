@@ -88,7 +88,7 @@ class Claims:
     async def close(self) -> None:
         """Write what has been committed. After the connections are closed."""
         try:
-            await self.write(list(self._unwritten.values()))
+            await self.write_unwritten()
         except MqdbError as error:
             logger.warning("stopped without a last commit, messages will come again", extra={"reason": str(error)})
 
@@ -219,6 +219,10 @@ class Claims:
                 if error is not None:
                     raise error
 
+    async def write_unwritten(self, group: str | None = None) -> None:
+        """Commit what clients have said and was not written yet; None: of all groups."""
+        await self.write([each for each in self._unwritten.values() if group in (None, each.group)])
+
     async def _write(self, group: str, claims: Sequence[Claim], may_go_back: bool) -> None:
         positions = {}
         for claim in claims:
@@ -247,7 +251,7 @@ class Claims:
         while True:
             await asyncio.sleep(self._commit_seconds)
             try:
-                await self.write(list(self._unwritten.values()))
+                await self.write_unwritten()
                 is_failing = False
             except Exception as error:
                 if not is_failing:

@@ -104,6 +104,9 @@ class Offsets:
 
     async def _committed(self, group: str, place: Place) -> Answer:
         key = place.queue_key
+        if any(reading.group == group for reading in self._unwritten):
+            await self._write()
+        await self._claims.write_unwritten(group)
         found = await self._database.run(partial(committed_offsets, group=group, queue_keys=[key]))
         if key not in found:
             remark = f"group {group} has no offset in {place.queue}"
@@ -140,7 +143,10 @@ class Offsets:
     async def _write_forever(self) -> None:
         while True:
             await asyncio.sleep(self._commit_seconds)
-            await self._write()
+            try:
+                await self._write()
+            except Exception:
+                logger.exception("cannot commit for readers")
 
     async def _write(self) -> None:
         by_group: dict[str, dict[Reading, int]] = {}

@@ -214,6 +214,20 @@ def test_a_reader_without_a_subscription_commits_what_no_member_has(broker: Conn
     assert client.members("readers") == []
 
 
+def test_what_was_committed_is_answered_at_once(broker: Connection, fronts: Fronts) -> None:
+    filled(broker)
+    fronts.start(QUICK_BUT_PATIENT)
+    client, reading = joined(fronts), fronts.connect()
+    client.query_offset("readers", "orders")
+    client.commit("readers", "orders", 3)
+    client.request(RequestCode.HEART_BEAT, body={"clientID": A})  # in turn
+    reading.commit("others", "orders", 4)
+    reading.request(RequestCode.HEART_BEAT, body={"clientID": B})
+
+    assert reading.query_offset("readers", "orders") == 3
+    assert reading.query_offset("others", "orders") == 4
+
+
 def test_who_broadcasts_owns_nothing(broker: Connection, fronts: Fronts) -> None:
     route = filled(broker)
     clients = [joined(fronts, A, model="BROADCASTING") for _ in range(2)]
