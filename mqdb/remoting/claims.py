@@ -79,7 +79,7 @@ class Claims:
         self._checks: set[str] = set()
         #: Called with a claim that is lost.
         self.on_lost: list[Callable[[Claim], None]] = []
-        #: Called with a group, a queue and a client that waits for it.
+        #: Called with a group, a queue and a client that would have it.
         self.on_wanted: list[Callable[[str, int, str], None]] = []
         members.on_changed.append(self._changed)
         members.on_left.append(self._left)
@@ -96,8 +96,12 @@ class Claims:
 
     def of(self, client_id: str, group: str, queue_key: int) -> Claim | None:
         """The claim of a client on a queue."""
-        claim = self._claims.get(group, _NONE).get(queue_key)
+        claim = self.owner(group, queue_key)
         return claim if claim is not None and claim.client_id == client_id else None
+
+    def owner(self, group: str, queue_key: int) -> Claim | None:
+        """The claim on a queue, whose client ever that is."""
+        return self._claims.get(group, _NONE).get(queue_key)
 
     def of_group(self, group: str) -> list[Claim]:
         """The claims of all clients of a group."""
@@ -110,27 +114,22 @@ class Claims:
 
     # -- taking -------------------------------------------------------------------------------
 
-    async def take(self, client: Client, consumer: Consumer, place: Place, wait_seconds: float) -> Claim | None:
-        """Own a queue, where the group stands or begins; None if it is not free in this time.
+    async def take(self, client: Client, consumer: Consumer, place: Place) -> Claim | None:
+        """Own a queue, where the group stands or begins; None if it is not free.
 
         Without a `starting_point` the group has to have an offset on it.
         """
         group, key = consumer.registration.group, place.queue_key
         start = starting_point(consumer, place.queue.topic)
         take: Take = lambda connection: offsets.take_queues(connection, group, client.client_id, [key], start)  # noqa: E731
-        deadline = self._database.loop.time() + wait_seconds
-        while True:
-            change = self._next_change(group)  # before it looks
-            claim = await self._take(client, group, place, take)
-            seconds = deadline - self._database.loop.time()
-            if claim is not None or seconds <= 0:
-                return claim
-            for told in self.on_wanted:
-                told(group, key, client.client_id)
-            await asyncio.wait([change], timeout=seconds)
+        return await self._take(client, group, place, take)
 
-    async def take_at(self, client: Client, group: str, place: Place, offset: int) -> Claim | None:
-        """Own a queue that a client reads already, or has chosen where to begin; None if it is not free."""
+    async def take_at(self, client: Client, consumer: Consumer, place: Place, offset: int) -> Claim | None:
+        """Own a queue that a client reads already, or has chosen where to begin; None if it is not free.
+
+        If the group has come further, as it does while another member has the queue, the client goes on there.
+        """
+        group = consumer.registration.group
         key, at = (group, place.queue_key), {place.queue_key: offset}
         client_id, lock = self._promised.get(key, ("", None))
         is_locked = lock is not None and client_id == client.client_id
@@ -142,6 +141,8 @@ class Claims:
         claim = await self._take(client, group, place, take, is_locked=is_locked)
         if claim is not None:
             self._promised.pop(key, None)
+            if claim.wanted > offset and not consumer.is_active:
+                claim.goes_on_at = claim.wanted
         return claim
 
     async def take_locked(self, client: Client, group: str, place: Place, take: Take) -> Claim | None:
@@ -167,7 +168,11 @@ class Claims:
                     return claim
             lost = self._lost.get((client.client_id, *key))
             taken = await self._database.run(partial(_take_and_look, take=take, lost=lost))
-            if taken is None or client.consumers.get(group) is None:  # it has left: the queue is free
+            if taken is None:
+                for told in self.on_wanted:
+                    told(*key, client.client_id)
+                return None
+            if group not in client.consumers:  # it has left: the queue is free
                 return None
             owned, is_same_log = taken
             return self._hold(client, group, place, owned, is_same_log=is_same_log, is_locked=is_locked)

@@ -10,7 +10,7 @@ from mqdb.remoting.database import Database
 from mqdb.remoting.hand_over import HandOver, HandOverTimes
 from mqdb.remoting.locks import LOCK_EXPIRY, Locks
 from mqdb.remoting.members import Members
-from mqdb.remoting.offsets import WAIT_SECONDS, Offsets
+from mqdb.remoting.offsets import Offsets
 from mqdb.remoting.places import Places
 from mqdb.remoting.pulls import Pulls, PullTimes
 
@@ -21,8 +21,6 @@ class ConsumingTimes:
 
     #: Between writes of what clients have committed.
     commit: float = COMMIT_SECONDS
-    #: While a client that wants a queue waits for its owner.
-    owner: float = WAIT_SECONDS
     lock_expiry: timedelta = LOCK_EXPIRY
     pulls: PullTimes = field(default_factory=PullTimes)
     hand_over: HandOverTimes = field(default_factory=HandOverTimes)
@@ -39,10 +37,10 @@ class Consuming:
     ) -> None:
         places = Places(database)
         self._claims = Claims(database, members, times.commit)
-        self.offsets = Offsets(database, members, places, self._claims, times.owner, times.commit)
+        self.offsets = Offsets(database, members, places, self._claims, times.commit)
         self.pulls = Pulls(database, members, places, self._claims, self.offsets, address, times.pulls)
         self.locks = Locks(database, members, places, self._claims, times.lock_expiry)
-        self._hand_over = HandOver(database, members, self._claims, self.pulls.nudge, times.hand_over)
+        self._hand_over = HandOver(database, members, self._claims, self.offsets, self.pulls.nudge, times.hand_over)
 
     def lost(self, connection: Connection) -> None:
         """A connection is closed."""

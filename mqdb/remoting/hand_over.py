@@ -1,8 +1,9 @@
 """Hand-over: finds out which queues a client has dropped, and gives them back.
 
-RocketMQ's clients do not say that rebalance has taken a queue away: they stop pulling it. So when a group changes, its
-held pulls are answered, a while later, when the clients have rebalanced. What is not pulled again is given back, unless
-it is the client's share: then the client has too much in hand, and will come again.
+RocketMQ's clients do not say that rebalance has taken a queue away: they commit, and stop pulling it. So when a group
+changes, its held pulls are answered, a while later, when the clients have rebalanced. A client that commits a queue
+which is not its share any more has probably just dropped it, and its pull is answered at once. What is not pulled again
+is given back, unless it is the client's share: then the client has too much in hand, and will come again.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from mqdb.rebalance import allocate_averagely
 from mqdb.remoting.claims import Claims
 from mqdb.remoting.database import Database
 from mqdb.remoting.members import Members
+from mqdb.remoting.offsets import Offsets
 from mqdb.remoting.readings import Claim
 from mqdb.store.clients.clients import members_of
 from mqdb.store.topics.topics import find_topics
@@ -33,6 +35,8 @@ class HandOverTimes:
     rebalance: float = 1.5
     #: To pull again what they keep.
     pull_again: float = 2.0
+    #: The same, of a queue that is no share of the client, and that it has just committed.
+    pull_dropped_again: float = 0.3
 
 
 TIMES: Final = HandOverTimes()
@@ -41,7 +45,7 @@ TIMES: Final = HandOverTimes()
 class HandOver:
     """Of one front, and of its loop.
 
-    `nudge` answers the held pulls of a group.
+    `nudge` answers the held pulls of claims.
     """
 
     def __init__(
@@ -49,7 +53,8 @@ class HandOver:
         database: Database,
         members: Members,
         claims: Claims,
-        nudge: Callable[[str], None],
+        offsets: Offsets,
+        nudge: Callable[[Collection[Claim]], None],
         times: HandOverTimes = TIMES,
     ) -> None:
         self._database = database
@@ -58,10 +63,15 @@ class HandOver:
         self._times = times
         self._changed_groups: set[str] = set()
         self._under_way: set[str] = set()
+        #: By group: what was committed while the group is under way.
+        self._committed: dict[str, set[Claim]] = {}
         #: By group and queue: when another client of this front has asked for a queue.
         self._wanted: dict[tuple[str, int], float] = {}
         members.on_changed.append(self._changed)
         claims.on_wanted.append(self._want)
+        offsets.on_commit.append(self._note_commit)
+
+    # -- what happens in groups ---------------------------------------------------------------
 
     def _changed(self, group: str | None) -> None:
         for name in self._claims.groups if group is None else [group]:
@@ -71,51 +81,77 @@ class HandOver:
                 self._database.spawn(self._run(name))
 
     def _want(self, group: str, queue_key: int, client_id: str) -> None:
-        if any(claim.queue_key == queue_key and claim.client_id != client_id for claim in self._claims.of_group(group)):
+        owner = self._claims.owner(group, queue_key)
+        if owner is not None and owner.client_id != client_id:
             self._wanted[group, queue_key] = self._database.loop.time()
             if group not in self._under_way:
                 self._changed(group)
+
+    def _note_commit(self, claim: Claim) -> None:
+        group = claim.group
+        if group in self._under_way:
+            if group not in self._committed:
+                self._committed[group] = set()
+                self._database.spawn(self._give_back_committed(group))
+            self._committed[group].add(claim)
+
+    # -- giving back --------------------------------------------------------------------------
 
     async def _run(self, group: str) -> None:
         try:
             while group in self._changed_groups and self._claims.of_group(group):
                 self._changed_groups.discard(group)
                 await asyncio.sleep(self._times.rebalance)
-                nudged_at = self._database.loop.time()
-                self._nudge(group)
+                claims, nudged_at = self._claims.of_group(group), self._database.loop.time()
+                self._nudge(claims)
                 await asyncio.sleep(self._times.pull_again)
-                await self._give_back(group, nudged_at)
+                await self._give_back(group, claims, nudged_at)
         finally:
             self._changed_groups.discard(group)
             self._under_way.discard(group)
 
-    async def _give_back(self, group: str, nudged_at: float) -> None:
-        wanted = {key for (name, key), at in self._wanted.items() if name == group and at >= nudged_at - self._patience}
-        for key in [each for each in self._wanted if each[0] == group and each[1] not in wanted]:
-            del self._wanted[key]
-        idle = [each for each in self._claims.of_group(group) if not each.pulls and each.pulled_at < nudged_at]
-        if not idle:
-            return
+    async def _give_back(self, group: str, claims: Sequence[Claim], nudged_at: float) -> None:
+        """Those of the claims that were not pulled again, and are no shares, or wanted by somebody else."""
+        earliest = nudged_at - self._times.rebalance - self._times.pull_again
+        self._wanted = {key: at for key, at in self._wanted.items() if key[0] != group or at >= earliest}
+        idle = [claim for claim in claims if _is_idle(claim, nudged_at)]
+        foreign = await self._not_shares(group, idle)
+        wanted = [claim for claim in idle if (group, claim.queue_key) in self._wanted]
+        await self._release(group, {*foreign, *wanted}, nudged_at)
+
+    async def _give_back_committed(self, group: str) -> None:
+        foreign = await self._not_shares(group, self._committed.pop(group))
+        if foreign:
+            nudged_at = self._database.loop.time()
+            self._nudge(foreign)
+            await asyncio.sleep(self._times.pull_dropped_again)
+            await self._release(group, foreign, nudged_at)
+
+    async def _release(self, group: str, claims: Collection[Claim], nudged_at: float) -> None:
+        idle = [claim for claim in claims if _is_idle(claim, nudged_at)]
+        if idle:
+            try:
+                await self._claims.release(idle)
+            except MqdbError as error:
+                logger.warning("cannot give queues back", extra={"group": group, "reason": str(error)})
+
+    async def _not_shares(self, group: str, claims: Collection[Claim]) -> set[Claim]:
+        """Those that other members of the group should have; none if nobody can tell."""
+        if not claims:
+            return set()
         try:
-            shares = await self._database.run(lambda connection: _shares(connection, group, idle))
-            # They may have been pulled meanwhile, or lost.
-            given = [
-                claim
-                for claim in idle
-                if not (claim.is_lost or claim.pulls or claim.pulled_at >= nudged_at)
-                and (claim.queue_key in wanted or (claim.client_id, claim.queue_key) not in shares)
-            ]
-            if given:
-                await self._claims.release(given)
+            shares = await self._database.run(lambda connection: _shares(connection, group, claims))
         except MqdbError as error:
-            logger.warning("cannot give queues back", extra={"group": group, "reason": str(error)})
-
-    @property
-    def _patience(self) -> float:
-        return self._times.rebalance + self._times.pull_again
+            logger.warning("cannot see who should have which queue", extra={"group": group, "reason": str(error)})
+            return set()
+        return {claim for claim in claims if (claim.client_id, claim.queue_key) not in shares}
 
 
-def _shares(connection: DatabaseConnection, group: str, claims: Sequence[Claim]) -> Collection[tuple[str, int]]:
+def _is_idle(claim: Claim, since: float) -> bool:
+    return not (claim.is_lost or claim.pulls or claim.pulled_at >= since)
+
+
+def _shares(connection: DatabaseConnection, group: str, claims: Collection[Claim]) -> Collection[tuple[str, int]]:
     """Who should have which queues of the topics of these claims, as RocketMQ's clients work it out by default."""
     client_ids = members_of(connection, group)
     shares: set[tuple[str, int]] = set()

@@ -6,6 +6,7 @@ RocketMQ: ConsumerManageProcessor, AdminBrokerProcessor.
 
 import asyncio
 import logging
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final
@@ -21,15 +22,12 @@ from mqdb.remoting.fields import number
 from mqdb.remoting.frame import Frame
 from mqdb.remoting.members import Members
 from mqdb.remoting.places import Place, Places
-from mqdb.remoting.readings import Reading
+from mqdb.remoting.readings import Claim, Reading
 from mqdb.store.consumers.consumer_offsets import committed_offsets
 from mqdb.store.consumers.group_offsets import ReadQueue, committed_positions
 from mqdb.store.dispatch.queues import Ends
 
 logger = logging.getLogger(__name__)
-
-#: How long a question waits until the owner gives the queue back. A client waits 5 s for the answer.
-WAIT_SECONDS: Final = 2.0
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -43,18 +41,19 @@ class Offsets:
         members: Members,
         places: Places,
         claims: Claims,
-        wait_seconds: float = WAIT_SECONDS,
         commit_seconds: float = COMMIT_SECONDS,
     ) -> None:
         self._database = database
         self._members = members
         self._places = places
         self._claims = claims
-        self._wait_seconds = wait_seconds
+        #: Called with a claim of which a client says, other than by a pull, how far it has come.
+        self.on_commit: list[Callable[[Claim], None]] = []
         self._commit_seconds = commit_seconds
         #: Of those who read without owning: by connection, then by group and queue.
         self._readings: dict[Connection, dict[tuple[str, int], Reading]] = {}
         self._unwritten: dict[Reading, int] = {}
+        self._writing = asyncio.Lock()
         #: When somebody had set the offset of what is read last, as of the time when the reading began.
         self._reset_at: dict[Reading, datetime | None] = {}
         database.spawn(self._write_forever())
@@ -80,9 +79,11 @@ class Offsets:
     # -- 14 -----------------------------------------------------------------------------------
 
     async def query(self, connection: Connection, frame: Frame) -> Answer:
-        """14: how far the group has come in a queue; 22 if it has not begun, 2 if another member still has the queue.
+        """14: how far the group has come in a queue; 22 if it has not begun.
 
-        Source: RebalancePushImpl.computePullFromWhere, which has the client come again after a 2.
+        If another member still has the queue, the pulls wait for it, and learn how far it has come by then. No code
+        says "not now": clients of 4.9 take any error as a group that has not begun.
+        Source: RemoteBrokerOffsetStore.readOffset.
         """
         group, place = frame.fields.get("consumerGroup", ""), await self._places.of(frame)
         found = self._members.consumer_of(connection, group)
@@ -95,17 +96,15 @@ class Offsets:
             answer = await self._committed(group, place)
             if answer.code != ResponseCode.SUCCESS:
                 return answer  # the client chooses, and its first pull takes the queue
-        claim = await self._claims.take(client, consumer, place, self._wait_seconds)
+        claim = await self._claims.take(client, consumer, place)
         if claim is None:
-            remark = f"{place.queue} still belongs to another member of group {group}"
-            return Answer(ResponseCode.SYSTEM_BUSY, remark=remark)
+            return await self._committed(group, place)
         claim.goes_on_at = None
         return _offset(claim.wanted)
 
     async def _committed(self, group: str, place: Place) -> Answer:
         key = place.queue_key
-        if any(reading.group == group for reading in self._unwritten):
-            await self._write()
+        await self._write()
         await self._claims.write_unwritten(group)
         found = await self._database.run(partial(committed_offsets, group=group, queue_keys=[key]))
         if key not in found:
@@ -123,22 +122,25 @@ class Offsets:
             number(frame, "commitOffset"),
         )
         check_group_name(group)
-        self.commit(connection, group, place, offset)
+        claim = self.commit(connection, group, place, offset)
+        for told in self.on_commit if claim is not None else ():
+            told(claim)
         return Answer()
 
-    def commit(self, connection: Connection, group: str, place: Place, offset: int) -> None:
-        """The same, of a pull, too."""
+    def commit(self, connection: Connection, group: str, place: Place, offset: int) -> Claim | None:
+        """The same, of a pull, too; the claim on the queue, if the client has one."""
         if offset < 0:
-            return
+            return None
         found = self._members.consumer_of(connection, group)
         if found is not None and (not found[1].shares or owns_queues(found[1], place.queue.topic)):
             claim = self._claims.of(found[0].client_id, group, place.queue_key)
             if claim is not None:
                 self._claims.commit(claim, offset)
-            return
+            return claim
         reading = self.reading(connection, group, place)
         if reading.may_commit(offset):
             self._unwritten[reading] = offset
+        return None
 
     async def _write_forever(self) -> None:
         while True:
@@ -149,15 +151,16 @@ class Offsets:
                 logger.exception("cannot commit for readers")
 
     async def _write(self) -> None:
-        by_group: dict[str, dict[Reading, int]] = {}
-        for reading, offset in self._unwritten.items():
-            by_group.setdefault(reading.group, {})[reading] = offset
-        self._unwritten = {}
-        for group, wanted in by_group.items():
-            try:
-                await self._write_group(group, wanted)
-            except MqdbError as error:
-                logger.warning("cannot commit for a reader", extra={"group": group, "reason": str(error)})
+        async with self._writing:  # who asks how far a group has come waits for what is under way, too
+            by_group: dict[str, dict[Reading, int]] = {}
+            for reading, offset in self._unwritten.items():
+                by_group.setdefault(reading.group, {})[reading] = offset
+            self._unwritten = {}
+            for group, wanted in by_group.items():
+                try:
+                    await self._write_group(group, wanted)
+                except MqdbError as error:
+                    logger.warning("cannot commit for a reader", extra={"group": group, "reason": str(error)})
 
     async def _write_group(self, group: str, wanted: dict[Reading, int]) -> None:
         new = [reading.queue_key for reading in wanted if reading not in self._reset_at]

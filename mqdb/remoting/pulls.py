@@ -8,6 +8,7 @@ RocketMQ: PullMessageProcessor, PullMessageRequestHeader, PullSysFlag.
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Final
@@ -144,9 +145,9 @@ class Pulls:
             task.cancel()
         self._silent.discard(connection)
 
-    def nudge(self, group: str) -> None:
-        """Answer the held pulls of what is owned in a group."""
-        self._holds.wake(Wake.TIME_OVER, lambda reading: reading.group == group and isinstance(reading, Claim))
+    def nudge(self, claims: Collection[Claim]) -> None:
+        """Answer the held pulls of these."""
+        self._holds.wake(Wake.TIME_OVER, lambda reading: reading in claims)
 
     async def pull(self, connection: Connection, frame: Frame) -> Answer:
         """11, 361: messages of one queue. Raises what is wrong with the request."""
@@ -176,7 +177,7 @@ class Pulls:
         if found is None or not owns_queues(found[1], header.topic):
             reading = self._offsets.reading(connection, header.group, place)
         else:
-            claim = await self._claim(found[0], header, place)
+            claim = await self._claim(found, header, place)
             if claim is None:
                 self._places.forget(header.topic)
                 await self._places.route(header.topic)  # perhaps it is gone
@@ -220,10 +221,10 @@ class Pulls:
             await self._database.run(partial(check_filters, expression_types={ExpressionType.SQL92}))
         return _filter_of(*header.filter)
 
-    async def _claim(self, client: Client, header: PullHeader, place: Place) -> Claim | None:
-        claim = self._claims.of(client.client_id, header.group, place.queue_key)
+    async def _claim(self, found: tuple[Client, Consumer], header: PullHeader, place: Place) -> Claim | None:
+        claim = self._claims.of(found[0].client_id, header.group, place.queue_key)
         if claim is None and header.offset >= 0:
-            claim = await self._claims.take_at(client, header.group, place, header.offset)
+            claim = await self._claims.take_at(*found, place, header.offset)
         return claim
 
     async def _wait_for_owner(self, header: PullHeader, until: float) -> Answer:
@@ -236,7 +237,7 @@ class Pulls:
     async def _look(self, header: PullHeader, reading: Reading, filter: MessageFilter, until: float) -> Answer:
         to = reading.told_at(header.offset)
         if to is not None:
-            return _moved(to)
+            return _moved(header, to)
         hold = self._holds.enter(reading)
         try:
             return await self._look_until(header, hold, filter, until)
@@ -280,11 +281,12 @@ class Pulls:
     async def _lost(self, header: PullHeader, reading: Claim) -> Answer:
         """The client's queue was taken, or its offset set: in the second case it hears where to go on."""
         client = self._members.clients.get(reading.client_id)
-        if client is not None:
-            claim = await self._claims.take_at(client, header.group, reading.place, header.offset)
+        consumer = None if client is None else client.consumers.get(header.group)
+        if client is not None and consumer is not None:
+            claim = await self._claims.take_at(client, consumer, reading.place, header.offset)
             to = None if claim is None else claim.told_at(header.offset)
             if to is not None:
-                return _moved(to)
+                return _moved(header, to)
         return _nothing(header)
 
 
@@ -306,8 +308,10 @@ def _answer(found: Found) -> Answer:
     return Answer(_CODES[found.status], fields, found.body)
 
 
-def _moved(to: int) -> Answer:
-    return _answer(Found(PullStatus.OFFSET_ILLEGAL, to, 0, to, 0, b"", None))
+def _moved(header: PullHeader, to: int) -> Answer:
+    """Have the client go on elsewhere. Java's stands still for 10 s after a 21; forward it also goes without."""
+    status = PullStatus.OFFSET_ILLEGAL if to < header.offset else PullStatus.NO_MATCHED_MSG
+    return _answer(Found(status, to, 0, to, 0, b"", None))
 
 
 def _nothing(header: PullHeader) -> Answer:

@@ -15,6 +15,8 @@ from mqdb.rebalance import allocate_averagely
 from mqdb.remoting import members
 from mqdb.remoting.codes import RequestCode
 from mqdb.remoting.consuming import ConsumingTimes
+from mqdb.remoting.hand_over import HandOverTimes
+from mqdb.remoting.pulls import PullTimes
 from mqdb.store.consumers.consumer_offsets import committed_offsets
 from mqdb.store.topics.topics import TopicRoute
 from tests.fixtures.broker import append, dispatch_all, topic
@@ -23,7 +25,7 @@ from tests.fixtures.processes import wait_until
 from tests.fixtures.remoting_client import QUICK, Fronts, Pulled, RemotingClient, consumer, pulled
 
 A, B = "1.2.3.4@1", "1.2.3.4@2"
-MOVED, BUSY, NONE = 21, 2, 22
+NO_NEW, NO_MATCHED, MOVED, NONE = 19, 20, 21, 22
 
 
 def filled(broker: Connection, messages: int = 10, queues: int = 1) -> TopicRoute:
@@ -79,32 +81,29 @@ def test_who_is_no_member_only_reads_the_offset(broker: Connection, fronts: Fron
     assert owner(broker, route) == A
 
 
-def test_a_queue_that_another_member_has_is_waited_for(broker: Connection, fronts: Fronts) -> None:
-    filled(broker)
-    client, other = joined(fronts), joined(fronts, B)
-    client.query_offset("readers", "orders")
-    client.begin_pull("readers", "orders", 10, hold_ms=20_000)
-
-    code, _ = other.take("readers", "orders")
-
-    assert code == BUSY
-
-
-def test_a_queue_that_is_left_goes_to_the_one_who_waits_for_it(broker: Connection, fronts: Fronts) -> None:
-    filled(broker)
+def test_a_queue_that_another_member_has_is_waited_for_by_the_pulls(broker: Connection, fronts: Fronts) -> None:
+    route = filled(broker)
     fronts.start(QUICK_BUT_PATIENT)
     client, other = joined(fronts), joined(fronts, B)
     client.query_offset("readers", "orders")
-    fields = {"consumerGroup": "readers", "topic": "orders", "queueId": 0}
-    waiting = other.begin(RequestCode.QUERY_CONSUMER_OFFSET, fields)
+    held = client.begin_pull("readers", "orders", 10, hold_ms=20_000)
 
+    offset = other.query_offset("readers", "orders")
+    waiting = other.begin_pull("readers", "orders", 0, hold_ms=20_000)
     client.commit("readers", "orders", 4)
     client.leave(A, "readers")
+    told = pulled(waiting.result(10))
+    if told.code == NO_NEW:
+        told = other.pull("readers", "orders", 0)
 
-    assert waiting.result(10).fields == {"offset": "4"}
+    assert offset == 0
+    assert (told.code, told.next_offset) == (NO_MATCHED, 4)  # forward without the stand-still of a 21
+    assert other.pull("readers", "orders", 4).bodies[0] == "0-4"
+    assert owner(broker, route) == B
+    assert not held.done() or pulled(held.result()).bodies == []
 
 
-QUICK_BUT_PATIENT = ConsumingTimes(commit=60, owner=20, pulls=QUICK.pulls, hand_over=QUICK.hand_over)
+QUICK_BUT_PATIENT = ConsumingTimes(commit=60, pulls=PullTimes(owner=20), hand_over=QUICK.hand_over)
 
 
 def test_a_client_without_its_own_choice_of_a_start_reads_from_its_first_pull_on(
@@ -318,7 +317,8 @@ def test_a_client_that_goes_without_a_word_keeps_its_queues_for_a_while(
     client.close()
 
     assert owner(broker, route) == A
-    wait_until(lambda: other.take("readers", "orders") == (0, 6))
+    wait_until(lambda: other.pull("readers", "orders", 6).bodies)
+    assert (owner(broker, route), stored(broker, route)) == (B, 6)
 
 
 # -- hand-over ------------------------------------------------------------------------------------
@@ -360,9 +360,30 @@ def test_a_share_that_another_client_asks_for_is_given_to_it_if_it_is_not_pulled
     client, other = joined(fronts), joined(fronts, B)
     client.query_offset("readers", "orders", 0)
 
-    wait_until(lambda: other.take("readers", "orders", 0)[0] == 0)
+    wait_until(lambda: other.pull("readers", "orders", 0).bodies)
 
     assert owner(broker, route, 0) == B
+
+
+def test_a_queue_that_is_committed_and_no_share_is_given_back_soon(broker: Connection, fronts: Fronts) -> None:
+    times = ConsumingTimes(pulls=QUICK.pulls, hand_over=HandOverTimes(20, 20, 0.1))
+    fronts.start(times)
+    route = filled(broker, queues=2)
+    client = joined(fronts)
+    held = []
+    for queue_id in range(2):
+        client.query_offset("readers", "orders", queue_id)
+        held.append(client.begin_pull("readers", "orders", 10, queue_id, hold_ms=20_000))
+    other = joined(fronts, B)
+    client.asked.get(timeout=10)
+    wait_until(lambda: len(other.members("readers")) == 2)
+
+    for queue_id in range(2):
+        client.commit("readers", "orders", 10, queue_id)
+
+    wait_until(lambda: owner(broker, route, 1) is None)
+    assert (owner(broker, route, 0), stored(broker, route, 1)) == (A, 10)
+    assert not held[0].done()
 
 
 class JavaMember:
