@@ -139,7 +139,7 @@ class Members:
                     self._log_refusal(registration, known, consumer)
         for group in said.producers:
             client.producers.setdefault(group, False)
-        for group in connection.transaction_groups:
+        for group in list(connection.transaction_groups):
             await self.ask_about_transactions(connection, group)
         return Answer()
 
