@@ -155,9 +155,7 @@ class _Core:
             self._transactions,
             Messages(self._database, self.access, place),
             self._replies,
-        ) | consuming_handlers(
-            self._consuming.pulls, self._consuming.offsets, self._consuming.locks
-        )
+        ) | consuming_handlers(self._consuming.pulls, self._consuming.offsets, self._consuming.locks)
 
     async def close(self) -> None:
         """Let go of all clients."""

@@ -123,8 +123,9 @@ class Offsets:
         )
         check_group_name(group)
         claim = self.commit(connection, group, place, offset)
-        for told in self.on_commit if claim is not None else ():
-            told(claim)
+        if claim is not None:
+            for told in self.on_commit:
+                told(claim)
         return Answer()
 
     def commit(self, connection: Connection, group: str, place: Place, offset: int) -> Claim | None:

@@ -48,9 +48,7 @@ def take_queues(
 
 
 @translates
-def take_queues_at(
-    connection: Connection, group: str, client_id: str, offsets: Mapping[int, int]
-) -> list[OwnedQueue]:
+def take_queues_at(connection: Connection, group: str, client_id: str, offsets: Mapping[int, int]) -> list[OwnedQueue]:
     """As `take_queues`, for a member that has chosen where to read: offsets by the keys of the queues.
 
     The group begins at these offsets where it has none, and in no other queue of the topics. An offset that it has
