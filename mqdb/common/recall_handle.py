@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from mqdb.common.unique_id import format_unique_id
+from mqdb.common.unique_id import unique_id_of
 from mqdb.errors import RecallHandleInvalid
 
 _VERSION: Final = "v1"
-_HANDLE = re.compile(r"v1 (\S+) (\S+) (\d{1,19}) ([0-9A-Fa-f]{32})", re.ASCII)
+_HANDLE = re.compile(r"v1 (\S+) (\S+) (\d{1,19}) (\S+)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +27,18 @@ class RecallHandle:
     broker_name: str
     deliver_ms: int
     """When it was to be delivered, as its sender knows it, in milliseconds since 1970."""
-    unique_id: UUID
+    message_id: str
+    """As its sender knows it."""
+
+    @property
+    def unique_id(self) -> UUID:
+        """As the broker knows it."""
+        return unique_id_of(self.message_id)
 
 
 def encode_handle(handle: RecallHandle) -> str:
     """As a sender gets it."""
-    fields = _VERSION, handle.topic, handle.broker_name, str(handle.deliver_ms), format_unique_id(handle.unique_id)
+    fields = _VERSION, handle.topic, handle.broker_name, str(handle.deliver_ms), handle.message_id
     return urlsafe_b64encode(" ".join(fields).encode()).decode()
 
 
@@ -47,5 +53,5 @@ def decode_handle(text: str) -> RecallHandle:
     found = _HANDLE.fullmatch(fields)
     if found is None:
         raise RecallHandleInvalid(text, "does not hold 'v1', a topic, a broker, a time and a message id")
-    topic, broker_name, deliver_ms, unique_id = found.groups()
-    return RecallHandle(topic, broker_name, int(deliver_ms), UUID(hex=unique_id))
+    topic, broker_name, deliver_ms, message_id = found.groups()
+    return RecallHandle(topic, broker_name, int(deliver_ms), message_id)

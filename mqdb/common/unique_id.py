@@ -22,6 +22,7 @@ import threading
 import uuid
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from hashlib import md5
 from typing import Final
 
 from mqdb.common.clock import Clock, SystemClock
@@ -107,6 +108,16 @@ def parse_unique_id(text: object) -> uuid.UUID:
     if not isinstance(text, str) or not _UNIQUE_ID.fullmatch(text):
         raise ParameterInvalid("message id", text, "must be 32 hexadecimal digits")
     return uuid.UUID(hex=text)
+
+
+def unique_id_of(text: str) -> uuid.UUID:
+    """The uuid of the id of any client: 32 hexadecimal digits are one, any other text has its MD5.
+
+    Java clients with an IPv6 address make 56 digits, and others what they like.
+    """
+    if _UNIQUE_ID.fullmatch(text):
+        return uuid.UUID(hex=text)
+    return uuid.UUID(bytes=md5(text.encode(), usedforsecurity=False).digest())
 
 
 def local_address() -> str | None:

@@ -13,14 +13,14 @@ from mqdb.broker.log.messages import find_by_key, find_copies, locate, read_copy
 from mqdb.broker.schedule.timers import RecallStatus, recall
 from mqdb.common.message import ReceivedMessage
 from mqdb.common.recall_handle import decode_handle
-from mqdb.common.unique_id import format_unique_id
+from mqdb.common.unique_id import unique_id_of
 from mqdb.errors import RecallHandleInvalid, ResponseCode, TopicNotFound
 from mqdb.remoting.access import AccessKeys, topic_right
 from mqdb.remoting.connection import Answer, Connection
 from mqdb.remoting.database import Database
 from mqdb.remoting.fields import number, text, truth
 from mqdb.remoting.frame import Frame
-from mqdb.remoting.wire_message import encode_message, unique_id_of
+from mqdb.remoting.wire_message import encode_message
 from mqdb.store.acl import Access
 
 #: Source: MessageStoreConfig.defaultQueryMaxNum.
@@ -73,7 +73,7 @@ class Messages:
         status = await self._database.run(partial(recall, handle=handle))
         if status is not RecallStatus.RECALLED:
             raise RecallHandleInvalid(handle, f"the message is not to be taken back: {status}")
-        return Answer(fields={"msgId": format_unique_id(decoded.unique_id)})
+        return Answer(fields={"msgId": decoded.message_id})
 
     def _find(
         self, connection: DatabaseConnection, topic: str, key: str, is_unique: bool, most: int

@@ -25,7 +25,7 @@ from mqdb.common.message import MAX_BODY_BYTES, Message, MessageQueue, SendStatu
 from mqdb.common.property import KEY_SEPARATOR, MAX_PROPERTIES_BYTES, Property
 from mqdb.common.schedule import Half
 from mqdb.common.topic import RETRY_PREFIX, check_can_send
-from mqdb.common.unique_id import UniqueIdGenerator, format_unique_id
+from mqdb.common.unique_id import UniqueIdGenerator, format_unique_id, unique_id_of
 from mqdb.errors import (
     BodyTooLarge,
     ParameterInvalid,
@@ -43,7 +43,7 @@ from mqdb.remoting.fields import number
 from mqdb.remoting.frame import Frame
 from mqdb.remoting.members import Members
 from mqdb.remoting.send_back import SendBack, dead_properties
-from mqdb.remoting.wire_message import decode_batch, decode_properties, offset_id, unique_id_of
+from mqdb.remoting.wire_message import decode_batch, decode_properties, offset_id
 from mqdb.store.log.commit_log import Record
 from mqdb.store.topics.topics import TopicRoute
 from mqdb_client.producer.append_plan import NoAnswer, Unit
@@ -324,7 +324,7 @@ class Sends:
         first = unit.records[0]
         if first.wait is not None:
             queue = MessageQueue(unit.topic, self._instance.broker_name, unit.queue_id)
-            if (handle := recall_handle_of(first, queue)) is not None:
+            if (handle := recall_handle_of(first, queue, unit.ids[0])) is not None:
                 fields["recallHandle"] = handle
         return Answer(fields=fields)
 

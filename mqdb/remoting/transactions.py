@@ -12,6 +12,7 @@ from typing import Final
 from mqdb.broker.log.query import aim_of
 from mqdb.broker.transactions.transactions import EndTransaction, end
 from mqdb.common.transaction import LocalTransactionState
+from mqdb.common.unique_id import unique_id_of
 from mqdb.errors import MqdbError, ParameterInvalid
 from mqdb.remoting.access import AccessKeys, topic_right
 from mqdb.remoting.codes import RequestCode
@@ -20,7 +21,7 @@ from mqdb.remoting.database import Database
 from mqdb.remoting.fields import number, text, truth
 from mqdb.remoting.frame import Frame
 from mqdb.remoting.members import Client, Members
-from mqdb.remoting.wire_message import encode_message, offset_id, unique_id_of
+from mqdb.remoting.wire_message import encode_message, offset_id
 from mqdb.store.acl import Access
 from mqdb.store.transactions.half_checks import Check, open_checks
 

@@ -13,14 +13,12 @@ import re
 import struct
 from collections.abc import Mapping
 from functools import lru_cache
-from hashlib import md5
 from socket import AF_INET, inet_ntop, inet_pton
 from typing import Final, NamedTuple
-from uuid import UUID
 from zlib import crc32
 
 from mqdb.common.message import ReceivedMessage
-from mqdb.common.property import MAX_PROPERTIES_BYTES, FailureProperty
+from mqdb.common.property import MAX_PROPERTIES_BYTES, FailureProperty, Property
 from mqdb.remoting.frame import FrameInvalid
 
 # -- properties ---------------------------------------------------------------------------------
@@ -51,6 +49,10 @@ def decode_properties(text: str) -> dict[str, str]:
 _NUMBERS = struct.Struct(">IIIiiqqiq8sq8siqi")
 _properties_length = struct.Struct(">h").pack
 
+#: What a broker of RocketMQ adds to each message, and mqdb does not store. Without a region Java's consumers do not trace.
+_OF_ALL: Final = f"{Property.MSG_REGION}{_VALUE}DefaultRegion{_NEXT}{Property.TRACE_ON}{_VALUE}true{_NEXT}".encode()
+_MOST_OWN_BYTES: Final = MAX_PROPERTIES_BYTES - len(_OF_ALL)
+
 #: By the magic a client knows how long the length of the topic is. Clients before 5.0 know only the first.
 _MAGIC, _MAGIC_LONG_TOPIC = 0xDAA320A7, 0xDAA320AB
 _MOST_SHORT_TOPIC_BYTES, _MOST_TOPIC_BYTES = 127, 32_767
@@ -72,8 +74,9 @@ def encode_message(
     queue, body = message.queue, message.stored_body
     magic, topic_bytes = _encoded_topic(queue.topic if topic is None else topic)
     properties = encode_properties(message.properties).encode()
-    if len(properties) > MAX_PROPERTIES_BYTES:
+    if len(properties) > _MOST_OWN_BYTES:
         properties = _fitting(message.properties)
+    properties += _OF_ALL
     numbers = _NUMBERS.pack(
         _NUMBERS.size + len(body) + len(topic_bytes) + 2 + len(properties),
         magic,
@@ -101,7 +104,7 @@ def _fitting(properties: Mapping[str, str]) -> bytes:
     """
     failure = frozenset(FailureProperty)
     fitting = {name: value for name, value in properties.items() if name not in failure}
-    while len(encoded := encode_properties(fitting).encode()) > MAX_PROPERTIES_BYTES:
+    while len(encoded := encode_properties(fitting).encode()) > _MOST_OWN_BYTES:
         del fitting[max(fitting, key=lambda name: len(name) + len(fitting[name]))]
     return encoded
 
@@ -203,13 +206,3 @@ def decode_offset_id(text: str) -> tuple[str, int, int]:
     if not 0 <= port <= 0xFFFF or log_pos < 0:
         raise FrameInvalid(f"{text} is no offset id: it has port {port} and position {log_pos}")
     return inet_ntop(AF_INET, ip), port, log_pos
-
-
-def unique_id_of(text: str) -> UUID:
-    """The uuid of a client's unique id: 32 hexadecimal digits are one, any other text has its MD5.
-
-    Java clients with an IPv6 address make 56 digits, and others what they like.
-    """
-    if _32_DIGITS.fullmatch(text):
-        return UUID(hex=text)
-    return UUID(bytes=md5(text.encode(), usedforsecurity=False).digest())

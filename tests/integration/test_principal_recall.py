@@ -8,7 +8,6 @@ from sqlalchemy import Connection
 
 from mqdb.broker.schedule.timers import RecallStatus, recall
 from mqdb.common.recall_handle import RecallHandle, decode_handle, encode_handle
-from mqdb.common.unique_id import parse_unique_id
 from mqdb.service.key_indexer import KeyIndexer
 from mqdb.service.service import Context
 from mqdb.store.engine import create_engine, transaction
@@ -41,7 +40,7 @@ def session(shop: str) -> Iterator[Connection]:
 
 
 def handle(message_id: str, topic: str = "orders") -> str:
-    return encode_handle(RecallHandle(topic, "broker-a", 0, parse_unique_id(message_id)))
+    return encode_handle(RecallHandle(topic, "broker-a", 0, message_id))
 
 
 def everything_due(connection: Connection) -> list[str]:

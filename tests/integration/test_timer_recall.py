@@ -144,14 +144,14 @@ def test_the_topic_counts(broker: Connection) -> None:
 def test_a_handle_names_the_message(broker: Connection) -> None:
     topic(broker)
     [unique_id] = timer(broker, HOUR, "a")
-    handle = encode_handle(RecallHandle("orders", "broker-a", 0, parse_unique_id(unique_id)))
+    handle = encode_handle(RecallHandle("orders", "broker-a", 0, unique_id))
 
     assert recall(broker, handle) is RECALLED
     assert recall(broker, handle) is UNKNOWN
 
 
 def test_a_handle_of_another_broker_is_refused(broker: Connection) -> None:
-    handle = encode_handle(RecallHandle("orders", "broker-b", 0, uuid.uuid4()))
+    handle = encode_handle(RecallHandle("orders", "broker-b", 0, uuid.uuid4().hex.upper()))
 
     with pytest.raises(RecallHandleInvalid, match="is of broker 'broker-b', not of 'broker-a'") as caught:
         recall(broker, handle)

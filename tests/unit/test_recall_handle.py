@@ -1,7 +1,6 @@
 """Recall handles: what RocketMQ makes of a message with a time of delivery."""
 
 import pickle
-import uuid
 from base64 import urlsafe_b64encode
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 from mqdb.common.recall_handle import RecallHandle, decode_handle, encode_handle
 from mqdb.errors import RecallHandleInvalid, ResponseCode
 
-HANDLE = RecallHandle("orders", "broker-a", 1_700_000_000_123, uuid.UUID(hex="0A0B0C0D" * 4))
+HANDLE = RecallHandle("orders", "broker-a", 1_700_000_000_123, "0A0B0C0D" * 4)
 TEXT = "v1 orders broker-a 1700000000123 0A0B0C0D0A0B0C0D0A0B0C0D0A0B0C0D"
 
 
@@ -36,7 +35,7 @@ def test_a_handle_says_what_was_put_into_it() -> None:
         "abc",
         urlsafe_b64encode(b"\xff\xfe").decode(),
         encoded(TEXT.replace("v1", "v2")),
-        encoded(TEXT.removesuffix("D")),
+        encoded(TEXT.rpartition(" ")[0]),
         encoded(TEXT + " more"),
         encoded(TEXT.replace("1700000000123", "soon")),
         encoded(TEXT.replace("orders ", "")),

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqdb.common.message import MessageQueue, ReceivedMessage
-from mqdb.common.unique_id import format_unique_id
+from mqdb.common.unique_id import format_unique_id, unique_id_of
 from mqdb.remoting.frame import FrameInvalid
 from mqdb.remoting.wire_message import (
     BatchMessage,
@@ -22,7 +22,6 @@ from mqdb.remoting.wire_message import (
     encode_message,
     encode_properties,
     offset_id,
-    unique_id_of,
 )
 from tests.fixtures.remoting_vectors import bytes_of, each
 
@@ -97,8 +96,14 @@ def test_a_message_is_encoded_as_rocketmq_does(line: dict[str, Any]) -> None:
     (total, *numbers), *rest = read(encoded)
     (their_total, *their_numbers), *their_rest = read(theirs)
     assert numbers == their_numbers
-    assert rest == their_rest == [bytes_of(line["body"]), line["topic"], properties]
-    assert total - their_total == (line["release"] == "4.9.8")  # which leaves out the last separator
+    assert their_rest == [bytes_of(line["body"]), line["topic"], properties]
+    assert rest == [bytes_of(line["body"]), line["topic"], properties | OF_ALL]
+    # 4.9.8 leaves out the last separator.
+    assert total - their_total == (line["release"] == "4.9.8") + len(encode_properties(OF_ALL))
+
+
+#: What RocketMQ's broker adds to each message, and so do we.
+OF_ALL = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 
 
 def test_topic_and_queue_can_be_others_than_where_the_message_was_read() -> None:
@@ -135,7 +140,8 @@ def test_an_id_that_is_no_uuid_goes_before_its_hash() -> None:
     text = "FE80" * 14
     message = received(properties={"UNIQ_KEY": text}, msg_id=unique_id_of(text))
 
-    assert read(encode_message(message, FRONT))[3] == {"UNIQ_KEY": text} == message.properties
+    assert read(encode_message(message, FRONT))[3] == {"UNIQ_KEY": text} | OF_ALL
+    assert message.properties == {"UNIQ_KEY": text}
 
 
 def test_a_topic_of_many_bytes_has_another_magic() -> None:
@@ -152,9 +158,15 @@ def test_properties_that_have_become_too_many_lose_the_failure_and_then_the_long
     usual = {"RETRY_TOPIC": "orders", "a": "界" * 5_000, "b": "y" * 15_000}
     failure = {"MQDB_FAILURE_TRACEBACK": "z" * 8_000, "MQDB_FAILURE_TIME": "now"}
 
-    assert read(encode_message(received(properties=usual | failure), FRONT))[3] == {**usual, "UNIQ_KEY": ID}
+    assert read(encode_message(received(properties=usual | failure), FRONT))[3] == {**usual, "UNIQ_KEY": ID} | OF_ALL
     more = usual | failure | {"c": "w" * 10_000}
-    assert read(encode_message(received(properties=more), FRONT))[3].keys() == {"RETRY_TOPIC", "a", "c", "UNIQ_KEY"}
+    assert read(encode_message(received(properties=more), FRONT))[3].keys() == {
+        "RETRY_TOPIC",
+        "a",
+        "c",
+        "UNIQ_KEY",
+        *OF_ALL,
+    }
 
 
 def test_a_message_tells_the_crc_of_its_body() -> None:

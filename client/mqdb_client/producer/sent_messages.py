@@ -81,7 +81,7 @@ class SentMessages:
         find = partial(self.find_queue_offset, Place(queue, link, stored.queue_key), stored.log_pos, unique_id)
         result = SendResult(SendStatus.SEND_OK, message_id, queue, stored.log_pos, find)
         if named.deliver_ms is not None:
-            result.recall_handle = handle_of(unique_id, queue, named.deliver_ms)
+            result.recall_handle = handle_of(message_id, queue, named.deliver_ms)
         return result
 
     def find_joined_offset(self, queue: MessageQueue, queue_key: int, log_pos: int, unique_id: UUID) -> int:
