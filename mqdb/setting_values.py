@@ -91,5 +91,7 @@ Percent = Annotated[int, Field(ge=1, le=100)]
 #: Names with commas between them, each once.
 Topics = Annotated[str, AfterValidator(_topics)]
 Directory = Annotated[Path, AfterValidator(_absolute)]
+#: An absolute path, like Directory.
+File = Directory
 #: host:port.
 Address = Annotated[str, AfterValidator(_address)]

@@ -29,7 +29,7 @@ from mqdb.common.duration import duration_text
 from mqdb.common.http_address import HttpAddress, Network, parse_http_address, parse_networks
 from mqdb.common.topic import MAX_TOPIC_LENGTH, check_topic_name, reply_topic
 from mqdb.errors import DelayLevelsInvalid, NameInvalid, SettingInvalid, shown
-from mqdb.setting_values import Address, Directory, Hours, Percent, Topics, at_least, expanded
+from mqdb.setting_values import Address, Directory, File, Hours, Percent, Topics, at_least, expanded
 
 FILE_NAME = "mqdb.toml"
 ENV_PREFIX = "MQDB_"
@@ -123,6 +123,12 @@ class Settings(BaseSettings):
     """Serve everybody at `remoting`, also beyond loopback, while no access key has a secret."""
     remoting: Address | None = None
     """Where `mqdb serve` and `mqdb remoting` answer RocketMQ's clients, as host:port; unset, `mqdb serve` does not."""
+    remoting_certificate: File | None = None
+    """A certificate in PEM. With it `remoting` also takes TLS, on the same port."""
+    remoting_certificate_key: File | None = None
+    """Its key, in PEM and not encrypted; unset, it is in the file of the certificate."""
+    remoting_tls_only: bool = False
+    """Refuse clients that come without TLS. RocketMQ: tls.server.mode=enforcing."""
     remoting_advertised: Address | None = None
     """Where clients find that, if it is another address than the one listened on: behind a NAT, for example."""
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)

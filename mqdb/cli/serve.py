@@ -94,11 +94,16 @@ def front_of(settings: "Settings", dsn: str) -> "Iterator[Front | None]":
     from mqdb.common.dsn import BrokerDsn
     from mqdb.remoting.access import OpenToAll
     from mqdb.remoting.front import Front
+    from mqdb.remoting.listener import Tls
 
     name = settings.broker.name if settings.broker else settings.broker_name
     is_open = settings.remoting_address.is_loopback or settings.remoting_open
     advertised = settings.remoting_advertised_address
-    front = Front(BrokerDsn(name, dsn), settings.remoting_address, advertised, is_open=is_open)
+    tls = None
+    if settings.remoting_certificate is not None:
+        key = settings.remoting_certificate_key or settings.remoting_certificate
+        tls = Tls(settings.remoting_certificate, key, settings.remoting_tls_only)
+    front = Front(BrokerDsn(name, dsn), settings.remoting_address, advertised, is_open=is_open, tls=tls)
     try:
         front.start()
     except OpenToAll:

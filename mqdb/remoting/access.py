@@ -38,18 +38,18 @@ class OpenToAll(Exception):
 class AccessKeys:
     """The access keys of one broker. Of its loop."""
 
-    def __init__(self, database: Database, *, is_open: bool) -> None:
-        """`is_open`: while no key has a secret, everybody may come."""
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._is_open = is_open
+        self._is_open = False
         self._secrets: dict[str, str] = {}
         self._loaded_at = 0.0
         self._loading: asyncio.Task[None] | None = None
         #: What each key may do, and when that was found.
         self._known: dict[tuple[str, Resource], tuple[bool, float]] = {}
 
-    async def begin(self) -> None:
-        """Find the keys. Raises OpenToAll."""
+    async def begin(self, *, is_open: bool) -> None:
+        """Find the keys. With `is_open` everybody may come while none has a secret; without, this raises OpenToAll."""
+        self._is_open = is_open
         await self._load()
         if not self._secrets and not self._is_open:
             raise OpenToAll

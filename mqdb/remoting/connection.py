@@ -26,12 +26,7 @@ _MOST_UNSENT_BYTES: Final = 64 * 2**20
 #: From here on nothing more is read of a client until its requests are answered.
 _MOST_REQUESTS: Final = 4_096
 
-#: As a broker of 4.9.8 says it. Clients of 5.x ask no more than those of 4.9 then; below 232 they use no SQL92.
-#: Source: MQVersion.
-VERSION: Final = 409
-
 _RESPONSE, _ONEWAY = 1, 2
-_LANGUAGE: Final = "PYTHON"
 
 
 class Answer(NamedTuple):
@@ -133,19 +128,11 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
         if request.is_oneway:
             return
-        self._write(
-            Frame(
-                code=answer.code,
-                fields=dict(answer.fields),
-                body=answer.body,
-                opaque=request.opaque,
-                flag=_RESPONSE,
-                remark=answer.remark,
-                language=_LANGUAGE,
-                version=VERSION,
-                serializer=request.serializer,
-            )
-        )
+        try:
+            self._write(_response(request, answer))
+        except FrameInvalid as error:
+            logger.exception("an answer cannot be written", extra={"code": request.code})
+            self._write(_response(request, Answer(ResponseCode.SYSTEM_ERROR, remark=str(error))))
 
     def tell(self, code: RequestCode, fields: Mapping[str, str], body: bytes = b"") -> None:
         """Tell the client something that it does not answer."""
@@ -175,9 +162,6 @@ class Connection(asyncio.Protocol):
             body=body,
             opaque=next(self._opaque),
             flag=flag,
-            remark=None,
-            language=_LANGUAGE,
-            version=VERSION,
             serializer=self._serializer,
         )
 
@@ -204,3 +188,15 @@ class Connection(asyncio.Protocol):
                 await self._turns.popleft()()
         finally:
             self._taking_turns = None
+
+
+def _response(request: Frame, answer: Answer) -> Frame:
+    return Frame(
+        answer.code,
+        dict(answer.fields),
+        answer.body,
+        request.opaque,
+        _RESPONSE,
+        answer.remark,
+        serializer=request.serializer,
+    )

@@ -13,7 +13,7 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import Final
 
@@ -27,6 +27,7 @@ from mqdb.remoting.consuming import CONSUMING_TIMES, Consuming, ConsumingTimes
 from mqdb.remoting.database import Database
 from mqdb.remoting.frame import Frame
 from mqdb.remoting.handlers import Handler, consuming_handlers, handlers
+from mqdb.remoting.listener import Listener, Tls
 from mqdb.remoting.members import Members
 from mqdb.remoting.messages import Messages
 from mqdb.remoting.replies import Replies
@@ -53,6 +54,7 @@ class Front:
         advertised: HttpAddress | None = None,
         *,
         is_open: bool | None = None,
+        tls: Tls | None = None,
         times: ConsumingTimes = CONSUMING_TIMES,
     ) -> None:
         """`advertised` is where clients find it, if that is not where it listens: behind a NAT, for example.
@@ -61,6 +63,7 @@ class Front:
         """
         self._broker = broker
         self._is_open = address.is_loopback if is_open is None else is_open
+        self._tls = tls
         self._wanted = address
         self._advertised = advertised
         self._times = times
@@ -78,8 +81,8 @@ class Front:
     def start(self) -> None:
         """Returns when clients may come.
 
-        Raises OSError where it cannot listen, OpenToAll if no key has a secret and it is not to be open,
-        BrokerUnavailable and its kin.
+        Raises OSError where it cannot listen or the files of TLS are no good, OpenToAll if no key has a secret and it
+        is not to be open, BrokerUnavailable and its kin.
         """
         started: Future[HttpAddress] = Future()
         self._thread = threading.Thread(target=self._run, args=(started,), name="mqdb-remoting", daemon=True)
@@ -107,20 +110,24 @@ class Front:
     async def _serve(self, started: "Future[HttpAddress]") -> None:
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         instance = ClientInstance(self._broker)
-        with ExitStack() as stack:
+        async with AsyncExitStack() as stack:
             instance.open()
             stack.callback(instance.close)
             # Where nobody serves, whoever consumes has to look after dispatch.
             stack.enter_context(instance.awaiting_arrivals())
-            core = _Core(instance, self._loop, is_open=self._is_open)
-            await core.access.begin()
-            server = await self._loop.create_server(core.connect, self._wanted.host, self._wanted.port)
-            port = server.sockets[0].getsockname()[1]
-            core.begin(self._advertised or HttpAddress(_reachable(self._wanted.host, instance), port), self._times)
-            started.set_result(HttpAddress(self._wanted.host, port))
+            database = Database(instance)
+            stack.push_async_callback(database.close)
+            access = AccessKeys(database)
+            await access.begin(is_open=self._is_open)
+            listener = Listener(self._wanted, self._tls)
+            stack.callback(listener.close)
+            own = HttpAddress(_reachable(self._wanted.host, instance), listener.port)
+            core = _Core(database, access, self._advertised or own, self._times)
+            stack.push_async_callback(core.close)
+            listener.start(core.connect)
+            started.set_result(HttpAddress(self._wanted.host, listener.port))
             await self._stopping.wait()
-            server.close()
-            await core.close()
+            listener.close()
 
 
 def _reachable(host: str, instance: ClientInstance) -> str:
@@ -131,20 +138,16 @@ def _reachable(host: str, instance: ClientInstance) -> str:
 class _Core:
     """What the connections of a front share."""
 
-    def __init__(self, instance: ClientInstance, loop: asyncio.AbstractEventLoop, *, is_open: bool) -> None:
-        self._database = Database(instance)
-        self.access = AccessKeys(self._database, is_open=is_open)
-        self._loop = loop
+    def __init__(self, database: Database, access: AccessKeys, address: HttpAddress, times: ConsumingTimes) -> None:
+        """`address` is that of the front as clients know it."""
+        self._database = database
+        self._access = access
         self._connections: set[Connection] = set()
-        self._handlers: dict[int, Handler] = {}
-
-    def begin(self, address: HttpAddress, times: ConsumingTimes) -> None:
-        """Serve, as clients know the address."""
         place = (address.host, address.port)
         self._members = Members(self._database)
         send_back = SendBack(self._database)
         self._sends = Sends(self._database, self._members, send_back, place)
-        self._transactions = Transactions(self._database, self.access, self._members, place)
+        self._transactions = Transactions(self._database, self._access, self._members, place)
         self._replies = Replies(self._database, self._members, self._sends, place)
         self._consuming = Consuming(self._database, self._members, place, times)
         self._handlers = handlers(
@@ -153,7 +156,7 @@ class _Core:
             self._sends,
             send_back,
             self._transactions,
-            Messages(self._database, self.access, place),
+            Messages(self._database, self._access, place),
             self._replies,
         ) | consuming_handlers(self._consuming.pulls, self._consuming.offsets, self._consuming.locks)
 
@@ -165,14 +168,13 @@ class _Core:
             each.close()
         await self._consuming.close()
         await asyncio.to_thread(self._sends.close)
-        await self._database.close()
 
     def connect(self) -> Connection:
         """A connection that has come."""
         connection = Connection(self._receive, self._lost)
         self._connections.add(connection)
-        if len(self._connections) > _MOST_CONNECTIONS or not self._handlers:
-            self._loop.call_soon(connection.close)
+        if len(self._connections) > _MOST_CONNECTIONS:
+            self._database.loop.call_soon(connection.close)
         return connection
 
     def _lost(self, connection: Connection) -> None:
@@ -186,7 +188,7 @@ class _Core:
             remark = f"request type {frame.code} not supported"
             connection.answer(frame, Answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark))
             return
-        if self.access.are_asked_for:
+        if self._access.are_asked_for:
             handler = handler._replace(run=partial(self._run_if_allowed, handler))
         if handler.is_in_turn:
             work = partial(self._answer, connection, frame, partial(handler.run, connection, frame))
@@ -201,7 +203,7 @@ class _Core:
             self._database.spawn(self._answer(connection, frame, lambda: working))
 
     async def _run_if_allowed(self, handler: Handler, connection: Connection, frame: Frame) -> Answer | None:
-        await self.access.check(frame)
+        await self._access.check(frame)
         working = handler.run(connection, frame)
         return None if working is None else await working
 

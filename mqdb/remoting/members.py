@@ -37,6 +37,8 @@ GRACE_SECONDS: Final = 30.0
 #: Between two writes of the heartbeats that have come.
 _BEAT_SECONDS: Final = 10.0
 
+_MOST_OF_AN_ID: Final = 255
+
 #: Between the id of a client that takes part in broadcasting, the same for all processes of a machine, and its port.
 _BROADCASTING: Final = "~bc"
 
@@ -309,8 +311,8 @@ class _Said:
     def __init__(self, body: bytes) -> None:
         said = _parsed(body)
         client_id = said.get("clientID")
-        if not isinstance(client_id, str) or not client_id:
-            raise ParameterInvalid("clientID", client_id, "is missing")
+        if not isinstance(client_id, str) or not 0 < len(client_id) <= _MOST_OF_AN_ID:
+            raise ParameterInvalid("clientID", client_id, f"must be a text of 1 to {_MOST_OF_AN_ID} characters")
         self.client_id = client_id
         self.producers = [str(each.get("groupName")) for each in _dicts(said, "producerDataSet")]
         self.consumers: dict[str, Consumer] = {}

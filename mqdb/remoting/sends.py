@@ -30,6 +30,7 @@ from mqdb.errors import (
     BodyTooLarge,
     ParameterInvalid,
     PropertiesTooLarge,
+    PropertyInvalid,
     QueueNotFound,
     ResponseCode,
     TopicNotFound,
@@ -254,6 +255,9 @@ class Sends:
     ) -> tuple[str, Record]:
         """The unique id as its sender knows it, and the record."""
         stored = {name: text for name, text in properties.items() if name not in _UNSAID}
+        for name, value in properties.items():
+            if "\0" in name or "\0" in value:
+                raise PropertyInvalid(name, "holds U+0000, which PostgreSQL cannot store")
         if Property.REPLY_TO_CLIENT in stored:  # whoever replies needs it
             stored[Property.CLUSTER] = self._instance.cluster_name
         tag, keys = stored.pop(Property.TAGS, None), stored.pop(Property.KEYS, "")

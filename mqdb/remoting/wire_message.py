@@ -49,7 +49,7 @@ def decode_properties(text: str) -> dict[str, str]:
 _NUMBERS = struct.Struct(">IIIiiqqiq8sq8siqi")
 _properties_length = struct.Struct(">h").pack
 
-#: What a broker of RocketMQ adds to each message, and mqdb does not store. Without a region Java's consumers do not trace.
+#: What a broker of RocketMQ adds to each message, and mqdb does not store. Without a region Java does not trace.
 _OF_ALL: Final = f"{Property.MSG_REGION}{_VALUE}DefaultRegion{_NEXT}{Property.TRACE_ON}{_VALUE}true{_NEXT}".encode()
 _MOST_OWN_BYTES: Final = MAX_PROPERTIES_BYTES - len(_OF_ALL)
 

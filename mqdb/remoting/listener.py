@@ -1,0 +1,107 @@
+"""The socket where clients come, with or without TLS: a connection that begins as TLS does is one.
+
+RocketMQ: NettyRemotingServer.HandshakeHandler, TlsMode, which tell by the first byte as well.
+"""
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from mqdb.common.http_address import HttpAddress
+from mqdb.remoting.connection import Connection
+
+logger = logging.getLogger(__name__)
+
+#: The first byte of a TLS connection: a record of its handshake.
+_TLS: Final = b"\x16"
+
+#: For the first byte of a client, and for the handshake.
+_FIRST_SECONDS: Final = 10.0
+
+#: So many may wait until they are accepted.
+_BACKLOG: Final = 1_024
+
+
+class Tls(NamedTuple):
+    """The files of a certificate and its key, in PEM; `is_required` refuses who comes without TLS."""
+
+    certificate: Path
+    key: Path
+    is_required: bool = False
+
+    def context(self) -> ssl.SSLContext:
+        """Raises OSError, of which ssl.SSLError is one, if they cannot be used."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.certificate, self.key)
+        return context
+
+
+class Listener:
+    """Accepts connections until it is closed. Of its loop."""
+
+    def __init__(self, address: HttpAddress, tls: Tls | None) -> None:
+        """Listens at once, and accepts from `start` on. Raises OSError."""
+        self._context = None if tls is None else tls.context()
+        self._is_tls_required = tls is not None and tls.is_required
+        self._loop = asyncio.get_running_loop()
+        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+        self._socket = socket.create_server((address.host, address.port), family=family, backlog=_BACKLOG)
+        self._socket.setblocking(False)
+        self.port: int = self._socket.getsockname()[1]
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, connect: Callable[[], Connection]) -> None:
+        """Accept connections from now on; `connect` makes the protocol of each."""
+        self._spawn(self._accept(connect))
+
+    def close(self) -> None:
+        """Accept no more. Again: nothing happens."""
+        for task in self._tasks:
+            task.cancel()
+        self._socket.close()
+
+    async def _accept(self, connect: Callable[[], Connection]) -> None:
+        while True:
+            try:
+                client, _ = await self._loop.sock_accept(self._socket)
+            except OSError as error:  # no file is left, perhaps; who waits is accepted later
+                logger.warning("cannot accept a connection", extra={"reason": str(error)})
+                await asyncio.sleep(1.0)
+                continue
+            client.setblocking(False)
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._spawn(self._take(client, connect))
+
+    async def _take(self, client: socket.socket, connect: Callable[[], Connection]) -> None:
+        try:
+            async with asyncio.timeout(_FIRST_SECONDS):
+                context = self._context if self._context and await self._first(client) == _TLS else None
+                if context is None and self._is_tls_required:
+                    client.close()
+                    return
+                await self._loop.connect_accepted_socket(connect, client, ssl=context)
+        except (OSError, TimeoutError, asyncio.CancelledError) as error:
+            client.close()
+            logger.debug("a connection has come to nothing", extra={"reason": str(error)})
+
+    async def _first(self, client: socket.socket) -> bytes:
+        """The first byte, which stays to be read."""
+        readable: asyncio.Future[None] = self._loop.create_future()
+        self._loop.add_reader(client, readable.set_result, None)
+        try:
+            await readable
+        finally:
+            self._loop.remove_reader(client)
+        with suppress(BlockingIOError):
+            return client.recv(1, socket.MSG_PEEK)
+        return b""
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

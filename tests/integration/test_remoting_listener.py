@@ -1,0 +1,142 @@
+"""The socket of a front: TLS and none on one port, rubbish, crowds, and a front that stops."""
+
+import logging
+import socket
+import ssl
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection
+
+from mqdb.common.dsn import BrokerDsn
+from mqdb.common.http_address import HttpAddress
+from mqdb.remoting.codes import RequestCode
+from mqdb.remoting.connection import MAX_FRAME_BYTES
+from mqdb.remoting.frame import Frame, decode_frame, encode_frame
+from mqdb.remoting.front import Front
+from mqdb.remoting.listener import Tls
+from tests.fixtures.broker import topic
+from tests.fixtures.fuzz import fuzz_cases, fuzz_random
+from tests.fixtures.postgres import Database
+from tests.fixtures.remoting_client import PATIENCE_SECONDS, Fronts
+from tests.integration.test_remoting_sends import send
+
+ROUTE = Frame(RequestCode.GET_BROKER_CLUSTER_INFO, opaque=1)
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Tls:
+    folder = tmp_path_factory.mktemp("tls")
+    files = Tls(folder / "certificate.pem", folder / "key.pem")
+    command = ("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+    names = ("-subj", "/CN=localhost", "-keyout", str(files.key), "-out", str(files.certificate))
+    subprocess.run((*command, *names), check=True, capture_output=True)
+    return files
+
+
+def front_with(database: Database, tls: Tls) -> Iterator[Front]:
+    front = Front(BrokerDsn("broker-a", database.dsn), HttpAddress("127.0.0.1", 0), tls=tls)
+    front.start()
+    yield front
+    front.stop()
+
+
+@pytest.fixture
+def secure(database: Database, certificate: Tls) -> Iterator[Front]:
+    """A front that takes TLS as well."""
+    yield from front_with(database, certificate)
+
+
+@pytest.fixture
+def strict(database: Database, certificate: Tls) -> Iterator[Front]:
+    """A front that takes TLS only."""
+    yield from front_with(database, certificate._replace(is_required=True))
+
+
+def ask(front: Front, tls: Tls | None) -> Frame:
+    """Ask for the cluster. Raises OSError where the connection is closed."""
+    with socket.create_connection((front.address.host, front.address.port), PATIENCE_SECONDS) as plain:
+        context = None if tls is None else ssl.create_default_context(cafile=str(tls.certificate))
+        client = plain if context is None else context.wrap_socket(plain, server_hostname="localhost")
+        with client, client.makefile("rb") as stream:
+            client.sendall(encode_frame(ROUTE))
+            size = stream.read(4)
+            if not size:
+                raise ConnectionError("closed")
+            return decode_frame(stream.read(int.from_bytes(size)))
+
+
+def test_one_port_takes_clients_with_tls_and_without(secure: Front, certificate: Tls) -> None:
+    assert ask(secure, certificate).code == 0
+    assert ask(secure, None).code == 0
+
+
+def test_a_front_may_want_tls_only(strict: Front, certificate: Tls) -> None:
+    assert ask(strict, certificate).code == 0
+    with pytest.raises(ConnectionError):
+        ask(strict, None)
+
+
+def test_a_file_that_is_no_certificate_stops_the_start(database: Database, tmp_path: Path, broker: Connection) -> None:
+    file = tmp_path / "certificate.pem"
+    file.write_text("no certificate")
+    front = Front(BrokerDsn("broker-a", database.dsn), HttpAddress("127.0.0.1", 0), tls=Tls(file, file))
+
+    with pytest.raises(ssl.SSLError):
+        front.start()
+
+
+def test_who_says_nothing_or_half_a_frame_keeps_nobody_waiting(secure: Front, certificate: Tls) -> None:
+    with socket.create_connection((secure.address.host, secure.address.port)) as silent:
+        assert ask(secure, certificate).code == 0
+        silent.sendall(b"\x16")  # TLS that does not come
+        assert ask(secure, None).code == 0
+
+
+@pytest.mark.parametrize("size", [MAX_FRAME_BYTES + 1, 2**31, 2**32 - 1])
+def test_a_frame_that_is_too_large_ends_its_connection_only(broker: Connection, fronts: Fronts, size: int) -> None:
+    topic(broker)
+    other, rude = fronts.connect(), fronts.connect()
+
+    rude._socket.sendall(size.to_bytes(4))
+
+    with pytest.raises(ConnectionError):
+        rude.request(RequestCode.GET_BROKER_CLUSTER_INFO)
+    assert send(other).code == 0
+
+
+def test_rubbish_costs_nobody_else(broker: Connection, fronts: Fronts, caplog: pytest.LogCaptureFixture) -> None:
+    """Random bytes, and frames of which a few bytes are others, on connections of their own."""
+    topic(broker)
+    other = fronts.connect()
+    front = fronts.start()
+    chosen = fuzz_random()
+    for number in range(fuzz_cases()):
+        fields = {"b": "orders", "e": "0", "g": "1", "topic": "orders", "consumerGroup": "readers", "offset": "1"}
+        frame = Frame(chosen.choice(list(RequestCode)), fields, chosen.randbytes(chosen.randrange(40)), number)
+        data = bytearray(encode_frame(frame))
+        for _ in range(chosen.randrange(4)):
+            data[chosen.randrange(len(data))] = chosen.randrange(256)
+        with socket.create_connection((front.address.host, front.address.port)) as client:
+            client.sendall(data if number % 4 else chosen.randbytes(60))
+        if number % 50 == 0:
+            assert send(other).code == 0, number
+    assert send(other).code == 0
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+def test_a_front_that_stops_closes_its_connections_and_can_be_started_again(broker: Connection, fronts: Fronts) -> None:
+    topic(broker)
+    front = fronts.start()
+    client = fronts.connect(front)
+    assert send(client).code == 0
+    port = front.address.port
+
+    front.stop()
+    with pytest.raises((ConnectionError, OSError)):
+        send(client)
+    again = fronts.start(port=port)
+
+    assert send(fronts.connect(again)).code == 0
