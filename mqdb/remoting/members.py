@@ -73,6 +73,8 @@ class Client:
 
     client_id: str
     connection: Connection | None
+    #: From where it has come last.
+    host: str
     language: str
     version: str
     consumers: dict[str, Consumer] = field(default_factory=dict)
@@ -105,8 +107,16 @@ class Members:
         return None if connection.client_id is None else self.clients.get(connection.client_id)
 
     def consumer_of(self, connection: Connection, group: str) -> tuple[Client, Consumer] | None:
-        """The client on a connection as a member of a group; None before its heartbeat has said so."""
+        """The client on a connection as a member of a group; None before its heartbeat has said so.
+
+        A client whose request has timed out comes on a new connection, and its next heartbeat may be 30 s away. So if
+        nobody has said anything there, it is the one member of the group from that host that has lost its connection.
+        """
         client = self.client_of(connection)
+        if connection.client_id is None:
+            host = connection.peer.rpartition(":")[0]
+            lost = [each for each, _ in self.consumers_of(group) if each.connection is None and each.host == host]
+            client = lost[0] if len(lost) == 1 else None
         consumer = None if client is None else client.consumers.get(group)
         return None if client is None or consumer is None else (client, consumer)
 
@@ -124,7 +134,7 @@ class Members:
             client_id += _BROADCASTING + connection.peer.rpartition(":")[2]
         client = self.clients.get(client_id)
         if client is None:
-            client = self.clients[client_id] = Client(client_id, connection, frame.language, str(frame.version))
+            client = self.clients[client_id] = Client(client_id, connection, "", frame.language, str(frame.version))
             self._instance.guests.add(client_id)
             await self._adopt([client_id])
         self._connect(client, connection)
@@ -199,7 +209,7 @@ class Members:
 
     def _connect(self, client: Client, connection: Connection) -> None:
         client.heard_at = time.monotonic()
-        client.connection = connection
+        client.connection, client.host = connection, connection.peer.rpartition(":")[0]
         connection.client_id = client.client_id
         if client.grace is not None:
             client.grace.cancel()

@@ -18,9 +18,12 @@ from mqdb.remoting.consuming import ConsumingTimes
 from mqdb.remoting.hand_over import HandOverTimes
 from mqdb.remoting.pulls import PullTimes
 from mqdb.store.consumers.consumer_offsets import committed_offsets
-from mqdb.store.topics.topics import TopicRoute
+from mqdb.store.engine import create_engine
+from mqdb.store.topics.topics import TopicRoute, find_topic
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.consumers import Inbox, Member
+from tests.fixtures.history import Past
+from tests.fixtures.postgres import Database as PastDatabase
 from tests.fixtures.processes import wait_until
 from tests.fixtures.remoting_client import QUICK, Fronts, Pulled, RemotingClient, consumer, pulled
 
@@ -301,6 +304,77 @@ def test_a_client_goes_on_where_it_is_after_a_restart_of_the_front(broker: Conne
     assert pulled(pulling.result(10)).bodies == ["0-7", "0-8", "0-9"]
     again.commit("readers", "orders", 8)
     wait_until(lambda: stored(broker, route) == 8)
+
+
+def test_a_client_that_comes_on_another_connection_goes_on_before_its_next_heartbeat(
+    broker: Connection, fronts: Fronts
+) -> None:
+    route = filled(broker)
+    front = fronts.start()
+    client = joined(fronts)
+    client.query_offset("readers", "orders")
+    client.close()
+    wait_until(lambda: front.address and [pulled_by_stranger(fronts)] == [["0-3"]])
+
+    again = fronts.connect()
+    again.commit("readers", "orders", 7)
+
+    wait_until(lambda: stored(broker, route) == 7)
+    assert owner(broker, route) == A
+
+
+def pulled_by_stranger(fronts: Fronts) -> list[str]:
+    return fronts.connect().pull("readers", "orders", 3, limit=1).bodies
+
+
+def test_a_restart_of_the_server_leaves_a_client_where_it_is(past: Past) -> None:
+    fronts = Fronts(PastDatabase(past.dsn))
+    try:
+        sent_to(past, "a", "b", "c", "d")
+        client = joined(fronts)
+        client.query_offset("readers", "orders")
+        assert client.pull("readers", "orders", 0, commit=2).bodies == ["a", "b", "c", "d"]
+        client.query_offset("readers", "orders")  # writes
+
+        past.restart()
+        sent_to(past, "e")
+
+        assert wait_for_pull(client, 4, lambda each: each.code in (0, MOVED)).bodies == ["e"]
+    finally:
+        fronts.close()
+
+
+def test_a_database_that_has_gone_back_sends_a_client_back(past: Past) -> None:
+    fronts = Fronts(PastDatabase(past.dsn))
+    try:
+        sent_to(past, "a", "b")
+        client = joined(fronts)
+        client.query_offset("readers", "orders")
+        client.commit("readers", "orders", 1)
+        client.request(RequestCode.HEART_BEAT, body={"clientID": A, "consumerDataSet": [consumer(orders="*")]})
+        client.query_offset("readers", "orders")
+        past.save("two")
+        sent_to(past, "c", "d")
+        wait_for_pull(client, 2, lambda each: each.bodies == ["c", "d"])
+
+        past.return_to("two")
+        sent_to(past, "e", "f", "g")
+        moved = wait_for_pull(client, 4, lambda each: each.code in (0, MOVED))
+
+        assert (moved.code, moved.next_offset) == (MOVED, 1)
+        assert client.pull("readers", "orders", 1).bodies == ["b", "e", "f", "g"]
+    finally:
+        fronts.close()
+
+
+def sent_to(past: Past, *bodies: str) -> None:
+    engine = create_engine(past.dsn)
+    with engine.connect() as connection:
+        route = find_topic(connection, "orders")
+        assert route is not None
+        append(connection, route, *bodies)
+        dispatch_all(connection)
+    engine.dispose()
 
 
 def test_a_client_that_goes_without_a_word_keeps_its_queues_for_a_while(
