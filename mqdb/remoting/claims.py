@@ -18,6 +18,7 @@ from weakref import WeakValueDictionary
 
 from sqlalchemy import Connection as DatabaseConnection
 
+from mqdb.broker.clients import membership
 from mqdb.broker.consumers import offsets, queue_locks
 from mqdb.broker.consumers.group_offsets import commit_positions
 from mqdb.broker.log.proofs import proven
@@ -77,6 +78,8 @@ class Claims:
         self._writing = asyncio.Lock()
         self._changes: dict[str, asyncio.Future[None]] = {}
         self._checks: set[str] = set()
+        #: Groups that an operator has switched off.
+        self.switched_off: set[str] = set()
         #: Called with a claim that is lost.
         self.on_lost: list[Callable[[Claim], None]] = []
         #: Called with a group, a queue and a client that would have it.
@@ -334,7 +337,7 @@ class Claims:
             if (change := self._changes.pop(name, None)) is not None:
                 change.set_result(None)
         for name in self.groups if group is None else [group]:
-            if name in self._claims and name not in self._checks:
+            if name in self._claims.keys() | self.switched_off and name not in self._checks:
                 self._checks.add(name)
                 self._database.spawn(self._check(name))
 
@@ -344,12 +347,20 @@ class Claims:
         claims = self.of_group(group)
         keys = [claim.queue_key for claim in claims]
         try:
-            now, found = await self._database.run(
-                lambda connection: (histories.find(connection), owners(connection, group, keys))
+            now, found, may_consume = await self._database.run(
+                lambda connection: (
+                    histories.find(connection),
+                    owners(connection, group, keys),
+                    membership.may_consume(connection, group),
+                )
             )
         except MqdbError as error:
             logger.warning("cannot see who owns queues", extra={"group": group, "reason": str(error)})
             return
+        if may_consume:
+            self.switched_off.discard(group)
+        else:
+            self.switched_off.add(group)
         for claim in claims:
             is_mine = found.get(claim.queue_key) == (claim.client_id, claim.epoch)
             if not claim.is_lost and not (is_mine and claim.history == now):

@@ -16,7 +16,7 @@ from typing import Final
 from mqdb.broker.consumers.pull import PullRequest, PullStatus
 from mqdb.broker.filters.filters import check_filters
 from mqdb.common.topic import Perm, retry_topic
-from mqdb.errors import ResponseCode, TopicNotFound
+from mqdb.errors import ConsumptionForbidden, ResponseCode, TopicNotFound
 from mqdb.remoting.claims import Claims, owns_queues
 from mqdb.remoting.connection import Answer, Connection
 from mqdb.remoting.database import Database
@@ -166,6 +166,8 @@ class Pulls:
     async def _pull(self, connection: Connection, header: PullHeader) -> Answer:
         until = self._database.loop.time() + header.hold_seconds
         found = await self._member(connection, header)
+        if header.group in self._claims.switched_off:
+            raise ConsumptionForbidden(header.group, "consume_enable")
         filter = await self._filter(header, found)
         if filter is None:
             remark = f"this client has not said that group {header.group} subscribes to topic {header.topic}"

@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator
 import pytest
 from sqlalchemy import Connection, text
 
-from mqdb.broker.consumers import offset_reset
+from mqdb.broker.consumers import groups, offset_reset
 from mqdb.broker.consumers.offset_reset import Boundary
 from mqdb.broker.consumers.offsets import take_queues_at
 from mqdb.rebalance import allocate_averagely
 from mqdb.remoting import members
 from mqdb.remoting.codes import RequestCode
 from mqdb.remoting.consuming import ConsumingTimes
+from mqdb.remoting.front import Front
 from mqdb.remoting.hand_over import HandOverTimes
 from mqdb.remoting.pulls import PullTimes
 from mqdb.store.consumers.consumer_offsets import committed_offsets
@@ -28,7 +29,7 @@ from tests.fixtures.processes import wait_until
 from tests.fixtures.remoting_client import QUICK, Fronts, Pulled, RemotingClient, consumer, pulled
 
 A, B = "1.2.3.4@1", "1.2.3.4@2"
-NO_NEW, NO_MATCHED, MOVED, NONE = 19, 20, 21, 22
+NO_PERMISSION, NO_NEW, NO_MATCHED, MOVED, NONE = 16, 19, 20, 21, 22
 
 
 def filled(broker: Connection, messages: int = 10, queues: int = 1) -> TopicRoute:
@@ -262,6 +263,18 @@ def test_a_reset_is_obeyed_by_the_next_pull_and_by_one_that_waits(broker: Connec
     wait_until(lambda: stored(broker, route) == 10)
 
 
+def test_a_group_that_is_switched_off_is_refused_until_it_is_switched_on(broker: Connection, fronts: Fronts) -> None:
+    filled(broker)
+    client = joined(fronts)
+    client.query_offset("readers", "orders")
+
+    groups.update_group(broker, "readers", consume_enable=False)
+    wait_for_pull(client, 0, lambda each: each.code == NO_PERMISSION)
+    groups.update_group(broker, "readers", consume_enable=True)
+
+    assert len(wait_for_pull(client, 0, lambda each: each.code == 0).bodies) == 10
+
+
 def test_a_commit_of_a_queue_that_was_taken_away_is_refused(broker: Connection, fronts: Fronts) -> None:
     route = filled(broker)
     client = joined(fronts)
@@ -463,10 +476,10 @@ def test_a_queue_that_is_committed_and_no_share_is_given_back_soon(broker: Conne
 class JavaMember:
     """Does what RocketMQ's push consumers do: heartbeat, rebalance by averages, a pull for each queue, commits."""
 
-    def __init__(self, fronts: Fronts, client_id: str, queues: int) -> None:
+    def __init__(self, fronts: Fronts, client_id: str, queues: int, front: Front | None = None) -> None:
         self.client_id, self._queues = client_id, queues
         self.bodies: list[str] = []
-        self._client = fronts.connect()
+        self._client = fronts.connect(front)
         self._held: dict[int, int] = {}
         self._stopping = False
         self._client.heartbeat(client_id, consumer(orders="*"))
@@ -535,12 +548,12 @@ class JavaMember:
 
 
 @pytest.fixture
-def java(fronts: Fronts) -> Iterator[Callable[[str, int], JavaMember]]:
-    """Starts members that behave as Java's."""
+def java(fronts: Fronts) -> Iterator[Callable[..., JavaMember]]:
+    """Starts members that behave as Java's, by default on the first front."""
     started: list[JavaMember] = []
 
-    def start(client_id: str, queues: int) -> JavaMember:
-        started.append(JavaMember(fronts, client_id, queues))
+    def start(client_id: str, queues: int, front: Front | None = None) -> JavaMember:
+        started.append(JavaMember(fronts, client_id, queues, front))
         return started[-1]
 
     yield start
@@ -549,13 +562,15 @@ def java(fronts: Fronts) -> Iterator[Callable[[str, int], JavaMember]]:
             each.stop()
 
 
-def test_two_members_share_the_queues_and_hand_them_over(
-    broker: Connection, fronts: Fronts, java: Callable[[str, int], JavaMember]
+@pytest.mark.parametrize("count", [1, 2])
+def test_two_members_on_one_front_or_two_share_the_queues_and_hand_them_over(
+    broker: Connection, fronts: Fronts, java: Callable[..., JavaMember], count: int
 ) -> None:
+    served = [fronts.start() for _ in range(count)]
     route = filled(broker, 20, queues=4)
     first = java(A, 4)
     wait_until(lambda: len(first.bodies) == 80)
-    second = java(B, 4)
+    second = java(B, 4, served[-1])
     wait_until(lambda: (first.assignment, second.assignment) == ({0, 1}, {2, 3}))
 
     for queue_id in range(4):
@@ -570,7 +585,7 @@ def test_two_members_share_the_queues_and_hand_them_over(
 
 
 def test_members_in_python_and_in_java_share_a_group(
-    broker: Connection, fronts: Fronts, java: Callable[[str, int], JavaMember], member: Member
+    broker: Connection, fronts: Fronts, java: Callable[..., JavaMember], member: Member
 ) -> None:
     route = filled(broker, 20, queues=4)
     first = java(A, 4)
