@@ -35,6 +35,7 @@
     │   ├── TopicNotAllowed               a system topic that nobody may send to
     │   ├── TopicNotWritable              a topic whose permission has no W
     │   ├── AccessDenied                  a right that nobody has granted
+    │   ├── SignatureInvalid              a request of a RocketMQ client that its access key has not signed
     │   ├── GroupInUse                    a group with live members
     │   ├── TopicInUse                    a topic that crons, scheduled messages or half messages name
     │   ├── FilterDisabled                a broker that takes no SQL92 filters
