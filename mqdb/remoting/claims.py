@@ -38,6 +38,9 @@ logger = logging.getLogger(__name__)
 #: Between two writes of what has been committed. Source: ClientConfig.persistConsumerOffsetInterval is 5 s.
 COMMIT_SECONDS: Final = 1.0
 
+#: Java's clients commit in one thread and leave in another, so the last commits may come behind the 35.
+_LINGER_SECONDS: Final = 0.05
+
 #: How a queue is taken, on a connection.
 Take = Callable[[DatabaseConnection], list[OwnedQueue]]
 
@@ -65,7 +68,6 @@ class Claims:
 
     def __init__(self, database: Database, members: Members, commit_seconds: float = COMMIT_SECONDS) -> None:
         self._database = database
-        self._members = members
         self._commit_seconds = commit_seconds
         self._claims: dict[str, dict[int, Claim]] = {}
         self._unwritten: dict[tuple[str, int], Claim] = {}
@@ -175,25 +177,24 @@ class Claims:
                 for told in self.on_wanted:
                     told(*key, client.client_id)
                 return None
-            if group not in client.consumers:  # it has left: the queue is free
-                return None
             owned, is_same_log = taken
-            return self._hold(client, group, place, owned, is_same_log=is_same_log, is_locked=is_locked)
+            if (consumer := client.consumers.get(group)) is None:  # it has left: the queue is free
+                return None
+            claim = Claim(client.client_id, group, place, owned, is_locked=is_locked, may_go_back=consumer.is_active)
+            self._hold(claim, is_same_log=is_same_log)
+            return claim
 
-    def _hold(
-        self, client: Client, group: str, place: Place, owned: OwnedQueue, *, is_same_log: bool, is_locked: bool
-    ) -> Claim:
-        claim = Claim(client.client_id, group, place, owned, is_locked=is_locked)
-        if (before := self._claims.get(group, _NONE).get(owned.queue_key)) is not None:
-            if before.client_id == client.client_id:
-                self._forget(before)
-            else:
-                self.lose(before)
-        self._claims.setdefault(group, {})[owned.queue_key] = claim
-        lost = self._lost.pop((client.client_id, group, owned.queue_key), None)
+    def _hold(self, claim: Claim, *, is_same_log: bool) -> None:
+        group, key = claim.group, claim.queue_key
+        before = self.owner(group, key)
+        if before is not None and before.client_id == claim.client_id:
+            self._forget(before)
+        elif before is not None:
+            self.lose(before)
+        self._claims.setdefault(group, {})[key] = claim
+        lost = self._lost.pop((claim.client_id, group, key), None)
         if lost is not None and not is_same_log:
-            claim.goes_on_at = owned.next_offset
-        return claim
+            claim.goes_on_at = claim.wanted
 
     # -- commits ------------------------------------------------------------------------------
 
@@ -201,7 +202,7 @@ class Claims:
         """What a client says, to be written soon. Forward only, but for a client that seeks."""
         if offset == claim.wanted or not claim.may_commit(offset):
             return
-        if offset < claim.wanted and not self._may_go_back(claim):
+        if offset < claim.wanted and not claim.may_go_back:
             return
         claim.wanted = offset
         self._unwritten[claim.group, claim.queue_key] = claim
@@ -220,7 +221,7 @@ class Claims:
         """Commit how far these are read, in one call for each group. What was lost is lost then."""
         by_group: defaultdict[tuple[str, bool], list[Claim]] = defaultdict(list)
         for claim in claims:
-            by_group[claim.group, self._may_go_back(claim)].append(claim)
+            by_group[claim.group, claim.may_go_back].append(claim)
         async with self._writing:
             writing = [self._write(group, each, may_go_back) for (group, may_go_back), each in by_group.items()]
             for error in await asyncio.gather(*writing, return_exceptions=True):
@@ -267,11 +268,6 @@ class Claims:
                     logger.warning("cannot commit, and try again", extra={"reason": str(error)}, exc_info=unexpected)
                 is_failing = True
 
-    def _may_go_back(self, claim: Claim) -> bool:
-        client = self._members.clients.get(claim.client_id)
-        consumer = None if client is None else client.consumers.get(claim.group)
-        return consumer is not None and consumer.is_active
-
     # -- giving back, and losing --------------------------------------------------------------
 
     async def release(self, claims: Sequence[Claim]) -> None:
@@ -311,6 +307,8 @@ class Claims:
         for promised in [key for key, each in self._promised.items() if (each[0], key[0]) == (client.client_id, group)]:
             del self._promised[promised]
         mine = [claim for claim in self.of_group(group) if claim.client_id == client.client_id]
+        if mine:
+            await asyncio.sleep(_LINGER_SECONDS)
         try:
             await self.release(mine)
         except MqdbError as error:

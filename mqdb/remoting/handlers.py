@@ -35,7 +35,8 @@ def consuming_handlers(pulls: Pulls, offsets: Offsets, locks: Locks) -> dict[int
         RequestCode.PULL_MESSAGE: Handler(pulls.pull),
         RequestCode.LITE_PULL_MESSAGE: Handler(pulls.pull),
         RequestCode.QUERY_CONSUMER_OFFSET: Handler(offsets.query),
-        RequestCode.UPDATE_CONSUMER_OFFSET: Handler(offsets.update, is_in_turn=True),
+        # At once: a client may say that it leaves before it says how far it has come.
+        RequestCode.UPDATE_CONSUMER_OFFSET: Handler(offsets.update),
         RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: Handler(offsets.search),
         RequestCode.GET_MAX_OFFSET: Handler(offsets.maximum),
         RequestCode.GET_MIN_OFFSET: Handler(offsets.minimum),

@@ -133,11 +133,13 @@ class Offsets:
         if offset < 0:
             return None
         found = self._members.consumer_of(connection, group)
-        if found is not None and (not found[1].shares or owns_queues(found[1], place.queue.topic)):
-            claim = self._claims.of(found[0].client_id, group, place.queue_key)
-            if claim is not None:
-                self._claims.commit(claim, offset)
+        client = self._members.client_of(connection) if found is None else found[0]
+        claim = None if client is None else self._claims.of(client.client_id, group, place.queue_key)
+        if claim is not None:
+            self._claims.commit(claim, offset)
             return claim
+        if found is not None and (not found[1].shares or owns_queues(found[1], place.queue.topic)):
+            return None
         reading = self.reading(connection, group, place)
         if reading.may_commit(offset):
             self._unwritten[reading] = offset

@@ -74,7 +74,9 @@ class Reading:
 class Claim(Reading):
     """A queue that a client owns under an epoch, and how far it has come."""
 
-    def __init__(self, client_id: str, group: str, place: Place, owned: OwnedQueue, *, is_locked: bool) -> None:
+    def __init__(
+        self, client_id: str, group: str, place: Place, owned: OwnedQueue, *, is_locked: bool, may_go_back: bool
+    ) -> None:
         super().__init__(group, place, owned.history)
         self.client_id = client_id
         self.epoch = owned.epoch
@@ -82,6 +84,8 @@ class Claim(Reading):
         self.committed = self.wanted = owned.next_offset
         #: Whether it is consumed in order.
         self.is_locked = is_locked
+        #: Whether the client seeks, and commits where it is then.
+        self.may_go_back = may_go_back
         self.is_lost = False
         #: Pulls under way, and when the last one came.
         self.pulls = 0
