@@ -77,7 +77,7 @@ class Claims:
         self._promised: dict[tuple[str, int], tuple[str, Take]] = {}
         # Two takes of one queue at a time may leave the older epoch here.
         self._taking: WeakValueDictionary[tuple[str, int], asyncio.Lock] = WeakValueDictionary()
-        self._writing = asyncio.Lock()
+        self._writing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._changes: dict[str, asyncio.Future[None]] = {}
         self._checks: set[str] = set()
         #: Groups that an operator has switched off.
@@ -212,7 +212,6 @@ class Claims:
         claim.wanted = offset
         owned = claim.position()._replace(segment=0)
         if await self._database.run(partial(offsets.correct_offset, group=claim.group, owned=owned)):
-            claim.committed = offset
             claim.goes_on_at, claim.is_told = offset, True
         else:
             self.lose(claim)
@@ -222,38 +221,37 @@ class Claims:
         by_group: defaultdict[tuple[str, bool], list[Claim]] = defaultdict(list)
         for claim in claims:
             by_group[claim.group, claim.may_go_back].append(claim)
-        async with self._writing:
-            writing = [self._write(group, each, may_go_back) for (group, may_go_back), each in by_group.items()]
-            for error in await asyncio.gather(*writing, return_exceptions=True):
-                if error is not None:
-                    raise error
+        writing = [self._write(group, each, may_go_back) for (group, may_go_back), each in by_group.items()]
+        for error in await asyncio.gather(*writing, return_exceptions=True):
+            if error is not None:
+                raise error
 
     async def write_unwritten(self, group: str | None = None) -> None:
-        """Commit what clients have said and was not written yet; None: of all groups."""
+        """Commit what clients have said and was not written yet, or is being written; None: of all groups."""
         await self.write([each for each in self._unwritten.values() if group in (None, each.group)])
+        for name in list(self._writing) if group is None else [group]:
+            async with self._writing[name]:
+                pass
 
     async def _write(self, group: str, claims: Sequence[Claim], may_go_back: bool) -> None:
-        positions = {}
-        for claim in claims:
-            if not claim.is_lost:
-                self._unwritten.pop((group, claim.queue_key), None)
-                positions[claim.queue_key, claim.epoch] = (claim, claim.position())
-        if not positions:
-            return
         verb = commit_positions if may_go_back else offsets.commit_offsets
-        owned = [position for _, position in positions.values()]
-        try:
-            lost = await self._database.run(lambda connection: verb(connection, group, owned))
-        except BaseException:
-            for claim, _ in positions.values():
-                if self._claims.get(group, _NONE).get(claim.queue_key) is claim:
-                    self._unwritten[group, claim.queue_key] = claim
-            raise
+        async with self._writing[group]:
+            held = [claim for claim in claims if not claim.is_lost]
+            positions = {(claim.queue_key, claim.epoch): (claim, claim.position()) for claim in held}
+            owned = [position for _, position in positions.values()]
+            if not owned:
+                return
+            for claim in held:
+                self._unwritten.pop((group, claim.queue_key), None)
+            try:
+                lost = await self._database.run(lambda connection: verb(connection, group, owned))
+            except BaseException:
+                for claim in held:
+                    if self.owner(group, claim.queue_key) is claim:
+                        self._unwritten[group, claim.queue_key] = claim
+                raise
         for each in lost:
-            claim, _ = positions.pop((each.queue_key, each.epoch))
-            self.lose(claim)
-        for claim, position in positions.values():
-            claim.committed = position.next_offset
+            self.lose(positions[each.queue_key, each.epoch][0])
 
     async def _write_forever(self) -> None:
         is_failing = False

@@ -29,6 +29,9 @@ from mqdb.store.dispatch.queues import Ends
 
 logger = logging.getLogger(__name__)
 
+#: What is remembered of a connection.
+_MOST_READINGS: Final = 4_096
+
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -54,8 +57,6 @@ class Offsets:
         self._readings: dict[Connection, dict[tuple[str, int], Reading]] = {}
         self._unwritten: dict[Reading, int] = {}
         self._writing = asyncio.Lock()
-        #: When somebody had set the offset of what is read last, as of the time when the reading began.
-        self._reset_at: dict[Reading, datetime | None] = {}
         database.spawn(self._write_forever())
 
     async def close(self) -> None:
@@ -64,15 +65,15 @@ class Offsets:
 
     def lost(self, connection: Connection) -> None:
         """A connection is closed."""
-        for reading in self._readings.pop(connection, {}).values():
-            if reading not in self._unwritten:
-                self._reset_at.pop(reading, None)
+        self._readings.pop(connection, None)
 
     def reading(self, connection: Connection, group: str, place: Place) -> Reading:
         """A queue that a client reads without owning it."""
         readings = self._readings.setdefault(connection, {})
         reading = readings.get((group, place.queue_key))
         if reading is None or reading.history != place.history:
+            if len(readings) == _MOST_READINGS:
+                del readings[next(iter(readings))]
             reading = readings[group, place.queue_key] = Reading(group, place, place.history)
         return reading
 
@@ -166,16 +167,17 @@ class Offsets:
                     logger.warning("cannot commit for a reader", extra={"group": group, "reason": str(error)})
 
     async def _write_group(self, group: str, wanted: dict[Reading, int]) -> None:
-        new = [reading.queue_key for reading in wanted if reading not in self._reset_at]
+        new = [reading for reading in wanted if not reading.knows_reset]
         if new:
-            found = await self._database.run(partial(committed_positions, group=group, queue_keys=new))
+            keys = [reading.queue_key for reading in new]
+            found = await self._database.run(partial(committed_positions, group=group, queue_keys=keys))
             reset_at = {position.queue_key: position.reset_at for position in found}
-            for reading in wanted:
-                self._reset_at.setdefault(reading, reset_at.get(reading.queue_key))
+            for reading in new:
+                reading.reset_at, reading.knows_reset = reset_at.get(reading.queue_key), True
         # Of several who read a queue in the name of one group, the last one counts.
         last = {reading.queue_key: (reading, offset) for reading, offset in wanted.items()}
         positions = [
-            ReadQueue(key, offset, reading.segment_at(offset), self._reset_at[reading], reading.history)
+            ReadQueue(key, offset, reading.segment_at(offset), reading.reset_at, reading.history)
             for key, (reading, offset) in last.items()
         ]
         refused = await self._database.run(
@@ -189,7 +191,7 @@ class Offsets:
             moved = await self._database.run(partial(committed_positions, group=group, queue_keys=keys))
             for position in moved:
                 reading = last[position.queue_key][0]
-                self._reset_at[reading] = position.reset_at
+                reading.reset_at = position.reset_at
                 reading.goes_on_at, reading.is_told = position.next_offset, False
 
     # -- 29, 30, 31 ---------------------------------------------------------------------------

@@ -27,6 +27,9 @@ class Reading:
         # From which offset on no message lies in an older segment; ascending. It stays true wherever the client reads.
         self._segments: deque[tuple[int, int]] = deque(maxlen=_MOST_SEGMENTS)
         self._newest: tuple[int, int, str, datetime] | None = None
+        #: When somebody had set the group's offset last, as of when the reading began; of one without a claim.
+        self.reset_at: datetime | None = None
+        self.knows_reset = False
         #: Where the client has to go on, until it has been told: its offset was set by somebody.
         self.goes_on_at: int | None = None
         #: Whether it has been told, and has not come again since.
@@ -80,8 +83,8 @@ class Claim(Reading):
         super().__init__(group, place, owned.history)
         self.client_id = client_id
         self.epoch = owned.epoch
-        #: As the database has it, and as the client has said since.
-        self.committed = self.wanted = owned.next_offset
+        #: How far the client has come, as it has said last.
+        self.wanted = owned.next_offset
         #: Whether it is consumed in order.
         self.is_locked = is_locked
         #: Whether the client seeks, and commits where it is then.
