@@ -317,12 +317,7 @@ class Claims:
 
     # -- changes ------------------------------------------------------------------------------
 
-    async def change(self, group: str, seconds: float) -> None:
-        """Wait for the next change in a group, or so long."""
-        if seconds > 0:
-            await asyncio.wait([self._next_change(group)], timeout=seconds)
-
-    def _next_change(self, group: str) -> "asyncio.Future[None]":
+    def next_change(self, group: str) -> "asyncio.Future[None]":
         """Ends with the next change in a group."""
         if (change := self._changes.get(group)) is None:
             change = self._changes[group] = self._database.loop.create_future()

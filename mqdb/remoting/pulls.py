@@ -179,11 +179,10 @@ class Pulls:
         if found is None or not owns_queues(found[1], header.topic):
             reading = self._offsets.reading(connection, header.group, place)
         else:
-            claim = await self._claim(found, header, place)
+            claim = self._claims.of(found[0].client_id, header.group, place.queue_key)
+            claim = claim or await self._take(found, header, place, until)
             if claim is None:
-                self._places.forget(header.topic)
-                await self._places.route(header.topic)  # perhaps it is gone
-                return await self._wait_for_owner(header, until)
+                return _nothing(header)
             reading = claim
         if header.commits is not None:
             self._offsets.commit(connection, header.group, place, header.commits)
@@ -208,13 +207,15 @@ class Pulls:
             if seconds <= 0:
                 self._silent.add(connection)  # a tool, which says nothing; it need not wait each time
                 break
-            await self._claims.change(header.group, seconds)
+            await asyncio.wait([self._claims.next_change(header.group)], timeout=seconds)
         if found is not None and found[1].refusal is not None:
             raise found[1].refusal
         return found
 
     async def _filter(self, header: PullHeader, found: tuple[Client, Consumer] | None) -> MessageFilter | None:
         """None for a topic without a subscription. Raises FilterDisabled, and what reading a filter raises."""
+        if found is None and header.filter is None:
+            return None
         if header.topic == retry_topic(header.group):
             return _EVERYTHING
         if header.filter is None:
@@ -223,16 +224,21 @@ class Pulls:
             await self._database.run(partial(check_filters, expression_types={ExpressionType.SQL92}))
         return _filter_of(*header.filter)
 
-    async def _claim(self, found: tuple[Client, Consumer], header: PullHeader, place: Place) -> Claim | None:
-        claim = self._claims.of(found[0].client_id, header.group, place.queue_key)
-        if claim is None and header.offset >= 0:
-            claim = await self._claims.take_at(*found, place, header.offset)
-        return claim
+    async def _take(
+        self, found: tuple[Client, Consumer], header: PullHeader, place: Place, until: float
+    ) -> Claim | None:
+        """Own a queue that another member may have; None if it does, after a wait: the client comes again.
 
-    async def _wait_for_owner(self, header: PullHeader, until: float) -> Answer:
-        """Another member has the queue: perhaps this one has dropped it, else it comes again."""
-        await self._claims.change(header.group, min(self._times.owner, until - self._database.loop.time()))
-        return _nothing(header)
+        It does not wait longer than for one change in the group, as its client may have dropped the queue.
+        """
+        change = self._claims.next_change(header.group)  # before it looks
+        claim = await self._claims.take_at(*found, place, header.offset) if header.offset >= 0 else None
+        if claim is None:
+            self._places.forget(header.topic)
+            await self._places.route(header.topic)  # perhaps it is gone
+            seconds = min(self._times.owner, until - self._database.loop.time())
+            await asyncio.wait([change], timeout=max(seconds, 0))
+        return claim
 
     # -- looking ------------------------------------------------------------------------------
 
@@ -259,7 +265,7 @@ class Pulls:
             reading.passed(found.next_begin_offset, found.segment, found.last)
             if found.status is not PullStatus.NO_NEW_MSG:
                 self._holds.found()
-                if found.status is PullStatus.OFFSET_ILLEGAL and isinstance(reading, Claim):
+                if found.status is PullStatus.OFFSET_ILLEGAL and isinstance(reading, Claim) and not reading.may_go_back:
                     await self._claims.correct(reading, found.next_begin_offset)
                 return _answer(found)
             if self._database.loop.time() >= until:

@@ -95,6 +95,7 @@ def test_a_pull_without_a_subscription_is_refused(broker: Connection, fronts: Fr
     silent, client = fronts.connect(), reader(fronts)
 
     assert silent.pull("readers", "orders", 0).code == 24
+    assert silent.pull("readers", "%RETRY%readers", 0).code == 24
     assert client.pull("readers", "others", 0).code == 24
 
 
