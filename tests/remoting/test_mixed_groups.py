@@ -228,7 +228,7 @@ def _act(chance: random.Random, group: Group, fronts: list[FrontProcess], broker
             return f"front {front.address} is killed, and started again"
         case "postgres":
             killed = broker.kill_postgres(chance)
-            broker.server.start()
+            broker.server.restart()
             return f"{killed} is killed, and started again"
         case "serve":
             killed = ", ".join(broker.kill_serving(chance))
