@@ -24,6 +24,7 @@ from mqdb.store.topics.topics import TopicRoute, find_topic
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.consumers import Inbox, Member
 from tests.fixtures.history import Past
+from tests.fixtures.orderly import OrderlyMember, Script
 from tests.fixtures.postgres import Database as PastDatabase
 from tests.fixtures.processes import wait_until
 from tests.fixtures.remoting_client import QUICK, Fronts, Pulled, RemotingClient, consumer, pulled
@@ -658,3 +659,23 @@ def test_a_client_that_chooses_its_start_locks_before_it_begins(broker: Connecti
     assert client.pull("readers", "orders", 6).bodies == ["0-6", "0-7", "0-8", "0-9"]
     assert client.locks(RequestCode.LOCK_BATCH_MQ, "readers", A, "orders", 0) == [0]
     assert broker.execute(text("SELECT count(*) FROM mqdb.queue_lock")).scalar() == 1
+
+
+def test_locks_are_shared_with_members_in_python(
+    broker: Connection, fronts: Fronts, orderly_member: OrderlyMember
+) -> None:
+    route = filled(broker, queues=2)
+    client, script = joined(fronts), Script()
+    assert client.locks(RequestCode.LOCK_BATCH_MQ, "readers", A, "orders", 0, 1) == [0, 1]
+    for queue_id in range(2):
+        client.begin_pull("readers", "orders", 10, queue_id, hold_ms=20_000)
+    consumer = orderly_member(script)
+
+    client.commit("readers", "orders", 9, 1)
+    client.locks(RequestCode.UNLOCK_BATCH_MQ, "readers", A, "orders", 1)
+    wait_until(lambda: script.calls == [[9]])
+
+    assert client.locks(RequestCode.LOCK_BATCH_MQ, "readers", A, "orders", 0, 1) == [0]
+    consumer.shutdown()
+    assert client.locks(RequestCode.LOCK_BATCH_MQ, "readers", A, "orders", 0, 1) == [0, 1]
+    assert client.query_offset("readers", "orders", 1) == stored(broker, route, 1) == 10
