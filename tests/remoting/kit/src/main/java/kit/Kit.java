@@ -18,6 +18,7 @@ import java.util.concurrent.TimeoutException;
  * <pre>
  * Kit --namesrv host:port [--suffix text] [--check-seconds n] [--at-once n] [--access-key a --secret-key s] [--tls] [case ...]
  * Kit --list
+ * Kit topic --namesrv host:port --topic t                       makes a topic with four queues
  * Kit produce --namesrv host:port --topic t --count n [...]     see {@link Produce}
  * Kit consume --namesrv host:port --topic t --group g [...]     see {@link Consume}
  * </pre>
@@ -49,9 +50,17 @@ public final class Kit {
         switch (options.words.isEmpty() ? "" : options.words.get(0)) {
             case "produce" -> Produce.run(options);
             case "consume" -> Consume.run(options);
+            case "topic" -> makeTopic(options);
             default -> System.exit(runCases(chosen(options.words, cases), options) ? 0 : 1);
         }
         System.exit(0);
+    }
+
+    private static void makeTopic(Options options) throws Exception {
+        try (Scene scene = new Scene("topic", options)) {
+            Versions.createTopic(scene.producer(), options.text("topic"), Scene.QUEUES);
+            print(Map.of("queues", scene.queues(options.text("topic")).size()));
+        }
     }
 
     static void print(Map<String, ?> line) {

@@ -1,0 +1,22 @@
+"""RocketMQ's clients in other languages against mqdb: Go, Node, and Python with the C++ library inside."""
+
+import secrets
+
+import pytest
+
+from tests.fixtures.program_cache import ProgramMissing
+from tests.fixtures.remoting_kit import RunKitProcess
+from tests.remoting.other_clients import CLIENTS, run_client
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", CLIENTS)
+def test_a_client_sends_consumes_and_retries(run_kit_process: RunKitProcess, remoting_front: str, name: str) -> None:
+    topic = f"kit-{name}-{secrets.token_hex(4)}"
+    # Not all of them have the first send make the topic.
+    run_kit_process("topic", "--topic", topic).wait()
+    try:
+        outcome = run_client(name, remoting_front, topic)
+    except ProgramMissing as error:
+        pytest.skip(str(error))
+    assert outcome.ok, outcome.detail
