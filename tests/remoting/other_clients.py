@@ -1,4 +1,4 @@
-"""Programs of users of RocketMQ in other languages: each sends, consumes, and has one message fail once.
+"""Programs of users of RocketMQ, in other languages and with Spring Boot: each sends, consumes, has one message fail once.
 
 Each has a folder here. It gets the address of a server and a topic that exists, and prints one line of JSON.
 """
@@ -54,6 +54,16 @@ def _node() -> tuple[list[str], dict[str, str]]:
     return ["node", str(_HERE / "node" / "main.js")], {"NODE_PATH": str(made / "node_modules")}
 
 
+def _spring() -> tuple[list[str], dict[str, str]]:
+    need("java")
+    pom, source = _HERE / "spring" / "pom.xml", _HERE / "spring" / "src" / "main" / "java" / "shop" / "Shop.java"
+    maven = ["mvn", "--batch-mode", "--quiet", "--file", str(pom), "dependency:copy-dependencies"]
+    jars = cached("spring-jars", [pom], ["mvn", "javac"], [*maven, "-DoutputDirectory={}"])
+    compiler = ["javac", "--release", "17", "-nowarn", "-cp", f"{jars}/*", "-d", "{}", str(source)]
+    classes = cached("spring-classes", [pom, source], ["javac"], compiler)
+    return ["java", "-XX:TieredStopAtLevel=1", "-cp", f"{classes}{os.pathsep}{jars}/*", "shop.Shop"], {}
+
+
 def _python() -> tuple[list[str], dict[str, str]]:
     pip = ["{}/bin/python", "-m", "pip", "--quiet", "--disable-pip-version-check", "install", _PYTHON_CLIENT]
     made = cached(f"python-{_PYTHON_CLIENT}", [], [], [sys.executable, "-m", "venv", "{}"], pip)
@@ -61,5 +71,5 @@ def _python() -> tuple[list[str], dict[str, str]]:
 
 
 CLIENTS: Final[Mapping[str, Callable[[], tuple[list[str], dict[str, str]]]]] = MappingProxyType(
-    {"go": _go, "node": _node, "python": _python}
+    {"go": _go, "node": _node, "python": _python, "spring": _spring}
 )

@@ -1,4 +1,4 @@
-"""RocketMQ's clients in other languages against mqdb: Go, Node, and Python with the C++ library inside."""
+"""RocketMQ's other clients against mqdb: Go, Node, Python with the C++ library inside, and Spring Boot's starter."""
 
 import secrets
 
