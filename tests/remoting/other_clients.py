@@ -1,6 +1,7 @@
-"""Programs of users of RocketMQ, in other languages and with Spring Boot: each sends, consumes, has one message fail once.
+"""Programs of users of RocketMQ, in other languages and with Spring Boot.
 
-Each has a folder here. It gets the address of a server and a topic that exists, and prints one line of JSON.
+Each sends, consumes, and has one message fail once. It has a folder here, gets the address of a server and a topic that
+exists, and prints one line of JSON.
 """
 
 import json

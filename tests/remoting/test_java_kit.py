@@ -50,6 +50,11 @@ def test_the_kit_has_no_other_cases(kit_results: RunKit) -> None:
     assert set(kit_results(NEW, "quick")) == {*QUICK, *NEWER}
 
 
+def test_a_queue_is_handed_over_with_all_that_was_consumed(kit_results: RunKit) -> None:
+    """RocketMQ's broker gives a queue to the next member while the commit of the last one is on its way."""
+    assert kit_results(NEW, "quick")["rebalance"].figures["doubled"] == 0
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("case", [*QUICK, *NEWER])
 def test_a_case_with_binary_headers(kit_results: RunKit, case: str) -> None:

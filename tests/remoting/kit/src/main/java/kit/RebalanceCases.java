@@ -20,7 +20,10 @@ final class RebalanceCases {
     private RebalanceCases() {
     }
 
-    /** Two members have two queues each; one leaves, and the other has all four. */
+    /**
+     * Two members have two queues each; one leaves, and the other has all four. A server may hand over a queue before its
+     * last messages are committed: those that come twice are counted.
+     */
     static void split(Scene scene) throws Exception {
         String topic = scene.topic();
         String group = scene.named("group");
@@ -38,8 +41,8 @@ final class RebalanceCases {
         Set<Integer> ofSecond = Scene.held(second);
         Check.that(ofFirst.stream().noneMatch(ofSecond::contains), "both have queues: %s and %s", ofFirst, ofSecond);
         send(scene, topic, "together", 40);
-        received.awaitExactly(60, Scene.PATIENCE);
-        for (Received.Delivery delivery : received.all().subList(20, 60)) {
+        received.awaitDifferent(60, Scene.PATIENCE);
+        for (Received.Delivery delivery : of(received, "together")) {
             Set<Integer> own = delivery.member().equals("first") ? ofFirst : ofSecond;
             int queue = delivery.message().getQueueId();
             Check.that(own.contains(queue), "%s got a message of queue %d, its own are %s", delivery.member(), queue, own);
@@ -49,10 +52,15 @@ final class RebalanceCases {
         awaitHeld(second, 4);
         scene.figures.put("leave_seconds", Received.now() - begin);
         send(scene, topic, "left", 20);
-        received.awaitExactly(80, Scene.PATIENCE);
-        Check.equal("doubled", 0, received.doubled());
+        received.awaitDifferent(80, Scene.PATIENCE);
+        Check.equal("different messages", 80, received.by(Received.Delivery::body).size());
         Check.equal("members of the last messages", Set.of("second"),
-            Set.copyOf(received.all().subList(60, 80).stream().map(Received.Delivery::member).toList()));
+            Set.copyOf(of(received, "left").stream().map(Received.Delivery::member).toList()));
+        scene.figures.put("doubled", received.doubled());
+    }
+
+    private static List<Received.Delivery> of(Received received, String part) {
+        return received.all().stream().filter(delivery -> delivery.body().startsWith(part)).toList();
     }
 
     /** Members come and go while messages come: none is lost. Those that come twice are counted. */

@@ -58,6 +58,16 @@ final class Received {
         return List.copyOf(deliveries);
     }
 
+    /** Waits for so many different bodies. */
+    void awaitDifferent(int count, double seconds) throws InterruptedException {
+        double deadline = now() + seconds;
+        while (by(Delivery::body).size() < count) {
+            Check.that(now() < deadline, "%d of %d messages came in %.0f s", by(Delivery::body).size(), count, seconds);
+            Thread.sleep(20);
+        }
+        Thread.sleep(QUIET_MS);
+    }
+
     /** Waits for so many deliveries, and a little longer for those that are too many. */
     List<Delivery> awaitExactly(int count, double seconds) throws InterruptedException {
         await(count, seconds);
