@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from mqdb.common.topic import RETRY_PREFIX
+from mqdb.common.topic import DLQ_PREFIX, RETRY_PREFIX
 from mqdb.errors import AccessDenied, MqdbError, SignatureInvalid
 from mqdb.remoting.codes import RequestCode
 from mqdb.remoting.database import Database
@@ -69,13 +69,25 @@ class AccessKeys:
         secret = self._secrets.get(name)
         if secret is None or not verify(secret, frame.fields, frame.body):
             raise SignatureInvalid(name)
+        if (find := _ONE_OF.get(frame.code)) is not None:
+            choice = find(frame)
+            if not await self.allowed(frame, *choice):
+                raise AccessDenied(name, *choice[0])
+            return
         wanted = _RIGHTS.get(frame.code, _everything)(frame)
         await self.require(frame, *wanted)
 
     async def require(self, frame: Frame, *wanted: Resource) -> None:
         """Raises AccessDenied unless the key of a request has these rights; where nobody has a key, all have all."""
+        has = await self.allowed(frame, *wanted)
+        for each in wanted:
+            if each not in has:
+                raise AccessDenied(frame.fields.get(ACCESS_KEY, ""), *each)
+
+    async def allowed(self, frame: Frame, *wanted: Resource) -> set[Resource]:
+        """Those of the rights that the key of a request has; where nobody has a key, all have all."""
         if not self.are_asked_for or not wanted:
-            return
+            return set(wanted)
         name, now = frame.fields.get(ACCESS_KEY, ""), time.monotonic()
         unknown = {each for each in wanted if self._known.get((name, each), (False, 0.0))[1] < now}
         if unknown:
@@ -83,9 +95,7 @@ class AccessKeys:
             if len(self._known) > _MOST_REMEMBERED:
                 self._known.clear()
             self._known |= {(name, each): (each in found, now + _BELIEVED_SECONDS) for each in unknown}
-        for each in wanted:
-            if not self._known[name, each][0]:
-                raise AccessDenied(name, *each)
+        return {each for each in wanted if self._known[name, each][0]}
 
     async def _load(self) -> None:
         self._secrets = await self._database.run(secrets)
@@ -110,6 +120,45 @@ def topic_right(access: Access, topic: str) -> Resource:
 def group_right(group: str) -> Resource:
     """To be a member of a group."""
     return Resource(Access.READ, ResourceType.GROUP, group)
+
+
+def rights_to_see_group(group: str) -> _Wanted:
+    """Whoever has one of them may see that the group is there, its settings, members and lag."""
+    return [Resource(access, ResourceType.GROUP, group) for access in (Access.READ, Access.OPERATE, Access.ADMIN)]
+
+
+def _to_see_group(name: str) -> Callable[[Frame], _Wanted]:
+    return lambda frame: rights_to_see_group(frame.fields.get(name, ""))
+
+
+def _to_see_topic(frame: Frame) -> _Wanted:
+    """Whoever has one of them may see that the topic is there, its settings and where its queues begin and end."""
+    topic = frame.fields.get("topic", "")
+    if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        return rights_to_see_group(topic.removeprefix(RETRY_PREFIX).removeprefix(DLQ_PREFIX))
+    return [Resource(access, ResourceType.TOPIC, topic) for access in Access]
+
+
+def _administers_topic(name: str = "topic") -> Callable[[Frame], _Wanted]:
+    return lambda frame: [_admin_right(frame.fields.get(name, ""))]
+
+
+def _administers_group(frame: Frame) -> _Wanted:
+    name = frame.fields.get("groupName") or str(_parsed(frame).get("groupName", ""))
+    return [Resource(Access.ADMIN, ResourceType.GROUP, name)]
+
+
+def _admin_right(topic: str) -> Resource:
+    if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        group = topic.removeprefix(RETRY_PREFIX).removeprefix(DLQ_PREFIX)
+        return Resource(Access.ADMIN, ResourceType.GROUP, group)
+    return Resource(Access.ADMIN, ResourceType.TOPIC, topic)
+
+
+def _reset(frame: Frame) -> _Wanted:
+    """A time tells when messages were stored, so it takes the right to read them."""
+    group = Resource(Access.OPERATE, ResourceType.GROUP, frame.fields.get("group", ""))
+    return [group, topic_right(Access.READ, frame.fields.get("topic", ""))]
 
 
 def _on_topic(access: Access, name: str = "topic") -> Callable[[Frame], _Wanted]:
@@ -193,4 +242,26 @@ _RIGHTS: Final[dict[int, Callable[[Frame], _Wanted]]] = {
     RequestCode.GET_MIN_OFFSET: _on_topic(Access.READ),
     RequestCode.QUERY_MESSAGE: _on_topic(Access.READ),
     RequestCode.VIEW_MESSAGE_BY_ID: _nothing,
+    RequestCode.GET_BROKER_RUNTIME_INFO: _nothing,
+    RequestCode.UPDATE_AND_CREATE_TOPIC: _administers_topic(),
+    RequestCode.DELETE_TOPIC_IN_BROKER: _administers_topic(),
+    RequestCode.DELETE_TOPIC_IN_NAMESRV: _administers_topic(),
+    RequestCode.PUT_KV_CONFIG: _administers_topic("key"),
+    RequestCode.GET_KV_CONFIG: _administers_topic("key"),
+    RequestCode.DELETE_KV_CONFIG: _administers_topic("key"),
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _administers_group,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP: _administers_group,
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: _reset,
+}
+
+#: For these one right of several is enough.
+_ONE_OF: Final[dict[int, Callable[[Frame], _Wanted]]] = {
+    RequestCode.GET_TOPIC_CONFIG: _to_see_topic,
+    RequestCode.GET_TOPIC_STATS_INFO: _to_see_topic,
+    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: _to_see_topic,
+    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: _to_see_group("group"),
+    RequestCode.QUERY_TOPICS_BY_CONSUMER: _to_see_group("group"),
+    RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: _to_see_group("group"),
+    RequestCode.GET_CONSUME_STATS: _to_see_group("consumerGroup"),
+    RequestCode.GET_CONSUMER_CONNECTION_LIST: _to_see_group("consumerGroup"),
 }

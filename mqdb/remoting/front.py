@@ -26,7 +26,7 @@ from mqdb.remoting.connection import Answer, Connection
 from mqdb.remoting.consuming import CONSUMING_TIMES, Consuming, ConsumingTimes
 from mqdb.remoting.database import Database
 from mqdb.remoting.frame import Frame
-from mqdb.remoting.handlers import Handler, consuming_handlers, handlers
+from mqdb.remoting.handlers import Handler, administration_handlers, consuming_handlers, handlers
 from mqdb.remoting.listener import Listener, Tls
 from mqdb.remoting.members import Members
 from mqdb.remoting.messages import Messages
@@ -158,7 +158,9 @@ class _Core:
             self._transactions,
             Messages(self._database, self._access, place),
             self._replies,
-        ) | consuming_handlers(self._consuming.pulls, self._consuming.offsets, self._consuming.locks)
+        )
+        self._handlers |= consuming_handlers(self._consuming.pulls, self._consuming.offsets, self._consuming.locks)
+        self._handlers |= administration_handlers(self._database, self._members, self._access, place)
 
     async def close(self) -> None:
         """Let go of all clients."""

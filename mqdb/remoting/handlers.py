@@ -3,18 +3,23 @@
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
+from mqdb.remoting.access import AccessKeys
+from mqdb.remoting.administration import Administration
 from mqdb.remoting.codes import RequestCode
 from mqdb.remoting.connection import Answer, Connection
+from mqdb.remoting.database import Database
 from mqdb.remoting.frame import Frame
 from mqdb.remoting.locks import Locks
 from mqdb.remoting.members import Members
 from mqdb.remoting.messages import Messages
 from mqdb.remoting.offsets import Offsets
 from mqdb.remoting.pulls import Pulls
+from mqdb.remoting.questions import Questions
 from mqdb.remoting.replies import Replies
 from mqdb.remoting.routes import Routes
 from mqdb.remoting.send_back import SendBack
 from mqdb.remoting.sends import Sends
+from mqdb.remoting.statistics import Statistics
 from mqdb.remoting.transactions import Transactions
 
 
@@ -72,4 +77,44 @@ def handlers(
         RequestCode.RECALL_MESSAGE: Handler(messages.recall),
         RequestCode.SEND_REPLY_MESSAGE: Handler(replies.reply),
         RequestCode.SEND_REPLY_MESSAGE_V2: Handler(replies.reply),
+    }
+
+
+def administration_handlers(
+    database: Database, members: Members, access: AccessKeys, address: tuple[str, int]
+) -> dict[int, Handler]:
+    """The handler of each code that only RocketMQ's tools send; producers send 17, too."""
+    administration = Administration(database, address)
+    statistics = Statistics(database, members, access)
+    questions = Questions(database, members, address)
+    return {
+        RequestCode.GET_BROKER_RUNTIME_INFO: Handler(administration.runtime_info),
+        RequestCode.GET_BROKER_CONFIG: Handler(administration.broker_config),
+        RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: Handler(administration.topic_names),
+        RequestCode.GET_TOPICS_BY_CLUSTER: Handler(administration.topic_names),
+        RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: Handler(administration.system_topic_names),
+        RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: Handler(administration.system_topic_names),
+        RequestCode.GET_ALL_TOPIC_CONFIG: Handler(administration.topic_configs),
+        RequestCode.GET_TOPIC_CONFIG: Handler(administration.topic_config),
+        RequestCode.UPDATE_AND_CREATE_TOPIC: Handler(administration.save_topic),
+        RequestCode.DELETE_TOPIC_IN_BROKER: Handler(administration.delete_topic),
+        RequestCode.DELETE_TOPIC_IN_NAMESRV: Handler(administration.forget_topic),
+        RequestCode.PUT_KV_CONFIG: Handler(administration.save_value),
+        RequestCode.GET_KV_CONFIG: Handler(administration.value),
+        RequestCode.DELETE_KV_CONFIG: Handler(administration.forget_topic),
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: Handler(administration.group_configs),
+        RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: Handler(administration.group_config),
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: Handler(administration.save_group),
+        RequestCode.DELETE_SUBSCRIPTIONGROUP: Handler(administration.delete_group),
+        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: Handler(administration.reset_offset),
+        RequestCode.GET_TOPIC_STATS_INFO: Handler(statistics.topic_stats),
+        RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: Handler(statistics.readers),
+        RequestCode.GET_CONSUME_STATS: Handler(statistics.consume_stats),
+        RequestCode.QUERY_TOPICS_BY_CONSUMER: Handler(statistics.topics_of_group),
+        RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: Handler(statistics.subscription),
+        RequestCode.GET_CONSUMER_CONNECTION_LIST: Handler(statistics.consumers),
+        RequestCode.GET_PRODUCER_CONNECTION_LIST: Handler(statistics.producers),
+        RequestCode.GET_ALL_PRODUCER_INFO: Handler(statistics.all_producers),
+        RequestCode.GET_CONSUMER_RUNNING_INFO: Handler(questions.running_info),
+        RequestCode.CONSUME_MESSAGE_DIRECTLY: Handler(questions.consume_directly),
     }

@@ -84,6 +84,11 @@ class Client:
     grace: asyncio.TimerHandle | None = None
 
 
+def own_id(client_id: str) -> str:
+    """The id that a client knows itself by."""
+    return client_id.partition(_BROADCASTING)[0]
+
+
 class Members:
     """The clients of one front. Of its loop."""
 
@@ -191,7 +196,7 @@ class Members:
         """38: the ids of all members of a group, wherever they are connected."""
         group = frame.fields.get("consumerGroup", "")
         found = await self._database.run(partial(members_of, group=group))
-        ids = sorted({client_id.partition(_BROADCASTING)[0] for client_id in found})
+        ids = sorted({own_id(client_id) for client_id in found})
         if not ids:
             return Answer(ResponseCode.SYSTEM_ERROR, remark=f"no consumer for this group, {group}")
         return Answer(body=json.dumps({"consumerIdList": ids}).encode())

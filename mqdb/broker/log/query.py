@@ -1,5 +1,6 @@
 """Query: who the broker is, and where a message has got to."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
@@ -8,8 +9,10 @@ from sqlalchemy import Connection, func, select, text
 
 from mqdb.errors import BrokerMisnamed
 from mqdb.store.engine import translates
+from mqdb.store.log import time_search
 from mqdb.store.log.history import History
-from mqdb.store.tables import broker, own_namespace
+from mqdb.store.segments import segments
+from mqdb.store.tables import broker, commit_log, own_namespace, segment
 
 
 class BrokerInfo(NamedTuple):
@@ -38,6 +41,33 @@ def server_time(connection: Connection) -> datetime:
     """The time by the broker's clock; aware."""
     now: datetime = connection.scalars(select(func.mqdb.now())).one()
     return now
+
+
+class LogSpan(NamedTuple):
+    """What the log holds: from its lowest position to before `past_pos`, and since when; None while it is empty."""
+
+    lowest_pos: int
+    past_pos: int
+    oldest: datetime | None
+
+
+@translates
+def log_span(connection: Connection) -> LogSpan:
+    """Which positions of the log are kept. Uses commit_log_pkey."""
+    oldest = select(commit_log.c.store_time).order_by(commit_log.c.log_pos).limit(1)
+    lowest_pos = connection.scalar(select(func.min(segment.c.start_pos))) or 0
+    return LogSpan(lowest_pos, segments.log(connection).last_pos + 1, connection.scalar(oldest))
+
+
+@translates
+def positions_since(connection: Connection, times: Sequence[datetime]) -> list[int]:
+    """How many positions the log has given since each of the times, of those that are kept.
+
+    About as many as messages: a transaction that was rolled back leaves a gap, and each retry has a position of its
+    own.
+    """
+    past_pos = segments.log(connection).last_pos + 1
+    return [past_pos - time_search.position_of_time(connection, time) for time in times]
 
 
 @translates

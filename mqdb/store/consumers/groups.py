@@ -24,8 +24,9 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from mqdb.store.clients.clients import ClientKind
+from mqdb.store.dispatch.entries import entries
 from mqdb.store.engine import translates
-from mqdb.store.tables import client, commit_log, consumer_offset, subscription, subscription_group
+from mqdb.store.tables import client, commit_log, consumer_offset, queue, subscription, subscription_group, topic
 
 _lag = table(
     "consumer_lag",
@@ -145,6 +146,14 @@ def find(connection: Connection, name: str) -> GroupSettings | None:
     return None if row is None else GroupSettings(*row)
 
 
+@translates
+def find_all(connection: Connection) -> dict[str, GroupSettings]:
+    """The settings of all groups, by name."""
+    columns = (subscription_group.c[field] for field in ("group_name", *GroupSettings._fields))
+    rows = connection.execute(select(*columns).order_by(subscription_group.c.group_name))
+    return {name: GroupSettings(*settings) for name, *settings in rows}
+
+
 def save(connection: Connection, name: str, changes: Mapping[str, Any], actor: str | None = None) -> None:
     """Change settings of the group, which is made where there is none, and note it."""
     columns = (subscription_group.c[setting] for setting in SET_BY_PEOPLE)
@@ -217,6 +226,28 @@ def progress(connection: Connection, name: str, topic: str | None = None) -> lis
     if topic is not None:
         rows = rows.where(_lag.c.topic == topic)
     return [QueueProgress(*row) for row in connection.execute(rows)]
+
+
+def consumed_at(connection: Connection, name: str) -> dict[tuple[str, int], datetime]:
+    """When the newest message was stored that the group has consumed of each queue, by topic and queue.
+
+    Left out are queues of which it has consumed none that is kept.
+    """
+    last = entries(queue.c.queue_key, _lag.c.next_offset - 1, _lag.c.next_offset, name="last")
+    stored = (
+        select(commit_log.c.store_time)
+        .join(last, last.c.log_pos == commit_log.c.log_pos)
+        .correlate(queue, _lag)
+        .scalar_subquery()
+    )
+    its_queue = and_(queue.c.topic_id == topic.c.topic_id, queue.c.queue_id == _lag.c.queue_id)
+    rows = connection.execute(
+        select(_lag.c.topic, _lag.c.queue_id, stored)
+        .join_from(_lag, topic, topic.c.topic == _lag.c.topic)
+        .join(queue, its_queue)
+        .where(_lag.c.group_name == name)
+    )
+    return {(topic_name, queue_id): time for topic_name, queue_id, time in rows if time is not None}
 
 
 def progress_in(connection: Connection, topic: str) -> list[QueueProgress]:

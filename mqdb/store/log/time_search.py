@@ -56,6 +56,14 @@ def offsets_of_time(connection: Connection, queue_keys: Sequence[int], time: dat
     return found
 
 
+@translates
+def position_of_time(connection: Connection, time: datetime) -> int:
+    """The lowest position of the log at which something was stored at `time` or later; behind the last one if nothing
+    was.
+    """
+    return _target(connection, time).lowest_pos
+
+
 class _Target(NamedTuple):
     """Messages stored at the time or later: their positions, and the segments that their entries are in."""
 
