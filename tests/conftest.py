@@ -47,6 +47,7 @@ pytest_plugins = [
     "tests.fixtures.loop_consumers",
     "tests.fixtures.aio_consumers",
     "tests.fixtures.remoting_client",
+    "tests.fixtures.remoting_groups",
 ]
 
 # A busy machine may pause any example, which says nothing about the code. `do.py test --all` takes 1,000 of them.

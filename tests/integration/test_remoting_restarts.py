@@ -1,0 +1,180 @@
+"""What RocketMQ's clients are told when their queues are lost or reset, and after restarts and lost connections."""
+
+import pytest
+from sqlalchemy import Connection, text
+
+from mqdb.broker.consumers import groups, offset_reset
+from mqdb.broker.consumers.offset_reset import Boundary
+from mqdb.remoting import members
+from mqdb.remoting.codes import RequestCode
+from mqdb.store.engine import create_engine
+from mqdb.store.topics.topics import find_topic
+from tests.fixtures.broker import append, dispatch_all
+from tests.fixtures.history import Past
+from tests.fixtures.postgres import Database as PastDatabase
+from tests.fixtures.processes import wait_until
+from tests.fixtures.remoting_client import Fronts, consumer, pulled
+from tests.fixtures.remoting_groups import (
+    MOVED,
+    NO_PERMISSION,
+    A,
+    B,
+    filled,
+    joined,
+    owner,
+    stored,
+    wait_for_pull,
+)
+
+
+def test_a_reset_is_obeyed_by_the_next_pull_and_by_one_that_waits(broker: Connection, fronts: Fronts) -> None:
+    route = filled(broker)
+    client = joined(fronts)
+    client.query_offset("readers", "orders")
+    client.commit("readers", "orders", 10)
+    wait_until(lambda: stored(broker, route) == 10)
+    held = client.begin_pull("readers", "orders", 10, hold_ms=20_000)
+
+    offset_reset.reset_offsets(broker, "readers", "orders", Boundary.EARLIEST)
+    moved = pulled(held.result(10))
+    client.commit("readers", "orders", 10)  # from before it has heard
+    client.request(RequestCode.GET_MAX_OFFSET, {"topic": "orders", "queueId": 0})
+
+    assert (moved.code, moved.next_offset) == (MOVED, 0)
+    assert len(client.pull("readers", "orders", 0).bodies) == 10
+    assert stored(broker, route) == 0
+    client.commit("readers", "orders", 10)
+    wait_until(lambda: stored(broker, route) == 10)
+
+
+def test_a_group_that_is_switched_off_is_refused_until_it_is_switched_on(broker: Connection, fronts: Fronts) -> None:
+    filled(broker)
+    client = joined(fronts)
+    client.query_offset("readers", "orders")
+
+    groups.update_group(broker, "readers", consume_enable=False)
+    wait_for_pull(client, 0, lambda each: each.code == NO_PERMISSION)
+    groups.update_group(broker, "readers", consume_enable=True)
+
+    assert len(wait_for_pull(client, 0, lambda each: each.code == 0).bodies) == 10
+
+
+def test_a_commit_of_a_queue_that_was_taken_away_is_refused(broker: Connection, fronts: Fronts) -> None:
+    route = filled(broker)
+    client = joined(fronts)
+    client.query_offset("readers", "orders")
+    update = "UPDATE mqdb.consumer_offset SET owner = NULL, epoch = epoch + 5, next_offset = 2"
+    broker.execute(text(update))
+
+    client.commit("readers", "orders", 9)
+    moved = wait_for_pull(client, 9, lambda each: each.code == MOVED)
+
+    assert (stored(broker, route), moved.next_offset) == (2, 2)
+    assert owner(broker, route) == A
+
+
+def test_a_client_goes_on_where_it_is_after_a_restart_of_the_front(broker: Connection, fronts: Fronts) -> None:
+    route = filled(broker)
+    front = fronts.start()
+    client = joined(fronts)
+    client.query_offset("readers", "orders")
+    client.commit("readers", "orders", 3)
+    wait_until(lambda: stored(broker, route) == 3)
+    front.stop()
+
+    fronts.start(port=front.address.port)
+    again = fronts.connect(front)
+    pulling = again.begin_pull("readers", "orders", 7)  # before it says who it is
+    again.heartbeat(A, consumer(orders="*"))
+
+    assert pulled(pulling.result(10)).bodies == ["0-7", "0-8", "0-9"]
+    again.commit("readers", "orders", 8)
+    wait_until(lambda: stored(broker, route) == 8)
+
+
+def test_a_client_that_comes_on_another_connection_goes_on_before_its_next_heartbeat(
+    broker: Connection, fronts: Fronts
+) -> None:
+    route = filled(broker)
+    client = joined(fronts)
+    client.query_offset("readers", "orders")
+    client.close()
+    wait_until(lambda: pulled_by_stranger(fronts) == ["0-3"])
+
+    again = fronts.connect()
+    again.commit("readers", "orders", 7)
+
+    wait_until(lambda: stored(broker, route) == 7)
+    assert owner(broker, route) == A
+
+
+def pulled_by_stranger(fronts: Fronts) -> list[str]:
+    return fronts.connect().pull("readers", "orders", 3, limit=1).bodies
+
+
+def test_a_restart_of_the_server_leaves_a_client_where_it_is(past: Past) -> None:
+    fronts = Fronts(PastDatabase(past.dsn))
+    try:
+        sent_to(past, "a", "b", "c", "d")
+        client = joined(fronts)
+        client.query_offset("readers", "orders")
+        assert client.pull("readers", "orders", 0, commit=2).bodies == ["a", "b", "c", "d"]
+        client.query_offset("readers", "orders")  # writes
+
+        past.restart()
+        sent_to(past, "e")
+
+        assert wait_for_pull(client, 4, lambda each: each.code in (0, MOVED)).bodies == ["e"]
+    finally:
+        fronts.close()
+
+
+def test_a_database_that_has_gone_back_sends_a_client_back(past: Past) -> None:
+    fronts = Fronts(PastDatabase(past.dsn))
+    try:
+        sent_to(past, "a", "b")
+        client = joined(fronts)
+        client.query_offset("readers", "orders")
+        client.commit("readers", "orders", 1)
+        client.request(RequestCode.HEART_BEAT, body={"clientID": A, "consumerDataSet": [consumer(orders="*")]})
+        client.query_offset("readers", "orders")
+        past.save("two")
+        sent_to(past, "c", "d")
+        wait_for_pull(client, 2, lambda each: each.bodies == ["c", "d"])
+
+        past.return_to("two")
+        sent_to(past, "e", "f", "g")
+        moved = wait_for_pull(client, 4, lambda each: each.code in (0, MOVED))
+
+        assert (moved.code, moved.next_offset) == (MOVED, 1)
+        assert client.pull("readers", "orders", 1).bodies == ["b", "e", "f", "g"]
+    finally:
+        fronts.close()
+
+
+def sent_to(past: Past, *bodies: str) -> None:
+    engine = create_engine(past.dsn)
+    with engine.connect() as connection:
+        route = find_topic(connection, "orders")
+        assert route is not None
+        append(connection, route, *bodies)
+        dispatch_all(connection)
+    engine.dispose()
+
+
+def test_a_client_that_goes_without_a_word_keeps_its_queues_for_a_while(
+    broker: Connection, fronts: Fronts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(members, "GRACE_SECONDS", 0.5)
+    route = filled(broker)
+    client, other = joined(fronts), joined(fronts, B)
+    client.query_offset("readers", "orders")
+    client.commit("readers", "orders", 6)
+    client.begin_pull("readers", "orders", 10, hold_ms=20_000)
+    other.request(RequestCode.GET_MAX_OFFSET, {"topic": "orders", "queueId": 0})
+
+    client.close()
+
+    assert owner(broker, route) == A
+    wait_until(lambda: other.pull("readers", "orders", 6).bodies)
+    assert (owner(broker, route), stored(broker, route)) == (B, 6)
