@@ -128,12 +128,8 @@ class Pulls:
         self._holds = Holds(database.loop)
         self._of_connection: defaultdict[Connection, set[asyncio.Task[object]]] = defaultdict(set)
         self._silent: set[Connection] = set()
-        self._handle = database.instance.on_arrival(self._arrived)
+        self._handle = database.instance.on_arrival(database.in_loop(self._holds.arrived))
         claims.on_lost.append(lambda lost: self._holds.wake(Wake.LOST, lambda reading: reading is lost))
-
-    def _arrived(self, queue_keys: frozenset[int] | None) -> None:
-        """In another thread."""
-        self._database.loop.call_soon_threadsafe(self._holds.arrived, queue_keys)
 
     def close(self) -> None:
         """Hear of arrivals no more."""
