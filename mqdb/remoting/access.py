@@ -131,9 +131,12 @@ def _to_see_group(name: str) -> Callable[[Frame], _Wanted]:
     return lambda frame: rights_to_see_group(frame.fields.get(name, ""))
 
 
-def _to_see_topic(frame: Frame) -> _Wanted:
+def _to_see_topic(name: str = "topic") -> Callable[[Frame], _Wanted]:
+    return lambda frame: _rights_to_see_topic(frame.fields.get(name, ""))
+
+
+def _rights_to_see_topic(topic: str) -> _Wanted:
     """Whoever has one of them may see that the topic is there, its settings and where its queues begin and end."""
-    topic = frame.fields.get("topic", "")
     if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
         return rights_to_see_group(topic.removeprefix(RETRY_PREFIX).removeprefix(DLQ_PREFIX))
     return [Resource(access, ResourceType.TOPIC, topic) for access in Access]
@@ -256,9 +259,10 @@ _RIGHTS: Final[dict[int, Callable[[Frame], _Wanted]]] = {
 
 #: For these one right of several is enough.
 _ONE_OF: Final[dict[int, Callable[[Frame], _Wanted]]] = {
-    RequestCode.GET_TOPIC_CONFIG: _to_see_topic,
-    RequestCode.GET_TOPIC_STATS_INFO: _to_see_topic,
-    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: _to_see_topic,
+    RequestCode.GET_TOPIC_CONFIG: _to_see_topic(),
+    RequestCode.GET_TOPIC_STATS_INFO: _to_see_topic(),
+    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: _to_see_topic(),
+    RequestCode.VIEW_BROKER_STATS_DATA: _to_see_topic("statsKey"),
     RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: _to_see_group("group"),
     RequestCode.QUERY_TOPICS_BY_CONSUMER: _to_see_group("group"),
     RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: _to_see_group("group"),

@@ -108,6 +108,7 @@ def administration_handlers(
         RequestCode.DELETE_SUBSCRIPTIONGROUP: Handler(administration.delete_group),
         RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: Handler(administration.reset_offset),
         RequestCode.GET_TOPIC_STATS_INFO: Handler(statistics.topic_stats),
+        RequestCode.VIEW_BROKER_STATS_DATA: Handler(statistics.puts),
         RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: Handler(statistics.readers),
         RequestCode.GET_CONSUME_STATS: Handler(statistics.consume_stats),
         RequestCode.QUERY_TOPICS_BY_CONSUMER: Handler(statistics.topics_of_group),

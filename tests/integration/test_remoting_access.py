@@ -6,6 +6,8 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import Connection, text
 
+from mqdb.broker.consumers.group_offsets import commit_without_owner
+from mqdb.broker.consumers.groups import update_group
 from mqdb.common.dsn import BrokerDsn
 from mqdb.common.http_address import HttpAddress
 from mqdb.errors import ParameterInvalid
@@ -14,6 +16,7 @@ from mqdb.remoting.codes import RequestCode
 from mqdb.remoting.frame import Frame
 from mqdb.remoting.front import Front
 from mqdb.remoting.signature import sign
+from mqdb.store.consumers.group_offsets import ReadQueue
 from mqdb.store.topics.topics import TopicRoute, find_topic
 from mqdb_client import Admin
 from tests.fixtures.broker import append, dispatch_all, topic
@@ -92,6 +95,7 @@ def test_routes_are_for_everybody(signing: Signing) -> None:
 #: What a request is about that a key without any right to it makes.
 _ALIEN = {
     "b": "alien", "topic": "alien", "consumerGroup": "aliens", "group": "aliens", "producerGroup": "aliens",
+    "groupName": "aliens", "key": "alien", "statsKey": "alien",
 }  # fmt: skip
 _BODIES: dict[int, object] = {
     RequestCode.HEART_BEAT: {"clientID": "x@1", "consumerDataSet": [consumer("aliens", alien="*")]},
@@ -102,7 +106,7 @@ _BODIES: dict[int, object] = {
 _NEEDS_NONE = {
     RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO, RequestCode.CHECK_CLIENT_CONFIG,
     RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2,
-    RequestCode.END_TRANSACTION, RequestCode.VIEW_MESSAGE_BY_ID,
+    RequestCode.END_TRANSACTION, RequestCode.VIEW_MESSAGE_BY_ID, RequestCode.GET_BROKER_RUNTIME_INFO,
 }  # fmt: skip
 
 
@@ -112,6 +116,66 @@ def test_each_request_needs_a_right(signing: Signing, code: RequestCode) -> None
 
     assert answer.code in (DENIED, 3)  # 3: it is not served
     assert answer.code == 3 or "AccessKey" not in str(answer.remark)
+
+
+TOPIC, GROUP = "letters", "readers"
+ADMIN_OF_TOPIC, ADMIN_OF_GROUP = {"admin": [TOPIC]}, {"admin_group": [GROUP]}
+
+
+@pytest.mark.parametrize(
+    ("code", "fields", "right"),
+    [
+        (
+            RequestCode.UPDATE_AND_CREATE_TOPIC,
+            {"topic": TOPIC, "readQueueNums": 1, "writeQueueNums": 1},
+            ADMIN_OF_TOPIC,
+        ),
+        (RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": TOPIC}, ADMIN_OF_TOPIC),
+        (RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": f"%RETRY%{GROUP}"}, ADMIN_OF_GROUP),
+        (RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": GROUP}, ADMIN_OF_GROUP),
+        (RequestCode.GET_TOPIC_STATS_INFO, {"topic": TOPIC}, {"operate": [TOPIC]}),
+        (RequestCode.GET_TOPIC_CONFIG, {"topic": TOPIC}, {"send": [TOPIC]}),
+        (RequestCode.GET_CONSUME_STATS, {"consumerGroup": GROUP}, {"operate_group": [GROUP]}),
+        (RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": GROUP}, ADMIN_OF_GROUP),
+        (
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+            {"topic": TOPIC, "group": GROUP, "timestamp": 0},
+            {"read": [TOPIC], "operate_group": [GROUP]},
+        ),
+        (RequestCode.GET_ALL_TOPIC_CONFIG, {}, {"admin": ["*"]}),
+    ],
+)
+def test_what_tools_ask_needs_the_right_that_the_command_line_needs(
+    broker: Connection,
+    key: str,
+    fronts: Fronts,
+    database: Database,
+    code: RequestCode,
+    fields: dict[str, object],
+    right: dict[str, list[str]],
+) -> None:
+    update_group(broker, GROUP, consume_enable=True)
+    with Admin(database.dsn) as admin:
+        admin.acl.grant("tool", external=True, **right)  # type: ignore[arg-type]
+        admin.acl.grant("sender", external=True, send=["orders"])
+        for each in ("tool", "sender"):
+            admin.acl.set_secret(each, SECRET)
+    client = fronts.connect()
+
+    assert Signing(client, "sender").ask(code, dict(fields)).code == DENIED
+    assert Signing(client, "tool").ask(code, dict(fields)).code == 0
+
+
+def test_who_reads_a_topic_is_told_of_groups_that_the_key_may_see(
+    broker: Connection, signing: Signing, database: Database
+) -> None:
+    letters = _route(broker, TOPIC)
+    for group in (GROUP, "strangers"):
+        commit_without_owner(broker, group, [ReadQueue(letters.queue_keys[0], 0, 0, None, letters.history)])
+
+    answer = signing.ask(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": TOPIC})
+
+    assert json.loads(answer.body) == {"groupList": [GROUP]}
 
 
 def test_a_message_at_a_position_is_shown_to_readers_of_its_topic(broker: Connection, signing: Signing) -> None:

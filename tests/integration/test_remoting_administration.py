@@ -184,6 +184,10 @@ def test_figures_of_a_topic_say_where_its_queues_end(broker: Connection, client:
     assert abs(written["lastUpdateTimestamp"] / 1_000 - time.time()) < 60
     assert empty == {"minOffset": 0, "maxOffset": 0, "lastUpdateTimestamp": 0}
     assert found["topicPutTps"] == 3 / 60
+    puts = client.request(RequestCode.VIEW_BROKER_STATS_DATA, {"statsName": "TOPIC_PUT_NUMS", "statsKey": "orders"})
+    assert said(puts)["statsHour"] == {"sum": 3, "tps": 3 / 3_600, "avgpt": 0.0}
+    gets = {"statsName": "GROUP_GET_NUMS", "statsKey": "orders@readers"}
+    assert client.request(RequestCode.VIEW_BROKER_STATS_DATA, gets).code == SYSTEM_ERROR
     assert client.request(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "nothing"}).code == NO_TOPIC
 
 
