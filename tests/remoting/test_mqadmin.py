@@ -1,8 +1,9 @@
-"""RocketMQ's own mqadmin against a front: what each command prints. Decisions about Java are those of remoting_kit."""
+"""RocketMQ's own mqadmin against a front: what each command prints."""
 
 import os
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -10,14 +11,15 @@ import pytest
 from sqlalchemy import Connection
 
 from mqdb.common.http_address import HttpAddress
+from mqdb.service.client_reaper import ClientReaper
 from mqdb_client import Admin, PushConsumer
+from tests.fixtures.command_line import Place, served
 from tests.fixtures.consumers import Inbox
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 from tests.fixtures.program_cache import ProgramMissing, cached, need
 from tests.fixtures.remoting_client import Fronts
 from tests.fixtures.remoting_kit import NEW, OLD, GetKit, KitProcess
-from tests.fixtures.serve import Starter
 
 POM: Final = Path(__file__).parent / "mqadmin" / "pom.xml"
 CLUSTER: Final = ("-c", "DefaultCluster")
@@ -56,12 +58,10 @@ class Mqadmin:
 
 
 @pytest.fixture
-def mqadmin(
-    jars: Path, tmp_path: Path, fronts: Fronts, broker: Connection, serve: Starter, database: Database
-) -> Mqadmin:
+def mqadmin(jars: Path, tmp_path: Path, fronts: Fronts, broker: Connection, database: Database) -> Iterator[Mqadmin]:
     """mqadmin for a front of a broker that is served."""
-    serve(dsn=database.dsn)
-    return Mqadmin(jars, tmp_path, fronts.start().address)
+    with served(Place(tmp_path, database.dsn), ClientReaper):
+        yield Mqadmin(jars, tmp_path, fronts.start().address)
 
 
 def test_a_topic_is_made_and_seen(mqadmin: Mqadmin) -> None:
@@ -163,7 +163,8 @@ def test_a_member_in_java_says_how_it_is_and_obeys_a_reset(mqadmin: Mqadmin, jav
         assert "Rebalance OK" in mqadmin("consumerStatus", "-g", "readers")
         again = ("-g", "readers", "-d", client_id)
         assert "consumeResult=CR_SUCCESS" in mqadmin("queryMsgByUniqueKey", "-t", "orders", "-i", unique_id, *again)
-        wait_until(lambda: "orders broker-a 0 1 1 0 0" in mqadmin("consumerProgress", "-g", "readers", "-s", "true"))
+        progress = ("consumerProgress", "-g", "readers", "-s", "true")
+        wait_until(lambda: re.search(r"orders broker-a 0 1 1 [0-9.]+ 0 0", mqadmin(*progress)))
 
         mqadmin("resetOffsetByTime", "-g", "readers", "-t", "orders", "-s", "1")
 
