@@ -25,6 +25,7 @@ from mqdb.remoting.database import Database
 from mqdb.remoting.fields import text, truth
 from mqdb.remoting.frame import Frame
 from mqdb.remoting.members import Members, own_id
+from mqdb.remoting.signature import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
 from mqdb.remoting.wire_message import decode_offset_id, encode_message
 from mqdb.store import operations
 from mqdb.store.consumers.groups import MemberInfo, list_members
@@ -34,6 +35,9 @@ from mqdb.store.operations import Verb
 _MOST_WAITING: Final = 2
 
 _PYTHON: Final = "PYTHON"
+
+#: What the client that is asked need not know.
+_OF_ASKER: Final = frozenset({ACCESS_KEY, SIGNATURE, SECURITY_TOKEN})
 
 
 class Questions:
@@ -115,8 +119,9 @@ class Questions:
 
     async def _relay(self, connection: Connection, client_id: str, frame: Frame, body: bytes) -> Answer:
         seconds = ANSWER_TIMEOUT.total_seconds()
+        asked = {name: value for name, value in frame.fields.items() if name not in _OF_ASKER}
         try:
-            answer = await connection.ask(RequestCode(frame.code), frame.fields, body, seconds)
+            answer = await connection.ask(RequestCode(frame.code), asked, body, seconds)
         except ConnectionResetError:
             return _not_online(client_id, text(frame, "consumerGroup"))
         except TimeoutError as error:

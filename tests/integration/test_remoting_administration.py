@@ -351,13 +351,14 @@ def test_a_client_here_says_how_it_is_itself(broker: Connection, fronts: Fronts,
     member.heartbeat(JAVA, consumer(orders="*"))
     fields = {"clientId": JAVA, "consumerGroup": "readers", "jstackEnable": "true"}
 
-    asking = client.begin(RequestCode.GET_CONSUMER_RUNNING_INFO, fields)
+    signature = {"AccessKey": "ops", "Signature": "s"}
+    asking = client.begin(RequestCode.GET_CONSUMER_RUNNING_INFO, fields | signature)
     asked = member.asked.get(timeout=30)
     while asked.code != RequestCode.GET_CONSUMER_RUNNING_INFO:  # the members have changed
         asked = member.asked.get(timeout=30)
     member.answer(asked, body=b'{"jstack":"..."}')
 
-    assert dict(asked.fields) == fields
+    assert dict(asked.fields) == fields  # whose question it is says nothing to it
     assert asking.result(30).body == b'{"jstack":"..."}'
     elsewhere = client.request(RequestCode.GET_CONSUMER_RUNNING_INFO, fields | {"clientId": "192.0.2.7@18"})
     assert elsewhere.code == NOT_ONLINE

@@ -6,6 +6,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from mqdb.broker.consumers.offsets import search_offset
+from mqdb.broker.log.query import log_span, positions_since
 from mqdb.errors import ParameterInvalid
 from mqdb.store.log import time_search
 from mqdb.store.log.time_search import offsets_of_time
@@ -84,3 +85,21 @@ def test_a_queue_without_messages_is_at_its_end(broker: Connection) -> None:
 def test_a_time_without_a_zone_is_refused(broker: Connection) -> None:
     with pytest.raises(ParameterInvalid, match="time zone"):
         search_offset(broker, 1, datetime(2026, 1, 1))  # noqa: DTZ001
+
+
+def test_positions_since_a_time_count_what_the_log_took(log: by_hand.Connection, broker: Connection) -> None:
+    by_hand.small_segments(log, 50, ahead=10)
+    [key] = by_hand.create_topic(log, "orders", 1)
+    assert log_span(broker).oldest is None
+    by_hand.append(log, key, 120)
+    by_hand.dispatch_all(log)
+    stamp(log)
+    last = max(by_hand.positions(log, key))
+
+    assert positions_since(broker, [at(last - 9), at(last + 1), at(-1)]) == [
+        10,
+        0,
+        last - log_span(broker).lowest_pos + 1,
+    ]
+    assert log_span(broker).past_pos == last + 1
+    assert log_span(broker).oldest == at(min(by_hand.positions(log, key)))
