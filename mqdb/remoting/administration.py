@@ -40,7 +40,7 @@ _RATES: Final = (timedelta(seconds=10), timedelta(minutes=1), timedelta(minutes=
 _ALWAYS_ZERO: Final = (
     *(f"{pool}ThreadPoolQueueSize" for pool in ("send", "pull", "query", "ack")),
     *(f"{pool}ThreadPoolQueueHeadWaitTimeMills" for pool in ("send", "pull", "query", "ack")),
-    *("pageCacheLockTimeMills", "dispatchBehindBytes", "getTransferredTps", "getTotalTps"),
+    *("pageCacheLockTimeMills", "dispatchBehindBytes", "getTransferredTps", "getTransferedTps", "getTotalTps"),
     *("timerReadBehind", "timerOffsetBehind", "timerCongestNum", "timerEnqueueTps", "timerDequeueTps"),
     *("msgGetTotalYesterdayMorning", "msgGetTotalTodayMorning", "msgGetTotalTodayNow"),
 )  # fmt: skip
