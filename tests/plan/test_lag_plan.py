@@ -20,6 +20,7 @@ from mqdb.store.consumers import groups
 from mqdb.store.dispatch import checkpoints, queues
 from mqdb.store.engine import create_engine, driver
 from mqdb.store.segments import segments
+from mqdb.store.topics.topics import find_topic
 from mqdb.store.transactions import open_halves
 from tests.fixtures import log as by_hand
 from tests.fixtures.broker import dispatch_all, topic
@@ -151,6 +152,21 @@ def test_the_age_for_a_group_and_a_topic_costs_one_record(lagging: Connection) -
     found = plan_of_call(lagging, lambda: groups.lags(lagging))
 
     assert sum(scan["Actual Loops"] for scan in scans(found, "commit_log")) == len(GROUPS)
+
+
+@pytest.mark.parametrize(
+    "look",
+    [lambda connection, _: groups.consumed_at(connection, "b"), queues.stats],
+    ids=["consumed", "stored"],
+)
+def test_a_time_for_each_queue_costs_a_record_for_each(
+    lagging: Connection, look: Callable[[Connection, int], object]
+) -> None:
+    orders = find_topic(lagging, "orders")
+    assert orders is not None
+    found = plan_of_call(lagging, lambda: look(lagging, orders.topic_id))
+
+    assert sum(scan["Actual Rows"] * scan["Actual Loops"] for scan in scans(found, "commit_log")) == QUEUES
 
 
 def test_the_ends_of_all_topics_cost_one_look_for_each_queue(lagging: Connection) -> None:

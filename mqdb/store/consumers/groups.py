@@ -233,20 +233,18 @@ def consumed_at(connection: Connection, name: str) -> dict[tuple[str, int], date
 
     Left out are queues of which it has consumed none that is kept.
     """
-    last = entries(queue.c.queue_key, _lag.c.next_offset - 1, _lag.c.next_offset, name="last")
-    stored = (
-        select(commit_log.c.store_time)
-        .join(last, last.c.log_pos == commit_log.c.log_pos)
-        .correlate(queue, _lag)
-        .scalar_subquery()
-    )
+    entry = entries(queue.c.queue_key, _lag.c.next_offset - 1, _lag.c.next_offset)
+    position = select(entry.c.log_pos).select_from(entry).correlate(queue, _lag).scalar_subquery()
     its_queue = and_(queue.c.topic_id == topic.c.topic_id, queue.c.queue_id == _lag.c.queue_id)
-    rows = connection.execute(
-        select(_lag.c.topic, _lag.c.queue_id, stored)
+    last = (
+        select(_lag.c.topic, _lag.c.queue_id, position.label("log_pos"))
         .join_from(_lag, topic, topic.c.topic == _lag.c.topic)
         .join(queue, its_queue)
         .where(_lag.c.group_name == name)
-    )
+    ).subquery("last")
+    # One look-up for each: a join might read the whole log.
+    stored = select(commit_log.c.store_time).where(commit_log.c.log_pos == last.c.log_pos).scalar_subquery()
+    rows = connection.execute(select(last.c.topic, last.c.queue_id, stored))
     return {(topic_name, queue_id): time for topic_name, queue_id, time in rows if time is not None}
 
 

@@ -84,13 +84,12 @@ def _is_one_of(key: ColumnElement[int], queue_keys: Sequence[int]) -> ColumnElem
 
 def stats(connection: Connection, topic_id: int) -> list[Row[Any]]:
     """queue_id, min offset, max offset and newest store time of each queue of a topic."""
-    last = entries(queue_ends.c.queue_key, queue_ends.c.max_offset - 1, queue_ends.c.max_offset)
-    newest = (
-        select(commit_log.c.store_time)
-        .join(last, last.c.log_pos == commit_log.c.log_pos)
-        .correlate(queue_ends)
-        .scalar_subquery()
-    )
-    columns = queue_ends.c.queue_id, queue_ends.c.min_offset, queue_ends.c.max_offset, newest.label("last_store_time")
-    rows = select(*columns).where(queue_ends.c.topic_id == topic_id).order_by(queue_ends.c.queue_id)
+    entry = entries(queue_ends.c.queue_key, queue_ends.c.max_offset - 1, queue_ends.c.max_offset)
+    position = select(entry.c.log_pos).select_from(entry).correlate(queue_ends).scalar_subquery()
+    columns = queue_ends.c.queue_id, queue_ends.c.min_offset, queue_ends.c.max_offset
+    of_topic = select(*columns, position.label("log_pos")).where(queue_ends.c.topic_id == topic_id).subquery("of_topic")
+    # One look-up for each: a join might read the whole log.
+    newest = select(commit_log.c.store_time).where(commit_log.c.log_pos == of_topic.c.log_pos).scalar_subquery()
+    found = of_topic.c.queue_id, of_topic.c.min_offset, of_topic.c.max_offset, newest.label("last_store_time")
+    rows = select(*found).order_by(of_topic.c.queue_id)
     return list(connection.execute(rows))
