@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from mqdb.common.topic import MessageType, TopicConfig
+from mqdb.remoting.answers import as_json
 from mqdb.store.consumers.groups import GroupSettings
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -16,7 +17,7 @@ QueueId = tuple[str, int]
 
 def encode(said: Mapping[str, object]) -> bytes:
     """A body in JSON."""
-    return json.dumps(said).encode()
+    return as_json(said)
 
 
 def encode_with_table(

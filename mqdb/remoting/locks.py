@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from mqdb.broker.consumers import queue_locks
 from mqdb.errors import ParameterInvalid
+from mqdb.remoting.answers import as_json
 from mqdb.remoting.claims import Claims, owns_queues, starting_point
 from mqdb.remoting.connection import Answer, Connection
 from mqdb.remoting.database import Database
@@ -115,4 +116,4 @@ class _Said:
 
 
 def _locked(queues: list[Mapping[str, Any]]) -> Answer:
-    return Answer(body=json.dumps({"lockOKMQSet": queues}).encode())
+    return Answer(body=as_json({"lockOKMQSet": queues}))

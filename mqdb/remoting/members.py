@@ -20,6 +20,7 @@ from mqdb.broker.filters.filters import check_filters
 from mqdb.common.group import ConsumeFromWhere, MessageModel, check_group_name
 from mqdb.common.topic import RETRY_PREFIX, check_topic_name
 from mqdb.errors import MqdbError, ParameterInvalid, ResponseCode
+from mqdb.remoting.answers import as_json
 from mqdb.remoting.codes import RequestCode
 from mqdb.remoting.connection import Answer, Connection
 from mqdb.remoting.database import Database
@@ -199,7 +200,7 @@ class Members:
         ids = sorted({own_id(client_id) for client_id in found})
         if not ids:
             return Answer(ResponseCode.SYSTEM_ERROR, remark=f"no consumer for this group, {group}")
-        return Answer(body=json.dumps({"consumerIdList": ids}).encode())
+        return Answer(body=as_json({"consumerIdList": ids}))
 
     async def check_client(self, _connection: Connection, frame: Frame) -> Answer:
         """46: whether a filter is one. Raises what reading it raises, and FilterDisabled."""

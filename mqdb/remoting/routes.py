@@ -1,11 +1,11 @@
 """Routes: which topics there are, and where. Codes 105 and 106. RocketMQ: RouteInfoManager, TopicRouteData."""
 
-import json
 from functools import partial
 
 from mqdb.broker.topics.route import find_or_create_retry_topic
 from mqdb.common.topic import RETRY_PREFIX
 from mqdb.errors import ResponseCode
+from mqdb.remoting.answers import as_json
 from mqdb.remoting.connection import Answer, Connection
 from mqdb.remoting.database import Database
 from mqdb.remoting.frame import Frame
@@ -42,13 +42,13 @@ class Routes:
             "topicSynFlag": 0,
         }
         said = {"brokerDatas": [self._broker()], "queueDatas": [queues], "filterServerTable": {}}
-        return Answer(body=json.dumps(said).encode())
+        return Answer(body=as_json(said))
 
     async def cluster(self, _connection: Connection, _frame: Frame) -> Answer:
         """106: the brokers of the cluster."""
         name, cluster = self._instance.broker_name, self._instance.cluster_name
         said = {"brokerAddrTable": {name: self._broker()}, "clusterAddrTable": {cluster: [name]}}
-        return Answer(body=json.dumps(said).encode())
+        return Answer(body=as_json(said))
 
     def _broker(self) -> dict[str, object]:
         host, port = self.address
