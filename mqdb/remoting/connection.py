@@ -41,11 +41,17 @@ class Answer(NamedTuple):
 class Connection(asyncio.Protocol):
     """A client's connection, of one loop, which alone calls it.
 
-    `receive` gets each request, and `lost` the connection when it is closed.
+    `receive` gets each request, `made` the connection when it is open, and `lost` when it is closed.
     """
 
-    def __init__(self, receive: "Callable[[Connection, Frame], None]", lost: "Callable[[Connection], None]") -> None:
+    def __init__(
+        self,
+        receive: "Callable[[Connection, Frame], None]",
+        made: "Callable[[Connection], None]",
+        lost: "Callable[[Connection], None]",
+    ) -> None:
         self._receive = receive
+        self._made = made
         self._lost = lost
         self._unread = bytearray()
         self._transport: asyncio.Transport | None = None
@@ -70,6 +76,7 @@ class Connection(asyncio.Protocol):
         self._transport = transport
         host, port, *_ = transport.get_extra_info("peername") or ("", 0)
         self.peer = f"{host}:{port}"
+        self._made(self)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None

@@ -143,6 +143,7 @@ class _Core:
         self._database = database
         self._access = access
         self._connections: set[Connection] = set()
+        self._is_full = False
         place = (address.host, address.port)
         self._members = Members(self._database)
         send_back = SendBack(self._database)
@@ -173,11 +174,18 @@ class _Core:
 
     def connect(self) -> Connection:
         """A connection that has come."""
-        connection = Connection(self._receive, self._lost)
-        self._connections.add(connection)
-        if len(self._connections) > _MOST_CONNECTIONS:
-            self._database.loop.call_soon(connection.close)
-        return connection
+        return Connection(self._receive, self._made, self._lost)
+
+    def _made(self, connection: Connection) -> None:
+        """Only now does it count: a handshake that fails loses no connection."""
+        if len(self._connections) < _MOST_CONNECTIONS:
+            self._connections.add(connection)
+            self._is_full = False
+            return
+        if not self._is_full:
+            logger.warning("refuses connections, for there are too many", extra={"connections": _MOST_CONNECTIONS})
+            self._is_full = True
+        connection.close()
 
     def _lost(self, connection: Connection) -> None:
         self._connections.discard(connection)

@@ -5,6 +5,7 @@ import socket
 import ssl
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from sqlalchemy import Connection
 
 from mqdb.common.dsn import BrokerDsn
 from mqdb.common.http_address import HttpAddress
+from mqdb.remoting import front as front_module
 from mqdb.remoting.codes import RequestCode
 from mqdb.remoting.connection import MAX_FRAME_BYTES
 from mqdb.remoting.frame import Frame, decode_frame, encode_frame
@@ -20,6 +22,7 @@ from mqdb.remoting.listener import Tls
 from tests.fixtures.broker import topic
 from tests.fixtures.fuzz import fuzz_cases, fuzz_random
 from tests.fixtures.postgres import Database
+from tests.fixtures.processes import wait_until
 from tests.fixtures.remoting_client import PATIENCE_SECONDS, Fronts
 from tests.integration.test_remoting_sends import send
 
@@ -93,6 +96,38 @@ def test_who_says_nothing_or_half_a_frame_keeps_nobody_waiting(secure: Front, ce
         assert ask(secure, certificate).code == 0
         silent.sendall(b"\x16")  # TLS that does not come
         assert ask(secure, None).code == 0
+
+
+def test_connections_beyond_the_limit_are_refused_until_another_ends(
+    broker: Connection, fronts: Fronts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(front_module, "_MOST_CONNECTIONS", 2)
+    first, second = fronts.connect(), fronts.connect()
+    assert [each.request(ROUTE.code).code for each in (first, second)] == [0, 0]
+
+    with pytest.raises((ConnectionError, OSError)):
+        fronts.connect().request(ROUTE.code)
+
+    first.close()
+    wait_until(lambda: is_served(fronts))
+
+
+def is_served(fronts: Fronts) -> bool:
+    with suppress(OSError):
+        return fronts.connect().request(ROUTE.code).code == 0
+    return False
+
+
+def test_handshakes_that_fail_take_no_connection_from_others(
+    secure: Front, certificate: Tls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(front_module, "_MOST_CONNECTIONS", 2)
+    for _ in range(3):
+        with socket.create_connection((secure.address.host, secure.address.port)) as rude:
+            rude.sendall(b"\x16 no handshake at all")
+            rude.recv(100)
+
+    assert ask(secure, certificate).code == 0
 
 
 @pytest.mark.parametrize("size", [MAX_FRAME_BYTES + 1, 2**31, 2**32 - 1])
