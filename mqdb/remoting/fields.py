@@ -5,9 +5,9 @@ from typing import Final
 from mqdb.errors import ParameterInvalid
 from mqdb.remoting.frame import Frame
 
-#: Java's long.
-_LOWEST: Final = -(2**63)
-_HIGHEST: Final = 2**63 - 1
+#: Bits of Java's int and long.
+_INTEGER: Final = 32
+_LONG: Final = 64
 
 
 def text(frame: Frame, name: str) -> str:
@@ -20,6 +20,15 @@ def text(frame: Frame, name: str) -> str:
 
 def number(frame: Frame, name: str, default: int | None = None) -> int:
     """A whole number of 64 bits; without a default it has to be there."""
+    return _number(frame, name, default, _LONG)
+
+
+def integer(frame: Frame, name: str, default: int | None = None) -> int:
+    """A whole number of 32 bits; without a default it has to be there."""
+    return _number(frame, name, default, _INTEGER)
+
+
+def _number(frame: Frame, name: str, default: int | None, bits: int) -> int:
     value = frame.fields.get(name)
     if value is None and default is not None:
         return default
@@ -27,8 +36,8 @@ def number(frame: Frame, name: str, default: int | None = None) -> int:
         found = int(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         raise ParameterInvalid(name, value, "is no whole number") from None
-    if not _LOWEST <= found <= _HIGHEST:
-        raise ParameterInvalid(name, value, "has more than 64 bits")
+    if not -(1 << bits - 1) <= found < 1 << bits - 1:
+        raise ParameterInvalid(name, value, f"has more than {bits} bits")
     return found
 
 

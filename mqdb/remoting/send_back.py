@@ -18,6 +18,7 @@ from mqdb.broker.log.messages import locate
 from mqdb.broker.log.query import queue_offset_of
 from mqdb.broker.topics.route import find_or_create_dlq_topic
 from mqdb.common.failure import Failure
+from mqdb.common.group import check_group_name
 from mqdb.common.message import MessageQueue
 from mqdb.common.property import Property
 from mqdb.common.retry import Retry
@@ -63,10 +64,11 @@ class SendBack:
     async def dead_letters(self, topic: str, reconsume_times: int, most: int | None) -> TopicRoute | None:
         """The DLQ, if a message that a client sends to a retry topic has failed too often; None: it comes again.
 
-        Raises GroupNotFound. An orderly consumer of 4.9.8 sends its last failure with as many as it may have, one of
+        Raises GroupNotFound, NameInvalid. An orderly consumer of 4.9.8 sends its last failure with as many as it may have, one of
         5.x and those that are not orderly with one more.
         """
         group = topic.removeprefix(RETRY_PREFIX)
+        check_group_name(group)
         return await self._database.run(partial(_dead_letters, group=group, reconsume_times=reconsume_times, most=most))
 
 

@@ -40,7 +40,7 @@ from mqdb.remoting.answers import refusal
 from mqdb.remoting.codes import RequestCode
 from mqdb.remoting.connection import Answer, Connection
 from mqdb.remoting.database import Database
-from mqdb.remoting.fields import number
+from mqdb.remoting.fields import integer, number
 from mqdb.remoting.frame import Frame
 from mqdb.remoting.members import Members
 from mqdb.remoting.send_back import SendBack, dead_properties
@@ -111,7 +111,7 @@ class SendHeader:
         names, fields = _LONG if frame.code in _LONG_CODES else _SHORT, frame.fields
 
         def of(name: str, default: int | None = None) -> int:
-            return number(frame, names[name], default)
+            return integer(frame, names[name], default)
 
         text = fields.get(names["properties"], "")
         if len(text) > MAX_PROPERTIES_BYTES or len(text.encode()) > MAX_PROPERTIES_BYTES:
@@ -123,11 +123,11 @@ class SendHeader:
             of("defaultTopicQueueNums", 4),
             of("queueId"),
             of("sysFlag", 0),
-            _time(of("bornTimestamp")),
+            _time(number(frame, names["bornTimestamp"])),
             of("flag", 0),
             decode_properties(text),
             of("reconsumeTimes", 0),
-            number(frame, most) if most in fields else None,
+            integer(frame, most) if most in fields else None,
         )
 
     @property
