@@ -52,8 +52,8 @@ class Replies:
         self._sends = sends
         self._instance = database.instance
         self._store_host = f"{address[0]}:{address[1]}"
-        #: The ids of clients that have sent requests.
-        self._requesters: set[str] = set()
+        #: The clients that have sent requests, and on which connection: perhaps before their first heartbeat.
+        self._requesters: dict[str, Connection] = {}
         self._places: list[PullRequest] = []
         self._beginning: asyncio.Task[None] | None = None
         self._reading = asyncio.Lock()
@@ -68,8 +68,8 @@ class Replies:
         """324, 325: bring a reply to its requester, or to where it will be found."""
         header = SendHeader.of(frame)
         client_id = header.properties.get(Property.REPLY_TO_CLIENT, "")
-        client = self._members.clients.get(client_id)
-        if client is None or client.connection is None:
+        requester = self._connection_of(client_id)
+        if requester is None:
             self._sends.store_reply(connection, frame, header, client_id)
             return None
         fields = {
@@ -84,14 +84,21 @@ class Replies:
             "reconsumeTimes": str(header.reconsume_times),
         }
         try:
-            await self._bring(client.connection, fields, frame.body)
+            await self._bring(requester, fields, frame.body)
         except (TimeoutError, ConnectionResetError) as error:
             return Answer(ResponseCode.SYSTEM_ERROR, remark=f"client {client_id} has not taken the reply: {error}")
         return Answer(fields={"msgId": "", "queueId": str(header.queue_id), "queueOffset": "-1"})
 
-    async def await_replies(self, client_id: str) -> None:
+    def _connection_of(self, client_id: str) -> Connection | None:
+        """That of a client here, if it is open."""
+        client = self._members.clients.get(client_id)
+        known = None if client is None else client.connection
+        connection = known or self._requesters.get(client_id)
+        return connection if connection is not None and connection.is_open else None
+
+    async def await_replies(self, connection: Connection, client_id: str) -> None:
         """Relay replies for a client from now on; before its request is stored."""
-        self._requesters.add(client_id)
+        self._requesters[client_id] = connection
         if self._beginning is None:
             self._beginning = self._database.spawn(self._begin())
         try:
@@ -120,7 +127,8 @@ class Replies:
 
     async def _read(self) -> None:
         """Read to the end, and bring what is for clients here. One at a time; the next reads what came meanwhile."""
-        self._requesters &= self._members.clients.keys()
+        clients = self._members.clients
+        self._requesters = {each: at for each, at in self._requesters.items() if at.is_open or each in clients}
         async with self._reading:
             has_more = bool(self._requesters)
             while has_more:
@@ -148,8 +156,8 @@ class Replies:
                 )
 
     def _relay(self, message: ReceivedMessage) -> None:
-        client = self._members.clients.get(message.tag or "")  # other tags may have the same code
-        if client is None or client.connection is None:
+        requester = self._connection_of(message.tag or "")  # other tags may have the same code
+        if requester is None:
             return
         fields = {
             "producerGroup": "",
@@ -162,7 +170,7 @@ class Replies:
             "bornHost": message.born_host,
             "reconsumeTimes": "0",
         }
-        self._database.spawn(self._try_to_bring(client.connection, fields, message.stored_body))
+        self._database.spawn(self._try_to_bring(requester, fields, message.stored_body))
 
     async def _try_to_bring(self, connection: Connection, fields: Mapping[str, str], body: bytes) -> None:
         try:

@@ -161,8 +161,8 @@ class Sends:
         self._database = database
         self._members = members
         self._send_back = send_back
-        #: Called with the client id of a requester before its request is stored.
-        self.before_request: Callable[[str], Awaitable[None]] | None = None
+        #: Called with the connection and the client id of a requester before its request is stored.
+        self.before_request: Callable[[Connection, str], Awaitable[None]] | None = None
         self._instance = database.instance
         self._address = address
         self._ids = UniqueIdGenerator()
@@ -200,7 +200,7 @@ class Sends:
         """Something has to be asked for before."""
         try:
             if header.is_request and self.before_request is not None:
-                await self.before_request(header.properties[Property.REPLY_TO_CLIENT])
+                await self.before_request(connection, header.properties[Property.REPLY_TO_CLIENT])
             route = None
             if header.is_retry:
                 route = await self._send_back.dead_letters(

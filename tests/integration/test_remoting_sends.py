@@ -292,10 +292,12 @@ def letters(broker: Connection) -> int:
 # -- requests and replies -----------------------------------------------------------------------
 
 
-def test_a_reply_is_brought_to_who_has_asked(broker: Connection, fronts: Fronts) -> None:
+@pytest.mark.parametrize("is_known", [True, False], ids=["known", "before its first heartbeat"])
+def test_a_reply_is_brought_to_who_has_asked(broker: Connection, fronts: Fronts, is_known: bool) -> None:
     topic(broker)
     requester, replier = fronts.connect(), fronts.connect()
-    requester.heartbeat("9.9.9.9@1", producers=["shop"])
+    if is_known:
+        requester.heartbeat("9.9.9.9@1", producers=["shop"])
     send(requester, i=properties(CORRELATION_ID="c1", REPLY_TO_CLIENT="9.9.9.9@1", TTL="3000"))
     request = dict(stored(broker)["properties"])
     said = properties(CORRELATION_ID="c1", REPLY_TO_CLIENT="9.9.9.9@1", MSG_TYPE="reply")
