@@ -26,7 +26,8 @@ from mqdb.common.group import FROM_FIRST_OFFSET, ConsumeFromWhere, StartingPoint
 from mqdb.common.topic import retry_topic
 from mqdb.errors import MqdbError
 from mqdb.remoting.database import Database
-from mqdb.remoting.members import Client, Consumer, Members
+from mqdb.remoting.heartbeat import Consumer
+from mqdb.remoting.members import Client, Members
 from mqdb.remoting.places import Place
 from mqdb.remoting.readings import Claim
 from mqdb.store.consumers.consumer_offsets import OwnedQueue, owners

@@ -17,7 +17,8 @@ from mqdb.remoting.claims import Claims, owns_queues, starting_point
 from mqdb.remoting.connection import Answer, Connection
 from mqdb.remoting.database import Database
 from mqdb.remoting.frame import Frame
-from mqdb.remoting.members import Client, Consumer, Members
+from mqdb.remoting.heartbeat import Consumer
+from mqdb.remoting.members import Client, Members
 from mqdb.remoting.places import Place, Places
 from mqdb.remoting.readings import Claim
 from mqdb.store.consumers.consumer_offsets import committed_offsets
@@ -45,8 +46,7 @@ class Locks:
         if found is None:
             return _locked([])
         client, consumer = found
-        if consumer.refusal is not None:
-            raise consumer.refusal
+        consumer.check()
         places = await self._places_of(said, consumer)
         keys = {place.queue_key for _, place in places}
         held = [claim for claim in self._mine(client, said.group) if claim.is_locked and claim.queue_key in keys]

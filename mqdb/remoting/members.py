@@ -7,27 +7,22 @@ RocketMQ: ClientManageProcessor, ConsumerManageProcessor, ConsumerManager, Produ
 """
 
 import asyncio
-import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from mqdb.broker.clients import membership
 from mqdb.broker.filters.filters import check_filters
-from mqdb.common.group import ConsumeFromWhere, MessageModel, check_group_name
-from mqdb.common.topic import RETRY_PREFIX, check_topic_name
-from mqdb.errors import MqdbError, ParameterInvalid, ResponseCode
+from mqdb.errors import MessageModelConflict, MqdbError, ParameterInvalid, ResponseCode, SubscriptionConflict
 from mqdb.remoting.answers import as_json
 from mqdb.remoting.codes import RequestCode
 from mqdb.remoting.connection import Answer, Connection
 from mqdb.remoting.database import Database
 from mqdb.remoting.frame import Frame
-from mqdb.selector.selector import compile_selector
-from mqdb.selector.subscription import ExpressionType, MessageFilter, stored_form
-from mqdb.selector.tags import parse_tag_expression
+from mqdb.remoting.heartbeat import Consumer, Heartbeat, filter_of, parsed_object
 from mqdb.store.clients.clients import ClientKind, Registration, members_of
 
 logger = logging.getLogger(__name__)
@@ -38,34 +33,8 @@ GRACE_SECONDS: Final = 30.0
 #: Between two writes of the heartbeats that have come.
 _BEAT_SECONDS: Final = 10.0
 
-_MOST_OF_AN_ID: Final = 255
-
 #: Between the id of a client that takes part in broadcasting, the same for all processes of a machine, and its port.
 _BROADCASTING: Final = "~bc"
-
-
-@dataclass(slots=True)
-class Consumer:
-    """A client as a consumer of a group, as its heartbeat says."""
-
-    registration: Registration
-    #: By topic; retry topics are not among them.
-    filters: Mapping[str, MessageFilter]
-    where: ConsumeFromWhere
-    #: Whether it asks for messages by itself, and chooses where to begin: a lite pull consumer.
-    is_active: bool
-    #: Why the broker does not take it.
-    refusal: MqdbError | None = None
-
-    @property
-    def is_member(self) -> bool:
-        """Whether it takes part in rebalance. One that subscribes to nothing reads queues that its user assigns."""
-        return bool(self.filters) or not self.is_active
-
-    @property
-    def shares(self) -> bool:
-        """Whether it shares the messages with the other members of the group."""
-        return self.registration.message_model is MessageModel.CLUSTERING
 
 
 @dataclass(slots=True, eq=False)
@@ -134,15 +103,16 @@ class Members:
 
     async def heartbeat(self, connection: Connection, frame: Frame) -> Answer:
         """34: a sign of life, and the groups of a client. What the broker refuses, its pulls are told (25)."""
-        said = _Said(frame.body)
+        said = Heartbeat(frame.body)
         client_id = said.client_id
         if said.is_broadcasting:
             client_id += _BROADCASTING + connection.peer.rpartition(":")[2]
         client = self.clients.get(client_id)
         if client is None:
-            client = self.clients[client_id] = Client(client_id, connection, "", frame.language, str(frame.version))
-            self._instance.guests.add(client_id)
             await self._adopt([client_id])
+            made = Client(client_id, connection, "", frame.language, str(frame.version))
+            client = self.clients.setdefault(client_id, made)
+            self._instance.guests.add(client_id)
         self._connect(client, connection)
         for group, consumer in said.consumers.items():
             registration = consumer.registration._replace(
@@ -153,7 +123,7 @@ class Members:
             if known is None or known.registration != registration or known.refusal is not None:
                 client.consumers[group] = consumer
                 if consumer.is_member:
-                    consumer.refusal = await self._register(registration)
+                    await self._enter(client, consumer)
                     self._log_refusal(registration, known, consumer)
         for group in said.producers:
             client.producers.setdefault(group, False)
@@ -204,10 +174,10 @@ class Members:
 
     async def check_client(self, _connection: Connection, frame: Frame) -> Answer:
         """46: whether a filter is one. Raises what reading it raises, and FilterDisabled."""
-        found = _parsed(frame.body).get("subscriptionData")
+        found = parsed_object(frame.body).get("subscriptionData")
         if not isinstance(found, dict):
             raise ParameterInvalid("subscriptionData", found, "is missing")
-        chosen = _filter(found)
+        chosen = filter_of(found)
         await self._database.run(partial(check_filters, expression_types={chosen.expression_type}))
         return Answer()
 
@@ -220,10 +190,34 @@ class Members:
         if client.grace is not None:
             client.grace.cancel()
             client.grace = None
+        if not connection.is_open:  # it has gone meanwhile
+            self.lost(connection)
 
     async def _adopt(self, client_ids: list[str]) -> None:
         host = self._instance.client_id
         await self._database.run(lambda connection: membership.adopt(connection, client_ids, host))
+
+    async def _enter(self, client: Client, consumer: Consumer) -> None:
+        """Register a consumer, and note why that is refused.
+
+        A client that was killed is still waited for when it is started again, perhaps with other subscriptions. So who
+        has lost its connection, and has come from the same host, does not stand in the way.
+        """
+        registration, group = consumer.registration, consumer.registration.group
+        consumer.refusal = await self._register(registration)
+        if isinstance(consumer.refusal, SubscriptionConflict | MessageModelConflict):
+            members = [each for each, _ in self.consumers_of(group)]
+            killed = [each for each in members if each.connection is None and each.host == client.host]
+            for each in killed:
+                await self._leave(each, group, ClientKind.CONSUMER)
+            if killed:
+                consumer.refusal = await self._register(registration)
+
+    async def _enter_again(self, client: Client, group: str) -> None:
+        """Whoever stood in the way may have left."""
+        consumer = client.consumers.get(group)
+        if consumer is not None and consumer.refusal is not None:
+            await self._enter(client, consumer)
 
     async def _register(self, registration: Registration) -> MqdbError | None:
         try:
@@ -263,21 +257,32 @@ class Members:
         if self.clients.get(client.client_id) is client:
             del self.clients[client.client_id]
             self._instance.guests.discard(client.client_id)
-        for group in list(client.consumers):
-            await self._leave(client, group, ClientKind.CONSUMER)
-        for group in list(client.producers):
-            await self._leave(client, group, ClientKind.PRODUCER)
+        leaving = [(group, ClientKind.CONSUMER) for group in client.consumers]
+        for group, kind in [*leaving, *((group, ClientKind.PRODUCER) for group in client.producers)]:
+            try:
+                await self._leave(client, group, kind)
+            except MqdbError as error:  # the broker gives it up by itself
+                fields = {"group": group, "client_id": client.client_id, "reason": str(error)}
+                logger.warning("cannot take a client out of its group", extra=fields)
 
     def _changed(self, group: str | None) -> None:
         """A group has other members or free queues; None: perhaps any, and the front may have been away."""
         if group is None:
-            self._database.spawn(self._renew(list(self.clients.values())))
+            self._database.spawn(self._try_to_renew(list(self.clients.values())))
         for client in self.clients.values():
             for name, consumer in client.consumers.items():
                 if group in (None, name) and consumer.shares and client.connection is not None:
                     client.connection.tell(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": name})
+                if group == name and consumer.refusal is not None:
+                    self._database.spawn(self._enter_again(client, name))
         for told in self.on_changed:
             told(group)
+
+    async def _try_to_renew(self, clients: list[Client]) -> None:
+        try:
+            await self._renew(clients)
+        except MqdbError as error:
+            logger.warning("cannot enter clients again, and try later", extra={"reason": str(error)})
 
     async def _renew(self, clients: list[Client]) -> None:
         """Enter them again: the broker has lost them, or this front has lost the broker."""
@@ -285,10 +290,12 @@ class Members:
             return
         await self._adopt([client.client_id for client in clients])
         for client in clients:
-            for consumer in client.consumers.values():
-                if consumer.refusal is None and consumer.is_member:
+            for consumer in list(client.consumers.values()):
+                if consumer.refusal is not None:
+                    await self._enter(client, consumer)
+                elif consumer.is_member:
                     await self._register(consumer.registration._replace(is_renewal=True))
-            for group, is_asked in client.producers.items():
+            for group, is_asked in list(client.producers.items()):
                 if is_asked:
                     await self._register(self._checker(client, group))
 
@@ -319,72 +326,3 @@ class Members:
 
 def _has_row(client: Client) -> bool:
     return any(each.is_member for each in client.consumers.values()) or any(client.producers.values())
-
-
-class _Said:
-    """What a heartbeat says. Raises ParameterInvalid, NameInvalid, and what reading a filter raises."""
-
-    def __init__(self, body: bytes) -> None:
-        said = _parsed(body)
-        client_id = said.get("clientID")
-        if not isinstance(client_id, str) or not 0 < len(client_id) <= _MOST_OF_AN_ID:
-            raise ParameterInvalid("clientID", client_id, f"must be a text of 1 to {_MOST_OF_AN_ID} characters")
-        self.client_id = client_id
-        self.producers = [str(each.get("groupName")) for each in _dicts(said, "producerDataSet")]
-        self.consumers: dict[str, Consumer] = {}
-        for each in _dicts(said, "consumerDataSet"):
-            consumer = _consumer(each)
-            self.consumers[consumer.registration.group] = consumer
-        self.is_broadcasting = any(not consumer.shares for consumer in self.consumers.values())
-
-
-def _consumer(said: Mapping[str, Any]) -> Consumer:
-    group = said.get("groupName")
-    check_group_name(group)  # type: ignore[arg-type]
-    assert isinstance(group, str)
-    filters = {}
-    for each in _dicts(said, "subscriptionDataSet"):
-        topic = str(each.get("topic"))
-        if not topic.startswith(RETRY_PREFIX):
-            check_topic_name(topic)
-            filters[topic] = _filter(each)
-    model = MessageModel.BROADCASTING if said.get("messageModel") == "BROADCASTING" else MessageModel.CLUSTERING
-    # Without a version: a client's is when it has started, and one that has started earlier could not come back.
-    subscriptions = tuple(sorted(stored_form(filters)))
-    return Consumer(
-        Registration("", ClientKind.CONSUMER, group, "", model, subscriptions=subscriptions),
-        filters,
-        _WHERE.get(str(said.get("consumeFromWhere")), ConsumeFromWhere.LAST_OFFSET),
-        said.get("consumeType") == "CONSUME_ACTIVELY",
-    )
-
-
-_WHERE: Final = {
-    "CONSUME_FROM_FIRST_OFFSET": ConsumeFromWhere.FIRST_OFFSET,
-    "CONSUME_FROM_TIMESTAMP": ConsumeFromWhere.TIMESTAMP,
-}
-
-
-def _filter(said: Mapping[str, Any]) -> MessageFilter:
-    text = said.get("subString")
-    expression = "" if text is None else str(text)
-    if said.get("expressionType") == ExpressionType.SQL92:
-        return compile_selector(expression)
-    return parse_tag_expression(expression)
-
-
-def _parsed(body: bytes) -> dict[str, Any]:
-    try:
-        found = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise ParameterInvalid("body", len(body), f"is no JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise ParameterInvalid("body", type(found).__name__, "is no object")
-    return found
-
-
-def _dicts(said: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    found = said.get(name) or []
-    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
-        raise ParameterInvalid(name, type(found).__name__, "is no list of objects")
-    return found

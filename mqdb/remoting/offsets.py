@@ -91,8 +91,7 @@ class Offsets:
         if found is None or not owns_queues(found[1], place.queue.topic):
             return await self._committed(group, place)
         client, consumer = found
-        if consumer.refusal is not None:
-            raise consumer.refusal
+        consumer.check()
         if starting_point(consumer, place.queue.topic) is None:
             answer = await self._committed(group, place)
             if answer.code != ResponseCode.SUCCESS:

@@ -22,8 +22,9 @@ from mqdb.remoting.connection import Answer, Connection
 from mqdb.remoting.database import Database
 from mqdb.remoting.fields import number
 from mqdb.remoting.frame import Frame
+from mqdb.remoting.heartbeat import Consumer
 from mqdb.remoting.holds import MOST_HELD, Hold, Holds, Wake
-from mqdb.remoting.members import Client, Consumer, Members
+from mqdb.remoting.members import Client, Members
 from mqdb.remoting.offsets import Offsets
 from mqdb.remoting.places import Place, Places
 from mqdb.remoting.readings import Claim, Reading
@@ -204,8 +205,8 @@ class Pulls:
                 self._silent.add(connection)  # a tool, which says nothing; it need not wait each time
                 break
             await asyncio.wait([self._claims.next_change(header.group)], timeout=seconds)
-        if found is not None and found[1].refusal is not None:
-            raise found[1].refusal
+        if found is not None:
+            found[1].check()
         return found
 
     async def _filter(self, header: PullHeader, found: tuple[Client, Consumer] | None) -> MessageFilter | None:

@@ -64,8 +64,8 @@ class SendBack:
     async def dead_letters(self, topic: str, reconsume_times: int, most: int | None) -> TopicRoute | None:
         """The DLQ, if a message that a client sends to a retry topic has failed too often; None: it comes again.
 
-        Raises GroupNotFound, NameInvalid. An orderly consumer of 4.9.8 sends its last failure with as many as it may have, one of
-        5.x and those that are not orderly with one more.
+        Raises GroupNotFound, NameInvalid. An orderly consumer of 4.9.8 sends its last failure with as many as it may
+        have, one of 5.x and those that are not orderly with one more.
         """
         group = topic.removeprefix(RETRY_PREFIX)
         check_group_name(group)

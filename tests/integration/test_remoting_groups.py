@@ -1,8 +1,13 @@
 """Groups of RocketMQ's clients: who owns which queue, and how far a group has come."""
 
+import gc
+import traceback
+
+import pytest
 from sqlalchemy import Connection, text
 
 from mqdb.broker.consumers.offsets import take_queues_at
+from mqdb.errors import SubscriptionConflict
 from mqdb.remoting.codes import RequestCode
 from tests.fixtures.processes import wait_until
 from tests.fixtures.remoting_client import Fronts, consumer, pulled
@@ -17,6 +22,7 @@ from tests.fixtures.remoting_groups import (
     joined,
     owner,
     stored,
+    wait_for_pull,
 )
 
 
@@ -208,3 +214,39 @@ def test_who_broadcasts_owns_nothing(broker: Connection, fronts: Fronts) -> None
     assert [len(each.pull("readers", "orders", 0).bodies) for each in clients] == [10, 10]
     assert owner(broker, route) is None
     assert clients[0].members("readers") == [A]
+
+
+@pytest.mark.parametrize("old", [{"orders": "a"}, {"model": "BROADCASTING"}], ids=["subscription", "message model"])
+def test_a_killed_client_does_not_stand_in_the_way_of_its_successor(
+    broker: Connection, fronts: Fronts, old: dict[str, str]
+) -> None:
+    """As when a program is stopped by force, changed, and started again."""
+    filled(broker)
+    killed = joined(fronts, **old)
+    killed.pull("readers", "orders", 0)
+    killed.close()
+
+    wait_until(lambda: joined(fronts, B).pull("readers", "orders", 0).code == 0, 5)
+
+
+def test_a_client_that_was_refused_is_taken_when_the_other_has_left(broker: Connection, fronts: Fronts) -> None:
+    filled(broker)
+    first, second = joined(fronts, orders="a"), joined(fronts, B)
+    refused = second.pull("readers", "orders", 0)
+
+    first.leave(A, "readers")
+
+    assert (refused.code, "subscribed to orders by TAG 'a'" in str(refused.remark)) == (25, True)
+    assert wait_for_pull(second, 0, lambda each: each.code == 0).bodies
+
+
+def test_a_refusal_does_not_grow(broker: Connection, fronts: Fronts) -> None:
+    filled(broker)
+    joined(fronts, orders="a")
+    refused = joined(fronts, B)
+    for _ in range(20):
+        assert refused.pull("readers", "orders", 0).code == 25
+
+    [error] = [each for each in gc.get_objects() if isinstance(each, SubscriptionConflict)]
+
+    assert len(list(traceback.walk_tb(error.__traceback__))) < 10
