@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -108,12 +109,14 @@ class Members:
         if said.is_broadcasting:
             client_id += _BROADCASTING + connection.peer.rpartition(":")[2]
         client = self.clients.get(client_id)
+        is_new = client is None
         if client is None:
-            await self._adopt([client_id])
-            made = Client(client_id, connection, "", frame.language, str(frame.version))
-            client = self.clients.setdefault(client_id, made)
+            client = self.clients[client_id] = Client(client_id, connection, "", frame.language, str(frame.version))
             self._instance.guests.add(client_id)
         self._connect(client, connection)
+        if is_new:
+            with suppress(MqdbError):  # a database that is down: `_renew` follows
+                await self._adopt([client_id])
         for group, consumer in said.consumers.items():
             registration = consumer.registration._replace(
                 client_id=client_id, language=client.language, version=client.version

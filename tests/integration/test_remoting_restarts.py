@@ -1,5 +1,8 @@
 """What RocketMQ's clients are told when their queues are lost or reset, and after restarts and lost connections."""
 
+import gc
+import logging
+
 import pytest
 from sqlalchemy import Connection, text
 
@@ -132,7 +135,7 @@ def test_a_restart_of_the_server_leaves_a_client_where_it_is(past: Past) -> None
 def test_a_database_that_has_gone_back_sends_a_client_back(past: Past) -> None:
     fronts = Fronts(PastDatabase(past.dsn))
     try:
-        sent_to(past, "a", "b")
+        past.send("a", "b")
         client = joined(fronts)
         client.query_offset("readers", "orders")
         client.commit("readers", "orders", 1)
@@ -178,3 +181,27 @@ def test_a_client_that_goes_without_a_word_keeps_its_queues_for_a_while(
     assert owner(broker, route) == A
     wait_until(lambda: other.pull("readers", "orders", 6).bodies)
     assert (owner(broker, route), stored(broker, route)) == (B, 6)
+
+
+def test_a_client_that_comes_while_the_database_is_down_is_taken_when_it_is_there(
+    past: Past, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not only at its next heartbeat; and one that goes meanwhile is no trouble."""
+    monkeypatch.setattr(members, "GRACE_SECONDS", 0.1)
+    fronts = Fronts(PastDatabase(past.dsn))
+    try:
+        past.send("a", "b")
+        going = joined(fronts)
+        going.query_offset("readers", "orders")
+        client = fronts.connect()
+
+        with past.stopped():
+            going.close()
+            client.heartbeat(B, consumer("others", orders="*"))
+            wait_until(lambda: "cannot take a client out of its group" in caplog.messages)
+
+        wait_until(lambda: client.pull("others", "orders", 0).bodies == ["a", "b"], 10)
+    finally:
+        fronts.close()
+    gc.collect()  # tasks tell of their errors when they go
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
