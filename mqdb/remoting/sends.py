@@ -221,7 +221,9 @@ class Sends:
             route = routes.remember(await self._database.run(create))
         return route
 
-    def _append(self, connection: Connection, frame: Frame, header: SendHeader, route: TopicRoute) -> None:
+    def _append(
+        self, connection: Connection, frame: Frame, header: SendHeader, route: TopicRoute, *, is_last: bool = False
+    ) -> None:
         queue_id, queue_key = _queue(header, route)
         if frame.code == RequestCode.SEND_BATCH_MESSAGE:
             parts: list[tuple[bytes, int, Mapping[str, str]]] = [
@@ -236,7 +238,8 @@ class Sends:
             text, made = self._record(connection, header, route, queue_key, body, flag, properties)
             ids.append(text)
             records.append(made)
-        unit = _SendUnit(connection, frame, header.topic, queue_id, ids, records)
+        unit = _SendUnit(connection, frame, header, queue_id, ids, records)
+        unit.is_last = is_last
         self._under_way += 1
         if not self._is_watching:
             self._is_watching = True
@@ -303,7 +306,22 @@ class Sends:
         while self._ended:
             self._under_way -= 1
             unit = self._ended.popleft()
-            unit.connection.answer(unit.frame, self._answer(unit))
+            if isinstance(unit.error, TopicNotFound) and not unit.is_last:
+                self._database.spawn(self._append_again(unit))
+            else:
+                unit.connection.answer(unit.frame, self._answer(unit))
+
+    async def _append_again(self, unit: "_SendUnit") -> None:
+        """The route was old: the topic was made anew, or the server was started anew, and has another history."""
+        routes = self._instance.routes
+        routes.forget(unit.topic)
+        try:
+            route = await self._database.run(partial(routes.ask, unit.topic))
+            if route is None:
+                raise TopicNotFound(unit.topic)
+            self._append(unit.connection, unit.frame, unit.header, route, is_last=True)
+        except Exception as error:  # noqa: BLE001 - the client is told
+            unit.connection.answer(unit.frame, refusal(error))
 
     def _end_late(self) -> None:
         self.link.appends.end_late()
@@ -314,8 +332,6 @@ class Sends:
     def _answer(self, unit: "_SendUnit") -> Answer:
         error = unit.error
         if error is not None:
-            if isinstance(error, TopicNotFound):
-                self._instance.routes.forget(unit.topic)
             return _UNKNOWN if isinstance(error, NoAnswer) else refusal(error)
         fields = {
             "msgId": ",".join(offset_id(*self._address, log_pos) for log_pos in unit.positions),
@@ -353,20 +369,23 @@ def _queue(header: SendHeader, route: TopicRoute) -> tuple[int, int]:
 class _SendUnit(Unit):
     """The messages of one request."""
 
-    __slots__ = ("connection", "frame", "ids", "positions", "queue_id")
+    __slots__ = ("connection", "frame", "header", "ids", "is_last", "positions", "queue_id")
 
     def __init__(
         self,
         connection: Connection,
         frame: Frame,
-        topic: str,
+        header: SendHeader,
         queue_id: int,
         ids: Sequence[str],
         records: Sequence[Record],
     ) -> None:
-        super().__init__(topic, time.monotonic() + _TIMEOUT_SECONDS, _TIMEOUT_SECONDS)
+        super().__init__(header.topic, time.monotonic() + _TIMEOUT_SECONDS, _TIMEOUT_SECONDS)
         self.connection = connection
         self.frame = frame
+        self.header = header
+        #: Whether it failed before, by its route.
+        self.is_last = False
         self.queue_id = queue_id
         self.ids = ids
         self.records = records
