@@ -135,7 +135,7 @@ def test_a_restart_of_the_server_leaves_a_client_where_it_is(past: Past) -> None
 def test_a_database_that_has_gone_back_sends_a_client_back(past: Past) -> None:
     fronts = Fronts(PastDatabase(past.dsn))
     try:
-        past.send("a", "b")
+        sent_to(past, "a", "b")
         client = joined(fronts)
         client.query_offset("readers", "orders")
         client.commit("readers", "orders", 1)
@@ -190,7 +190,7 @@ def test_a_client_that_comes_while_the_database_is_down_is_taken_when_it_is_ther
     monkeypatch.setattr(members, "GRACE_SECONDS", 0.1)
     fronts = Fronts(PastDatabase(past.dsn))
     try:
-        past.send("a", "b")
+        sent_to(past, "a", "b")
         going = joined(fronts)
         going.query_offset("readers", "orders")
         client = fronts.connect()
