@@ -47,13 +47,16 @@ class Mqadmin:
 
     def __init__(self, jars: Path, home: Path, address: HttpAddress) -> None:
         self.address = str(address)
+        self._home = home
         settings = (f"-Duser.home={home}", f"-Drocketmq.namesrv.addr={address}")
         main = "org.apache.rocketmq.tools.command.MQAdminStartup"
         self._command = ["java", *_JVM, *settings, "-cp", f"{jars}/*", main]
 
     def __call__(self, *arguments: str) -> str:
         """Run a command; what it prints, with one space for several. It ends with 0 whether it could or not."""
-        done = subprocess.run([*self._command, *arguments], capture_output=True, text=True, timeout=_SECONDS)
+        command = [*self._command, *arguments]
+        # consumerStatus writes files where it is.
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, cwd=self._home)
         return re.sub(" +", " ", done.stdout + done.stderr)
 
 
