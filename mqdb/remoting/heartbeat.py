@@ -72,20 +72,25 @@ def _consumer(said: Mapping[str, Any]) -> Consumer:
         if not topic.startswith(RETRY_PREFIX):
             check_topic_name(topic)
             filters[topic] = filter_of(each)
-    model = MessageModel.BROADCASTING if said.get("messageModel") == "BROADCASTING" else MessageModel.CLUSTERING
+    model = MessageModel.BROADCASTING if said.get("messageModel") in _BROADCASTING else MessageModel.CLUSTERING
     # Without a version: a client's is when it has started, and one that has started earlier could not come back.
     subscriptions = tuple(sorted(stored_form(filters)))
     return Consumer(
         Registration("", ClientKind.CONSUMER, group, "", model, subscriptions=subscriptions),
         filters,
         _WHERE.get(str(said.get("consumeFromWhere")), ConsumeFromWhere.LAST_OFFSET),
-        said.get("consumeType") == "CONSUME_ACTIVELY",
+        said.get("consumeType") in _ACTIVELY,
     )
 
 
+#: The client in C++ writes the numbers of Java's enums.
+_BROADCASTING: Final = ("BROADCASTING", 0)
+_ACTIVELY: Final = ("CONSUME_ACTIVELY", 0)
 _WHERE: Final = {
     "CONSUME_FROM_FIRST_OFFSET": ConsumeFromWhere.FIRST_OFFSET,
     "CONSUME_FROM_TIMESTAMP": ConsumeFromWhere.TIMESTAMP,
+    "4": ConsumeFromWhere.FIRST_OFFSET,
+    "5": ConsumeFromWhere.TIMESTAMP,
 }
 
 

@@ -250,3 +250,17 @@ def test_a_refusal_does_not_grow(broker: Connection, fronts: Fronts) -> None:
     [error] = [each for each in gc.get_objects() if isinstance(each, SubscriptionConflict)]
 
     assert len(list(traceback.walk_tb(error.__traceback__))) < 10
+
+
+def test_a_client_in_cpp_says_numbers_for_java_s_enums(broker: Connection, fronts: Fronts) -> None:
+    """Broadcasting is 0 of the message models, and the first offset 4 of the places to begin at."""
+    route = filled(broker)
+    broadcasting = {**consumer("all", orders="*"), "messageModel": 0, "consumeType": 1, "consumeFromWhere": 0}
+    sharing = {**consumer(orders="*"), "messageModel": 1, "consumeType": 1, "consumeFromWhere": 4}
+    client, other = fronts.connect(), fronts.connect()
+    client.heartbeat(A, broadcasting)
+    other.heartbeat(B, sharing)
+
+    assert len(client.pull("all", "orders", 0).bodies) == 10
+    assert other.query_offset("readers", "orders") == 0
+    assert owner(broker, route) == B

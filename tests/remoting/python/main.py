@@ -10,7 +10,7 @@ if all is well. Runs in an environment of its own, with `rocketmq` 0.4.4.
 import json
 import sys
 import time
-from threading import Lock
+from threading import Event, Lock
 from typing import Any
 
 from rocketmq.client import Message, Producer, PushConsumer
@@ -24,25 +24,19 @@ def main(server: str, topic: str) -> dict[str, object]:
     producer = Producer(f"{topic}-producers")
     producer.set_namesrv_addr(server)
     producer.start()
-    ids = {}
-    for number in range(COUNT):
-        message = Message(topic)
-        message.set_keys(f"key{number}")
-        message.set_tags(f"tag{number % 2}")
-        message.set_property("own", f"body {number}")
-        message.set_body(f"body {number}")
-        result = producer.send_sync(message)
-        assert result.status == 0, f"status of the send: {result.status}"
-        ids[f"body {number}"] = result.msg_id
     times: dict[str, int] = {}
     faults = []
     failed_at = 0.0
     lock = Lock()
+    is_listening = Event()
 
     def listen(message: Any) -> None:
         nonlocal failed_at
         with lock:
             body = message.body.decode()
+            if body == "probe":
+                is_listening.set()
+                return
             times[body] = times.get(body, 0) + 1
             if message.get_property("own") not in (body, body.encode()):
                 faults.append(f"{body} has the property {message.get_property('own')}")
@@ -57,6 +51,11 @@ def main(server: str, topic: str) -> dict[str, object]:
     consumer.subscribe(topic, listen)
     consumer.start()
     deadline = time.monotonic() + PATIENCE_SECONDS
+    # It begins at the end of the topic, and has no option for that.
+    while not is_listening.wait(0.2) and time.monotonic() < deadline:
+        send(producer, topic, "probe", 0)
+    for number in range(COUNT):
+        send(producer, topic, f"body {number}", number)
     while (len(times) < COUNT or times["body 3"] < 2) and time.monotonic() < deadline:
         time.sleep(0.1)
     consumer.shutdown()
@@ -65,6 +64,16 @@ def main(server: str, topic: str) -> dict[str, object]:
     wanted = {f"body {number}": 2 if number == 3 else 1 for number in range(COUNT)}
     assert times == wanted, f"came as often as {times}, expected {wanted}"
     return figures
+
+
+def send(producer: Producer, topic: str, body: str, number: int) -> None:
+    message = Message(topic)
+    message.set_keys(f"key{number}")
+    message.set_tags(f"tag{number % 2}")
+    message.set_property("own", body)
+    message.set_body(body)
+    result = producer.send_sync(message)
+    assert result.status == 0, f"status of the send: {result.status}"
 
 
 if __name__ == "__main__":
