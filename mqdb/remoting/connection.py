@@ -157,6 +157,12 @@ class Connection(asyncio.Protocol):
         finally:
             self._asked.pop(request.opaque, None)
 
+    def stop_reading(self) -> None:
+        """Take no more requests; those under way are still answered."""
+        self._is_paused = False  # which would end
+        if self._transport is not None:
+            self._transport.pause_reading()
+
     def close(self) -> None:
         """Close it now."""
         if self._transport is not None:

@@ -164,13 +164,15 @@ class _Core:
         self._handlers |= administration_handlers(self._database, self._members, self._access, place)
 
     async def close(self) -> None:
-        """Let go of all clients."""
+        """Let go of all clients: what they have sent is answered, or they would send it again."""
+        for connection in self._connections:
+            connection.stop_reading()
+        await asyncio.to_thread(self._sends.close)
         for connection in list(self._connections):
             connection.close()
         for each in (self._members, self._transactions, self._replies):
             each.close()
         await self._consuming.close()
-        await asyncio.to_thread(self._sends.close)
 
     def connect(self) -> Connection:
         """A connection that has come."""

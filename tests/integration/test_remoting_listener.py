@@ -4,12 +4,14 @@ import logging
 import socket
 import ssl
 import subprocess
+import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 
 from mqdb.common.dsn import BrokerDsn
 from mqdb.common.http_address import HttpAddress
@@ -23,8 +25,8 @@ from tests.fixtures.broker import topic
 from tests.fixtures.fuzz import fuzz_cases, fuzz_random
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
-from tests.fixtures.remoting_client import PATIENCE_SECONDS, Fronts
-from tests.integration.test_remoting_sends import send
+from tests.fixtures.remoting_client import PATIENCE_SECONDS, Fronts, RemotingClient
+from tests.integration.test_remoting_sends import header, send
 
 ROUTE = Frame(RequestCode.GET_BROKER_CLUSTER_INFO, opaque=1)
 
@@ -175,3 +177,30 @@ def test_a_front_that_stops_closes_its_connections_and_can_be_started_again(brok
     again = fronts.start(port=port)
 
     assert send(fronts.connect(again)).code == 0
+
+
+def test_what_was_stored_before_the_end_is_answered(broker: Connection, fronts: Fronts) -> None:
+    """Or clients send it again, elsewhere."""
+    topic(broker)
+    front = fronts.start()
+    sending: list[Future[Frame]] = []
+
+    def send_until_closed(client: RemotingClient) -> None:
+        with suppress(ConnectionError, OSError):
+            while True:
+                sending.append(client.begin(RequestCode.SEND_MESSAGE_V2, header(), b"hello"))
+                if len(sending) % 20 == 0:
+                    sending[-1].result(PATIENCE_SECONDS)
+
+    threads = [threading.Thread(target=send_until_closed, args=(fronts.connect(front),)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: len(sending) > 500)
+
+    front.stop()
+
+    for thread in threads:
+        thread.join()
+    answered = [each for each in sending if each.exception(PATIENCE_SECONDS) is None]
+    assert all(each.result().code == 0 for each in answered)
+    assert broker.scalar(text("SELECT count(*) FROM mqdb.commit_log")) == len(answered)
