@@ -27,13 +27,14 @@ def remoting(
     They find name server and broker at one address. MQDB_REMOTING=127.0.0.1:9876
     lets mqdb serve do the same. Several of these processes may serve one
     broker, behind a TCP balancer whose address they advertise. Any address but
-    loopback needs MQDB_REMOTING_OPEN=true: whoever reaches it may do everything.
+    loopback needs an access key with a secret (mqdb acl secret), or
+    MQDB_REMOTING_OPEN=true: whoever reaches it may do everything.
 
     \b
     [bold]Examples[/bold]
       mqdb remoting
       mqdb remoting --dsn postgresql://mqdb@db.example.org/mqdb
-      MQDB_REMOTING_OPEN=true mqdb remoting --address 0.0.0.0:9876 --advertised mq.example.org:9876
+      mqdb remoting --address 0.0.0.0:9876 --advertised 192.0.2.10:9876
     """
     settings = start(context, remoting=address, remoting_advertised=advertised)
     if settings.remoting is None:

@@ -87,7 +87,7 @@ def pages_of(settings: "Settings") -> "Iterator[Dashboard | None]":
 
 @contextmanager
 def front_of(settings: "Settings", dsn: str) -> "Iterator[Front | None]":
-    """The front for RocketMQ's clients, if the settings say where. Raises SettingInvalid if it cannot listen there."""
+    """The front for RocketMQ's clients, if the settings say where. Raises SettingInvalid for what it cannot use."""
     if settings.remoting_address is None:
         yield None
         return
@@ -100,9 +100,17 @@ def front_of(settings: "Settings", dsn: str) -> "Iterator[Front | None]":
     is_open = settings.remoting_address.is_loopback or settings.remoting_open
     advertised = settings.remoting_advertised_address
     tls = None
-    if settings.remoting_certificate is not None:
-        key = settings.remoting_certificate_key or settings.remoting_certificate
-        tls = Tls(settings.remoting_certificate, key, settings.remoting_tls_only)
+    if (certificate := settings.remoting_certificate) is not None:
+        tls = Tls(certificate, settings.remoting_certificate_key or certificate, settings.remoting_tls_only)
+        try:
+            tls.context()
+        except OSError as error:
+            origin = settings.origin("remoting_certificate")
+            reason = f"it, or its key, cannot be used: {error.strerror or error}"
+            raise SettingInvalid("remoting_certificate", str(certificate), origin, reason) from error
+    elif settings.remoting_tls_only:
+        reason = "there is no TLS without remoting_certificate"
+        raise SettingInvalid("remoting_tls_only", True, settings.origin("remoting_tls_only"), reason)
     front = Front(BrokerDsn(name, dsn), settings.remoting_address, advertised, is_open=is_open, tls=tls)
     try:
         front.start()
