@@ -25,6 +25,7 @@ from mqdb.remoting.database import Database
 from mqdb.remoting.frame import Frame
 from mqdb.remoting.heartbeat import Consumer, Heartbeat, filter_of, parsed_object
 from mqdb.store.clients.clients import ClientKind, Registration, members_of
+from mqdb.store.transactions.open_halves import unasked_groups
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +34,9 @@ GRACE_SECONDS: Final = 30.0
 
 #: Between two writes of the heartbeats that have come.
 _BEAT_SECONDS: Final = 10.0
+
+#: That of each Java client's own producer. Source: MixAll.CLIENT_INNER_PRODUCER_GROUP.
+_INNER_GROUP: Final = "CLIENT_INNER_PRODUCER"
 
 #: Between the id of a client that takes part in broadcasting, the same for all processes of a machine, and its port.
 _BROADCASTING: Final = "~bc"
@@ -325,6 +329,21 @@ class Members:
         present = {each.client_id: each for each in self.clients.values() if _has_row(each)}
         known = await self._database.run(partial(membership.heartbeat_all, client_ids=list(present)))
         await self._renew([client for client_id, client in present.items() if client_id not in known])
+        await self._ask_others()
+
+    async def _ask_others(self) -> None:
+        """Have clients asked about half messages of their groups that others have sent, who are gone perhaps."""
+        idle = [
+            (client, group)
+            for client in self.clients.values()
+            for group, is_asked in client.producers.items()
+            if client.connection is not None and not is_asked
+        ]
+        groups = {group for _, group in idle} - {_INNER_GROUP}
+        found = await self._database.run(partial(unasked_groups, groups=groups)) if groups else set()
+        for client, group in idle:
+            if group in found and client.connection is not None:
+                await self.ask_about_transactions(client.connection, group)
 
 
 def _has_row(client: Client) -> bool:

@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import Connection, text
 
+from mqdb.remoting import members
 from mqdb.remoting.codes import RequestCode
 from mqdb.remoting.frame import Frame
 from mqdb.remoting.wire_message import decode_properties
@@ -130,6 +131,33 @@ def test_who_does_not_know_is_asked_again_and_not_twice_at_once(
     assert again.fields["commitLogOffset"] == str(position_of(half))
     assert properties_of(again.body)["TRANSACTION_CHECK_TIMES"] == "2"
     assert client.asked.empty()
+
+
+def test_another_producer_of_the_group_is_asked_for_one_that_is_gone(
+    broker: Connection, fronts: Fronts, checker: Checker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though it has not sent a half message itself: the same program, started again."""
+    monkeypatch.setattr(members, "_BEAT_SECONDS", 0.1)
+    topic(broker)
+    gone = fronts.connect()
+    gone.heartbeat("9.9.9.9@1", producers=["shop"])
+    half = send_half(gone)
+    wait_until(lambda: checkers(broker) == ["9.9.9.9@1"])
+    gone.request(RequestCode.UNREGISTER_CLIENT, {"clientID": "9.9.9.9@1", "producerGroup": "shop"})
+    gone.close()
+    dispatch_all(broker)
+    other = fronts.connect()
+    other.heartbeat("9.9.9.9@2", producers=["shop", "others"])
+
+    checker.after(timedelta(seconds=7))  # there is nobody to ask
+    wait_until(lambda: checkers(broker) == ["9.9.9.9@2"])
+    checker.after(timedelta(seconds=60))
+
+    assert other.asked.get(timeout=30).fields["commitLogOffset"] == str(position_of(half))
+
+
+def checkers(broker: Connection) -> list[str]:
+    return list(broker.scalars(text("SELECT client_id FROM mqdb.client WHERE checks_transactions")))
 
 
 def properties_of(message: bytes) -> dict[str, str]:

@@ -1,10 +1,12 @@
 """Half messages that are open: those without an end, and those that were given up. Both are few, and have an index."""
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 from sqlalchemy import Connection, Float, cast, extract, func, literal_column, select
 
 from mqdb.common.transaction import HalfState
+from mqdb.store.engine import translates
 from mqdb.store.tables import half_message
 from mqdb.store.transactions.half_messages import PREPARED, hm
 
@@ -28,3 +30,13 @@ def count(connection: Connection) -> OpenHalves:
         func.greatest(select(age).where(PREPARED).scalar_subquery(), 0.0),
     )
     return OpenHalves(*connection.execute(select(*columns)).one())
+
+
+@translates
+def unasked_groups(connection: Connection, groups: Collection[str]) -> set[str]:
+    """Those of these producer groups that have half messages without an end about which nobody is asked.
+
+    Uses half_message_check_at.
+    """
+    of_groups = hm.producer_group.in_(groups), hm.check_client.is_(None)
+    return set(connection.scalars(select(hm.producer_group).where(PREPARED, *of_groups).distinct()))
