@@ -78,7 +78,7 @@ class Claims:
         self._promised: dict[tuple[str, int], tuple[str, Take]] = {}
         # Two takes of one queue at a time may leave the older epoch here.
         self._taking: WeakValueDictionary[tuple[str, int], asyncio.Lock] = WeakValueDictionary()
-        self._writing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._writing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._changes: dict[str, asyncio.Future[None]] = {}
         self._checks: set[str] = set()
         #: Groups that an operator has switched off.
@@ -230,13 +230,15 @@ class Claims:
     async def write_unwritten(self, group: str | None = None) -> None:
         """Commit what clients have said and was not written yet, or is being written; None: of all groups."""
         await self.write([each for each in self._unwritten.values() if group in (None, each.group)])
-        for name in list(self._writing) if group is None else [group]:
-            async with self._writing[name]:
+        for writing in [each for name, each in self._writing.items() if group in (None, name)]:
+            async with writing:
                 pass
 
     async def _write(self, group: str, claims: Sequence[Claim], may_go_back: bool) -> None:
         verb = commit_positions if may_go_back else offsets.commit_offsets
-        async with self._writing[group]:
+        if (writing := self._writing.get(group)) is None:
+            writing = self._writing[group] = asyncio.Lock()
+        async with writing:
             held = [claim for claim in claims if not claim.is_lost]
             positions = {(claim.queue_key, claim.epoch): (claim, claim.position()) for claim in held}
             owned = [position for _, position in positions.values()]

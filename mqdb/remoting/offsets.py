@@ -69,7 +69,8 @@ class Offsets:
 
     def reading(self, connection: Connection, group: str, place: Place) -> Reading:
         """A queue that a client reads without owning it."""
-        readings = self._readings.setdefault(connection, {})
+        # Of a connection that has closed meanwhile nobody would remove them.
+        readings = self._readings.setdefault(connection, {}) if connection.is_open else {}
         reading = readings.get((group, place.queue_key))
         if reading is None or reading.history != place.history:
             if len(readings) == _MOST_READINGS:

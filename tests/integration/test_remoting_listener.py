@@ -1,11 +1,13 @@
 """The socket of a front: TLS and none on one port, rubbish, crowds, and a front that stops."""
 
+import gc
 import logging
 import socket
 import ssl
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sized
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +18,7 @@ from sqlalchemy import Connection, text
 from mqdb.common.dsn import BrokerDsn
 from mqdb.common.http_address import HttpAddress
 from mqdb.remoting import front as front_module
+from mqdb.remoting import members
 from mqdb.remoting.codes import RequestCode
 from mqdb.remoting.connection import MAX_FRAME_BYTES
 from mqdb.remoting.frame import Frame, decode_frame, encode_frame
@@ -25,8 +28,8 @@ from tests.fixtures.broker import topic
 from tests.fixtures.fuzz import fuzz_cases, fuzz_random
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
-from tests.fixtures.remoting_client import PATIENCE_SECONDS, Fronts, RemotingClient
-from tests.integration.test_remoting_sends import header, send
+from tests.fixtures.remoting_client import PATIENCE_SECONDS, Fronts, RemotingClient, consumer
+from tests.integration.test_remoting_sends import header, properties, send
 
 ROUTE = Frame(RequestCode.GET_BROKER_CLUSTER_INFO, opaque=1)
 
@@ -204,3 +207,46 @@ def test_what_was_stored_before_the_end_is_answered(broker: Connection, fronts: 
     answered = [each for each in sending if each.exception(PATIENCE_SECONDS) is None]
     assert all(each.result().code == 0 for each in answered)
     assert broker.scalar(text("SELECT count(*) FROM mqdb.commit_log")) == len(answered)
+
+
+def test_clients_that_have_gone_leave_nothing(
+    broker: Connection, fronts: Fronts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(members, "GRACE_SECONDS", 0.2)
+    topic(broker)
+    fronts.start()
+    come_and_go(fronts, "first")
+    wait_until(lambda: sizes()["Members.clients"] == 0)
+    before = sizes()
+
+    for number in range(10):
+        come_and_go(fronts, f"group-{number}")
+
+    wait_until(lambda: sizes() <= before)
+    assert broker.scalar(text("SELECT count(*) FROM mqdb.client")) == 0
+
+
+def come_and_go(fronts: Fronts, group: str) -> None:
+    """A client that consumes, sends and asks, also without being a member, and goes with pulls that are held."""
+    client = fronts.connect()
+    client.heartbeat(f"1.2.3.4@{group}", consumer(group, orders="*"), producers=[group])
+    client.query_offset(group, "orders")
+    client.query_offset(f"no-{group}", "orders")
+    client.begin_pull(group, "orders", 0, hold_ms=20_000)
+    client.begin_pull(f"no-{group}", "orders", 0, hold_ms=20_000, expression=("TAG", group))
+    client.commit(group, "orders", 0)
+    assert send(client, f=4, i=properties(TRAN_MSG="true", PGROUP=group)).code == 0
+    client.close()
+
+
+def sizes() -> Counter[str]:
+    """Of the front: how many objects there are of each class, and how much is in those of which there is one."""
+    gc.collect()
+    found: Counter[str] = Counter()
+    for each in gc.get_objects():
+        if type(each).__module__.startswith("mqdb.remoting.") and not isinstance(each, Frame):
+            name = type(each).__name__
+            found[name] += 1
+            contents = {key: value for key, value in getattr(each, "__dict__", {}).items() if isinstance(value, Sized)}
+            found.update({f"{name}.{key}": len(value) for key, value in contents.items()})
+    return found
