@@ -62,6 +62,8 @@ class Connection(asyncio.Protocol):
         self._serializer = Serializer.JSON
         self._turns: deque[Callable[[], Awaitable[None]]] = deque()
         self._taking_turns: asyncio.Task[None] | None = None
+        #: When something has come last, by the loop's clock.
+        self.heard_at = asyncio.get_running_loop().time()
         #: `host:port` of the client.
         self.peer = ""
         #: The client that has sent its last heartbeat here, once it has.
@@ -86,6 +88,7 @@ class Connection(asyncio.Protocol):
         self._lost(self)
 
     def data_received(self, data: bytes) -> None:
+        self.heard_at = asyncio.get_running_loop().time()
         unread = self._unread
         unread += data
         start = 0

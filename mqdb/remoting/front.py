@@ -10,6 +10,7 @@ come through it are its guests.
 
 import asyncio
 import logging
+import sys
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
@@ -41,6 +42,11 @@ logger = logging.getLogger(__name__)
 
 #: Each takes a file, and the services of the process need files to reach the database.
 _MOST_CONNECTIONS: Final = 4_096
+
+#: Without a word a connection is closed: its client is gone, or has no need of it. Clients send something every 30 s.
+#: Source: NettyServerConfig.serverChannelMaxIdleTimeSeconds.
+_IDLE_SECONDS: Final = 120.0
+
 _LONGEST_STOP_SECONDS: Final = 10.0
 
 
@@ -135,6 +141,16 @@ def _reachable(host: str, instance: ClientInstance) -> str:
     return {"localhost": "127.0.0.1", "0.0.0.0": instance.address, "::": instance.address}.get(host, host)
 
 
+def most_connections() -> int:
+    """How many a front takes: no more than half of the files that the process may open."""
+    if sys.platform == "win32":
+        return _MOST_CONNECTIONS
+    import resource  # not at the top: it is missing on Windows, where this module must still be importable
+
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MOST_CONNECTIONS if files == resource.RLIM_INFINITY else min(_MOST_CONNECTIONS, files // 2)
+
+
 class _Core:
     """What the connections of a front share."""
 
@@ -144,6 +160,7 @@ class _Core:
         self._access = access
         self._connections: set[Connection] = set()
         self._is_full = False
+        self._most_connections = most_connections()
         place = (address.host, address.port)
         self._members = Members(self._database)
         send_back = SendBack(self._database)
@@ -162,6 +179,7 @@ class _Core:
         )
         self._handlers |= consuming_handlers(self._consuming.pulls, self._consuming.offsets, self._consuming.locks)
         self._handlers |= administration_handlers(self._database, self._members, self._access, place)
+        database.spawn(self._close_idle_forever())
 
     async def close(self) -> None:
         """Let go of all clients: what they have sent is answered, or they would send it again."""
@@ -180,14 +198,22 @@ class _Core:
 
     def _made(self, connection: Connection) -> None:
         """Only now does it count: a handshake that fails loses no connection."""
-        if len(self._connections) < _MOST_CONNECTIONS:
+        if len(self._connections) < self._most_connections:
             self._connections.add(connection)
             self._is_full = False
             return
         if not self._is_full:
-            logger.warning("refuses connections, for there are too many", extra={"connections": _MOST_CONNECTIONS})
+            fields = {"connections": self._most_connections}
+            logger.warning("refuses connections, for there are too many", extra=fields)
             self._is_full = True
         connection.close()
+
+    async def _close_idle_forever(self) -> None:
+        while True:
+            await asyncio.sleep(_IDLE_SECONDS / 4)
+            earliest = self._database.loop.time() - _IDLE_SECONDS
+            for connection in [each for each in self._connections if each.heard_at < earliest]:
+                connection.close()
 
     def _lost(self, connection: Connection) -> None:
         self._connections.discard(connection)

@@ -66,19 +66,23 @@ class Listener:
         self._socket.close()
 
     async def _accept(self, connect: Callable[[], Connection]) -> None:
+        is_failing = False
         while True:
             try:
                 client, _ = await self._loop.sock_accept(self._socket)
             except OSError as error:  # no file is left, perhaps; who waits is accepted later
-                logger.warning("cannot accept a connection", extra={"reason": str(error)})
+                if not is_failing:
+                    logger.warning("cannot accept connections, and try again", extra={"reason": str(error)})
+                is_failing = True
                 await asyncio.sleep(1.0)
                 continue
-            client.setblocking(False)
-            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            is_failing = False
             self._spawn(self._take(client, connect))
 
     async def _take(self, client: socket.socket, connect: Callable[[], Connection]) -> None:
         try:
+            client.setblocking(False)
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             async with asyncio.timeout(_FIRST_SECONDS):
                 context = self._context if self._context and await self._first(client) == _TLS else None
                 if context is None and self._is_tls_required:

@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import resource
 import socket
 import ssl
 import subprocess
@@ -117,10 +118,41 @@ def test_connections_beyond_the_limit_are_refused_until_another_ends(
     wait_until(lambda: is_served(fronts))
 
 
+def test_connections_leave_files_for_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = [(1_024, 4_096), (1_048_576, 1_048_576), (resource.RLIM_INFINITY, resource.RLIM_INFINITY)]
+
+    def most(limit: tuple[int, int]) -> int:
+        monkeypatch.setattr(resource, "getrlimit", lambda _: limit)
+        return front_module.most_connections()
+
+    assert [most(limit) for limit in limits] == [512, 4_096, 4_096]
+
+
 def is_served(fronts: Fronts) -> bool:
     with suppress(OSError):
         return fronts.connect().request(ROUTE.code).code == 0
     return False
+
+
+def test_a_connection_that_says_nothing_is_closed(
+    broker: Connection, fronts: Fronts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(front_module, "_IDLE_SECONDS", 1.0)
+    address = fronts.start().address
+    talking = fronts.connect()
+
+    with socket.create_connection((address.host, address.port), PATIENCE_SECONDS) as silent:
+        silent.setblocking(False)
+        wait_until(lambda: talking.request(ROUTE.code).code == 0 and is_closed(silent))
+
+
+def is_closed(client: socket.socket) -> bool:
+    try:
+        return client.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True
 
 
 def test_handshakes_that_fail_take_no_connection_from_others(
