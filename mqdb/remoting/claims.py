@@ -57,7 +57,7 @@ def starting_point(consumer: Consumer, topic: str) -> StartingPoint | None:
 
     What the heartbeat of a lite pull consumer says of it is not what its user wants, and a time is never sent.
     """
-    if topic == retry_topic(consumer.registration.group):
+    if topic == retry_topic(consumer.registration.group) or topic in consumer.awaited:
         return FROM_FIRST_OFFSET
     if consumer.is_active or consumer.where is ConsumeFromWhere.TIMESTAMP:
         return None

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from mqdb.common.group import ConsumeFromWhere, MessageModel, check_group_name
@@ -28,6 +28,8 @@ class Consumer:
     is_active: bool
     #: Why the broker does not take it.
     refusal: MqdbError | None = None
+    #: Topics that were not there when it came: it has waited for all of their messages.
+    awaited: set[str] = field(default_factory=set)
 
     @property
     def is_member(self) -> bool:

@@ -25,6 +25,7 @@ from mqdb.remoting.database import Database
 from mqdb.remoting.frame import Frame
 from mqdb.remoting.heartbeat import Consumer, Heartbeat, filter_of, parsed_object
 from mqdb.store.clients.clients import ClientKind, Registration, members_of
+from mqdb.store.topics.topics import find_topics
 from mqdb.store.transactions.open_halves import unasked_groups
 
 logger = logging.getLogger(__name__)
@@ -212,6 +213,9 @@ class Members:
         """
         registration, group = consumer.registration, consumer.registration.group
         consumer.refusal = await self._register(registration)
+        with suppress(MqdbError):
+            there = await self._database.run(partial(find_topics, names=list(consumer.filters)))
+            consumer.awaited = consumer.filters.keys() - there.keys()
         if isinstance(consumer.refusal, SubscriptionConflict | MessageModelConflict):
             members = [each for each, _ in self.consumers_of(group)]
             killed = [each for each in members if each.connection is None and each.host == client.host]

@@ -264,3 +264,16 @@ def test_a_client_in_cpp_says_numbers_for_java_s_enums(broker: Connection, front
     assert len(client.pull("all", "orders", 0).bodies) == 10
     assert other.query_offset("readers", "orders") == 0
     assert owner(broker, route) == B
+
+
+def test_a_member_that_was_there_before_its_topic_gets_all_of_it(broker: Connection, fronts: Fronts) -> None:
+    """It hears of the topic up to 30 s later. RocketMQ begins at 0 while a topic is young."""
+    client = fronts.connect()
+    client.heartbeat(A, consumer(where="CONSUME_FROM_LAST_OFFSET", orders="*"))
+
+    filled(broker)
+
+    assert client.query_offset("readers", "orders") == 0
+    late = fronts.connect()
+    late.heartbeat(B, consumer("late", where="CONSUME_FROM_LAST_OFFSET", orders="*"))
+    assert late.query_offset("late", "orders") == 10
