@@ -69,6 +69,7 @@ class Claims:
 
     def __init__(self, database: Database, members: Members, commit_seconds: float = COMMIT_SECONDS) -> None:
         self._database = database
+        self._members = members
         self._commit_seconds = commit_seconds
         self._claims: dict[str, dict[int, Claim]] = {}
         self._unwritten: dict[tuple[str, int], Claim] = {}
@@ -330,8 +331,11 @@ class Claims:
         for name in list(self._changes) if group is None else [group]:
             if (change := self._changes.pop(name, None)) is not None:
                 change.set_result(None)
-        for name in self.groups if group is None else [group]:
-            if name in self._claims.keys() | self.switched_off and name not in self._checks:
+        # Those whose members have no queue may get one, though the group is switched off.
+        here = {name for client in self._members.clients.values() for name in client.consumers}
+        known = here | self._claims.keys() | self.switched_off
+        for name in known if group is None else known & {group}:
+            if name not in self._checks:
                 self._checks.add(name)
                 self._database.spawn(self._check(name))
 

@@ -62,6 +62,15 @@ def test_a_group_that_is_switched_off_is_refused_until_it_is_switched_on(broker:
     assert len(wait_for_pull(client, 0, lambda each: each.code == 0).bodies) == 10
 
 
+def test_a_member_without_a_queue_gets_none_of_a_group_that_is_switched_off(broker: Connection, fronts: Fronts) -> None:
+    filled(broker)
+    client = joined(fronts)
+
+    groups.update_group(broker, "readers", consume_enable=False)
+
+    wait_for_pull(client, 0, lambda each: each.code == NO_PERMISSION)
+
+
 def test_a_commit_of_a_queue_that_was_taken_away_is_refused(broker: Connection, fronts: Fronts) -> None:
     route = filled(broker)
     client = joined(fronts)
