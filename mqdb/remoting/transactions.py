@@ -8,6 +8,7 @@ RocketMQ: EndTransactionProcessor, AbstractTransactionalMessageCheckListener, Br
 import logging
 from functools import partial
 from typing import Final
+from weakref import WeakSet
 
 from mqdb.broker.log.query import aim_of
 from mqdb.broker.transactions.transactions import EndTransaction, end
@@ -49,6 +50,8 @@ class Transactions:
         self._address = address
         #: What each client was asked and has not answered: positions, and how often each was checked by then.
         self._asked: dict[Client, dict[int, int]] = {}
+        #: Connections whose last end of a transaction was refused.
+        self._refused: WeakSet[Connection] = WeakSet()
         self._handle = self._instance.on_request(database.in_loop(self._hear))
 
     def close(self) -> None:
@@ -76,9 +79,13 @@ class Transactions:
                 await self._access.require(frame, topic_right(Access.SEND, aim.real_topic or ""))
             await self._database.run(partial(end, request=request))
         except MqdbError as error:
-            # It is oneway: no client hears of it.
-            logger.warning("an end of a transaction was refused", extra={"log_pos": log_pos, "reason": str(error)})
+            # It is oneway: no client hears of it. A client that errs again and again is one line.
+            if connection not in self._refused:
+                fields = {"peer": connection.peer, "log_pos": log_pos, "reason": str(error)}
+                logger.warning("an end of a transaction was refused", extra=fields)
+            self._refused.add(connection)
             raise
+        self._refused.discard(connection)
         return Answer()
 
     def _hear(self, client_ids: frozenset[str] | None) -> None:

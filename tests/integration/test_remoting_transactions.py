@@ -86,6 +86,19 @@ def test_an_end_of_what_is_no_half_message_is_refused(broker: Connection, client
     assert in_topic(broker) == ["plain"]
 
 
+def test_a_client_whose_ends_are_refused_again_and_again_is_one_line_of_the_log(
+    broker: Connection, client: RemotingClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic(broker)
+    half = send_half(client)
+
+    codes = [end(client, half, COMMIT, LONG_ID).code for _ in range(3)]
+    codes += [end(client, half, COMMIT).code, end(client, half, COMMIT, LONG_ID).code]
+
+    assert codes == [1, 1, 1, 0, 1]
+    assert caplog.messages.count("an end of a transaction was refused") == 2
+
+
 @pytest.mark.parametrize("is_known", [True, False])
 def test_who_says_nothing_is_asked_and_its_answer_counts(
     broker: Connection, client: RemotingClient, checker: Checker, is_known: bool
