@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+from sqlalchemy import Connection as DatabaseConnection
+
 from mqdb.broker.clients import membership
 from mqdb.broker.filters.filters import check_filters
 from mqdb.errors import MessageModelConflict, MqdbError, ParameterInvalid, ResponseCode, SubscriptionConflict
@@ -261,7 +263,12 @@ class Members:
             return
         for told in self.on_left if kind is ClientKind.CONSUMER else ():
             await told(client, group)
-        await self._database.run(lambda connection: membership.unregister(connection, client.client_id, group, kind))
+        await self._database.run(partial(self._unregister, client=client, group=group, kind=kind))
+
+    def _unregister(self, connection: DatabaseConnection, client: Client, group: str, kind: ClientKind) -> None:
+        """Unless it has come to another front meanwhile, as a client does whose connection was lost."""
+        if membership.is_guest(connection, client.client_id, self._instance.client_id):
+            membership.unregister(connection, client.client_id, group, kind)
 
     async def _forget(self, client: Client) -> None:
         """It has not come again."""

@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import time
 
 import pytest
 from sqlalchemy import Connection, text
@@ -214,3 +215,37 @@ def test_a_client_that_comes_while_the_database_is_down_is_taken_when_it_is_ther
         fronts.close()
     gc.collect()  # tasks tell of their errors when they go
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+def test_a_client_that_has_come_to_another_front_is_not_taken_out_of_its_group(
+    broker: Connection, fronts: Fronts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As behind a balancer, when a connection was lost: the first front has waited in vain."""
+    monkeypatch.setattr(members, "GRACE_SECONDS", 0.5)
+    route = filled(broker)
+    here, elsewhere = fronts.start(), fronts.start()
+    first = fronts.connect(here)
+    first.heartbeat(A, consumer(orders="*"))
+    first.query_offset("readers", "orders")
+    first.close()
+    again = fronts.connect(elsewhere)
+    again.heartbeat(A, consumer(orders="*"))
+    assert again.pull("readers", "orders", 0).code == 0
+    epoch = text("SELECT owner, epoch FROM mqdb.consumer_offset WHERE queue_key = :key")
+    before = broker.execute(epoch, {"key": route.queue_keys[0]}).one()
+
+    wait_until(lambda: waiting_for(A) == 1)
+    seen = []
+    until = time.monotonic() + 0.5  # behind what the first one does then
+    while time.monotonic() < until:
+        seen.append(again.members("readers"))
+
+    assert seen == [[A]] * len(seen)
+    assert broker.execute(epoch, {"key": route.queue_keys[0]}).one() == before
+
+
+def waiting_for(client_id: str) -> int:
+    """How many fronts have a client."""
+    gc.collect()
+    of_fronts = [each for each in gc.get_objects() if isinstance(each, members.Members)]
+    return sum(client_id in each.clients for each in of_fronts)

@@ -126,6 +126,12 @@ def heartbeat_all(connection: Connection, client_ids: Sequence[str]) -> set[str]
         return clients.beat(connection, client_ids)
 
 
+@translates
+def is_guest(connection: Connection, client_id: str, host: str) -> bool:
+    """Whether a client still counts as connected through `host`: it may have come through another one."""
+    return clients.is_guest(connection, client_id, host)
+
+
 def unregister(connection: Connection, client_id: str, group: str, kind: ClientKind) -> None:
     """Take a client out of a group; a consumer's queues are free at once, and the group is told."""
     with _changing(connection):

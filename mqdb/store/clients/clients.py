@@ -120,6 +120,18 @@ def adopt(connection: Connection, client_ids: Sequence[str], host: str) -> None:
     )
 
 
+def is_guest(connection: Connection, client_id: str, host: str) -> bool:
+    """Whether a client counts as connected through a host, and not through another one by now."""
+    own = presence.alias()
+    through = select(own.c.lock_key).where(own.c.client_id == host, own.c.principal == text("session_user"))
+    guest = select(presence.c.client_id).where(
+        presence.c.client_id == client_id,
+        presence.c.principal == text("session_user"),
+        presence.c.lock_key == through.scalar_subquery(),
+    )
+    return connection.scalar(guest) is not None
+
+
 def beat(connection: Connection, client_ids: Sequence[str]) -> set[str]:
     """Renew the heartbeats of clients in all their groups; returns those that are known.
 
