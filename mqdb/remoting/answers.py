@@ -4,7 +4,7 @@ import json
 import logging
 from typing import Final
 
-from mqdb.errors import MqdbError, ResponseCode
+from mqdb.errors import BrokerUnavailable, MqdbError, ResponseCode
 from mqdb.remoting.connection import Answer
 from mqdb.remoting.frame import FrameInvalid
 
@@ -26,5 +26,9 @@ def refusal(error: Exception) -> Answer:
     if not isinstance(error, MqdbError):
         logger.error("a request has failed in an unforeseen way", exc_info=error)
         return Answer(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
+    if isinstance(error, BrokerUnavailable):
+        # Its sentence names the database, which is no affair of clients.
+        logger.debug("a request has found no database", extra={"reason": str(error)})
+        return Answer(ResponseCode.SYSTEM_ERROR, remark="the broker has no connection to its database at present")
     code = error.code if error.code < _HIGHEST_OF_BROKERS else ResponseCode.SYSTEM_ERROR
     return Answer(code, remark=str(error))

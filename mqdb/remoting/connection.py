@@ -26,6 +26,9 @@ _MOST_UNSENT_BYTES: Final = 64 * 2**20
 #: From here on nothing more is read of a client until its requests are answered.
 _MOST_REQUESTS: Final = 4_096
 
+#: Characters. A remark may quote what the client has sent.
+_MOST_OF_A_REMARK: Final = 4_000
+
 _RESPONSE, _ONEWAY = 1, 2
 
 
@@ -213,6 +216,6 @@ def _response(request: Frame, answer: Answer) -> Frame:
         answer.body,
         request.opaque,
         _RESPONSE,
-        answer.remark,
+        answer.remark and answer.remark[:_MOST_OF_A_REMARK],
         serializer=request.serializer,
     )

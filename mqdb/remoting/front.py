@@ -10,6 +10,7 @@ come through it are its guests.
 
 import asyncio
 import logging
+import socket
 import sys
 import threading
 from collections.abc import Awaitable, Callable
@@ -141,6 +142,15 @@ def _reachable(host: str, instance: ClientInstance) -> str:
     return {"localhost": "127.0.0.1", "0.0.0.0": instance.address, "::": instance.address}.get(host, host)
 
 
+def _ipv4_of(host: str) -> str:
+    """The address of a name; the name where there is none. Offset ids have no room for a name."""
+    try:
+        return socket.gethostbyname(host)
+    except OSError:
+        logger.warning("clients cannot look up offset ids, for the name has no IPv4 address", extra={"host": host})
+        return host
+
+
 def most_connections() -> int:
     """How many a front takes: no more than half of the files that the process may open."""
     if sys.platform == "win32":
@@ -161,7 +171,7 @@ class _Core:
         self._connections: set[Connection] = set()
         self._is_full = False
         self._most_connections = most_connections()
-        place = (address.host, address.port)
+        place = (_ipv4_of(address.host), address.port)
         self._members = Members(self._database)
         send_back = SendBack(self._database)
         self._sends = Sends(self._database, self._members, send_back, place)
@@ -169,7 +179,7 @@ class _Core:
         self._replies = Replies(self._database, self._members, self._sends, place)
         self._consuming = Consuming(self._database, self._members, place, times)
         self._handlers = handlers(
-            Routes(self._database, place),
+            Routes(self._database, (address.host, address.port)),
             self._members,
             self._sends,
             send_back,
@@ -221,6 +231,10 @@ class _Core:
         self._consuming.lost(connection)
 
     def _receive(self, connection: Connection, frame: Frame) -> None:
+        if "\0" in "".join(frame.fields.values()):
+            remark = "a field holds U+0000, which PostgreSQL cannot store"
+            connection.answer(frame, Answer(ResponseCode.INVALID_PARAMETER, remark=remark))
+            return
         handler = self._handlers.get(frame.code)
         if handler is None:
             remark = f"request type {frame.code} not supported"

@@ -56,8 +56,9 @@ from mqdb_client.producer.waking import Waking
 
 logger = logging.getLogger(__name__)
 
-#: What clients wait for an answer. Source: DefaultMQProducer.sendMsgTimeout.
-_TIMEOUT_SECONDS: Final = 3.0
+#: A little less than what clients wait for an answer, so that they hear why there is none that they want.
+#: Source: DefaultMQProducer.sendMsgTimeout, 3 s.
+_TIMEOUT_SECONDS: Final = 2.5
 
 #: A queue offset in an answer. Dispatch gives it later.
 _NO_OFFSET: Final = "-1"

@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from mqdb.common.recall_handle import RecallHandle, encode_handle
 from mqdb.common.topic import RETRY_PREFIX
-from mqdb.common.unique_id import format_unique_id
+from mqdb.common.unique_id import format_unique_id, parse_unique_id
 from mqdb.dashboard.endpoint import Page
 from mqdb.dashboard.visit import Visit
 from mqdb.errors import ParameterInvalid
@@ -46,7 +46,7 @@ def _recall(visit: Visit) -> Response:
     if not visit.form.has("do"):
         return visit.page("recall.html", message_id=message_id, topic=topic)
     # The handle holds the topic that was checked, so a message to another topic is not found.
-    handle = encode_handle(RecallHandle(topic, visit.broker.name, 0, message_id))
+    handle = encode_handle(RecallHandle(topic, visit.broker.name, 0, format_unique_id(parse_unique_id(message_id))))
     status = visit.broker.timers.recall(handle, actor=actor)
     return visit.go("scheduled", notice=f"Recall of {message_id}: {status}.")
 
