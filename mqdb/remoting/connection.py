@@ -57,6 +57,7 @@ class Connection(asyncio.Protocol):
         self._made = made
         self._lost = lost
         self._unread = bytearray()
+        self._unsent: list[bytes] = []
         self._transport: asyncio.Transport | None = None
         self._opaque = itertools.count()
         self._asked: dict[int, asyncio.Future[Frame]] = {}
@@ -170,7 +171,8 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def close(self) -> None:
-        """Close it now."""
+        """Close it now, behind what the socket takes at once."""
+        self._flush()
         if self._transport is not None:
             self._transport.abort()
 
@@ -185,10 +187,18 @@ class Connection(asyncio.Protocol):
         )
 
     def _write(self, frame: Frame) -> None:
-        transport = self._transport
-        if transport is None:
+        """What is written in one turn of the loop leaves together: a client has many requests under way."""
+        encoded = encode_frame(frame)
+        if not self._unsent:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._unsent.append(encoded)
+
+    def _flush(self) -> None:
+        transport, unsent = self._transport, self._unsent
+        self._unsent = []
+        if transport is None or not unsent:
             return
-        transport.write(encode_frame(frame))
+        transport.write(b"".join(unsent))
         if transport.get_write_buffer_size() > _MOST_UNSENT_BYTES:
             logger.warning("closed the connection of a client that does not read", extra={"peer": self.peer})
             self.close()

@@ -81,7 +81,7 @@ _BULK: Final = """
 _FROM_AHEAD: Final = "SELECT text FROM mqdb.message WHERE topic = 'rmq_sys_wheel_timer' AND store_time > mqdb.now()"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300 + 5 * SECONDS + 60 * KILLS)
 @pytest.mark.parametrize("run", range(RUNS or 1))
 def test_nothing_is_skipped_on_a_database_where_others_are_hostile(

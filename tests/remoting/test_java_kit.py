@@ -77,6 +77,7 @@ def test_nothing_is_lost_while_members_come_and_go(kit_results: RunKit, version:
     assert outcome.ok, f"{outcome.detail}; {outcome.figures}"
 
 
+@pytest.mark.long
 def test_a_consumer_that_runs_on_its_own(run_kit_process: RunKitProcess) -> None:
     """The modes of the kit with which other tests mix members of several languages."""
     topic = f"kit-modes-{secrets.token_hex(4)}"

@@ -67,6 +67,7 @@ def mqadmin(jars: Path, tmp_path: Path, fronts: Fronts, broker: Connection, data
         yield Mqadmin(jars, tmp_path, fronts.start().address)
 
 
+@pytest.mark.long
 def test_a_topic_is_made_and_seen(mqadmin: Mqadmin) -> None:
     made = mqadmin("updateTopic", *CLUSTER, "-t", "orders", "-r", "4", "-w", "4")
     status = mqadmin("topicStatus", "-t", "orders")
