@@ -7,7 +7,6 @@ RocketMQ: PlainAccessValidator, DefaultAuthorizationContextBuilder.
 """
 
 import asyncio
-import json
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,10 +14,11 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 from mqdb.common.topic import DLQ_PREFIX, RETRY_PREFIX
-from mqdb.errors import AccessDenied, MqdbError, SignatureInvalid
+from mqdb.errors import AccessDenied, MqdbError, ParameterInvalid, SignatureInvalid
 from mqdb.remoting.codes import RequestCode
 from mqdb.remoting.database import Database
 from mqdb.remoting.frame import Frame
+from mqdb.remoting.heartbeat import parsed_object
 from mqdb.remoting.signature import ACCESS_KEY, verify
 from mqdb.store.acl import Access, Resource, ResourceType, held, secrets
 
@@ -207,10 +207,8 @@ def _everything(_frame: Frame) -> _Wanted:
 
 def _parsed(frame: Frame) -> dict[str, Any]:
     """What is no object is refused by who handles it."""
-    with suppress(ValueError, RecursionError):
-        found = json.loads(frame.body)
-        if isinstance(found, dict):
-            return found
+    with suppress(ParameterInvalid):
+        return parsed_object(frame.body)
     return {}
 
 

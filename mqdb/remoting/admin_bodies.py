@@ -2,22 +2,16 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from datetime import UTC, datetime
+from typing import Any
 
 from mqdb.common.topic import MessageType, TopicConfig
 from mqdb.remoting.answers import as_json
+from mqdb.remoting.fields import milliseconds_of
 from mqdb.store.consumers.groups import GroupSettings
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 #: A queue is told by its topic and number; the broker is the one that answers.
 QueueId = tuple[str, int]
-
-
-def encode(said: Mapping[str, object]) -> bytes:
-    """A body in JSON."""
-    return as_json(said)
 
 
 def encode_with_table(
@@ -32,11 +26,6 @@ def encode_with_table(
 
 def _key(broker_name: str, topic: str, queue_id: int) -> str:
     return json.dumps({"brokerName": broker_name, "queueId": queue_id, "topic": topic})
-
-
-def milliseconds(time: datetime | None) -> int:
-    """Since 1970; 0 for no time, as tools expect it."""
-    return 0 if time is None else (time - _EPOCH) // timedelta(milliseconds=1)
 
 
 def topic_config(config: TopicConfig) -> dict[str, Any]:
@@ -89,5 +78,5 @@ def subscription_data(topic: str, expression_type: str, expression: str, version
 #: What RocketMQ counts its changes by. Here each answer is as new as its request.
 def versioned(table: str, entries: Iterable[tuple[str, Mapping[str, object]]]) -> bytes:
     """A table by name with the version that goes with it."""
-    now = milliseconds(datetime.now(UTC))
-    return encode({table: dict(entries), "dataVersion": {"counter": now, "stateVersion": 0, "timestamp": now}})
+    now = milliseconds_of(datetime.now(UTC))
+    return as_json({table: dict(entries), "dataVersion": {"counter": now, "stateVersion": 0, "timestamp": now}})

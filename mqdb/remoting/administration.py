@@ -22,15 +22,15 @@ from mqdb.broker.topics import topics
 from mqdb.common.topic import MessageType, Perm, TopicConfig, is_system_topic, reply_topic
 from mqdb.errors import GroupNotFound, ParameterInvalid, ResponseCode, TopicExists, TopicNotFound
 from mqdb.remoting import admin_bodies
+from mqdb.remoting.answers import as_json
 from mqdb.remoting.connection import Answer, Connection
 from mqdb.remoting.database import Database
-from mqdb.remoting.fields import number, text, truth
+from mqdb.remoting.fields import milliseconds_of, moment, number, text, truth
 from mqdb.remoting.frame import Frame
 from mqdb.remoting.signature import ACCESS_KEY
 from mqdb.store.consumers import groups as stored_groups
 from mqdb.store.topics.topics import find_topic, list_topics
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY: Final = timedelta(days=1)
 
 #: Over which a rate is said. Source: StoreStatsService.getPutTps.
@@ -66,7 +66,7 @@ class Administration:
 
     async def runtime_info(self, _connection: Connection, _frame: Frame) -> Answer:
         """28: figures of the broker, all of them texts."""
-        return Answer(body=admin_bodies.encode({"table": await self._database.run(self._figures)}))
+        return Answer(body=as_json({"table": await self._database.run(self._figures)}))
 
     def _figures(self, connection: DatabaseConnection) -> dict[str, str]:
         now = datetime.now(UTC)
@@ -85,7 +85,7 @@ class Administration:
             "putTps": " ".join(f"{count / each.total_seconds():.2f}" for count, each in zip(puts, _RATES, strict=True)),
             "commitLogMinOffset": str(span.lowest_pos),
             "commitLogMaxOffset": str(span.past_pos),
-            "earliestMessageTimeStamp": str(admin_bodies.milliseconds(span.oldest or now)),
+            "earliestMessageTimeStamp": str(milliseconds_of(span.oldest or now)),
             "msgPutTotalTodayNow": str(span.past_pos),
             "msgPutTotalTodayMorning": str(span.past_pos - since_today),
             "msgPutTotalYesterdayMorning": str(span.past_pos - since_yesterday),
@@ -119,7 +119,7 @@ class Administration:
         found = [each.config.name for each in await self._database.run(list_topics)]
         host, port = self._address
         said = {"topicList": [name for name in found if is_wanted(name)], "brokerAddr": f"{host}:{port}"}
-        return Answer(body=admin_bodies.encode(said))
+        return Answer(body=as_json(said))
 
     async def topic_configs(self, _connection: Connection, _frame: Frame) -> Answer:
         """21: all topics with their settings."""
@@ -129,7 +129,7 @@ class Administration:
 
     async def topic_config(self, _connection: Connection, frame: Frame) -> Answer:
         """351: the settings of a topic. Raises TopicNotFound."""
-        return Answer(body=admin_bodies.encode(admin_bodies.topic_config(await self._config(text(frame, "topic")))))
+        return Answer(body=as_json(admin_bodies.topic_config(await self._config(text(frame, "topic")))))
 
     async def save_topic(self, connection: Connection, frame: Frame) -> Answer:
         """17: make a topic, or change its settings. Raises what `mqdb.broker.topics.topics` raises."""
@@ -189,7 +189,7 @@ class Administration:
         settings = await self._database.run(partial(stored_groups.find, name=name))
         if settings is None:
             raise GroupNotFound(name)
-        return Answer(body=admin_bodies.encode(admin_bodies.group_config(name, settings)))
+        return Answer(body=as_json(admin_bodies.group_config(name, settings)))
 
     async def save_group(self, connection: Connection, frame: Frame) -> Answer:
         """200: make a group, or change its settings. Those that mqdb does not have are not looked at."""
@@ -282,10 +282,7 @@ def _reset_target(frame: Frame) -> ResetTarget:
         return offset
     if timestamp < 0:
         return Boundary.LATEST
-    try:
-        return _EPOCH + timedelta(milliseconds=timestamp)
-    except OverflowError:
-        raise ParameterInvalid("timestamp", timestamp, "is beyond all times") from None
+    return moment(frame, "timestamp")
 
 
 def _check_namespace(frame: Frame) -> None:

@@ -1,9 +1,12 @@
 """The fields of a request, as values. A name that is not there, or says nothing, is a ParameterInvalid."""
 
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from mqdb.errors import ParameterInvalid
 from mqdb.remoting.frame import Frame
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 #: Bits of Java's int and long.
 _INTEGER: Final = 32
@@ -39,6 +42,20 @@ def _number(frame: Frame, name: str, default: int | None, bits: int) -> int:
     if not -(1 << bits - 1) <= found < 1 << bits - 1:
         raise ParameterInvalid(name, value, f"has more than {bits} bits")
     return found
+
+
+def moment(frame: Frame, name: str) -> datetime:
+    """The time of a field that tells milliseconds since 1970, and has to be there."""
+    milliseconds = number(frame, name)
+    try:
+        return _EPOCH + timedelta(milliseconds=milliseconds)
+    except OverflowError:
+        raise ParameterInvalid(name, milliseconds, "is beyond all times") from None
+
+
+def milliseconds_of(time: datetime | None) -> int:
+    """Milliseconds since 1970, as fields and bodies tell a time; 0 for none."""
+    return 0 if time is None else (time - _EPOCH) // timedelta(milliseconds=1)
 
 
 def truth(frame: Frame, name: str) -> bool:

@@ -3,7 +3,7 @@
 RocketMQ: QueryMessageProcessor, RecallMessageProcessor.
 """
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
@@ -18,7 +18,7 @@ from mqdb.errors import RecallHandleInvalid, ResponseCode, TopicNotFound
 from mqdb.remoting.access import AccessKeys, topic_right
 from mqdb.remoting.connection import Answer, Connection
 from mqdb.remoting.database import Database
-from mqdb.remoting.fields import number, text, truth
+from mqdb.remoting.fields import milliseconds_of, number, text, truth
 from mqdb.remoting.frame import Frame
 from mqdb.remoting.wire_message import encode_message
 from mqdb.store.acl import Access
@@ -26,7 +26,6 @@ from mqdb.store.acl import Access
 #: Source: MessageStoreConfig.defaultQueryMaxNum.
 _MOST_FOUND: Final = 32
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _END: Final = 2**63 - 1
 
 
@@ -50,7 +49,7 @@ class Messages:
         )
         begin, end = number(frame, "beginTimestamp", 0), number(frame, "endTimestamp", _END)
         found = [each for each in await self._database.run(find) if begin <= each.store_ms <= end]
-        now = str((datetime.now(UTC) - _EPOCH) // timedelta(milliseconds=1))
+        now = str(milliseconds_of(datetime.now(UTC)))
         fields = {"indexLastUpdateTimestamp": now, "indexLastUpdatePhyoffset": "0"}
         if not found:
             remark = "can not find message, maybe time range not correct"

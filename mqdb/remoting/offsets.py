@@ -7,18 +7,17 @@ RocketMQ: ConsumerManageProcessor, AdminBrokerProcessor.
 import asyncio
 import logging
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final
 
 from mqdb.broker.consumers import group_offsets
 from mqdb.broker.consumers.offsets import search_offset
 from mqdb.common.group import check_group_name
-from mqdb.errors import MqdbError, ParameterInvalid, ResponseCode, TopicNotFound
+from mqdb.errors import MqdbError, ResponseCode, TopicNotFound
 from mqdb.remoting.claims import COMMIT_SECONDS, Claims, owns_queues, starting_point
 from mqdb.remoting.connection import Answer, Connection
 from mqdb.remoting.database import Database
-from mqdb.remoting.fields import number
+from mqdb.remoting.fields import moment, number
 from mqdb.remoting.frame import Frame
 from mqdb.remoting.members import Members
 from mqdb.remoting.places import Place, Places
@@ -31,8 +30,6 @@ logger = logging.getLogger(__name__)
 
 #: What is remembered of a connection.
 _MOST_READINGS: Final = 4_096
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Offsets:
@@ -198,11 +195,7 @@ class Offsets:
 
     async def search(self, _connection: Connection, frame: Frame) -> Answer:
         """29: the first offset whose message was stored at a time or later."""
-        place, milliseconds = await self._places.of(frame), number(frame, "timestamp")
-        try:
-            time = _EPOCH + timedelta(milliseconds=milliseconds)
-        except OverflowError:
-            raise ParameterInvalid("timestamp", milliseconds, "is beyond all times") from None
+        place, time = await self._places.of(frame), moment(frame, "timestamp")
         return _offset(await self._database.run(partial(search_offset, queue_key=place.queue_key, time=time)))
 
     async def maximum(self, _connection: Connection, frame: Frame) -> Answer:

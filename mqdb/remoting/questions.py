@@ -17,12 +17,13 @@ from mqdb.broker.log.messages import locate, read_copy
 from mqdb.common.message import ReceivedMessage
 from mqdb.errors import ClientRequestTimeout, ResponseCode
 from mqdb.remoting import admin_bodies
-from mqdb.remoting.admin_bodies import QueueId, milliseconds
+from mqdb.remoting.admin_bodies import QueueId
 from mqdb.remoting.administration import actor_of
+from mqdb.remoting.answers import as_json
 from mqdb.remoting.codes import RequestCode
 from mqdb.remoting.connection import Answer, Connection
 from mqdb.remoting.database import Database
-from mqdb.remoting.fields import text, truth
+from mqdb.remoting.fields import milliseconds_of, text, truth
 from mqdb.remoting.frame import Frame
 from mqdb.remoting.members import Members, own_id
 from mqdb.remoting.signature import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
@@ -86,7 +87,7 @@ class Questions:
             "remark": "\n".join(filter(None, (result["remark"], result["traceback"]))) or None,
             "spentTimeMills": round(result["spent_ms"]),
         }
-        return Answer(body=admin_bodies.encode(said))
+        return Answer(body=as_json(said))
 
     def _noted(
         self, database: DatabaseConnection, log_pos: int, frame: Frame, connection: Connection
@@ -150,7 +151,7 @@ def _running_info(member: MemberInfo, status: Mapping[str, Any], broker_name: st
         "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY",
         "PROP_CLIENT_VERSION": f"mqdb {member.version}",
         "PROP_CONSUMEORDERLY": "false",
-        "PROP_CONSUMER_START_TIMESTAMP": str(milliseconds(member.registered_at)),
+        "PROP_CONSUMER_START_TIMESTAMP": str(milliseconds_of(member.registered_at)),
         "messageModel": member.message_model,
         **said,
     }

@@ -14,8 +14,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import partial
+from itertools import chain
 from typing import Final
 from uuid import UUID
 
@@ -40,7 +41,7 @@ from mqdb.remoting.answers import refusal
 from mqdb.remoting.codes import RequestCode
 from mqdb.remoting.connection import Answer, Connection
 from mqdb.remoting.database import Database
-from mqdb.remoting.fields import integer, number
+from mqdb.remoting.fields import integer, moment
 from mqdb.remoting.frame import Frame
 from mqdb.remoting.members import Members
 from mqdb.remoting.send_back import SendBack, dead_properties
@@ -78,8 +79,6 @@ _SHORT: Final = {long: short for short, long in _SHORT_NAMES.items()}
 _LONG: Final = {long: long for long in _SHORT}
 
 _LONG_CODES: Final = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE})
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 _SCHEDULE_PROPERTIES: Final = frozenset(
     {Property.DELAY, Property.TIMER_DELAY_MS, Property.TIMER_DELAY_SEC, Property.TIMER_DELIVER_MS}
@@ -124,7 +123,7 @@ class SendHeader:
             of("defaultTopicQueueNums", 4),
             of("queueId"),
             of("sysFlag", 0),
-            _time(number(frame, names["bornTimestamp"])),
+            moment(frame, names["bornTimestamp"]),
             of("flag", 0),
             decode_properties(text),
             of("reconsumeTimes", 0),
@@ -145,13 +144,6 @@ class SendHeader:
     def is_request(self) -> bool:
         """Whether its sender waits for a reply."""
         return Property.REPLY_TO_CLIENT in self.properties and self.properties.get(Property.MSG_TYPE) != _REPLY
-
-
-def _time(milliseconds: int) -> datetime:
-    try:
-        return _EPOCH + timedelta(milliseconds=milliseconds)
-    except OverflowError:
-        raise ParameterInvalid("bornTimestamp", milliseconds, "is beyond all times") from None
 
 
 class Sends:
@@ -230,6 +222,10 @@ class Sends:
             parts: list[tuple[bytes, int, Mapping[str, str]]] = [
                 (each.body, each.flag, each.properties) for each in decode_batch(frame.body)
             ]
+            # Fields were looked at when the request came, but not the body.
+            for name, value in chain.from_iterable(each[2].items() for each in parts):
+                if "\0" in name or "\0" in value:
+                    raise PropertyInvalid(name, "holds U+0000, which PostgreSQL cannot store")
             if not parts:
                 raise ParameterInvalid("body", len(frame.body), "holds no message")
         else:
@@ -259,9 +255,6 @@ class Sends:
     ) -> tuple[str, Record]:
         """The unique id as its sender knows it, and the record."""
         stored = {name: text for name, text in properties.items() if name not in _UNSAID}
-        for name, value in properties.items():
-            if "\0" in name or "\0" in value:
-                raise PropertyInvalid(name, "holds U+0000, which PostgreSQL cannot store")
         if Property.REPLY_TO_CLIENT in stored:  # whoever replies needs it
             stored[Property.CLUSTER] = self._instance.cluster_name
         tag, keys = stored.pop(Property.TAGS, None), stored.pop(Property.KEYS, "")

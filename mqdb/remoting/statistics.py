@@ -18,10 +18,11 @@ from mqdb.common.topic import retry_topic
 from mqdb.errors import ResponseCode, TopicNotFound
 from mqdb.remoting import admin_bodies
 from mqdb.remoting.access import AccessKeys, rights_to_see_group
-from mqdb.remoting.admin_bodies import QueueId, milliseconds
+from mqdb.remoting.admin_bodies import QueueId
+from mqdb.remoting.answers import as_json
 from mqdb.remoting.connection import Answer, Connection
 from mqdb.remoting.database import Database
-from mqdb.remoting.fields import text
+from mqdb.remoting.fields import milliseconds_of, text
 from mqdb.remoting.frame import Frame
 from mqdb.remoting.members import Client, Members, own_id
 from mqdb.store.consumers.groups import MemberInfo, consumed_at
@@ -67,7 +68,7 @@ class Statistics:
             f"stats{period}": {"sum": count, "tps": count / span.total_seconds(), "avgpt": 0.0}
             for (period, span), count in zip(_PERIODS.items(), counts, strict=True)
         }
-        return Answer(body=admin_bodies.encode(said))
+        return Answer(body=as_json(said))
 
     async def readers(self, _connection: Connection, frame: Frame) -> Answer:
         """300: the groups that have an offset in a topic, of those that the asker may see."""
@@ -75,7 +76,7 @@ class Statistics:
         groups = sorted({each.group for each in progress})
         seen = await self._access.allowed(frame, *(right for group in groups for right in rights_to_see_group(group)))
         names = {right.name for right in seen}
-        return Answer(body=admin_bodies.encode({"groupList": [group for group in groups if group in names]}))
+        return Answer(body=as_json({"groupList": [group for group in groups if group in names]}))
 
     # -- groups -------------------------------------------------------------------------------
 
@@ -93,13 +94,13 @@ class Statistics:
         """343: the topics that a group has subscribed to, or has an offset in. Raises GroupNotFound."""
         found = await self._details(text(frame, "group"))
         names = {each.topic for each in found.subscriptions} | {each.topic for each in found.progress}
-        return Answer(body=admin_bodies.encode({"topicList": sorted(names)}))
+        return Answer(body=as_json({"topicList": sorted(names)}))
 
     async def subscription(self, _connection: Connection, frame: Frame) -> Answer:
         """345: what a group has subscribed to in a topic. Raises GroupNotFound."""
         group, topic = text(frame, "group"), text(frame, "topic")
         data = _subscription_table(await self._details(group)).get(topic)
-        return Answer(body=admin_bodies.encode({"group": group, "topic": topic, "subscriptionData": data}))
+        return Answer(body=as_json({"group": group, "topic": topic, "subscriptionData": data}))
 
     # -- clients ------------------------------------------------------------------------------
 
@@ -119,7 +120,7 @@ class Statistics:
             "messageModel": found.members[0].message_model,
             "consumeFromWhere": f"CONSUME_FROM_{where.value}",
         }
-        return Answer(body=admin_bodies.encode(said))
+        return Answer(body=as_json(said))
 
     async def producers(self, _connection: Connection, frame: Frame) -> Answer:
         """204: the producers of a group that are connected to this front."""
@@ -127,7 +128,7 @@ class Statistics:
         found = [each for each in self._members.clients.values() if group in each.producers]
         if not found:
             return Answer(ResponseCode.SYSTEM_ERROR, remark=f"the producer group[{group}] not exist")
-        return Answer(body=admin_bodies.encode({"connectionSet": [_describe(each) for each in found]}))
+        return Answer(body=as_json({"connectionSet": [_describe(each) for each in found]}))
 
     async def all_producers(self, _connection: Connection, _frame: Frame) -> Answer:
         """328: the same, of all groups."""
@@ -135,7 +136,7 @@ class Statistics:
         for client in self._members.clients.values():
             for group in client.producers:
                 table.setdefault(group, []).append(_producer(client))
-        return Answer(body=admin_bodies.encode({"data": table}))
+        return Answer(body=as_json({"data": table}))
 
     async def _details(self, group: str) -> GroupDetails:
         return await self._database.run(partial(show_group, name=group))
@@ -153,7 +154,7 @@ def _topic_stats(connection: DatabaseConnection, name: str) -> tuple[dict[QueueI
         (name, each.queue_id): {
             "minOffset": each.min_offset,
             "maxOffset": each.max_offset,
-            "lastUpdateTimestamp": milliseconds(each.last_store_time),
+            "lastUpdateTimestamp": milliseconds_of(each.last_store_time),
         }
         for each in found
     }
@@ -178,7 +179,7 @@ def _consume_stats(connection: DatabaseConnection, group: str, topic: str | None
             "brokerOffset": each.max_offset,
             "consumerOffset": each.next_offset,
             "pullOffset": each.next_offset,
-            "lastTimestamp": milliseconds(consumed.get((each.topic, each.queue_id))),
+            "lastTimestamp": milliseconds_of(consumed.get((each.topic, each.queue_id))),
         }
         for each in found.progress
     }
@@ -200,7 +201,7 @@ def _describe(client: Client) -> dict[str, Any]:
 
 def _producer(client: Client) -> dict[str, Any]:
     said = _describe(client)
-    now = milliseconds(datetime.now(UTC))
+    now = milliseconds_of(datetime.now(UTC))
     return said | {"remoteIP": said["clientAddr"], "lastUpdateTimestamp": now}
 
 

@@ -1,5 +1,6 @@
 """The socket of a front: TLS and none on one port, rubbish, crowds, and a front that stops."""
 
+import asyncio
 import gc
 import logging
 import resource
@@ -12,16 +13,20 @@ from collections.abc import Iterator, Sized
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from sqlalchemy import Connection, text
 
 from mqdb.common.dsn import BrokerDsn
 from mqdb.common.http_address import HttpAddress
+from mqdb.errors import BrokerUnavailable
 from mqdb.remoting import front as front_module
 from mqdb.remoting import members
+from mqdb.remoting.answers import refusal
 from mqdb.remoting.codes import RequestCode
-from mqdb.remoting.connection import MAX_FRAME_BYTES
+from mqdb.remoting.connection import MAX_FRAME_BYTES, Answer
+from mqdb.remoting.connection import Connection as FrontConnection
 from mqdb.remoting.frame import Frame, decode_frame, encode_frame
 from mqdb.remoting.front import Front
 from mqdb.remoting.listener import Tls
@@ -282,3 +287,48 @@ def sizes() -> Counter[str]:
             contents = {key: value for key, value in getattr(each, "__dict__", {}).items() if isinstance(value, Sized)}
             found.update({f"{name}.{key}": len(value) for key, value in contents.items()})
     return found
+
+
+def test_a_remark_does_not_give_back_all_that_a_client_has_sent(fronts: Fronts) -> None:
+    answer = fronts.connect().request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "x" * 100_000})
+
+    assert answer.code == 17
+    assert len(str(answer.remark)) == 4_000
+
+
+@pytest.mark.parametrize("code", [RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG])
+def test_what_postgresql_cannot_store_goes_no_further(
+    fronts: Fronts, code: RequestCode, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = fronts.connect().request(code, {"topic": "a\0b", "group": "a\0b"})
+
+    assert (answer.code, "U+0000" in str(answer.remark)) == (29, True)
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+def test_clients_are_not_told_where_the_database_is() -> None:
+    answer = refusal(BrokerUnavailable("postgresql://db.example.org/mqdb", "connection refused"))
+
+    assert answer.code == 1
+    assert "db.example.org" not in str(answer.remark)
+
+
+def test_what_is_written_in_one_turn_of_the_loop_leaves_together() -> None:
+    """16 threads of a Java program share one connection."""
+    request = Frame(RequestCode.HEART_BEAT, opaque=7)
+
+    async def answer_twice() -> list[bytes]:
+        transport = Mock(spec=asyncio.Transport)
+        transport.get_write_buffer_size.return_value = 0
+        transport.get_extra_info.return_value = ("127.0.0.1", 50_000)
+        connection = FrontConnection(lambda *_: None, lambda _: None, lambda _: None)
+        connection.connection_made(transport)
+        connection.answer(request, Answer())
+        connection.answer(request, Answer())
+        await asyncio.sleep(0)
+        return [call.args[0] for call in transport.write.call_args_list]
+
+    [written] = asyncio.run(answer_twice())
+
+    size = 4 + int.from_bytes(written[:4])
+    assert written == written[:size] * 2
