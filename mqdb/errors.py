@@ -423,14 +423,14 @@ class TopicNotWritable(Denied, code=ResponseCode.NO_PERMISSION, sqlstate="MQ202"
 
 
 class AccessDenied(Denied, code=ResponseCode.NO_PERMISSION, sqlstate="MQ204"):
-    """A role lacks a right. Says nothing of what there is. Source: AuthorizationException."""
+    """A role or an access key lacks a right. Says nothing of what there is. Source: AuthorizationException."""
 
     principal: str
     access: str
     resource_type: str
     resource: str
     sentence = (
-        "role {principal!r} has no right {access} on {resource_type} {resource!r}; "
+        "{principal!r} has no right {access} on {resource_type} {resource!r}; "
         "the owner of the broker grants it with: mqdb acl grant"
     )
 

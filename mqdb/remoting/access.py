@@ -65,17 +65,29 @@ class AccessKeys:
         """Raises SignatureInvalid unless a request is signed by its key, AccessDenied if the key may not do that."""
         if frame.code in _FREE:
             return
+        self._check_signature(frame)
+        if (find := _ONE_OF.get(frame.code)) is not None:
+            choice = find(frame)
+            if not await self.allowed(frame, *choice):
+                raise AccessDenied(frame.fields[ACCESS_KEY], *choice[0])
+            return
+        wanted = _RIGHTS.get(frame.code, _everything)(frame)
+        await self.require(frame, *wanted)
+
+    async def may_join(self, frame: Frame, group: str) -> bool:
+        """Whether a request that need not be signed is, by a key that may be a member of a group."""
+        with suppress(SignatureInvalid, AccessDenied):
+            if self.are_asked_for:
+                self._check_signature(frame)
+            await self.require(frame, group_right(group))
+            return True
+        return False
+
+    def _check_signature(self, frame: Frame) -> None:
         name = frame.fields.get(ACCESS_KEY, "")
         secret = self._secrets.get(name)
         if secret is None or not verify(secret, frame.fields, frame.body):
             raise SignatureInvalid(name)
-        if (find := _ONE_OF.get(frame.code)) is not None:
-            choice = find(frame)
-            if not await self.allowed(frame, *choice):
-                raise AccessDenied(name, *choice[0])
-            return
-        wanted = _RIGHTS.get(frame.code, _everything)(frame)
-        await self.require(frame, *wanted)
 
     async def require(self, frame: Frame, *wanted: Resource) -> None:
         """Raises AccessDenied unless the key of a request has these rights; where nobody has a key, all have all."""

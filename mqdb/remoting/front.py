@@ -179,7 +179,7 @@ class _Core:
         self._replies = Replies(self._database, self._members, self._sends, place)
         self._consuming = Consuming(self._database, self._members, place, times)
         self._handlers = handlers(
-            Routes(self._database, (address.host, address.port)),
+            Routes(self._database, self._access, (address.host, address.port)),
             self._members,
             self._sends,
             send_back,

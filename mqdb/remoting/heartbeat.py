@@ -28,18 +28,25 @@ class Consumer:
     is_active: bool
     #: Why the broker does not take it.
     refusal: MqdbError | None = None
+    #: What is wrong with its subscriptions: until its client says others, the broker does not know it.
+    fault: MqdbError | None = None
     #: Topics that were not there when it came: it has waited for all of their messages.
     awaited: set[str] = field(default_factory=set)
 
     @property
     def is_member(self) -> bool:
         """Whether it takes part in rebalance. One that subscribes to nothing reads queues that its user assigns."""
-        return bool(self.filters) or not self.is_active
+        return self.fault is None and (bool(self.filters) or not self.is_active)
+
+    @property
+    def why_not(self) -> MqdbError | None:
+        """Why it may not consume."""
+        return self.fault or self.refusal
 
     def check(self) -> None:
-        """Raises why the broker does not take it, if it does not."""
-        if self.refusal is not None:
-            raise self.refusal.with_traceback(None)  # which would grow each time, and keep what it leads to
+        """Raises why it may not consume."""
+        if (error := self.why_not) is not None:
+            raise error.with_traceback(None)  # which would grow each time, and keep what it leads to
 
     @property
     def shares(self) -> bool:
@@ -48,7 +55,10 @@ class Consumer:
 
 
 class Heartbeat:
-    """What a heartbeat says. Raises ParameterInvalid, NameInvalid, and what reading a filter raises."""
+    """What a heartbeat says. Raises ParameterInvalid, and NameInvalid for a group.
+
+    Wrong subscriptions of one consumer are its own fault: the other groups of the client go on.
+    """
 
     def __init__(self, body: bytes) -> None:
         said = parsed_object(body)
@@ -68,12 +78,16 @@ def _consumer(said: Mapping[str, Any]) -> Consumer:
     group = said.get("groupName")
     check_group_name(group)  # type: ignore[arg-type]
     assert isinstance(group, str)
-    filters = {}
-    for each in _dicts(said, "subscriptionDataSet"):
-        topic = str(each.get("topic"))
-        if not topic.startswith(RETRY_PREFIX):
-            check_topic_name(topic)
-            filters[topic] = filter_of(each)
+    filters: dict[str, MessageFilter] = {}
+    fault: MqdbError | None = None
+    try:
+        for each in _dicts(said, "subscriptionDataSet"):
+            topic = str(each.get("topic"))
+            if not topic.startswith(RETRY_PREFIX):
+                check_topic_name(topic)
+                filters[topic] = filter_of(each)
+    except MqdbError as error:
+        filters, fault = {}, error
     model = MessageModel.BROADCASTING if said.get("messageModel") in _BROADCASTING else MessageModel.CLUSTERING
     # Without a version: a client's is when it has started, and one that has started earlier could not come back.
     subscriptions = tuple(sorted(stored_form(filters)))
@@ -82,6 +96,7 @@ def _consumer(said: Mapping[str, Any]) -> Consumer:
         filters,
         _WHERE.get(str(said.get("consumeFromWhere")), ConsumeFromWhere.LAST_OFFSET),
         said.get("consumeType") in _ACTIVELY,
+        fault=fault,
     )
 
 

@@ -130,11 +130,14 @@ class Members:
             )
             consumer.registration = registration
             known = client.consumers.get(group)
-            if known is None or known.registration != registration or known.refusal is not None:
-                client.consumers[group] = consumer
-                if consumer.is_member:
-                    await self._enter(client, consumer)
-                    self._log_refusal(registration, known, consumer)
+            if consumer.fault is not None:
+                await self._leave(client, group, ClientKind.CONSUMER)
+            elif known is not None and known.registration == registration and known.why_not is None:
+                continue
+            client.consumers[group] = consumer
+            if consumer.is_member:
+                await self._enter(client, consumer)
+            self._log_refusal(registration, known, consumer)
         for group in said.producers:
             client.producers.setdefault(group, False)
         for group in list(connection.transaction_groups):
@@ -241,8 +244,8 @@ class Members:
 
     def _log_refusal(self, registration: Registration, before: Consumer | None, now: Consumer) -> None:
         """Once, and not at each heartbeat."""
-        if now.refusal is not None and (before is None or str(before.refusal) != str(now.refusal)):
-            fields = {"group": registration.group, "client_id": registration.client_id, "reason": str(now.refusal)}
+        if now.why_not is not None and (before is None or str(before.why_not) != str(now.why_not)):
+            fields = {"group": registration.group, "client_id": registration.client_id, "reason": str(now.why_not)}
             logger.warning("the broker refuses a client", extra=fields)
 
     def _checker(self, client: Client, group: str) -> Registration:
@@ -303,7 +306,11 @@ class Members:
             logger.warning("cannot enter clients again, and try later", extra={"reason": str(error)})
 
     async def _renew(self, clients: list[Client]) -> None:
-        """Enter them again: the broker has lost them, or this front has lost the broker."""
+        """Enter them again: the broker has lost them, or this front has lost the broker.
+
+        Not those whose connection is lost, which may have come to another front.
+        """
+        clients = [each for each in clients if each.connection is not None]
         if not clients:
             return
         await self._adopt([client.client_id for client in clients])

@@ -5,6 +5,7 @@ from functools import partial
 from mqdb.broker.topics.route import find_or_create_retry_topic
 from mqdb.common.topic import RETRY_PREFIX
 from mqdb.errors import ResponseCode
+from mqdb.remoting.access import AccessKeys
 from mqdb.remoting.answers import as_json
 from mqdb.remoting.connection import Answer, Connection
 from mqdb.remoting.database import Database
@@ -14,22 +15,25 @@ from mqdb.remoting.frame import Frame
 class Routes:
     """The name server's side of a front. `address` is what clients are told."""
 
-    def __init__(self, database: Database, address: tuple[str, int]) -> None:
+    def __init__(self, database: Database, access: AccessKeys, address: tuple[str, int]) -> None:
         self._database = database
+        self._access = access
         self._instance = database.instance
         self.address = address
 
     async def route(self, _connection: Connection, frame: Frame) -> Answer:
         """105: the queues of a topic.
 
-        A retry topic is made when it is first asked for: a consumer that does not find it asks again 30 s later.
+        A retry topic is made when one who may join its group first asks for it: a consumer that does not find it asks
+        again 30 s later.
         """
         topic = frame.fields.get("topic", "")
         routes = self._instance.routes
         route = await self._database.run(partial(routes.ask, topic))
         if route is None and topic.startswith(RETRY_PREFIX):
             group = topic.removeprefix(RETRY_PREFIX)
-            route = await self._database.run(partial(find_or_create_retry_topic, group=group))
+            if await self._access.may_join(frame, group):
+                route = await self._database.run(partial(find_or_create_retry_topic, group=group))
         if route is None:
             return Answer(ResponseCode.TOPIC_NOT_EXIST, remark=f"no route info of this topic: {topic}")
         config = route.config

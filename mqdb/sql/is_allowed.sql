@@ -54,7 +54,7 @@ AS $$
 BEGIN
     IF mqdb.is_allowed(session_user, access, resource_type, coalesce(resource, '')) IS NOT TRUE THEN
         resource := CASE resource_type WHEN 'GROUP' THEN mqdb.full_group(resource) ELSE mqdb.full_topic(resource) END;
-        RAISE EXCEPTION 'role "%" has no right % on % "%"; the owner of the broker grants it with: mqdb acl grant',
+        RAISE EXCEPTION '"%" has no right % on % "%"; the owner of the broker grants it with: mqdb acl grant',
             session_user, access, lower(resource_type), resource
             USING ERRCODE = 'MQ204', DETAIL = jsonb_build_object(
                 'principal', session_user, 'access', access, 'resource_type', resource_type, 'resource', coalesce(resource, ''));

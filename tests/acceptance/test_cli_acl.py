@@ -36,7 +36,7 @@ def test_a_right_is_granted_shown_checked_and_taken_away(place: Place) -> None:
     assert place.done("acl", "revoke", SHOP, "--send", "o*") == f"{SHOP} may not send to o* any more\n"
     denied = place.call("acl", "check", SHOP, "--send", "other")
     assert (denied.code, denied.text) == (1, "")
-    assert f"role {SHOP!r} has no right SEND on TOPIC 'other'" in denied.errors
+    assert f"{SHOP!r} has no right SEND on TOPIC 'other'" in denied.errors
     assert place.done("acl", "revoke", SHOP, "--all").count("any more") == 2
     assert place.done("acl", "revoke", SHOP, "--all") == f"{SHOP} has no right\n"
     assert place.done("acl", "list") == "Nobody but the owner has a right.\n"

@@ -1398,7 +1398,7 @@ def test_an_administrator_uses_the_command_line(own: World, database: Database, 
     ):
         outcome = place.call(*call)
         assert outcome.code == 1
-        assert f"role {ADMIN!r} has no right ADMIN" in outcome.errors
+        assert f"{ADMIN!r} has no right ADMIN" in outcome.errors
 
 
 def test_the_command_line_does_it_too(own: World, database: Database, tmp_path: Path) -> None:
@@ -1421,4 +1421,4 @@ def test_the_command_line_does_it_too(own: World, database: Database, tmp_path: 
     for call in refused:
         outcome = call()
         assert outcome.code == 1
-        assert f"role {OPERATOR!r} has no right" in outcome.errors
+        assert f"{OPERATOR!r} has no right" in outcome.errors

@@ -92,6 +92,18 @@ def test_routes_are_for_everybody(signing: Signing) -> None:
     assert signing.client.request(RequestCode.GET_BROKER_CLUSTER_INFO).code == 0
 
 
+def test_a_retry_topic_is_made_for_those_who_may_join_its_group(signing: Signing, broker: Connection) -> None:
+    def ask(client: Signing | RemotingClient, group: str) -> int:
+        fields: dict[str, object] = {"topic": f"%RETRY%{group}", "AccessKey": KEY}
+        question = client.ask if isinstance(client, Signing) else client.request
+        return question(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields).code
+
+    answers = [ask(signing.client, "readers"), ask(signing, "aliens"), ask(signing, "readers")]
+
+    assert answers == [17, 17, 0]
+    assert find_topic(broker, "%RETRY%aliens") is None
+
+
 #: What a request is about that a key without any right to it makes.
 _ALIEN = {
     "b": "alien", "topic": "alien", "consumerGroup": "aliens", "group": "aliens", "producerGroup": "aliens",

@@ -247,6 +247,7 @@ def test_a_refusal_does_not_grow(broker: Connection, fronts: Fronts) -> None:
     for _ in range(20):
         assert refused.pull("readers", "orders", 0).code == 25
 
+    gc.collect()  # those of other tests
     [error] = [each for each in gc.get_objects() if isinstance(each, SubscriptionConflict)]
 
     assert len(list(traceback.walk_tb(error.__traceback__))) < 10

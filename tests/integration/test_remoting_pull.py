@@ -112,6 +112,25 @@ def test_a_client_that_subscribes_to_something_else_than_its_group_hears_it_with
     assert "readers" in str(answers[0].remark)
 
 
+def test_a_filter_that_cannot_be_read_is_told_to_its_pulls_and_leaves_other_groups_alone(
+    broker: Connection, fronts: Fronts
+) -> None:
+    topic(broker)
+    client = reader(fronts, orders="a")
+    bad, good = consumer(orders="sql:a >"), consumer("others", orders="*")
+
+    said = client.heartbeat("1.2.3.4@1", bad, good)
+    told = client.pull("readers", "orders", 0)
+    members = [client.members("readers"), client.members("others")]
+    client.heartbeat("1.2.3.4@1", consumer(orders="a"), good)
+
+    assert (said.code, told.code) == (0, 23)
+    assert "a >" in str(told.remark)
+    assert members == [[], ["1.2.3.4@1"]]
+    assert client.pull("readers", "orders", 0).code == NO_NEW
+    assert client.members("readers") == ["1.2.3.4@1"]
+
+
 def test_a_pull_of_what_is_not_there_or_not_readable_is_refused(broker: Connection, fronts: Fronts) -> None:
     topic(broker)
     client = reader(fronts, orders="*", absent="*")

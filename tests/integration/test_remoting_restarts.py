@@ -3,6 +3,7 @@
 import gc
 import logging
 import time
+from asyncio import run_coroutine_threadsafe
 
 import pytest
 from sqlalchemy import Connection, text
@@ -244,8 +245,31 @@ def test_a_client_that_has_come_to_another_front_is_not_taken_out_of_its_group(
     assert broker.execute(epoch, {"key": route.queue_keys[0]}).one() == before
 
 
+def test_a_client_that_has_come_to_another_front_stays_there(broker: Connection, fronts: Fronts) -> None:
+    """Also when the first front enters its clients again, as it has lost its connection for notifications."""
+    filled(broker)
+    here, elsewhere = fronts.start(), fronts.start()
+    first = fronts.connect(here)
+    first.heartbeat(A, consumer(orders="*"))
+    [members_here] = members_of_fronts(A)
+    first.close()
+    wait_until(lambda: members_here.clients[A].connection is None)
+    fronts.connect(elsewhere).heartbeat(A, consumer(orders="*"))
+    through = text("SELECT lock_key FROM mqdb.presence WHERE client_id = :id")
+    before = broker.scalar(through, {"id": A})
+
+    run_coroutine_threadsafe(members_here._renew([members_here.clients[A]]), members_here._database.loop).result(10)
+
+    assert broker.scalar(through, {"id": A}) == before
+
+
 def waiting_for(client_id: str) -> int:
     """How many fronts have a client."""
+    return len(members_of_fronts(client_id))
+
+
+def members_of_fronts(client_id: str) -> list[members.Members]:
+    """Of each front that has a client."""
     gc.collect()
     of_fronts = [each for each in gc.get_objects() if isinstance(each, members.Members)]
-    return sum(client_id in each.clients for each in of_fronts)
+    return [each for each in of_fronts if client_id in each.clients]
