@@ -1,14 +1,17 @@
 """Turns: pulls that have gathered while others were under way go to the database together.
 
     pulls ── by filter and limits ──▶ lanes ── one call of each, two at a time ──▶ answers, encoded in the thread
+      └── what a turn has read ahead ────────────────────────────────────────────▶ answers at once
 
 There is no window: the first pull goes at once, and those that come meanwhile make the next turn of their lane. Pulls
-that ask the same, as members of several groups do, share what is found.
+that ask the same, as members of several groups do, share what is found. Of a backlog a turn reads more than a client
+takes at once, for its next pulls (decision 0078).
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 from sqlalchemy import Connection as DatabaseConnection
@@ -18,11 +21,16 @@ from mqdb.broker.consumers.pull import PullRequest, PullResult, PullStatus, pull
 from mqdb.common.message import ReceivedMessage
 from mqdb.errors import BrokerUnavailable, MqdbError
 from mqdb.remoting.database import Database
+from mqdb.remoting.read_ahead import ReadAhead
 from mqdb.remoting.wire_message import encode_message
 from mqdb.selector.subscription import MessageFilter
 
 #: Queues in one call. Source: mqdb_client.consumer.pull_service.
 _PULLED_AT_ONCE: Final = 64
+
+#: Answers for one queue that a call reads, and for all of its queues: a long call keeps the loop from the interpreter.
+_MOST_PAGES: Final = 4
+_PAGES_OF_A_CALL: Final = 16
 
 #: Calls at a time. The threads take the interpreter from the loop, and sends need the others.
 _MOST_CALLS: Final = 2
@@ -69,6 +77,7 @@ class Turns:
         self._address = address
         self._waiting: dict[Lane, _Gathered] = {}
         self._busy: set[Lane] = set()
+        self._ahead: ReadAhead[Found] = ReadAhead()
         self._horizon: Horizon = UNKNOWN_HORIZON
 
     async def look(
@@ -78,6 +87,9 @@ class Turns:
         if filter is not None and filter.matches_all:
             filter = None
         lane = Lane(None if filter is None else (filter.expression_type, filter.canonical_text), limit, max_bytes)
+        page = self._ahead.take(_key(lane, request, request.offset))
+        if page is not None:
+            return page
         gathered = self._waiting.get(lane)
         if gathered is None:
             gathered = self._waiting[lane] = _Gathered(filter)
@@ -108,18 +120,21 @@ class Turns:
             if lane in self._waiting:  # behind those of other lanes
                 self._waiting[lane] = self._waiting.pop(lane)
             self._begin()
-        for futures, answer in zip(wanted.values(), answers, strict=True):
+        for (request, futures), answer in zip(wanted.items(), answers, strict=True):
             for future in futures:
                 if future.done():  # the client has gone
                     continue
                 if isinstance(answer, Exception):
                     future.set_exception(answer)
                 else:
-                    future.set_result(answer)
+                    future.set_result(None if answer is None else answer[0])
+            if isinstance(answer, list):
+                for page, following in pairwise(answer):
+                    self._ahead.keep(_key(lane, request, page.next_begin_offset), following, len(following.body))
 
     async def _ask(
         self, requests: list[PullRequest], filter: MessageFilter | None, lane: Lane
-    ) -> "Sequence[Found | Exception | None]":
+    ) -> "Sequence[list[Found] | Exception | None]":
         run = self._database.run
         try:
             return await run(partial(self._pull, requests=requests, filter=filter, lane=lane))
@@ -127,27 +142,44 @@ class Turns:
             if len(requests) == 1 or not isinstance(error, MqdbError) or isinstance(error, BrokerUnavailable):
                 return [error] * len(requests)
         # One of them is the reason: a queue without a record, or a topic that the role may not read.
-        answers: list[Found | Exception | None] = []
+        answers: list[list[Found] | Exception | None] = []
         for request in requests:
             answers += await self._ask([request], filter, lane)
         return answers
 
     def _pull(
         self, connection: DatabaseConnection, requests: list[PullRequest], filter: MessageFilter | None, lane: Lane
-    ) -> list[Found | None]:
+    ) -> list[list[Found] | None]:
+        limit = lane.limit * max(1, min(_MOST_PAGES, _PAGES_OF_A_CALL // len(requests)))
         results, self._horizon = pull(
-            connection, requests, limit=lane.limit, filter=filter, max_bytes=lane.max_bytes, horizon=self._horizon
+            connection, requests, limit=limit, filter=filter, max_bytes=lane.max_bytes, horizon=self._horizon
         )
-        found = {result.request: self._encoded(result, filter) for result in results}
+        found = {result.request: self._pages(result, filter, lane.limit) for result in results}
         return [found.get(request) for request in requests]
 
-    def _encoded(self, result: PullResult, filter: MessageFilter | None) -> Found:
+    def _pages(self, result: PullResult, filter: MessageFilter | None, limit: int) -> list[Found]:
+        """The answer, and those to the pulls that go on behind it."""
+        messages = result.messages
+        pages = [messages[start : start + limit] for start in range(0, len(messages), limit)] or [[]]
+        # What follows may lie in the segment where the pull has begun.
+        own = result.request.segment
+        ends = [(page[-1].queue_offset + 1, own) for page in pages[:-1]]
+        ends.append((result.next_begin_offset, result.segment))
+        return [self._encoded(result, page, end, filter) for page, end in zip(pages, ends, strict=True)]
+
+    def _encoded(
+        self, result: PullResult, messages: list[ReceivedMessage], end: tuple[int, int], filter: MessageFilter | None
+    ) -> Found:
         """Two tags may have one code, and not every client looks again."""
-        address, status, messages = self._address, result.status, result.messages
+        address, status = self._address, result.status
         last = messages[-1] if messages else None
         if filter is not None:
             messages = [message for message in messages if filter.matches(message.tag)]
             if not messages and status is PullStatus.FOUND:
                 status = PullStatus.NO_MATCHED_MSG
         body = b"".join([encode_message(message, address) for message in messages])
-        return Found(status, result.next_begin_offset, result.min_offset, result.max_offset, result.segment, body, last)
+        return Found(status, end[0], result.min_offset, result.max_offset, end[1], body, last)
+
+
+def _key(lane: Lane, request: PullRequest, offset: int) -> Hashable:
+    return lane, request.queue_key, request.history, offset

@@ -1,13 +1,16 @@
 """Pulls of RocketMQ's clients: filters, verdicts, holds."""
 
 import asyncio
+from unittest.mock import Mock
 
 import pytest
 from sqlalchemy import Connection
 
+from mqdb.broker.consumers.pull import pull
 from mqdb.broker.topics import topics as admin
 from mqdb.common.message import Message
 from mqdb.common.topic import Perm
+from mqdb.remoting import turns
 from mqdb.remoting.frame import Serializer
 from tests.fixtures.broker import append, dispatch_all, drop_topic, topic
 from tests.fixtures.processes import wait_until
@@ -165,6 +168,51 @@ def test_a_held_pull_ends_after_its_time(broker: Connection, fronts: Fronts) -> 
     client = reader(fronts)
 
     assert client.pull("readers", "orders", 0, hold_ms=50).code == NO_NEW
+
+
+@pytest.mark.parametrize("tags", ["*", "a || c"])
+def test_a_backlog_is_read_ahead_each_message_once_and_in_order(
+    broker: Connection, fronts: Fronts, monkeypatch: pytest.MonkeyPatch, tags: str
+) -> None:
+    calls = Mock(side_effect=pull)
+    monkeypatch.setattr(turns, "pull", calls)
+    route = topic(broker, queues=2)
+    for queue_id in range(2):
+        for tag in "abc" * 34:
+            append(broker, route, tag, tag=tag, queue_id=queue_id)
+    dispatch_all(broker)
+    client = reader(fronts, orders=tags)
+
+    read: list[list[str]] = [[], []]
+    offsets, pulls = [0, 0], 0
+    while min(offsets) < 102:
+        for queue_id in range(2):
+            found = client.pull("readers", "orders", offsets[queue_id], queue_id, limit=10)
+            assert found.code == FOUND or offsets[queue_id] == 102
+            assert len(found.bodies) <= 10
+            read[queue_id] += found.bodies
+            offsets[queue_id] = max(found.next_offset, offsets[queue_id])
+            pulls += 1
+
+    assert read == [[tag for tag in "abc" * 34 if tags == "*" or tag in tags]] * 2
+    assert calls.call_count <= pulls // 2
+
+
+def test_who_reads_on_elsewhere_gets_what_is_there(broker: Connection, fronts: Fronts) -> None:
+    """What was read ahead is for a pull from there, with the same filter and limit."""
+    route = topic(broker)
+    append(broker, route, *map(str, range(40)))
+    dispatch_all(broker)
+    client = reader(fronts)
+    client.pull("readers", "orders", 0, limit=4)
+
+    assert client.pull("readers", "orders", 2, limit=4).bodies == ["2", "3", "4", "5"]
+    assert client.pull("readers", "orders", 4, limit=2).bodies == ["4", "5"]
+    assert client.pull("readers", "orders", 4, limit=4).bodies == ["4", "5", "6", "7"]
+    assert client.pull("readers", "orders", 38, limit=4).bodies == ["38", "39"]
+    append(broker, route, "40")
+    dispatch_all(broker)
+    assert client.pull("readers", "orders", 39, limit=4).bodies == ["39", "40"]
 
 
 def test_an_answer_has_not_many_more_bytes_than_it_may(broker: Connection, fronts: Fronts) -> None:
