@@ -53,7 +53,7 @@ from mqdb.web.health import Health
 from mqdb.web.rounds import Rounds
 
 if TYPE_CHECKING:
-    from mqdb.web.application import Pages
+    from mqdb.web.application import Metrics, Pages
     from mqdb.web.lag_history import LagHistory
     from mqdb.web.web_server import WebServer
 
@@ -72,16 +72,19 @@ class Server:
         outlives_owner: bool = False,
         pages: "Pages | None" = None,
         lag_history: "LagHistory | None" = None,
+        more_metrics: "Callable[[str, str], Metrics] | None" = None,
     ) -> None:
         """Touches nothing yet.
 
         With `outlives_owner` an embedded PostgreSQL stays when this process is killed, for clients and the next owner.
         `pages` are served besides metrics and health, where HTTP is; there `lag_history` gets the lag of each group.
+        `more_metrics` are made for the names of the broker and its cluster, and said whether this process leads or not.
         """
         self._settings = settings
         self._outlives_owner = outlives_owner
         self._pages = pages
         self._lag_history = lag_history
+        self._more_metrics = more_metrics
         self._guard = threading.Lock()
         self._postgres: SharedPostgres | None = None
         self._engine: Engine | None = None
@@ -305,17 +308,21 @@ class Server:
         config = SamplerConfig(per_queue=self._settings.metrics_topics)
         sampler = Sampler(self._context_of(Sampler), config, self._lag_history)
         self._services.append(sampler)
-        collector = BrokerCollector(
-            self._info.broker_name,
-            self._info.cluster_name,
-            health=self._health,
-            rounds=self._rounds,
-            sampler=sampler,
-            is_leader=self._leadership.is_leader,
-        )
+        names = self._info.broker_name, self._info.cluster_name
+        metrics: list[Metrics] = [
+            BrokerCollector(
+                *names,
+                health=self._health,
+                rounds=self._rounds,
+                sampler=sampler,
+                is_leader=self._leadership.is_leader,
+            )
+        ]
+        if self._more_metrics is not None:
+            metrics.append(self._more_metrics(*names))
         application = create_application(
             self._health,
-            collector,
+            *metrics,
             loopback_only=address.is_loopback,
             passwords=self._settings.web_passwords,
             proxies=Proxies.of(self._settings),

@@ -126,6 +126,8 @@ class ClientInstance:
         self._may_connect = False
         #: Whether it has been reached, and found to be the broker that it should be.
         self.is_met = False
+        #: When the database has answered the last question whether a broker process runs, by the monotonic clock.
+        self.answered_at = time.monotonic()
         self.is_forked = False
         self._registrations = Registrations(self.client_id, broker.name, self.connect, lambda: self.is_met)
         self._arrivals: Callbacks[frozenset[int] | None] = Callbacks("arrival")
@@ -153,7 +155,7 @@ class ClientInstance:
         self._namespace: str | None = None
         self._history: History | None = None  # of the log that the last connection has led to
         self.routes = Routes(self.connect)
-        self._watch = DispatchWatch(lambda: is_attended(self._notifications.connection), self.connect)
+        self._watch = DispatchWatch(self._ask_attended, self.connect)
         self._telling = Duty("tell of changes and requests", self._tell, due=False)
         self._presence = Duty("presence", self._announce_again, due=False)
         self._heartbeat = Duty("heartbeat", self._beat_and_refresh, due=False)
@@ -384,6 +386,11 @@ class ClientInstance:
         self._registrations.beat()
         self.routes.refresh()
         return self._heartbeat_seconds
+
+    def _ask_attended(self) -> bool:
+        attended = is_attended(self._notifications.connection)
+        self.answered_at = time.monotonic()
+        return attended
 
     def _tend_dispatch(self) -> float | None:
         is_wanted = self._registrations.has_consumers or self._waiting_for_arrivals

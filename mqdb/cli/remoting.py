@@ -2,10 +2,12 @@
 
 import logging
 import time
+from contextlib import ExitStack
 from typing import Annotated, Final
 
 import typer
 
+from mqdb.cli.metrics import metrics_served
 from mqdb.cli.options import log_from, start
 
 _DEFAULT_ADDRESS: Final = "127.0.0.1:9876"
@@ -21,6 +23,9 @@ def remoting(
         str | None,
         typer.Option(metavar="HOST:PORT", help="Where clients find it, if elsewhere; MQDB_REMOTING_ADVERTISED."),
     ] = None,
+    http: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where to serve /healthz, /readyz and /metrics; MQDB_HTTP.")
+    ] = None,
 ) -> None:
     """Serve clients that speak RocketMQ's remoting protocol: Java, Go, C++, Node, Spring.
 
@@ -35,17 +40,25 @@ def remoting(
       mqdb remoting
       mqdb remoting --dsn postgresql://mqdb@db.example.org/mqdb
       mqdb remoting --address 0.0.0.0:9876 --advertised 192.0.2.10:9876
+      mqdb remoting --http 127.0.0.1:8090
     """
-    settings = start(context, remoting=address, remoting_advertised=advertised)
+    settings = start(context, remoting=address, remoting_advertised=advertised, http=http)
     if settings.remoting is None:
         settings = settings.model_copy(update={"remoting": _DEFAULT_ADDRESS})
     from mqdb.broker_list import brokers_of
     from mqdb.cli.serve import front_of
     from mqdb.server import interruption
 
-    with interruption() as interrupted, front_of(settings, brokers_of(settings)[0].dsn) as front:
+    with interruption() as interrupted, ExitStack() as stack:
+        front = stack.enter_context(front_of(settings, brokers_of(settings)[0].dsn))
         assert front is not None
-        print(f"mqdb remoting\n  remoting {front.address}\n  end      Ctrl-C", flush=True)
+        print(f"mqdb remoting\n  remoting {front.address}", flush=True)
+        if settings.http is not None:
+            # Nobody else pays for the import of its libraries.
+            from mqdb.remoting.metrics import TrafficCollector
+
+            stack.enter_context(metrics_served(settings, front, TrafficCollector(*front.names, front.traffic)))
+        print("  end      Ctrl-C", flush=True)
         log_from(context, logging.INFO)
         while not interrupted.is_set():
             time.sleep(_SIGNAL_SECONDS)

@@ -1,7 +1,7 @@
 """`mqdb serve`: a broker in the foreground."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +14,9 @@ from mqdb.errors import ParameterInvalid, SettingInvalid
 if TYPE_CHECKING:
     from mqdb.dashboard.dashboard import Dashboard
     from mqdb.remoting.front import Front
+    from mqdb.remoting.traffic import Traffic
     from mqdb.settings import Settings
+    from mqdb.web.application import Metrics
 
 
 def serve(
@@ -42,25 +44,28 @@ def serve(
     settings = start(context, port=port)
     if port and settings.broker is not None:
         raise ParameterInvalid("port", port, "is for the embedded PostgreSQL; --dsn says where another one is")
+    from mqdb.remoting.traffic import Traffic
     from mqdb.server import Server
 
+    traffic = Traffic()
     with pages_of(settings) as dashboard:
         server = Server(
             settings,
             outlives_owner=True,
             pages=dashboard.application if dashboard else None,
             lag_history=dashboard.lag_history if dashboard else None,
+            more_metrics=_metrics_of(settings, traffic),
         )
 
         @contextmanager
         def beside() -> Iterator[None]:
-            with front_of(settings, server.dsn) as front:
+            with front_of(settings, server.dsn, traffic) as front:
                 lines = greeting(settings, server.dsn)
+                if front is not None:
+                    lines.insert(-1, f"  remoting {front.address}")
                 if dashboard is not None and server.http_address is not None:
                     lines.insert(-1, f"  metrics  http://{server.http_address}/metrics")
                     lines.append(dashboard.welcome(server.http_address))
-                if front is not None:
-                    lines.insert(-1, f"  remoting {front.address}")
                 print("\n".join(lines), flush=True)
                 # Not from the start: when it fails, the one line that says why stands alone.
                 log_from(context, logging.INFO)
@@ -85,9 +90,21 @@ def pages_of(settings: "Settings") -> "Iterator[Dashboard | None]":
         dashboard.close()
 
 
+def _metrics_of(settings: "Settings", traffic: "Traffic") -> "Callable[[str, str], Metrics] | None":
+    """The metrics of the front, if the settings say where both are served."""
+    if settings.http is None or settings.remoting is None:
+        return None
+    from mqdb.remoting.metrics import TrafficCollector
+
+    return partial(TrafficCollector, traffic=traffic)
+
+
 @contextmanager
-def front_of(settings: "Settings", dsn: str) -> "Iterator[Front | None]":
-    """The front for RocketMQ's clients, if the settings say where. Raises SettingInvalid for what it cannot use."""
+def front_of(settings: "Settings", dsn: str, traffic: "Traffic | None" = None) -> "Iterator[Front | None]":
+    """The front for RocketMQ's clients, if the settings say where; `traffic` gets its counts.
+
+    Raises SettingInvalid for what it cannot use.
+    """
     if settings.remoting_address is None:
         yield None
         return
@@ -111,7 +128,9 @@ def front_of(settings: "Settings", dsn: str) -> "Iterator[Front | None]":
     elif settings.remoting_tls_only:
         reason = "there is no TLS without remoting_certificate"
         raise SettingInvalid("remoting_tls_only", True, settings.origin("remoting_tls_only"), reason)
-    front = Front(BrokerDsn(name, dsn), settings.remoting_address, advertised, is_open=is_open, tls=tls)
+    front = Front(
+        BrokerDsn(name, dsn), settings.remoting_address, advertised, is_open=is_open, tls=tls, traffic=traffic
+    )
     try:
         front.start()
     except OpenToAll:

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from mqdb.errors import ResponseCode
 from mqdb.remoting.codes import RequestCode
 from mqdb.remoting.frame import Frame, FrameInvalid, Serializer, decode_frame, encode_frame
+from mqdb.remoting.traffic import Traffic
 
 logger = logging.getLogger(__name__)
 
@@ -52,10 +53,13 @@ class Connection(asyncio.Protocol):
         receive: "Callable[[Connection, Frame], None]",
         made: "Callable[[Connection], None]",
         lost: "Callable[[Connection], None]",
+        traffic: Traffic | None = None,
     ) -> None:
         self._receive = receive
         self._made = made
         self._lost = lost
+        self._traffic = traffic or Traffic()
+        self._now = asyncio.get_running_loop().time
         self._unread = bytearray()
         self._unsent: list[bytes] = []
         self._transport: asyncio.Transport | None = None
@@ -67,7 +71,7 @@ class Connection(asyncio.Protocol):
         self._turns: deque[Callable[[], Awaitable[None]]] = deque()
         self._taking_turns: asyncio.Task[None] | None = None
         #: When something has come last, by the loop's clock.
-        self.heard_at = asyncio.get_running_loop().time()
+        self.heard_at = self._now()
         #: `host:port` of the client.
         self.peer = ""
         #: The client that has sent its last heartbeat here, once it has.
@@ -92,7 +96,8 @@ class Connection(asyncio.Protocol):
         self._lost(self)
 
     def data_received(self, data: bytes) -> None:
-        self.heard_at = asyncio.get_running_loop().time()
+        self.heard_at = self._now()
+        self._traffic.received_bytes += len(data)
         unread = self._unread
         unread += data
         start = 0
@@ -110,6 +115,7 @@ class Connection(asyncio.Protocol):
             logger.warning(
                 "closed a connection that does not speak the protocol", extra={"peer": self.peer, "reason": str(error)}
             )
+            self._traffic.invalid += 1
             self.close()
             return
         del unread[:start]
@@ -121,6 +127,7 @@ class Connection(asyncio.Protocol):
             if future is not None and not future.done():
                 future.set_result(frame)
             return
+        frame.heard_at = self.heard_at
         self._under_way += 1
         if self._under_way > _MOST_REQUESTS and not self._is_paused and self._transport is not None:
             self._is_paused = True
@@ -140,13 +147,14 @@ class Connection(asyncio.Protocol):
         if self._is_paused and self._under_way <= _MOST_REQUESTS // 2 and self._transport is not None:
             self._is_paused = False
             self._transport.resume_reading()
-        if request.is_oneway:
-            return
-        try:
-            self._write(_response(request, answer))
-        except FrameInvalid as error:
-            logger.exception("an answer cannot be written", extra={"code": request.code})
-            self._write(_response(request, Answer(ResponseCode.SYSTEM_ERROR, remark=str(error))))
+        if not request.is_oneway:
+            try:
+                self._write(_response(request, answer))
+            except FrameInvalid as error:
+                logger.exception("an answer cannot be written", extra={"code": request.code})
+                answer = Answer(ResponseCode.SYSTEM_ERROR, remark=str(error))
+                self._write(_response(request, answer))
+        self._traffic.ended(request.code, answer.code, self._now() - request.heard_at)
 
     def tell(self, code: RequestCode, fields: Mapping[str, str], body: bytes = b"") -> None:
         """Tell the client something that it does not answer."""
@@ -198,7 +206,9 @@ class Connection(asyncio.Protocol):
         self._unsent = []
         if transport is None or not unsent:
             return
-        transport.write(b"".join(unsent))
+        data = b"".join(unsent)
+        self._traffic.sent_bytes += len(data)
+        transport.write(data)
         if transport.get_write_buffer_size() > _MOST_UNSENT_BYTES:
             logger.warning("closed the connection of a client that does not read", extra={"peer": self.peer})
             self.close()

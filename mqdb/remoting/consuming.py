@@ -13,6 +13,7 @@ from mqdb.remoting.members import Members
 from mqdb.remoting.offsets import Offsets
 from mqdb.remoting.places import Places
 from mqdb.remoting.pulls import Pulls, PullTimes
+from mqdb.remoting.traffic import Traffic
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +34,17 @@ class Consuming:
     """Pulls, offsets and locks of one front. Made and closed in its loop."""
 
     def __init__(
-        self, database: Database, members: Members, address: tuple[str, int], times: ConsumingTimes = CONSUMING_TIMES
+        self,
+        database: Database,
+        members: Members,
+        address: tuple[str, int],
+        traffic: Traffic,
+        times: ConsumingTimes = CONSUMING_TIMES,
     ) -> None:
         places = Places(database)
         self._claims = Claims(database, members, times.commit)
         self.offsets = Offsets(database, members, places, self._claims, times.commit)
-        self.pulls = Pulls(database, members, places, self._claims, self.offsets, address, times.pulls)
+        self.pulls = Pulls(database, members, places, self._claims, self.offsets, address, traffic, times.pulls)
         self.locks = Locks(database, members, places, self._claims, times.lock_expiry)
         self._hand_over = HandOver(database, members, self._claims, self.offsets, self.pulls.nudge, times.hand_over)
 

@@ -51,6 +51,8 @@ class Frame:
     language: str = LANGUAGE
     version: int = VERSION
     serializer: Serializer = Serializer.JSON
+    #: When a request was read, by the clock of the loop.
+    heard_at: float = field(default=0.0, repr=False, compare=False)
 
     @property
     def is_response(self) -> bool:

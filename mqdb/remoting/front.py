@@ -13,6 +13,7 @@ import logging
 import socket
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import AsyncExitStack
@@ -36,7 +37,9 @@ from mqdb.remoting.replies import Replies
 from mqdb.remoting.routes import Routes
 from mqdb.remoting.send_back import SendBack
 from mqdb.remoting.sends import Sends
+from mqdb.remoting.traffic import Traffic
 from mqdb.remoting.transactions import Transactions
+from mqdb.web.report import PASSED, Report
 from mqdb_client.instance import ClientInstance
 
 logger = logging.getLogger(__name__)
@@ -49,6 +52,14 @@ _MOST_CONNECTIONS: Final = 4_096
 _IDLE_SECONDS: Final = 120.0
 
 _LONGEST_STOP_SECONDS: Final = 10.0
+
+_TURN_SECONDS: Final = 1.0
+
+#: A loop that has not turned for so long is stuck.
+_STUCK_SECONDS: Final = 30.0
+
+#: The client instance asks the database every 5 s at least, and gets 2 s for the answer.
+_ANSWER_SECONDS: Final = 7.0
 
 
 class Front:
@@ -63,10 +74,12 @@ class Front:
         is_open: bool | None = None,
         tls: Tls | None = None,
         times: ConsumingTimes = CONSUMING_TIMES,
+        traffic: Traffic | None = None,
     ) -> None:
         """`advertised` is where clients find it, if that is not where it listens: behind a NAT, for example.
 
         `is_open`: while no access key has a secret, it serves everybody; by default if only this machine reaches it.
+        `traffic` gets its counts.
         """
         self._broker = broker
         self._is_open = address.is_loopback if is_open is None else is_open
@@ -74,6 +87,9 @@ class Front:
         self._wanted = address
         self._advertised = advertised
         self._times = times
+        self.traffic = traffic or Traffic()
+        self._instance: ClientInstance | None = None
+        self._turned_at = 0.0
         self._address: HttpAddress | None = None
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -84,6 +100,29 @@ class Front:
         """Where it listens."""
         assert self._address is not None
         return self._address
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """The broker and its cluster."""
+        assert self._instance is not None
+        return self._instance.broker_name, self._instance.cluster_name
+
+    def liveness(self) -> Report:
+        """Whether the loop has turned lately."""
+        return Report({"front": self._loop_state()})
+
+    def readiness(self) -> Report:
+        """Whether it serves, and the database has answered lately. The database is not asked for this."""
+        assert self._instance is not None
+        is_silent = time.monotonic() - self._instance.answered_at > _ANSWER_SECONDS
+        database = f"has not answered for {_ANSWER_SECONDS:.0f} s" if is_silent else PASSED
+        return Report({"front": self._loop_state(), "database": database})
+
+    def _loop_state(self) -> str:
+        if self._thread is None or not self._thread.is_alive():
+            return "does not serve any more, the log says why"
+        is_stuck = time.monotonic() - self._turned_at > _STUCK_SECONDS
+        return f"its loop has not turned for {_STUCK_SECONDS:.0f} s" if is_stuck else PASSED
 
     def start(self) -> None:
         """Returns when clients may come.
@@ -116,7 +155,8 @@ class Front:
 
     async def _serve(self, started: "Future[HttpAddress]") -> None:
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
-        instance = ClientInstance(self._broker)
+        instance = self._instance = ClientInstance(self._broker)
+        self._turn(self._loop)
         async with AsyncExitStack() as stack:
             instance.open()
             stack.callback(instance.close)
@@ -129,12 +169,17 @@ class Front:
             listener = Listener(self._wanted, self._tls)
             stack.callback(listener.close)
             own = HttpAddress(_reachable(self._wanted.host, instance), listener.port)
-            core = _Core(database, access, self._advertised or own, self._times)
+            core = _Core(database, access, self._advertised or own, self._times, self.traffic)
             stack.push_async_callback(core.close)
             listener.start(core.connect)
             started.set_result(HttpAddress(self._wanted.host, listener.port))
             await self._stopping.wait()
             listener.close()
+
+    def _turn(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Note that the loop turns, every second."""
+        self._turned_at = time.monotonic()
+        loop.call_later(_TURN_SECONDS, self._turn, loop)
 
 
 def _reachable(host: str, instance: ClientInstance) -> str:
@@ -164,8 +209,16 @@ def most_connections() -> int:
 class _Core:
     """What the connections of a front share."""
 
-    def __init__(self, database: Database, access: AccessKeys, address: HttpAddress, times: ConsumingTimes) -> None:
+    def __init__(
+        self,
+        database: Database,
+        access: AccessKeys,
+        address: HttpAddress,
+        times: ConsumingTimes,
+        traffic: Traffic,
+    ) -> None:
         """`address` is that of the front as clients know it."""
+        self._traffic = traffic
         self._database = database
         self._access = access
         self._connections: set[Connection] = set()
@@ -177,7 +230,7 @@ class _Core:
         self._sends = Sends(self._database, self._members, send_back, place)
         self._transactions = Transactions(self._database, self._access, self._members, place)
         self._replies = Replies(self._database, self._members, self._sends, place)
-        self._consuming = Consuming(self._database, self._members, place, times)
+        self._consuming = Consuming(self._database, self._members, place, traffic, times)
         self._handlers = handlers(
             Routes(self._database, self._access, (address.host, address.port)),
             self._members,
@@ -204,14 +257,17 @@ class _Core:
 
     def connect(self) -> Connection:
         """A connection that has come."""
-        return Connection(self._receive, self._made, self._lost)
+        return Connection(self._receive, self._made, self._lost, self._traffic)
 
     def _made(self, connection: Connection) -> None:
         """Only now does it count: a handshake that fails loses no connection."""
         if len(self._connections) < self._most_connections:
             self._connections.add(connection)
+            self._traffic.accepted += 1
+            self._traffic.connections = len(self._connections)
             self._is_full = False
             return
+        self._traffic.refused += 1
         if not self._is_full:
             fields = {"connections": self._most_connections}
             logger.warning("refuses connections, for there are too many", extra=fields)
@@ -227,6 +283,7 @@ class _Core:
 
     def _lost(self, connection: Connection) -> None:
         self._connections.discard(connection)
+        self._traffic.connections = len(self._connections)
         self._members.lost(connection)
         self._consuming.lost(connection)
 

@@ -28,6 +28,7 @@ from mqdb.remoting.members import Client, Members
 from mqdb.remoting.offsets import Offsets
 from mqdb.remoting.places import Place, Places
 from mqdb.remoting.readings import Claim, Reading
+from mqdb.remoting.traffic import Traffic
 from mqdb.remoting.turns import Found, Turns
 from mqdb.selector.selector import compile_selector
 from mqdb.selector.subscription import ExpressionType, MessageFilter
@@ -116,6 +117,7 @@ class Pulls:
         claims: Claims,
         offsets: Offsets,
         address: tuple[str, int],
+        traffic: Traffic,
         times: PullTimes = TIMES,
     ) -> None:
         """`address` is that of the front as clients know it: it is a part of messages."""
@@ -125,6 +127,7 @@ class Pulls:
         self._claims = claims
         self._offsets = offsets
         self._times = times
+        self._traffic = traffic
         self._turns = Turns(database, address)
         self._holds = Holds(database.loop)
         self._of_connection: defaultdict[Connection, set[asyncio.Task[object]]] = defaultdict(set)
@@ -267,7 +270,11 @@ class Pulls:
                 return _answer(found)
             if self._database.loop.time() >= until:
                 return _answer(found)
-            reason = await hold.wait(until)
+            self._traffic.held_pulls += 1
+            try:
+                reason = await hold.wait(until)
+            finally:
+                self._traffic.held_pulls -= 1
             if reason is Wake.LOST and isinstance(reading, Claim):
                 return await self._lost(header, reading)
             if reason is Wake.TIME_OVER:

@@ -6,6 +6,6 @@
             └── Sampler            a service: asks the database every 15 s while this process leads
 
 No scrape or probe asks the database; pages that the server is handed (`mqdb.dashboard`) do. Only `access`,
-`application`, `collector`, `proxies` and `web_server` import Starlette, uvicorn and prometheus-client, and the server
-imports these modules only if MQDB_HTTP is set.
+`application`, `collector`, `families`, `process_metrics`, `proxies` and `web_server` import Starlette, uvicorn and
+prometheus-client, and these modules are imported only if HTTP is served.
 """

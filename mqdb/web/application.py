@@ -17,14 +17,16 @@ from mqdb.web.access import OPEN_PATHS, AccessControl
 from mqdb.web.proxies import Proxies
 from mqdb.web.report import Probes, Report
 
+#: What /metrics says.
+Metrics: TypeAlias = Collector
+
 #: Pages that are served besides.
 Pages: TypeAlias = ASGIApp
 
 
 def create_application(
     health: Probes,
-    collector: Collector,
-    *,
+    *metrics: Metrics,
     loopback_only: bool,
     passwords: Collection[str],
     proxies: Proxies,
@@ -35,7 +37,8 @@ def create_application(
     `pages` answer all other paths. They authenticate people themselves.
     """
     registry = CollectorRegistry()
-    registry.register(collector)
+    for each in metrics:
+        registry.register(each)
     ProcessCollector(registry=registry)
 
     async def healthz(_request: Request) -> Response:
@@ -45,14 +48,14 @@ def create_application(
         return answer(health.readiness())
 
     # No coroutine, so it runs in a thread: to render many series takes a while, and probes do not wait for it.
-    def metrics(request: Request) -> Response:
+    def render(request: Request) -> Response:
         try:
             encode, content_type = choose_encoder(request.headers.get("accept", ""))
         except (TypeError, ValueError):  # it expects versions to be numbers
             encode, content_type = choose_encoder("")
         return Response(encode(registry), headers={"Content-Type": content_type})
 
-    own = [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", metrics)]
+    own = [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", render)]
     routes: list[BaseRoute] = [*own]
     guarded = None
     if pages is not None:

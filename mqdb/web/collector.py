@@ -6,12 +6,10 @@ processes of a broker counts nothing twice.
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client.core import Metric
 
 from mqdb import __version__
 from mqdb.common.topic import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
@@ -22,18 +20,17 @@ from mqdb.store import migrations
 from mqdb.store.clients.clients import ClientKind
 from mqdb.store.consumers.groups import TopicLag
 from mqdb.store.segments.segments import SegmentState
-from mqdb.web.bounds import MOST_SERIES, OTHER, Count, bounded, bounded_counts
+from mqdb.web.bounds import MOST_SERIES, OTHER, bounded, bounded_counts
+from mqdb.web.families import Families, FamilyCollector
 from mqdb.web.health import Health
-from mqdb.web.rounds import BOUNDS, LoopRounds, Rounds
+from mqdb.web.rounds import Rounds
 from mqdb.web.sample import Sample
 from mqdb.web.sampler import Sampler
-
-_BROKER_LABELS: Final = ("broker", "cluster")
 
 _MET: Final = (HalfState.COMMITTED, HalfState.ROLLED_BACK, HalfState.PREPARED)
 
 
-class BrokerCollector(Collector):
+class BrokerCollector(FamilyCollector):
     """Collects the metrics of one broker. Any thread may scrape; none waits."""
 
     def __init__(
@@ -47,7 +44,7 @@ class BrokerCollector(Collector):
         is_leader: Callable[[], bool],
         most_series: int = MOST_SERIES,
     ) -> None:
-        self._broker = [broker_name, cluster_name]
+        super().__init__(broker_name, cluster_name)
         self._health = health
         self._rounds = rounds
         self._sampler = sampler
@@ -55,7 +52,7 @@ class BrokerCollector(Collector):
         self._most = most_series
         self._revision = migrations.head()
 
-    def collect(self) -> Iterable[Metric]:
+    def collect(self) -> Families:
         """All metrics of now."""
         is_leader = self._is_leader()
         build = [((__version__, self._revision), 1)]
@@ -84,7 +81,8 @@ class BrokerCollector(Collector):
         if dispatcher is not None:
             name, words = "mqdb_dispatch_messages", "Messages that this process has given their offsets."
             yield self._counters(name, words, (), [((), dispatcher.sums["messages"])])
-            yield self._durations("mqdb_dispatch_seconds", "How long rounds of dispatch took.", dispatcher)
+            took = list(dispatcher.durations.items())
+            yield self._durations("mqdb_dispatch_seconds", "How long rounds of dispatch took.", "outcome", took)
         checker = self._rounds.services.get(TransactionChecker.name)
         if checker is not None:
             sums = checker.sums
@@ -214,30 +212,6 @@ class BrokerCollector(Collector):
         yield self._gauge("mqdb_longest_transaction_seconds", words, sample.server.longest_transaction_seconds)
         words = "How full the server's queue of notifications is, 0 to 1."
         yield self._gauge("mqdb_notify_queue_ratio", words, sample.server.notify_queue_ratio)
-
-    # -- families -----------------------------------------------------------------------------
-
-    def _gauge(self, name: str, words: str, number: float) -> Metric:
-        return self._gauges(name, words, (), [((), number)])
-
-    def _gauges(self, name: str, words: str, labels: Sequence[str], numbers: Iterable[Count]) -> Metric:
-        return self._filled(GaugeMetricFamily(name, words, labels=(*_BROKER_LABELS, *labels)), numbers)
-
-    def _counters(self, name: str, words: str, labels: Sequence[str], numbers: Iterable[Count]) -> Metric:
-        return self._filled(CounterMetricFamily(name, words, labels=(*_BROKER_LABELS, *labels)), numbers)
-
-    def _durations(self, name: str, words: str, loop: LoopRounds) -> Metric:
-        family = HistogramMetricFamily(name, words, labels=(*_BROKER_LABELS, "outcome"))
-        bounds = [*map(str, BOUNDS), "+Inf"]
-        for outcome, durations in list(loop.durations.items()):
-            counts = map(float, accumulate(durations.counts))
-            family.add_metric([*self._broker, outcome], list(zip(bounds, counts, strict=True)), durations.seconds)
-        return family
-
-    def _filled(self, family: GaugeMetricFamily | CounterMetricFamily, numbers: Iterable[Count]) -> Metric:
-        for names, number in numbers:
-            family.add_metric([*self._broker, *names], number)
-        return family
 
 
 def _kind(topic: str) -> str:

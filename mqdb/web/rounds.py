@@ -4,7 +4,6 @@ A loop tells by its `Context`: it connects or asks `may_act` when a round begins
 round, or its error. The thread of the loop writes, all others only read.
 """
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
@@ -14,27 +13,10 @@ from sqlalchemy import Connection
 
 from mqdb.common.clock import Clock, SystemClock
 from mqdb.service.service import Context
-
-#: Upper bounds in seconds of the classes in which rounds are counted by how long they took; the last has none.
-BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+from mqdb.web.durations import Durations
 
 #: What rounds count and is added up, by the names of the fields.
 SUMMED: Final = ("messages", "prepared", "committed", "rolled_back", "discarded", "lost")
-
-
-class Durations:
-    """How long some rounds took."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        """All of them together."""
-        self.counts = [0] * (len(BOUNDS) + 1)
-        """How many were as long as the class of BOUNDS at this place."""
-
-    def add(self, seconds: float) -> None:
-        """Count a round."""
-        self.seconds += seconds
-        self.counts[bisect_left(BOUNDS, seconds)] += 1
 
 
 class LoopRounds:

@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import yaml
 
 from mqdb.broker.doctor.examine import ALL_CHECKS
 from mqdb.cli.app import app
+from mqdb.remoting.metrics import TrafficCollector
+from mqdb.remoting.traffic import Traffic
 from mqdb.server import Server
 from mqdb.settings import Settings, load_settings
 from mqdb_client import Admin, Message, Producer
@@ -29,7 +32,8 @@ MANIFESTS = ("mqdb.yaml", "migrate.yaml")
 #: One that clusters still run, and the newest.
 KUBERNETES = ("1.31", "1.35")
 
-METRIC = re.compile(r"\b(?:mqdb|process)_[a-z_]+")
+#: A histogram is exported under its name alone.
+METRIC = re.compile(r"\b(?:mqdb|process)_[a-z_]+?(?=_bucket\b|\b)")
 
 
 def rules() -> list[dict[str, Any]]:
@@ -46,7 +50,7 @@ def containers() -> list[dict[str, Any]]:
 
 
 def test_prometheus_takes_the_alerts() -> None:
-    assert "12 rules found" in run_tool("promtool", "check", "rules", ALERTS)
+    assert "13 rules found" in run_tool("promtool", "check", "rules", ALERTS)
 
 
 def test_the_alerts_sound_when_they_should_and_not_else(tmp_path: Path) -> None:
@@ -60,6 +64,8 @@ def test_the_alerts_sound_when_they_should_and_not_else(tmp_path: Path) -> None:
         f"mqdb_consumer_lag_messages{group}": "20x30",
         f'mqdb_consumer_members{{{labels},consumer_group="billing"}}': "1x30",
         f'mqdb_dlq_messages_total{{{labels},consumer_group="billing"}}': "4x30",
+        f'mqdb_remoting_requests_total{{{labels},response="SUCCESS"}}': "0+1000x30",
+        f'mqdb_remoting_requests_total{{{labels},response="SYSTEM_ERROR"}}': "0+1x30",
     }
     loud = {
         "MqdbNoLeader": {f"mqdb_leader{{{labels}}}": "0x30"},
@@ -69,6 +75,7 @@ def test_the_alerts_sound_when_they_should_and_not_else(tmp_path: Path) -> None:
         "MqdbNoMember": {f'mqdb_consumer_members{{{labels},consumer_group="billing"}}': "0x30"},
         "MqdbServiceFails": {f'mqdb_service_rounds_total{{{labels},service="dispatcher"}}': "3x30"},
         "MqdbDeadLetters": {f'mqdb_dlq_messages_total{{{labels},consumer_group="billing"}}': "4x20 5x10"},
+        "MqdbRemotingErrors": {f'mqdb_remoting_requests_total{{{labels},response="SYSTEM_ERROR"}}': "0+20x30"},
     }
     names = [rule["alert"] for rule in rules()]
     tests = [
@@ -107,7 +114,8 @@ def test_alerts_and_dashboard_ask_for_what_is_exported(database: Database) -> No
         admin.topics.create("orders")
         producer.send(Message("orders", "the oldest"))
 
-    with Server(load_settings(dsn=database.dsn, http=ANY_PORT)) as server:
+    front = partial(TrafficCollector, traffic=Traffic())
+    with Server(load_settings(dsn=database.dsn, http=ANY_PORT), more_metrics=front) as server:
         wait_for_sample(server)
         exported = set(re.findall(r"^# TYPE (\S+)", get(server, "/metrics").body, re.MULTILINE))
 

@@ -4,7 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 from mqdb.broker.dispatch import DispatchOutcome, DispatchResult
 from mqdb.common.clock import ManualClock
-from mqdb.web.rounds import BOUNDS, LoopRounds
+from mqdb.web.durations import BOUNDS
+from mqdb.web.rounds import LoopRounds
 
 
 def test_rounds_are_counted_by_how_long_they_took() -> None:

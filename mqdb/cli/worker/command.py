@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mqdb.cli.metrics import metrics_served
 from mqdb.cli.options import given, log_from, start
 
 if TYPE_CHECKING:
     from mqdb.cli.worker.supervisor import Supervisor
-    from mqdb.settings import Settings
 
 
 def worker(
@@ -77,7 +77,10 @@ def worker(
             environment[METRICS_DIRECTORY] = stack.enter_context(tempfile.TemporaryDirectory(prefix="mqdb-worker-"))
         supervisor = Supervisor(order, count, environment, reloads=reload)
         if http is not None:
-            stack.enter_context(_served(settings, supervisor, environment[METRICS_DIRECTORY]))
+            from mqdb.web.process_metrics import ProcessMetrics
+
+            metrics = ProcessMetrics(environment[METRICS_DIRECTORY])
+            stack.enter_context(metrics_served(settings, supervisor, metrics))
         if reload:
             stack.enter_context(_watched(supervisor))
         print(
@@ -85,36 +88,6 @@ def worker(
         )
         code = supervisor.run()
     raise typer.Exit(code)
-
-
-@contextmanager
-def _served(settings: "Settings", supervisor: "Supervisor", directory: str) -> Iterator[None]:
-    """Answer probes and scrapes."""
-    from mqdb.errors import SettingInvalid
-    from mqdb.web.application import create_application
-    from mqdb.web.process_metrics import ProcessMetrics
-    from mqdb.web.proxies import Proxies
-    from mqdb.web.web_server import WebServer
-
-    address = settings.http_address
-    assert address is not None
-    application = create_application(
-        supervisor,
-        ProcessMetrics(directory),
-        loopback_only=address.is_loopback,
-        passwords=settings.web_passwords,
-        proxies=Proxies.of(settings),
-    )
-    try:
-        server = WebServer(address, application)
-    except OSError as error:
-        reason = f"cannot listen there: {error.strerror or error}"
-        raise SettingInvalid("http", str(address), settings.origin("http"), reason) from error
-    print(f"  metrics  http://{server.address}/metrics", flush=True)
-    try:
-        yield
-    finally:
-        server.stop()
 
 
 @contextmanager

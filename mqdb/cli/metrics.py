@@ -1,0 +1,39 @@
+"""Metrics and probes over HTTP, for commands that serve nothing else there."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mqdb.settings import Settings
+    from mqdb.web.application import Metrics
+    from mqdb.web.report import Probes
+
+
+@contextmanager
+def metrics_served(settings: "Settings", probes: "Probes", *metrics: "Metrics") -> Iterator[None]:
+    """Answer probes and scrapes at the HTTP address of the settings, which is printed. Raises SettingInvalid."""
+    from mqdb.errors import SettingInvalid
+    from mqdb.web.application import create_application
+    from mqdb.web.proxies import Proxies
+    from mqdb.web.web_server import WebServer
+
+    address = settings.http_address
+    assert address is not None
+    application = create_application(
+        probes,
+        *metrics,
+        loopback_only=address.is_loopback,
+        passwords=settings.web_passwords,
+        proxies=Proxies.of(settings),
+    )
+    try:
+        server = WebServer(address, application)
+    except OSError as error:
+        reason = f"cannot listen there: {error.strerror or error}"
+        raise SettingInvalid("http", str(address), settings.origin("http"), reason) from error
+    print(f"  metrics  http://{server.address}/metrics", flush=True)
+    try:
+        yield
+    finally:
+        server.stop()

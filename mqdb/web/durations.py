@@ -1,0 +1,22 @@
+"""Durations: how long things took, counted in classes, as plain numbers that cost little to add to."""
+
+from bisect import bisect_left
+from typing import Final
+
+#: Upper bounds of the classes, in seconds; one more class has none.
+BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class Durations:
+    """How long some things took. One thread writes, others only read."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        """All of them together."""
+        self.counts = [0] * (len(BOUNDS) + 1)
+        """How many were as long as the class of BOUNDS at this place."""
+
+    def add(self, seconds: float) -> None:
+        """Count one."""
+        self.seconds += seconds
+        self.counts[bisect_left(BOUNDS, seconds)] += 1
