@@ -42,6 +42,8 @@ from tests.fixtures.spans import Spans, linked, trace_of
 from tests.fixtures.web import ANY_PORT, scrape, series
 from tests.integration.test_remoting_sends import SHORT_ID, header, properties, send
 
+EVENTS = ("accepted", "refused", "invalid")
+
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 REQUESTS = "mqdb_remoting_requests_total"
@@ -99,17 +101,15 @@ def test_a_held_pull_counts_when_it_is_answered_with_the_time_that_it_was_held(
     held = client.begin_pull("readers", "orders", 0, hold_ms=20_000)
     wait_until(lambda: metrics(traffic)["mqdb_remoting_held_pulls"] == 1)
     assert "PULL_MESSAGE,SUCCESS" not in requests(traffic)
-    since = time.monotonic()
-    threading.Event().wait(0.05)
+    time.sleep(0.05)  # the least that the histogram has to say
 
     append(broker, route, "a")
     dispatch_all(broker)
 
     assert pulled(held.result(PATIENCE_SECONDS)).bodies == ["a"]
-    seconds = time.monotonic() - since
     found = metrics(traffic)
     assert (found["mqdb_remoting_held_pulls"], requests(traffic)["PULL_MESSAGE,SUCCESS"]) == (0, 1)
-    assert 0.05 <= found["mqdb_remoting_request_seconds_sum{PULL_MESSAGE}"] < seconds + PATIENCE_SECONDS
+    assert found["mqdb_remoting_request_seconds_sum{PULL_MESSAGE}"] >= 0.05
 
 
 def test_a_held_pull_whose_client_has_gone_is_held_no_more_and_counts_nowhere(
@@ -187,9 +187,6 @@ def test_connections_count_as_accepted_as_refused_and_as_closed_for_rubbish(
     wait_until(lambda: traffic.connections == 1)
     events = {name: metrics(traffic)[f"mqdb_remoting_connection_events_total{{{name}}}"] for name in EVENTS}
     assert events == {"accepted": 2, "refused": 1, "invalid": 1}
-
-
-EVENTS = ("accepted", "refused", "invalid")
 
 
 # -- where it is told -----------------------------------------------------------------------------
