@@ -24,7 +24,7 @@ def remoting(
         typer.Option(metavar="HOST:PORT", help="Where clients find it, if elsewhere; MQDB_REMOTING_ADVERTISED."),
     ] = None,
     http: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Where to serve /healthz, /readyz and /metrics; MQDB_HTTP.")
+        str | None, typer.Option(metavar="HOST:PORT", help="Where to serve /healthz, /readyz and /metrics.")
     ] = None,
 ) -> None:
     """Serve clients that speak RocketMQ's remoting protocol: Java, Go, C++, Node, Spring.
@@ -53,7 +53,7 @@ def remoting(
         front = stack.enter_context(front_of(settings, brokers_of(settings)[0].dsn))
         assert front is not None
         print(f"mqdb remoting\n  remoting {front.address}", flush=True)
-        if settings.http is not None:
+        if http is not None:  # MQDB_HTTP is that of mqdb serve, on the same machine perhaps
             # Nobody else pays for the import of its libraries.
             from mqdb.remoting.metrics import TrafficCollector
 
