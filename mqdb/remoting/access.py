@@ -253,6 +253,7 @@ _RIGHTS: Final[dict[int, Callable[[Frame], _Wanted]]] = {
     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _on_topic(Access.READ),
     RequestCode.GET_MAX_OFFSET: _on_topic(Access.READ),
     RequestCode.GET_MIN_OFFSET: _on_topic(Access.READ),
+    RequestCode.GET_EARLIEST_MSG_STORETIME: _on_topic(Access.READ),
     RequestCode.QUERY_MESSAGE: _on_topic(Access.READ),
     RequestCode.VIEW_MESSAGE_BY_ID: _nothing,
     RequestCode.GET_BROKER_RUNTIME_INFO: _nothing,

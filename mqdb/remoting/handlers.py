@@ -45,6 +45,7 @@ def consuming_handlers(pulls: Pulls, offsets: Offsets, locks: Locks) -> dict[int
         RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: Handler(offsets.search),
         RequestCode.GET_MAX_OFFSET: Handler(offsets.maximum),
         RequestCode.GET_MIN_OFFSET: Handler(offsets.minimum),
+        RequestCode.GET_EARLIEST_MSG_STORETIME: Handler(offsets.earliest_time),
         RequestCode.LOCK_BATCH_MQ: Handler(locks.lock, is_in_turn=True),
         RequestCode.UNLOCK_BATCH_MQ: Handler(locks.unlock, is_in_turn=True),
     }

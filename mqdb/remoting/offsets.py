@@ -1,4 +1,4 @@
-"""Offsets: how far groups have come, and where queues begin and end. Codes 14, 15, 29, 30 and 31.
+"""Offsets: how far groups have come, and where queues begin and end. Codes 14, 15, 29 to 32.
 
 A member of a group that asks how far the group has come means to read on there, so the question takes the queue.
 RocketMQ: ConsumerManageProcessor, AdminBrokerProcessor.
@@ -12,6 +12,7 @@ from typing import Final
 
 from mqdb.broker.consumers import group_offsets
 from mqdb.broker.consumers.offsets import search_offset
+from mqdb.broker.consumers.pull import PullRequest, pull
 from mqdb.common.group import check_group_name
 from mqdb.errors import MqdbError, ResponseCode, TopicNotFound
 from mqdb.remoting.claims import COMMIT_SECONDS, Claims, owns_queues, starting_point
@@ -205,6 +206,14 @@ class Offsets:
     async def minimum(self, _connection: Connection, frame: Frame) -> Answer:
         """31: the first offset of a queue that is kept."""
         return _offset((await self._ends(frame)).min_offset)
+
+    async def earliest_time(self, _connection: Connection, frame: Frame) -> Answer:
+        """32: when the first message of a queue that is kept was stored, in milliseconds since 1970; -1 if none is."""
+        place, first = await self._places.of(frame), (await self._ends(frame)).min_offset
+        first_one = [PullRequest(place.queue, place.queue_key, first)]
+        results, _ = await self._database.run(partial(pull, requests=first_one, limit=1))
+        times = [message.store_ms for result in results for message in result.messages]
+        return Answer(fields={"timestamp": str(times[0] if times else -1)})
 
     async def _ends(self, frame: Frame) -> Ends:
         place = await self._places.of(frame)

@@ -9,6 +9,7 @@ from sqlalchemy import Connection, text
 from mqdb.broker.consumers.offsets import take_queues_at
 from mqdb.errors import SubscriptionConflict
 from mqdb.remoting.codes import RequestCode
+from tests.fixtures.broker import topic
 from tests.fixtures.processes import wait_until
 from tests.fixtures.remoting_client import Fronts, consumer, pulled
 from tests.fixtures.remoting_groups import (
@@ -115,6 +116,14 @@ def test_ends_and_times_of_queues_are_answered(broker: Connection, fronts: Front
     assert offset(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, timestamp=0) == "0"
     assert offset(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, timestamp=4_000_000_000_000) == "3"
     assert client.request(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields | {"timestamp": 2**62}).code != 0
+    earliest = client.request(RequestCode.GET_EARLIEST_MSG_STORETIME, fields).fields["timestamp"]
+    stored_at = broker.scalar(text("SELECT min(store_time) FROM mqdb.commit_log"))
+    assert stored_at is not None
+    assert int(earliest) == int(stored_at.timestamp() * 1_000)
+    topic(broker, "empty")
+    assert client.request(RequestCode.GET_EARLIEST_MSG_STORETIME, {"topic": "empty", "queueId": 0}).fields == {
+        "timestamp": "-1"
+    }
     assert client.request(RequestCode.GET_MAX_OFFSET, {"topic": "absent", "queueId": 0}).code == 17
 
 
