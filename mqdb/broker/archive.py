@@ -15,6 +15,7 @@ from sqlalchemy import Connection
 
 from mqdb.common.topic import is_system_topic
 from mqdb.errors import MqdbError, TopicNotFound
+from mqdb.store import locks
 from mqdb.store.engine import target_of, transaction, translated, translates
 from mqdb.store.segments import archived_segments
 from mqdb.store.segments.archived_segments import ArchivedSegment, Offsets, Topics
@@ -43,13 +44,13 @@ def sole_archiver(connection: Connection) -> Iterator[bool]:
     moment, and the next one asks only once. So it is given back.
     """
     with translated(target_of(connection)):
-        is_taken = archived_segments.take_lock(connection)
+        is_taken = locks.take_archive(connection)
     try:
         yield is_taken
     finally:
         if is_taken and not connection.invalidated:
             with suppress(MqdbError), translated(target_of(connection)):  # it is lost with the connection
-                archived_segments.give_lock_back(connection)
+                locks.release_archive(connection)
 
 
 @translates

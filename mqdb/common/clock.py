@@ -5,11 +5,9 @@ counterpart is the SQL function `mqdb.now()`.
 """
 
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from typing import Protocol
-
-from mqdb.errors import ParameterInvalid
 
 
 class Clock(Protocol):
@@ -27,26 +25,3 @@ class SystemClock:
 
     now = staticmethod(partial(datetime.now, UTC))
     monotonic = staticmethod(time.monotonic)
-
-
-class ManualClock:
-    """A clock that stands still until a test moves it."""
-
-    def __init__(self, start: datetime) -> None:
-        if start.tzinfo is None:
-            raise ParameterInvalid("start", start, "give an aware datetime, such as datetime(2024, 1, 1, tzinfo=UTC)")
-        self._now = start.astimezone(UTC)
-        self._monotonic = 0.0
-
-    def now(self) -> datetime:
-        """The time that the test has set, in UTC."""
-        return self._now
-
-    def monotonic(self) -> float:
-        """Seconds that the test has advanced."""
-        return self._monotonic
-
-    def advance(self, step: timedelta) -> None:
-        """Move by `step`. A negative step sets back the time of day only, as an operator would."""
-        self._now += step
-        self._monotonic += max(step.total_seconds(), 0.0)

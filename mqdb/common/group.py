@@ -1,10 +1,9 @@
-"""Groups: how their names look, how members share messages, and what the broker keeps of each.
+"""Groups: how their names look, how members share messages, and the bounds of what the broker keeps of each.
 
 RocketMQ: Validators.checkGroup, MessageModel, ConsumeFromWhere, SubscriptionGroupConfig.
 """
 
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -58,33 +57,17 @@ def check_group_name(name: str, reserved: str = DEFAULT_CONSUMER) -> None:
         raise NameInvalid("group", name, "is reserved; choose a name of your own")
 
 
-@dataclass(frozen=True, slots=True)
-class SubscriptionGroupConfig:
-    """What the broker keeps of a consumer group.
+def check_group(name: str, retry_queue_nums: int | None = None, retry_max_times: int | None = None) -> None:
+    """Raise NameInvalid or ParameterInvalid unless a group of this name may have these settings; None: not given.
 
-    RocketMQ's settings about slave brokers and about notifying members are left out: PostgreSQL
-    does the replication, and members are always notified.
+    RocketMQ takes 0 for `retry_queue_nums`, and loses messages that are sent back. With 0 for `retry_max_times` the
+    first failure goes to the DLQ.
     """
-
-    name: str
-    consume_enable: bool = True
-    consume_from_min_enable: bool = True
-    consume_broadcast_enable: bool = True
-    consume_message_orderly: bool = False
-    #: At least 1: in RocketMQ a message that is sent back without any is gone.
-    retry_queue_nums: int = 1
-    #: Deliveries after the first one; with 0 the first failure goes to the DLQ.
-    retry_max_times: int = 16
-    consume_timeout: timedelta = timedelta(minutes=15)
-
-    def __post_init__(self) -> None:
-        check_group_name(self.name)
-        _check_count("retry_queue_nums", self.retry_queue_nums, 1, MAX_QUEUE_NUMS)
-        _check_count("retry_max_times", self.retry_max_times, 0, _MAX_INTEGER)
-        if self.consume_timeout <= timedelta(0):
-            raise ParameterInvalid("consume_timeout", str(self.consume_timeout), "must be longer than 0 seconds")
+    check_group_name(name)
+    _check_count("retry_queue_nums", retry_queue_nums, 1, MAX_QUEUE_NUMS)
+    _check_count("retry_max_times", retry_max_times, 0, _MAX_INTEGER)
 
 
 def _check_count(name: str, value: object, lowest: int, highest: int) -> None:
-    if not isinstance(value, int) or not lowest <= value <= highest:
+    if value is not None and (not isinstance(value, int) or not lowest <= value <= highest):
         raise ParameterInvalid(name, value, f"must be from {lowest} to {highest:,}")

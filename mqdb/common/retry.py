@@ -8,9 +8,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, NamedTuple
 
-#: Deliveries after the first one. Source: SubscriptionGroupConfig.retryMaxTimes.
-MAX_RECONSUME_TIMES_DEFAULT: Final = 16
-
 #: The delay level after the first failure: 10 s in the usual table. Each failure after it waits one level more.
 FIRST_RETRY_LEVEL: Final = 3
 

@@ -73,11 +73,6 @@ COMMITTED_FLAG: Final = 8
 LONGEST_IMMUNITY_SECONDS: Final = 72 * 3_600
 
 
-def next_state(state: HalfState, event: HalfEvent) -> HalfState | None:
-    """Where an event leads from a state; None: nowhere."""
-    return TRANSITIONS[state].get(event)
-
-
 def source_of(event: HalfEvent) -> HalfState:
     """The one state that an event leads away from."""
     (state,) = (state for state, ways in TRANSITIONS.items() if event in ways)

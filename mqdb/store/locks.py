@@ -37,8 +37,7 @@ _activity = table("pg_stat_activity", *map(column, ("pid", "usesysid", "usename"
 
 _here = select(_pg_database.c.oid).where(_pg_database.c.datname == func.current_database()).scalar_subquery()
 
-#: How pg_locks tells a pair of numbers from one number.
-_ONE_NUMBER: Final = 1
+#: How pg_locks marks a lock on a pair of numbers; on one number it has 1.
 _PAIR: Final = 2
 
 
@@ -63,6 +62,11 @@ def take_archive(connection: Connection) -> bool:
         return True
     pair = _pg_locks.c.objsubid == _PAIR, _pg_locks.c.classid == LOCK_CLASS, _pg_locks.c.objid == ARCHIVE
     return not connection.scalar(select(exists().where(_is_granted(), *pair, _is_of_the_broker(_pg_locks.c.pid))))
+
+
+def release_archive(connection: Connection) -> None:
+    """Give the lock of the archive back, before the session ends."""
+    connection.execute(select(func.pg_advisory_unlock(LOCK_CLASS, ARCHIVE)))
 
 
 def take_presence(connection: Connection) -> int:

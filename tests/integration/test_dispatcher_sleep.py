@@ -15,12 +15,12 @@ import sqlalchemy
 from sqlalchemy import Engine
 
 from mqdb.broker.dispatch import DispatchOutcome, dispatch, fall_asleep
-from mqdb.common.clock import ManualClock
 from mqdb.embedded import EmbeddedPostgres
 from mqdb.service.dispatcher import Dispatcher
 from mqdb.service.service import Context
 from mqdb.store import migrations
 from mqdb.store.engine import create_engine
+from tests.fixtures.clocks import ManualClock
 from tests.fixtures.fuzz import fuzz_random
 from tests.fixtures.log import LANES, Connection, append, begin_with_a_position, create_topic, positions, scalar
 from tests.fixtures.postgres import Database, new_database

@@ -10,12 +10,13 @@ import pytest
 from sqlalchemy import Connection, Engine
 
 from mqdb.broker.dispatch import is_attended
-from mqdb.common.clock import Clock, ManualClock, SystemClock
+from mqdb.common.clock import Clock, SystemClock
 from mqdb.errors import BrokerUnavailable, IllegalState
 from mqdb.service.leadership import Leadership, LeadershipConfig, Standing
 from mqdb.service.service import Context
 from mqdb.store import leader
 from mqdb.store.engine import driver
+from tests.fixtures.clocks import ManualClock
 from tests.fixtures.log import scalar
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until

@@ -10,13 +10,13 @@ import pytest
 from apscheduler.schedulers.background import BackgroundScheduler
 from sqlalchemy import Connection, Engine, func, select
 
-from mqdb.common.clock import ManualClock
 from mqdb.service.retention import Retention, SegmentSizing
 from mqdb.service.segment_keeper import KeeperCounts, SegmentKeeper, SegmentKeeperConfig
 from mqdb.service.service import Context
 from mqdb.store.segments import partitions
 from mqdb.store.segments.partitions import PartitionState
 from tests.fixtures import log as by_hand
+from tests.fixtures.clocks import ManualClock
 from tests.fixtures.delay import stop_clock
 from tests.fixtures.log import append, create_topic, dispatch_all, drop_partitions, index_all, scalar, small_segments
 from tests.fixtures.postgres import Database

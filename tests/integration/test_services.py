@@ -9,13 +9,13 @@ from sqlalchemy import Connection, Engine
 
 from mqdb.broker.clients import membership
 from mqdb.broker.dispatch import DispatchOutcome, IndexResult
-from mqdb.common.clock import ManualClock
 from mqdb.service.client_reaper import ClientReaper, ReaperCounts
 from mqdb.service.dispatcher import Dispatcher, DispatcherConfig
 from mqdb.service.key_indexer import KeyIndexer
 from mqdb.service.service import Context
 from mqdb.store.clients.clients import ClientKind, Registration, members_of
 from tests.fixtures import log as by_hand
+from tests.fixtures.clocks import ManualClock
 from tests.fixtures.log import append, create_topic, dispatch_all, scalar
 from tests.fixtures.postgres import Database
 from tests.fixtures.services import Rounds

@@ -24,7 +24,6 @@ from mqdb.settings import load_settings
 from mqdb.store import locks, migrations
 from mqdb.store.clients import clients
 from mqdb.store.clients.clients import ARRIVALS_CHANNEL, CHANNEL
-from mqdb.store.segments import archived_segments
 from mqdb_client import Message, Producer, PushConsumer
 from mqdb_client.consumer import pull_service, share
 from mqdb_client.dispatch_watch import DispatchWatch
@@ -71,7 +70,7 @@ def test_no_batch_of_a_service_waits_for_a_stranger(
         assert locks.take_durably(connection, "delay")
         assert timers.deliver_due(connection).messages == 0
         assert collect(connection, CheckRules(), 10) is not None
-        assert archived_segments.take_lock(connection)
+        assert locks.take_archive(connection)
     log.execute("SELECT mqdb.dlq_redrive('{1}')")
     log.execute("SELECT mqdb.recall(NULL, repeat('0', 32))")
 

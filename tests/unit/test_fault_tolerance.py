@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqdb.common.clock import ManualClock
 from mqdb_client.producer.fault_tolerance import LatencyFaultTable, LatencyFaultTolerance
+from tests.fixtures.clocks import ManualClock
 
 V4, V5 = LatencyFaultTable.V4, LatencyFaultTable.V5
 

@@ -5,12 +5,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import Connection
 
-from mqdb.common.clock import ManualClock
 from mqdb.errors import BrokerUnavailable, SchemaMissing
 from mqdb.service.leadership import Standing
 from mqdb.service.service import Context
 from mqdb.web.health import ANSWER_SECONDS, STUCK_SECONDS, Health
 from mqdb.web.rounds import Rounds
+from tests.fixtures.clocks import ManualClock
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqdb.common.clock import ManualClock
 from mqdb.common.message import MessageQueue
 from mqdb_client.producer.fault_tolerance import LatencyFaultTable, LatencyFaultTolerance
 from mqdb_client.producer.queue_choice import QueueChooser
+from tests.fixtures.clocks import ManualClock
 from tests.fixtures.threads import at_once
 
 

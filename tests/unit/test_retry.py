@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from mqdb.common.delay_level import DEFAULT_DELAY_LEVELS, parse_delay_levels
-from mqdb.common.retry import MAX_RECONSUME_TIMES_DEFAULT, Dead, Later, decide
+from mqdb.common.retry import Dead, Later, decide
 
 BY_BROKER = 0
 DELAYS = parse_delay_levels(DEFAULT_DELAY_LEVELS)
@@ -26,7 +26,7 @@ def test_the_waits_grow_from_10_seconds_to_2_hours() -> None:
 
 
 def test_with_16_retries_there_are_17_deliveries_within_4_h_45_min_40_s() -> None:
-    waits = ladder(MAX_RECONSUME_TIMES_DEFAULT)
+    waits = ladder(16)
 
     assert 1 + len(waits) == 17
     assert sum(waits, timedelta(0)) == timedelta(hours=4, minutes=45, seconds=40)

@@ -3,9 +3,9 @@
 from datetime import UTC, datetime, timedelta
 
 from mqdb.broker.dispatch import DispatchOutcome, DispatchResult
-from mqdb.common.clock import ManualClock
 from mqdb.web.durations import BOUNDS
 from mqdb.web.rounds import LoopRounds
+from tests.fixtures.clocks import ManualClock
 
 
 def test_rounds_are_counted_by_how_long_they_took() -> None:

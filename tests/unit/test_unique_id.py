@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqdb.common.clock import ManualClock
 from mqdb.common.unique_id import UniqueIdGenerator, format_unique_id, local_address, parse_unique_id
 from mqdb.errors import ParameterInvalid
+from tests.fixtures.clocks import ManualClock
 
 MAY = datetime(2024, 5, 1, tzinfo=UTC)
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection
 
-from mqdb.common.group import SubscriptionGroupConfig
+from mqdb.common.group import check_group
 from mqdb.errors import GroupInUse, GroupNotFound
 from mqdb.store.clients import clients
 from mqdb.store.consumers import groups
@@ -62,7 +62,7 @@ def update_group(
     """Change those settings that are given; a group that does not exist is made.
 
     Raises NameInvalid, ParameterInvalid, AccessDenied.
-    SubscriptionGroupConfig says what they mean. RocketMQ takes 0 for retry_queue_nums, and loses what is sent back.
+    `retry_max_times` counts the deliveries after the first one. RocketMQ: SubscriptionGroupConfig.
     """
     given: dict[str, int | bool | None] = {
         "consume_enable": consume_enable,
@@ -71,7 +71,7 @@ def update_group(
         "retry_max_times": retry_max_times,
     }
     changes = {setting: value for setting, value in given.items() if value is not None}
-    SubscriptionGroupConfig(name, **changes)  # type: ignore[arg-type]  # it checks what it is given
+    check_group(name, retry_queue_nums, retry_max_times)
     with transaction(connection):
         groups.save(connection, name, changes, actor)
         settings = groups.find(connection, name)

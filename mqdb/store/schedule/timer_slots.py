@@ -16,7 +16,6 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Integer,
-    Row,
     case,
     cast,
     delete,
@@ -86,12 +85,6 @@ def find(connection: Connection, before_ms: int, delivered_ms: int) -> list[int]
     """The slots that may hold something undelivered that is due before `before_ms`."""
     holds = timer_slot.c.first_ms < before_ms, timer_slot.c.past_ms > delivered_ms
     return list(connection.scalars(select(timer_slot.c.slot).where(*holds).order_by(timer_slot.c.first_ms)))
-
-
-def find_all(connection: Connection) -> list[Row[tuple[int, int, int]]]:
-    """slot, first_ms and past_ms of each, the one that begins first first."""
-    columns = timer_slot.c.slot, timer_slot.c.first_ms, timer_slot.c.past_ms
-    return list(connection.execute(select(*columns).order_by(timer_slot.c.first_ms, timer_slot.c.slot)))
 
 
 def find_delivered(connection: Connection, delivered_ms: int) -> list[int]:

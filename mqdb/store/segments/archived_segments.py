@@ -16,7 +16,6 @@ from sqlalchemy import Connection, delete, exists, func, insert, select
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.dialects.postgresql import insert as upsert
 
-from mqdb.store import locks
 from mqdb.store.engine import translates
 from mqdb.store.segments.segments import SegmentState
 from mqdb.store.tables import archive_run, archived_segment, segment
@@ -42,16 +41,6 @@ class ArchivedSegment(NamedTuple):
     bytes: int
     first_stored_at: datetime | None
     last_stored_at: datetime | None
-
-
-def take_lock(connection: Connection) -> bool:
-    """Take the lock of who archives for this session; False while another session has it."""
-    return locks.take_archive(connection)
-
-
-def give_lock_back(connection: Connection) -> None:
-    """Give the lock of who archives back, before the session ends."""
-    connection.execute(select(func.pg_advisory_unlock(locks.LOCK_CLASS, locks.ARCHIVE)))
 
 
 def first_missing(connection: Connection) -> int:
