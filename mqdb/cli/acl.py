@@ -7,14 +7,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mqdb.cli.confirm import confirm
-from mqdb.cli.options import Command, Group, start
+from mqdb.cli.options import Command, command_group, start
 from mqdb.cli.rows import Brokers, Json, Row, Yes, on, print_answers
 from mqdb.errors import AccessDenied, ParameterInvalid
 
 if TYPE_CHECKING:
     from mqdb_client import BrokerAdmin, Resource, Right, RightChange, Rights
 
-app = typer.Typer(cls=Group, rich_markup_mode="rich")
+app = command_group(
+    """Say which roles may send, read, consume, operate and administer what, beside the owner.
+
+    A role needs no rights on tables beside these. It uses clients, [bold]mqdb.send[/bold] and the
+    views, and sees only what it may.
+
+    \b
+    [bold]Examples[/bold]
+      mqdb acl grant shop --send orders --send 'invoices-*'
+      mqdb acl grant billing --read orders --group billing
+      mqdb acl grant ada --operate 'orders*' --operate-group billing
+      mqdb acl list
+      mqdb acl check shop --send orders
+    """
+)
 
 Role = Annotated[str, typer.Argument(metavar="ROLE", help="A login role of PostgreSQL.", show_default=False)]
 
@@ -55,25 +69,6 @@ _VERBS = {
     ("ADMIN", "TOPIC"): "administer topic",
     ("ADMIN", "GROUP"): "administer group",
 }
-
-
-@app.callback(invoke_without_command=True)
-def acl(context: typer.Context) -> None:
-    """Say which roles may send, read, consume, operate and administer what, beside the owner.
-
-    A role needs no rights on tables beside these. It uses clients, [bold]mqdb.send[/bold] and the
-    views, and sees only what it may.
-
-    \b
-    [bold]Examples[/bold]
-      mqdb acl grant shop --send orders --send 'invoices-*'
-      mqdb acl grant billing --read orders --group billing
-      mqdb acl grant ada --operate 'orders*' --operate-group billing
-      mqdb acl list
-      mqdb acl check shop --send orders
-    """
-    if context.invoked_subcommand is None:
-        print(context.get_help())
 
 
 @app.command(cls=Command)

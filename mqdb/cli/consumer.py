@@ -5,28 +5,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mqdb.cli.options import Command, Group, start
+from mqdb.cli.options import Command, command_group, start
 from mqdb.cli.rows import Brokers, Json, Row, in_a_line, json_of, of_broker, print_answers, seconds, spoken, table_of
 from mqdb.errors import ClientOffline
 
 if TYPE_CHECKING:
     from mqdb_client import MemberInfo
 
-app = typer.Typer(cls=Group, rich_markup_mode="rich")
-
-ClientId = Annotated[
-    str, typer.Argument(metavar="CLIENT_ID", help="As [bold]mqdb consumer list[/bold] shows it.", show_default=False)
-]
-
-
-Role = Annotated[
-    str | None,
-    typer.Option("--role", metavar="NAME", help="Only the client of this role.", show_default=False),
-]
-
-
-@app.callback(invoke_without_command=True)
-def consumer(context: typer.Context) -> None:
+app = command_group(
     """Look at running consumers, and have one consume a message now.
 
     A process has another client id on each broker.
@@ -38,8 +24,17 @@ def consumer(context: typer.Context) -> None:
       mqdb consumer consume '10.0.0.7@4711#81726354' --group billing \\
         --message-id 0A0B0C0D1E2F00000000000000000001
     """
-    if context.invoked_subcommand is None:
-        print(context.get_help())
+)
+
+ClientId = Annotated[
+    str, typer.Argument(metavar="CLIENT_ID", help="As [bold]mqdb consumer list[/bold] shows it.", show_default=False)
+]
+
+
+Role = Annotated[
+    str | None,
+    typer.Option("--role", metavar="NAME", help="Only the client of this role.", show_default=False),
+]
 
 
 @app.command("list", cls=Command)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from mqdb.cli.options import Command, Group, start
+from mqdb.cli.options import Command, command_group, start
 from mqdb.cli.records import parse_property
 from mqdb.cli.rows import Brokers, Json, Row, on, print_answers
 from mqdb.cli.times import shown_time
@@ -15,13 +15,7 @@ from mqdb.errors import CronNotFound, ParameterInvalid
 if TYPE_CHECKING:
     from mqdb_client import Admin, BrokerAdmin, CronSummary
 
-app = typer.Typer(cls=Group, rich_markup_mode="rich")
-
-CronName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the recurring send.", show_default=False)]
-
-
-@app.callback(invoke_without_command=True)
-def cron(context: typer.Context) -> None:
+app = command_group(
     """Send a message again and again, at the times of a cron text.
 
     Each time is sent exactly once, by whichever mqdb serve leads. Messages say
@@ -34,8 +28,9 @@ def cron(context: typer.Context) -> None:
       mqdb cron pause tick
       mqdb cron remove tick
     """
-    if context.invoked_subcommand is None:
-        print(context.get_help())
+)
+
+CronName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the recurring send.", show_default=False)]
 
 
 @app.command(cls=Command)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mqdb.cli.confirm import confirm
-from mqdb.cli.options import Command, Group, start
+from mqdb.cli.options import Command, command_group, start
 from mqdb.cli.rows import Brokers, Json, Row, Yes, on, print_answers, seconds
 from mqdb.common.delay_level import DelayLevels
 from mqdb.errors import NothingLost, ParameterInvalid
@@ -13,11 +13,7 @@ from mqdb.errors import NothingLost, ParameterInvalid
 if TYPE_CHECKING:
     from mqdb_client import BrokerAdmin, Standing
 
-app = typer.Typer(cls=Group, rich_markup_mode="rich")
-
-
-@app.callback(invoke_without_command=True)
-def delay(context: typer.Context) -> None:
+app = command_group(
     """Look at the delay levels, and let one go on that stands still.
 
     Delayed messages and retries wait in SCHEDULE_TOPIC_XXXX, in one queue for
@@ -28,8 +24,7 @@ def delay(context: typer.Context) -> None:
       mqdb delay list
       mqdb delay skip 3
     """
-    if context.invoked_subcommand is None:
-        print(context.get_help())
+)
 
 
 @app.command("list", cls=Command)

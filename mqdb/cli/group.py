@@ -7,7 +7,7 @@ import typer
 
 from mqdb.cli.confirm import confirm
 from mqdb.cli.group_offset import app as offset
-from mqdb.cli.options import Command, Group, start
+from mqdb.cli.options import Command, command_group, start
 from mqdb.cli.rows import (
     Brokers,
     Json,
@@ -28,14 +28,7 @@ from mqdb.errors import GroupNotFound
 if TYPE_CHECKING:
     from mqdb_client import BrokerAdmin, GroupDetails, GroupSettings, GroupSummary
 
-app = typer.Typer(cls=Group, rich_markup_mode="rich")
-app.add_typer(offset, name="offset")
-
-GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the consumer group.", show_default=False)]
-
-
-@app.callback(invoke_without_command=True)
-def group(context: typer.Context) -> None:
+app = command_group(
     """Look at consumer groups, change them, and set their offsets.
 
     A group is made by its first consumer. Where the DSN lists several brokers
@@ -49,8 +42,10 @@ def group(context: typer.Context) -> None:
       mqdb group set billing --retry-max-times 3
       mqdb group offset reset billing orders --to 2h --dry-run
     """
-    if context.invoked_subcommand is None:
-        print(context.get_help())
+)
+app.add_typer(offset, name="offset")
+
+GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the consumer group.", show_default=False)]
 
 
 @app.command("list", cls=Command)

@@ -7,7 +7,7 @@ import typer
 
 from mqdb.cli.confirm import check_somebody_is_there, confirm
 from mqdb.cli.offset_target import parse_target
-from mqdb.cli.options import Command, Group, start
+from mqdb.cli.options import Command, command_group, start
 from mqdb.cli.rows import Brokers, Json, Row, Yes, print_answers
 from mqdb.errors import GroupNotFound, TopicNotFound
 
@@ -15,17 +15,7 @@ if TYPE_CHECKING:
     from mqdb.settings import Settings
     from mqdb_client import BrokerAdmin, OffsetChange
 
-app = typer.Typer(cls=Group, rich_markup_mode="rich")
-
-DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Show what would change, and change nothing.")]
-Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; kept with the change.", show_default=False)]
-
-#: Changes offsets on one broker; with True it only says what would change.
-Change: TypeAlias = "Callable[[BrokerAdmin, bool], list[OffsetChange]]"
-
-
-@app.callback(invoke_without_command=True)
-def offset(context: typer.Context) -> None:
+app = command_group(
     """Set how far a group has read: back, to consume again, or forward, to leave out.
 
     The group's members may be running: they drop what they have in hand and go
@@ -36,8 +26,13 @@ def offset(context: typer.Context) -> None:
       mqdb group offset reset billing orders --to 2026-07-14T09:30+02:00
       mqdb group offset clone billing billing-test
     """
-    if context.invoked_subcommand is None:
-        print(context.get_help())
+)
+
+DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Show what would change, and change nothing.")]
+Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; kept with the change.", show_default=False)]
+
+#: Changes offsets on one broker; with True it only says what would change.
+Change: TypeAlias = "Callable[[BrokerAdmin, bool], list[OffsetChange]]"
 
 
 @app.command(cls=Command)

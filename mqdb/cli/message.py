@@ -8,7 +8,7 @@ import typer
 from mqdb.cli.formats import as_json as json_line
 from mqdb.cli.formats import as_text
 from mqdb.cli.message_trace import trace
-from mqdb.cli.options import Command, Group, start
+from mqdb.cli.options import Command, command_group, start
 from mqdb.cli.rows import Brokers, Json, Row, in_a_line, print_answers
 from mqdb.cli.times import parse_time
 from mqdb.common.printable import printable
@@ -18,18 +18,7 @@ if TYPE_CHECKING:
     from mqdb.common.message import ReceivedMessage
     from mqdb_client import Answers
 
-app = typer.Typer(cls=Group, rich_markup_mode="rich")
-
-
-class MessageNotFound(MqdbError, code=ResponseCode.QUERY_NOT_FOUND):
-    """No broker has a message of that id that could be consumed."""
-
-    message_id: str
-    sentence = "there is no message {message_id!r}; it may wait for its time: mqdb timer list"
-
-
-@app.callback(invoke_without_command=True)
-def message(context: typer.Context) -> None:
+app = command_group(
     """Look at messages. Nothing changes, and no group notices.
 
     \b
@@ -38,8 +27,14 @@ def message(context: typer.Context) -> None:
       mqdb message find orders --key order-17
       mqdb message trace 0A0B0C0D1E2F00000000000000000001
     """
-    if context.invoked_subcommand is None:
-        print(context.get_help())
+)
+
+
+class MessageNotFound(MqdbError, code=ResponseCode.QUERY_NOT_FOUND):
+    """No broker has a message of that id that could be consumed."""
+
+    message_id: str
+    sentence = "there is no message {message_id!r}; it may wait for its time: mqdb timer list"
 
 
 @app.command(cls=Command)

@@ -4,18 +4,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mqdb.cli.options import Command, Group, start
+from mqdb.cli.options import Command, command_group, start
 from mqdb.cli.rows import Brokers, Json, Row, print_answers
 from mqdb.cli.times import parse_time
 
 if TYPE_CHECKING:
     from mqdb_client import Operation
 
-app = typer.Typer(cls=Group, rich_markup_mode="rich")
-
-
-@app.callback(invoke_without_command=True)
-def operation(context: typer.Context) -> None:
+app = command_group(
     """See who has changed what: topics, groups, offsets, crons, dead letters, messages that wait.
 
     Each change is a row of [bold]mqdb.operation[/bold]: the role of the database, the person or program
@@ -26,8 +22,7 @@ def operation(context: typer.Context) -> None:
       mqdb operation list
       mqdb operation list --topic orders --since 2h
     """
-    if context.invoked_subcommand is None:
-        print(context.get_help())
+)
 
 
 @app.command("list", cls=Command)

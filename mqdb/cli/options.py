@@ -121,3 +121,15 @@ class Group(TyperGroup):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs["params"] = [*(kwargs.get("params") or ()), *_parameters()]
         super().__init__(*args, **kwargs)
+
+
+def command_group(help: str) -> typer.Typer:
+    """A group of commands. Without the name of one it prints this help."""
+    app = typer.Typer(cls=Group, rich_markup_mode="rich", help=help)
+
+    @app.callback(invoke_without_command=True)
+    def print_help(context: typer.Context) -> None:
+        if context.invoked_subcommand is None:
+            print(context.get_help())
+
+    return app

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mqdb.cli.options import Command, Group, start
+from mqdb.cli.options import Command, command_group, start
 from mqdb.cli.rows import Brokers, Row, of_broker
 from mqdb.errors import TopicNotFound
 
@@ -14,11 +14,7 @@ if TYPE_CHECKING:
 
     from mqdb_client import SelectorExplanation
 
-app = typer.Typer(cls=Group, rich_markup_mode="rich")
-
-
-@app.callback(invoke_without_command=True)
-def selector(context: typer.Context) -> None:
+app = command_group(
     """Try SQL92 expressions before consumers subscribe by them.
 
     \b
@@ -26,8 +22,7 @@ def selector(context: typer.Context) -> None:
       mqdb selector explain "TAGS IN ('paid', 'shipped') AND price > 10.5"
       mqdb selector explain "price > 10.5" --topic orders
     """
-    if context.invoked_subcommand is None:
-        print(context.get_help())
+)
 
 
 @app.command(cls=Command)

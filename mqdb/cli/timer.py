@@ -5,14 +5,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mqdb.cli.options import Command, Group, start
+from mqdb.cli.options import Command, command_group, start
 from mqdb.cli.rows import Brokers, Json, Row, on, print_answers
 from mqdb.errors import MqdbError, ParameterInvalid, ResponseCode
 
 if TYPE_CHECKING:
     from mqdb_client import Admin, WaitingTimer
 
-app = typer.Typer(cls=Group, rich_markup_mode="rich")
+app = command_group(
+    """Look at messages that wait for their time of delivery, and take one back.
+
+    \b
+    [bold]Examples[/bold]
+      mqdb timer list
+      mqdb timer recall 7F0000010A2B00000C0D16B4C3A20001
+    """
+)
 
 
 class NothingRecalled(MqdbError, code=ResponseCode.QUERY_NOT_FOUND):
@@ -21,19 +29,6 @@ class NothingRecalled(MqdbError, code=ResponseCode.QUERY_NOT_FOUND):
     message: str
     reason: str
     sentence = "message {message}: {reason}"
-
-
-@app.callback(invoke_without_command=True)
-def timer(context: typer.Context) -> None:
-    """Look at messages that wait for their time of delivery, and take one back.
-
-    \b
-    [bold]Examples[/bold]
-      mqdb timer list
-      mqdb timer recall 7F0000010A2B00000C0D16B4C3A20001
-    """
-    if context.invoked_subcommand is None:
-        print(context.get_help())
 
 
 @app.command("list", cls=Command)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mqdb.cli.confirm import confirm
-from mqdb.cli.options import Command, Group, start
+from mqdb.cli.options import Command, command_group, start
 from mqdb.cli.rows import (
     Brokers,
     Json,
@@ -29,13 +29,7 @@ from mqdb.errors import NothingToDelete, ParameterInvalid, TopicInUse, TopicNotF
 if TYPE_CHECKING:
     from mqdb_client import BrokerAdmin, QueueProgress, QueueStats, TopicUses, Unread
 
-app = typer.Typer(cls=Group, rich_markup_mode="rich")
-
-TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.", show_default=False)]
-
-
-@app.callback(invoke_without_command=True)
-def topic(context: typer.Context) -> None:
+app = command_group(
     """Create, list, show, change and delete topics.
 
     Where the DSN lists several brokers, on all of them; a broker that cannot
@@ -48,8 +42,9 @@ def topic(context: typer.Context) -> None:
       mqdb topic set orders --queues 32
       mqdb topic list --broker broker-b
     """
-    if context.invoked_subcommand is None:
-        print(context.get_help())
+)
+
+TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.", show_default=False)]
 
 
 @app.command(cls=Command)

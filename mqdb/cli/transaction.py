@@ -6,14 +6,26 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mqdb.cli.confirm import confirm
-from mqdb.cli.options import Command, Group, start
+from mqdb.cli.options import Command, command_group, start
 from mqdb.cli.rows import Brokers, Json, Row, Yes, on, print_answers
 from mqdb.errors import HalfMessageNotFound
 
 if TYPE_CHECKING:
     from mqdb_client import BrokerAdmin, HalfMessage
 
-app = typer.Typer(cls=Group, rich_markup_mode="rich")
+app = command_group(
+    """Look at half messages, and end those whose producers say nothing.
+
+    A message of a transaction producer waits in RMQ_SYS_TRANS_HALF_TOPIC until
+    its local transaction has committed or rolled back. In SQL that is the view
+    [bold]mqdb.half_messages[/bold].
+
+    \b
+    [bold]Examples[/bold]
+      mqdb transaction list
+      mqdb transaction resolve 0A0B0C0D1E2F00000000000000000001 commit
+    """
+)
 
 
 class _State(StrEnum):
@@ -31,23 +43,6 @@ class _Outcome(StrEnum):
     COMMIT = "commit"
     ROLLBACK = "rollback"
     RESUME = "resume"
-
-
-@app.callback(invoke_without_command=True)
-def transaction(context: typer.Context) -> None:
-    """Look at half messages, and end those whose producers say nothing.
-
-    A message of a transaction producer waits in RMQ_SYS_TRANS_HALF_TOPIC until
-    its local transaction has committed or rolled back. In SQL that is the view
-    [bold]mqdb.half_messages[/bold].
-
-    \b
-    [bold]Examples[/bold]
-      mqdb transaction list
-      mqdb transaction resolve 0A0B0C0D1E2F00000000000000000001 commit
-    """
-    if context.invoked_subcommand is None:
-        print(context.get_help())
 
 
 @app.command("list", cls=Command)

@@ -5,9 +5,24 @@ from typing import Annotated
 
 import typer
 
-from mqdb.cli.options import Command, Group
+from mqdb.cli.options import Command, command_group
 
-app = typer.Typer(cls=Group, rich_markup_mode="rich")
+app = command_group(
+    """Measure mqdb on this machine, and beside it what PostgreSQL itself does with the same rows.
+
+    Runs on a fresh embedded PostgreSQL, which is removed afterwards.
+
+    On a database of yours only if [bold]--dsn[/bold] is given here: MQDB_DSN does not count. Topics of its own go
+    at the end, their records when retention drops them.
+
+    \b
+    [bold]Examples[/bold]
+      mqdb bench produce
+      mqdb bench latency --rate 500
+      mqdb bench dispatch --hold-transaction --pairs 5
+      mqdb bench produce --dsn "broker-a=postgresql://...;broker-b=postgresql://..."
+    """
+)
 
 Connections = Annotated[
     int, typer.Option("--connections", "-c", min=1, max=150, help="Connections of append, batch and their references.")
@@ -25,26 +40,6 @@ Pairs = Annotated[
 Only = Annotated[list[str] | None, typer.Option("--only", metavar="NAME", help="Only the figures of these names.")]
 Async = Annotated[bool, typer.Option("--async", help="Only what asyncio programs have, beside threads.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object.")]
-
-
-@app.callback(invoke_without_command=True)
-def bench(context: typer.Context) -> None:
-    """Measure mqdb on this machine, and beside it what PostgreSQL itself does with the same rows.
-
-    Runs on a fresh embedded PostgreSQL, which is removed afterwards.
-
-    On a database of yours only if [bold]--dsn[/bold] is given here: MQDB_DSN does not count. Topics of its own go
-    at the end, their records when retention drops them.
-
-    \b
-    [bold]Examples[/bold]
-      mqdb bench produce
-      mqdb bench latency --rate 500
-      mqdb bench dispatch --hold-transaction --pairs 5
-      mqdb bench produce --dsn "broker-a=postgresql://...;broker-b=postgresql://..."
-    """
-    if context.invoked_subcommand is None:
-        print(context.get_help())
 
 
 @app.command(cls=Command)

@@ -22,18 +22,14 @@ from mqdb.cli.dlq.choice import (
     shown_broker,
 )
 from mqdb.cli.dlq.redrive import redrive
-from mqdb.cli.options import Command, Group, start
+from mqdb.cli.options import Command, command_group, start
 from mqdb.cli.rows import Brokers, Json, Row, print_rows
 from mqdb.errors import DeadLetterNotFound, GroupNotFound, ParameterInvalid
 
 if TYPE_CHECKING:
     from mqdb_client import Answers, BrokerAdmin, PastRedrive, WholeDeadLetter
 
-app = typer.Typer(cls=Group, rich_markup_mode="rich")
-
-
-@app.callback(invoke_without_command=True)
-def dlq(context: typer.Context) -> None:
+app = command_group(
     """Look at messages that groups have given up, and send them back to work.
 
     A message that has failed too often goes to the dead letter queue (DLQ) of
@@ -47,8 +43,7 @@ def dlq(context: typer.Context) -> None:
       mqdb dlq show 0A0B0C0D1E2F00000000000000000001
       mqdb dlq redrive billing --exception TimeoutError --dry-run
     """
-    if context.invoked_subcommand is None:
-        print(context.get_help())
+)
 
 
 @app.command("list", cls=Command)

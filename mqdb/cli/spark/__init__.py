@@ -3,18 +3,12 @@
 `running` starts a Spark on this machine for them; whoever has a cluster calls the function with a session of theirs.
 """
 
-import typer
-
-from mqdb.cli.options import Command, Group
+from mqdb.cli.options import Command, command_group
 from mqdb.cli.spark import reports
 from mqdb.cli.spark.archive import archive
 from mqdb.cli.spark.replay import replay
 
-app = typer.Typer(cls=Group, rich_markup_mode="rich")
-
-
-@app.callback(invoke_without_command=True)
-def spark(context: typer.Context) -> None:
+app = command_group(
     """Archive, replay and count messages with Spark, which runs on this machine.
 
     Needs the extra: pip install "mqdb\\[spark]". Each command works on one
@@ -27,8 +21,7 @@ def spark(context: typer.Context) -> None:
       mqdb spark dlq-report --since 7d --html dead.html
       mqdb spark stats orders
     """
-    if context.invoked_subcommand is None:
-        print(context.get_help())
+)
 
 
 for function in (archive, replay):
