@@ -23,7 +23,7 @@ from mqdb.store.log.commit_log import Record
 from mqdb.store.log.history import History
 from mqdb.store.prepared import PreparedStatement
 from mqdb.store.schedule.placement import wait_arrays
-from mqdb.store.transactions import half_messages
+from mqdb.store.transactions import own_halves
 
 
 def record(
@@ -128,13 +128,13 @@ def _has_half(records: Sequence[Record]) -> bool:
 def _append_with_halves(connection: "psycopg.Connection[Any]", records: Sequence[Record]) -> list[int]:
     """As a role that does not own the broker: such a role stores its half messages by a function, one by one."""
     if len(records) == 1:
-        return [half_messages.send_own(connection, records[0])]
+        return [own_halves.send(connection, records[0])]
     with connection.transaction():
         others = [record for record in records if not isinstance(record.wait, Half)]
         statement, values = statement_for(others) if others else (None, ())
         positions = iter(statement.run(connection, values) if statement else ())
         return [
-            half_messages.send_own(connection, record) if isinstance(record.wait, Half) else next(positions)
+            own_halves.send(connection, record) if isinstance(record.wait, Half) else next(positions)
             for record in records
         ]
 

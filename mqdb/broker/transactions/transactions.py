@@ -31,7 +31,7 @@ from mqdb.store import acl, operations
 from mqdb.store.engine import driver, transaction, translates
 from mqdb.store.operations import Verb
 from mqdb.store.tables import half_message
-from mqdb.store.transactions import half_checks, half_messages
+from mqdb.store.transactions import half_checks, half_messages, own_halves
 from mqdb.store.transactions.half_messages import HalfKey, HalfMessage, HalfRecord
 
 _view = table(
@@ -111,7 +111,7 @@ def end(connection: Connection, request: EndTransaction) -> Ended:
 def _end_own(connection: Connection, request: EndTransaction) -> Ended:
     """As a role that does not own the broker. What others have sent is not there for it."""
     key = HalfKey(request.log_pos, request.group, request.unique_id)
-    end_it = partial(half_messages.end_own, connection, key, request.state, request.asked_client)
+    end_it = partial(own_halves.end, connection, key, request.state, request.asked_client)
     try:
         return Ended(*end_it())
     except pg.CheckViolation:  # as below
@@ -172,7 +172,7 @@ def list_halves(
     A role that does not own the broker gets those for topics that it may operate, as soon as the checker has met them.
     """
     if acl.is_guest(connection):
-        return half_messages.operated(connection, states, group, limit)
+        return own_halves.operated(connection, states, group, limit)
     rows = select(*(_view.c[name] for name in HalfMessage._fields))
     if group is not None:
         rows = rows.where(_view.c.producer_group == group)
@@ -198,7 +198,7 @@ def resolve(
     """
     if acl.is_guest(connection):
         with transaction(connection):
-            has_changed, half_now = half_messages.resolve_operated(connection, transaction_id, resolution, actor)
+            has_changed, half_now = own_halves.resolve(connection, transaction_id, resolution, actor)
         if not has_changed:
             raise HalfMessageClosed(transaction_id, resolution, HalfState(half_now.state))
         return half_now

@@ -12,7 +12,6 @@ from functools import cache
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-import psycopg
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -25,7 +24,6 @@ from sqlalchemy import (
     bindparam,
     case,
     cast,
-    column,
     delete,
     func,
     literal_column,
@@ -54,7 +52,7 @@ from mqdb.common.transaction import (
 from mqdb.store.dispatch.consume_queue import ZERO
 from mqdb.store.engine import driver, text_of, translates
 from mqdb.store.log import message_index
-from mqdb.store.log.commit_log import KEPT, Record, cl, record_of
+from mqdb.store.log.commit_log import KEPT, cl, record_of
 from mqdb.store.schedule.real_queue import BROKERS_OWN, aim_of, is_readable, real_queue_id
 from mqdb.store.tables import commit_log, half_message, queue, segment, topic
 from mqdb.store.topics.deleted_topics import went_along
@@ -299,72 +297,7 @@ def end(connection: Connection, event: HalfEvent, half: HalfKey, *, may_be_immun
     return (False, None) if row is None else (True, row[1])
 
 
-# -- of roles that do not own the broker --------------------------------------------------------
-
-_SEND_OWN: Final = """
-    SELECT mqdb.send_half(%(queue_key)s::integer, %(history)s::bigint, %(tags_code)s::bigint, %(born_time)s, %(msg_id)s,
-                          %(born_host)s, %(tags)s, %(keys)s, %(properties)s::jsonb, %(body)s::bytea, %(flag)s::integer,
-                          %(sys_flag)s::integer)"""
-
-_END_OWN: Final = """
-    SELECT has_changed, state, copy_pos
-    FROM mqdb.end_half(%(log_pos)s::bigint, %(group)s, %(unique_id)s, %(outcome)s, %(asked_client)s)"""
-
-
-def send_own(connection: "psycopg.Connection[Any]", record: Record) -> int:
-    """Store a half message of the role that is logged in, and its row; returns its position.
-
-    Raises psycopg's errors: of the SQLSTATEs of `mqdb.errors`, that of TopicNotFound without its name; CheckViolation
-    where there is no partition for the position.
-    """
-    row = connection.execute(_SEND_OWN, record._asdict()).fetchone()
-    assert row is not None
-    return int(row[0])
-
-
-def end_own(
-    connection: Connection, half: "HalfKey", outcome: str, asked_client: str | None
-) -> tuple[bool, HalfState, int | None]:
-    """What a producer says of a half message that its role has sent: whether that has ended it, its state, its copy.
-
-    Raises psycopg's errors: of the SQLSTATEs of `mqdb.errors`, and CheckViolation as `send_own` does.
-    """
-    values = {
-        "log_pos": half.log_pos,
-        "group": half.producer_group,
-        "unique_id": half.msg_id,
-        "outcome": outcome,
-        "asked_client": asked_client,
-    }
-    row = driver(connection).execute(_END_OWN, values).fetchone()
-    assert row is not None
-    return row[0], HalfState(row[1]), row[2]
-
-
 # -- by hand ------------------------------------------------------------------------------------
-
-
-def operated(connection: Connection, states: Sequence[HalfState], group: str | None, limit: int) -> list[HalfMessage]:
-    """As people see them, those for topics that the role may operate; of all states without any, the oldest first."""
-    found = func.mqdb.operated_halves(cast(list(states) or None, ARRAY(Text)), cast(group, Text), limit)
-    rows = found.table_valued(*(column(name) for name in HalfMessage._fields)).alias("half")
-    columns = (func.mqdb.own_name(each) if each.name == "topic" else each for each in rows.c)
-    return [HalfMessage(*row) for row in connection.execute(select(*columns).order_by(rows.c.log_pos))]
-
-
-def resolve_operated(
-    connection: Connection, transaction_id: str, resolution: str, actor: str | None
-) -> tuple[bool, HalfMessage]:
-    """End one for a topic that the role may operate, or have it asked about again; whether that has changed it."""
-    asked = func.mqdb.resolve_half(*(cast(each, Text) for each in (transaction_id, resolution, actor)))
-    resolved = asked.table_valued(column("has_changed"), column("half")).render_derived("resolved")
-    columns: list[ColumnElement[Any]] = [
-        literal_column(f"mqdb.own_name((half).{name})" if name == "topic" else f"(half).{name}")
-        for name in HalfMessage._fields[1:]
-    ]
-    named = func.mqdb.unique_id_text(literal_column("(half).msg_id"))
-    row = connection.execute(select(resolved.c.has_changed, named, *columns)).one()
-    return row[0], HalfMessage(*row[1:])
 
 
 def resume(connection: Connection, log_pos: int) -> bool:
