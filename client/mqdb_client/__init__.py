@@ -30,7 +30,7 @@ from mqdb.common.dsn import BrokerDsn
 from mqdb.common.group import ConsumeFromWhere, MessageModel
 from mqdb.common.http_address import HttpAddress
 from mqdb.common.log_lines import FieldFormatter, JsonFormatter
-from mqdb.common.message import Message, MessageQueue, ReceivedMessage, SendResult, SendStatus
+from mqdb.common.message import Message, MessageQueue, ReceivedMessage, SendStatus
 from mqdb.common.topic import MessageType, Perm, TopicConfig
 from mqdb.common.transaction import HalfState, LocalTransactionState
 from mqdb.selector.subscription import ExpressionType, MessageFilter
@@ -96,6 +96,7 @@ from mqdb_client.producer.producer import Producer
 from mqdb_client.producer.queue_selector import MessageQueueSelector, select_by_hash, select_random
 from mqdb_client.producer.request_reply import ReplyMessage, create_reply_message
 from mqdb_client.producer.send_hooks import CheckForbiddenHook, SendMessageContext, SendMessageHook, SendMode
+from mqdb_client.producer.send_result import SendResult
 from mqdb_client.transaction.transaction_listener import PreparedMessage, TransactionListener
 from mqdb_client.transaction.transaction_producer import TransactionProducer, TransactionSendResult
 

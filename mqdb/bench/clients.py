@@ -12,10 +12,11 @@ from typing import Final, Self
 from mqdb.bench import sample
 from mqdb.bench.workers import Operation
 from mqdb.common.dsn import BrokerDsn
-from mqdb.common.message import Message, SendResult
+from mqdb.common.message import Message
 from mqdb.settings import Settings
 from mqdb_client import Producer
 from mqdb_client.aio import AsyncProducer
+from mqdb_client.producer.send_result import SendResult
 
 #: Different messages that are sent in turn; to make a message is the work of the program, not of the client.
 _MESSAGES: Final = 1_000

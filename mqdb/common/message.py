@@ -1,11 +1,11 @@
 """Messages: what a user sends, what a broker delivers, and the rules for the first.
 
-`Message` goes in, `SendResult` tells where it went, `ReceivedMessage` comes out of a
-`MessageQueue`. RocketMQ: Message, MessageExt, MessageQueue, SendResult, Validators.
+`Message` goes in, `SendStatus` tells what became of it, `ReceivedMessage` comes out of a
+`MessageQueue`. RocketMQ: Message, MessageExt, MessageQueue, SendStatus, Validators.
 """
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -22,7 +22,7 @@ from mqdb.common.property import (
     read_properties,
 )
 from mqdb.common.schedule import schedule_of, schedule_properties
-from mqdb.common.topic import RETRY_PREFIX, check_can_send, check_topic_name
+from mqdb.common.topic import RETRY_PREFIX, check_send_topic
 from mqdb.common.unique_id import format_unique_id
 from mqdb.errors import BodyEmpty, BodyInvalid, BodyTooLarge, NoMessage, ParameterInvalid, shown
 
@@ -106,7 +106,9 @@ def check_message(message: object, max_body_bytes: int = MAX_BODY_BYTES) -> None
     """
     if not isinstance(message, Message):
         raise NoMessage(type(message).__name__)
-    check_topic = _check_topic_once if type(message.topic) is str else _check_topic  # what is no text may have no hash
+    check_topic = (
+        _check_topic_once if type(message.topic) is str else check_send_topic
+    )  # what is no text may have no hash
     check_topic(message.topic)
     if not message.body:
         raise BodyEmpty()
@@ -122,13 +124,8 @@ def check_message(message: object, max_body_bytes: int = MAX_BODY_BYTES) -> None
         raise ParameterInvalid("flag", flag, "must be a whole number of 32 bits, -2,147,483,648 to 2,147,483,647")
 
 
-def _check_topic(topic: str) -> None:
-    check_topic_name(topic)
-    check_can_send(topic)
-
-
 # A producer has few topics and many messages.
-_check_topic_once = lru_cache(maxsize=4096)(_check_topic)
+_check_topic_once = lru_cache(maxsize=4096)(check_send_topic)
 
 
 #: So many characters cannot be too large, whatever they are and however many names and values they make.
@@ -222,35 +219,6 @@ class SendStatus(StrEnum):
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
     FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
     SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
-
-
-@dataclass(slots=True, eq=False)
-class SendResult:
-    """Where a message went. `log_pos` is its place in the commit log of its broker.
-
-    One that is to be delivered later is not in `queue` yet, and will have another place there. Until then `log_pos` and
-    `queue_offset` are those of the record that waits, in a system topic; as in RocketMQ. By `recall_handle`, which one
-    with a time of delivery has, `Producer.recall` takes it back.
-    """
-
-    status: SendStatus
-    message_id: str
-    queue: MessageQueue
-    log_pos: int
-    find_queue_offset: Callable[[], int] = field(repr=False)
-    recall_handle: str | None = field(default=None, init=False, repr=False)
-    _queue_offset: int | None = field(default=None, init=False, repr=False)
-
-    @property
-    def queue_offset(self) -> int:
-        """The offset in the queue, which dispatch gives after the send; asked for once, when first read.
-
-        May wait for dispatch, and raises what `find_queue_offset` raises when that takes too long; IllegalState for a
-        send in a transaction that is open, or was rolled back.
-        """
-        if self._queue_offset is None:
-            self._queue_offset = self.find_queue_offset()
-        return self._queue_offset
 
 
 class ReceivedMessage:
@@ -365,7 +333,7 @@ class ReceivedMessage:
         if known is not None:
             return known
         stored = self._properties
-        properties = dict(stored) if isinstance(stored, dict) else _parsed(stored)
+        properties = dict(stored) if isinstance(stored, dict) else read_properties(stored)
         if self.tag is not None:
             properties[_TAGS] = self.tag
         if self._keys:
@@ -405,17 +373,8 @@ class ReceivedMessage:
 _POSTGRESQL_EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
 _POSTGRESQL_EPOCH_MS: Final = 946_684_800_000
 
-# A jsonb value in binary form is this byte and then its text.
-_JSONB_VERSION: Final = b"\x01"
-
 
 def _dict(properties: Mapping[str, str]) -> dict[str, str]:
     if type(properties) is not dict and not isinstance(properties, Mapping):
         raise ParameterInvalid("properties", properties, f"is {type(properties).__name__}, not a dict of texts by name")
     return dict(properties)
-
-
-def _parsed(properties: str | bytes) -> dict[str, str]:
-    if isinstance(properties, bytes):
-        properties = properties.removeprefix(_JSONB_VERSION)
-    return read_properties(properties)

@@ -193,15 +193,21 @@ def _type(value: object) -> str:
 
 _read_json = json.JSONDecoder().decode
 
+#: A jsonb value in binary form is this byte and then its text.
+JSONB_VERSION: Final = b"\x01"
+
 
 def read_properties(stored: str | bytes) -> dict[str, str]:
-    """The properties of a stored message. A value that is no text, which no producer writes, counts as its JSON text.
+    """The properties of a stored message: JSON text, or a jsonb value in binary form.
 
+    A value that is no text, which no producer writes, counts as its JSON text.
     Raises PropertiesBroken for JSON that Python does not read: nested thousands deep, numbers of thousands of digits.
     """
     try:
         # json.loads would guess the encoding of bytes, and takes half as long again.
-        found: dict[str, object] = _read_json(stored if isinstance(stored, str) else stored.decode())
+        found: dict[str, object] = _read_json(
+            stored if isinstance(stored, str) else stored.removeprefix(JSONB_VERSION).decode()
+        )
         return {name: value if type(value) is str else json.dumps(value) for name, value in found.items()}
     except (RecursionError, ValueError) as error:
         raise PropertiesBroken(str(error)) from error

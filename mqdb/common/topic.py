@@ -110,6 +110,12 @@ def check_can_send(name: str) -> None:
         raise TopicNotAllowed(name)
 
 
+def check_send_topic(name: str) -> None:
+    """Raise NameInvalid or TopicNotAllowed unless `name` may name a topic that a user sends to."""
+    check_topic_name(name)
+    check_can_send(name)
+
+
 def check_name(kind: str, name: object, max_length: int) -> None:
     """Raise NameInvalid unless `name` is 1 to `max_length` of the characters that RocketMQ allows.
 

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Final
 
 from mqdb.common.dsn import parse_brokers, redact
-from mqdb.common.topic import check_can_send, check_topic_name
+from mqdb.common.topic import check_send_topic
 from mqdb.pipeline.errors import OptionInvalid, OptionUnknown
 
 #: What a user may give.
@@ -106,8 +106,7 @@ def _url(text: str | None) -> str:
 
 def _topic(text: str | None) -> str | None:
     if text is not None:
-        check_topic_name(text)
-        check_can_send(text)
+        check_send_topic(text)
     return text
 
 

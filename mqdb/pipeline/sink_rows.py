@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from uuid import UUID
 
 from mqdb.common.message import Message, check_message, stored_properties
-from mqdb.common.property import KEY_SEPARATOR, RESERVED_PROPERTIES
+from mqdb.common.property import JSONB_VERSION, KEY_SEPARATOR, RESERVED_PROPERTIES
 from mqdb.common.schedule import DelayLevel, DeliverAt, schedule_of
 from mqdb.common.unique_id import UniqueIdGenerator, local_address
 from mqdb.errors import BodyEmpty, PropertyInvalid, QueueNotFound
@@ -159,13 +159,10 @@ _hash = lru_cache(maxsize=65_536)(java_string_hash)
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
-#: A jsonb value in binary form is this byte and then its text.
-_JSONB_VERSION: Final = b"\x01"
-
 
 def _jsonb(texts: Mapping[str, str]) -> bytes:
     return (
-        _JSONB_VERSION
+        JSONB_VERSION
         + ("{" + ", ".join([f"{quoted(name)}: {quoted(text)}" for name, text in texts.items()]) + "}").encode()
     )
 

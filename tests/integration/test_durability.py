@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 
 from mqdb.broker.log import send
-from mqdb.common.message import Message, SendResult, SendStatus
+from mqdb.common.message import Message, SendStatus
 from mqdb.common.unique_id import UniqueIdGenerator, parse_unique_id
 from mqdb.errors import BrokerUnavailable, ParameterInvalid
 from mqdb.settings import load_settings
@@ -22,6 +22,7 @@ from mqdb_client import Producer
 from mqdb_client.producer import durability
 from mqdb_client.producer.durability import COMMIT_WAIT, CommitWait, Durability, apply, durable, status_of
 from mqdb_client.producer.held_connection import HeldConnection
+from mqdb_client.producer.send_result import SendResult
 from tests.fixtures.log import create_topic
 from tests.fixtures.postgres import Database, superuser_dsn
 from tests.fixtures.processes import wait_until

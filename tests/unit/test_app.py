@@ -19,12 +19,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 
 from mqdb.common.failure import Failure
-from mqdb.common.message import Message, MessageQueue, ReceivedMessage, SendResult
+from mqdb.common.message import Message, MessageQueue, ReceivedMessage
 from mqdb.errors import BodyInvalid, BodyUnreadable, ListenerMissing, NameInvalid, ParameterInvalid
 from mqdb_client import App, ConsumeConcurrentlyContext, ConsumeFromWhere, ConsumeOrderlyContext, exponential
 from mqdb_client.app.arguments import Arguments
 from mqdb_client.app.bodies import encode
 from mqdb_client.app.listener_group import ListenerGroup
+from mqdb_client.producer.send_result import SendResult
 
 
 @dataclass

@@ -6,11 +6,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from mqdb.common.message import Message, MessageQueue, ReceivedMessage, SendResult, SendStatus
+from mqdb.common.message import Message, MessageQueue, ReceivedMessage, SendStatus
 from mqdb.errors import BrokerUnavailable, ParameterInvalid
 from mqdb_client.consumer.consume_hooks import ConsumeHooks, ConsumeReturnType
 from mqdb_client.metrics import MetricsHook
 from mqdb_client.producer.send_hooks import Hooks, SendMessageContext, SendMode
+from mqdb_client.producer.send_result import SendResult
 from tests.fixtures.web import series
 
 QUEUE = MessageQueue("orders", "broker-a", 3)

@@ -4,10 +4,11 @@ import logging
 
 import pytest
 
-from mqdb.common.message import Message, MessageQueue, SendResult, SendStatus
+from mqdb.common.message import Message, MessageQueue, SendStatus
 from mqdb.errors import ParameterInvalid
 from mqdb_client import process_hooks
 from mqdb_client.producer.send_hooks import Hooks, SendMessageContext, SendMode
+from mqdb_client.producer.send_result import SendResult
 from tests.fixtures.send_hooks import Forbidden, Recorder
 
 QUEUE = MessageQueue("orders", "broker-a", 3)

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from mqdb.broker import dead_letters
 from mqdb.broker.dead_letters import Chosen, DeadLetterFilter, Redrive
-from mqdb.common.topic import Perm, check_can_send, check_topic_name
+from mqdb.common.topic import Perm, check_send_topic
 from mqdb.common.unique_id import parse_unique_id
 from mqdb.errors import DeadLetterNotFound, TopicNotFound, TopicNotWritable
 from mqdb.store.dead_letters import (
@@ -82,8 +82,7 @@ class DeadLetters:
         """
         or_none(LIMIT).check("limit", limit)
         if to_topic is not None:
-            check_topic_name(to_topic)
-            check_can_send(to_topic)
+            check_send_topic(to_topic)
         with self._access.dispatched() as connection:
             chosen = dead_letters.choose(connection, wanted, again=again, limit=limit)
             # Later it would fail for each message.

@@ -23,13 +23,13 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from mqdb.common.message import SendResult
 from mqdb.errors import SendGivenUp
 from mqdb.store.engine import driver
 from mqdb_client.producer.broker_link import BrokerLink
 from mqdb_client.producer.group_append import GroupAppend
 from mqdb_client.producer.handed_sends import LATENESS_SECONDS, Ended, HandedSend, HandedSends
 from mqdb_client.producer.running_producer import RunningProducer
+from mqdb_client.producer.send_result import SendResult
 from mqdb_client.producer.sending import Attempt, PendingSend
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 import psycopg
 
 from mqdb.broker.schedule.timers import RecallStatus
-from mqdb.common.message import Message, MessageQueue, ReceivedMessage, SendResult, check_message
+from mqdb.common.message import Message, MessageQueue, ReceivedMessage, check_message
 from mqdb.common.unique_id import parse_unique_id
 from mqdb.errors import ParameterInvalid
 from mqdb_client.aio.in_threads import start_in_thread
@@ -25,6 +25,7 @@ from mqdb_client.producer.queue_selector import MessageQueueSelector
 from mqdb_client.producer.request_reply import ReplyMessage
 from mqdb_client.producer.running_producer import RunningProducer
 from mqdb_client.producer.send_hooks import CheckForbiddenHook, SendMessageHook, SendMode
+from mqdb_client.producer.send_result import SendResult
 from mqdb_client.producer.sending import PendingSend
 
 if TYPE_CHECKING:

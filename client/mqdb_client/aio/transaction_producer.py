@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol, TypeAlias
 
-from mqdb.common.message import Message, ReceivedMessage, SendResult
+from mqdb.common.message import Message, ReceivedMessage
 from mqdb.common.transaction import LocalTransactionState
 from mqdb.errors import IllegalState
 from mqdb_client.aio.loop_sends import note_ids
@@ -15,6 +15,7 @@ from mqdb_client.client_config import configured_by
 from mqdb_client.consumer.loop_calls import LoopCalls
 from mqdb_client.producer.config import ProducerConfig
 from mqdb_client.producer.running_producer import RunningProducer
+from mqdb_client.producer.send_result import SendResult
 from mqdb_client.producer.sending import PendingSend
 from mqdb_client.transaction.transaction_listener import Answer, PreparedMessage, TwoCallables, listener_of
 from mqdb_client.transaction.transaction_producer import TransactionProducer, TransactionSendResult, prepared_of

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from mqdb.broker.schedule.cron import CatchUp
 from mqdb.common.group import ConsumeFromWhere, check_group_name
-from mqdb.common.message import Message, SendResult
+from mqdb.common.message import Message
 from mqdb.common.topic import retry_topic
 from mqdb.errors import GroupNotFound, ParameterInvalid, TopicNotFound
 from mqdb.selector.tags import ALL_TAGS
@@ -31,6 +31,7 @@ from mqdb_client.consumer.message_selector import MessageSelector
 from mqdb_client.consumer.push_consumer_config import PushConsumerConfig
 from mqdb_client.producer.joined_send import CallersConnection
 from mqdb_client.producer.send_hooks import SendMessageHook
+from mqdb_client.producer.send_result import SendResult
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

@@ -17,9 +17,9 @@ from itertools import count
 from queue import Empty, SimpleQueue
 from typing import Final
 
-from mqdb.common.message import SendResult
 from mqdb.errors import IllegalState, SendGivenUp
 from mqdb_client.producer.handed_sends import LATENESS_SECONDS, Ended, HandedSend, HandedSends
+from mqdb_client.producer.send_result import SendResult
 from mqdb_client.producer.sending import PendingSend, Sending
 
 logger = logging.getLogger(__name__)

@@ -17,10 +17,10 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Final, TypeAlias
 
-from mqdb.common.message import SendResult
 from mqdb.errors import IllegalState, MqdbError
 from mqdb_client.producer.append_plan import NoAnswer
 from mqdb_client.producer.send_hooks import SendMode
+from mqdb_client.producer.send_result import SendResult
 from mqdb_client.producer.sending import Attempt, PendingSend, Sending
 from mqdb_client.producer.settling import OpenSend, Settling
 

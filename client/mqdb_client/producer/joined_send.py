@@ -25,7 +25,7 @@ from psycopg.rows import tuple_row
 from sqlalchemy.exc import DBAPIError, InvalidRequestError, UnboundExecutionError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from mqdb.common.message import MessageQueue, SendResult, SendStatus
+from mqdb.common.message import MessageQueue, SendStatus
 from mqdb.common.schedule import DeliverAfter, DeliverAt, Wait
 from mqdb.common.topic import Perm
 from mqdb.common.unique_id import format_unique_id
@@ -50,6 +50,7 @@ from mqdb.store.migrations import check_revision
 from mqdb_client.producer.django_connection import DjangoConnection, below_django, is_of_django
 from mqdb_client.producer.queue_selector import turns
 from mqdb_client.producer.recalling import recall_handle_of
+from mqdb_client.producer.send_result import SendResult
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session, scoped_session

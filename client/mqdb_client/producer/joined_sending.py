@@ -11,7 +11,7 @@ from uuid import UUID
 from mqdb.broker.log.send import record
 from mqdb.common.clock import Clock
 from mqdb.common.compression import compressed
-from mqdb.common.message import Message, MessageQueue, SendResult, check_message
+from mqdb.common.message import Message, MessageQueue, check_message
 from mqdb.common.unique_id import UniqueIdGenerator, format_unique_id
 from mqdb_client.producer.batch import MessageBatch
 from mqdb_client.producer.config import ProducerConfig
@@ -19,6 +19,7 @@ from mqdb_client.producer.joined_send import CallersConnection, JoinedSend
 from mqdb_client.producer.queue_choice import QueueChooser, Target
 from mqdb_client.producer.queue_selector import by_hash, selected
 from mqdb_client.producer.send_hooks import Hooks, SendMessageContext, SendMode
+from mqdb_client.producer.send_result import SendResult
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from typing import ClassVar, Self
 import mqdb
 from mqdb.broker.schedule.timers import RecallStatus
 from mqdb.common.compression import compress
-from mqdb.common.message import Message, MessageQueue, ReceivedMessage, SendResult, check_message
+from mqdb.common.message import Message, MessageQueue, ReceivedMessage, check_message
 from mqdb.common.recall_handle import decode_handle
 from mqdb.common.topic import check_topic_name
 from mqdb.common.unique_id import UniqueIdGenerator, format_unique_id
@@ -35,6 +35,7 @@ from mqdb_client.producer.recalling import recall
 from mqdb_client.producer.request_reply import ReplyMessage, check_timeout
 from mqdb_client.producer.running_producer import ProducerState, RunningProducer
 from mqdb_client.producer.send_hooks import CheckForbiddenHook, Hooks, SendMessageHook, SendMode
+from mqdb_client.producer.send_result import SendResult
 from mqdb_client.producer.sending import PendingSend
 from mqdb_client.producer.sent_messages import SentMessages
 

@@ -12,13 +12,14 @@ from functools import partial
 from mqdb.broker.log import replies
 from mqdb.broker.log.replies import Reply
 from mqdb.common.clock import Clock
-from mqdb.common.message import MessageQueue, SendResult, SendStatus
+from mqdb.common.message import MessageQueue, SendStatus
 from mqdb.common.property import KEY_SEPARATOR
 from mqdb.common.unique_id import UniqueIdGenerator, format_unique_id, parse_unique_id
 from mqdb.errors import BrokerUnavailable, MqdbError, NotSupported
 from mqdb.store.acl import is_guest
 from mqdb_client.producer.broker_link import BrokerLink
 from mqdb_client.producer.request_reply import ReplyMessage
+from mqdb_client.producer.send_result import SendResult
 
 logger = logging.getLogger(__name__)
 

@@ -20,13 +20,14 @@ from functools import partial
 from typing import Final
 
 from mqdb.common.clock import Clock
-from mqdb.common.message import Message, ReceivedMessage, SendResult
+from mqdb.common.message import Message, ReceivedMessage
 from mqdb.common.property import Property
 from mqdb.common.topic import reply_topic
 from mqdb.errors import ParameterInvalid, ReplyImpossible
 from mqdb_client.producer.broker_link import BrokerLink
 from mqdb_client.producer.reply_reader import ReplyReader
 from mqdb_client.producer.request_futures import RequestFutures, WaitingRequest
+from mqdb_client.producer.send_result import SendResult
 
 logger = logging.getLogger(__name__)
 

@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, Protocol, runtime_checkable
 
-from mqdb.common.message import Message, MessageQueue, SendResult
+from mqdb.common.message import Message, MessageQueue
 from mqdb.errors import ParameterInvalid
 from mqdb_client.process_hooks import ProcessHook, call_each, enroll
+from mqdb_client.producer.send_result import SendResult
 
 _FAILED: Final = "a send message hook failed"
 

@@ -20,7 +20,7 @@ from uuid import UUID
 
 from mqdb.broker.log.send import record
 from mqdb.common.compression import compressed
-from mqdb.common.message import Message, MessageQueue, SendResult, SendStatus, check_message
+from mqdb.common.message import Message, MessageQueue, SendStatus, check_message
 from mqdb.common.schedule import Half
 from mqdb.common.unique_id import UniqueIdGenerator, format_unique_id
 from mqdb.errors import (
@@ -41,6 +41,7 @@ from mqdb_client.producer.queue_choice import ANYWHERE, Place, Target
 from mqdb_client.producer.recalling import recall_handle_of
 from mqdb_client.producer.retry_policy import has_tries_left, is_retryable, most_tries
 from mqdb_client.producer.send_hooks import Hooks, SendMessageContext, SendMode
+from mqdb_client.producer.send_result import SendResult
 from mqdb_client.producer.unknown import UnknownSends, settle
 
 FindQueueOffset = Callable[[Place, int, UUID, bool], int]

@@ -9,7 +9,7 @@ from uuid import UUID
 from mqdb.broker.dispatch import dispatch, is_attended
 from mqdb.broker.log.outcome import StoredAt, find_sent, queue_of
 from mqdb.broker.log.query import queue_key_of, queue_offset_of
-from mqdb.common.message import MessageQueue, SendResult, SendStatus
+from mqdb.common.message import MessageQueue, SendStatus
 from mqdb.common.unique_id import parse_unique_id
 from mqdb.errors import (
     BrokerUnavailable,
@@ -23,6 +23,7 @@ from mqdb_client.producer.append_plan import NoAnswer
 from mqdb_client.producer.broker_link import BrokerLink
 from mqdb_client.producer.queue_choice import Place
 from mqdb_client.producer.recalling import handle_of
+from mqdb_client.producer.send_result import SendResult
 from mqdb_client.producer.unknown import UnknownSends, settle
 
 # Pauses between two looks, and between two questions whether anybody dispatches at all.

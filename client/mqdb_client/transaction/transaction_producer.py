@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, ClassVar, Final
 
 from mqdb.broker.transactions.transactions import EndTransaction, end
-from mqdb.common.message import Message, SendResult, SendStatus, check_message
+from mqdb.common.message import Message, SendStatus, check_message
 from mqdb.common.property import Property
 from mqdb.common.transaction import LocalTransactionState
 from mqdb.common.unique_id import parse_unique_id
@@ -29,6 +29,7 @@ from mqdb_client.producer.producer import Producer
 from mqdb_client.producer.queue_choice import target_of
 from mqdb_client.producer.running_producer import RunningProducer
 from mqdb_client.producer.send_hooks import SendMode
+from mqdb_client.producer.send_result import SendResult
 from mqdb_client.producer.sending import PendingSend
 from mqdb_client.transaction.check_answers import CheckAnswers
 from mqdb_client.transaction.transaction_listener import (

@@ -1,0 +1,35 @@
+"""What a producer is told of a message that is stored. RocketMQ: SendResult."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from mqdb.common.message import MessageQueue, SendStatus
+
+
+@dataclass(slots=True, eq=False)
+class SendResult:
+    """Where a message went. `log_pos` is its place in the commit log of its broker.
+
+    One that is to be delivered later is not in `queue` yet, and will have another place there. Until then `log_pos` and
+    `queue_offset` are those of the record that waits, in a system topic; as in RocketMQ. By `recall_handle`, which one
+    with a time of delivery has, `Producer.recall` takes it back.
+    """
+
+    status: SendStatus
+    message_id: str
+    queue: MessageQueue
+    log_pos: int
+    find_queue_offset: Callable[[], int] = field(repr=False)
+    recall_handle: str | None = field(default=None, init=False, repr=False)
+    _queue_offset: int | None = field(default=None, init=False, repr=False)
+
+    @property
+    def queue_offset(self) -> int:
+        """The offset in the queue, which dispatch gives after the send; asked for once, when first read.
+
+        May wait for dispatch, and raises what `find_queue_offset` raises when that takes too long; IllegalState for a
+        send in a transaction that is open, or was rolled back.
+        """
+        if self._queue_offset is None:
+            self._queue_offset = self.find_queue_offset()
+        return self._queue_offset
