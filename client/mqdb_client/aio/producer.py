@@ -17,8 +17,9 @@ from mqdb_client.aio.in_threads import start_in_thread
 from mqdb_client.aio.loop_sends import LoopSends
 from mqdb_client.client_config import configured_by
 from mqdb_client.producer.batch import MessageBatch, check_batch, list_of_messages
+from mqdb_client.producer.callers_connection import BridgedConnection
 from mqdb_client.producer.config import ProducerConfig
-from mqdb_client.producer.joined_send import BridgedConnection, check_untimed
+from mqdb_client.producer.joined_send import check_untimed
 from mqdb_client.producer.producer import Producer
 from mqdb_client.producer.queue_choice import Target, target_of
 from mqdb_client.producer.queue_selector import MessageQueueSelector

@@ -29,7 +29,7 @@ from mqdb_client.client_config import settings_of
 from mqdb_client.consumer.consume_hooks import ConsumeMessageHook
 from mqdb_client.consumer.message_selector import MessageSelector
 from mqdb_client.consumer.push_consumer_config import PushConsumerConfig
-from mqdb_client.producer.joined_send import CallersConnection
+from mqdb_client.producer.callers_connection import CallersConnection
 from mqdb_client.producer.send_hooks import SendMessageHook
 from mqdb_client.producer.send_result import SendResult
 

@@ -26,19 +26,10 @@ from uuid import UUID
 
 from mqdb.broker.log.outcome import Backend, StoredAt
 from mqdb.common.message import SendStatus
-from mqdb.errors import (
-    AccessDenied,
-    IllegalState,
-    MessageIllegal,
-    MqdbError,
-    SendGivenUp,
-    StorageRefused,
-    TopicNotFound,
-    TransactionRefused,
-)
-from mqdb.store.engine import NO_SQLSTATE
+from mqdb.errors import IllegalState, MqdbError, SendGivenUp, TopicNotFound
 from mqdb.store.log.commit_log import Record
 from mqdb_client.producer.batch import record_size
+from mqdb_client.producer.refusals import may_be_of_one_message
 
 #: One statement carries no more than this, unless a single unit is larger.
 MAX_GATHERED_MESSAGES: Final = 1_024
@@ -48,10 +39,6 @@ MAX_GATHERED_BYTES: Final = 4 * 1024 * 1024
 # more than is left when a statement is cancelled: otherwise the next statement of the same age would be cut off at
 # once.
 _SHARE_TO_LEAD: Final = 0.12
-
-# Classes of SQLSTATE that a single row can cause: data exception, integrity violation, program limit. Or none at all,
-# if the driver has refused a value.
-_FAULTS_OF_A_ROW: Final = ("22", "23", "42501", "54", NO_SQLSTATE)
 
 
 class NoAnswer(Exception):
@@ -402,7 +389,6 @@ def _parts(batch: list[Unit], error: MqdbError) -> list[list[Unit]]:
         for unit in batch:
             alike.setdefault((unit.records[0].queue_key, unit.records[0].history), []).append(unit)
         return list(alike.values()) if len(alike) > 1 else []
-    is_of_a_row = isinstance(error, StorageRefused) and error.sqlstate.startswith(_FAULTS_OF_A_ROW)
-    if (is_of_a_row or isinstance(error, AccessDenied | MessageIllegal | TransactionRefused)) and len(batch) > 1:
+    if may_be_of_one_message(error) and len(batch) > 1:
         return [batch[: len(batch) // 2], batch[len(batch) // 2 :]]
     return []

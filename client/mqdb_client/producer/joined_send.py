@@ -9,21 +9,11 @@ In a transaction that is not ours no statement should fail, for that would end i
 first, or written such that the answer says it (`mqdb.store.log.joined_append`).
 """
 
-import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 from uuid import UUID
 from weakref import WeakKeyDictionary
-
-import psycopg
-import sqlalchemy
-from psycopg import errors as pg
-from psycopg.adapt import AdaptersMap
-from psycopg.rows import tuple_row
-from sqlalchemy.exc import DBAPIError, InvalidRequestError, UnboundExecutionError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from mqdb.common.message import MessageQueue, SendStatus
 from mqdb.common.schedule import DeliverAfter, DeliverAt, Wait
@@ -31,7 +21,6 @@ from mqdb.common.topic import Perm
 from mqdb.common.unique_id import format_unique_id
 from mqdb.errors import (
     AccessDenied,
-    IllegalState,
     MqdbError,
     ParameterInvalid,
     QueueNotFound,
@@ -39,37 +28,21 @@ from mqdb.errors import (
     SchemaMissing,
     TopicNotFound,
     TopicNotWritable,
-    shown,
 )
 from mqdb.selector.tags import java_string_hash
-from mqdb.store.engine import translate
 from mqdb.store.log import joined_append
 from mqdb.store.log.commit_log import Record
 from mqdb.store.log.joined_append import Statement
 from mqdb.store.migrations import check_revision
-from mqdb_client.producer.django_connection import DjangoConnection, below_django, is_of_django
+from mqdb_client.producer.callers_connection import (
+    CallersConnection,
+    DriverConnection,
+    JoinedConnection,
+    join,
+)
 from mqdb_client.producer.queue_selector import turns
 from mqdb_client.producer.recalling import recall_handle_of
 from mqdb_client.producer.send_result import SendResult
-
-if TYPE_CHECKING:
-    from sqlalchemy.orm import Session, scoped_session
-
-
-class BridgedConnection(NamedTuple):
-    """An asynchronous connection for a send that runs in a thread: its statements run in the loop of the connection."""
-
-    connection: "psycopg.AsyncConnection[Any]"
-    loop: asyncio.AbstractEventLoop
-
-
-_OfSqlalchemy: TypeAlias = "sqlalchemy.Connection | Session | scoped_session[Any]"
-
-#: What a sender may give as the `connection` whose transaction a send joins.
-CallersConnection: TypeAlias = "_OfSqlalchemy | psycopg.Connection[Any] | DjangoConnection | BridgedConnection"
-
-_Row: TypeAlias = Sequence[Any]
-_DriverConnection: TypeAlias = "psycopg.Connection[Any] | psycopg.AsyncConnection[Any]"
 
 _NO_QUEUES: Final[Mapping[str, MessageQueue]] = {}
 
@@ -92,7 +65,7 @@ class JoinedSend:
         """`find_queue_offset` is asked when `SendResult.queue_offset` is read: queue, queue_key, log_pos, unique id."""
         self._find_queue_offset = find_queue_offset
         # By the driver's connection: the pooled one that a caller holds may have another after a reconnect.
-        self._brokers: WeakKeyDictionary[_DriverConnection, _Broker] = WeakKeyDictionary()
+        self._brokers: WeakKeyDictionary[DriverConnection, _Broker] = WeakKeyDictionary()
         self._turns: dict[tuple[str, str], Iterator[int]] = {}
 
     def send(
@@ -115,7 +88,7 @@ class JoinedSend:
         has not got, and for a queue of another broker or topic.
         IllegalState for a connection that is closed and for a transaction that has failed already.
         """
-        joined = _join(connection)
+        joined = join(connection)
         broker = self._broker(joined)
         for topic, queue in queues.items():
             _check_queue(queue, broker, topic)
@@ -145,7 +118,7 @@ class JoinedSend:
 
         Raises what `send` raises.
         """
-        joined = _join(connection)
+        joined = join(connection)
         broker = self._broker(joined)
         nums = _queue_nums(joined, broker, topics)
         return {
@@ -153,8 +126,7 @@ class JoinedSend:
             for topic in topics
         }
 
-    def _broker(self, joined: "_Joined") -> "_Broker":
-        _check_encoding(joined.driver)
+    def _broker(self, joined: JoinedConnection) -> "_Broker":
         broker = self._brokers.get(joined.driver)
         if broker is None:
             broker = self._brokers[joined.driver] = _meet(joined)
@@ -170,7 +142,7 @@ class JoinedSend:
         return next(its_turns)
 
     def _refusal(
-        self, joined: "_Joined", broker: "_Broker", topics: Sequence[str], queues: Mapping[str, MessageQueue]
+        self, joined: JoinedConnection, broker: "_Broker", topics: Sequence[str], queues: Mapping[str, MessageQueue]
     ) -> MqdbError:
         """Why nothing was appended."""
         nums = _queue_nums(joined, broker, topics)
@@ -190,9 +162,9 @@ class _Broker(NamedTuple):
     target: str
 
 
-def _meet(joined: "_Joined") -> _Broker:
+def _meet(joined: JoinedConnection) -> _Broker:
     """Raises SchemaMissing, SchemaTooOld, SchemaTooNew, and IllegalState for a connection that is closed."""
-    target = _target(joined.driver)
+    target = joined.target
     if not joined.run(_HAS_SCHEMA, target)[0][0]:
         raise SchemaMissing(target)
     [(revision, name)] = joined.run(_IDENTITY, target)
@@ -205,25 +177,6 @@ _HAS_SCHEMA: Final = Statement("SELECT to_regclass('mqdb.alembic_version') IS NO
 _IDENTITY: Final = Statement("SELECT version_num, broker_name FROM mqdb.alembic_version, mqdb.broker", {})
 
 
-def _target(driver: _DriverConnection) -> str:
-    try:
-        return f"{driver.info.host}:{driver.info.port}/{driver.info.dbname}"
-    except psycopg.OperationalError as error:
-        raise _closed() from error
-
-
-def _check_encoding(driver: _DriverConnection) -> None:
-    """Raise ParameterInvalid for a connection whose texts come as bytes."""
-    if driver.info.encoding == "ascii":
-        raise _encoding_unfit("SQL_ASCII")
-
-
-def _encoding_unfit(encoding: str, text: str = "") -> ParameterInvalid:
-    reason = f"cannot be sent {shown(text)}" if text else "gives texts as bytes"
-    value = f"client_encoding {encoding}"
-    return ParameterInvalid("connection", value, f"{reason}; execute SET client_encoding TO 'UTF8' on it")
-
-
 def _check_queue(queue: MessageQueue, broker: _Broker, topic: str) -> None:
     if queue.broker_name != broker.name:
         raise ParameterInvalid("queue", str(queue), f"the connection leads to broker {broker.name!r}")
@@ -233,7 +186,7 @@ def _check_queue(queue: MessageQueue, broker: _Broker, topic: str) -> None:
         raise ParameterInvalid("queue", str(queue), "a queue's number is from 0 to 2,147,483,647")
 
 
-def _check_wait(joined: "_Joined", broker: _Broker, wait: Wait | None) -> None:
+def _check_wait(joined: JoinedConnection, broker: _Broker, wait: Wait | None) -> None:
     """Raise ScheduleInvalid for a time of delivery too far for the broker, which else refuses by an error of SQL."""
     if not isinstance(wait, DeliverAfter | DeliverAt):
         return
@@ -250,7 +203,7 @@ class _QueueNums(NamedTuple):
     write: int
 
 
-def _queue_nums(joined: "_Joined", broker: _Broker, topics: Sequence[str]) -> dict[str, _QueueNums]:
+def _queue_nums(joined: JoinedConnection, broker: _Broker, topics: Sequence[str]) -> dict[str, _QueueNums]:
     """Those of each topic. Raises AccessDenied, TopicNotFound, TopicNotWritable."""
     found: dict[str, _QueueNums] = {}
     for topic, perm, read, write, principal, may_send in joined.run(joined_append.find_topics(topics), broker.target):
@@ -262,148 +215,3 @@ def _queue_nums(joined: "_Joined", broker: _Broker, topics: Sequence[str]) -> di
             raise TopicNotWritable(topic, perm)
         found[topic] = _QueueNums(read, write)
     return found
-
-
-# -- connections ------------------------------------------------------------------------------
-
-
-class _Joined(NamedTuple):
-    """A connection of the caller: how to execute on it, and the driver's connection below."""
-
-    execute: Callable[[str, Mapping[str, object]], Sequence[_Row]]
-    driver: _DriverConnection
-
-    def run(self, statement: Statement, target: str) -> Sequence[_Row]:
-        """The rows of the answer. Raises what `mqdb.store.engine.translate` makes of an error, and IllegalState."""
-        with _translated(target):
-            return self.execute(statement.text, statement.values)
-
-
-@contextmanager
-def _translated(target: str) -> Iterator[None]:
-    try:
-        yield
-    except DBAPIError as error:
-        raise _translation(error.orig or error, target) from error.orig or error
-    except UnicodeEncodeError as error:  # raised by the driver, which has sent nothing
-        raise _encoding_unfit(error.encoding, error.object[error.start : error.end]) from error
-    except InvalidRequestError as error:
-        raise IllegalState("the connection", f"not usable: {error}") from error
-    except (psycopg.Error, PoolTimeout) as error:
-        raise _translation(error, target) from error
-
-
-def _translation(error: BaseException, target: str) -> MqdbError:
-    if isinstance(error, pg.InFailedSqlTransaction | pg.PipelineAborted):
-        return IllegalState("the connection's transaction", "failed already, by an earlier statement; roll it back")
-    return translate(error, target)
-
-
-def _closed() -> IllegalState:
-    return IllegalState("the connection", "closed")
-
-
-def _join(connection: object) -> _Joined:
-    """Raises ParameterInvalid for all but the few kinds of connections that can be joined."""
-    if not isinstance(connection, psycopg.Connection) and is_of_django(connection):
-        connection = below_django(connection)
-    if isinstance(connection, psycopg.Connection):
-        if connection.closed and not connection.broken:
-            raise _closed()
-        return _Joined(partial(_execute_psycopg, connection), connection)
-    if isinstance(connection, BridgedConnection):
-        if connection.connection.closed and not connection.connection.broken:
-            raise _closed()
-        return _Joined(partial(_execute_bridged, connection), connection.connection)
-    if not isinstance(connection, sqlalchemy.Connection):
-        connection = _connection_of(connection)
-    _check_dialect(connection)
-    with _translated(_address(connection.engine)):
-        driver: Any = connection.connection.driver_connection
-    return _Joined(partial(_execute_sqlalchemy, connection), driver)
-
-
-def _connection_of(session: object) -> sqlalchemy.Connection:
-    # Who has a session has imported this already; for all others it would take 70 ms of each start.
-    from sqlalchemy.orm import Session, scoped_session
-
-    if isinstance(session, scoped_session):
-        session = session()
-    if not isinstance(session, Session):
-        raise ParameterInvalid("connection", _kind_of(session), _remedy(session))
-    try:
-        bind = session.get_bind()
-    except UnboundExecutionError as error:
-        reason = "it may have several engines; give session.connection(bind_arguments=...) of the one that is meant"
-        raise ParameterInvalid("connection", _kind_of(session), reason) from error
-    _check_dialect(bind)
-    with _translated(_address(bind.engine)):
-        return session.connection()
-
-
-def _check_dialect(bind: sqlalchemy.Connection | sqlalchemy.Engine) -> None:
-    dialect = bind.dialect
-    if (dialect.name, dialect.driver) not in _DIALECTS:
-        found = f"{dialect.name}+{dialect.driver}"
-        raise ParameterInvalid("connection", found, f"make the engine with postgresql+psycopg://, or {_IN_SQL}")
-
-
-# The second is what an AsyncConnection hands to the function that its run_sync calls.
-_DIALECTS: Final = {("postgresql", "psycopg"), ("postgresql", "psycopg_async")}
-
-_IN_SQL: Final = "execute SELECT mqdb.send(...) on it"
-
-
-def _remedy(connection: object) -> str:
-    # SQLAlchemy's have run_sync; to import the classes takes greenlet.
-    if hasattr(type(connection), "run_sync") or isinstance(connection, psycopg.AsyncConnection):
-        return f"it is asynchronous; give it to AsyncProducer.send, or {_IN_SQL}"
-    return (
-        "give a Connection or Session of SQLAlchemy whose driver is psycopg, a psycopg.Connection, "
-        f"or the connection of Django, or {_IN_SQL}"
-    )
-
-
-def _kind_of(connection: object) -> str:
-    # Not the connection itself: errors pickle.
-    return f"{type(connection).__module__}.{type(connection).__qualname__}"
-
-
-def _address(engine: sqlalchemy.Engine) -> str:
-    return f"{engine.url.host or 'localhost'}:{engine.url.port or 5432}/{engine.url.database or ''}"
-
-
-def _execute_sqlalchemy(connection: sqlalchemy.Connection, text: str, values: Mapping[str, object]) -> Sequence[_Row]:
-    # Through SQLAlchemy, not below it: else it would know of no transaction, and its commit() would do nothing.
-    return connection.exec_driver_sql(text, values).all()
-
-
-def _execute_psycopg(connection: "psycopg.Connection[Any]", text: str, values: Mapping[str, object]) -> Sequence[_Row]:
-    return _Cursor(connection, row_factory=tuple_row).execute(text, values).fetchall()
-
-
-def _execute_bridged(bridged: BridgedConnection, text: str, values: Mapping[str, object]) -> Sequence[_Row]:
-    async def execute() -> Sequence[_Row]:
-        cursor = _AsyncCursor(bridged.connection, row_factory=tuple_row)
-        return await (await cursor.execute(text, values)).fetchall()
-
-    return asyncio.run_coroutine_threadsafe(execute(), bridged.loop).result()
-
-
-class _Cursor(psycopg.Cursor[tuple[Any, ...]]):
-    """A cursor that knows nothing of the adapters that the caller has registered on the connection."""
-
-    @property
-    def adapters(self) -> AdaptersMap:
-        return _ADAPTERS
-
-
-class _AsyncCursor(psycopg.AsyncCursor[tuple[Any, ...]]):
-    """The same."""
-
-    @property
-    def adapters(self) -> AdaptersMap:
-        return _ADAPTERS
-
-
-_ADAPTERS: Final = AdaptersMap(psycopg.adapters)

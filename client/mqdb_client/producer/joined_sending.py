@@ -14,8 +14,9 @@ from mqdb.common.compression import compressed
 from mqdb.common.message import Message, MessageQueue, check_message
 from mqdb.common.unique_id import UniqueIdGenerator, format_unique_id
 from mqdb_client.producer.batch import MessageBatch
+from mqdb_client.producer.callers_connection import CallersConnection
 from mqdb_client.producer.config import ProducerConfig
-from mqdb_client.producer.joined_send import CallersConnection, JoinedSend
+from mqdb_client.producer.joined_send import JoinedSend
 from mqdb_client.producer.queue_choice import QueueChooser, Target
 from mqdb_client.producer.queue_selector import by_hash, selected
 from mqdb_client.producer.send_hooks import Hooks, SendMessageContext, SendMode

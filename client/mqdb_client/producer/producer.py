@@ -27,8 +27,9 @@ from mqdb_client.leaving import leave_in_time
 from mqdb_client.option_rules import takes
 from mqdb_client.process_hooks import Operation, operations
 from mqdb_client.producer.batch import MessageBatch, check_batch, check_unscheduled, list_of_messages
+from mqdb_client.producer.callers_connection import CallersConnection
 from mqdb_client.producer.config import ProducerConfig
-from mqdb_client.producer.joined_send import CallersConnection, check_untimed
+from mqdb_client.producer.joined_send import check_untimed
 from mqdb_client.producer.queue_choice import Target, target_of
 from mqdb_client.producer.queue_selector import MessageQueueSelector
 from mqdb_client.producer.recalling import recall

@@ -1,0 +1,17 @@
+"""Which refusals of a statement one of its messages may have caused."""
+
+from typing import Final
+
+from mqdb.errors import AccessDenied, MessageIllegal, MqdbError, StorageRefused, TransactionRefused
+from mqdb.store.engine import NO_SQLSTATE
+
+# Classes of SQLSTATE that a single row can cause: data exception, integrity violation, program limit. Or none at all,
+# if the driver has refused a value.
+_FAULTS_OF_A_ROW: Final = ("22", "23", "42501", "54", NO_SQLSTATE)
+
+
+def may_be_of_one_message(error: MqdbError) -> bool:
+    """Whether the server may take the statement without one of its messages."""
+    if isinstance(error, StorageRefused):
+        return error.sqlstate.startswith(_FAULTS_OF_A_ROW)
+    return isinstance(error, AccessDenied | MessageIllegal | TransactionRefused)
