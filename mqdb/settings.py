@@ -6,15 +6,12 @@ which wins over the default. The file is `mqdb.toml` in the home directory, or t
 source and the remedy; a password is shown nowhere.
 """
 
-import os
-import tomllib
 from collections.abc import Mapping
 from datetime import timedelta
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, NoReturn
+from typing import Annotated, Any, NamedTuple
 
-from platformdirs import user_data_path
 from pydantic import Field, PrivateAttr, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import (
     BaseSettings,
@@ -29,20 +26,11 @@ from mqdb.common.duration import duration_text
 from mqdb.common.http_address import HttpAddress, Network, parse_http_address, parse_networks
 from mqdb.common.topic import MAX_TOPIC_LENGTH, check_topic_name, reply_topic
 from mqdb.errors import DelayLevelsInvalid, NameInvalid, SettingInvalid, shown
-from mqdb.setting_values import Address, Directory, File, Hours, Percent, Topics, at_least, expanded
-
-FILE_NAME = "mqdb.toml"
-ENV_PREFIX = "MQDB_"
-DEFAULT = "default"
+from mqdb.setting_layers import DEFAULT, ENV_PREFIX, Layer, default_home, home_of, read_file
+from mqdb.setting_values import Address, Directory, File, Hours, Percent, Topics, at_least
 
 _DSNS = ("dsn", "pool_dsn")
 _PASSWORD = "web_password"
-
-
-def default_home() -> Path:
-    """Where the embedded PostgreSQL and mqdb.toml live unless MQDB_HOME says otherwise."""
-    is_root = hasattr(os, "geteuid") and os.geteuid() == 0
-    return Path("/var/lib/mqdb") if is_root else user_data_path("mqdb", appauthor=False)
 
 
 class SettingLine(NamedTuple):
@@ -316,9 +304,9 @@ def load_settings(*, config: str | Path | None = None, **arguments: Any) -> Sett
 
     `config` names the TOML file, which must exist then. Raises SettingInvalid.
     """
-    argument = _Layer("argument", {name: value for name, value in arguments.items() if value is not None})
-    environment = _Layer("environment", EnvSettingsSource(Settings, env_ignore_empty=True)())
-    file = _file(config, _home_of(argument, environment))
+    argument = Layer("argument", {name: value for name, value in arguments.items() if value is not None})
+    environment = Layer("environment", EnvSettingsSource(Settings, env_ignore_empty=True)())
+    file = read_file(config, home_of(argument, environment))
     _refuse_unknown(argument)
     _refuse_unknown(file)
 
@@ -337,59 +325,7 @@ def load_settings(*, config: str | Path | None = None, **arguments: Any) -> Sett
     return settings
 
 
-class _Layer(NamedTuple):
-    source: str
-    values: Mapping[str, Any]
-
-    def origin(self, name: str) -> str:
-        return f"environment {ENV_PREFIX}{name.upper()}" if self.source == "environment" else self.source
-
-
-def _home_of(*layers: _Layer) -> Path:
-    """The home directory, as long as no file says otherwise."""
-    for layer in layers:
-        if home := layer.values.get("home"):
-            try:
-                return expanded(home)
-            except (TypeError, ValueError) as error:
-                raise SettingInvalid("home", _safe("home", home), layer.origin("home"), str(error)) from None
-    return default_home()
-
-
-def _file(config: str | Path | None, home: Path) -> _Layer:
-    """What the TOML file holds; nothing where none was named and the home has none."""
-    source = "argument" if config else f"environment {ENV_PREFIX}CONFIG"
-    named = config or os.environ.get(ENV_PREFIX + "CONFIG")
-    path = Path(named) if named else home / FILE_NAME
-
-    def refuse(reason: str) -> NoReturn:
-        raise SettingInvalid("config", hide_dsn(str(path)), source if named else "the home directory", reason) from None
-
-    try:
-        path = expanded(path).absolute()
-    except ValueError as exc:
-        refuse(str(exc))
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        if named:
-            refuse("there is no such file")
-        return _Layer(DEFAULT, {})
-    except OSError as exc:
-        refuse(f"cannot be read: {exc.strerror}")
-    except (ValueError, RecursionError) as exc:
-        refuse(f"is not TOML: {exc}")
-    if "home" in content:
-        if not named:
-            refuse("sets home, but was found there; set MQDB_HOME, or name the file with --config")
-        try:
-            content["home"] = path.parent / expanded(str(content["home"]))
-        except ValueError as exc:
-            raise SettingInvalid("home", hide_dsn(str(content["home"])), f"file {path}", str(exc)) from None
-    return _Layer(f"file {path}", content)
-
-
-def _refuse_unknown(layer: _Layer) -> None:
+def _refuse_unknown(layer: Layer) -> None:
     known = list(Settings.model_fields)
     for name, value in layer.values.items():
         if name not in known:

@@ -34,7 +34,8 @@ from mqdb.common.message import Message, MessageQueue, ReceivedMessage, SendStat
 from mqdb.common.topic import MessageType, Perm, TopicConfig
 from mqdb.common.transaction import HalfState, LocalTransactionState
 from mqdb.selector.subscription import ExpressionType, MessageFilter
-from mqdb.settings import SettingLine, Settings, default_home, load_settings
+from mqdb.setting_layers import default_home
+from mqdb.settings import SettingLine, Settings, load_settings
 from mqdb.store.acl import Access, Resource, ResourceType, Right
 from mqdb.store.consumers.groups import (
     GroupSettings,

@@ -20,7 +20,8 @@ from mqdb.broker.dispatch import DispatchOutcome, dispatch
 from mqdb.embedded import EmbeddedPostgres, temporary_home
 from mqdb.errors import Denied, NotFound
 from mqdb.server import Server
-from mqdb.settings import ENV_PREFIX, Settings
+from mqdb.setting_layers import ENV_PREFIX
+from mqdb.settings import Settings
 from mqdb.testing import set_clock_ahead
 from mqdb_client.admin.admin import Admin
 

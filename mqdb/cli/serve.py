@@ -152,7 +152,7 @@ def greeting(settings: "Settings", dsn: str) -> list[str]:
     from mqdb import __version__
     from mqdb.cli.psql import psql_of
     from mqdb.common.dsn import redact
-    from mqdb.settings import default_home
+    from mqdb.setting_layers import default_home
 
     name = settings.broker.name if settings.broker else settings.broker_name
     where = redact(dsn) if settings.broker else f"the embedded PostgreSQL in {settings.home}"

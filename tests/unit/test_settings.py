@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from mqdb.errors import SettingInvalid
-from mqdb.settings import Settings, default_home, load_settings
+from mqdb.setting_layers import default_home
+from mqdb.settings import Settings, load_settings
 from tests.fixtures.fuzz import fuzz_cases, fuzz_random
 
 SECRET = "geheim"
