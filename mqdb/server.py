@@ -12,15 +12,13 @@ start; nothing else has to know. One that was made anew is migrated before, as a
 
 import logging
 import shutil
-import signal
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
 from apscheduler.schedulers.background import BackgroundScheduler
 from sqlalchemy import Connection, Engine
@@ -45,6 +43,7 @@ from mqdb.service.timer_deliverer import TimerDeliverer
 from mqdb.service.timer_keeper import TimerKeeper
 from mqdb.service.transaction_checker import TransactionChecker, TransactionCheckerConfig
 from mqdb.settings import Settings
+from mqdb.signals import interruption as interruption
 from mqdb.store import migrations
 from mqdb.store.broker_settings import BrokerSettings
 from mqdb.store.engine import create_engine, translated
@@ -58,8 +57,6 @@ if TYPE_CHECKING:
     from mqdb.web.web_server import WebServer
 
 logger = logging.getLogger(__name__)
-
-_SIGNAL_SECONDS: Final = 0.1
 
 
 class Server:
@@ -172,14 +169,14 @@ class Server:
         What `beside` gives is entered when clients may come, and left before anything stops.
         """
         supervisor = SystemdSupervisor()
+
+        def tell_alive() -> None:
+            if supervisor.awaits_a_sign() and self._health.liveness().has_passed:
+                supervisor.tell_alive()
+
         with interruption() as interrupted, self, beside():
             supervisor.tell_ready()
-            # Not wait(): the handler may run in the middle of it, while it holds the lock that set() takes. And no
-            # sleep without end: a signal in the instant before it only sets a flag in C, and wakes nobody.
-            while not interrupted.is_set():
-                time.sleep(_SIGNAL_SECONDS)
-                if supervisor.awaits_a_sign() and self._health.liveness().has_passed:
-                    supervisor.tell_alive()
+            interrupted.wait(tell_alive)
             supervisor.tell_stopping()
             logger.info("stopping")
 
@@ -395,22 +392,3 @@ def _disk_of(home: Path) -> Callable[[], float]:
         return 100 * usage.used / (usage.used + usage.free)
 
     return used_percent
-
-
-@contextmanager
-def interruption() -> Iterator[threading.Event]:
-    """An event that SIGINT and SIGTERM set, and SIGHUP unless the process was started to ignore it, as by nohup."""
-    interrupted = threading.Event()
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        interrupted.set()
-
-    numbers = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        numbers.append(signal.SIGHUP)
-    previous = {number: signal.signal(number, interrupt) for number in numbers}
-    try:
-        yield interrupted
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

@@ -20,6 +20,7 @@ from mqdb.bench.figures import Measurement, durations
 from mqdb.bench.machine import ServerClock, resident_bytes
 from mqdb.common.dsn import BrokerDsn
 from mqdb.errors import MqdbError
+from mqdb.signals import deferred
 
 Operation: TypeAlias = Callable[[], int]
 
@@ -79,7 +80,8 @@ class Worker:
         context = get_context("spawn")
         self._pipe, other_end = context.Pipe()
         self._process = context.Process(target=_guarded, args=(function, other_end, *arguments), daemon=True)
-        with _uninterrupted():
+        # A process whose parent leaves before it has told it what to do ends with a traceback.
+        with deferred(signal.SIGINT):
             self._process.start()
         other_end.close()
 
@@ -105,22 +107,6 @@ class Worker:
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Ctrl-C waits: a process whose parent leaves before it has told it what to do ends with a traceback.
-
-    A handler, not a signal mask: any other thread would take the signal for the main one. For the main thread only.
-    """
-    interrupts: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _frame: interrupts.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if interrupts:
-        raise KeyboardInterrupt
 
 
 def _guarded(function: Callable[..., None], pipe: Pipe, *arguments: object) -> None:

@@ -3,12 +3,10 @@
 import errno
 import logging
 import os
-import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,6 +17,7 @@ from mqdb.cli.options import start
 from mqdb.common.message import ReceivedMessage
 from mqdb.common.printable import printable
 from mqdb.errors import MqdbError, ParameterInvalid, TopicNotFound
+from mqdb.signals import STOP_SIGNALS, deferred
 
 if TYPE_CHECKING:
     from mqdb.settings import Settings
@@ -274,7 +273,8 @@ def _consume(
         if not ends.results:
             ends.check()
         try:
-            with _uninterrupted():
+            # A consumer that is half started has printed perhaps, and could not leave its group.
+            with deferred(*STOP_SIGNALS):
                 consumer.start()
             # Never without end: a Ctrl-C in the instant before a wait does not wake it.
             while not printer.is_done.wait(_COMMIT_SECONDS):
@@ -286,21 +286,6 @@ def _consume(
         raise printer.failure
     if exits:
         ends.check()
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Ctrl-C and SIGTERM wait: a consumer that is half started has printed perhaps, and could not leave its group."""
-    heard: list[int] = []
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, lambda number, _frame: heard.append(number)) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    if heard:
-        signal.raise_signal(heard[0])
 
 
 def _has_reached(admin: "Admin", broker_name: str, group: str, topic: str, end: dict[int, int]) -> bool:

@@ -1,7 +1,6 @@
 """`mqdb remoting`: the front for RocketMQ's clients alone, for a broker that is served elsewhere."""
 
 import logging
-import time
 from contextlib import ExitStack
 from typing import Annotated, Final
 
@@ -11,7 +10,6 @@ from mqdb.cli.metrics import metrics_served
 from mqdb.cli.options import log_from, start
 
 _DEFAULT_ADDRESS: Final = "127.0.0.1:9876"
-_SIGNAL_SECONDS: Final = 0.1
 
 
 def remoting(
@@ -47,7 +45,7 @@ def remoting(
         settings = settings.model_copy(update={"remoting": _DEFAULT_ADDRESS})
     from mqdb.broker_list import brokers_of
     from mqdb.cli.serve import front_of
-    from mqdb.server import interruption
+    from mqdb.signals import interruption
 
     with interruption() as interrupted, ExitStack() as stack:
         front = stack.enter_context(front_of(settings, brokers_of(settings)[0].dsn))
@@ -60,5 +58,4 @@ def remoting(
             stack.enter_context(metrics_served(settings, front, TrafficCollector(*front.names, front.traffic)))
         print("  end      Ctrl-C", flush=True)
         log_from(context, logging.INFO)
-        while not interrupted.is_set():
-            time.sleep(_SIGNAL_SECONDS)
+        interrupted.wait()

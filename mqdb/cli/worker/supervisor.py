@@ -13,13 +13,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Final
 
 from mqdb.cli.worker.order import READY, UNUSABLE, Order, is_end_of_work
+from mqdb.signals import STOP_SIGNALS, handled
 from mqdb.web.report import PASSED, Report
 
 logger = logging.getLogger(__name__)
@@ -229,8 +230,7 @@ class Supervisor:
         for worker in self._workers.values():
             worker.signal(signal.SIGTERM)
 
-    @contextmanager
-    def _listening_to_signals(self) -> Iterator[None]:
+    def _listening_to_signals(self) -> AbstractContextManager[None]:
         """The first one stops the processes, a second one kills them."""
 
         def handle(_number: int, _frame: FrameType | None) -> None:
@@ -239,9 +239,4 @@ class Supervisor:
                 for worker in list(self._workers.values()):
                     worker.signal(signal.SIGKILL)
 
-        before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        return handled(STOP_SIGNALS, handle)
