@@ -8,7 +8,7 @@ from functools import wraps
 from itertools import islice
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, Self, TypeVar, cast
 
-S = TypeVar("S")
+S = TypeVar("S", covariant=True)
 T = TypeVar("T")
 R = TypeVar("R")
 P = ParamSpec("P")

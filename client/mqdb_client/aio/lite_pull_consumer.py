@@ -3,20 +3,18 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from inspect import iscoroutinefunction
 from typing import Any, Final, Self, TypeAlias
 
 from mqdb.common.message import MessageQueue, ReceivedMessage
 from mqdb.errors import ParameterInvalid, ShutdownTimedOut
-from mqdb.selector.tags import ALL_TAGS
-from mqdb_client.aio.in_threads import start_in_thread
+from mqdb_client.aio.in_threads import Wrapper, in_thread, start_in_thread
 from mqdb_client.client_config import configured_by
 from mqdb_client.consumer.loop_calls import LoopCalls
-from mqdb_client.consumer.message_selector import MessageSelector
 from mqdb_client.lite_pull.lite_pull_config import LitePullConsumerConfig
 from mqdb_client.lite_pull.lite_pull_consumer import LitePullConsumer
 from mqdb_client.lite_pull.poll_buffer import PollBuffer
@@ -39,7 +37,7 @@ class _Turn(threading.local):
 _turn: Final = _Turn()
 
 
-class AsyncLitePullConsumer:
+class AsyncLitePullConsumer(Wrapper["_Below"]):
     """A consumer that asks for messages, and says itself how far it has come.
 
         consumer = AsyncLitePullConsumer("billing")
@@ -49,15 +47,16 @@ class AsyncLitePullConsumer:
                 ...
 
     A poll waits in the loop, and no thread waits for it. One that is cancelled has taken nothing: the next poll returns
-    what it would have returned. Membership, pulls and offsets have threads of their own. As in `LitePullConsumer`, the
-    message at which an `async for` was left is not done until the next poll or iteration, `commit`, or the end of the
-    `async with` says so. All else is as `LitePullConsumer` says, with tasks in the place of threads.
+    what it would have returned. All other methods that wait run in threads; if a task is cancelled, its thread goes on
+    to the end. Membership, pulls and offsets have threads of their own. As in `LitePullConsumer`, the message at which
+    an `async for` was left is not done until the next poll or iteration, `commit`, or the end of the `async with` says
+    so. All else is as `LitePullConsumer` says, with tasks in the place of threads.
     """
 
     @configured_by(LitePullConsumerConfig)
     def __init__(self, config: LitePullConsumerConfig) -> None:
         """LitePullConsumerConfig says what the options mean. Raises NameInvalid, ParameterInvalid, SettingInvalid."""
-        self._below = _Below(config)
+        super().__init__(_Below(config))
         self._calls: list[LoopCalls] = []  # of each listener of topics
 
     @property
@@ -77,23 +76,10 @@ class AsyncLitePullConsumer:
 
     # -- what is read -----------------------------------------------------------------------------
 
-    async def subscribe(
-        self, topic: str, expression: str | MessageSelector | None = ALL_TAGS, *, version: int | None = None
-    ) -> None:
-        """Share the queues of a topic with the group. As `LitePullConsumer.subscribe`."""
-        await asyncio.to_thread(self._below.subscribe, topic, expression, version=version)
-
-    async def unsubscribe(self, topic: str, *, version: int | None = None) -> None:
-        """Read a topic no more. As `LitePullConsumer.unsubscribe`."""
-        await asyncio.to_thread(self._below.unsubscribe, topic, version=version)
-
-    async def assign(self, queues: Iterable[MessageQueue], expression: str | MessageSelector | None = ALL_TAGS) -> None:
-        """Read these queues and no others, also while it runs. As `LitePullConsumer.assign`."""
-        await asyncio.to_thread(self._below.assign, queues, expression)
-
-    async def fetch_message_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The queues of a topic that can be read. As `LitePullConsumer.fetch_message_queues`."""
-        return await asyncio.to_thread(self._below.fetch_message_queues, topic)
+    subscribe = in_thread(LitePullConsumer.subscribe)
+    unsubscribe = in_thread(LitePullConsumer.unsubscribe)
+    assign = in_thread(LitePullConsumer.assign)
+    fetch_message_queues = in_thread(LitePullConsumer.fetch_message_queues)
 
     async def register_topic_message_queue_change_listener(
         self, topic: str, listener: AsyncTopicMessageQueueChangeListener
@@ -142,32 +128,12 @@ class AsyncLitePullConsumer:
 
     # -- offsets ----------------------------------------------------------------------------------
 
-    async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Have the next poll begin at an offset of a queue. As `LitePullConsumer.seek`."""
-        await asyncio.to_thread(self._below.seek, queue, offset)
-
-    async def seek_to_begin(self, queue: MessageQueue) -> None:
-        """As `seek`, to the min offset."""
-        await asyncio.to_thread(self._below.seek_to_begin, queue)
-
-    async def seek_to_end(self, queue: MessageQueue) -> None:
-        """As `seek`, to the max offset: only what is sent from now on."""
-        await asyncio.to_thread(self._below.seek_to_end, queue)
-
-    async def offset_for_timestamp(self, queue: MessageQueue, time: datetime) -> int:
-        """The offset of the first message that was stored then or later. As `LitePullConsumer.offset_for_timestamp`."""
-        return await asyncio.to_thread(self._below.offset_for_timestamp, queue, time)
-
-    async def committed(self, queue: MessageQueue) -> int | None:
-        """The next offset of the group in any queue. As `LitePullConsumer.committed`."""
-        return await asyncio.to_thread(self._below.committed, queue)
-
-    async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Commit all that polls have returned, or the next offsets of some queues. As `LitePullConsumer.commit`.
-
-        If its task is cancelled, it may be committed or not.
-        """
-        await asyncio.to_thread(self._below.commit, offsets)
+    seek = in_thread(LitePullConsumer.seek)
+    seek_to_begin = in_thread(LitePullConsumer.seek_to_begin)
+    seek_to_end = in_thread(LitePullConsumer.seek_to_end)
+    offset_for_timestamp = in_thread(LitePullConsumer.offset_for_timestamp)
+    committed = in_thread(LitePullConsumer.committed)
+    commit = in_thread(LitePullConsumer.commit)
 
     # -- life -------------------------------------------------------------------------------------
 

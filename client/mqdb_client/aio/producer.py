@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 import psycopg
 
-from mqdb.broker.schedule.timers import RecallStatus
 from mqdb.common.message import Message, MessageQueue, ReceivedMessage, check_message
 from mqdb.common.unique_id import parse_unique_id
 from mqdb.errors import ParameterInvalid
-from mqdb_client.aio.in_threads import start_in_thread
+from mqdb_client.aio.in_threads import Wrapper, in_thread, start_in_thread
 from mqdb_client.aio.loop_sends import LoopSends
 from mqdb_client.client_config import configured_by
 from mqdb_client.producer.batch import MessageBatch, check_batch, list_of_messages
@@ -42,7 +41,7 @@ else:
 T = TypeVar("T")
 
 
-class AsyncProducer:
+class AsyncProducer(Wrapper["ProducerBelow"]):
     """Sends messages of a group of producers, from the tasks of one event loop or of several.
 
         async with AsyncProducer("orders-service") as producer:
@@ -62,7 +61,7 @@ class AsyncProducer:
         self._configure(ProducerBelow(config))
 
     def _configure(self, below: "ProducerBelow") -> None:
-        self._below = below
+        super().__init__(below)
         below.end_sends = self._end_sends
         self._guard = threading.Lock()
         self._by_loop: dict[asyncio.AbstractEventLoop, LoopSends] = {}
@@ -182,9 +181,8 @@ class AsyncProducer:
         replied = await asyncio.to_thread(self._below.request_async, message, timeout, sharding_key)
         return await asyncio.wrap_future(replied)
 
-    async def fetch_publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The queues of a topic that take messages, over all brokers. As `Producer.fetch_publish_queues`."""
-        return await asyncio.to_thread(self._below.fetch_publish_queues, topic)
+    fetch_publish_queues = in_thread(Producer.fetch_publish_queues)
+    recall = in_thread(Producer.recall)
 
     async def outcome(self, message_id: str) -> SendResult | None:
         """What became of a message, by its unique id; None: it is not stored. As `Producer.outcome`.
@@ -194,10 +192,6 @@ class AsyncProducer:
         running = self._below.work()
         await self._sends(running).settled(parse_unique_id(message_id))
         return await asyncio.to_thread(self._below.outcome, message_id)
-
-    async def recall(self, handle: str) -> RecallStatus:
-        """Take a message back before its time of delivery. As `Producer.recall`."""
-        return await asyncio.to_thread(self._below.recall, handle)
 
     # -- hooks --------------------------------------------------------------------------------
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from mqdb.common.message import MessageQueue, ReceivedMessage
 from mqdb.errors import IllegalState, NotSupported, ShutdownTimedOut
-from mqdb.selector.tags import ALL_TAGS
-from mqdb_client.aio.in_threads import start_in_thread
+from mqdb_client.aio.in_threads import Wrapper, in_thread, start_in_thread
 from mqdb_client.aio.stop_signals import on_loop_stop_signal
 from mqdb_client.client_config import configured_by
 from mqdb_client.consumer.consume_hooks import ConsumeMessageHook
@@ -21,7 +20,6 @@ from mqdb_client.consumer.message_listener import (
     ConsumeOrderlyContext,
     ConsumeOrderlyStatus,
 )
-from mqdb_client.consumer.message_selector import MessageSelector
 from mqdb_client.consumer.push_consumer import PushConsumer
 from mqdb_client.consumer.push_consumer_config import PushConsumerConfig
 from mqdb_client.consumer.push_strategy import Consumption
@@ -51,7 +49,7 @@ AsyncMessageListenerTransactional: TypeAlias = (
 )
 
 
-class AsyncPushConsumer:
+class AsyncPushConsumer(Wrapper["_Below"]):
     """A member of a consumer group whose listener is a coroutine function.
 
         async def bill(messages):
@@ -71,7 +69,7 @@ class AsyncPushConsumer:
     @configured_by(PushConsumerConfig)
     def __init__(self, config: PushConsumerConfig) -> None:
         """PushConsumerConfig says what the options mean. Raises NameInvalid, ParameterInvalid, SettingInvalid."""
-        self._below = _Below(config)
+        super().__init__(_Below(config))
         self._consumption: Consumption | None = None
         self._is_started = False
         self._stopped = asyncio.Event()
@@ -88,15 +86,8 @@ class AsyncPushConsumer:
 
     # -- before the start -----------------------------------------------------------------------
 
-    async def subscribe(
-        self, topic: str, expression: str | MessageSelector | None = ALL_TAGS, *, version: int | None = None
-    ) -> None:
-        """Consume the messages of a topic, also when it runs already. As `PushConsumer.subscribe`."""
-        await asyncio.to_thread(self._below.subscribe, topic, expression, version=version)
-
-    async def unsubscribe(self, topic: str, *, version: int | None = None) -> None:
-        """Consume a topic no more; what is in hand is finished. As `PushConsumer.unsubscribe`."""
-        await asyncio.to_thread(self._below.unsubscribe, topic, version=version)
+    subscribe = in_thread(PushConsumer.subscribe)
+    unsubscribe = in_thread(PushConsumer.unsubscribe)
 
     def register_listener(
         self,
