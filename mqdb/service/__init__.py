@@ -5,7 +5,7 @@
     segment_keeper       makes, closes, seals and drops segments
     client_reaper        takes clients that are gone out of their groups
     delay_deliverer      brings delayed messages and retries when their time has come
-    timer_deliverer      brings messages with a time of delivery
+    timer_deliverer      brings messages with a time of delivery; deliverer: what both share
     timer_keeper         takes away what timers have left behind
     transaction_checker  asks producers about half messages of which they say nothing
     cron_sender          sends recurring messages at their times

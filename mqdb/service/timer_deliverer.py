@@ -8,56 +8,39 @@ import logging
 from dataclasses import dataclass
 from datetime import timedelta
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection
 
-from mqdb.broker.schedule.timers import MAX_MESSAGES, TimerRound, deliver_due
-from mqdb.service.service import Context, LoopService, tell_unreadable
+from mqdb.broker.schedule.timers import TimerRound, deliver_due
+from mqdb.service.deliverer import Deliverer, DelivererConfig
+from mqdb.service.service import Context, tell_unreadable
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class TimerDelivererConfig:
+class TimerDelivererConfig(DelivererConfig):
     """How the timer deliverer works."""
 
-    first_messages: int = 1_000
-    """In a round at first; with full rounds that are short for the server they become more, with long ones less."""
-    max_messages: int = MAX_MESSAGES
-    long_round: timedelta = timedelta(milliseconds=250)
-    longest_pause: timedelta = timedelta(milliseconds=100)
-    """While messages come."""
-    longest_wait: timedelta = timedelta(seconds=1)
-    """While no message comes: somebody may set the clock of the server."""
-    shortest_pause: timedelta = timedelta(milliseconds=10)
-    """So that messages which fall due one by one are delivered some at a time."""
     late: timedelta = timedelta(seconds=1)
     """From here on an operator wants to know."""
 
 
-class TimerDeliverer(LoopService[TimerRound]):
+class TimerDeliverer(Deliverer[TimerRound]):
     """Runs `deliver_due` round by round."""
 
     name = "timer deliverer"
 
     def __init__(self, context: Context, config: TimerDelivererConfig = TimerDelivererConfig()) -> None:
-        super().__init__(context)
-        self._config = config
-        self._messages = min(config.first_messages, config.max_messages)
-        self._first_segment = 0
+        super().__init__(context, config)
+        self._late = config.late
         self._late_messages = 0
         self._latest = timedelta(0)
-
-    def prepare(self, connection: Connection) -> None:
-        # A plan that is made while segments and slots are empty would read them from end to end when they have filled.
-        names = "enable_seqscan", "enable_bitmapscan"
-        connection.execute(select(*(func.set_config(name, "off", False) for name in names)))
-        self._first_segment = 0
 
     def run_once(self, connection: Connection) -> TimerRound:
         """Deliver what is due now, or as much of it as one round may take."""
         counts = deliver_due(connection, self._messages, self._first_segment)
         self._first_segment = counts.first_segment
-        self._adapt(counts)
+        self._adapt(max(counts.messages, counts.collected), counts.took)
         self._tell(counts)
         return counts
 
@@ -68,17 +51,6 @@ class TimerDeliverer(LoopService[TimerRound]):
         is_awake = counts.is_held_up or not self._has_waker
         longest = self._config.longest_pause if is_awake else self._config.longest_wait
         return min(max(counts.next_due_in, self._config.shortest_pause), longest)
-
-    def pause_when_woken(self, since_round: timedelta) -> timedelta:
-        # Not at once: the message that has woken it is on its way to a consumer.
-        return max(self._config.longest_pause - since_round, self._config.shortest_pause)
-
-    def _adapt(self, counts: TimerRound) -> None:
-        worked = max(counts.messages, counts.collected)
-        if worked and counts.took > self._config.long_round:
-            self._messages = max(self._messages // 2, 1)
-        elif worked >= self._messages:
-            self._messages = min(self._messages * 2, self._config.max_messages)
 
     def _tell(self, counts: TimerRound) -> None:
         if counts.messages:
@@ -93,7 +65,7 @@ class TimerDeliverer(LoopService[TimerRound]):
 
     def _tell_lateness(self, counts: TimerRound) -> None:
         """When messages begin to come late, and what it has come to when they do no longer."""
-        if counts.messages and counts.late >= self._config.late:
+        if counts.messages and counts.late >= self._late:
             if not self._late_messages:
                 logger.warning("timers are late", extra={"late_seconds": round(counts.late.total_seconds(), 1)})
             self._late_messages += counts.messages

@@ -1,0 +1,53 @@
+"""What the deliverers of delayed messages and of timers share: how much a round takes, and when the next one begins."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from sqlalchemy import Connection, func, select
+
+from mqdb.broker.schedule.delay import MAX_MESSAGES
+from mqdb.service.service import Context, CountsT, LoopService
+
+
+@dataclass(frozen=True, slots=True)
+class DelivererConfig:
+    """How a deliverer works."""
+
+    first_messages: int = 1_000
+    """In a round at first; with full rounds that are short for the server they become more, with long ones less."""
+    max_messages: int = MAX_MESSAGES
+    long_round: timedelta = timedelta(milliseconds=250)
+    """Where bodies are large, a round of fewer messages keeps the others from waiting."""
+    longest_pause: timedelta = timedelta(milliseconds=100)
+    """While messages come. Source: ScheduleMessageService.DELAY_FOR_A_WHILE."""
+    longest_wait: timedelta = timedelta(seconds=1)
+    """For a message that is not due, while no message comes: somebody may set the clock of the server."""
+    shortest_pause: timedelta = timedelta(milliseconds=10)
+    """So that messages which fall due one by one are delivered some at a time."""
+
+
+class Deliverer(LoopService[CountsT]):
+    """Delivers round by round."""
+
+    def __init__(self, context: Context, config: DelivererConfig) -> None:
+        super().__init__(context)
+        self._config = config
+        self._messages = min(config.first_messages, config.max_messages)
+        self._first_segment = 0
+
+    def prepare(self, connection: Connection) -> None:
+        # A plan that is made while segments and slots are empty would read them from end to end when they have filled.
+        names = "enable_seqscan", "enable_bitmapscan"
+        connection.execute(select(*(func.set_config(name, "off", False) for name in names)))
+        self._first_segment = 0
+
+    def pause_when_woken(self, since_round: timedelta) -> timedelta:
+        # Not at once: the message that has woken it is on its way to a consumer.
+        return max(self._config.longest_pause - since_round, self._config.shortest_pause)
+
+    def _adapt(self, messages: int, took: timedelta) -> None:
+        """Take fewer messages after a long round, more after a full one that was short."""
+        if messages and took > self._config.long_round:
+            self._messages = max(self._messages // 2, 1)
+        elif messages >= self._messages:
+            self._messages = min(self._messages * 2, self._config.max_messages)
