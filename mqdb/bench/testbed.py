@@ -24,7 +24,7 @@ from mqdb.common.topic import TopicConfig, retry_topic
 from mqdb.embedded import EmbeddedPostgres, temporary_home
 from mqdb.errors import IllegalState, ParameterInvalid
 from mqdb.store import migrations
-from mqdb.store.engine import create_engine, driver, target_of
+from mqdb.store.engine import connected, driver, target_of
 from mqdb.store.tables import subscription_group
 
 APPLICATION: Final = "mqdb bench"
@@ -147,19 +147,15 @@ def _fresh(broker_name: str) -> Iterator[Testbed]:
 
 @contextmanager
 def _connected(dsn: str, *, is_given: bool) -> Iterator[Testbed]:
-    engine = create_engine(dsn, application_name=APPLICATION, pool_size=1)
-    try:
-        with engine.connect() as connection:
-            migrations.check_schema(connection)
-            (others,) = driver(connection).execute(_OTHER_BENCHES, (APPLICATION,)).fetchone() or (0,)
-            if others:
-                raise IllegalState("another `mqdb bench`", "at work on this database; wait for its end")
-            testbed = Testbed(dsn, connection, is_given=is_given)
-            try:
-                reference.create(testbed.below)
-                yield testbed
-            finally:
-                if is_given:
-                    testbed.clean_up()
-    finally:
-        engine.dispose()
+    with connected(dsn, APPLICATION) as connection:
+        migrations.check_schema(connection)
+        (others,) = driver(connection).execute(_OTHER_BENCHES, (APPLICATION,)).fetchone() or (0,)
+        if others:
+            raise IllegalState("another `mqdb bench`", "at work on this database; wait for its end")
+        testbed = Testbed(dsn, connection, is_given=is_given)
+        try:
+            reference.create(testbed.below)
+            yield testbed
+        finally:
+            if is_given:
+                testbed.clean_up()

@@ -20,7 +20,7 @@ from mqdb.bench.workers import Operation
 from mqdb.broker.log.send import statement_for
 from mqdb.common.dsn import BrokerDsn
 from mqdb.errors import StorageRefused
-from mqdb.store.engine import create_engine, driver
+from mqdb.store.engine import connected, driver
 from mqdb.store.log.commit_log import Record
 
 _NAME = b"bench"
@@ -30,12 +30,8 @@ _FINE = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK, ExecStatus.COPY_IN)
 @contextmanager
 def session(broker: BrokerDsn) -> "Iterator[psycopg.Connection[Any]]":
     """A connection of the load, with the session settings of every connection of mqdb, in autocommit."""
-    engine = create_engine(broker.dsn, application_name="mqdb bench: load", pool_size=1)
-    try:
-        with engine.connect() as connection:
-            yield driver(connection)
-    finally:
-        engine.dispose()
+    with connected(broker.dsn, "mqdb bench: load") as connection:
+        yield driver(connection)
 
 
 def prepared(

@@ -112,16 +112,11 @@ def _brokers(settings: "Settings", resources: ExitStack) -> "Sequence[BrokerDsn]
 
 
 def _revision(dsn: str) -> str | None:
-    from mqdb.common.dsn import redact
     from mqdb.store import migrations
-    from mqdb.store.engine import create_engine, translated
+    from mqdb.store.engine import connected
 
-    engine = create_engine(dsn, application_name="mqdb migrate", pool_size=1)
-    try:
-        with translated(redact(dsn)), engine.connect() as connection:
-            return migrations.current(connection)
-    finally:
-        engine.dispose()
+    with connected(dsn, "mqdb migrate") as connection:
+        return migrations.current(connection)
 
 
 def _standing(revision: str | None, head: str) -> str:

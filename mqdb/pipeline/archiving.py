@@ -9,8 +9,7 @@ for nothing in the meantime either.
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from os import PathLike, fspath
@@ -19,12 +18,11 @@ from uuid import uuid4
 
 from mqdb.broker import archive as verbs
 from mqdb.broker.archive import SegmentContents
-from mqdb.common.dsn import redact
 from mqdb.pipeline import archive_files
 from mqdb.pipeline.archive_files import FileSystem
 from mqdb.pipeline.errors import ArchiveBusy, ArchiveMismatch
 from mqdb.pipeline.offsets import Queue
-from mqdb.store.engine import create_engine, translated
+from mqdb.store.engine import connected
 from mqdb.store.segments.archived_segments import ArchivedSegment, begin_run, forget_run, is_sealed, unfinished_runs
 from mqdb.store.topics.topic_ranges import broker_name
 
@@ -76,7 +74,7 @@ def archive(
     Messages of a topic that was deleted are not kept. Raises ArchiveBusy while another process archives this broker,
     ArchiveMismatch, TopicNotFound, and what Spark raises.
     """
-    with _connected(dsn) as connection, verbs.sole_archiver(connection) as is_sole:
+    with connected(dsn, "mqdb archive") as connection, verbs.sole_archiver(connection) as is_sole:
         if not is_sole:
             raise ArchiveBusy
         files = FileSystem(spark)
@@ -103,7 +101,7 @@ def archive(
 
 def plan_archive(dsn: str, *, topics: Sequence[str] | None = None) -> list[SegmentContents]:
     """What `archive` would do now; needs no Spark."""
-    with _connected(dsn) as connection:
+    with connected(dsn, "mqdb archive") as connection:
         return verbs.plan(connection, topics)
 
 
@@ -201,14 +199,3 @@ def _read_back(messages: "DataFrame") -> tuple[dict[Queue, QueueFound], datetime
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-@contextmanager
-def _connected(dsn: str) -> "Iterator[Connection]":
-    """One connection for all of a run: the lock is its."""
-    engine = create_engine(dsn, application_name="mqdb archive", pool_size=1)
-    try:
-        with translated(redact(dsn)), engine.connect() as connection:
-            yield connection
-    finally:
-        engine.dispose()

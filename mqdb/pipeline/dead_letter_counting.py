@@ -11,7 +11,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from mqdb.common.dsn import redact
 from mqdb.common.property import FailureProperty, Property
 from mqdb.common.topic import DLQ_PREFIX, dlq_topic
 from mqdb.errors import GroupNotFound
@@ -19,7 +18,7 @@ from mqdb.pipeline.dead_letter_page import write_page
 from mqdb.pipeline.dead_letter_report import Cause, Count, DeadLetterReport, HourCount
 from mqdb.pipeline.failure_text import folded, folded_exception
 from mqdb.store.consumers import groups as stored_groups
-from mqdb.store.engine import create_engine, translated
+from mqdb.store.engine import connected
 from mqdb.store.segments import segments
 from mqdb.store.topics import topics
 
@@ -74,14 +73,10 @@ class _Plan:
 
 
 def _plan(dsn: str, groups: Sequence[str] | None, since: datetime | timedelta | None) -> _Plan:
-    engine = create_engine(dsn, application_name="mqdb dlq-report", pool_size=1)
-    try:
-        with translated(redact(dsn)), engine.connect() as connection:
-            now = segments.log(connection).now.astimezone(UTC)
-            begin = now - since if isinstance(since, timedelta) else since
-            return _Plan(tuple(_dead_letter_topics(connection, groups)), begin and begin.astimezone(UTC), now)
-    finally:
-        engine.dispose()
+    with connected(dsn, "mqdb dlq-report") as connection:
+        now = segments.log(connection).now.astimezone(UTC)
+        begin = now - since if isinstance(since, timedelta) else since
+        return _Plan(tuple(_dead_letter_topics(connection, groups)), begin and begin.astimezone(UTC), now)
 
 
 def _dead_letter_topics(connection: "Connection", groups: Sequence[str] | None) -> list[str]:

@@ -6,8 +6,7 @@ gets them all, sorts them by offset and stages them, and the sink appends what a
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import reduce
@@ -15,11 +14,10 @@ from operator import or_
 from typing import TYPE_CHECKING, Final
 
 from mqdb.broker.log.replay import find_write, write_queue_nums
-from mqdb.common.dsn import redact
 from mqdb.errors import ParameterInvalid
 from mqdb.pipeline import archive_files
 from mqdb.pipeline.errors import ArchiveIncomplete
-from mqdb.store.engine import create_engine, translated
+from mqdb.store.engine import connected
 from mqdb.store.segments import segments
 from mqdb.store.segments.archived_segments import ArchivedSegment, find_archived
 
@@ -69,7 +67,7 @@ def replay(spark: "SparkSession", dsn: str, source: Origin, topic: str, *, write
     mistake, it sends nothing more, whatever `source` says then. Raises TopicNotFound, TopicNotWritable,
     ParameterInvalid, ArchiveIncomplete, and what Spark raises.
     """
-    with _connected(dsn) as connection:
+    with connected(dsn, "mqdb replay") as connection:
         before = find_write(connection, write_id)
         if before is not None:
             return ReplayResult(before, is_repeated=True)
@@ -77,13 +75,13 @@ def replay(spark: "SparkSession", dsn: str, source: Origin, topic: str, *, write
         messages = _messages(spark, dsn, connection, source)
     writer = _copies(messages, queue_nums).write.format("mqdb").mode("append").option("url", dsn).option("topic", topic)
     writer.option("writeId", write_id).option("reservedProperties", "drop").save()
-    with _connected(dsn) as connection:
+    with connected(dsn, "mqdb replay") as connection:
         return ReplayResult(find_write(connection, write_id) or 0)
 
 
 def count_replay(spark: "SparkSession", dsn: str, source: Origin) -> int:
     """How many messages `replay` would send now."""
-    with _connected(dsn) as connection:
+    with connected(dsn, "mqdb replay") as connection:
         messages = _messages(spark, dsn, connection, source)
     return messages.select("queue_offset").count()
 
@@ -228,13 +226,3 @@ def _copies(messages: "DataFrame", queue_nums: int) -> "DataFrame":
             "born_timestamp",
         )
     )
-
-
-@contextmanager
-def _connected(dsn: str) -> "Iterator[Connection]":
-    engine = create_engine(dsn, application_name="mqdb replay", pool_size=1)
-    try:
-        with translated(redact(dsn)), engine.connect() as connection:
-            yield connection
-    finally:
-        engine.dispose()

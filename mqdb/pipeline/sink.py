@@ -297,15 +297,11 @@ class Writing:
 
 def _refuse_schema(url: str) -> None:
     """Raises what is wrong with it."""
-    from mqdb.store.engine import create_engine
+    from mqdb.store.engine import connected
     from mqdb.store.migrations import check_schema
 
-    engine = create_engine(url, application_name=_APPLICATION)
-    try:
-        with engine.connect() as connection:
-            check_schema(connection)
-    finally:
-        engine.dispose()
+    with connected(url, _APPLICATION) as connection:
+        check_schema(connection)
 
 
 def _staged(messages: "Sequence[WriterCommitMessage | None]") -> list[Staged]:

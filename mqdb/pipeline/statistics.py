@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import WeakSet
 
-from mqdb.common.dsn import redact
 from mqdb.common.topic import is_group_topic, is_system_topic
 from mqdb.errors import ParameterInvalid, TopicNotFound
-from mqdb.store.engine import create_engine, translated
+from mqdb.store.engine import connected
 from mqdb.store.log.message_statistics import TICKS_PER_SECOND
 from mqdb.store.segments import segments
 from mqdb.store.topics import topics as stored_topics
@@ -93,13 +92,9 @@ def _checked(
     dsn: str, topics: Sequence[str] | None, since: datetime | timedelta | None, until: datetime | timedelta | None
 ) -> dict[str, str]:
     """The options of the source, with names and times that are known to be right."""
-    engine = create_engine(dsn, application_name="mqdb stats", pool_size=1)
-    try:
-        with translated(redact(dsn)), engine.connect() as connection:
-            names = [route.config.name for route in stored_topics.list_topics(connection)]
-            now = segments.log(connection).now
-    finally:
-        engine.dispose()
+    with connected(dsn, "mqdb stats") as connection:
+        names = [route.config.name for route in stored_topics.list_topics(connection)]
+        now = segments.log(connection).now
     for name in topics or ():
         if name not in names:
             raise TopicNotFound(name)

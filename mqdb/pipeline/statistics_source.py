@@ -68,16 +68,12 @@ class _StatisticsReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """A task for each segment."""
         from mqdb.broker.log.message_statistics import count_by_segment
-        from mqdb.store.engine import create_engine
+        from mqdb.store.engine import connected
 
-        engine = create_engine(self._url, application_name="mqdb stats", pool_size=1)
-        try:
-            with engine.connect() as connection:
-                counts = count_by_segment(connection, self._topics, self._since, self._until)
-                # As plain tuples: a worker need not import what makes them.
-                return [_Segments((count.segment, count.statement)) for count in counts] or [_Segments()]
-        finally:
-            engine.dispose()
+        with connected(self._url, "mqdb stats") as connection:
+            counts = count_by_segment(connection, self._topics, self._since, self._until)
+            # As plain tuples: a worker need not import what makes them.
+            return [_Segments((count.segment, count.statement)) for count in counts] or [_Segments()]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
         """On a worker."""

@@ -317,6 +317,17 @@ def translated(target: str) -> Iterator[None]:
         raise translate(error, target) from error
 
 
+@contextmanager
+def connected(dsn: str, application_name: str) -> Iterator[Connection]:
+    """A connection for one piece of work, which is closed behind it. Errors of the driver are `translated`."""
+    engine = create_engine(dsn, application_name=application_name, pool_size=1)
+    try:
+        with translated(redact(dsn)), engine.connect() as connection:
+            yield connection
+    finally:
+        engine.dispose()
+
+
 def translates(function: Callable[Concatenate[Connection, _P], _R]) -> Callable[Concatenate[Connection, _P], _R]:
     """Let a function that takes a connection raise the errors of `mqdb.errors`, as in `translated`."""
 

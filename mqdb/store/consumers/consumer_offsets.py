@@ -25,6 +25,7 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects.postgresql import ARRAY, insert
+from sqlalchemy.sql import FromClause
 
 from mqdb.common.group import ConsumeFromWhere, StartingPoint
 from mqdb.store.dispatch.queues import max_offset
@@ -157,16 +158,10 @@ def commit(
     Returns the queues that were lost: they have a newer epoch, or the log has another history.
     """
     own = given(OWNED_QUEUE, owned)
-    is_mine = and_(
-        consumer_offset.c.group_id == group_id(group),
-        consumer_offset.c.queue_key == own.c.queue_key,
-        consumer_offset.c.epoch == own.c.epoch,
-        is_current(own.c.history),
-    )
     stored = consumer_offset.c
     changed = (
         update(consumer_offset)
-        .where(is_mine)
+        .where(_is_owned(group, own))
         .values(
             next_offset=own.c.next_offset if may_go_back else func.greatest(stored.next_offset, own.c.next_offset),
             segment=own.c.segment if may_go_back else func.greatest(stored.segment, own.c.segment),
@@ -182,14 +177,18 @@ def commit(
 def release(connection: Connection, group: str, owned: Sequence[OwnedQueue]) -> set[int]:
     """Give queues back, as far as the caller still owns them; returns the keys given back."""
     own = given(OWNED_QUEUE, owned)
-    is_mine = and_(
+    changed = update(consumer_offset).where(_is_owned(group, own)).values(owner=None, updated_at=func.mqdb.now())
+    return set(connection.scalars(changed.returning(consumer_offset.c.queue_key)))
+
+
+def _is_owned(group: str, own: FromClause) -> ColumnElement[bool]:
+    """Whether a row still has the epoch of `own`, in its history of the log."""
+    return and_(
         consumer_offset.c.group_id == group_id(group),
         consumer_offset.c.queue_key == own.c.queue_key,
         consumer_offset.c.epoch == own.c.epoch,
         is_current(own.c.history),
     )
-    changed = update(consumer_offset).where(is_mine).values(owner=None, updated_at=func.mqdb.now())
-    return set(connection.scalars(changed.returning(consumer_offset.c.queue_key)))
 
 
 @translates
