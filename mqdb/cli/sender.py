@@ -8,7 +8,6 @@ order and the client gathers the sends.
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from mqdb.cli.records import Outgoing
@@ -54,9 +53,7 @@ class Sender:
         self._started = time.monotonic()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._producer.shutdown()
 
     def send(self, messages: Sequence[Outgoing]) -> None:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import psycopg
@@ -121,9 +120,7 @@ class SharedPostgres:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -1,7 +1,6 @@
 """The administrator's view of brokers. RocketMQ: DefaultMQAdminExt, mqadmin."""
 
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Self, TypeVar
 
 from mqdb.broker_list import brokers_of
@@ -100,9 +99,7 @@ class Admin(BrokerAdmin):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
