@@ -16,9 +16,9 @@ from mqdb.broker.topics.topics import topic_stats
 from mqdb.common.message import MessageQueue, ReceivedMessage
 from mqdb.common.topic import MAX_QUEUE_NUMS, check_topic_name
 from mqdb.common.unique_id import parse_unique_id
-from mqdb.errors import ParameterInvalid, QueueNotFound, TopicNotFound
+from mqdb.errors import ParameterInvalid, QueueNotFound
 from mqdb.store.dispatch.queues import ends as ends_of
-from mqdb.store.topics.topics import TopicRoute, find_topic
+from mqdb.store.topics.topics import TopicRoute, existing_topic
 from mqdb_client.admin.broker_access import BrokerAccess, tend_dispatch
 from mqdb_client.admin.latest_messages import LatestMessages, QueueSpan, read_latest
 from mqdb_client.admin.topic_reader import TopicReader
@@ -191,9 +191,7 @@ def _moment(connection: Connection, time: datetime | timedelta) -> datetime:
 
 def _route(connection: Connection, topic: str) -> TopicRoute:
     check_topic_name(topic)
-    found = find_topic(connection, topic)
-    if found is None:
-        raise TopicNotFound(topic)
+    found = existing_topic(connection, topic)
     if not found.read_queue_keys:
         raise ParameterInvalid("topic", topic, f"its perm {int(found.config.perm)} does not let anybody read it")
     return found

@@ -5,11 +5,10 @@ from datetime import datetime, timedelta
 
 from mqdb.broker.consumers import groups, offset_reset
 from mqdb.broker.consumers.offset_reset import Boundary
-from mqdb.errors import TopicNotFound
 from mqdb.store.consumers.consumer_offsets import committed_offsets
 from mqdb.store.consumers.groups import QueueProgress
 from mqdb.store.consumers.offset_changes import OffsetChange
-from mqdb.store.topics.topics import find_topic
+from mqdb.store.topics.topics import existing_topic
 from mqdb_client.admin.broker_access import BrokerAccess
 
 
@@ -30,9 +29,7 @@ class Offsets:
         Costs less than `show`, which also finds the ends of the queues.
         """
         with self._access.connected() as connection:
-            found = find_topic(connection, topic)
-            if found is None:
-                raise TopicNotFound(topic)
+            found = existing_topic(connection, topic)
             reached = committed_offsets(connection, group, found.queue_keys)
         return {queue_id: reached[key] for queue_id, key in enumerate(found.queue_keys) if key in reached}
 

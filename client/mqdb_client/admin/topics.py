@@ -8,7 +8,7 @@ from mqdb.common.topic import MessageType, Perm, TopicConfig
 from mqdb.errors import NothingToDelete, TopicNotFound
 from mqdb.store.consumers.groups import QueueProgress
 from mqdb.store.topics.topic_uses import TopicUses
-from mqdb.store.topics.topics import find_topic, list_topics
+from mqdb.store.topics.topics import existing_topic, list_topics
 from mqdb_client.admin.broker_access import BrokerAccess
 from mqdb_client.option_rules import FLAG
 
@@ -57,9 +57,7 @@ class Topics:
     def show(self, name: str) -> TopicDetails:
         """Settings, queues and readers of a topic. Raises TopicNotFound."""
         with self._access.connected() as connection:
-            found = find_topic(connection, name)
-            if found is None:
-                raise TopicNotFound(name)
+            found = existing_topic(connection, name)
             return TopicDetails(
                 found.config, admin.topic_stats(connection, name), admin.group_progress(connection, name)
             )

@@ -28,9 +28,7 @@ class GroupDetails(NamedTuple):
 @translates
 def show_group(connection: Connection, name: str, topic: str | None = None) -> GroupDetails:
     """Settings, subscriptions, members of a group, and its progress in one topic or in all. Raises GroupNotFound."""
-    settings = groups.find(connection, name)
-    if settings is None:
-        raise GroupNotFound(name)
+    settings = groups.existing(connection, name)
     return GroupDetails(
         name,
         settings,
@@ -43,8 +41,7 @@ def show_group(connection: Connection, name: str, topic: str | None = None) -> G
 @translates
 def show_topics(connection: Connection, name: str) -> list[TopicLag]:
     """What a group has yet to consume of each topic, by topic. Raises GroupNotFound."""
-    if groups.find(connection, name) is None:
-        raise GroupNotFound(name)
+    groups.existing(connection, name)
     return groups.lags(connection, name)
 
 
@@ -74,9 +71,7 @@ def update_group(
     check_group(name, retry_queue_nums, retry_max_times)
     with transaction(connection):
         groups.save(connection, name, changes, actor)
-        settings = groups.find(connection, name)
-        if settings is None:
-            raise GroupNotFound(name)
+        settings = groups.existing(connection, name)
         clients.notify_group(connection, name)
     return settings
 

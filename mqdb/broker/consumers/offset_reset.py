@@ -13,7 +13,7 @@ from sqlalchemy import Connection, func, select
 
 from mqdb.common.group import MessageModel, check_group_name
 from mqdb.common.topic import retry_topic
-from mqdb.errors import GroupInUse, GroupNotFound, ParameterInvalid, QueueNotFound, TopicNotFound
+from mqdb.errors import GroupInUse, ParameterInvalid, QueueNotFound
 from mqdb.store import acl
 from mqdb.store.acl import Access, Resource, ResourceType
 from mqdb.store.clients import clients
@@ -61,8 +61,7 @@ def reset_offsets(
     acl.require(connection, Resource(Access.OPERATE, ResourceType.GROUP, group))
     _require_topic(connection, topic, target)
     keys = _queue_keys(connection, topic, queue_id)
-    if groups.find(connection, group) is None:
-        raise GroupNotFound(group)
+    groups.existing(connection, group)
     _refuse_members(connection, group, force=True)
     before = offset_changes.standings(connection, group, keys)
     if queue_id is not None and before[0].next_offset is None:
@@ -99,8 +98,7 @@ def clone_offsets(
         acl.require(connection, Resource(Access.OPERATE, ResourceType.GROUP, source))
     if source == target:
         raise ParameterInvalid("target", target, "is the source as well")
-    if groups.find(connection, source) is None:
-        raise GroupNotFound(source)
+    groups.existing(connection, source)
     _refuse_members(connection, target, force)
     copied = _read_by(connection, source, topic_names)
     before = offset_changes.standings(connection, target, list(copied))
@@ -125,9 +123,7 @@ def _require_topic(connection: Connection, topic: str, target: ResetTarget) -> N
 
 
 def _queue_keys(connection: Connection, topic: str, queue_id: int | None) -> Sequence[int]:
-    route = topics.find_topic(connection, topic)
-    if route is None:
-        raise TopicNotFound(topic)
+    route = topics.existing_topic(connection, topic)
     if queue_id is None:
         return route.queue_keys
     if not 0 <= queue_id < len(route.queue_keys):
@@ -147,8 +143,7 @@ def _refuse_members(connection: Connection, group: str, force: bool) -> None:
 def _read_by(connection: Connection, group: str, topic_names: Collection[str]) -> dict[int, int]:
     """Where the group stands in each queue of these topics."""
     for name in topic_names:
-        if topics.find_topic(connection, name) is None:
-            raise TopicNotFound(name)
+        topics.existing_topic(connection, name)
     standing = offset_changes.standings(connection, group, offset_changes.queues_read(connection, group))
     for name in set(topic_names) - {each.topic for each in standing}:
         raise ParameterInvalid("topic", name, f"group {group!r} has never read it")

@@ -7,11 +7,11 @@ from sqlalchemy import Connection, func, select
 from mqdb.broker.consumers.pull import DEFAULT_SCAN_LIMIT, PullRequest, explain_pull
 from mqdb.broker.topics.topics import topic_stats
 from mqdb.common.message import MessageQueue
-from mqdb.errors import ParameterInvalid, TopicNotFound
+from mqdb.errors import ParameterInvalid
 from mqdb.selector import Selector
 from mqdb.store.engine import transaction, translates
 from mqdb.store.filters import matches
-from mqdb.store.topics.topics import find_topic
+from mqdb.store.topics.topics import existing_topic
 
 
 class Trial(NamedTuple):
@@ -30,9 +30,7 @@ def try_selector(connection: Connection, broker_name: str, topic: str, selector:
 
     Raises TopicNotFound, and ParameterInvalid for a topic that nobody may read.
     """
-    route = find_topic(connection, topic)
-    if route is None:
-        raise TopicNotFound(topic)
+    route = existing_topic(connection, topic)
     if not route.read_queue_keys:
         raise ParameterInvalid("topic", topic, f"its perm {int(route.config.perm)} does not let anybody read it")
     keys = list(route.read_queue_keys)

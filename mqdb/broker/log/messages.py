@@ -11,7 +11,7 @@ from mqdb.broker.dispatch import index_keys
 from mqdb.broker.log import query
 from mqdb.common.message import MessageQueue, ReceivedMessage
 from mqdb.common.topic import HALF_TOPIC, SCHEDULE_TOPIC
-from mqdb.errors import DispatchTimeout, ParameterInvalid, QueueNotFound, TopicNotFound
+from mqdb.errors import DispatchTimeout, ParameterInvalid, QueueNotFound
 from mqdb.store.engine import transaction, translates
 from mqdb.store.log import message_index
 from mqdb.store.tables import commit_log, queue, topic
@@ -85,9 +85,7 @@ def read_copy(connection: Connection, broker_name: str, copy: StoredCopy) -> Rec
 @translates
 def read_message(connection: Connection, where: MessageQueue, offset: int) -> ReceivedMessage:
     """The message at an offset. Raises TopicNotFound, QueueNotFound; ParameterInvalid for an offset without one."""
-    route = topics.find_topic(connection, where.topic)
-    if route is None:
-        raise TopicNotFound(where.topic)
+    route = topics.existing_topic(connection, where.topic)
     if not 0 <= where.queue_id < len(route.queue_keys):
         raise QueueNotFound(where.topic, where.queue_id, len(route.queue_keys))
     (result,), _ = pull(connection, [PullRequest(where, route.queue_keys[where.queue_id], offset)], limit=1)

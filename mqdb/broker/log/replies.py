@@ -17,7 +17,6 @@ from mqdb.broker.consumers.horizon import Horizon
 from mqdb.broker.consumers.pull import PullRequest, PullResult, PullStatus, pull, verdict
 from mqdb.broker.topics.route import find_or_create_reply_topic
 from mqdb.common.message import ReceivedMessage
-from mqdb.errors import TopicNotFound
 from mqdb.selector.tags import TagExpression
 from mqdb.store import acl
 from mqdb.store.engine import driver, translates
@@ -46,12 +45,10 @@ def find_topic(connection: Connection, cluster_name: str) -> TopicRoute:
         return find_or_create_reply_topic(connection, cluster_name)
     name: str = connection.execute(select(func.mqdb.reply_topic())).scalar_one()
     route = topics.find_topic(connection, name)
-    if route is None:
-        connection.execute(select(func.mqdb.make_reply_topic()))
-        route = topics.find_topic(connection, name)
-    if route is None:
-        raise TopicNotFound(name)
-    return route
+    if route is not None:
+        return route
+    connection.execute(select(func.mqdb.make_reply_topic()))
+    return topics.existing_topic(connection, name)
 
 
 @translates

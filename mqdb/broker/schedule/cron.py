@@ -140,9 +140,7 @@ def add_cron(
         next_at = next_time(cron.cron, cron.timezone, now)
         for access in (Access.OPERATE, Access.SEND):
             acl.require(connection, Resource(access, ResourceType.TOPIC, message.topic))
-        route = topics.find_topic(connection, message.topic)
-        if route is None:
-            raise TopicNotFound(message.topic)
+        route = topics.existing_topic(connection, message.topic)
         if not route.config.perm & Perm.WRITE:
             raise TopicNotWritable(message.topic, int(route.config.perm))
         if not crons.add(connection, _row(cron), next_at, actor, principal):

@@ -72,7 +72,4 @@ def _find_or_create(connection: Connection, config: TopicConfig) -> TopicRoute:
 def _create(connection: Connection, config: TopicConfig) -> TopicRoute:
     with transaction(connection):  # two clients at once: one creates it, the other waits and finds it
         topics.create(connection, config)
-    route = topics.find_topic(connection, config.name)
-    if route is None:
-        raise TopicNotFound(config.name)
-    return route
+    return topics.existing_topic(connection, config.name)

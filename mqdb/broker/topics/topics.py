@@ -46,7 +46,7 @@ def create_topic(connection: Connection, config: TopicConfig, *, actor: str | No
     _check_not_system(config.name)
     with transaction(connection):
         created = topics.create_by_hand(connection, config, actor)
-        route = _found(connection, config.name)
+        route = topics.existing_topic(connection, config.name)
     if not created and route.config != config:
         raise TopicExists(config.name)
     return route
@@ -86,18 +86,18 @@ def update_topic(
     with transaction(connection):
         acl.require(connection, Resource(Access.ADMIN, ResourceType.TOPIC, name))
         _check_not_for_replies(connection, name)
-        wanted = replace(_found(connection, name).config, **changes)  # it checks what it is given
+        wanted = replace(topics.existing_topic(connection, name).config, **changes)  # it checks what it is given
         columns = {_COLUMNS.get(setting, setting): getattr(wanted, setting) for setting in changes}
         if not topics.change(connection, name, columns, actor):
             raise TopicNotFound(name)
-        return _found(connection, name)
+        return topics.existing_topic(connection, name)
 
 
 @translates
 def find_uses(connection: Connection, name: str) -> TopicUses:
     """The crons, scheduled messages and half messages that name a topic. Raises AccessDenied, TopicNotFound."""
     acl.require(connection, Resource(Access.ADMIN, ResourceType.TOPIC, name))
-    return topic_uses.find(connection, _found(connection, name).config.name)
+    return topic_uses.find(connection, topics.existing_topic(connection, name).config.name)
 
 
 @translates
@@ -126,7 +126,7 @@ def delete_topic(
 @translates
 def topic_stats(connection: Connection, name: str) -> list[QueueStats]:
     """Each queue of a topic, queue 0 first. Raises TopicNotFound."""
-    route = _found(connection, name)
+    route = topics.existing_topic(connection, name)
     return [QueueStats._make(row) for row in queues.stats(connection, route.topic_id)]
 
 
@@ -138,7 +138,7 @@ def unread_messages(connection: Connection, name: str) -> list[Unread]:
     Raises TopicNotFound.
     """
     with transaction(connection):
-        config = _found(connection, name).config
+        config = topics.existing_topic(connection, name).config
         left_out = [each for each in topic_stats(connection, name) if each.queue_id >= config.read_queue_nums]
         progress = group_progress(connection, name) if left_out else []
     next_offsets = {(each.group, each.queue_id): each.next_offset for each in progress}
@@ -155,14 +155,7 @@ def unread_messages(connection: Connection, name: str) -> list[Unread]:
 @translates
 def group_progress(connection: Connection, name: str) -> list[QueueProgress]:
     """Where each group stands on each queue of a topic. Raises TopicNotFound. RocketMQ: consumerProgress."""
-    return groups.progress_in(connection, _found(connection, name).config.name)
-
-
-def _found(connection: Connection, name: str) -> TopicRoute:
-    route = topics.find_topic(connection, name)
-    if route is None:
-        raise TopicNotFound(name)
-    return route
+    return groups.progress_in(connection, topics.existing_topic(connection, name).config.name)
 
 
 #: Settings whose columns have other names.

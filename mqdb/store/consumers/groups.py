@@ -23,6 +23,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import ARRAY
 
+from mqdb.errors import GroupNotFound
 from mqdb.store.clients.clients import ClientKind
 from mqdb.store.dispatch.entries import entries
 from mqdb.store.engine import translates
@@ -144,6 +145,14 @@ def find(connection: Connection, name: str) -> GroupSettings | None:
     columns = (subscription_group.c[field] for field in GroupSettings._fields)
     row = connection.execute(select(*columns).where(subscription_group.c.group_name == name)).one_or_none()
     return None if row is None else GroupSettings(*row)
+
+
+def existing(connection: Connection, name: str) -> GroupSettings:
+    """The settings of a group. Raises GroupNotFound."""
+    settings = find(connection, name)
+    if settings is None:
+        raise GroupNotFound(name)
+    return settings
 
 
 @translates

@@ -12,6 +12,7 @@ from sqlalchemy import Boolean, ColumnElement, Connection, Row, Select, Text, ca
 from sqlalchemy.dialects.postgresql import ARRAY, aggregate_order_by
 
 from mqdb.common.topic import MessageType, Perm, TopicConfig
+from mqdb.errors import TopicNotFound
 from mqdb.store.engine import translates
 from mqdb.store.fragments import full_topic
 from mqdb.store.log.history import History
@@ -44,6 +45,14 @@ class TopicRoute(NamedTuple):
 def find_topic(connection: Connection, name: str) -> TopicRoute | None:
     """The topic with its queues, None where there is none of that name."""
     return find_topics(connection, [name]).get(name)
+
+
+def existing_topic(connection: Connection, name: str) -> TopicRoute:
+    """The topic with its queues. Raises TopicNotFound."""
+    route = find_topic(connection, name)
+    if route is None:
+        raise TopicNotFound(name)
+    return route
 
 
 @translates
