@@ -28,7 +28,7 @@ from mqdb.broker.transactions.transaction_checks import CheckRules
 from mqdb.common.dsn import BrokerDsn, redact
 from mqdb.common.http_address import HttpAddress
 from mqdb.embedded import Home, SharedPostgres, attach, mark_starting, open_or_attach
-from mqdb.errors import IllegalState, SchemaMissing, SchemaTooOld, SettingInvalid
+from mqdb.errors import IllegalState, SchemaMissing, SchemaTooOld
 from mqdb.service.client_reaper import ClientReaper
 from mqdb.service.cron_sender import CronSender
 from mqdb.service.delay_deliverer import DelayDeliverer
@@ -42,7 +42,7 @@ from mqdb.service.timer_deliverer import TimerDeliverer
 from mqdb.service.timer_keeper import TimerKeeper
 from mqdb.service.transaction_checker import TransactionChecker, TransactionCheckerConfig
 from mqdb.settings import Settings
-from mqdb.signals import interruption as interruption
+from mqdb.signals import interruption
 from mqdb.store import migrations
 from mqdb.store.broker_settings import BrokerSettings
 from mqdb.store.engine import create_engine, translated
@@ -296,7 +296,7 @@ class Server:
         from mqdb.web.collector import BrokerCollector
         from mqdb.web.proxies import Proxies
         from mqdb.web.sampler import Sampler, SamplerConfig
-        from mqdb.web.web_server import WebServer
+        from mqdb.web.web_server import serve_web
 
         assert self._info is not None
         config = SamplerConfig(per_queue=self._settings.metrics_topics)
@@ -322,11 +322,7 @@ class Server:
             proxies=Proxies.of(self._settings),
             pages=self._pages,
         )
-        try:
-            return WebServer(address, application)
-        except OSError as error:
-            reason = f"cannot listen there: {error.strerror or error}"
-            raise SettingInvalid("http", str(address), self._settings.origin("http"), reason) from error
+        return serve_web(self._settings, address, application)
 
     def _lead(self) -> None:
         self._rounds.services_start()

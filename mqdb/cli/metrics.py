@@ -13,10 +13,9 @@ if TYPE_CHECKING:
 @contextmanager
 def metrics_served(settings: "Settings", probes: "Probes", *metrics: "Metrics") -> Iterator[None]:
     """Answer probes and scrapes at the HTTP address of the settings, which is printed. Raises SettingInvalid."""
-    from mqdb.errors import SettingInvalid
     from mqdb.web.application import create_application
     from mqdb.web.proxies import Proxies
-    from mqdb.web.web_server import WebServer
+    from mqdb.web.web_server import serve_web
 
     address = settings.http_address
     assert address is not None
@@ -27,11 +26,7 @@ def metrics_served(settings: "Settings", probes: "Probes", *metrics: "Metrics") 
         passwords=settings.web_passwords,
         proxies=Proxies.of(settings),
     )
-    try:
-        server = WebServer(address, application)
-    except OSError as error:
-        reason = f"cannot listen there: {error.strerror or error}"
-        raise SettingInvalid("http", str(address), settings.origin("http"), reason) from error
+    server = serve_web(settings, address, application)
     print(f"  metrics  http://{server.address}/metrics", flush=True)
     try:
         yield

@@ -1,8 +1,6 @@
 """`mqdb web`: the dashboard without a broker process."""
 
-import time
 from collections.abc import Callable
-from typing import Final
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -14,15 +12,13 @@ from mqdb.common.http_address import HttpAddress
 from mqdb.dashboard.dashboard import Dashboard
 from mqdb.dashboard.reach import Reach
 from mqdb.errors import SettingInvalid
-from mqdb.server import interruption
 from mqdb.settings import Settings
+from mqdb.signals import interruption
 from mqdb.web.access import AccessControl
 from mqdb.web.application import answer
 from mqdb.web.proxies import Proxies
 from mqdb.web.report import Report
-from mqdb.web.web_server import WebServer
-
-_SIGNAL_SECONDS: Final = 0.1
+from mqdb.web.web_server import serve_web
 
 
 def create_application(dashboard: Dashboard, address: HttpAddress) -> Starlette:
@@ -56,16 +52,11 @@ def serve_alone(
     if address is None:
         raise SettingInvalid("http", "", settings.origin("http"), "is not set")
     dashboard = Dashboard(settings, on_welcome)
-    try:
-        server = WebServer(address, create_application(dashboard, address))
-    except OSError as error:
-        reason = f"cannot listen there: {error.strerror or error}"
-        raise SettingInvalid("http", str(address), settings.origin("http"), reason) from error
+    server = serve_web(settings, address, create_application(dashboard, address))
     try:
         with interruption() as interrupted:
             on_started(dashboard.welcome(server.address))
-            while not interrupted.is_set():
-                time.sleep(_SIGNAL_SECONDS)
+            interrupted.wait()
     finally:
         server.stop()
         dashboard.close()

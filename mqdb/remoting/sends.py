@@ -7,7 +7,6 @@ thread is made for each. Names are those of RocketMQ's header; short ones stand 
 RocketMQ: SendMessageProcessor, SendMessageRequestHeaderV2.
 """
 
-import logging
 import random
 import time
 from collections import deque
@@ -54,8 +53,6 @@ from mqdb_client.producer.durability import Durability
 from mqdb_client.producer.handed_sends import LATENESS_SECONDS
 from mqdb_client.producer.recalling import recall_handle_of
 from mqdb_client.producer.waking import Waking
-
-logger = logging.getLogger(__name__)
 
 #: A little less than what clients wait for an answer, so that they hear why there is none that they want.
 #: Source: DefaultMQProducer.sendMsgTimeout, 3 s.

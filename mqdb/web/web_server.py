@@ -11,6 +11,8 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mqdb.common.http_address import HttpAddress
+from mqdb.errors import SettingInvalid
+from mqdb.settings import Settings
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +83,15 @@ class WebServer:
             self._server.run(sockets=[self._socket])
         except Exception:
             logger.exception("the web server failed", extra={"address": str(self.address)})
+
+
+def serve_web(settings: Settings, address: HttpAddress, application: ASGIApp) -> WebServer:
+    """Serve an application at the address that the settings name. Raises SettingInvalid if it cannot listen there."""
+    try:
+        return WebServer(address, application)
+    except OSError as error:
+        reason = f"cannot listen there: {error.strerror or error}"
+        raise SettingInvalid("http", str(address), settings.origin("http"), reason) from error
 
 
 def _listen(address: HttpAddress) -> socket.socket:
