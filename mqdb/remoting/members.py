@@ -74,6 +74,8 @@ class Members:
         self._database = database
         self._instance = database.instance
         self.clients: dict[str, Client] = {}
+        #: Called with a consumer that the broker has taken, in the loop, before its client knows.
+        self.on_entered: list[Callable[[Consumer], Awaitable[None]]] = []
         #: Called with a client and a group that it leaves, in the loop; the broker is told afterwards.
         self.on_left: list[Callable[[Client, str], Awaitable[None]]] = []
         #: Called with a group whose members or free queues may have changed; None: any.
@@ -228,6 +230,8 @@ class Members:
                 await self._leave(each, group, ClientKind.CONSUMER)
             if killed:
                 consumer.refusal = await self._register(registration)
+        for told in self.on_entered if consumer.refusal is None else ():
+            await told(consumer)
 
     async def _enter_again(self, client: Client, group: str) -> None:
         """Whoever stood in the way may have left."""

@@ -7,11 +7,12 @@ RocketMQ: ConsumerManageProcessor, AdminBrokerProcessor.
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
 from mqdb.broker.consumers import group_offsets
-from mqdb.broker.consumers.offsets import search_offset
+from mqdb.broker.consumers.offsets import begin_queues, search_offset
 from mqdb.broker.consumers.pull import PullRequest, pull
 from mqdb.common.group import check_group_name
 from mqdb.errors import MqdbError, ResponseCode, TopicNotFound
@@ -20,6 +21,7 @@ from mqdb.remoting.connection import Answer, Connection
 from mqdb.remoting.database import Database
 from mqdb.remoting.fields import moment, number
 from mqdb.remoting.frame import Frame
+from mqdb.remoting.heartbeat import Consumer
 from mqdb.remoting.members import Members
 from mqdb.remoting.places import Place, Places
 from mqdb.remoting.readings import Claim, Reading
@@ -55,6 +57,7 @@ class Offsets:
         self._readings: dict[Connection, dict[tuple[str, int], Reading]] = {}
         self._unwritten: dict[Reading, int] = {}
         self._writing = asyncio.Lock()
+        members.on_entered.append(self._begin)
         database.spawn(self._write_forever())
 
     async def close(self) -> None:
@@ -75,6 +78,20 @@ class Offsets:
                 del readings[next(iter(readings))]
             reading = readings[group, place.queue_key] = Reading(group, place, place.history)
         return reading
+
+    async def _begin(self, consumer: Consumer) -> None:
+        """A group that is new to a topic begins when its first member comes, and not when that asks where to read.
+
+        What is sent as soon as a client's start has returned is for it.
+        """
+        group = consumer.registration.group
+        for topic in consumer.filters:
+            start = starting_point(consumer, topic)
+            if start is None or not owns_queues(consumer, topic):
+                continue
+            with suppress(MqdbError):  # no such topic, or no database: the group begins later
+                keys = (await self._places.route(topic)).queue_keys
+                await self._database.run(partial(begin_queues, group=group, queue_keys=keys, start=start))
 
     # -- 14 -----------------------------------------------------------------------------------
 

@@ -4,10 +4,8 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
-from pathlib import Path
-from typing import NamedTuple
 
 import psutil
 import pytest
@@ -18,62 +16,12 @@ from mqdb.store.topics.topics import TopicRoute
 from mqdb_client.consumer.offset_store import Lease
 from tests.fixtures.broker import append, topic
 from tests.fixtures.busy_machine import within
-from tests.fixtures.consumer_processes import ConsumerProcess
+from tests.fixtures.orderly_processes import OrderlyProcess, check_order
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 
-SCRIPT = Path(__file__).with_name("orderly_process.py")
 QUEUES = 4
 LOCK_EXPIRY = 1.0
-
-
-class Call(NamedTuple):
-    """A call of a listener; one that has not returned ends with its process."""
-
-    queue_id: int
-    begins: float
-    ends: float
-    offset: int
-    is_done: bool
-
-
-class OrderlyProcess(ConsumerProcess):
-    """A running orderly_process.py and what it has said."""
-
-    def __init__(self, dsn: str, kind: str, *numbers: float) -> None:
-        super().__init__(dsn, kind, *map(str, numbers), script=SCRIPT)
-        self._died_at = float("inf")
-
-    @property
-    def done(self) -> int:
-        """How many calls of the listener have succeeded."""
-        return sum(line.startswith("done") for line in self.lines)
-
-    def calls(self) -> Iterator[Call]:
-        """Those of its listener."""
-        open_calls: dict[int, tuple[int, float]] = {}
-        for line in self.lines:
-            what, *numbers = line.split()
-            if what not in ("begin", "done", "failed"):
-                continue
-            queue_id, offset, at = int(numbers[0]), int(numbers[1]), float(numbers[2])
-            if what == "begin":
-                assert queue_id not in open_calls, f"two listeners of one process in queue {queue_id}"
-                open_calls[queue_id] = offset, at
-            else:
-                assert open_calls[queue_id][0] == offset
-                yield Call(queue_id, open_calls.pop(queue_id)[1], at, offset, what == "done")
-        for queue_id, (offset, begins) in open_calls.items():
-            yield Call(queue_id, begins, self._died_at, offset, False)
-
-    def end(self, number: signal.Signals) -> int:
-        """Send a signal that ends it; the exit code. All that was said has been read then."""
-        self.send_signal(number)
-        if number is signal.SIGKILL:  # its calls end here, however late that is noticed
-            self._died_at = time.monotonic()
-        code = self.wait()
-        self._died_at = min(self._died_at, time.monotonic())
-        return code
 
 
 Run = Callable[..., OrderlyProcess]
@@ -128,20 +76,6 @@ class Traffic:
         return max((offsets[queue_id] for seen_at, offsets in self.committed if seen_at < at), default=0)
 
 
-def check_order(calls: Iterable[Call], traffic: Traffic) -> None:
-    """One call at a time for each queue, none ahead of what is done or behind what is committed, and all is done."""
-    for queue_id in range(QUEUES):
-        done, ended = 0, 0.0
-        for call in sorted(call for call in calls if call.queue_id == queue_id):
-            assert call.begins >= ended, f"{call} begins while another listener is in the queue, until {ended}"
-            assert call.offset <= done, f"{call} comes when {done} are done"
-            assert call.offset >= traffic.committed_before(queue_id, call.begins), f"{call} goes back behind the offset"
-            ended = call.ends
-            if call.is_done:
-                done = max(done, call.offset + 1)
-        assert done == traffic.sent
-
-
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_order_holds_whoever_is_killed_and_whoever_joins_or_leaves(
@@ -169,7 +103,9 @@ def test_order_holds_whoever_is_killed_and_whoever_joins_or_leaves(
     for process in alive:
         process.end(signal.SIGTERM)
 
-    check_order([call for process in processes for call in process.calls()], traffic)
+    check_order(
+        [call for process in processes for call in process.calls()], [traffic.sent] * QUEUES, traffic.committed_before
+    )
     assert traffic.sent >= 100
 
 
@@ -217,7 +153,7 @@ def test_a_member_that_was_stopped_for_long_starts_nothing_that_is_another_s(
     # It was at one message of each queue, at most; what it said of them in the end did not count.
     standing = {call for call in stopped.calls() if call.begins < stopped_at < call.ends}
     ended = {call._replace(ends=stopped_at, is_done=False) for call in standing}
-    check_order({*stopped.calls(), *heir.calls()} - standing | ended, traffic)
+    check_order({*stopped.calls(), *heir.calls()} - standing | ended, [traffic.sent] * QUEUES, traffic.committed_before)
 
 
 def give_up_all(broker: Connection) -> None:

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, text
 from mqdb.broker.consumers.offsets import take_queues_at
 from mqdb.errors import SubscriptionConflict
 from mqdb.remoting.codes import RequestCode
-from tests.fixtures.broker import topic
+from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.processes import wait_until
 from tests.fixtures.remoting_client import Fronts, consumer, pulled
 from tests.fixtures.remoting_groups import (
@@ -39,6 +39,17 @@ def test_a_group_begins_where_its_consumer_says(broker: Connection, fronts: Fron
     filled(broker)
 
     assert joined(fronts, where="CONSUME_FROM_LAST_OFFSET").query_offset("readers", "orders") == 10
+
+
+def test_what_is_sent_when_a_start_has_returned_is_for_the_new_group(broker: Connection, fronts: Fronts) -> None:
+    """The client asks for the offset later, in a thread of its own."""
+    route = filled(broker)
+    client = joined(fronts, where="CONSUME_FROM_LAST_OFFSET")
+
+    append(broker, route, "sent now")
+    dispatch_all(broker)
+
+    assert client.query_offset("readers", "orders") == 10
 
 
 def test_who_is_no_member_only_reads_the_offset(broker: Connection, fronts: Fronts) -> None:

@@ -24,7 +24,8 @@ _POM: Final = Path(__file__).resolve().parent / "examples" / "pom.xml"
 _STARTED: Final = re.compile("Started")
 #: A consumer that does not say when it has started gets this long.
 _START_SECONDS: Final = 6.0
-_SECONDS: Final = 90.0
+_SECONDS: Final = 60.0
+_STOP_SECONDS: Final = 10.0
 _FIXED_PORT: Final = 9876
 
 
@@ -111,9 +112,13 @@ class _Program:
         return True
 
     def stop(self) -> None:
-        if self.process.poll() is None:
-            self.process.terminate()
-        self.process.wait()
+        """Ask it to end, and kill it if its shutdown hooks do not."""
+        self.process.terminate()
+        try:
+            self.process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
         self._reader.join()
         assert self.process.stdout is not None
         self.process.stdout.close()

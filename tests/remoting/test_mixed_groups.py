@@ -1,6 +1,7 @@
 """A group with members in Java and in Python, while members, fronts and PostgreSQL are killed.
 
 Every run prints its seed and what was killed. MQDB_FAULT_RUNS says how many, MQDB_FAULT_SEED is the seed of the first.
+Of groups that consume in order there are three runs at most.
 """
 
 import logging
@@ -25,6 +26,7 @@ from mqdb.errors import MqdbError
 from mqdb_client import Admin, Message, Producer
 from tests.fixtures.consumer_processes import ConsumerProcess
 from tests.fixtures.faults import FaultyBroker, faulty_broker
+from tests.fixtures.orderly_processes import Call, OrderlyProcess, calls_of, check_order
 from tests.fixtures.processes import wait_until
 from tests.fixtures.remoting_kit import NEW, OLD, GetKit, JavaKit, KitProcess
 
@@ -36,6 +38,8 @@ FIRST_SEED = int(os.environ.get("MQDB_FAULT_SEED", "0")) or random.randrange(1, 
 TOPIC, GROUP, QUEUES = "orders", "readers", 8
 ACTIONS = 14
 MOST_MEMBERS = 4
+#: Of listeners that consume in order, and of the members in Python among them; those in Java have a lock for 60 s.
+WORK_MS, PYTHON_LOCK_EXPIRY = 2, 3.0
 #: A client whose front was killed is waited for, and one that was killed itself too: 30 s each.
 PATIENCE_SECONDS = 180.0
 
@@ -96,50 +100,102 @@ class Load:
         self._thread.join()
 
 
+class Progress:
+    """Looks all the time at how far the group has committed."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._ending = threading.Event()
+        #: When it was seen, and how much, by queue.
+        self._seen: list[tuple[float, dict[int, int]]] = []
+        self._thread = threading.Thread(target=self._look)
+        self._thread.start()
+
+    def _look(self) -> None:
+        with Admin(self._dsn) as admin:
+            while not self._ending.wait(0.05):
+                with suppress(MqdbError):  # the group is not there yet, or PostgreSQL is not
+                    found = admin.groups.show(GROUP, TOPIC).progress
+                    self._seen.append((time.monotonic(), {each.queue_id: each.next_offset for each in found}))
+
+    def committed_before(self, queue_id: int, at: float) -> int:
+        """How much of a queue was surely committed at a time."""
+        return max((offsets.get(queue_id, 0) for seen_at, offsets in self._seen if seen_at < at), default=0)
+
+    def end(self) -> None:
+        self._ending.set()
+        self._thread.join()
+
+
 @dataclass
 class Group:
-    """The members of the group, and what those have consumed that are gone."""
+    """The members of the group, also those that are gone."""
 
     dsn: str
     fronts: list[FrontProcess]
     kits: list[JavaKit]
     chance: random.Random
+    is_orderly: bool = False
     java: list[KitProcess] = field(default_factory=list)
     python: list[ConsumerProcess] = field(default_factory=list)
-    gone: Counter[str] = field(default_factory=Counter)
+    gone: list[KitProcess | ConsumerProcess] = field(default_factory=list)
 
     def join(self) -> str:
         if self.chance.random() < 0.5:
-            self.python.append(ConsumerProcess(self.dsn))
-            return "a member in Python joins"
+            return self.join_in_python()
+        return self.join_in_java()
+
+    def join_in_python(self) -> str:
+        orderly = (self.dsn, "threads", PYTHON_LOCK_EXPIRY, WORK_MS / 1_000, 0)
+        self.python.append(OrderlyProcess(*orderly) if self.is_orderly else ConsumerProcess(self.dsn))
+        return "a member in Python joins"
+
+    def join_in_java(self) -> str:
         kit, front = self.chance.choice(self.kits), self.chance.choice(self.fronts)
         binary = self.chance.random() < 0.5
-        self.java.append(KitProcess(kit, "consume", front.address, "--topic", TOPIC, "--group", GROUP, binary=binary))
+        options = ("--orderly", "--work-ms", str(WORK_MS)) if self.is_orderly else ()
+        arguments = ("--topic", TOPIC, "--group", GROUP, *options)
+        self.java.append(KitProcess(kit, "consume", front.address, *arguments, binary=binary))
         return f"a member in Java {kit.version} joins"
 
     def leave(self, *, is_killed: bool) -> str:
         if self.java and (not self.python or self.chance.random() < 0.5):
             member = self.java.pop(self.chance.randrange(len(self.java)))
+            self.gone.append(member)
             member.kill() if is_killed else member.leave()
-            self.gone.update(member.said("consumed"))
-            member.close()
             return f"a member in Java {'is killed' if is_killed else 'leaves'}"
         other = self.python.pop(self.chance.randrange(len(self.python)))
+        self.gone.append(other)
         other.end(signal.SIGKILL if is_killed else signal.SIGTERM)
-        self.gone.update(other.bodies)
-        other.close()
         return f"a member in Python {'is killed' if is_killed else 'leaves'}"
 
     @property
+    def everybody(self) -> list[KitProcess | ConsumerProcess]:
+        return [*self.gone, *self.java, *self.python]
+
+    @property
     def consumed(self) -> Counter[str]:
-        here = Counter(body for member in self.java for body in member.said("consumed"))
-        return self.gone + here + Counter(body for member in self.python for body in member.bodies)
+        return Counter(body for member in self.everybody for body in _consumed(member))
 
     def close(self) -> None:
-        for member in self.java:
+        for member in self.everybody:
             member.close()
-        for other in self.python:
-            other.close()
+
+
+def _consumed(member: KitProcess | ConsumerProcess) -> list[str]:
+    return member.said("consumed") if isinstance(member, KitProcess) else member.bodies
+
+
+def _calls(member: KitProcess | ConsumerProcess) -> Iterator[Call]:
+    """Those of the listener of an orderly member."""
+    if isinstance(member, OrderlyProcess):
+        return member.calls()
+    assert isinstance(member, KitProcess)
+    names = {"body": "begin", "consumed": "done", "failed": "failed"}
+    said = [(what, line) for line in member.lines for name, what in names.items() if name in line]
+    return calls_of(
+        ((what, line["queue_id"], line["offset"], line["at"]) for what, line in said), died_at=member.ended_at
+    )
 
 
 @pytest.fixture
@@ -170,9 +226,6 @@ def test_a_member_in_java_and_one_in_python_share_a_group(
 
         wait_until(lambda: len(member.said("consumed")) > 30 and len(group.python[0].bodies) > 30, PATIENCE_SECONDS)
         member.leave()
-        group.gone = Counter(member.said("consumed"))
-        group.java.clear()
-        member.close()
         wait_until(lambda: len(group.python[0].assigned) == QUEUES, PATIENCE_SECONDS)
         load.end()
 
@@ -181,6 +234,7 @@ def test_a_member_in_java_and_one_in_python_share_a_group(
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + RUNS))
 def test_nothing_is_lost_whoever_is_killed(broker: FaultyBroker, java_kit: GetKit, tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
@@ -196,9 +250,8 @@ def test_nothing_is_lost_whoever_is_killed(broker: FaultyBroker, java_kit: GetKi
         stack.callback(load.end)
         for _ in range(ACTIONS):
             time.sleep(chance.uniform(0.5, 3))  # the load goes on
-            story.append(_act(chance, group, fronts, broker))
-        if not (group.java or group.python):
-            story.append(group.join())
+            what = chance.choices(("join", "leave", "kill", "front", "postgres", "serve"), (5, 3, 3, 2, 1, 1))[0]
+            story.append(_act(what, chance, group, fronts, broker))
         load.end()
         logger.warning("\n".join(story))
 
@@ -211,9 +264,55 @@ def test_nothing_is_lost_whoever_is_killed(broker: FaultyBroker, java_kit: GetKi
         assert "unforeseen" not in log, log
 
 
-def _act(chance: random.Random, group: Group, fronts: list[FrontProcess], broker: FaultyBroker) -> str:
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + min(RUNS, 3)))
+def test_each_queue_keeps_its_order_whoever_is_killed(
+    broker: FaultyBroker, java_kit: GetKit, tmp_path: Path, seed: int
+) -> None:
+    """A message may come again after a kill, from the committed offset on, and all behind it then do as well."""
+    chance = random.Random(seed)
+    story = [f"seed {seed}"]
+    with ExitStack() as stack:
+        fronts = [FrontProcess(broker.dsn, tmp_path / f"front-{number}.log") for number in range(2)]
+        for front in fronts:
+            stack.callback(front.stop)
+        group = Group(broker.dsn, fronts, [java_kit(NEW), java_kit(OLD)], chance, is_orderly=True)
+        stack.callback(group.close)
+        story += [group.join_in_python(), group.join_in_java(), group.join_in_java()]
+        progress = Progress(broker.dsn)
+        stack.callback(progress.end)
+        load = Load(broker.dsn)
+        stack.callback(load.end)
+        at_first, later = ["join", "join", "leave", "kill", "front"], ["join", "kill", "front", "serve"]
+        chance.shuffle(at_first)
+        chance.shuffle(later)
+        for what in (*at_first, "postgres", *later):
+            time.sleep(chance.uniform(0.5, 5))  # the load goes on
+            story.append(_act(what, chance, group, fronts, broker))
+        load.end()
+        logger.warning("\n".join(story))
+
+        # The lock of a member in Java that was killed is waited for, and that is a minute.
+        ends: list[int] = []
+        with Admin(broker.dsn) as admin:
+            wait_until(lambda: _all_is_committed(admin, ends, len(load.sent)), PATIENCE_SECONDS)
+        calls = [call for member in group.everybody for call in _calls(member)]
+        check_order(calls, ends, progress.committed_before)
+        twice = sum(call.is_done for call in calls) - sum(ends)
+        logger.warning("%d sent, none lost, %d came again", len(load.sent), twice)
+
+
+def _all_is_committed(admin: Admin, ends: list[int], sent: int) -> bool:
+    """Whether the group has nothing left to do. Gives the max offsets of the queues."""
+    found = sorted(admin.groups.show(GROUP, TOPIC).progress, key=lambda each: each.queue_id)
+    ends[:] = [each.max_offset for each in found]
+    return sum(ends) >= sent and all(each.next_offset == each.max_offset for each in found)
+
+
+def _act(what: str, chance: random.Random, group: Group, fronts: list[FrontProcess], broker: FaultyBroker) -> str:
     members = len(group.java) + len(group.python)
-    match chance.choices(("join", "leave", "kill", "front", "postgres", "serve"), (5, 3, 3, 2, 1, 1))[0]:
+    match what:
         case "join" if members < MOST_MEMBERS:
             return group.join()
         case "leave" if members > 1:

@@ -48,6 +48,18 @@ def take_queues(
 
 
 @translates
+def begin_queues(connection: Connection, group: str, queue_keys: Sequence[int], start: StartingPoint) -> None:
+    """Have a group that is new to the topics of these queues begin there now, though nobody takes a queue yet.
+
+    Raises ParameterInvalid as `take_queues` does.
+    """
+    _check_start(start)
+    if queue_keys:
+        with transaction(connection):
+            consumer_offsets.begin(connection, group, queue_keys, start)
+
+
+@translates
 def take_queues_at(connection: Connection, group: str, client_id: str, offsets: Mapping[int, int]) -> list[OwnedQueue]:
     """As `take_queues`, for a member that has chosen where to read: offsets by the keys of the queues.
 

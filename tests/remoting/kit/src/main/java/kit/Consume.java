@@ -22,7 +22,8 @@ import org.apache.rocketmq.common.message.MessageExt;
  * Runs until its standard input is closed or, with {@code --expect}, so many messages have come; then it leaves the
  * group in order. A message whose body begins with "fail" fails each time, after {@code --level} of delay. Lines:
  * {@code {"ready", "client_id"}}, {@code {"queues"}} when they change, {@code {"body", "queue_id", "offset", ...}} when
- * the listener is given a message, {@code {"consumed", "queue_id"}} when it is through with it, and {@code {"stopped"}}.
+ * the listener is given a message, {@code {"consumed", "queue_id", "offset", "at"}} when it is through with it, or
+ * {@code failed} instead, and {@code {"stopped"}}. {@code at} is in seconds of a clock that all processes share.
  */
 final class Consume {
     private static final long LOOK_MS = 50;
@@ -95,21 +96,31 @@ final class Consume {
         line.put("tags", message.getTags());
         line.put("keys", message.getKeys());
         line.put("reconsume_times", message.getReconsumeTimes());
-        line.put("at", System.currentTimeMillis() / 1000.0);
+        line.put("at", now());
         Kit.print(line);
         try {
             Thread.sleep(options.number("work-ms", 0));
         } catch (InterruptedException stopped) {
-            return false;
+            return end("failed", message, body);
         }
         if (body.startsWith("fail")) {
-            return false;
+            return end("failed", message, body);
         }
-        Kit.print(Map.of("consumed", body, "queue_id", message.getQueueId()));
+        end("consumed", message, body);
         if (count.incrementAndGet() == options.number("expect", Integer.MAX_VALUE)) {
             done.countDown();
         }
         return true;
+    }
+
+    private static boolean end(String outcome, MessageExt message, String body) {
+        Kit.print(
+            Map.of(outcome, body, "queue_id", message.getQueueId(), "offset", message.getQueueOffset(), "at", now()));
+        return outcome.equals("consumed");
+    }
+
+    private static double now() {
+        return System.nanoTime() / 1e9;
     }
 
     private void awaitEndOfInput() {
