@@ -31,7 +31,6 @@ from mqdb.remoting.frame import Frame, decode_frame, encode_frame
 from mqdb.remoting.front import Front
 from mqdb.remoting.listener import Tls
 from tests.fixtures.broker import topic
-from tests.fixtures.fuzz import fuzz_cases, fuzz_random
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 from tests.fixtures.remoting_client import PATIENCE_SECONDS, Fronts, RemotingClient, consumer
@@ -182,26 +181,6 @@ def test_a_frame_that_is_too_large_ends_its_connection_only(broker: Connection, 
     with pytest.raises(ConnectionError):
         rude.request(RequestCode.GET_BROKER_CLUSTER_INFO)
     assert send(other).code == 0
-
-
-def test_rubbish_costs_nobody_else(broker: Connection, fronts: Fronts, caplog: pytest.LogCaptureFixture) -> None:
-    """Random bytes, and frames of which a few bytes are others, on connections of their own."""
-    topic(broker)
-    other = fronts.connect()
-    front = fronts.start()
-    chosen = fuzz_random()
-    for number in range(fuzz_cases()):
-        fields = {"b": "orders", "e": "0", "g": "1", "topic": "orders", "consumerGroup": "readers", "offset": "1"}
-        frame = Frame(chosen.choice(list(RequestCode)), fields, chosen.randbytes(chosen.randrange(40)), number)
-        data = bytearray(encode_frame(frame))
-        for _ in range(chosen.randrange(4)):
-            data[chosen.randrange(len(data))] = chosen.randrange(256)
-        with socket.create_connection((front.address.host, front.address.port)) as client:
-            client.sendall(data if number % 4 else chosen.randbytes(60))
-        if number % 50 == 0:
-            assert send(other).code == 0, number
-    assert send(other).code == 0
-    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
 def test_a_front_that_stops_closes_its_connections_and_can_be_started_again(broker: Connection, fronts: Fronts) -> None:
