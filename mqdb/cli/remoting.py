@@ -47,8 +47,9 @@ def remoting(
     from mqdb.cli.serve import front_of
     from mqdb.signals import interruption
 
+    broker = brokers_of(settings)[0]
     with interruption() as interrupted, ExitStack() as stack:
-        front = stack.enter_context(front_of(settings, brokers_of(settings)[0].dsn))
+        front = stack.enter_context(front_of(settings, broker.dsn, settings.pool_dsn_of(broker.name)))
         assert front is not None
         print(f"mqdb remoting\n  remoting {front.address}", flush=True)
         if http is not None:  # MQDB_HTTP is that of mqdb serve, on the same machine perhaps

@@ -59,7 +59,7 @@ def serve(
 
         @contextmanager
         def beside() -> Iterator[None]:
-            with front_of(settings, server.dsn, traffic) as front:
+            with front_of(settings, server.dsn, traffic=traffic) as front:
                 lines = greeting(settings, server.dsn)
                 if front is not None:
                     lines.insert(-1, f"  remoting {front.address}")
@@ -100,7 +100,9 @@ def _metrics_of(settings: "Settings", traffic: "Traffic") -> "Callable[[str, str
 
 
 @contextmanager
-def front_of(settings: "Settings", dsn: str, traffic: "Traffic | None" = None) -> "Iterator[Front | None]":
+def front_of(
+    settings: "Settings", dsn: str, pool_dsn: str | None = None, traffic: "Traffic | None" = None
+) -> "Iterator[Front | None]":
     """The front for RocketMQ's clients, if the settings say where; `traffic` gets its counts.
 
     Raises SettingInvalid for what it cannot use.
@@ -129,7 +131,13 @@ def front_of(settings: "Settings", dsn: str, traffic: "Traffic | None" = None) -
         reason = "there is no TLS without remoting_certificate"
         raise SettingInvalid("remoting_tls_only", True, settings.origin("remoting_tls_only"), reason)
     front = Front(
-        BrokerDsn(name, dsn), settings.remoting_address, advertised, is_open=is_open, tls=tls, traffic=traffic
+        BrokerDsn(name, dsn),
+        settings.remoting_address,
+        advertised,
+        is_open=is_open,
+        tls=tls,
+        pool_dsn=pool_dsn,
+        traffic=traffic,
     )
     try:
         front.start()

@@ -5,7 +5,6 @@ the topic: the map is read from it, and what a tool writes there it has set alre
 RocketMQ: AdminBrokerProcessor, DefaultRequestProcessor, mqadmin.
 """
 
-import json
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -27,6 +26,7 @@ from mqdb.remoting.connection import Answer, Connection
 from mqdb.remoting.database import Database
 from mqdb.remoting.fields import milliseconds_of, moment, number, text, truth
 from mqdb.remoting.frame import Frame
+from mqdb.remoting.heartbeat import parsed_object
 from mqdb.remoting.signature import ACCESS_KEY
 from mqdb.store.consumers import groups as stored_groups
 from mqdb.store.topics.topics import find_topic, list_topics
@@ -193,7 +193,7 @@ class Administration:
 
     async def save_group(self, connection: Connection, frame: Frame) -> Answer:
         """200: make a group, or change its settings. Those that mqdb does not have are not looked at."""
-        said = _parsed(frame)
+        said = parsed_object(frame.body)
         update = partial(
             groups.update_group,
             name=said.get("groupName"),  # type: ignore[arg-type]  # it checks what it is given
@@ -289,16 +289,6 @@ def _check_namespace(frame: Frame) -> None:
     namespace = text(frame, "namespace")
     if namespace != _ORDERED_TOPICS:
         raise ParameterInvalid("namespace", namespace, f"must be {_ORDERED_TOPICS}")
-
-
-def _parsed(frame: Frame) -> dict[str, Any]:
-    try:
-        said = json.loads(frame.body)
-    except (ValueError, RecursionError):
-        said = None
-    if not isinstance(said, dict):
-        raise ParameterInvalid("body", "", "is no object in JSON")
-    return said
 
 
 def _typed(said: dict[str, Any], name: str, type_: type[Any]) -> Any:

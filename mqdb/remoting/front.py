@@ -73,17 +73,19 @@ class Front:
         *,
         is_open: bool | None = None,
         tls: Tls | None = None,
+        pool_dsn: str | None = None,
         times: ConsumingTimes = CONSUMING_TIMES,
         traffic: Traffic | None = None,
     ) -> None:
         """`advertised` is where clients find it, if that is not where it listens: behind a NAT, for example.
 
         `is_open`: while no access key has a secret, it serves everybody; by default if only this machine reaches it.
-        `traffic` gets its counts.
+        `pool_dsn` leads to the same database through a pooler; LISTEN goes past it. `traffic` gets its counts.
         """
         self._broker = broker
         self._is_open = address.is_loopback if is_open is None else is_open
         self._tls = tls
+        self._pool_dsn = pool_dsn
         self._wanted = address
         self._advertised = advertised
         self._times = times
@@ -155,7 +157,7 @@ class Front:
 
     async def _serve(self, started: "Future[HttpAddress]") -> None:
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
-        instance = self._instance = ClientInstance(self._broker)
+        instance = self._instance = ClientInstance(self._broker, self._pool_dsn)
         self._turn(self._loop)
         async with AsyncExitStack() as stack:
             instance.open()

@@ -1,7 +1,7 @@
 """Heartbeats: what a client says of itself, its groups and their filters. RocketMQ: HeartbeatData, ConsumerData."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -121,14 +121,31 @@ def filter_of(said: Mapping[str, Any]) -> MessageFilter:
 
 
 def parsed_object(body: bytes) -> dict[str, Any]:
-    """The JSON object in a body. Raises ParameterInvalid."""
+    """The JSON object in a body, whose texts PostgreSQL can store. Raises ParameterInvalid."""
     try:
         found = json.loads(body)
+        texts = "".join(_texts(found))
+        texts.encode()  # which half of a surrogate pair stops
     except (ValueError, RecursionError) as error:
         raise ParameterInvalid("body", len(body), f"is no JSON: {error}") from error
     if not isinstance(found, dict):
         raise ParameterInvalid("body", type(found).__name__, "is no object")
+    if "\0" in texts:
+        raise ParameterInvalid("body", len(body), "holds U+0000, which PostgreSQL cannot store")
     return found
+
+
+def _texts(said: object) -> Iterator[str]:
+    """All of a JSON value, the names too."""
+    if isinstance(said, str):
+        yield said
+    elif isinstance(said, list):
+        for each in said:
+            yield from _texts(each)
+    elif isinstance(said, dict):
+        for name, each in said.items():
+            yield name
+            yield from _texts(each)
 
 
 def _dicts(said: Mapping[str, Any], name: str) -> list[dict[str, Any]]:

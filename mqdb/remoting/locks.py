@@ -4,7 +4,6 @@ A lock is ownership that outlives its owner's connection. A client asks for it b
 only reads then, and renews it every 20 s. Members in Python lock in the same table.
 """
 
-import json
 from collections.abc import Mapping
 from datetime import timedelta
 from functools import partial
@@ -17,7 +16,7 @@ from mqdb.remoting.claims import Claims, owns_queues, starting_point
 from mqdb.remoting.connection import Answer, Connection
 from mqdb.remoting.database import Database
 from mqdb.remoting.frame import Frame
-from mqdb.remoting.heartbeat import Consumer
+from mqdb.remoting.heartbeat import Consumer, parsed_object
 from mqdb.remoting.members import Client, Members
 from mqdb.remoting.places import Place, Places
 from mqdb.remoting.readings import Claim
@@ -104,11 +103,8 @@ class _Said:
     """What a request says. Raises ParameterInvalid."""
 
     def __init__(self, body: bytes) -> None:
-        try:
-            said = json.loads(body)
-        except (ValueError, RecursionError) as error:
-            raise ParameterInvalid("body", len(body), f"is no JSON: {error}") from error
-        queues = said.get("mqSet") if isinstance(said, dict) else None
+        said = parsed_object(body)
+        queues = said.get("mqSet")
         if not isinstance(queues, list) or not all(isinstance(queue, dict) for queue in queues):
             raise ParameterInvalid("mqSet", type(queues).__name__, "is no list of objects")
         self.group = str(said.get("consumerGroup"))

@@ -237,7 +237,11 @@ class Members:
         """Whoever stood in the way may have left."""
         consumer = client.consumers.get(group)
         if consumer is not None and consumer.refusal is not None:
-            await self._enter(client, consumer)
+            try:
+                await self._enter(client, consumer)
+            except MqdbError as error:
+                fields = {"group": group, "client_id": client.client_id, "reason": str(error)}
+                logger.warning("cannot enter a client again, and try at its next heartbeat", extra=fields)
 
     async def _register(self, registration: Registration) -> MqdbError | None:
         try:

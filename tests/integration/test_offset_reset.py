@@ -8,6 +8,7 @@ from psycopg.errors import NotNullViolation
 from sqlalchemy import Connection, Engine, text
 
 from mqdb.broker.clients import membership
+from mqdb.broker.consumers import offset_reset
 from mqdb.broker.consumers.offset_reset import Boundary, ResetTarget, clone_offsets, reset_offsets
 from mqdb.broker.consumers.offsets import commit_offsets, take_queues
 from mqdb.common.group import FROM_FIRST_OFFSET, MessageModel
@@ -55,6 +56,15 @@ def owned(broker: Connection, route: TopicRoute) -> list[OwnedQueue]:
 def offsets(broker: Connection, route: TopicRoute, group: str = "readers") -> list[int | None]:
     found = committed_offsets(broker, group, route.queue_keys)
     return [found.get(key) for key in route.queue_keys]
+
+
+def test_a_topic_that_is_deleted_meanwhile_has_no_offset_to_reset(
+    broker: Connection, route: TopicRoute, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offset_reset, "_queue_keys", lambda *_: [route.queue_keys[-1] + 1])
+
+    with pytest.raises(ParameterInvalid, match="has no offset in it"):
+        reset_offsets(broker, "readers", "orders", 1, queue_id=0)
 
 
 # -- what is set --------------------------------------------------------------------------------

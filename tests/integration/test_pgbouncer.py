@@ -3,15 +3,18 @@
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 
 import psycopg
 import pytest
 import sqlalchemy
 from sqlalchemy import Connection, text
 
+from mqdb.common.dsn import BrokerDsn
+from mqdb.common.http_address import HttpAddress
 from mqdb.common.message import ReceivedMessage
 from mqdb.errors import MqdbError
+from mqdb.remoting.front import Front
 from mqdb_client import ConsumeConcurrentlyStatus, Message, Producer
 from tests.fixtures.broker import topic
 from tests.fixtures.consumers import LATER, SUCCESS, Inbox, Member, duplicates
@@ -21,7 +24,9 @@ from tests.fixtures.pgbouncer import PgBouncer
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 from tests.fixtures.producers import producer_of, stored_bodies
+from tests.fixtures.remoting_client import PATIENCE_SECONDS, RemotingClient, consumer, pulled
 from tests.fixtures.transactional import Ledger, TransactionalMember
+from tests.integration.test_remoting_sends import send
 
 
 @pytest.fixture
@@ -73,6 +78,26 @@ def test_the_offset_and_the_outcome_of_a_send_are_found(producer: Producer, memb
     found = producer.outcome(sent.message_id)
     assert found is not None
     assert found.queue == sent.queue
+
+
+def test_a_front_for_rocketmqs_clients_goes_through_the_pooler(
+    pooled: PgBouncer, database: Database, orders: None
+) -> None:
+    way = pooled.dsn(database.dsn)
+    front = Front(BrokerDsn("broker-a", database.dsn), HttpAddress("127.0.0.1", 0), pool_dsn=way)
+    with ExitStack() as stack:
+        front.start()
+        stack.callback(front.stop)
+        before = pooled.transactions(database)
+        client = stack.enter_context(closing(RemotingClient(front.address)))
+        client.heartbeat("1.2.3.4@1", consumer(orders="*"))
+        assert client.query_offset("readers", "orders") == 0
+        held = client.begin_pull("readers", "orders", 0, hold_ms=20_000)
+
+        assert send(client).code == 0
+
+        assert pulled(held.result(PATIENCE_SECONDS)).bodies == ["hello"]
+        assert pooled.transactions(database) > before
 
 
 class FailsOnce(Inbox):

@@ -285,6 +285,12 @@ def test_what_postgresql_cannot_store_goes_no_further(
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
+@pytest.mark.parametrize("client_id", ["a\0b", "a\ud800b"], ids=["U+0000", "half of a pair"])
+def test_a_client_id_that_postgresql_cannot_store_is_refused(fronts: Fronts, client_id: str) -> None:
+    """The heartbeats of all clients of a front are written together."""
+    assert fronts.connect().heartbeat(client_id, consumer(orders="*")).code == 29
+
+
 def test_clients_are_not_told_where_the_database_is() -> None:
     answer = refusal(BrokerUnavailable("postgresql://db.example.org/mqdb", "connection refused"))
 

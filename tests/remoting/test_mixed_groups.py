@@ -252,6 +252,8 @@ def test_nothing_is_lost_whoever_is_killed(broker: FaultyBroker, java_kit: GetKi
             time.sleep(chance.uniform(0.5, 3))  # the load goes on
             what = chance.choices(("join", "leave", "kill", "front", "postgres", "serve"), (5, 3, 3, 2, 1, 1))[0]
             story.append(_act(what, chance, group, fronts, broker))
+        # A member in Java whose front is killed while it starts has ended.
+        story.append(group.join_in_python())
         load.end()
         logger.warning("\n".join(story))
 
@@ -290,6 +292,8 @@ def test_each_queue_keeps_its_order_whoever_is_killed(
         for what in (*at_first, "postgres", *later):
             time.sleep(chance.uniform(0.5, 5))  # the load goes on
             story.append(_act(what, chance, group, fronts, broker))
+        # A member in Java whose front is killed while it starts has ended.
+        story.append(group.join_in_python())
         load.end()
         logger.warning("\n".join(story))
 

@@ -64,7 +64,8 @@ def reset_offsets(
     groups.existing(connection, group)
     _refuse_members(connection, group, force=True)
     before = offset_changes.standings(connection, group, keys)
-    if queue_id is not None and before[0].next_offset is None:
+    # None at all if the topic has been deleted meanwhile.
+    if queue_id is not None and (not before or before[0].next_offset is None):
         fault = f"group {group!r} has no offset in it; reset all queues of the topic together"
         raise ParameterInvalid("queue", queue_id, fault)
     offsets = _offsets_at(connection, before, target)

@@ -38,7 +38,17 @@ public final class Kit {
     private Kit() {
     }
 
-    public static void main(String[] arguments) throws Exception {
+    public static void main(String[] arguments) {
+        try {
+            run(arguments);
+        } catch (Exception failed) {
+            failed.printStackTrace();
+            System.exit(1); // or threads of a client that could not start keep the process
+        }
+        System.exit(0);
+    }
+
+    private static void run(String[] arguments) throws Exception {
         // The client prints to it now and then.
         System.setOut(System.err);
         Options options = new Options(arguments);
@@ -53,7 +63,6 @@ public final class Kit {
             case "topic" -> makeTopic(options);
             default -> System.exit(runCases(chosen(options.words, cases), options) ? 0 : 1);
         }
-        System.exit(0);
     }
 
     private static void makeTopic(Options options) throws Exception {
