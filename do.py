@@ -1,7 +1,7 @@
 """Set up and run mqdb from a checkout. Needs Python 3.11 or newer and nothing else.
 
     python3 do.py demo [...]    the demo, with the arguments of `mqdb demo`
-    python3 do.py test [...]    every check, then the tests, four at a time; or pytest with your arguments
+    python3 do.py test [...]    every check, then the tests, five at a time; or pytest with your arguments
     python3 do.py test --all    the long tests too: fault runs with ten seeds, 10,000 cases of each fuzz
     python3 do.py check         ruff, mypy and the import contracts
     python3 do.py peers [...]   mqdb beside other brokers on this machine: peers --help
@@ -33,10 +33,10 @@ LOCKS = {
     "requirements-contrib.lock": ("server", "embedded", "contrib"),
 }
 BUILD_BACKEND = "hatchling>=1.27"
-# Most of their time tests wait: two cores have work for four processes. A file's tests stay together, for the sake of
+# Most of their time tests wait: two cores have work for five processes. A file's tests stay together, for the sake of
 # what they share; in which order the files come, tests/conftest.py says. A process that crashes ends the run: with a
 # new one in its place the run has hung at its end.
-ALL_TESTS = ("--numprocesses=4", "--max-worker-restart=0", "--dist=loadfile", "--no-loadscope-reorder")
+ALL_TESTS = ("--numprocesses=5", "--max-worker-restart=0", "--dist=loadfile", "--no-loadscope-reorder")
 # What `--all` adds: the tests marked `long`, and more cases of those that make their own.
 EVERYTHING = (*ALL_TESTS, "-m", "", "--timeout=3600")
 MORE_CASES = {"MQDB_FUZZ_CASES": "10000", "MQDB_FAULT_RUNS": "10"}
