@@ -23,6 +23,8 @@ Figures: TypeAlias = dict[str, float | None]
 
 #: Of a paced run these first seconds do not count: consumers find their queues, the JVM compiles.
 _WARM_UP_SECONDS: Final = 2.0
+#: Sends of one thread that wait for an answer, of those that do not make it wait.
+UNDER_WAY: Final = 64
 #: From a consumer's READY until it has its queues.
 _JOINING_SECONDS: Final = 4.0
 
@@ -46,15 +48,20 @@ class Task:
 
 
 def produce(side: Side, settings: Settings) -> list[Task]:
-    """Rate and cost of sending: one thread, 16 threads, and one thread with batches of 100."""
+    """Rate and cost of sending: 1 and 16 threads, batches of 100; from Java also without waiting for each answer."""
 
-    def measure(server: Running, senders: int, batch: int) -> Figures:
-        seconds = settings.seconds or 5.0
-        done, figures = _measured(server, "produce", seconds=seconds, senders=senders, batch=batch)
+    def measure(server: Running, options: Mapping[str, int]) -> Figures:
+        done, figures = _measured(server, "produce", seconds=settings.seconds or 5.0, **options)
         return {"rate": done.rate, **figures}
 
-    ways = (("1 thread", 1, 1), ("16 threads", 16, 1), (f"batches of {BATCH}", 1, BATCH))
-    return [Task(name, "", partial(measure, senders=senders, batch=batch)) for name, senders, batch in ways]
+    ways = {
+        "1 thread": {"senders": 1},
+        "16 threads": {"senders": 16},
+        f"batches of {BATCH}": {"senders": 1, "batch": BATCH},
+    }
+    if side.is_java:
+        ways[f"{UNDER_WAY} under way"] = {"senders": 1, "under-way": UNDER_WAY}
+    return [Task(name, "", partial(measure, options=options)) for name, options in ways.items()]
 
 
 def consume(side: Side, settings: Settings) -> list[Task]:

@@ -1,5 +1,6 @@
 """`mqdb serve`: a broker in the foreground."""
 
+import gc
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -149,6 +150,9 @@ def front_of(
     except OSError as error:
         reason = f"cannot listen there: {error.strerror or error}"
         raise SettingInvalid("remoting", settings.remoting, settings.origin("remoting"), reason) from error
+    # What is there by now stays. A full collection would look at it again and again, while requests wait.
+    gc.collect()
+    gc.freeze()
     try:
         yield front
     finally:

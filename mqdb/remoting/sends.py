@@ -87,7 +87,8 @@ _UNSAID: Final = frozenset({Property.WAIT, Property.CLUSTER, Property.MSG_REGION
 _REPLY: Final = "reply"
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen: to make one would take a microsecond more.
+@dataclass(slots=True)
 class SendHeader:
     """What a send says of its message, or its batch. Raises ParameterInvalid for what is no number."""
 

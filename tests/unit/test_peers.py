@@ -117,7 +117,7 @@ def test_each_round_has_another_order_and_all_sides() -> None:
 
     assert all(sorted(order) == sorted(SIDES) for order in orders)
     assert len(set(orders)) > 1
-    assert plan.tasks() == 9 * 3 * len(SIDES)
+    assert plan.tasks() == 9 * (3 * len(SIDES) + sum(side.is_java for side in SIDES.values()))
 
 
 def test_every_stage_measures_mqdb() -> None:

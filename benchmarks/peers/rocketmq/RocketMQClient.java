@@ -7,12 +7,14 @@ import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Random;
+import java.util.concurrent.Semaphore;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.locks.LockSupport;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
 import org.apache.rocketmq.common.TopicConfig;
@@ -139,7 +141,25 @@ public final class RocketMQClient {
             check(producer.send(messages));
             return batch;
         };
-        Send call = batch == 1 ? single : several;
+        Semaphore underWay = new Semaphore((int) number("under-way", 0));
+        Send asynchronous = () -> {
+            underWay.acquire();
+            producer.send(message(), new SendCallback() {
+                @Override
+                public void onSuccess(SendResult result) {
+                    check(result);
+                    underWay.release();
+                }
+
+                @Override
+                public void onException(Throwable failure) {
+                    failure.printStackTrace();
+                    Runtime.getRuntime().halt(1);
+                }
+            });
+            return 1;
+        };
+        Send call = options.containsKey("under-way") ? asynchronous : batch == 1 ? single : several;
         switch (role) {
             case "pace" -> pace(call);
             case "load" -> load(call);
