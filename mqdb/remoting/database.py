@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 
 from sqlalchemy import Connection
 
+from mqdb.store.engine import translates
 from mqdb_client.instance import ClientInstance
 
 T = TypeVar("T")
@@ -25,12 +26,12 @@ class Database:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def run(self, work: Callable[[Connection], T]) -> T:
-        """What `work` says with a connection in AUTOCOMMIT. Raises what it raises, and BrokerUnavailable."""
+        """What `work` says with a connection in AUTOCOMMIT. Raises what it raises; errors of the driver as ours."""
         return await self.loop.run_in_executor(self._threads, self._run, work)
 
     def _run(self, work: Callable[[Connection], T]) -> T:
         with self.instance.connect() as connection:
-            return work(connection)
+            return translates(work)(connection)  # some read what is stored without a verb
 
     def in_loop(self, work: Callable[[T], None]) -> Callable[[T], None]:
         """What other threads call to have `work` called in the loop, as long as that runs."""

@@ -1,5 +1,6 @@
 """What RocketMQ's clients are told when their queues are lost or reset, and after restarts and lost connections."""
 
+import asyncio
 import gc
 import logging
 import time
@@ -10,10 +11,14 @@ from sqlalchemy import Connection, text
 
 from mqdb.broker.consumers import groups, offset_reset
 from mqdb.broker.consumers.offset_reset import Boundary
+from mqdb.common.dsn import BrokerDsn
+from mqdb.errors import BrokerUnavailable
 from mqdb.remoting import members
 from mqdb.remoting.codes import RequestCode
+from mqdb.remoting.database import Database
 from mqdb.store.engine import create_engine
 from mqdb.store.topics.topics import find_topic
+from mqdb_client.instance import ClientInstance
 from tests.fixtures.broker import append, dispatch_all
 from tests.fixtures.history import Past
 from tests.fixtures.postgres import Database as PastDatabase
@@ -177,6 +182,23 @@ def sent_to(past: Past, *bodies: str) -> None:
         append(connection, route, *bodies)
         dispatch_all(connection)
     engine.dispose()
+
+
+def test_a_connection_that_breaks_under_a_request_is_an_error_of_ours(database: PastDatabase) -> None:
+    async def ask() -> None:
+        instance = ClientInstance(BrokerDsn("broker-a", database.dsn))
+        instance.open()
+        below = Database(instance)
+        try:
+            await below.run(
+                lambda connection: connection.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+            )
+        finally:
+            await below.close()
+            instance.close()
+
+    with pytest.raises(BrokerUnavailable):
+        asyncio.run(ask())
 
 
 def test_a_client_that_goes_without_a_word_keeps_its_queues_for_a_while(
