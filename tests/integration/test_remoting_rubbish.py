@@ -3,6 +3,7 @@
 Ten requests for each of MQDB_FUZZ_CASES, beside a client that behaves and has to be served all the time.
 """
 
+import gc
 import json
 import logging
 import random
@@ -23,6 +24,7 @@ from mqdb.remoting.wire_message import encode_properties, offset_id
 from tests.fixtures.broker import topic
 from tests.fixtures.fuzz import fuzz_cases, fuzz_random
 from tests.fixtures.remoting_client import PATIENCE_SECONDS, Fronts, RemotingClient, consumer
+from tests.fixtures.remoting_groups import NO_NEW
 from tests.fixtures.remoting_vectors import bytes_of, remoting_vectors
 from tests.integration.test_remoting_sends import send
 
@@ -157,7 +159,10 @@ class Behaving:
             self.beat()
         body = str(self.served)
         assert send(self._client, body.encode(), b="steady").code == 0
-        found = self._client.pull("steady-readers", "steady", self.served, hold_ms=20_000)
+        for _ in range(3):  # as clients do that are told to come again
+            found = self._client.pull("steady-readers", "steady", self.served, hold_ms=20_000)
+            if found.code != NO_NEW:
+                break
         assert (found.code, found.bodies) == (0, [body])
         self._client.commit("steady-readers", "steady", found.next_offset)
 
@@ -175,6 +180,8 @@ class Behaving:
 
 @pytest.mark.timeout(1_800)
 def test_rubbish_costs_nobody_else(broker: Connection, fronts: Fronts, caplog: pytest.LogCaptureFixture) -> None:
+    gc.collect()  # tasks of other tests tell of their errors when they go
+    caplog.clear()
     topic(broker)
     topic(broker, "steady")
     behaving = Behaving(fronts.connect())
