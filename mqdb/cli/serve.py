@@ -150,7 +150,7 @@ def front_of(
     except OSError as error:
         reason = f"cannot listen there: {error.strerror or error}"
         raise SettingInvalid("remoting", settings.remoting, settings.origin("remoting"), reason) from error
-    # What is there by now stays. A full collection would look at it again and again, while requests wait.
+    # All that is loaded stays: full collections need not look at it while requests wait.
     gc.collect()
     gc.freeze()
     try:

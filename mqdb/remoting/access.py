@@ -75,7 +75,7 @@ class AccessKeys:
         await self.require(frame, *wanted)
 
     async def may_join(self, frame: Frame, group: str) -> bool:
-        """Whether a request that need not be signed is, by a key that may be a member of a group."""
+        """Whether the sender of a request may be a member of a group. It has to sign if keys are asked for."""
         with suppress(SignatureInvalid, AccessDenied):
             if self.are_asked_for:
                 self._check_signature(frame)

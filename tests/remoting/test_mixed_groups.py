@@ -240,11 +240,7 @@ def test_nothing_is_lost_whoever_is_killed(broker: FaultyBroker, java_kit: GetKi
     chance = random.Random(seed)
     story = [f"seed {seed}"]
     with ExitStack() as stack:
-        fronts = [FrontProcess(broker.dsn, tmp_path / f"front-{number}.log") for number in range(2)]
-        for front in fronts:
-            stack.callback(front.stop)
-        group = Group(broker.dsn, fronts, [java_kit(NEW), java_kit(OLD)], chance)
-        stack.callback(group.close)
+        fronts, group = _started(stack, broker, java_kit, tmp_path, chance)
         story += [group.join(), group.join()]
         load = Load(broker.dsn)
         stack.callback(load.end)
@@ -276,11 +272,7 @@ def test_each_queue_keeps_its_order_whoever_is_killed(
     chance = random.Random(seed)
     story = [f"seed {seed}"]
     with ExitStack() as stack:
-        fronts = [FrontProcess(broker.dsn, tmp_path / f"front-{number}.log") for number in range(2)]
-        for front in fronts:
-            stack.callback(front.stop)
-        group = Group(broker.dsn, fronts, [java_kit(NEW), java_kit(OLD)], chance, is_orderly=True)
-        stack.callback(group.close)
+        fronts, group = _started(stack, broker, java_kit, tmp_path, chance, is_orderly=True)
         story += [group.join_in_python(), group.join_in_java(), group.join_in_java()]
         progress = Progress(broker.dsn)
         stack.callback(progress.end)
@@ -305,6 +297,23 @@ def test_each_queue_keeps_its_order_whoever_is_killed(
         check_order(calls, ends, progress.committed_before)
         twice = sum(call.is_done for call in calls) - sum(ends)
         logger.warning("%d sent, none lost, %d came again", len(load.sent), twice)
+
+
+def _started(
+    stack: ExitStack,
+    broker: FaultyBroker,
+    java_kit: GetKit,
+    logs: Path,
+    chance: random.Random,
+    is_orderly: bool = False,
+) -> tuple[list[FrontProcess], Group]:
+    """Two fronts, and a group without members. They end with the stack."""
+    fronts = [FrontProcess(broker.dsn, logs / f"front-{number}.log") for number in range(2)]
+    for front in fronts:
+        stack.callback(front.stop)
+    group = Group(broker.dsn, fronts, [java_kit(NEW), java_kit(OLD)], chance, is_orderly=is_orderly)
+    stack.callback(group.close)
+    return fronts, group
 
 
 def _all_is_committed(admin: Admin, ends: list[int], sent: int) -> bool:

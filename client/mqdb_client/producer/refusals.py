@@ -11,7 +11,7 @@ _FAULTS_OF_A_ROW: Final = ("22", "23", "42501", "54", NO_SQLSTATE)
 
 
 def may_be_of_one_message(error: MqdbError) -> bool:
-    """Whether the server may take the statement without one of its messages."""
+    """Whether one message may have caused the refusal: the server perhaps takes the statement without that message."""
     if isinstance(error, StorageRefused):
         return error.sqlstate.startswith(_FAULTS_OF_A_ROW)
     return isinstance(error, AccessDenied | MessageIllegal | TransactionRefused)
