@@ -60,9 +60,9 @@ class Held:
             self._changed.notify_all()
 
 
-async def consumer_of(database: Database, listener: Any, **options: Any) -> AsyncPushConsumer:
+async def consumer_of(database: Database, listener: Any, group: str = "readers", **options: Any) -> AsyncPushConsumer:
     options = {"consume_from_where": ConsumeFromWhere.FIRST_OFFSET} | options
-    consumer = AsyncPushConsumer("readers", database.dsn, **options)
+    consumer = AsyncPushConsumer(group, database.dsn, **options)
     await consumer.subscribe("orders")
     consumer.register_listener(listener)
     return consumer
@@ -202,7 +202,7 @@ def test_a_loop_that_is_blocked_keeps_its_queue_from_a_member_that_wants_it(
         return SUCCESS
 
     async def work() -> None:
-        options = {"allocate_message_queue_strategy": first_or_all, "consume_thread_nums": 1}
+        options: dict[str, Any] = {"allocate_message_queue_strategy": first_or_all, "consume_thread_nums": 1}
         async with await consumer_of(database, listener, **options) as consumer:
             await asyncio.to_thread(lambda: wait_until(lambda: len(done) == 2))
             assert [queue.queue_id for queue in consumer.assignment] == [0]
@@ -225,6 +225,24 @@ def test_run_ends_by_a_signal(broker: Connection, database: Database) -> None:
         assert consumer.assignment == ()
         with pytest.raises(IllegalState, match="shut down already"):
             await consumer.start()
+
+    before = signal.getsignal(signal.SIGTERM)
+    run(work)
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_signal_ends_all_consumers_that_run_in_a_loop(broker: Connection, database: Database) -> None:
+    append(broker, topic(broker), "x")
+    both = asyncio.Barrier(2)
+
+    async def listener(_: list[ReceivedMessage]) -> Status:
+        if await both.wait() == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return SUCCESS
+
+    async def work() -> None:
+        consumers = [await consumer_of(database, listener, group) for group in ("readers", "auditors")]
+        await asyncio.wait_for(asyncio.gather(*(consumer.run() for consumer in consumers)), 30)
 
     before = signal.getsignal(signal.SIGTERM)
     run(work)

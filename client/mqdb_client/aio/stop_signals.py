@@ -4,19 +4,33 @@ import asyncio
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import Final
+from weakref import WeakKeyDictionary
+
+#: What each loop calls at a stop signal. It has one handler for a signal, and may run several consumers.
+_stops: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, list[Callable[[], object]]]] = WeakKeyDictionary()
 
 
 @contextmanager
 def on_loop_stop_signal(stop: Callable[[], object]) -> Iterator[None]:
     """Have SIGINT and SIGTERM call `stop`, where this loop may: in the main thread, on Unix."""
-    loop, heard = asyncio.get_running_loop(), []
-    for number in (signal.SIGINT, signal.SIGTERM):
-        # Neither Windows nor another thread than the main one may.
-        with suppress(NotImplementedError, RuntimeError, ValueError):
-            loop.add_signal_handler(number, stop)
-            heard.append(number)
+    loop = asyncio.get_running_loop()
+    stops = _stops.setdefault(loop, [])
+    stops.append(stop)
+
+    def stop_all() -> None:
+        for each in stops:
+            each()
+
+    # Neither Windows nor another thread than the main one may.
+    with suppress(NotImplementedError, RuntimeError, ValueError):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop_all)
     try:
         yield
     finally:
-        for number in heard:
-            loop.remove_signal_handler(number)
+        stops.remove(stop)
+        if not stops:
+            with suppress(NotImplementedError):
+                for number in (signal.SIGINT, signal.SIGTERM):
+                    loop.remove_signal_handler(number)
