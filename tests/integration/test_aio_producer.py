@@ -19,7 +19,7 @@ import pytest
 
 from mqdb.errors import IllegalState, MessageIllegal, ParameterInvalid, QueueNotFound, RouteNotFound
 from mqdb.settings import load_settings
-from mqdb_client import Message, MessageQueue, SendResult, SendStatus
+from mqdb_client import Message, MessageQueue, SendMessageContext, SendResult, SendStatus
 from mqdb_client.aio import AsyncProducer, AsyncTransactionProducer, ids_that_may_be_stored
 from tests.fixtures.joined_sends import url_of
 from tests.fixtures.log import create_topic
@@ -71,6 +71,16 @@ def test_a_start_that_is_cancelled_leaves_the_group(database: Database, kind: Ca
     with pytest.raises(IllegalState, match="shut down"):
         producer._below.work()
     assert database.rows("SELECT FROM mqdb.client WHERE kind = 'PRODUCER'") == []
+
+
+def test_a_shutdown_that_would_wait_for_its_own_loop_is_refused(database: Database) -> None:
+    async def work(producer: AsyncProducer) -> None:
+        with pytest.raises(IllegalState, match="waiting for this event loop"):
+            producer.synchronous.shutdown()
+        await producer.send(Message("orders", "second"))
+
+    run(database, work)
+    assert stored_bodies(database) == ["first", "second"]
 
 
 # -- sending ----------------------------------------------------------------------------------
@@ -315,6 +325,54 @@ def test_a_connection_of_psycopg_is_joined(database: Database) -> None:
             await connection.rollback()
 
     check_joined(database, joins)
+
+
+def test_a_joined_send_that_is_cancelled_stores_nothing_in_the_next_transaction(database: Database) -> None:
+    class Waiting:
+        """Holds the send in its thread, before its statement."""
+
+        hook_name = "waiting"
+        has_begun, may_go_on, has_ended = threading.Event(), threading.Event(), threading.Event()
+
+        def send_message_before(self, _: SendMessageContext) -> None:
+            self.has_begun.set()
+            assert self.may_go_on.wait(30)
+
+        def send_message_after(self, _: SendMessageContext) -> None:
+            self.has_ended.set()
+
+    async def work(producer: AsyncProducer) -> None:
+        producer.register_send_message_hook(hook := Waiting())
+        async with await psycopg.AsyncConnection.connect(database.dsn) as connection:
+            sending = asyncio.create_task(producer.send(Message("orders", "x"), connection=connection))
+            assert await asyncio.to_thread(hook.has_begun.wait, 30)
+            sending.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await sending
+            await connection.rollback()
+            hook.may_go_on.set()
+            assert await asyncio.to_thread(hook.has_ended.wait, 30)
+            await connection.commit()
+
+    run(database, work)
+    assert stored_bodies(database) == ["first"]
+
+
+def test_a_joined_send_that_is_cancelled_cancels_its_statement(database: Database) -> None:
+    async def work(producer: AsyncProducer) -> None:
+        async with await psycopg.AsyncConnection.connect(database.dsn) as connection:
+            pid = connection.info.backend_pid
+            with stall(database):
+                sending = asyncio.create_task(producer.send(Message("orders", "x"), connection=connection))
+                await asyncio.to_thread(lambda: wait_until(lambda: is_blocked(database, pid)))
+                sending.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await sending
+                with pytest.raises(psycopg.errors.InFailedSqlTransaction):
+                    await asyncio.wait_for(connection.execute("SELECT 1"), 30)
+
+    run(database, work)
+    assert stored_bodies(database) == ["first"]
 
 
 def test_a_connection_and_a_session_of_sqlalchemy_are_joined(database: Database) -> None:

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.orm import Session
 
-from mqdb.errors import CronExists
+from mqdb.errors import CronExists, IllegalState
 from mqdb.service.timer_deliverer import TimerDeliverer
 from mqdb.service.timer_keeper import TimerKeeper
 from mqdb_client import Admin, App, CatchUp, ConsumeFromWhere, Message, ReceivedMessage, load_settings
@@ -80,6 +80,24 @@ def test_functions_of_both_kinds_consume_what_the_application_sends(served: Conn
     assert sorted(heard.said) == [
         *(("audit", "new", 18), ("audit", "paid", 17), ("bill", 17), ("greet", 18), ("thank", 17)),
     ]
+
+
+def test_a_close_that_would_wait_for_its_own_loop_is_refused_and_the_application_goes_on(
+    served: Connection, database: Database
+) -> None:
+    topic(served, "orders")
+    app = app_of(database)
+
+    async def work() -> None:
+        await app.asend("orders", "one")
+        with pytest.raises(IllegalState, match="waiting for this event loop"):
+            app.close()
+        await app.asend("orders", "two")
+        await app.aclose()
+        await app.aclose()
+
+    asyncio.run(work())
+    assert database.rows("SELECT FROM mqdb.client WHERE kind = 'PRODUCER'") == []
 
 
 def test_a_start_that_is_cancelled_leaves_the_groups(served: Connection, database: Database) -> None:

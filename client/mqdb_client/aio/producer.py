@@ -11,7 +11,7 @@ import psycopg
 
 from mqdb.common.message import Message, MessageQueue, ReceivedMessage, check_message
 from mqdb.common.unique_id import parse_unique_id
-from mqdb.errors import ParameterInvalid
+from mqdb.errors import IllegalState, ParameterInvalid
 from mqdb_client.aio.in_threads import Wrapper, in_thread, start_in_thread
 from mqdb_client.aio.loop_sends import LoopSends
 from mqdb_client.client_config import configured_by
@@ -63,6 +63,7 @@ class AsyncProducer(Wrapper["ProducerBelow"]):
     def _configure(self, below: "ProducerBelow") -> None:
         super().__init__(below)
         below.end_sends = self._end_sends
+        below.has_sends_of_this_loop = self._has_sends_of_this_loop
         self._guard = threading.Lock()
         self._by_loop: dict[asyncio.AbstractEventLoop, LoopSends] = {}
 
@@ -218,12 +219,17 @@ class AsyncProducer(Wrapper["ProducerBelow"]):
         for sends in list(self._by_loop.values()):
             sends.close()
 
+    def _has_sends_of_this_loop(self) -> bool:
+        return asyncio._get_running_loop() in self._by_loop
+
 
 class ProducerBelow(Producer):
     """The synchronous producer: it connects, and does in a thread what is rare."""
 
     #: Has the sends of loops end.
     end_sends: Callable[[], None]
+    #: Whether this thread runs a loop with sends.
+    has_sends_of_this_loop: Callable[[], bool]
 
     def __init__(self, config: ProducerConfig) -> None:
         self._configure(config)
@@ -232,6 +238,13 @@ class ProducerBelow(Producer):
         """As that of a Producer. Before it closes, the sends of loops end."""
         super().start()
         self.work().at_close(self.end_sends)
+
+    def shutdown(self) -> None:
+        """As that of a Producer. Raises IllegalState in a loop with sends, for which it would wait."""
+        if self.has_sends_of_this_loop():
+            reason = "waiting for this event loop; await AsyncProducer.shutdown() or App.aclose() instead"
+            raise IllegalState(self._name, reason)
+        super().shutdown()
 
     def work(self) -> RunningProducer:
         """What it works with. Raises IllegalState unless started."""
@@ -248,7 +261,11 @@ async def _joined(send: Callable[..., T], connection: "CallersAsyncConnection") 
     """Run `send` in the transaction of an asynchronous connection."""
     if isinstance(connection, psycopg.AsyncConnection):
         bridged = BridgedConnection(connection, asyncio.get_running_loop())
-        return await asyncio.to_thread(send, connection=bridged)
+        try:
+            return await asyncio.to_thread(send, connection=bridged)
+        except asyncio.CancelledError:
+            bridged.leave()
+            raise
     run_sync = getattr(connection, "run_sync", None)
     if run_sync is None:
         reason = "give an AsyncConnection or AsyncSession of SQLAlchemy, or a psycopg.AsyncConnection"

@@ -316,11 +316,15 @@ class App:
         return await producer.send(message, sharding_key, connection=connection)
 
     def close(self) -> None:
-        """Let the sends under way end, and disconnect. It may send again. In a coroutine: `aclose`."""
-        with self._guard:
-            producer, self._producer = self._producer, None
-        if producer is not None:
+        """Let the sends under way end, and disconnect. It may send again. In a coroutine: `aclose`.
+
+        Raises IllegalState in an event loop in which `asend` was called, for which it would wait.
+        """
+        if (producer := self._producer) is not None:
             producer.synchronous.shutdown()
+            with self._guard:
+                if self._producer is producer:
+                    self._producer = None
 
     async def aclose(self) -> None:
         """`close` for coroutines."""

@@ -27,11 +27,31 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session, scoped_session
 
 
-class BridgedConnection(NamedTuple):
+class BridgedConnection:
     """An asynchronous connection for a send that runs in a thread: its statements run in the loop of the connection."""
 
-    connection: "psycopg.AsyncConnection[Any]"
-    loop: asyncio.AbstractEventLoop
+    def __init__(self, connection: "psycopg.AsyncConnection[Any]", loop: asyncio.AbstractEventLoop) -> None:
+        self.connection = connection
+        self._loop = loop
+        self._statement: asyncio.Task[Any] | None = None
+        self._is_left = False
+
+    def execute(self, text: str, values: Mapping[str, object]) -> "Sequence[_Row]":
+        """Run a statement, and return its rows. In the thread. Raises CancelledError after `leave`."""
+        return asyncio.run_coroutine_threadsafe(self._execute(text, values), self._loop).result()
+
+    def leave(self) -> None:
+        """Cancel the statement that runs, and run no other one: the transaction may be over. In the loop."""
+        self._is_left = True
+        if self._statement is not None:
+            self._statement.cancel()
+
+    async def _execute(self, text: str, values: Mapping[str, object]) -> "Sequence[_Row]":
+        if self._is_left:
+            raise asyncio.CancelledError
+        self._statement = asyncio.current_task()
+        cursor = _AsyncCursor(self.connection, row_factory=tuple_row)
+        return await (await cursor.execute(text, values)).fetchall()
 
 
 _OfSqlalchemy: TypeAlias = "sqlalchemy.Connection | Session | scoped_session[Any]"
@@ -76,7 +96,7 @@ def join(connection: object) -> JoinedConnection:
     if isinstance(connection, psycopg.Connection):
         joined = JoinedConnection(partial(_execute_psycopg, _opened(connection)), connection)
     elif isinstance(connection, BridgedConnection):
-        joined = JoinedConnection(partial(_execute_bridged, connection), _opened(connection.connection))
+        joined = JoinedConnection(connection.execute, _opened(connection.connection))
     else:
         joined = _join_sqlalchemy(connection)
     if joined.driver.info.encoding == "ascii":
@@ -186,14 +206,6 @@ def _execute_sqlalchemy(connection: sqlalchemy.Connection, text: str, values: Ma
 
 def _execute_psycopg(connection: "psycopg.Connection[Any]", text: str, values: Mapping[str, object]) -> Sequence[_Row]:
     return _Cursor(connection, row_factory=tuple_row).execute(text, values).fetchall()
-
-
-def _execute_bridged(bridged: BridgedConnection, text: str, values: Mapping[str, object]) -> Sequence[_Row]:
-    async def execute() -> Sequence[_Row]:
-        cursor = _AsyncCursor(bridged.connection, row_factory=tuple_row)
-        return await (await cursor.execute(text, values)).fetchall()
-
-    return asyncio.run_coroutine_threadsafe(execute(), bridged.loop).result()
 
 
 class _Cursor(psycopg.Cursor[tuple[Any, ...]]):
