@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import json
 import sys
+import threading
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -386,6 +387,32 @@ def test_a_thread_may_raise_what_no_future_takes() -> None:
 
     with pytest.raises(RuntimeError, match="raised StopIteration"):
         asyncio.run(asyncio.wait_for(called, 10))
+
+
+def test_a_function_that_does_not_return_keeps_no_loop_from_ending() -> None:
+    has_begun, may_return, returned = threading.Event(), threading.Event(), threading.Event()
+    app = App("shop")
+
+    @app.listener("orders", group="billing")
+    def hang() -> None:
+        has_begun.set()
+        may_return.wait(10)
+        returned.set()
+
+    app.listener("returns", group="billing")(of_order_later)
+
+    async def work() -> None:
+        context = ConsumeConcurrentlyContext(MessageQueue("orders", "broker-a", 0))
+        call = asyncio.create_task(app.groups()[0].callback([received()], context))
+        await asyncio.to_thread(has_begun.wait, 10)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+    asyncio.run(work())
+
+    assert not returned.is_set()
+    may_return.set()
 
 
 def test_in_order_a_message_waits_in_its_place() -> None:

@@ -5,8 +5,11 @@ listener's policy: how often it comes again, after what time, and what makes it 
 """
 
 import asyncio
+import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
+from contextvars import copy_context
 from typing import Any, Final, TypeAlias
 
 from mqdb.common.message import ReceivedMessage
@@ -85,7 +88,7 @@ class ListenerGroup:
             if listener.is_asynchronous:
                 await listener.arguments.call_in_loop(messages[0], transaction)
             else:
-                await asyncio.to_thread(_call_in_thread, listener, messages[0])
+                await _call_in_thread(listener, messages[0])
         return self._success
 
     @contextmanager
@@ -109,11 +112,24 @@ class ListenerGroup:
             raise
 
 
-def _call_in_thread(listener: Listener, message: ReceivedMessage) -> None:
-    try:
-        listener.arguments.call(message)
-    except StopIteration as error:  # no future takes it, and the task would wait for ever
-        raise RuntimeError("the listener raised StopIteration") from error
+async def _call_in_thread(listener: Listener, message: ReceivedMessage) -> None:
+    """Call a plain function in a daemon thread: the loop waits for the threads of its executor before it ends."""
+    called: Future[None] = Future()
+    context = copy_context()
+
+    def call() -> None:
+        try:
+            context.run(listener.arguments.call, message)
+        except StopIteration as error:  # no future takes it, and the task would wait for ever
+            called.set_exception(RuntimeError(f"the listener raised {error!r}"))
+        except BaseException as error:  # noqa: BLE001 - the task's, which waits for it
+            called.set_exception(error)
+        else:
+            called.set_result(None)
+
+    called.set_running_or_notify_cancel()  # a task that is cancelled leaves it alone
+    threading.Thread(target=call, name=f"{listener.group}-listener", daemon=True).start()
+    await asyncio.wrap_future(called)
 
 
 def _check_disjoint(group: str, topic: str, listeners: Sequence[Listener]) -> None:
