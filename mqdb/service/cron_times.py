@@ -36,8 +36,8 @@ def zone_of(name: str) -> ZoneInfo:
     """The zone of an IANA name. Raises ParameterInvalid."""
     try:
         return ZoneInfo(name)
-    # KeyError: there is none; ValueError: a path; OSError: a folder of zones, such as Europe.
-    except (KeyError, ValueError, OSError):
+    # KeyError: there is none; ValueError: a path; OSError: a folder of zones, such as Europe; TypeError: no text.
+    except (KeyError, ValueError, OSError, TypeError):
         reason = "there is no such time zone; write an IANA name, such as Europe/Berlin or UTC"
         raise ParameterInvalid("timezone", name, reason) from None
 

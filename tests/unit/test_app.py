@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import json
+import re
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
@@ -208,10 +209,18 @@ def test_constraints_of_annotations_hold() -> None:
         given(some, received(b"[0]"))
 
 
+def test_a_type_that_is_no_class_is_named_as_a_whole() -> None:
+    def some(orders: Annotated[list[Order] | None, "of a day"]) -> None: ...
+
+    with pytest.raises(BodyUnreadable, match="cannot be read as " + re.escape(f"list[{__name__}.Order] | None: body")):
+        given(some, received(b"1"))
+
+
 class Thing: ...
 
 
 def of_nothing_json(thing: Thing) -> None: ...
+def misspelled(orders: "asyncio.Tusk") -> None: ...  # type: ignore[name-defined]
 def with_context(messages: ReceivedMessage, context: ConsumeConcurrentlyContext) -> None: ...
 def with_transaction(message: ReceivedMessage, connection: Connection) -> None: ...
 def with_wrong_session(message: ReceivedMessage, session: AsyncSession) -> None: ...
@@ -225,6 +234,7 @@ async def with_wrong_connection(message: ReceivedMessage, connection: Connection
         (with_context, False, "'context' is a context, which only a listener of a consumer gets"),
         (yielding, False, "is a generator, of which a call runs nothing"),
         (dict, False, "cannot be read"),
+        (misspelled, False, "cannot be read: module 'asyncio' has no attribute 'Tusk'"),
         (with_transaction, False, "takes a transaction; say exactly_once=True"),
         (with_wrong_session, True, "'session' is AsyncSession; give it Connection or Session"),
         (with_wrong_connection, True, "'connection' is Connection; give it AsyncConnection or AsyncSession"),

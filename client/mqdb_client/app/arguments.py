@@ -63,7 +63,7 @@ class Arguments:
         try:
             hints = get_type_hints(_annotated(function), include_extras=True)
             parameters = inspect.signature(function).parameters.values()
-        except (NameError, TypeError, ValueError) as error:
+        except (NameError, TypeError, ValueError, AttributeError, SyntaxError) as error:
             reason = f"its parameters or their annotations cannot be read: {error}"
             raise ParameterInvalid("listener", function, reason) from error
         given = function.keywords if isinstance(function, partial) else {}
@@ -164,7 +164,8 @@ def _parameter_of(function: Callable[..., Any], name: str, annotation: Any) -> _
         adapter: TypeAdapter[Any] = TypeAdapter(annotation)
     except (PydanticUserError, NameError) as error:
         raise ParameterInvalid("listener", function, f"{name!r} is of a type that JSON cannot give: {error}") from error
-    return _Parameter(name, partial(_decoded, adapter))
+    shown = wanted.__name__ if isinstance(wanted, type) else inspect.formatannotation(wanted)
+    return _Parameter(name, partial(_decoded, adapter, shown))
 
 
 def _kind_of_transaction(wanted: Any) -> str | None:
@@ -186,11 +187,10 @@ def _text(message: ReceivedMessage) -> str:
         raise BodyUnreadable("text", str(error)) from error
 
 
-def _decoded(adapter: "TypeAdapter[Any]", message: ReceivedMessage) -> Any:
+def _decoded(adapter: "TypeAdapter[Any]", wanted: str, message: ReceivedMessage) -> Any:
     try:
         return adapter.validate_json(message.body)
     except ValidationError as error:
-        wanted = getattr(adapter._type, "__name__", str(adapter._type))
         # Without its cause, which shows the body in a traceback.
         raise BodyUnreadable(wanted, _faults(error)) from None
 
