@@ -232,6 +232,19 @@ def test_a_change_that_comes_while_a_process_fails_is_not_waited_for() -> None:
     supervisor._workers[1].signal(signal.SIGKILL)
 
 
+def test_a_process_that_ends_by_a_signal_to_all_gets_no_successor(caplog: pytest.LogCaptureFixture) -> None:
+    supervisor = Supervisor(Order("nothing_like_this"), 1)
+    supervisor._start(1, announces=False)
+    supervisor._workers[1].signal(signal.SIGKILL)
+    wait_until(lambda: not supervisor._news.empty())
+    supervisor._signals = 1
+
+    supervisor._step()
+
+    assert (supervisor._workers, supervisor._code) == ({}, 1)
+    assert "gets a successor" not in caplog.text
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("wait_seconds", [0.2, 0.4, 0.6])
 def test_ctrl_c_while_processes_start_ends_well(
@@ -252,13 +265,20 @@ def test_ctrl_c_while_processes_start_ends_well(
 
 
 @pytest.mark.long
-def test_a_broken_module_ends_with_its_traceback(work: Work, tmp_path: Path) -> None:
-    (tmp_path / "tasks.py").write_text("import nothing_like_this\n")
+@pytest.mark.parametrize(
+    ("module", "error"),
+    [
+        ("import nothing_like_this", "ModuleNotFoundError: No module named 'nothing_like_this'"),
+        ("import sys\nsys.exit('no configuration')", "SystemExit: no configuration"),
+    ],
+)
+def test_a_broken_module_ends_with_its_traceback(work: Work, tmp_path: Path, module: str, error: str) -> None:
+    (tmp_path / "tasks.py").write_text(f"{module}\n")
 
     worker = work("tasks")
 
     assert worker.wait() == 78
-    assert "ModuleNotFoundError: No module named 'nothing_like_this'" in worker.errors
+    assert error in worker.errors
 
 
 @pytest.mark.long
@@ -316,12 +336,13 @@ def test_a_cron_that_the_code_has_no_more_is_told_and_pruned(broker: Connection,
     worker = work("tasks")
     wait_until(lambda: any(line.startswith("  cron tidy: @hourly UTC, next") for line in worker.lines), 60)
     assert worker.end() == 0
-    (tmp_path / "tasks.py").write_text(TASKS)
+    (tmp_path / "tasks.py").write_text("from mqdb_client import App\n\napp = App('shop')\n")
 
     for arguments, told, left in [([], "goes on", 1), (["--prune"], "is removed", 0)]:
         worker = work("tasks", *arguments)
         wait_until(lambda: any("cron tidy is not in the code any more" in line for line in worker.lines), 60)  # noqa: B023 - called here only
         assert any(told in line for line in worker.lines)
+        assert any(line.startswith("  no listeners: ") for line in worker.lines)
         assert worker.end() == 0
         assert broker.scalar(text("SELECT count(*) FROM mqdb.cron")) == left
 

@@ -72,7 +72,7 @@ def main() -> int:
     except ParameterInvalid as error:
         print(f"mqdb: {error}", file=sys.stderr)
         return UNUSABLE
-    except Exception:  # noqa: BLE001 - of the user's module: all of it
+    except (Exception, SystemExit):  # noqa: BLE001 - of the user's module: all of it
         traceback.print_exc()
         return UNUSABLE
     # All that is loaded stays: full collections need not look at it each time.
@@ -184,6 +184,8 @@ class _Process:
 
     def _print_listeners(self) -> None:
         groups = self._app.groups(*self._order.groups)
+        if not groups:
+            print("  no listeners: the module of the application has to import those that have them", flush=True)
         width = max((len(group.name) for group in groups), default=0)
         for group in groups:
             for listener in group.listeners:

@@ -162,14 +162,15 @@ class Supervisor:
         wait = _SIGNAL_SECONDS
         if self._starts:
             wait = min(max(self._starts[0][0] - time.monotonic(), 0.0), wait)
+        news = None
         with suppress(Empty):
             news = self._news.get(timeout=wait)
-            if isinstance(news, Worker):
-                self._ended(news)
-            else:
-                news()
-        if self._signals and not self._is_stopping:
+        if self._signals and not self._is_stopping:  # first: a signal to all processes ends them, too
             self._stop()
+        if isinstance(news, Worker):
+            self._ended(news)
+        elif news is not None:
+            news()
         while self._starts and self._starts[0][0] <= time.monotonic():
             self._start(self._starts.pop(0)[1], announces=False)
 
