@@ -156,6 +156,15 @@ def test_calls_that_do_not_return_in_time_are_cancelled(broker: Connection, data
         assert not held.running
         await consumer.shutdown()  # again: nothing happens
 
+        held = Held()
+        running = asyncio.create_task(
+            (await consumer_of(database, held, shutdown_timeout=timedelta(milliseconds=100))).run()
+        )
+        await held.until(lambda: bool(held.running))
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
         again = Held()
         again.go.set()
         async with await consumer_of(database, again):
@@ -223,8 +232,9 @@ def test_run_ends_by_a_signal(broker: Connection, database: Database) -> None:
         consumer = await consumer_of(database, listener)
         await asyncio.wait_for(consumer.run(), 30)
         assert consumer.assignment == ()
-        with pytest.raises(IllegalState, match="shut down already"):
-            await consumer.start()
+        for again in (consumer.start, consumer.run):
+            with pytest.raises(IllegalState, match="shut down already"):
+                await again()
 
     before = signal.getsignal(signal.SIGTERM)
     run(work)

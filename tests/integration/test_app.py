@@ -127,6 +127,26 @@ def test_a_start_that_is_cancelled_leaves_the_groups(served: Connection, databas
         assert admin.consumers.list("billing") == []
 
 
+def test_an_error_goes_on_though_a_listener_does_not_return(served: Connection, database: Database) -> None:
+    append(served, topic(served, "orders"), "one")
+    app = app_of(database, "billing")
+    app.configure_group("billing", shutdown_timeout=timedelta(milliseconds=100))
+    has_begun = asyncio.Event()
+
+    @app.listener("orders", group="billing")
+    async def bill() -> None:
+        has_begun.set()
+        await asyncio.Event().wait()
+
+    async def work() -> None:
+        async with asyncio.timeout(30), app.consuming():
+            await has_begun.wait()
+            raise LookupError("of the block")
+
+    with pytest.raises(LookupError, match="of the block"):
+        asyncio.run(work())
+
+
 def test_what_the_code_subscribes_to_no_more_keeps_no_drain_waiting(served: Connection, database: Database) -> None:
     old, new = app_of(database, "billing"), app_of(database, "billing")
     for app, name in ((old, "returns"), (new, "orders")):

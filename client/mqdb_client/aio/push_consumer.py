@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
@@ -162,12 +163,15 @@ class AsyncPushConsumer(Wrapper["_Below"]):
         Raises what `start` and `shutdown` raise.
         """
         with on_loop_stop_signal(self._stopped.set):
-            if not self._is_started:
+            if not self._is_started or self._stopped.is_set():  # the latter is refused
                 await self.start()  # if it cannot be started, that may be tried again
             try:
                 await self._stopped.wait()
-            finally:
-                await self.shutdown()
+            except asyncio.CancelledError:
+                with suppress(ShutdownTimedOut):  # the log has said it
+                    await self.shutdown()
+                raise
+            await self.shutdown()
 
     async def __aenter__(self) -> Self:
         await self.start()

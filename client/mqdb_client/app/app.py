@@ -14,7 +14,7 @@ from mqdb.broker.schedule.cron import CatchUp
 from mqdb.common.group import ConsumeFromWhere, check_group_name
 from mqdb.common.message import Message
 from mqdb.common.topic import retry_topic
-from mqdb.errors import GroupNotFound, ParameterInvalid, TopicNotFound
+from mqdb.errors import GroupNotFound, ParameterInvalid, ShutdownTimedOut, TopicNotFound
 from mqdb.selector.tags import ALL_TAGS
 from mqdb.settings import Settings
 from mqdb_client.admin.admin import Admin
@@ -247,8 +247,11 @@ class App:
         await consumers.start()
         try:
             yield
-        finally:
-            await consumers.stop()
+        except BaseException:
+            with suppress(ShutdownTimedOut):  # the log has said it, and the error that ends the block goes on
+                await consumers.stop()
+            raise
+        await consumers.stop()
 
     async def drain(self, *groups: str) -> None:
         """Return when all groups, or these, have consumed all that there is; somebody has to consume meanwhile.
