@@ -205,13 +205,13 @@ class LitePullConsumer:
     def _poll_seconds(self, timeout: timedelta | None) -> float:
         wait = self._config.poll_timeout if timeout is None else timeout
         POLL_TIMEOUT.check("poll_timeout", wait)
-        return wait.total_seconds()
+        return min(wait.total_seconds(), threading.TIMEOUT_MAX / 2)  # what a thread can wait
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
         """Message after message, until it is shut down. Raises IllegalState before the start."""
         strategy = self._require_running().strategy
         while self.is_running:
-            yield from strategy.poll(1, self._config.poll_timeout.total_seconds())
+            yield from strategy.poll(1, self._poll_seconds(None))
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Return nothing of these queues until `resume`, also not what is in hand.

@@ -25,7 +25,7 @@ class TopicWatch:
         """`find` says which queues a topic has; it raises RouteNotFound for a topic that does not exist."""
         self._group = group
         self._find = find
-        self._interval = interval.total_seconds()
+        self._interval = min(interval.total_seconds(), threading.TIMEOUT_MAX / 2)  # what a thread can wait
         self._listeners: dict[str, TopicMessageQueueChangeListener] = {}
         self._known: dict[str, tuple[MessageQueue, ...]] = {}
         self._looking = threading.Lock()
