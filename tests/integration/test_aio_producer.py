@@ -78,6 +78,8 @@ def test_a_shutdown_that_would_wait_for_its_own_loop_is_refused(database: Databa
         with pytest.raises(IllegalState, match="waiting for this event loop"):
             producer.synchronous.shutdown()
         await producer.send(Message("orders", "second"))
+        await producer.shutdown()
+        producer.synchronous.shutdown()  # again: nothing happens
 
     run(database, work)
     assert stored_bodies(database) == ["first", "second"]

@@ -241,7 +241,7 @@ class ProducerBelow(Producer):
 
     def shutdown(self) -> None:
         """As that of a Producer. Raises IllegalState in a loop with sends, for which it would wait."""
-        if self.has_sends_of_this_loop():
+        if self._running is not None and self.has_sends_of_this_loop():
             reason = "waiting for this event loop; await AsyncProducer.shutdown() or App.aclose() instead"
             raise IllegalState(self._name, reason)
         super().shutdown()
