@@ -1,5 +1,6 @@
 """Lite pull consumers that are assigned queues, with members of their group beside them, and over several brokers."""
 
+import sys
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -276,6 +277,25 @@ def test_a_listener_hears_of_queues_that_are_added(broker: Connection, lite: Lit
     assert told.wait(10)
 
     assert heard == [("orders", (queue_of(0), queue_of(1))), ("bills", (queue_of(0, "bills"),))]
+
+
+@pytest.mark.of_threads("in a task sys.exit ends the loop")
+def test_a_listener_that_calls_sys_exit_hears_of_the_next_queues(broker: Connection, lite: Lite) -> None:
+    topic(broker)
+    told = threading.Event()
+
+    def listener(*_: object) -> None:
+        told.set()
+        sys.exit("a listener's own affair")
+
+    consumer = lite(is_started=False, topic_metadata_check_interval=timedelta(milliseconds=20))
+    consumer.register_topic_message_queue_change_listener("orders", listener)
+    consumer.start()
+
+    for queues in (2, 3):
+        update_topic(broker, "orders", read_queue_nums=queues, write_queue_nums=queues)
+        assert told.wait(10)
+        told.clear()
 
 
 def test_a_consumer_of_a_group_that_this_process_has_already_is_refused(database: Database, broker: Connection) -> None:

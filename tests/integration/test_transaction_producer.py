@@ -115,6 +115,20 @@ def test_an_answer_that_says_nothing_is_taken_for_one(
         assert len(listener.checks) == count
 
 
+@pytest.mark.of_threads("in a task sys.exit ends the loop")
+def test_a_check_that_calls_sys_exit_is_followed_by_others(
+    broker: Connection, transactional_producer: StartProducer
+) -> None:
+    topic(broker)
+    listener = Asked(UNKNOWN, SystemExit("no idea"))
+    transactional_producer(listener).send_in_transaction(ORDER)
+    checker = Checker(broker)
+
+    for count in (1, 2):
+        checker.after(31 * SECOND)
+        listener.wait_for_checks(count)
+
+
 def test_a_send_without_its_standby_is_rolled_back_and_runs_nothing(
     broker: Connection, transactional_producer: StartProducer
 ) -> None:

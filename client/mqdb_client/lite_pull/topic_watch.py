@@ -83,7 +83,7 @@ class TopicWatch:
         self.is_calling = True
         try:
             listener(topic, queues)
-        except Exception:
+        except BaseException:  # also sys.exit(), which would end the thread
             logger.exception("a topic listener failed", extra={"group": self._group, "topic": topic})
         finally:
             self.is_calling = False

@@ -97,7 +97,8 @@ class CheckAnswers:
                 return
             message = check.message
             with self._seen(Operation.CHECK_TRANSACTION, message) as context:
-                with Answer("check_local_transaction", message.message_id) as answer:
+                # Also sys.exit(), which would end the thread, and leave all later checks without an answer.
+                with Answer("check_local_transaction", message.message_id, BaseException) as answer:
                     answer.given = self._listener.check_local_transaction(message)
                 state = answer.state
                 if context is not None:

@@ -103,15 +103,16 @@ class Answer:
 
     given: object = None
 
-    def __init__(self, call: str, message_id: str) -> None:
+    def __init__(self, call: str, message_id: str, failures: type[BaseException] = Exception) -> None:
+        """`failures` count as no answer."""
+        self._failures = failures
         self._fields: dict[str, object] = {"call": call, "transaction_id": message_id}
 
     def __enter__(self) -> "Answer":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> bool:
-        """An exception counts as no answer."""
-        if not isinstance(error, Exception):
+        if not isinstance(error, self._failures):
             return False
         message = "a transaction listener failed; the broker will ask again"
         logger.error(message, extra=self._fields, exc_info=error)
