@@ -44,9 +44,9 @@ def _number(frame: Frame, name: str, default: int | None, bits: int) -> int:
     return found
 
 
-def moment(frame: Frame, name: str) -> datetime:
-    """The time of a field that tells milliseconds since 1970, and has to be there."""
-    milliseconds = number(frame, name)
+def moment(frame: Frame, name: str, *, later_ms: int = 0) -> datetime:
+    """The time of a field that tells milliseconds since 1970, and has to be there; or one so much later."""
+    milliseconds = number(frame, name) + later_ms
     try:
         return _EPOCH + timedelta(milliseconds=milliseconds)
     except OverflowError:

@@ -212,9 +212,15 @@ class Offsets:
     # -- 29, 30, 31 ---------------------------------------------------------------------------
 
     async def search(self, _connection: Connection, frame: Frame) -> Answer:
-        """29: the first offset whose message was stored at a time or later."""
-        place, time = await self._places.of(frame), moment(frame, "timestamp")
-        return _offset(await self._database.run(partial(search_offset, queue_key=place.queue_key, time=time)))
+        """29: the first offset whose message was stored at a time or later; UPPER: the last one stored by then.
+
+        Of messages that were all stored later, UPPER is the first one. Clients of 4.9 ask without a boundary.
+        Source: ConsumeQueue.binarySearchInQueueByTime, DefaultMessageStore.getOffsetInQueueByTime.
+        """
+        is_upper = frame.fields.get("boundaryType", "").upper() == "UPPER"
+        place, time = await self._places.of(frame), moment(frame, "timestamp", later_ms=int(is_upper))
+        first = await self._database.run(partial(search_offset, queue_key=place.queue_key, time=time))
+        return _offset(max(first - 1, (await self._ends(frame)).min_offset) if is_upper else first)
 
     async def maximum(self, _connection: Connection, frame: Frame) -> Answer:
         """30: the offset that the next message of a queue will have."""

@@ -102,6 +102,25 @@ def test_a_client_without_its_own_choice_of_a_start_reads_from_its_first_pull_on
         assert stored(broker, route, 1, group) is None
 
 
+def test_a_time_has_a_lower_and_an_upper_boundary(broker: Connection, fronts: Fronts) -> None:
+    filled(broker, 5)
+    for log_pos, seconds in enumerate((1_000, 2_000, 2_000, 2_000, 4_000), 1):
+        stored_at = {"log_pos": log_pos, "seconds": seconds}
+        broker.execute(
+            text("UPDATE mqdb.commit_log SET store_time = to_timestamp(:seconds + 0.0004) WHERE log_pos = :log_pos"),
+            stored_at,
+        )
+    client = fronts.connect()
+
+    def offset(milliseconds: int, boundary: str) -> int:
+        fields = {"topic": "orders", "queueId": 0, "timestamp": milliseconds, "boundaryType": boundary}
+        return int(client.request(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields).fields["offset"])
+
+    times = (999_999, 1_000_000, 2_000_000, 3_000_000, 4_000_000, 4_000_001)
+    assert [offset(each, "LOWER") for each in times] == [0, 0, 1, 4, 4, 5]
+    assert [offset(each, "UPPER") for each in times] == [0, 0, 3, 3, 4, 4]
+
+
 def test_queues_are_taken_where_a_member_says(broker: Connection) -> None:
     route = filled(broker, queues=2)
     broker.execute(text("SELECT mqdb.make_group('readers')"))
