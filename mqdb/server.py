@@ -53,6 +53,7 @@ from mqdb.web.rounds import Rounds
 if TYPE_CHECKING:
     from mqdb.web.application import Metrics, Pages
     from mqdb.web.lag_history import LagHistory
+    from mqdb.web.report import Report
     from mqdb.web.web_server import WebServer
 
 logger = logging.getLogger(__name__)
@@ -162,10 +163,11 @@ class Server:
         if postgres is not None:
             postgres.close()
 
-    def run(self, beside: Callable[[], AbstractContextManager[object]] = nullcontext) -> None:
+    def run(self, beside: "Callable[[], AbstractContextManager[Callable[[], Report] | None]]" = nullcontext) -> None:
         """Serve until SIGINT, SIGTERM or SIGHUP. For the main thread.
 
-        What `beside` gives is entered when clients may come, and left before anything stops.
+        What `beside` gives is entered when clients may come, and left before anything stops. Meanwhile what it is
+        entered as tells whether it is alive.
         """
         supervisor = SystemdSupervisor()
 
@@ -173,10 +175,11 @@ class Server:
             if supervisor.awaits_a_sign() and self._health.liveness().has_passed:
                 supervisor.tell_alive()
 
-        with interruption() as interrupted, self, beside():
+        with interruption() as interrupted, self, beside() as self._health.beside:
             supervisor.tell_ready()
             interrupted.wait(tell_alive)
             supervisor.tell_stopping()
+            self._health.end()
             logger.info("stopping")
 
     def __enter__(self) -> Self:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from mqdb.remoting.traffic import Traffic
     from mqdb.settings import Settings
     from mqdb.web.application import Metrics
+    from mqdb.web.report import Report
 
 
 def serve(
@@ -59,7 +60,7 @@ def serve(
         )
 
         @contextmanager
-        def beside() -> Iterator[None]:
+        def beside() -> "Iterator[Callable[[], Report] | None]":
             with front_of(settings, server.dsn, traffic=traffic) as front:
                 lines = greeting(settings, server.dsn)
                 if front is not None:
@@ -70,7 +71,7 @@ def serve(
                 print("\n".join(lines), flush=True)
                 # Not from the start: when it fails, the one line that says why stands alone.
                 log_from(context, logging.INFO)
-                yield
+                yield None if front is None else front.liveness
 
         server.run(beside)
 

@@ -27,6 +27,8 @@ class Health:
         self._rounds = rounds
         self._is_leader = is_leader
         self._is_stopping = False
+        #: Tells whether what runs beside the loops is alive, if anything does.
+        self.beside: Callable[[], Report] | None = None
 
     def begin(self) -> None:
         """The process serves from now on."""
@@ -38,25 +40,35 @@ class Health:
         self._is_stopping = True
 
     def liveness(self) -> Report:
-        """Whether each loop that should run has made a round lately. A process that stops is alive."""
+        """Whether each loop that should run has made a round lately, and what runs beside them is alive.
+
+        A process that stops is alive.
+        """
         if self._is_stopping:
             return Report({})
         stuck = f"has made no round for {STUCK_SECONDS:.0f} s"
         loops = self._rounds.running()
-        return Report({loop.name: stuck if loop.idle_seconds() > STUCK_SECONDS else PASSED for loop in loops})
+        checks = {loop.name: stuck if loop.idle_seconds() > STUCK_SECONDS else PASSED for loop in loops}
+        return Report(checks | self._beside())
 
     def readiness(self) -> Report:
-        """Whether the database answers, its schema is ours, and this process leads or stands by for one that does."""
+        """Whether the database answers, its schema is ours, and this process leads or stands by for one that does.
+
+        What runs beside the loops has to be alive.
+        """
         database, schema = self._database(), self._schema()
         # Nobody knows while the database does not answer.
         is_known = database == schema == PASSED
         leadership = "does not lead, and sees no leader" if is_known and not self._has_standing() else PASSED
         checks = {"database": database, "schema": schema, "leadership": leadership}
-        return Report(checks | ({"process": "is stopping"} if self._is_stopping else {}))
+        return Report(checks | ({"process": "is stopping"} if self._is_stopping else self._beside()))
 
     def database_answers(self) -> bool:
         """Whether the last question was answered, and the present one has not waited too long."""
         return self._database() == PASSED
+
+    def _beside(self) -> dict[str, str]:
+        return {} if self.beside is None else self.beside().checks
 
     def _database(self) -> str:
         leadership = self._rounds.leadership

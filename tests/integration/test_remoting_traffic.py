@@ -3,12 +3,15 @@
 import asyncio
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -223,7 +226,23 @@ def test_a_process_with_a_front_tells_its_traffic(
 
     assert found[f"{REQUESTS}{{GET_BROKER_CLUSTER_INFO,SUCCESS}}"] == 1
     assert [json.loads(each)["status"] for each in probes] == ["ok", "ok"]
+    assert [json.loads(each)["checks"]["front"] for each in probes] == ["ok", "ok"]
     assert (code, "Traceback" in errors) == (0, False)
+
+
+def test_a_process_is_not_ready_while_its_front_stops(database: Database) -> None:
+    failing: list[list[str]] = []
+    server = Server(load_settings(dsn=database.dsn))
+
+    @contextmanager
+    def beside() -> Iterator[None]:
+        signal.raise_signal(signal.SIGTERM)
+        yield
+        failing.append(server._health.readiness().failing)
+
+    server.run(beside)
+
+    assert "process" in failing[0]
 
 
 def page(url: str) -> str:

@@ -9,6 +9,7 @@ from mqdb.errors import BrokerUnavailable, SchemaMissing
 from mqdb.service.leadership import Standing
 from mqdb.service.service import Context
 from mqdb.web.health import ANSWER_SECONDS, STUCK_SECONDS, Health
+from mqdb.web.report import Report
 from mqdb.web.rounds import Rounds
 from tests.fixtures.clocks import ManualClock
 
@@ -91,6 +92,19 @@ def test_services_count_while_the_process_leads(process: Process) -> None:
     process.lead()
 
     assert process.health.liveness().has_passed
+
+
+def test_what_runs_beside_the_loops_has_to_be_alive(process: Process) -> None:
+    found = {"front": "ok"}
+    process.health.beside = lambda: Report(found)
+    process.lead()
+    assert (process.health.liveness().checks["front"], process.health.readiness().has_passed) == ("ok", True)
+
+    found = {"front": "its loop has not turned for 30 s"}
+
+    assert (process.health.liveness().failing, process.health.readiness().failing) == (["front"], ["front"])
+    process.health.end()
+    assert (process.health.liveness().failing, process.health.readiness().failing) == ([], ["process"])
 
 
 @pytest.mark.parametrize(
