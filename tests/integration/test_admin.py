@@ -1,7 +1,7 @@
 """Admin as such: which broker it asks, what it says of an actor, and what it raises."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -73,15 +73,18 @@ def test_a_database_that_is_not_there_is_a_typed_error(database: Database) -> No
         admin.topics.list()
 
 
-def test_it_works_on_after_its_connection_was_lost(admin: Admin, database: Database) -> None:
-    admin.topics.list()
+@pytest.mark.parametrize("read", [lambda admin: admin.topics.list(), lambda admin: admin.retention.segments()])
+def test_it_works_on_after_its_connection_was_lost(
+    admin: Admin, database: Database, read: Callable[[Admin], list[object]]
+) -> None:
+    read(admin)
     of_others = "datname = current_database() AND pid <> pg_backend_pid()"
     database.connect().execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {of_others}".encode())
 
     with pytest.raises(errors.BrokerUnavailable):
-        admin.topics.list()
+        read(admin)
 
-    assert admin.topics.list()
+    assert read(admin)
 
 
 def test_many_threads_may_use_it_at_a_time(admin: Admin) -> None:

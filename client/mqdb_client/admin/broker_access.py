@@ -47,8 +47,14 @@ class BrokerAccess:
         """A connection in AUTOCOMMIT.
 
         Raises BrokerUnavailable and its kin, BrokerMisnamed, and a SchemaMismatch unless the schema is the one of this
-        mqdb.
+        mqdb. Errors of the driver in the block are translated: some methods read what is stored without a verb.
         """
+        with translated(redact(self._only()[0].dsn)), self.lent() as connection:
+            yield connection
+
+    @contextmanager
+    def lent(self) -> Iterator[Connection]:
+        """The same, for a block of the user's own code, whose errors come out as they are."""
         broker, engine = self._only()
         target = redact(broker.dsn)
         with ExitStack() as closing:
@@ -60,7 +66,6 @@ class BrokerAccess:
                     check_schema(connection)
                     broker_info(connection).require_name(broker.name, target)
                     connection.info[_CHECKED] = True
-            # Errors of the verbs are translated there, and those of the caller's own code not at all.
             yield connection
 
     @contextmanager

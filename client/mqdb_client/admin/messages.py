@@ -18,6 +18,7 @@ from mqdb.common.topic import MAX_QUEUE_NUMS, check_topic_name
 from mqdb.common.unique_id import parse_unique_id
 from mqdb.errors import ParameterInvalid, QueueNotFound
 from mqdb.store.dispatch.queues import ends as ends_of
+from mqdb.store.engine import target_of, translated
 from mqdb.store.topics.topics import TopicRoute, existing_topic
 from mqdb_client.admin.broker_access import BrokerAccess, tend_dispatch
 from mqdb_client.admin.latest_messages import LatestMessages, QueueSpan, read_latest
@@ -110,12 +111,13 @@ class Messages:
         Raises NameInvalid, TopicNotFound, FilterDisabled, and ParameterInvalid for a topic that nobody may read.
         """
         message_filter = (selector or MessageSelector.by_tag()).message_filter
-        with self._access.connected() as connection:
-            found = _route(connection, topic)
-            check_filters(connection, {message_filter.expression_type})
-            if not self._access.is_read_only:
-                tend_dispatch(connection)
-            ends = [queue.max_offset for queue in topic_stats(connection, topic)]
+        with self._access.lent() as connection:
+            with translated(target_of(connection)):
+                found = _route(connection, topic)
+                check_filters(connection, {message_filter.expression_type})
+                if not self._access.is_read_only:
+                    tend_dispatch(connection)
+                ends = [queue.max_offset for queue in topic_stats(connection, topic)]
             queues = [
                 (MessageQueue(topic, self._access.name, queue_id), key, ends[queue_id] if start is None else start)
                 for queue_id, key in enumerate(found.read_queue_keys)
