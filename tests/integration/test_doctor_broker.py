@@ -194,6 +194,27 @@ def test_a_segment_that_is_overdue_and_what_keeps_it(
 
 
 @pytest.mark.parametrize(
+    ("path", "remedy"),
+    [
+        ("'s3a://bucket/old letters/broker=broker-a/segment=7/run=0'", "mqdb spark archive 's3a://bucket/old letters'"),
+        ("NULL", "mqdb spark archive --help"),
+    ],
+)
+def test_the_archive_goes_on_in_its_folder(shared_broker: Connection, path: str, remedy: str) -> None:
+    with undone(shared_broker):
+        _leave_first_segment(shared_broker, "sealed")
+        for segment, where in ((6, "'/data/first/broker=broker-a/segment=6/run=0'"), (7, path)):
+            shared_broker.exec_driver_sql(
+                "INSERT INTO mqdb.archived_segment (segment, path, offsets, messages, bytes, archived_at) "
+                f"SELECT {segment}, {where}, '{{}}', 0, 0, now() + {segment} * interval '1 s' WHERE {path} IS NOT NULL "
+                f"OR {segment} = 7"
+            )
+        [found] = observe(shared_broker, "retention")
+
+    assert found.remedy == remedy
+
+
+@pytest.mark.parametrize(
     ("wait", "why"),
     [
         (lambda connection: delay(connection, 18, "later"), "delayed message"),

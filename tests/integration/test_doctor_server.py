@@ -155,6 +155,27 @@ def test_a_setting_of_the_database_or_of_a_role(
     assert [each for each in find_anew(shared_database, check) if each.figures.get("setting") == setting] == []
 
 
+def test_a_server_that_does_not_wait_for_commits(shared_database: Database) -> None:
+    def found() -> list[str]:
+        seen = find_anew(shared_database, "durability")
+        return [each.remedy or "" for each in seen if each.figures.get("setting") == "synchronous_commit"]
+
+    query(shared_database.superuser_dsn, "ALTER SYSTEM SET synchronous_commit = off")
+    try:
+        query(shared_database.superuser_dsn, "SELECT pg_reload_conf()")
+        wait_until(found)
+        [remedy] = found()
+        for statement in remedy.rstrip(";").split(";"):
+            query(shared_database.superuser_dsn, statement)
+        wait_until(lambda: not found())
+        # Above whatever postgresql.conf says.
+        given = "SELECT setting FROM pg_file_settings WHERE name = 'synchronous_commit' AND applied"
+        assert query(shared_database.superuser_dsn, given) == "on"
+    finally:
+        query(shared_database.superuser_dsn, "ALTER SYSTEM RESET synchronous_commit")
+        query(shared_database.superuser_dsn, "SELECT pg_reload_conf()")
+
+
 def test_a_setting_that_is_written_in_another_way_is_fine(shared_database: Database) -> None:
     shared_database.set_default("default_transaction_isolation", "READ COMMITTED")
 

@@ -1,5 +1,6 @@
 """Checks of the log: whether there is room ahead of it, and whether old segments go."""
 
+import shlex
 from typing import Final
 
 from sqlalchemy import Connection
@@ -71,14 +72,19 @@ def _what_keeps(connection: Connection, number: int, state: SegmentState) -> tup
         return "holds a delayed message that is not delivered", "mqdb delay list"
     if first_uncollected_segment(connection) <= number:
         return "holds a message with a time of delivery that is not collected", "mqdb doctor --only leader,deliveries"
-    if archived_segments.first_missing(connection) <= number and _is_archived(connection):
-        return "is not archived, which `retain_until_archived` waits for", "mqdb spark archive"
-    return "is kept by nothing here; `mqdb serve` may have a longer file_reserved_time", "mqdb doctor --only leader"
-
-
-def _is_archived(connection: Connection) -> bool:
-    """Whether anybody archives."""
-    return bool(row(connection, "SELECT EXISTS (SELECT FROM mqdb.archived_segment) AS is_archived").is_archived)
+    archive = row(
+        connection,
+        """SELECT count(*) AS segments,
+                  (array_agg(path ORDER BY archived_at DESC) FILTER (WHERE path IS NOT NULL))[1] AS path
+           FROM mqdb.archived_segment""",
+    )
+    if archived_segments.first_missing(connection) <= number and archive.segments:
+        # Segments without messages have no path.
+        folder = archive.path and archive.path.rpartition("/broker=")[0]
+        remedy = f"mqdb spark archive {shlex.quote(folder)}" if folder else "mqdb spark archive --help"
+        return "is not archived, which `retain_until_archived` waits for", remedy
+    why = "is kept by nothing here; `mqdb serve` may have a longer file_reserved_time, or wait for an archive"
+    return why, "mqdb doctor --only leader"
 
 
 def _positions(connection: Connection, _thresholds: DoctorThresholds) -> list[Observation]:

@@ -82,11 +82,11 @@ def _durability(connection: Connection, _thresholds: DoctorThresholds) -> list[O
     # PostgreSQL keeps the word that was written.
     lax = [each for each in _given(connection, "synchronous_commit") if each.value in ("off", "false", "no", "0")]
     found += one_each(lax, lambda each: _of_setting(each, "a crash loses messages that were acknowledged"))
-    # Also where the file of the server's settings says it.
+    # Also where the file of the server's settings says it, which RESET would leave as it is.
     if not lax and row(connection, "SELECT current_setting('synchronous_commit') AS value").value == "off":
-        reset = "ALTER SYSTEM RESET synchronous_commit; SELECT pg_reload_conf();"
+        remedy = "ALTER SYSTEM SET synchronous_commit = on; SELECT pg_reload_conf();"
         seen = "synchronous_commit is off: a crash loses messages that were acknowledged"
-        found.append(Observation(WARN, seen, reset, {"setting": "synchronous_commit", "value": "off"}))
+        found.append(Observation(WARN, seen, remedy, {"setting": "synchronous_commit", "value": "off"}))
     return found or fine("fsync, full_page_writes and synchronous_commit are on")
 
 
