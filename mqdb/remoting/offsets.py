@@ -14,6 +14,7 @@ from typing import Final
 from mqdb.broker.consumers import group_offsets
 from mqdb.broker.consumers.offsets import begin_queues, search_offset
 from mqdb.broker.consumers.pull import PullRequest, pull
+from mqdb.broker.log.proofs import proven
 from mqdb.common.group import check_group_name
 from mqdb.errors import MqdbError, ResponseCode, TopicNotFound
 from mqdb.remoting.claims import COMMIT_SECONDS, Claims, owns_queues, starting_point
@@ -76,8 +77,30 @@ class Offsets:
         if reading is None or reading.history != place.history:
             if len(readings) == _MOST_READINGS:
                 del readings[next(iter(readings))]
-            reading = readings[group, place.queue_key] = Reading(group, place, place.history)
+            before, reading = reading, Reading(group, place, place.history)
+            readings[group, place.queue_key] = reading
+            if before is not None:
+                reading.follow(before)
         return reading
+
+    async def look_again(self, reading: Reading) -> None:
+        """Have a reader go back to where its group stands, if the log lacks the message that it has read last.
+
+        After a mere restart of the server the log has it.
+        """
+        newest = reading.newest
+        if not reading.is_doubtful or newest is None:
+            return
+        key = reading.queue_key
+        is_same_log, stored = await self._database.run(
+            lambda connection: (
+                bool(proven(connection, {key: newest})),
+                committed_offsets(connection, reading.group, [key]),
+            )
+        )
+        reading.is_doubtful = False
+        if not is_same_log and key in stored:
+            reading.goes_on_at, reading.is_told = stored[key], False
 
     async def _begin(self, consumer: Consumer) -> None:
         """A group that is new to a topic begins when its first member comes, and not when that asks where to read.
@@ -182,6 +205,9 @@ class Offsets:
                     logger.warning("cannot commit for a reader", extra={"group": group, "reason": str(error)})
 
     async def _write_group(self, group: str, wanted: dict[Reading, int]) -> None:
+        for reading in wanted:
+            await self.look_again(reading)
+        wanted = {reading: offset for reading, offset in wanted.items() if reading.may_commit(offset)}
         new = [reading for reading in wanted if not reading.knows_reset]
         if new:
             keys = [reading.queue_key for reading in new]
@@ -206,6 +232,9 @@ class Offsets:
             moved = await self._database.run(partial(committed_positions, group=group, queue_keys=keys))
             for position in moved:
                 reading = last[position.queue_key][0]
+                if position.reset_at == reading.reset_at:  # it is another log, which the next request finds out
+                    self._places.forget(reading.queue.topic)
+                    continue
                 reading.reset_at = position.reset_at
                 reading.goes_on_at, reading.is_told = position.next_offset, False
 

@@ -178,6 +178,7 @@ class Pulls:
         place = self._places.place(route, header.topic, header.queue_id)
         if found is None or not owns_queues(found[1], header.topic):
             reading = self._offsets.reading(connection, header.group, place)
+            await self._offsets.look_again(reading)
         else:
             claim = self._claims.of(found[0].client_id, header.group, place.queue_key)
             claim = claim or await self._take(found, header, place, until)

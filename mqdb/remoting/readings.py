@@ -27,6 +27,8 @@ class Reading:
         # From which offset on no message lies in an older segment; ascending. It stays true wherever the client reads.
         self._segments: deque[tuple[int, int]] = deque(maxlen=_MOST_SEGMENTS)
         self._newest: tuple[int, int, str, datetime] | None = None
+        #: Whether the last message was read in another history, and nobody has looked whether this log has it.
+        self.is_doubtful = False
         #: When somebody had set the group's offset last, as of when the reading began; of one without a claim.
         self.reset_at: datetime | None = None
         self.knows_reset = False
@@ -34,6 +36,11 @@ class Reading:
         self.goes_on_at: int | None = None
         #: Whether it has been told, and has not come again since.
         self.is_told = False
+
+    def follow(self, before: "Reading") -> None:
+        """The client has read the queue before, in another history."""
+        self._newest = before._newest
+        self.is_doubtful = self._newest is not None
 
     @property
     def newest(self) -> Proof | None:

@@ -23,7 +23,7 @@ from tests.fixtures.broker import append, dispatch_all
 from tests.fixtures.history import Past
 from tests.fixtures.postgres import Database as PastDatabase
 from tests.fixtures.processes import wait_until
-from tests.fixtures.remoting_client import Fronts, consumer, pulled
+from tests.fixtures.remoting_client import Fronts, Pulled, RemotingClient, consumer, pulled
 from tests.fixtures.remoting_groups import (
     MOVED,
     NO_NEW,
@@ -142,11 +142,17 @@ def test_a_restart_of_the_server_leaves_a_client_where_it_is(past: Past) -> None
         client.query_offset("readers", "orders")
         assert client.pull("readers", "orders", 0, commit=2).bodies == ["a", "b", "c", "d"]
         client.query_offset("readers", "orders")  # writes
+        assigned = in_assign_mode(fronts)
+        assert pull_assigned(assigned, 0).bodies == ["a", "b", "c", "d"]
+        assigned.commit("assigned", "orders", 1)
+        assigned.query_offset("assigned", "orders")
 
         past.restart()
         sent_to(past, "e")
 
         assert wait_for_pull(client, 4, lambda each: each.code in (0, MOVED)).bodies == ["e"]
+        assigned.commit("assigned", "orders", 4)
+        assert pull_assigned(assigned, 4).bodies == ["e"]
     finally:
         fronts.close()
 
@@ -160,9 +166,13 @@ def test_a_database_that_has_gone_back_sends_a_client_back(past: Past) -> None:
         client.commit("readers", "orders", 1)
         client.request(RequestCode.HEART_BEAT, body={"clientID": A, "consumerDataSet": [consumer(orders="*")]})
         client.query_offset("readers", "orders")
+        assigned = in_assign_mode(fronts)
+        assigned.commit("assigned", "orders", 1)
+        assert assigned.query_offset("assigned", "orders") == 1
         past.save("two")
         sent_to(past, "c", "d")
         wait_for_pull(client, 2, lambda each: each.bodies == ["c", "d"])
+        assert pull_assigned(assigned, 2).bodies == ["c", "d"]
 
         past.return_to("two")
         sent_to(past, "e", "f", "g")
@@ -170,8 +180,51 @@ def test_a_database_that_has_gone_back_sends_a_client_back(past: Past) -> None:
 
         assert (moved.code, moved.next_offset) == (MOVED, 1)
         assert client.pull("readers", "orders", 1).bodies == ["b", "e", "f", "g"]
+        assigned.commit("assigned", "orders", 4)  # it has not heard yet
+        moved = pull_assigned(assigned, 4)
+        assert (moved.code, moved.next_offset) == (MOVED, 1)
+        assert pull_assigned(assigned, 1).bodies == ["b", "e", "f", "g"]
     finally:
         fronts.close()
+
+
+def test_a_reader_whose_commit_finds_that_the_server_was_restarted_goes_on(broker: Connection, fronts: Fronts) -> None:
+    """As behind a pooler, where no new connection says so before."""
+    filled(broker)
+    front, client = fronts.start(), in_assign_mode(fronts)
+    client.commit("assigned", "orders", 1)
+    assert len(pull_assigned(client, 0).bodies) == 10
+    assert front._instance is not None
+    routes = front._instance.routes
+    route = routes.known("orders")
+    assert route is not None
+    routes.remember(route._replace(history=route.history - 1))
+
+    client.commit("assigned", "orders", 9)
+
+    assert client.query_offset("assigned", "orders") == 1
+    assert client.pull("assigned", "orders", 10, expression=("TAG", "*")).code == NO_NEW
+    client.commit("assigned", "orders", 10)
+    assert client.query_offset("assigned", "orders") == 10
+
+
+def in_assign_mode(fronts: Fronts) -> RemotingClient:
+    """A lite pull consumer whose user has chosen the queues: it subscribes to nothing."""
+    client = fronts.connect()
+    client.heartbeat(B, consumer("assigned", type="CONSUME_ACTIVELY"))
+    return client
+
+
+def pull_assigned(client: RemotingClient, offset: int) -> Pulled:
+    """Its next pull that is not answered with nothing."""
+    found: list[Pulled] = []
+
+    def is_there() -> bool:
+        found.append(client.pull("assigned", "orders", offset, expression=("TAG", "*")))
+        return found[-1].code in (0, MOVED)
+
+    wait_until(is_there)
+    return found[-1]
 
 
 def sent_to(past: Past, *bodies: str) -> None:
