@@ -210,6 +210,11 @@ class ClientInstance:
         self.engine.dispose()
 
     @property
+    def history(self) -> History | None:
+        """That of the log to which the last connection has led; None before the first one."""
+        return self._history
+
+    @property
     def dsn(self) -> str:
         """Where an engine of one's own leads: to the pooler, where there is one."""
         return self.pool_dsn or self._broker.dsn

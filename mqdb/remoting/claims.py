@@ -298,7 +298,10 @@ class Claims:
         self._forget(claim)
         self._lost[claim.client_id, claim.group, claim.queue_key] = claim
         fields = {"group": claim.group, "queue": str(claim.queue), "client_id": claim.client_id}
-        logger.warning("queue lost: another member has it, or its offset was set", extra=fields)
+        if claim.history == self._database.instance.history:
+            logger.warning("queue lost: another member has it, or its offset was set", extra=fields)
+        else:
+            logger.info("queue lost: the server was started anew, or another has taken its place", extra=fields)
         for told in self.on_lost:
             told(claim)
 

@@ -134,7 +134,7 @@ def pulled_by_stranger(fronts: Fronts) -> list[str]:
     return fronts.connect().pull("readers", "orders", 3, limit=1).bodies
 
 
-def test_a_restart_of_the_server_leaves_a_client_where_it_is(past: Past) -> None:
+def test_a_restart_of_the_server_leaves_a_client_where_it_is(past: Past, caplog: pytest.LogCaptureFixture) -> None:
     fronts = Fronts(PastDatabase(past.dsn))
     try:
         sent_to(past, "a", "b", "c", "d")
@@ -153,6 +153,7 @@ def test_a_restart_of_the_server_leaves_a_client_where_it_is(past: Past) -> None
         assert wait_for_pull(client, 4, lambda each: each.code in (0, MOVED)).bodies == ["e"]
         assigned.commit("assigned", "orders", 4)
         assert pull_assigned(assigned, 4).bodies == ["e"]
+        assert "queue lost: another member has it, or its offset was set" not in caplog.messages
     finally:
         fronts.close()
 
