@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias
 from mqdb.common.topic import DLQ_PREFIX, RETRY_PREFIX
 from mqdb.errors import AccessDenied, MqdbError, ParameterInvalid, SignatureInvalid
 from mqdb.remoting.codes import RequestCode
+from mqdb.remoting.connection import Connection
 from mqdb.remoting.database import Database
 from mqdb.remoting.frame import Frame
 from mqdb.remoting.heartbeat import parsed_object
@@ -61,11 +62,15 @@ class AccessKeys:
             self._loading = self._database.spawn(self._load_again())
         return bool(self._secrets) or not self._is_open
 
-    async def check(self, frame: Frame) -> None:
-        """Raises SignatureInvalid unless a request is signed by its key, AccessDenied if the key may not do that."""
+    async def check(self, connection: Connection, frame: Frame) -> None:
+        """Raises SignatureInvalid unless a request is signed by its key, AccessDenied if the key may not do that.
+
+        The connection is told the key.
+        """
         if frame.code in _FREE:
             return
         self._check_signature(frame)
+        connection.access_key = frame.fields[ACCESS_KEY]
         if (find := _ONE_OF.get(frame.code)) is not None:
             choice = find(frame)
             if not await self.allowed(frame, *choice):
@@ -98,9 +103,13 @@ class AccessKeys:
 
     async def allowed(self, frame: Frame, *wanted: Resource) -> set[Resource]:
         """Those of the rights that the key of a request has; where nobody has a key, all have all."""
+        return await self.held_by(frame.fields.get(ACCESS_KEY, ""), *wanted)
+
+    async def held_by(self, name: str, *wanted: Resource) -> set[Resource]:
+        """Those of the rights that a key has; where nobody has a key, all have all."""
         if not self.are_asked_for or not wanted:
             return set(wanted)
-        name, now = frame.fields.get(ACCESS_KEY, ""), time.monotonic()
+        now = time.monotonic()
         unknown = {each for each in wanted if self._known.get((name, each), (False, 0.0))[1] < now}
         if unknown:
             found = await self._database.run(partial(held, principal=name, wanted=unknown))
@@ -159,8 +168,11 @@ def _administers_topic(name: str = "topic") -> Callable[[Frame], _Wanted]:
 
 
 def _administers_group(frame: Frame) -> _Wanted:
-    name = frame.fields.get("groupName") or str(_parsed(frame).get("groupName", ""))
-    return [Resource(Access.ADMIN, ResourceType.GROUP, name)]
+    return [Resource(Access.ADMIN, ResourceType.GROUP, frame.fields.get("groupName", ""))]
+
+
+def _administers_group_in_body(frame: Frame) -> _Wanted:
+    return [Resource(Access.ADMIN, ResourceType.GROUP, str(_parsed(frame).get("groupName", "")))]
 
 
 def _admin_right(topic: str) -> Resource:
@@ -263,7 +275,7 @@ _RIGHTS: Final[dict[int, Callable[[Frame], _Wanted]]] = {
     RequestCode.PUT_KV_CONFIG: _administers_topic("key"),
     RequestCode.GET_KV_CONFIG: _administers_topic("key"),
     RequestCode.DELETE_KV_CONFIG: _administers_topic("key"),
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _administers_group,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _administers_group_in_body,
     RequestCode.DELETE_SUBSCRIPTIONGROUP: _administers_group,
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: _reset,
 }

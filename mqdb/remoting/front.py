@@ -228,7 +228,7 @@ class _Core:
         self._most_connections = most_connections()
         place = (_ipv4_of(address.host), address.port)
         self._members = Members(self._database)
-        send_back = SendBack(self._database)
+        send_back = SendBack(self._database, self._access)
         self._sends = Sends(self._database, self._members, send_back, place)
         self._transactions = Transactions(self._database, self._access, self._members, place)
         self._replies = Replies(self._database, self._members, self._sends, place)
@@ -314,7 +314,7 @@ class _Core:
             self._database.spawn(self._answer(connection, frame, lambda: working))
 
     async def _run_if_allowed(self, handler: Handler, connection: Connection, frame: Frame) -> Answer | None:
-        await self._access.check(frame)
+        await self._access.check(connection, frame)
         working = handler.run(connection, frame)
         return None if working is None else await working
 

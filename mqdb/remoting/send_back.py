@@ -24,10 +24,12 @@ from mqdb.common.property import Property
 from mqdb.common.retry import Retry
 from mqdb.common.topic import RETRY_PREFIX
 from mqdb.errors import GroupNotFound, MessageGone
+from mqdb.remoting.access import AccessKeys, topic_right
 from mqdb.remoting.connection import Answer, Connection
 from mqdb.remoting.database import Database
 from mqdb.remoting.fields import number, text
 from mqdb.remoting.frame import Frame
+from mqdb.store.acl import Access
 from mqdb.store.consumers.groups import find as find_group
 from mqdb.store.consumers.queue_locks import has_locks
 from mqdb.store.topics.topics import TopicRoute
@@ -38,16 +40,23 @@ _NO_LIMIT: Final = -1
 class SendBack:
     """Takes back what clients of one front have failed."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, access: AccessKeys) -> None:
         self._database = database
+        self._access = access
         self._instance = database.instance
 
     async def send_back(self, connection: Connection, frame: Frame) -> Answer:
-        """36: a message comes again later, or is dead. Raises what `mqdb.broker.consumers.send_back` raises."""
+        """36: a message comes again later, or is dead. Raises what `mqdb.broker.consumers.send_back` raises.
+
+        The key has to read its topic, too: the copy is for the members of the group.
+        """
         group, log_pos = text(frame, "group"), number(frame, "offset")
         most = number(frame, "maxReconsumeTimes", _NO_LIMIT)
         retry = Retry(number(frame, "delayLevel"), max_reconsume_times=None if most == _NO_LIMIT else most)
         failure = _failure(connection)
+        if self._access.are_asked_for:
+            topic = (await self._database.run(partial(locate, log_pos=log_pos))).topic
+            await self._access.require(frame, topic_right(Access.READ, topic))
         await self._database.run(partial(self._send_back, group=group, log_pos=log_pos, failure=failure, retry=retry))
         return Answer()
 

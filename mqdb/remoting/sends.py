@@ -24,7 +24,7 @@ from mqdb.broker.topics.route import create_topic_automatically
 from mqdb.common.message import MAX_BODY_BYTES, Message, MessageQueue, SendStatus
 from mqdb.common.property import KEY_SEPARATOR, MAX_PROPERTIES_BYTES, Property
 from mqdb.common.schedule import Half
-from mqdb.common.topic import RETRY_PREFIX, check_can_send
+from mqdb.common.topic import RETRY_PREFIX, check_can_send, reply_topic
 from mqdb.common.unique_id import UniqueIdGenerator, format_unique_id, unique_id_of
 from mqdb.errors import (
     BodyTooLarge,
@@ -171,8 +171,7 @@ class Sends:
     def send(self, connection: Connection, frame: Frame) -> None:
         """10, 310, 320: store a message or a batch, and answer then. Raises what is wrong with it."""
         header = SendHeader.of(frame)
-        if len(frame.body) > MAX_BODY_BYTES:
-            raise BodyTooLarge(len(frame.body), MAX_BODY_BYTES)
+        _check_body(frame)
         check_can_send(header.topic)
         if header.is_half:
             self._database.spawn(self._members.ask_about_transactions(connection, header.producer_group))
@@ -183,9 +182,17 @@ class Sends:
             self._append(connection, frame, header, route)
 
     def store_reply(self, connection: Connection, frame: Frame, header: SendHeader, client_id: str) -> None:
-        """Store a reply for a requester that is connected elsewhere, which finds it by its id, and answer then."""
-        properties = {**header.properties, Property.TAGS: client_id}
-        self._database.spawn(self._send_later(connection, frame, replace(header, properties=properties)))
+        """Store a reply for a requester that is connected elsewhere, which finds it by its id, and answer then.
+
+        No right is asked for it, so it goes to the topic of replies, whatever it names. Raises BodyTooLarge.
+        """
+        _check_body(frame)
+        reply = replace(
+            header,
+            topic=reply_topic(self._instance.cluster_name),
+            properties={**header.properties, Property.TAGS: client_id},
+        )
+        self._database.spawn(self._send_later(connection, frame, reply))
 
     async def _send_later(self, connection: Connection, frame: Frame, header: SendHeader) -> None:
         """Something has to be asked for before."""
@@ -345,6 +352,11 @@ class Sends:
 _UNKNOWN: Final = Answer(
     ResponseCode.SERVICE_NOT_AVAILABLE, remark="the database has not answered; the message may be stored"
 )
+
+
+def _check_body(frame: Frame) -> None:
+    if len(frame.body) > MAX_BODY_BYTES:
+        raise BodyTooLarge(len(frame.body), MAX_BODY_BYTES)
 
 
 def _queue(header: SendHeader, route: TopicRoute) -> tuple[int, int]:

@@ -114,8 +114,16 @@ class Transactions:
         asked = self._asked.get(client, {})
         self._asked[client] = {check.log_pos: check.check_times for check in checks}
         for check in checks:
-            if asked.get(check.log_pos) != check.check_times and client.connection is not None:
-                self._tell(client.connection, check)
+            connection = client.connection
+            if asked.get(check.log_pos) == check.check_times or connection is None:
+                continue
+            right = topic_right(Access.SEND, check.message.queue.topic)
+            try:
+                may_know = await self._access.held_by(connection.access_key, right)
+            except MqdbError:  # as above
+                return
+            if may_know:
+                self._tell(connection, check)
 
     def _tell(self, connection: Connection, check: Check) -> None:
         message = check.message

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 from sqlalchemy import Connection, text
@@ -10,6 +11,7 @@ from mqdb.broker.consumers.group_offsets import commit_without_owner
 from mqdb.broker.consumers.groups import update_group
 from mqdb.common.dsn import BrokerDsn
 from mqdb.common.http_address import HttpAddress
+from mqdb.common.message import MAX_BODY_BYTES
 from mqdb.errors import ParameterInvalid
 from mqdb.remoting.access import OpenToAll
 from mqdb.remoting.codes import RequestCode
@@ -23,7 +25,8 @@ from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 from tests.fixtures.remoting_client import Fronts, RemotingClient, consumer
-from tests.integration.test_remoting_sends import header, position_of, properties
+from tests.fixtures.transactions import Checker
+from tests.integration.test_remoting_sends import header, header_long, position_of, properties
 
 KEY, SECRET = "shop-java", "not so secret ö"
 DENIED = 16
@@ -200,6 +203,73 @@ def test_a_message_at_a_position_is_shown_to_readers_of_its_topic(broker: Connec
     answers = [signing.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": each}) for each in (letter, order)]
 
     assert [answer.code for answer in answers] == [0, DENIED]
+
+
+def test_only_what_a_key_may_read_is_sent_back(broker: Connection, signing: Signing) -> None:
+    """Its copy would come to the group's own retry topic, or be a dead letter of it."""
+    update_group(broker, GROUP, consume_enable=True)
+    [letter] = append(broker, _route(broker, "letters"), "a")
+    [order] = append(broker, _route(broker, "orders"), "secret")
+    dispatch_all(broker)
+    back = {"group": GROUP, "delayLevel": -1}
+
+    answers = [signing.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back | {"offset": each}) for each in (order, letter)]
+
+    assert [answer.code for answer in answers] == [DENIED, 0]
+    dispatch_all(broker)
+    dead = "SELECT convert_from(body, 'UTF8') FROM mqdb.message WHERE topic = '%DLQ%readers'"
+    assert list(broker.scalars(text(dead))) == ["a"]
+
+
+@pytest.mark.parametrize("code", [RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2])
+def test_a_reply_is_no_way_into_another_topic(broker: Connection, signing: Signing, code: RequestCode) -> None:
+    fields = header(b="letters", i=properties(REPLY_TO_CLIENT="nobody", MSG_TYPE="reply"))
+    if code == RequestCode.SEND_REPLY_MESSAGE:
+        fields = header_long(i=fields["i"]) | {"topic": "letters"}
+
+    answers = [signing.ask(code, fields, body) for body in (b"a", bytes(MAX_BODY_BYTES + 1))]
+
+    assert [answer.code for answer in answers] == [0, 13]
+    dispatch_all(broker)
+    assert list(broker.scalars(text("SELECT topic FROM mqdb.message"))) == ["DefaultCluster_REPLY_TOPIC"]
+
+
+def test_the_group_that_is_changed_is_the_one_that_the_right_is_for(
+    broker: Connection, signing: Signing, database: Database
+) -> None:
+    update_group(broker, "aliens", consume_enable=True)
+    with Admin(database.dsn) as admin:
+        admin.acl.grant(KEY, admin_group=[GROUP])
+    body = {"groupName": "aliens", "consumeEnable": False}
+
+    wait_until(lambda: signing.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, {"groupName": GROUP}).code == 0)
+    answer = signing.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {"groupName": GROUP}, body)
+
+    assert answer.code == DENIED
+
+
+def test_only_who_may_send_to_its_topic_is_asked_about_a_half_message(
+    broker: Connection, signing: Signing, fronts: Fronts, database: Database
+) -> None:
+    """The question holds the message; the name of a producer group is no secret."""
+    with Admin(database.dsn) as admin:
+        admin.acl.grant("other-java", external=True, send=["letters"])
+        admin.acl.set_secret("other-java", SECRET)
+    stranger = Signing(fronts.connect(), "other-java")
+    wait_until(lambda: "AccessKey" not in str(stranger.ask(310, header(b="letters"), b"a").remark))
+    heartbeat = {"clientID": "9.9.9.9@2", "producerDataSet": [{"groupName": "shop"}]}
+    half = {"TRAN_MSG": "true", "PGROUP": "shop"}
+    assert stranger.ask(RequestCode.HEART_BEAT, {}, heartbeat).code == 0
+    assert stranger.ask(310, header(b="letters", f=4, i=properties(UNIQ_KEY="CD" * 16, **half)), b"mine").code == 0
+    assert signing.ask(310, header(f=4, i=properties(UNIQ_KEY="AB" * 16, **half)), b"secret").code == 0
+    wait_until(lambda: broker.scalar(text("SELECT count(*) FROM mqdb.client WHERE checks_transactions")) == 1)
+    dispatch_all(broker)
+
+    Checker(broker).after(timedelta(seconds=7))
+
+    assert b"mine" in stranger.client.asked.get(timeout=30).body
+    stranger.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
+    assert stranger.client.asked.empty()
 
 
 def test_only_who_may_send_to_its_topic_ends_a_half_message(
