@@ -28,7 +28,7 @@ from mqdb.broker.transactions.transaction_checks import CheckRules
 from mqdb.common.dsn import BrokerDsn, redact
 from mqdb.common.http_address import HttpAddress
 from mqdb.embedded import Home, SharedPostgres, attach, mark_starting, open_or_attach
-from mqdb.errors import IllegalState, SchemaMissing, SchemaTooOld
+from mqdb.errors import IllegalState, SchemaMissing, SchemaTooOld, SettingInvalid
 from mqdb.service.client_reaper import ClientReaper
 from mqdb.service.cron_sender import CronSender
 from mqdb.service.delay_deliverer import DelayDeliverer
@@ -44,6 +44,7 @@ from mqdb.service.transaction_checker import TransactionChecker, TransactionChec
 from mqdb.settings import Settings
 from mqdb.signals import interruption
 from mqdb.store import migrations
+from mqdb.store.acl import is_guest
 from mqdb.store.broker_settings import BrokerSettings
 from mqdb.store.engine import create_engine, translated
 from mqdb.systemd import SystemdSupervisor
@@ -123,7 +124,7 @@ class Server:
         """Returns when the database takes requests and is at head; the services follow in a moment.
 
         Raises an EmbeddedError, BrokerUnavailable, BrokerMisnamed or SchemaMismatch, and leaves nothing running then.
-        So does a SettingInvalid, if `http` cannot be listened on.
+        So does a SettingInvalid, if `http` cannot be listened on, or the role of the DSN does not own the broker.
         """
         if self._scheduler is not None:
             raise IllegalState("the server", "started already")
@@ -260,6 +261,9 @@ class Server:
             logger.info("brought the schema to head", extra={"revision": migrations.head()})
         self._info = found = broker_info(connection)
         found.require_name(broker.name, redact(broker.dsn))
+        if is_guest(connection):
+            reason = "its role does not own the broker, so it could never lead"
+            raise SettingInvalid("dsn", redact(broker.dsn), self._settings.origin("dsn"), reason)
         self._settings.check_cluster_name(found.cluster_name)
         for change in change_settings(connection, broker_settings(self._settings), self._settings.delay_levels):
             logger.warning("changed a setting of the broker", extra=change._asdict())

@@ -14,10 +14,12 @@ from mqdb.errors import BrokerMisnamed, BrokerUnavailable, IllegalState, SchemaM
 from mqdb.server import Server, keeper_config
 from mqdb.settings import load_settings
 from mqdb.store import migrations
+from mqdb_client import Admin
 from tests.fixtures.clusters import home_with_cluster
 from tests.fixtures.log import scalar
 from tests.fixtures.postgres import Database, create_database, drop_database, with_parts
 from tests.fixtures.processes import wait_until
+from tests.fixtures.roles import MakeRole
 
 
 def sessions(database: Database) -> int:
@@ -44,6 +46,15 @@ def test_a_broker_of_another_cluster_than_the_settings_say_is_refused(database: 
         Server(load_settings(dsn=database.dsn, cluster_name="other")).start()
 
     wait_until(lambda: sessions(database) == 0)
+
+
+def test_a_role_that_could_never_lead_is_refused(database: Database, role: MakeRole) -> None:
+    dsn = role("sender")
+    with Admin(database.dsn) as admin:
+        admin.acl.grant("sender", send=["orders"])
+
+    with pytest.raises(SettingInvalid, match="does not own the broker"):
+        Server(load_settings(dsn=dsn)).start()
 
 
 def test_a_stopped_server_leaves_nothing_and_can_be_started_again(database: Database) -> None:
