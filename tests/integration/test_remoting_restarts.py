@@ -194,6 +194,7 @@ def test_a_reader_whose_commit_finds_that_the_server_was_restarted_goes_on(broke
     filled(broker)
     front, client = fronts.start(), in_assign_mode(fronts)
     client.commit("assigned", "orders", 1)
+    assert client.query_offset("assigned", "orders") == 1
     assert len(pull_assigned(client, 0).bodies) == 10
     assert front._instance is not None
     routes = front._instance.routes
@@ -340,6 +341,23 @@ def test_a_client_that_has_come_to_another_front_stays_there(broker: Connection,
     run_coroutine_threadsafe(members_here._renew([members_here.clients[A]]), members_here._database.loop).result(10)
 
     assert broker.scalar(through, {"id": A}) == before
+
+
+def test_a_front_whose_presence_the_reaper_has_removed_says_what_it_waits_for(
+    broker: Connection, fronts: Fronts, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After a restart of PostgreSQL the reaper may be faster than the front's connection for notifications."""
+    filled(broker)
+    front = fronts.start()
+    joined(fronts)
+    assert front._instance is not None
+    broker.execute(text("DELETE FROM mqdb.presence WHERE client_id = :id"), {"id": front._instance.client_id})
+
+    front._instance._group_changes.call(None)
+
+    wait_until(lambda: "cannot enter clients again, and try later" in caplog.messages)
+    [reason] = [each.reason for each in caplog.records if hasattr(each, "reason")]
+    assert reason.endswith("the connection for notifications is not there yet")
 
 
 def waiting_for(client_id: str) -> int:

@@ -13,7 +13,13 @@ from sqlalchemy import Connection, func, select
 from mqdb.broker.filters.filters import check_filters
 from mqdb.broker.topics.route import find_or_create_retry_topic
 from mqdb.common.group import MessageModel
-from mqdb.errors import ConsumptionForbidden, IllegalState, MessageModelConflict, SubscriptionConflict
+from mqdb.errors import (
+    BrokerUnavailable,
+    ConsumptionForbidden,
+    IllegalState,
+    MessageModelConflict,
+    SubscriptionConflict,
+)
 from mqdb.selector.subscription import SubscriptionData
 from mqdb.store import acl
 from mqdb.store.acl import Access, Resource, ResourceType
@@ -113,9 +119,13 @@ def heartbeat(connection: Connection, client_id: str) -> bool:
 
 
 def adopt(connection: Connection, client_ids: Sequence[str], host: str) -> None:
-    """Count clients as connected for as long as `host` is, through which they come; before `register`."""
+    """Count clients as connected for as long as `host` is, through which they come; before `register`.
+
+    Raises BrokerUnavailable if the host has lost its connection for notifications, and the broker knows it.
+    """
     with _changing(connection):
-        clients.adopt(connection, client_ids, host)
+        if not clients.adopt(connection, client_ids, host):
+            raise BrokerUnavailable(target_of(connection), "the connection for notifications is not there yet")
 
 
 def heartbeat_all(connection: Connection, client_ids: Sequence[str]) -> set[str]:

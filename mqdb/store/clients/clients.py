@@ -107,17 +107,19 @@ def add(connection: Connection, registration: Registration) -> None:
     connection.execute(insert(client).values(row).on_conflict_do_update(constraint="client_pkey", set_=renewed))
 
 
-def adopt(connection: Connection, client_ids: Sequence[str], host: str) -> None:
+def adopt(connection: Connection, client_ids: Sequence[str], host: str) -> bool:
     """Count clients as connected for as long as `host` is, another client of this role; wherever they were before.
 
-    The host is a process through which others come, so a client that comes through it is there.
+    The host is a process through which others come, so a client that comes through it is there. False if the host has
+    no presence.
     """
-    key = select(presence.c.lock_key).where(presence.c.client_id == host, presence.c.principal == text("session_user"))
-    rows = select(func.unnest(cast(list(client_ids), ARRAY(Text))), key.scalar_subquery())
+    of_host = presence.c.client_id == host, presence.c.principal == text("session_user")
+    rows = select(func.unnest(cast(list(client_ids), ARRAY(Text))), presence.c.lock_key).where(*of_host)
     adopted = insert(presence).from_select(["client_id", "lock_key"], rows)
-    connection.execute(
-        adopted.on_conflict_do_update(constraint="presence_pkey", set_={"lock_key": adopted.excluded.lock_key})
-    )
+    adopting = adopted.on_conflict_do_update(
+        constraint="presence_pkey", set_={"lock_key": adopted.excluded.lock_key}
+    ).returning(presence.c.client_id)
+    return bool(connection.scalars(adopting).all())
 
 
 def is_guest(connection: Connection, client_id: str, host: str) -> bool:
