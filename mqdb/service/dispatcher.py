@@ -43,6 +43,10 @@ from mqdb.store.engine import driver
 
 PACE: Final = Pace(busy=timedelta(milliseconds=2), idle=timedelta(milliseconds=10))
 
+#: After a batch of few messages: they come so seldom that to wait for more would save little.
+QUICK_PACE: Final = Pace(busy=timedelta(milliseconds=1), idle=timedelta(milliseconds=10))
+_FEW_MESSAGES: Final = 2
+
 #: At most 100 batches a second. 100 listeners cost 17 % of the throughput then, 75 % at 1,600 a second.
 RELAXED_PACE: Final = Pace(busy=timedelta(milliseconds=10), idle=timedelta(milliseconds=10))
 
@@ -69,6 +73,7 @@ class DispatcherConfig:
 
     max_rows: int = MAX_ROWS
     pace: Pace = PACE
+    quick_pace: Pace = QUICK_PACE
     lone_messages_per_second: float = 250.0
     """Up to so many it sleeps after each."""
     many_consumers: int = 50
@@ -153,7 +158,12 @@ class Dispatcher(LoopService[DispatchResult]):
             return self._config.longest_sleep
         # If the lock is held, somebody is busy.
         has_worked = counts.outcome is not DispatchOutcome.IDLE
-        pace = self._config.relaxed_pace if self._is_relaxed else self._config.pace
+        if self._is_relaxed:
+            pace = self._config.relaxed_pace
+        elif counts.messages <= _FEW_MESSAGES and counts.outcome is not DispatchOutcome.LOCKED:
+            pace = self._config.quick_pace
+        else:
+            pace = self._config.pace
         self._pause = pace.pause(self._pause, has_worked=has_worked, has_more=counts.more)
         return self._pause
 

@@ -5,7 +5,8 @@
 -- nothing: the planner removes the sub-selects, and the joins of `folding` and `retry`. No CTE of its own, which would
 -- keep the view from being planned with the query around it: the conditions on groups, and what one can group by.
 --
--- OFFSET 0 keeps the look for oldest_pos from being made once for each mention. mqdb.now() stands in FROM because a
+-- The look for oldest_pos takes the entry out of the first run that reaches it; mqdb.every_entry would make a row of each
+-- entry of a hundred runs. OFFSET 0 keeps it from being made once for each mention. mqdb.now() stands in FROM because a
 -- volatile column could not be left out.
 --
 -- It runs with the rights of its owner, and shows a role that does not own the schema its own groups. By queue_ends, which asks for
@@ -59,9 +60,10 @@ CROSS JOIN LATERAL (SELECT greatest(reached.next_offset, e.min_offset) AS first_
 CROSS JOIN LATERAL (SELECT greatest(e.max_offset - kept.first_offset, 0) AS lag) AS unread
 CROSS JOIN LATERAL (
     SELECT CASE WHEN unread.lag > 0 THEN (
-        SELECT e.log_pos FROM mqdb.every_entry e
-        WHERE e.queue_key = o.queue_key AND e.segment >= o.segment
-          AND e.last_offset >= kept.first_offset AND e.last_offset < kept.first_offset + 100 AND e.queue_offset = kept.first_offset
+        SELECT coalesce(r.positions[cardinality(r.positions) - (r.last_offset - kept.first_offset)], r.log_pos)
+        FROM mqdb.queue_run r
+        WHERE r.queue_key = o.queue_key AND r.segment >= o.segment AND r.last_offset >= kept.first_offset
+        ORDER BY r.last_offset
         LIMIT 1) END AS log_pos
     OFFSET 0
 ) AS oldest

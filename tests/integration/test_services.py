@@ -68,7 +68,7 @@ def test_the_dispatcher_is_quick_while_messages_come_and_lazy_while_one_is_not_c
 
     pauses = [milliseconds(dispatcher.pause_after(dispatcher.run_once(connection))) for _ in range(12)]
 
-    assert (pauses[0], pauses[-1]) == (2, 10)
+    assert (pauses[0], pauses[-1]) == (1, 10)
     writer.rollback()
     clock.advance(timedelta(seconds=1))
     assert dispatcher.pause_after(dispatcher.run_once(connection)) == DispatcherConfig().longest_sleep
@@ -118,6 +118,24 @@ def test_with_many_consumers_or_none_there_are_at_most_100_batches_a_second(
         pauses.append((before, *(busy_pause(dispatcher, connection, log, queue) for _ in range(10))))
 
     assert [(before, last) for before, *_, last in pauses] == [(10, 10), (10, 2), (2, 2), (2, 10)]
+
+
+@pytest.mark.parametrize(("messages", "milliseconds_after"), [(1, 1), (2, 1), (3, 2)])
+def test_the_dispatcher_looks_again_sooner_after_few_messages(
+    engine: Engine,
+    connection: Connection,
+    log: by_hand.Connection,
+    queue: int,
+    messages: int,
+    milliseconds_after: float,
+) -> None:
+    dispatcher = Dispatcher(Context(engine.connect, clock=ManualClock(datetime(2024, 1, 1, tzinfo=UTC))))
+    add_consumers(log, 1)
+    for _ in range(10):  # more than it dispatches one by one
+        busy_pause(dispatcher, connection, log, queue)
+    append(log, queue, messages)
+
+    assert milliseconds(dispatcher.pause_after(dispatcher.run_once(connection))) == milliseconds_after
 
 
 def busy_pause(dispatcher: Dispatcher, connection: Connection, log: by_hand.Connection, queue: int) -> float:
