@@ -186,7 +186,8 @@ def test_shutdown_in_the_listener_is_refused(broker: Connection, database: Datab
                 said.put_nowait(error)
             return SUCCESS
 
-        async with await consumer_of(database, listener) as consumer:
+        consumer = await consumer_of(database, listener)  # before it starts: the listener needs it at once
+        async with consumer:
             assert "this listener" in str(await asyncio.wait_for(said.get(), 30))
 
     run(work)

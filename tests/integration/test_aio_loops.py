@@ -78,7 +78,8 @@ def test_shutdown_in_the_listener_is_refused(broker: Connection, database: Datab
                 said.put_nowait(error)
             return KINDS[kind][1]
 
-        async with consumer_of(database.dsn, listener, kind) as consumer:
+        consumer = consumer_of(database.dsn, listener, kind)  # before it starts: the listener needs it at once
+        async with consumer:
             assert "this listener" in str(await asyncio.wait_for(said.get(), 30))
 
     run(work)
