@@ -211,7 +211,7 @@ class ClientInstance:
 
     @property
     def history(self) -> History | None:
-        """That of the log to which the last connection has led; None before the first one."""
+        """The history of the log to which the last connection has led; None before the first one."""
         return self._history
 
     @property

@@ -27,7 +27,7 @@ class Reading:
         # From which offset on no message lies in an older segment; ascending. It stays true wherever the client reads.
         self._segments: deque[tuple[int, int]] = deque(maxlen=_MOST_SEGMENTS)
         self._newest: tuple[int, int, str, datetime] | None = None
-        #: Whether the last message was read in another history, and nobody has looked whether this log has it.
+        #: True while the last message was read in another history, and nobody has looked whether this log has it.
         self.is_doubtful = False
         #: When somebody had set the group's offset last, as of when the reading began; of one without a claim.
         self.reset_at: datetime | None = None

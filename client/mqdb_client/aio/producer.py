@@ -228,7 +228,7 @@ class ProducerBelow(Producer):
 
     #: Has the sends of loops end.
     end_sends: Callable[[], None]
-    #: Whether this thread runs a loop with sends.
+    #: Tells whether this thread runs an event loop that has sent.
     has_sends_of_this_loop: Callable[[], bool]
 
     def __init__(self, config: ProducerConfig) -> None:

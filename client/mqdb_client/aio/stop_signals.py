@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from typing import Final
 from weakref import WeakKeyDictionary
 
-#: What each loop calls at a stop signal. It has one handler for a signal, and may run several consumers.
+#: Each loop calls these at a stop signal. A loop keeps one handler for a signal, and may run several consumers.
 _stops: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, list[Callable[[], object]]]] = WeakKeyDictionary()
 
 
@@ -31,6 +31,6 @@ def on_loop_stop_signal(stop: Callable[[], object]) -> Iterator[None]:
     finally:
         stops.remove(stop)
         if not stops:
-            with suppress(NotImplementedError):
+            with suppress(NotImplementedError):  # on Windows; elsewhere a handler that was never set may be removed
                 for number in (signal.SIGINT, signal.SIGTERM):
                     loop.remove_signal_handler(number)
