@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from functools import partial
-from queue import SimpleQueue
 from typing import Any, ClassVar, Final, NamedTuple
 
 from mqdb.common.clock import Clock, SystemClock
@@ -32,6 +31,7 @@ from mqdb_client.consumer.message_listener import (
 from mqdb_client.consumer.process_queue import ProcessQueue
 from mqdb_client.consumer.running_calls import RunningCall, RunningCalls
 from mqdb_client.consumer.send_back import RECONSUME_DELAY, SendBack, SendBackThread
+from mqdb_client.consumer.token_line import TokenLine
 from mqdb_client.consumer.worker_threads import WorkerThreads
 
 logger = logging.getLogger(__name__)
@@ -86,8 +86,8 @@ class ConsumeConcurrently:
         self._hooks = hooks or ConsumeHooks(group)
         self._consume_timeout = consume_timeout
         self._clock = clock or SystemClock()
-        self._tokens: SimpleQueue[ProcessQueue | None] = SimpleQueue()
-        self.threads = WorkerThreads(f"mqdb-{group}-consume", self._work, lambda: self._tokens.put(None), thread_nums)
+        self._line = TokenLine()
+        self.threads = WorkerThreads(f"mqdb-{group}-consume", self._work, lambda: self._line.put(None), thread_nums)
         self.calls = RunningCalls()
         self._send_back: dict[str, SendBackThread] = {}
         if send_back is not None:
@@ -112,8 +112,7 @@ class ConsumeConcurrently:
 
     def submit(self, process_queue: ProcessQueue, count: int) -> None:
         """So many messages more can be taken from a process queue."""
-        for _ in range(-(-count // self._batch_max_size)):
-            self._tokens.put(process_queue)
+        self._line.put(process_queue, -(-count // self._batch_max_size))
 
     def stop(self, seconds: float | None) -> int:
         """End the threads when their listeners return; the number of those that still run after `seconds`."""
@@ -128,7 +127,7 @@ class ConsumeConcurrently:
 
     def _work(self) -> None:
         """Consume until nudged: whether this thread is one too many is not looked up for each message."""
-        next_token, limit = self._tokens.get, self._batch_max_size
+        next_token, limit = self._line.next, self._batch_max_size
         while (process_queue := next_token()) is not None:
             messages = process_queue.take(limit)
             if messages:  # else dropped, or taken by the token before as part of a larger batch

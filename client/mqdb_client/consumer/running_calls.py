@@ -55,13 +55,18 @@ class RunningCall:
 
 
 class RunningCalls:
-    """The running calls of one consumer. Any thread may use it."""
+    """The running calls of one consumer. Any thread may use it.
+
+    A call takes no lock: if the interpreter stopped a thread in one that all need for each message, they would wait for
+    one another at each from then on. Whoever takes a call out of `_calls` says what becomes of its messages.
+    """
 
     def __init__(self, tasks: "Mapping[int, asyncio.Task[Any]] | None" = None) -> None:
         """`tasks` are those that make the calls of threads that wait for them, by the ids of these threads."""
         self._tasks = {} if tasks is None else tasks
         self._calls: set[RunningCall] = set()
-        self._guard = threading.Lock()
+        self._given_up: set[RunningCall] = set()
+        self._giving_up = threading.Lock()
 
     def begin(
         self,
@@ -71,28 +76,39 @@ class RunningCalls:
     ) -> RunningCall:
         """This thread, or task, is about to call the listener."""
         call = RunningCall(process_queue, messages, task=task)
-        with self._guard:
-            self._calls.add(call)
+        self._calls.add(call)
         return call
 
     def end(self, call: RunningCall) -> bool:
         """It has returned; False when it had been given up."""
-        with self._guard:
+        try:
             self._calls.remove(call)
-            return not call.is_given_up
+        except KeyError:
+            self._given_up.discard(call)
+            return False
+        return True
 
     def give_up(self, seconds: float) -> list[RunningCall]:
         """Give up those that run for longer."""
         latest = time.monotonic() - seconds
-        with self._guard:
-            overdue = [call for call in self._calls if call.started_at <= latest and not call.is_given_up]
-            for call in overdue:
-                call.is_given_up = True
+        overdue = []
+        with self._giving_up:
+            for call in self._calls.copy():
+                if call.started_at > latest:
+                    continue
+                self._given_up.add(call)  # before `end` can look there
+                try:
+                    self._calls.remove(call)
+                except KeyError:  # it has just returned
+                    self._given_up.discard(call)
+                else:
+                    call.is_given_up = True
+                    overdue.append(call)
         return overdue
 
     def current(self) -> list[RunningCall]:
         """Those that run now, the oldest first, also those that were given up."""
-        with self._guard:
-            for call in self._calls:
-                call.task = call.task or self._tasks.get(call.thread_id)
-            return sorted(self._calls, key=lambda call: call.started_at)
+        calls = self._calls.copy() | self._given_up.copy()
+        for call in calls:
+            call.task = call.task or self._tasks.get(call.thread_id)
+        return sorted(calls, key=lambda call: call.started_at)
