@@ -70,7 +70,7 @@ def _wait(group: str, left: "Future[None]", listeners: Callable[[], int], second
         if is_for_listeners:
             # The numbers are in the sentence: a program that has not set up logging shows nothing else.
             logger.warning(
-                "shutdown waits for %d running listeners, %.0f s at most (shutdown_timeout); "
+                "shutdown waits for %d running listeners, %.1f s at most (shutdown_timeout); "
                 "a second SIGINT or SIGTERM leaves them at once",
                 running,
                 deadline - now,

@@ -8,6 +8,7 @@ A configuration is held to them when it is made. Without a rule a wrong type sho
 """
 
 import inspect
+import threading
 from collections.abc import Callable
 from dataclasses import fields
 from datetime import datetime, timedelta
@@ -136,3 +137,8 @@ INSTANCE_NAME: Final = Rule(is_broker_name, "use letters, digits, and _ . @ - af
 
 #: Of queues to the members of a group.
 STRATEGY: Final = takes("group", "client_id", "queues", "client_ids", example="allocate_averagely")
+
+
+def seconds_to_wait(wait: timedelta) -> float:
+    """Its seconds, or as many as a thread can wait."""
+    return min(wait.total_seconds(), threading.TIMEOUT_MAX / 2)

@@ -385,6 +385,12 @@ def test_the_policy_holds_for_what_is_no_exception_too() -> None:
     assert (context.max_reconsume_times, context.delay_when_next_consume) == (2, timedelta(seconds=7))
 
 
+@pytest.mark.parametrize("factor", ["2", None, True, 0.5, 1_001, float("nan")])
+def test_a_backoff_that_is_none_is_refused(factor: Any) -> None:
+    with pytest.raises(ParameterInvalid, match="factor.*must be a number from 1 to 1,000"):
+        exponential(timedelta(seconds=1), factor=factor)
+
+
 def stop_iteration(message: ReceivedMessage) -> None:
     next(iter(()))
 

@@ -25,6 +25,10 @@ _BACKOFF: Final = Rule(
     lambda value: value is None or callable(value) or DURATION.allows(value),
     "must be a timedelta of more than 0, a function that makes one of the number of the retry, or None",
 )
+_FACTOR: Final = Rule(
+    lambda value: isinstance(value, int | float) and not isinstance(value, bool) and 1 <= value <= 1_000,
+    "must be a number from 1 to 1,000",
+)
 _ERRORS: Final = Rule(
     lambda value: all(isinstance(each, type) and issubclass(each, Exception) for each in value),
     "must be classes of exceptions",
@@ -40,8 +44,7 @@ def exponential(
     """
     DURATION.check("first", first)
     DURATION.check("limit", limit)
-    if not 1.0 <= factor <= 1_000.0:
-        raise ParameterInvalid("factor", factor, "must be from 1 to 1,000")
+    _FACTOR.check("factor", factor)
 
     def wait(number: int) -> timedelta:
         try:

@@ -28,7 +28,7 @@ from mqdb_client.lite_pull.lite_pull_config import POLL_TIMEOUT, LitePullConsume
 from mqdb_client.lite_pull.poll_strategy import AssignedPolls, SubscribedPolls
 from mqdb_client.lite_pull.topic_queues import TopicQueues
 from mqdb_client.lite_pull.topic_watch import TopicMessageQueueChangeListener, TopicWatch
-from mqdb_client.option_rules import is_whole, takes
+from mqdb_client.option_rules import is_whole, seconds_to_wait, takes
 from mqdb_client.queue_argument import check_queue, queues_of
 
 _ANY: Final = Ends(0, 2**63 - 1)
@@ -205,7 +205,7 @@ class LitePullConsumer:
     def _poll_seconds(self, timeout: timedelta | None) -> float:
         wait = self._config.poll_timeout if timeout is None else timeout
         POLL_TIMEOUT.check("poll_timeout", wait)
-        return min(wait.total_seconds(), threading.TIMEOUT_MAX / 2)  # what a thread can wait
+        return seconds_to_wait(wait)
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
         """Message after message, until it is shut down. Raises IllegalState before the start."""

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from mqdb.common.message import MessageQueue
 from mqdb.errors import MqdbError, RouteNotFound
+from mqdb_client.option_rules import seconds_to_wait
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +26,7 @@ class TopicWatch:
         """`find` says which queues a topic has; it raises RouteNotFound for a topic that does not exist."""
         self._group = group
         self._find = find
-        self._interval = min(interval.total_seconds(), threading.TIMEOUT_MAX / 2)  # what a thread can wait
+        self._interval = seconds_to_wait(interval)
         self._listeners: dict[str, TopicMessageQueueChangeListener] = {}
         self._known: dict[str, tuple[MessageQueue, ...]] = {}
         self._looking = threading.Lock()

@@ -24,7 +24,7 @@ from mqdb.store.clients.clients import ClientKind, Registration
 from mqdb_client.client_config import configured_by, settings_of
 from mqdb_client.cluster import Cluster
 from mqdb_client.leaving import leave_in_time
-from mqdb_client.option_rules import takes
+from mqdb_client.option_rules import seconds_to_wait, takes
 from mqdb_client.process_hooks import Operation, operations
 from mqdb_client.producer.batch import MessageBatch, check_batch, check_unscheduled, list_of_messages
 from mqdb_client.producer.callers_connection import CallersConnection
@@ -391,4 +391,4 @@ def _shut_down_at_exit(reference: "weakref.ref[Producer]") -> None:
 
 def _seconds(timeout: timedelta) -> float:
     check_timeout(timeout)
-    return min(timeout.total_seconds(), threading.TIMEOUT_MAX / 2)  # what a thread can wait
+    return seconds_to_wait(timeout)
