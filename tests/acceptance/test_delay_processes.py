@@ -58,6 +58,7 @@ def came(dsn: str) -> list[int]:
     return [number for (number,) in query(dsn, statement)]
 
 
+@pytest.mark.long
 def test_killed_leaders_lose_and_double_no_delayed_message(serve: Starter, database: Database) -> None:
     alive = {process.pid: process for process in (serve(dsn=database.dsn) for _ in range(3))}
     prepare(database.dsn)

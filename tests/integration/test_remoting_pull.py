@@ -14,7 +14,7 @@ from mqdb.remoting import turns
 from mqdb.remoting.frame import Serializer
 from tests.fixtures.broker import append, dispatch_all, drop_topic, topic
 from tests.fixtures.processes import wait_until
-from tests.fixtures.remoting_client import Fronts, RemotingClient, consumer, pulled
+from tests.fixtures.remoting_client import UNDISTURBED, Fronts, RemotingClient, consumer, pulled
 
 FOUND, NO_NEW, NO_MATCHED, MOVED = 0, 19, 20, 21
 
@@ -153,6 +153,7 @@ def test_a_topic_without_the_permission_to_read_is_not_read(broker: Connection, 
 
 def test_a_held_pull_is_answered_when_a_message_arrives(broker: Connection, fronts: Fronts) -> None:
     route = topic(broker)
+    fronts.start(UNDISTURBED)
     client = reader(fronts)
     held = client.begin_pull("readers", "orders", 0, hold_ms=20_000)
     assert client.query_offset("readers", "orders") == 0  # requests are answered meanwhile
@@ -226,6 +227,7 @@ def test_an_answer_has_not_many_more_bytes_than_it_may(broker: Connection, front
 
 def test_pulls_of_several_groups_at_one_offset_share_an_answer(broker: Connection, fronts: Fronts) -> None:
     route = topic(broker)
+    fronts.start(UNDISTURBED)
     clients = []
     for number in range(3):
         client = fronts.connect()

@@ -40,7 +40,7 @@ from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 from tests.fixtures.producers import producer_of
 from tests.fixtures.proxy import Proxy
-from tests.fixtures.remoting_client import PATIENCE_SECONDS, Fronts, consumer, pulled
+from tests.fixtures.remoting_client import PATIENCE_SECONDS, UNDISTURBED, Fronts, consumer, pulled
 from tests.fixtures.spans import Spans, linked, trace_of
 from tests.fixtures.web import ANY_PORT, scrape, series
 from tests.integration.test_remoting_sends import SHORT_ID, header, properties, send
@@ -98,7 +98,7 @@ def test_a_held_pull_counts_when_it_is_answered_with_the_time_that_it_was_held(
     broker: Connection, fronts: Fronts
 ) -> None:
     route = topic(broker)
-    traffic = fronts.start().traffic
+    traffic = fronts.start(UNDISTURBED).traffic
     client = fronts.connect()
     client.heartbeat("1.2.3.4@1", consumer(orders="*"))
     held = client.begin_pull("readers", "orders", 0, hold_ms=20_000)
