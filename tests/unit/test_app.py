@@ -387,7 +387,7 @@ def test_the_policy_holds_for_what_is_no_exception_too() -> None:
 
 @pytest.mark.parametrize("factor", ["2", None, True, 0.5, 1_001, float("nan")])
 def test_a_backoff_that_is_none_is_refused(factor: Any) -> None:
-    with pytest.raises(ParameterInvalid, match="factor.*must be a number from 1 to 1,000"):
+    with pytest.raises(ParameterInvalid, match=r"factor.*must be a number from 1 to 1,000"):
         exponential(timedelta(seconds=1), factor=factor)
 
 
