@@ -78,18 +78,18 @@ class Traffic:
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
-    ("seed", "most_kills"), [(1, 2), *(pytest.param(seed, 5, marks=pytest.mark.long) for seed in (2, 3))]
+    ("seed", "kills"), [(1, 2), *(pytest.param(seed, 5, marks=pytest.mark.long) for seed in (2, 3))]
 )
 def test_order_holds_whoever_is_killed_and_whoever_joins_or_leaves(
-    broker: Connection, engine: Engine, run: Run, seed: int, most_kills: int
+    broker: Connection, engine: Engine, run: Run, seed: int, kills: int
 ) -> None:
     rng = random.Random(seed)
     route = topic(broker, queues=QUEUES)
     processes = [run(failures_percent=2), run(failures_percent=2)]
     alive = list(processes)
-    kills = 0
+    killed = 0
     with Traffic(engine, route) as traffic:
-        while kills < most_kills:
+        while killed < kills:
             before = sum(process.done for process in processes)
             goal = before + rng.randint(50, 300)
             wait_until(lambda: sum(process.done for process in processes) > goal, 30)  # noqa: B023
@@ -98,7 +98,7 @@ def test_order_holds_whoever_is_killed_and_whoever_joins_or_leaves(
             is_kill = rng.random() < 0.7 and bool(victim.assigned)
             alive.remove(victim)
             victim.end(signal.SIGKILL if is_kill else signal.SIGTERM)
-            kills += is_kill
+            killed += is_kill
             processes.append(run(failures_percent=2))
             alive.append(processes[-1])
     wait_until(lambda: sum(committed(broker, route)) == QUEUES * traffic.sent, 60)

@@ -31,6 +31,6 @@ def on_loop_stop_signal(stop: Callable[[], object]) -> Iterator[None]:
     finally:
         stops.remove(stop)
         if not stops:
-            with suppress(NotImplementedError):  # on Windows; elsewhere a handler that was never set may be removed
+            with suppress(NotImplementedError):  # loops on Windows have no such handlers
                 for number in (signal.SIGINT, signal.SIGTERM):
                     loop.remove_signal_handler(number)

@@ -26,6 +26,8 @@ class RunningCall:
     thread_id: int = field(default_factory=threading.get_ident)
     started_at: float = field(default_factory=time.monotonic)
     is_given_up: bool = False
+    #: Taken by the first who says what becomes of its messages: who ends the call, or who gives it up.
+    claim: threading.Lock = field(default_factory=threading.Lock)
     #: The task that makes it, of an event loop.
     task: "asyncio.Task[Any] | None" = None
 
@@ -57,16 +59,15 @@ class RunningCall:
 class RunningCalls:
     """The running calls of one consumer. Any thread may use it.
 
-    A call takes no lock: if the interpreter stopped a thread in one that all need for each message, they would wait for
-    one another at each from then on. Whoever takes a call out of `_calls` says what becomes of its messages.
+    No call waits for a lock that it shares with others. The interpreter would at times stop a thread that has such a
+    lock. The others would queue for it then, and change places for each message from then on. The methods of a set that
+    are used here are not divided by a switch of threads.
     """
 
     def __init__(self, tasks: "Mapping[int, asyncio.Task[Any]] | None" = None) -> None:
         """`tasks` are those that make the calls of threads that wait for them, by the ids of these threads."""
         self._tasks = {} if tasks is None else tasks
         self._calls: set[RunningCall] = set()
-        self._given_up: set[RunningCall] = set()
-        self._giving_up = threading.Lock()
 
     def begin(
         self,
@@ -81,34 +82,21 @@ class RunningCalls:
 
     def end(self, call: RunningCall) -> bool:
         """It has returned; False when it had been given up."""
-        try:
-            self._calls.remove(call)
-        except KeyError:
-            self._given_up.discard(call)
-            return False
-        return True
+        self._calls.remove(call)
+        return call.claim.acquire(blocking=False)
 
     def give_up(self, seconds: float) -> list[RunningCall]:
         """Give up those that run for longer."""
         latest = time.monotonic() - seconds
-        overdue = []
-        with self._giving_up:
-            for call in self._calls.copy():
-                if call.started_at > latest:
-                    continue
-                self._given_up.add(call)  # before `end` can look there
-                try:
-                    self._calls.remove(call)
-                except KeyError:  # it has just returned
-                    self._given_up.discard(call)
-                else:
-                    call.is_given_up = True
-                    overdue.append(call)
+        calls = self._calls.copy()
+        overdue = [call for call in calls if call.started_at <= latest and call.claim.acquire(blocking=False)]
+        for call in overdue:
+            call.is_given_up = True
         return overdue
 
     def current(self) -> list[RunningCall]:
         """Those that run now, the oldest first, also those that were given up."""
-        calls = self._calls.copy() | self._given_up.copy()
+        calls = self._calls.copy()
         for call in calls:
             call.task = call.task or self._tasks.get(call.thread_id)
         return sorted(calls, key=lambda call: call.started_at)

@@ -13,8 +13,8 @@ from mqdb_client.consumer.process_queue import ProcessQueue
 class TokenLine:
     """Any thread may call it. First in, first out.
 
-    It takes no lock of its own. What two threads do at the same moment may wake one too many, which goes back to sleep;
-    never none.
+    It takes no lock of its own. Two threads that act at the same moment may wake one thread too many, which goes back
+    to sleep. They never wake too few.
     """
 
     def __init__(self) -> None:
@@ -27,8 +27,7 @@ class TokenLine:
     def put(self, process_queue: ProcessQueue | None, count: int = 1) -> None:
         """So many tokens more. None: a thread is to return at once."""
         self._tokens.extend([process_queue] * count)
-        if not self._is_calling:
-            self._call()
+        self._call()
 
     def next(self) -> ProcessQueue | None:
         """The next token; waits until there is one."""
@@ -41,10 +40,11 @@ class TokenLine:
                 self._is_calling = False
                 was_called = True
                 continue
-            if was_called and self._tokens and not self._is_calling:
+            if was_called and self._tokens:
                 self._call()
             return token
 
     def _call(self) -> None:
-        self._is_calling = True
-        self._calls.put(None)
+        if not self._is_calling:
+            self._is_calling = True
+            self._calls.put(None)
