@@ -167,8 +167,8 @@ class Server:
     def run(self, beside: "Callable[[], AbstractContextManager[Callable[[], Report] | None]]" = nullcontext) -> None:
         """Serve until SIGINT, SIGTERM or SIGHUP. For the main thread.
 
-        What `beside` gives is entered when clients may come, and left before anything stops. Meanwhile what it is
-        entered as tells whether it is alive.
+        What `beside` gives is entered when clients may come, and left before anything stops. The process is not ready
+        before it is entered. Meanwhile what it is entered as tells whether it is alive.
         """
         supervisor = SystemdSupervisor()
 
@@ -176,7 +176,9 @@ class Server:
             if supervisor.awaits_a_sign() and self._health.liveness().has_passed:
                 supervisor.tell_alive()
 
+        self._health.is_starting = True
         with interruption() as interrupted, self, beside() as self._health.beside:
+            self._health.is_starting = False
             supervisor.tell_ready()
             interrupted.wait(tell_alive)
             supervisor.tell_stopping()

@@ -27,6 +27,8 @@ class Health:
         self._rounds = rounds
         self._is_leader = is_leader
         self._is_stopping = False
+        #: Whether what runs beside the loops is still to start. The process is alive meanwhile.
+        self.is_starting = False
         #: Tells whether what runs beside the loops is alive, if anything does.
         self.beside: Callable[[], Report] | None = None
 
@@ -54,14 +56,16 @@ class Health:
     def readiness(self) -> Report:
         """Whether the database answers, its schema is ours, and this process leads or stands by for one that does.
 
-        What runs beside the loops has to be alive.
+        What runs beside the loops has to have started, and to be alive.
         """
         database, schema = self._database(), self._schema()
         # Nobody knows while the database does not answer.
         is_known = database == schema == PASSED
         leadership = "does not lead, and sees no leader" if is_known and not self._has_standing() else PASSED
         checks = {"database": database, "schema": schema, "leadership": leadership}
-        return Report(checks | ({"process": "is stopping"} if self._is_stopping else self._beside()))
+        if self._is_stopping or self.is_starting:
+            return Report(checks | {"process": "is stopping" if self._is_stopping else "is starting"})
+        return Report(checks | self._beside())
 
     def database_answers(self) -> bool:
         """Whether the last question was answered, and the present one has not waited too long."""

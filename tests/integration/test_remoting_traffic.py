@@ -9,9 +9,10 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -221,7 +222,7 @@ def test_a_process_with_a_front_tells_its_traffic(
             client.sendall(encode_frame(Frame(RequestCode.GET_BROKER_CLUSTER_INFO)))
             assert client.recv(1)
         found = series(page(addresses["metrics"]))
-        probes = [page(addresses["metrics"].replace("metrics", name)) for name in ("healthz", "readyz")]
+        probes = [page_in_time(addresses["metrics"].replace("metrics", name)) for name in ("healthz", "readyz")]
         code, errors = process.interrupt()
 
     assert found[f"{REQUESTS}{{GET_BROKER_CLUSTER_INFO,SUCCESS}}"] == 1
@@ -230,24 +231,39 @@ def test_a_process_with_a_front_tells_its_traffic(
     assert (code, "Traceback" in errors) == (0, False)
 
 
-def test_a_process_is_not_ready_while_its_front_stops(database: Database) -> None:
+def test_a_process_is_not_ready_while_its_front_starts_and_while_it_stops(database: Database) -> None:
     failing: list[list[str]] = []
     server = Server(load_settings(dsn=database.dsn))
 
     @contextmanager
     def beside() -> Iterator[None]:
+        wait_until(lambda: server.is_leader and server._health.database_answers())
+        failing.append(server._health.readiness().failing)
         signal.raise_signal(signal.SIGTERM)
         yield
         failing.append(server._health.readiness().failing)
 
     server.run(beside)
 
-    assert "process" in failing[0]
+    assert failing == [["process"], ["process"]]
 
 
 def page(url: str) -> str:
     with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as answer:
         return str(answer.read().decode())
+
+
+def page_in_time(url: str) -> str:
+    """The page of a probe, once it passes: the greeting is printed a moment before."""
+    pages: list[str] = []
+
+    def has_passed() -> bool:
+        with suppress(urllib.error.HTTPError):
+            pages.append(page(url))
+        return bool(pages)
+
+    wait_until(has_passed)
+    return pages[0]
 
 
 def test_a_front_alone_is_ready_while_the_database_answers(

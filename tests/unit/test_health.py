@@ -97,7 +97,10 @@ def test_services_count_while_the_process_leads(process: Process) -> None:
 def test_what_runs_beside_the_loops_has_to_be_alive(process: Process) -> None:
     found = {"front": "ok"}
     process.health.beside = lambda: Report(found)
+    process.health.is_starting = True
     process.lead()
+    assert (process.health.liveness().failing, process.health.readiness().failing) == ([], ["process"])
+    process.health.is_starting = False
     assert (process.health.liveness().checks["front"], process.health.readiness().has_passed) == ("ok", True)
 
     found = {"front": "its loop has not turned for 30 s"}
