@@ -71,6 +71,7 @@ class AccessKeys:
             return
         self._check_signature(frame)
         connection.access_key = frame.fields[ACCESS_KEY]
+        connection.admit()
         if (find := _ONE_OF.get(frame.code)) is not None:
             choice = find(frame)
             if not await self.allowed(frame, *choice):

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from mqdb.errors import ResponseCode
 from mqdb.remoting.codes import RequestCode
 from mqdb.remoting.frame import Frame, FrameInvalid, Serializer, decode_frame, encode_frame
+from mqdb.remoting.strangers import Strangers
 from mqdb.remoting.traffic import Traffic
 
 logger = logging.getLogger(__name__)
@@ -54,11 +55,13 @@ class Connection(asyncio.Protocol):
         made: "Callable[[Connection], None]",
         lost: "Callable[[Connection], None]",
         traffic: Traffic | None = None,
+        strangers: Strangers | None = None,
     ) -> None:
         self._receive = receive
         self._made = made
         self._lost = lost
         self._traffic = traffic or Traffic()
+        self._strangers = strangers
         self._now = asyncio.get_running_loop().time
         self._unread = bytearray()
         self._unsent: list[bytes] = []
@@ -66,11 +69,12 @@ class Connection(asyncio.Protocol):
         self._opaque = itertools.count()
         self._asked: dict[int, asyncio.Future[Frame]] = {}
         self._under_way = 0
+        self._under_way_bytes = 0  # of a stranger only
         self._is_paused = False
         self._serializer = Serializer.JSON
         self._turns: deque[Callable[[], Awaitable[None]]] = deque()
         self._taking_turns: asyncio.Task[None] | None = None
-        #: When something has come last, by the loop's clock.
+        #: When a whole frame has come last, by the loop's clock: one that is only begun keeps no connection open.
         self.heard_at = self._now()
         #: `host:port` of the client.
         self.peer = ""
@@ -92,13 +96,14 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
+        self.admit()
         for future in self._asked.values():
             if not future.done():
                 future.set_exception(ConnectionResetError("the client is gone"))
         self._lost(self)
 
     def data_received(self, data: bytes) -> None:
-        self.heard_at = self._now()
+        now = self._now()
         self._traffic.received_bytes += len(data)
         unread = self._unread
         unread += data
@@ -111,6 +116,7 @@ class Connection(asyncio.Protocol):
                 end = start + 4 + size
                 if len(unread) < end:
                     break
+                self.heard_at = now
                 self._take(decode_frame(bytes(unread[start + 4 : end])))
                 start = end
         except FrameInvalid as error:
@@ -121,6 +127,18 @@ class Connection(asyncio.Protocol):
             self.close()
             return
         del unread[:start]
+        self._count()
+
+    def admit(self) -> None:
+        """Count no more what it holds: it has signed a request, need not, or is closed."""
+        if self._strangers is not None:
+            self._strangers.release(self)
+            self._strangers = None
+
+    def _count(self) -> None:
+        if self._strangers is not None and self._transport is not None:
+            unsent = self._transport.get_write_buffer_size()
+            self._strangers.hold(self, len(self._unread) + self._under_way_bytes + unsent)
 
     def _take(self, frame: Frame) -> None:
         self._serializer = frame.serializer
@@ -131,6 +149,8 @@ class Connection(asyncio.Protocol):
             return
         frame.heard_at = self.heard_at
         self._under_way += 1
+        if self._strangers is not None:
+            self._under_way_bytes += _size(frame)
         if self._under_way > _MOST_REQUESTS and not self._is_paused and self._transport is not None:
             self._is_paused = True
             self._transport.pause_reading()
@@ -146,6 +166,8 @@ class Connection(asyncio.Protocol):
     def answer(self, request: Frame, answer: Answer) -> None:
         """End a request, each once: one that is oneway gets no answer, and neither does who is gone."""
         self._under_way -= 1
+        if self._strangers is not None:
+            self._under_way_bytes -= _size(request)
         if self._is_paused and self._under_way <= _MOST_REQUESTS // 2 and self._transport is not None:
             self._is_paused = False
             self._transport.resume_reading()
@@ -182,6 +204,7 @@ class Connection(asyncio.Protocol):
 
     def close(self) -> None:
         """Close it now, behind what the socket takes at once."""
+        self.admit()
         self._flush()
         if self._transport is not None:
             self._transport.abort()
@@ -214,6 +237,7 @@ class Connection(asyncio.Protocol):
         if transport.get_write_buffer_size() > _MOST_UNSENT_BYTES:
             logger.warning("closed the connection of a client that does not read", extra={"peer": self.peer})
             self.close()
+        self._count()
 
     # -- order --------------------------------------------------------------------------------
 
@@ -229,6 +253,10 @@ class Connection(asyncio.Protocol):
                 await self._turns.popleft()()
         finally:
             self._taking_turns = None
+
+
+def _size(frame: Frame) -> int:
+    return len(frame.body) + sum(map(len, frame.fields)) + sum(map(len, frame.fields.values()))
 
 
 def _response(request: Frame, answer: Answer) -> Frame:

@@ -37,6 +37,7 @@ from mqdb.remoting.replies import Replies
 from mqdb.remoting.routes import Routes
 from mqdb.remoting.send_back import SendBack
 from mqdb.remoting.sends import Sends
+from mqdb.remoting.strangers import Strangers
 from mqdb.remoting.traffic import Traffic
 from mqdb.remoting.transactions import Transactions
 from mqdb.web.report import PASSED, Report
@@ -47,7 +48,8 @@ logger = logging.getLogger(__name__)
 #: Each takes a file, and the services of the process need files to reach the database.
 _MOST_CONNECTIONS: Final = 4_096
 
-#: Without a word a connection is closed: its client is gone, or has no need of it. Clients send something every 30 s.
+#: Without a whole frame in this time a connection is closed: its client is gone, or has no need of it. Clients send
+#: something every 30 s.
 #: Source: NettyServerConfig.serverChannelMaxIdleTimeSeconds.
 _IDLE_SECONDS: Final = 120.0
 
@@ -224,6 +226,7 @@ class _Core:
         self._database = database
         self._access = access
         self._connections: set[Connection] = set()
+        self._strangers = Strangers()
         self._is_full = False
         self._most_connections = most_connections()
         place = (_ipv4_of(address.host), address.port)
@@ -259,7 +262,7 @@ class _Core:
 
     def connect(self) -> Connection:
         """A connection that has come."""
-        return Connection(self._receive, self._made, self._lost, self._traffic)
+        return Connection(self._receive, self._made, self._lost, self._traffic, self._strangers)
 
     def _made(self, connection: Connection) -> None:
         """Only now does it count: a handshake that fails loses no connection."""
@@ -301,6 +304,8 @@ class _Core:
             return
         if self._access.are_asked_for:
             handler = handler._replace(run=partial(self._run_if_allowed, handler))
+        else:
+            connection.admit()
         if handler.is_in_turn:
             work = partial(self._answer, connection, frame, partial(handler.run, connection, frame))
             connection.take_turn(work, self._database.spawn)

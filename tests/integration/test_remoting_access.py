@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import Callable
+from concurrent.futures import Future
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from sqlalchemy import Connection, text
@@ -13,9 +15,10 @@ from mqdb.common.dsn import BrokerDsn
 from mqdb.common.http_address import HttpAddress
 from mqdb.common.message import MAX_BODY_BYTES
 from mqdb.errors import ParameterInvalid
+from mqdb.remoting import strangers
 from mqdb.remoting.access import OpenToAll
 from mqdb.remoting.codes import RequestCode
-from mqdb.remoting.frame import Frame
+from mqdb.remoting.frame import Frame, encode_frame
 from mqdb.remoting.front import Front
 from mqdb.remoting.signature import sign
 from mqdb.store.consumers.group_offsets import ReadQueue
@@ -24,7 +27,7 @@ from mqdb_client import Admin
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
-from tests.fixtures.remoting_client import Fronts, RemotingClient, consumer
+from tests.fixtures.remoting_client import PATIENCE_SECONDS, Fronts, RemotingClient, consumer
 from tests.fixtures.transactions import Checker
 from tests.integration.test_remoting_sends import header, header_long, position_of, properties
 
@@ -87,6 +90,28 @@ def test_who_does_not_sign_with_its_secret_does_nothing(broker: Connection, sign
     assert answer.code == DENIED
     assert "AccessKey" in str(answer.remark)
     assert broker.scalar(text("SELECT count(*) FROM mqdb.commit_log")) == 0
+
+
+def test_strangers_with_frames_that_do_not_end_give_way_to_one_another(
+    key: str, fronts: Fronts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection on which its key has signed is no stranger."""
+    monkeypatch.setattr(strangers, "_MOST_BYTES", 2_000_000)
+    front = fronts.start()
+    signed, first, second, third = (fronts.connect(front) for _ in range(4))
+    assert Signing(signed).ask(310, header(), b"a").code == 0
+    request = encode_frame(Frame(RequestCode.GET_BROKER_CLUSTER_INFO, body=bytes(1_000_000), opaque=99))
+    for client in (signed, first, second, third):
+        expected = front.traffic.received_bytes + 900_000
+        client._socket.sendall(request[:900_000])
+        wait_until(partial(_has_received, front, expected))
+
+    first._reader.join(PATIENCE_SECONDS)
+    assert first._is_closed
+    for client in (signed, second, third):
+        answer = client._answers[99] = Future()
+        client._socket.sendall(request[900_000:])
+        assert answer.result(PATIENCE_SECONDS).code == 0
 
 
 def test_routes_are_for_everybody(signing: Signing) -> None:
@@ -344,6 +369,10 @@ def test_a_secret_that_cannot_be_given_is_refused(key: str, database: Database, 
         fault(admin)
 
     assert SECRET not in str(refused.value)
+
+
+def _has_received(front: Front, size: int) -> bool:
+    return front.traffic.received_bytes >= size
 
 
 def _route(broker: Connection, name: str) -> TopicRoute:

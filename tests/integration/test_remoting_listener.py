@@ -23,6 +23,7 @@ from mqdb.common.http_address import HttpAddress
 from mqdb.errors import BrokerUnavailable
 from mqdb.remoting import front as front_module
 from mqdb.remoting import members
+from mqdb.remoting import strangers as strangers_module
 from mqdb.remoting.answers import refusal
 from mqdb.remoting.codes import RequestCode
 from mqdb.remoting.connection import MAX_FRAME_BYTES, Answer
@@ -30,6 +31,7 @@ from mqdb.remoting.connection import Connection as FrontConnection
 from mqdb.remoting.frame import Frame, decode_frame, encode_frame
 from mqdb.remoting.front import Front
 from mqdb.remoting.listener import Tls
+from mqdb.remoting.strangers import Strangers
 from tests.fixtures.broker import topic
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
@@ -148,6 +150,25 @@ def test_a_connection_that_says_nothing_is_closed(
     with socket.create_connection((address.host, address.port), PATIENCE_SECONDS) as silent:
         silent.setblocking(False)
         wait_until(lambda: talking.request(ROUTE.code).code == 0 and is_closed(silent))
+
+
+def test_a_frame_that_does_not_end_keeps_no_connection_open(
+    broker: Connection, fronts: Fronts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(front_module, "_IDLE_SECONDS", 1.0)
+    address = fronts.start().address
+    talking = fronts.connect()
+
+    with socket.create_connection((address.host, address.port), PATIENCE_SECONDS) as slow:
+        slow.setblocking(False)
+        slow.send(MAX_FRAME_BYTES.to_bytes(4))
+
+        def is_closed_however_it_goes_on() -> bool:
+            with suppress(ConnectionError):
+                slow.send(b"a")
+            return talking.request(ROUTE.code).code == 0 and is_closed(slow)
+
+        wait_until(is_closed_however_it_goes_on)
 
 
 def is_closed(client: socket.socket) -> bool:
@@ -296,6 +317,63 @@ def test_clients_are_not_told_where_the_database_is() -> None:
 
     assert answer.code == 1
     assert "db.example.org" not in str(answer.remark)
+
+
+def open_connection(strangers: Strangers, received: list[Frame], unsent_bytes: int = 0) -> tuple[FrontConnection, Mock]:
+    transport = Mock(spec=asyncio.Transport)
+    transport.get_write_buffer_size.return_value = unsent_bytes
+    transport.get_extra_info.return_value = ("127.0.0.1", 50_000)
+    connection = FrontConnection(
+        lambda _, frame: received.append(frame), lambda _: None, lambda _: None, strangers=strangers
+    )
+    connection.connection_made(transport)
+    return connection, transport
+
+
+#: 600,000 bytes each: of a frame that is only begun, of a request that is not answered, of answers that are not read.
+HELD = {
+    "unread": (MAX_FRAME_BYTES.to_bytes(4) + bytes(599_996), 0),
+    "under way": (encode_frame(Frame(RequestCode.GET_ROUTEINFO_BY_TOPIC, body=bytes(600_000))), 0),
+    "unsent": (b"\x00", 600_000),
+}
+
+
+@pytest.mark.parametrize("how", HELD)
+def test_what_strangers_hold_together_is_bounded(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that has been holding something for the longest time has to go."""
+    monkeypatch.setattr(strangers_module, "_MOST_BYTES", 1_500_000)
+    data, unsent_bytes = HELD[how]
+
+    async def hold() -> list[bool]:
+        strangers = Strangers()
+        received: list[Frame] = []
+        idle, _ = open_connection(strangers, received)
+        admitted, admitted_transport = open_connection(strangers, received, unsent_bytes)
+        admitted.admit()
+        admitted.data_received(data)
+        opened = [open_connection(strangers, received, unsent_bytes) for _ in range(4)]
+        for connection, _ in opened:
+            connection.data_received(data)
+        idle.data_received(encode_frame(ROUTE))
+        return [transport.abort.called for transport in (admitted_transport, *(each for _, each in opened))]
+
+    assert asyncio.run(hold()) == [False, True, True, False, False]
+
+
+def test_a_stranger_whose_requests_have_ended_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strangers_module, "_MOST_BYTES", 1_500_000)
+
+    async def answer_all() -> list[bool]:
+        strangers = Strangers()
+        received: list[Frame] = []
+        connection, transport = open_connection(strangers, received)
+        for _ in range(10):
+            connection.data_received(HELD["under way"][0])
+            connection.answer(received.pop(), Answer())
+            await asyncio.sleep(0)
+        return [transport.abort.called, bool(strangers._held)]
+
+    assert asyncio.run(answer_all()) == [False, False]
 
 
 def test_what_is_written_in_one_turn_of_the_loop_leaves_together() -> None:
