@@ -33,6 +33,7 @@ from mqdb.remoting.handlers import Handler, administration_handlers, consuming_h
 from mqdb.remoting.listener import Listener, Tls
 from mqdb.remoting.members import Members
 from mqdb.remoting.messages import Messages
+from mqdb.remoting.questions import Questions
 from mqdb.remoting.replies import Replies
 from mqdb.remoting.routes import Routes
 from mqdb.remoting.send_back import SendBack
@@ -235,6 +236,7 @@ class _Core:
         self._sends = Sends(self._database, self._members, send_back, place)
         self._transactions = Transactions(self._database, self._access, self._members, place)
         self._replies = Replies(self._database, self._members, self._sends, place)
+        self._questions = Questions(self._database, self._members, place)
         self._consuming = Consuming(self._database, self._members, place, traffic, times)
         self._handlers = handlers(
             Routes(self._database, self._access, (address.host, address.port)),
@@ -246,7 +248,7 @@ class _Core:
             self._replies,
         )
         self._handlers |= consuming_handlers(self._consuming.pulls, self._consuming.offsets, self._consuming.locks)
-        self._handlers |= administration_handlers(self._database, self._members, self._access, place)
+        self._handlers |= administration_handlers(self._database, self._members, self._access, self._questions, place)
         database.spawn(self._close_idle_forever())
 
     async def close(self) -> None:
@@ -256,7 +258,7 @@ class _Core:
         await asyncio.to_thread(self._sends.close)
         for connection in list(self._connections):
             connection.close()
-        for each in (self._members, self._transactions, self._replies):
+        for each in (self._members, self._transactions, self._replies, self._questions):
             each.close()
         await self._consuming.close()
 

@@ -82,12 +82,11 @@ def handlers(
 
 
 def administration_handlers(
-    database: Database, members: Members, access: AccessKeys, address: tuple[str, int]
+    database: Database, members: Members, access: AccessKeys, questions: Questions, address: tuple[str, int]
 ) -> dict[int, Handler]:
     """The handler of each code that only RocketMQ's tools send; producers send 17, too."""
     administration = Administration(database, address)
     statistics = Statistics(database, members, access)
-    questions = Questions(database, members, address)
     return {
         RequestCode.GET_BROKER_RUNTIME_INFO: Handler(administration.runtime_info),
         RequestCode.GET_BROKER_CONFIG: Handler(administration.broker_config),

@@ -1,21 +1,27 @@
 """What people ask a running consumer: how it is (307), and to consume one message now (309).
 
-A client of RocketMQ that is connected here is asked on its connection. One of mqdb is asked through the broker, as
-`mqdb consumer status` does. A client of RocketMQ on another front cannot be asked here.
+A client of RocketMQ that is connected here is asked on its connection. All others are asked through the broker, as
+`mqdb consumer status` does: one of mqdb answers itself, and for one of RocketMQ the front to which it is connected.
+
+    307, 309 ──▶ row, NOTIFY c:<client id> ──▶ the front with that guest ── 307, 309 ──▶ the client
+
 RocketMQ: AdminBrokerProcessor.callConsumer, ConsumerRunningInfo, ConsumeMessageDirectlyResult.
 """
 
 import asyncio
+import logging
+from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
 from sqlalchemy import Connection as DatabaseConnection
 
+from mqdb.broker.clients import client_requests
 from mqdb.broker.clients.client_requests import ANSWER_TIMEOUT, RequestKind, ask, wait_for_answer
 from mqdb.broker.log.messages import locate, read_copy
 from mqdb.common.message import ReceivedMessage
-from mqdb.errors import ClientRequestTimeout, ResponseCode
+from mqdb.errors import ClientRequestTimeout, MqdbError, ResponseCode
 from mqdb.remoting import admin_bodies
 from mqdb.remoting.admin_bodies import QueueId
 from mqdb.remoting.administration import actor_of
@@ -24,15 +30,18 @@ from mqdb.remoting.codes import RequestCode
 from mqdb.remoting.connection import Answer, Connection
 from mqdb.remoting.database import Database
 from mqdb.remoting.fields import milliseconds_of, text, truth
-from mqdb.remoting.frame import Frame
-from mqdb.remoting.members import Members, own_id
+from mqdb.remoting.frame import Frame, decode_frame, encode_frame
+from mqdb.remoting.members import Client, Members, own_id
 from mqdb.remoting.signature import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
 from mqdb.remoting.wire_message import decode_offset_id, encode_message
 from mqdb.store import operations
+from mqdb.store.clients.client_requests import ClientRequest
 from mqdb.store.consumers.groups import MemberInfo, list_members
 from mqdb.store.operations import Verb
 
-#: Those who wait for a client of mqdb, each in a thread of the database's.
+logger = logging.getLogger(__name__)
+
+#: Those who wait for a client that is asked through the broker, each in a thread of the database's.
 _MOST_WAITING: Final = 2
 
 _PYTHON: Final = "PYTHON"
@@ -50,6 +59,13 @@ class Questions:
         self._instance = database.instance
         self._address = address
         self._waiting = asyncio.Semaphore(_MOST_WAITING)
+        #: What other fronts have asked of clients here, and has no answer yet.
+        self._in_progress: set[int] = set()
+        self._handle = self._instance.on_request(database.in_loop(self._hear))
+
+    def close(self) -> None:
+        """Answer other fronts no more."""
+        self._handle.cancel()
 
     async def running_info(self, _connection: Connection, frame: Frame) -> Answer:
         """307: the properties, queues and, if asked for, the stacks of a consumer. Not there: 206; too slow: 207."""
@@ -59,6 +75,8 @@ class Questions:
         member = await self._member(client_id, group)
         if member is None:
             return _not_online(client_id, group)
+        if member.language != _PYTHON:
+            return await self._ask_elsewhere(member, frame)
         status = await self._ask(member, RequestKind.STATUS, {"group": group})
         return Answer(body=_running_info(member, status, self._instance.broker_name, truth(frame, "jstackEnable")))
 
@@ -78,6 +96,8 @@ class Questions:
         if there is not None:
             return await self._relay(there, client_id, frame, encode_message(found, self._address))
         assert member is not None
+        if member.language != _PYTHON:
+            return await self._ask_elsewhere(member, frame)
         request = {"group": group, "log_pos": log_pos}
         result = await self._ask(member, RequestKind.CONSUME_DIRECTLY, request)
         said = {
@@ -93,18 +113,20 @@ class Questions:
         self, database: DatabaseConnection, log_pos: int, frame: Frame, connection: Connection
     ) -> ReceivedMessage:
         """The message, once it is noted who has it consumed."""
-        copy = locate(database, log_pos)
-        message = read_copy(database, self._instance.broker_name, copy)
+        message = self._message(database, log_pos)
         operations.record(
             database,
             Verb.CONSUMER_CONSUME,
             actor_of(connection, frame),
-            topics=[copy.topic],
+            topics=[message.queue.topic],
             groups=[text(frame, "consumerGroup")],
             object=message.properties["UNIQ_KEY"],
             after={"client_id": text(frame, "clientId"), "log_pos": log_pos},
         )
         return message
+
+    def _message(self, database: DatabaseConnection, log_pos: int) -> ReceivedMessage:
+        return read_copy(database, self._instance.broker_name, locate(database, log_pos))
 
     def _connection_of(self, client_id: str, group: str) -> Connection | None:
         """That of a member of a group which is connected here; of one of those that have the same id."""
@@ -114,9 +136,9 @@ class Questions:
         return None
 
     async def _member(self, client_id: str, group: str) -> MemberInfo | None:
-        """A member of a group that is a client of mqdb."""
+        """A member of a group, wherever it is connected; one of those that have the same id."""
         found = await self._database.run(partial(list_members, name=group))
-        return next((each for each in found if each.client_id == client_id and each.language == _PYTHON), None)
+        return next((each for each in found if own_id(each.client_id) == client_id), None)
 
     async def _relay(self, connection: Connection, client_id: str, frame: Frame, body: bytes) -> Answer:
         seconds = ANSWER_TIMEOUT.total_seconds()
@@ -132,6 +154,61 @@ class Questions:
     async def _ask(self, member: MemberInfo, kind: RequestKind, arguments: Mapping[str, Any]) -> dict[str, Any]:
         async with self._waiting:
             return await self._database.run(partial(_answer, member=member, kind=kind, arguments=arguments))
+
+    # -- clients of another front -------------------------------------------------------------
+
+    async def _ask_elsewhere(self, member: MemberInfo, frame: Frame) -> Answer:
+        """What a client of RocketMQ answers on its connection to another front."""
+        fields = {name: value for name, value in frame.fields.items() if name not in _OF_ASKER}
+        request = {"group": member.group, "code": frame.code, "fields": fields}
+        said = await self._ask(member, RequestKind.REMOTING, request)
+        answer = decode_frame(b64decode(said["frame"])[4:])
+        return Answer(answer.code, answer.fields, answer.body, answer.remark)
+
+    def _hear(self, client_ids: frozenset[str] | None) -> None:
+        """Look for what clients here are asked. What was asked while nothing was heard (None) gets no answer (207)."""
+        for client in [self._members.clients.get(each) for each in client_ids or ()]:
+            if client is not None and client.connection is not None:
+                for group in client.consumers:
+                    self._database.spawn(self._begin(client, group))
+
+    async def _begin(self, client: Client, group: str) -> None:
+        find = partial(client_requests.open_requests, client_id=client.client_id, group=group)
+        try:
+            for request in await self._database.run(partial(find, besides=list(self._in_progress))):
+                if request.request_id not in self._in_progress:
+                    self._in_progress.add(request.request_id)
+                    self._database.spawn(self._answer_for(client, request))
+        except MqdbError as error:
+            logger.warning("cannot see what is asked", extra={"group": group, "reason": str(error)})
+
+    async def _answer_for(self, client: Client, request: ClientRequest) -> None:
+        """Have a client answer. If it does not in time, nobody waits for that any more."""
+        try:
+            if request.kind == RequestKind.REMOTING:
+                answer = partial(client_requests.answer, result={"frame": await self._frame_of(client, request)})
+            else:
+                answer = partial(client_requests.refuse, reason="it is a client of RocketMQ: ask it with mqadmin")
+            await self._database.run(partial(answer, request_id=request.request_id))
+        except MqdbError as error:
+            fields = {"client_id": client.client_id, "kind": request.kind, "reason": str(error)}
+            logger.warning("a client has not answered what it was asked", extra=fields)
+        finally:
+            self._in_progress.discard(request.request_id)
+
+    async def _frame_of(self, client: Client, request: ClientRequest) -> str:
+        """The answer of a client, as a frame in base64: JSON in the database cannot hold all texts."""
+        asked, body = Frame(request.arguments["code"], request.arguments["fields"]), b""
+        if asked.code == RequestCode.CONSUME_MESSAGE_DIRECTLY:
+            _, _, log_pos = decode_offset_id(text(asked, "msgId"))
+            found = await self._database.run(partial(self._message, log_pos=log_pos))
+            body = encode_message(found, self._address)
+        if client.connection is None:
+            answer = _not_online(own_id(client.client_id), text(asked, "consumerGroup"))
+        else:
+            answer = await self._relay(client.connection, client.client_id, asked, body)
+        frame = Frame(answer.code, dict(answer.fields), answer.body, remark=answer.remark)
+        return b64encode(encode_frame(frame)).decode()
 
 
 def _answer(

@@ -3,7 +3,9 @@
 import pytest
 from sqlalchemy import Connection
 
+from mqdb.errors import ClientRequestFailed
 from mqdb.remoting.codes import RequestCode
+from mqdb.remoting.frame import Frame
 from mqdb.remoting.wire_message import offset_id
 from mqdb_client import Admin, PushConsumer
 from tests.fixtures.broker import append, dispatch_all, topic
@@ -26,15 +28,13 @@ def test_a_client_here_says_how_it_is_itself(broker: Connection, fronts: Fronts,
 
     signature = {"AccessKey": "ops", "Signature": "s"}
     asking = client.begin(RequestCode.GET_CONSUMER_RUNNING_INFO, fields | signature)
-    asked = member.asked.get(timeout=30)
-    while asked.code != RequestCode.GET_CONSUMER_RUNNING_INFO:  # the members have changed
-        asked = member.asked.get(timeout=30)
+    asked = next_asked(member, RequestCode.GET_CONSUMER_RUNNING_INFO)
     member.answer(asked, body=b'{"jstack":"..."}')
 
     assert dict(asked.fields) == fields  # whose question it is says nothing to it
     assert asking.result(30).body == b'{"jstack":"..."}'
-    elsewhere = client.request(RequestCode.GET_CONSUMER_RUNNING_INFO, fields | {"clientId": "192.0.2.7@18"})
-    assert elsewhere.code == NOT_ONLINE
+    nobody = client.request(RequestCode.GET_CONSUMER_RUNNING_INFO, fields | {"clientId": "192.0.2.7@18"})
+    assert nobody.code == NOT_ONLINE
 
 
 def test_a_client_here_consumes_a_message_and_says_what_became_of_it(
@@ -47,9 +47,7 @@ def test_a_client_here_consumes_a_message_and_says_what_became_of_it(
     fields = {"clientId": JAVA, "consumerGroup": "readers", "msgId": offset_id("127.0.0.1", 9876, log_pos)}
 
     asking = client.begin(RequestCode.CONSUME_MESSAGE_DIRECTLY, fields)
-    asked = member.asked.get(timeout=30)
-    while asked.code != RequestCode.CONSUME_MESSAGE_DIRECTLY:
-        asked = member.asked.get(timeout=30)
+    asked = next_asked(member, RequestCode.CONSUME_MESSAGE_DIRECTLY)
     member.answer(asked, body=b'{"consumeResult":"CR_LATER"}')
 
     assert b"again" in asked.body
@@ -57,6 +55,59 @@ def test_a_client_here_consumes_a_message_and_says_what_became_of_it(
     assert operations(broker) == [("consumer.consume", "remoting")]
     missing = fields | {"msgId": offset_id("127.0.0.1", 9876, log_pos + 1_000)}
     assert client.request(RequestCode.CONSUME_MESSAGE_DIRECTLY, missing).code == INVALID
+
+
+@pytest.fixture
+def elsewhere(fronts: Fronts, client: RemotingClient) -> RemotingClient:
+    """A member of `readers` on another front than `client`, which is on the first one."""
+    member = fronts.connect(fronts.start())
+    member.heartbeat(JAVA, consumer(orders="*"))
+    return member
+
+
+def test_a_client_of_another_front_is_asked_there(
+    broker: Connection, client: RemotingClient, elsewhere: RemotingClient
+) -> None:
+    topic(broker)
+    fields = {"clientId": JAVA, "consumerGroup": "readers", "jstackEnable": "true"}
+
+    asking = client.begin(RequestCode.GET_CONSUMER_RUNNING_INFO, fields | {"AccessKey": "ops", "Signature": "s"})
+    asked = next_asked(elsewhere, RequestCode.GET_CONSUMER_RUNNING_INFO)
+    elsewhere.answer(asked, 1, {"a": "b\0"}, b'{"jstack":"\0 \xff"}')
+
+    assert dict(asked.fields) == fields
+    answer = asking.result(30)
+    assert (answer.code, answer.fields, answer.body) == (1, {"a": "b\0"}, b'{"jstack":"\0 \xff"}')
+
+
+def test_a_client_of_another_front_consumes_a_message(
+    broker: Connection, client: RemotingClient, elsewhere: RemotingClient
+) -> None:
+    [log_pos] = append(broker, topic(broker), "again")
+    dispatch_all(broker)
+    fields = {"clientId": JAVA, "consumerGroup": "readers", "msgId": offset_id("127.0.0.1", 9876, log_pos)}
+
+    asking = client.begin(RequestCode.CONSUME_MESSAGE_DIRECTLY, fields)
+    asked = next_asked(elsewhere, RequestCode.CONSUME_MESSAGE_DIRECTLY)
+    elsewhere.answer(asked, body=b'{"consumeResult":"CR_LATER"}')
+
+    assert b"again" in asked.body
+    assert asking.result(30).body == b'{"consumeResult":"CR_LATER"}'
+    assert operations(broker) == [("consumer.consume", "remoting")]
+
+
+def test_a_client_of_a_front_refuses_what_only_those_of_mqdb_can_answer(
+    broker: Connection, elsewhere: RemotingClient, database: Database
+) -> None:
+    with Admin(database.dsn) as admin, pytest.raises(ClientRequestFailed, match="mqadmin"):
+        admin.consumers.status(JAVA)
+
+
+def next_asked(member: RemotingClient, code: RequestCode) -> Frame:
+    """The next request of that code; the members of its group may have changed before."""
+    while (asked := member.asked.get(timeout=30)).code != code:
+        pass
+    return asked
 
 
 def test_a_client_of_mqdb_is_asked_through_the_broker(

@@ -38,6 +38,8 @@ class RequestKind(StrEnum):
     STATUS = "STATUS"
     #: To consume one message now: that at `log_pos`, or at `queue_offset` of queue `queue_id` of `topic`.
     CONSUME_DIRECTLY = "CONSUME_DIRECTLY"
+    #: To answer a request of RocketMQ's protocol, by its `code` and `fields`. Only clients of RocketMQ can.
+    REMOTING = "REMOTING"
 
 
 @translates
