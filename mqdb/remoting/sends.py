@@ -42,7 +42,7 @@ from mqdb.remoting.connection import Answer, Connection
 from mqdb.remoting.database import Database
 from mqdb.remoting.fields import integer, moment
 from mqdb.remoting.frame import Frame
-from mqdb.remoting.members import Members
+from mqdb.remoting.members import Members, id_with_key, is_of_key
 from mqdb.remoting.send_back import SendBack, dead_properties
 from mqdb.remoting.wire_message import decode_batch, decode_properties, offset_id
 from mqdb.store.log.commit_log import Record
@@ -194,11 +194,25 @@ class Sends:
         )
         self._database.spawn(self._send_later(connection, frame, reply))
 
+    async def _ask(
+        self, connection: Connection, header: SendHeader, before: Callable[[Connection, str], Awaitable[None]]
+    ) -> SendHeader:
+        """The header of a request, whose replies are brought to this connection. It names the key of the requester.
+
+        If it names one already, it is the copy of a request, such as one that a consumer sends to a retry topic.
+        """
+        client_id = header.properties[Property.REPLY_TO_CLIENT]
+        if is_of_key(client_id):
+            return header
+        client_id = id_with_key(client_id, connection)
+        await before(connection, client_id)
+        return replace(header, properties={**header.properties, Property.REPLY_TO_CLIENT: client_id})
+
     async def _send_later(self, connection: Connection, frame: Frame, header: SendHeader) -> None:
         """Something has to be asked for before."""
         try:
             if header.is_request and self.before_request is not None:
-                await self.before_request(connection, header.properties[Property.REPLY_TO_CLIENT])
+                header = await self._ask(connection, header, self.before_request)
             route = None
             if header.is_retry:
                 route = await self._send_back.dead_letters(

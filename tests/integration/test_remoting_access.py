@@ -5,6 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import timedelta
 from functools import partial
+from typing import NamedTuple
 
 import pytest
 from sqlalchemy import Connection, text
@@ -15,19 +16,20 @@ from mqdb.common.dsn import BrokerDsn
 from mqdb.common.http_address import HttpAddress
 from mqdb.common.message import MAX_BODY_BYTES
 from mqdb.errors import ParameterInvalid
-from mqdb.remoting import strangers
+from mqdb.remoting import members, strangers
 from mqdb.remoting.access import OpenToAll
 from mqdb.remoting.codes import RequestCode
 from mqdb.remoting.frame import Frame, encode_frame
 from mqdb.remoting.front import Front
 from mqdb.remoting.signature import sign
+from mqdb.remoting.wire_message import offset_id
 from mqdb.store.consumers.group_offsets import ReadQueue
 from mqdb.store.topics.topics import TopicRoute, find_topic
 from mqdb_client import Admin
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
-from tests.fixtures.remoting_client import PATIENCE_SECONDS, Fronts, RemotingClient, consumer
+from tests.fixtures.remoting_client import PATIENCE_SECONDS, Fronts, RemotingClient, consumer, next_asked
 from tests.fixtures.transactions import Checker
 from tests.integration.test_remoting_sends import header, header_long, position_of, properties
 
@@ -43,9 +45,12 @@ class Signing:
         self._key, self._secret = key, secret
 
     def ask(self, code: int, fields: dict[str, object] | None = None, body: object = b"") -> Frame:
+        return self.begin(code, fields, body).result(PATIENCE_SECONDS)
+
+    def begin(self, code: int, fields: dict[str, object] | None = None, body: object = b"") -> "Future[Frame]":
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         named = {name: str(value) for name, value in (fields or {}).items()} | {"AccessKey": self._key}
-        return self.client.request(code, named | {"Signature": sign(self._secret, named, data)}, data)
+        return self.client.begin(code, named | {"Signature": sign(self._secret, named, data)}, data)
 
 
 @pytest.fixture
@@ -314,6 +319,122 @@ def test_only_who_may_send_to_its_topic_ends_a_half_message(
     ended = signing.ask(RequestCode.END_TRANSACTION, dict(end))
 
     assert (refused.code, ended.code) == (DENIED, 0)
+
+
+# -- the id of another key's client ---------------------------------------------------------------
+
+
+class Stranger(NamedTuple):
+    """Who knows the id of a client of KEY, and has a key for other things."""
+
+    victim: Signing
+    stranger: Signing
+
+
+VICTIM = "9.9.9.9@1"
+
+
+@pytest.fixture
+def two_keys(signing: Signing, fronts: Fronts, database: Database) -> Stranger:
+    """A member of `readers`, and a stranger on the same front who calls itself the same."""
+    with Admin(database.dsn) as admin:
+        for name, rights in {"ops": {"admin": ["*"]}, "other-java": {"send": ["others"]}}.items():
+            admin.acl.grant(name, external=True, **rights)  # type: ignore[arg-type]
+            admin.acl.set_secret(name, SECRET)
+    stranger = Signing(fronts.connect(), "other-java")
+    wait_until(lambda: stranger.ask(RequestCode.GET_BROKER_RUNTIME_INFO).code == 0)
+    said = {
+        "clientID": VICTIM,
+        "producerDataSet": [{"groupName": "shop"}],
+        "consumerDataSet": [consumer(letters="*")],
+    }
+    assert signing.ask(RequestCode.HEART_BEAT, {}, said).code == 0
+    assert stranger.ask(RequestCode.HEART_BEAT, {}, {"clientID": VICTIM}).code == 0
+    return Stranger(signing, stranger)
+
+
+def test_nobody_is_asked_in_place_of_another_keys_client(
+    broker: Connection, two_keys: Stranger, fronts: Fronts
+) -> None:
+    """The question may hold a message that the stranger may not read."""
+    [log_pos] = append(broker, _route(broker, "letters"), "secret")
+    dispatch_all(broker)
+    operator = Signing(fronts.connect(), "ops")
+    fields: dict[str, object] = {"clientId": VICTIM, "consumerGroup": GROUP, "msgId": offset_id("1.1.1.1", 1, log_pos)}
+
+    asking = operator.begin(RequestCode.CONSUME_MESSAGE_DIRECTLY, fields)
+    victim, stranger = two_keys.victim.client, two_keys.stranger.client
+    asked = next_asked(victim, RequestCode.CONSUME_MESSAGE_DIRECTLY)
+    victim.answer(asked, body=b"{}")
+
+    assert (asking.result(30).code, b"secret" in asked.body) == (0, True)
+    assert stranger.asked.empty()
+
+
+@pytest.mark.parametrize("how", ["leaves", "goes"])
+def test_nobody_ends_the_membership_of_another_keys_client(
+    two_keys: Stranger, fronts: Fronts, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(members, "GRACE_SECONDS", 0.2)
+    operator, stranger, last = (Signing(fronts.connect(), name) for name in ("ops", "other-java", "other-java"))
+
+    def producers() -> list[str]:
+        return sorted(json.loads(operator.ask(RequestCode.GET_ALL_PRODUCER_INFO).body)["data"])
+
+    assert last.ask(RequestCode.HEART_BEAT, {}, {"clientID": "7", "producerDataSet": [{"groupName": "last"}]}).code == 0
+    assert stranger.ask(RequestCode.HEART_BEAT, {}, {"clientID": VICTIM}).code == 0
+    if how == "leaves":
+        leave: dict[str, object] = {"clientID": VICTIM, "producerGroup": "shop"}
+        assert stranger.ask(RequestCode.UNREGISTER_CLIENT, leave).code == 0
+    stranger.client.close()
+    last.client.close()
+    wait_until(lambda: "last" not in producers())  # who was lost before has been forgotten by then
+
+    assert producers() == ["shop"]
+
+
+@pytest.mark.parametrize("is_elsewhere", [False, True], ids=["same front", "another front"])
+def test_nobody_gets_replies_to_another_keys_client(
+    broker: Connection, two_keys: Stranger, fronts: Fronts, is_elsewhere: bool
+) -> None:
+    topic(broker, "others")
+    victim, stranger = two_keys
+    if is_elsewhere:
+        stranger = Signing(fronts.connect(fronts.start()), "other-java")
+    asks = properties(CORRELATION_ID="c1", REPLY_TO_CLIENT=VICTIM, TTL="3000")
+    assert victim.ask(310, header(i=asks), b"a").code == 0
+    assert stranger.ask(310, header(b="others", i=asks), b"a").code == 0
+    requests = [_stored_properties(broker, name)["REPLY_TO_CLIENT"] for name in ("orders", "others")]
+
+    operator = Signing(fronts.connect(fronts.start()), "ops")  # a third front, so both read the topic of replies
+    for number, address in enumerate(requests):
+        said = properties(CORRELATION_ID=f"c{number}", REPLY_TO_CLIENT=address, MSG_TYPE="reply")
+        assert operator.ask(325, header(b="DefaultCluster_REPLY_TOPIC", i=said), str(number).encode()).code == 0
+    dispatch_all(broker)
+
+    pushed = [next_asked(each.client, RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT) for each in (victim, stranger)]
+    assert [each.body for each in pushed] == [b"0", b"1"]
+    assert [each.client.asked.empty() for each in (victim, stranger)] == [True, True]
+
+
+def test_an_id_cannot_name_a_key_itself(signing: Signing) -> None:
+    assert signing.ask(RequestCode.HEART_BEAT, {}, {"clientID": f"{VICTIM} ~ops"}).code == 29
+
+
+def test_ids_with_keys_have_the_order_of_those_without() -> None:
+    """Members in Python sort by these when they share out queues, RocketMQ's by those."""
+    own = sorted(["10.0.0.1@1", "10.0.0.1@1#5", "10.0.0.1@12", "10.0.0.1@1-a", "10.0.0.12@1"])
+
+    known = sorted(f"{each} ~{key}" for each, key in zip(own, "edcba", strict=True))
+
+    assert [members.own_id(each) for each in known] == own
+
+
+def _stored_properties(broker: Connection, name: str) -> dict[str, str]:
+    dispatch_all(broker)
+    return dict(
+        broker.execute(text("SELECT properties FROM mqdb.message WHERE topic = :name"), {"name": name}).scalar_one()
+    )
 
 
 def test_a_key_whose_secret_is_taken_away_is_refused_within_seconds(signing: Signing, database: Database) -> None:

@@ -5,13 +5,12 @@ from sqlalchemy import Connection
 
 from mqdb.errors import ClientRequestFailed
 from mqdb.remoting.codes import RequestCode
-from mqdb.remoting.frame import Frame
 from mqdb.remoting.wire_message import offset_id
 from mqdb_client import Admin, PushConsumer
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.consumers import Inbox
 from tests.fixtures.postgres import Database
-from tests.fixtures.remoting_client import Fronts, RemotingClient, consumer
+from tests.fixtures.remoting_client import Fronts, RemotingClient, consumer, next_asked
 from tests.integration.test_remoting_administration import INVALID, JAVA, NOT_ONLINE, operations, said
 
 
@@ -101,13 +100,6 @@ def test_a_client_of_a_front_refuses_what_only_those_of_mqdb_can_answer(
 ) -> None:
     with Admin(database.dsn) as admin, pytest.raises(ClientRequestFailed, match="mqadmin"):
         admin.consumers.status(JAVA)
-
-
-def next_asked(member: RemotingClient, code: RequestCode) -> Frame:
-    """The next request of that code; the members of its group may have changed before."""
-    while (asked := member.asked.get(timeout=30)).code != code:
-        pass
-    return asked
 
 
 def test_a_client_of_mqdb_is_asked_through_the_broker(
