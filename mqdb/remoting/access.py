@@ -197,7 +197,7 @@ def _on_group(name: str = "consumerGroup") -> Callable[[Frame], _Wanted]:
     return lambda frame: [group_right(frame.fields.get(name, ""))]
 
 
-def _pull(frame: Frame) -> _Wanted:
+def _reads(frame: Frame) -> _Wanted:
     fields = frame.fields
     return [group_right(fields.get("consumerGroup", "")), topic_right(Access.READ, fields.get("topic", ""))]
 
@@ -256,10 +256,10 @@ _RIGHTS: Final[dict[int, Callable[[Frame], _Wanted]]] = {
     RequestCode.UNREGISTER_CLIENT: _leave,
     RequestCode.CHECK_CLIENT_CONFIG: _nothing,
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: _on_group(),
-    RequestCode.PULL_MESSAGE: _pull,
-    RequestCode.LITE_PULL_MESSAGE: _pull,
+    RequestCode.PULL_MESSAGE: _reads,
+    RequestCode.LITE_PULL_MESSAGE: _reads,
     RequestCode.QUERY_CONSUMER_OFFSET: _on_group(),
-    RequestCode.UPDATE_CONSUMER_OFFSET: _on_group(),
+    RequestCode.UPDATE_CONSUMER_OFFSET: _reads,
     RequestCode.LOCK_BATCH_MQ: _in_body,
     RequestCode.UNLOCK_BATCH_MQ: _in_body,
     RequestCode.CONSUMER_SEND_MSG_BACK: _on_group("group"),

@@ -251,6 +251,26 @@ def test_only_what_a_key_may_read_is_sent_back(broker: Connection, signing: Sign
     assert list(broker.scalars(text(dead))) == ["a"]
 
 
+def test_a_member_commits_only_in_topics_that_its_key_may_read(
+    broker: Connection, key: str, fronts: Fronts, database: Database
+) -> None:
+    """As members in SQL do; another key of the group may read the topic."""
+    append(broker, _route(broker, "letters"), "a", "b")
+    dispatch_all(broker)
+    with Admin(database.dsn) as admin:
+        admin.acl.grant("other-java", external=True, group=[GROUP])
+        admin.acl.set_secret("other-java", SECRET)
+    other, reader = Signing(fronts.connect(), "other-java"), Signing(fronts.connect(), key)
+    queue: dict[str, object] = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": 0}
+
+    answers = [
+        each.ask(RequestCode.UPDATE_CONSUMER_OFFSET, queue | {"commitOffset": 2}).code for each in (other, reader)
+    ]
+
+    assert answers == [DENIED, 0]
+    assert other.ask(RequestCode.QUERY_CONSUMER_OFFSET, queue).fields == {"offset": "2"}
+
+
 @pytest.mark.parametrize("code", [RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2])
 def test_a_reply_is_no_way_into_another_topic(broker: Connection, signing: Signing, code: RequestCode) -> None:
     fields = header(b="letters", i=properties(REPLY_TO_CLIENT="nobody", MSG_TYPE="reply"))
@@ -335,22 +355,21 @@ VICTIM = "9.9.9.9@1"
 
 
 @pytest.fixture
-def two_keys(signing: Signing, fronts: Fronts, database: Database) -> Stranger:
+def two_keys(key: str, fronts: Fronts, database: Database) -> Stranger:
     """A member of `readers`, and a stranger on the same front who calls itself the same."""
     with Admin(database.dsn) as admin:
         for name, rights in {"ops": {"admin": ["*"]}, "other-java": {"send": ["others"]}}.items():
             admin.acl.grant(name, external=True, **rights)  # type: ignore[arg-type]
             admin.acl.set_secret(name, SECRET)
-    stranger = Signing(fronts.connect(), "other-java")
-    wait_until(lambda: stranger.ask(RequestCode.GET_BROKER_RUNTIME_INFO).code == 0)
+    victim, stranger = Signing(fronts.connect(), key), Signing(fronts.connect(), "other-java")
     said = {
         "clientID": VICTIM,
         "producerDataSet": [{"groupName": "shop"}],
         "consumerDataSet": [consumer(letters="*")],
     }
-    assert signing.ask(RequestCode.HEART_BEAT, {}, said).code == 0
+    assert victim.ask(RequestCode.HEART_BEAT, {}, said).code == 0
     assert stranger.ask(RequestCode.HEART_BEAT, {}, {"clientID": VICTIM}).code == 0
-    return Stranger(signing, stranger)
+    return Stranger(victim, stranger)
 
 
 def test_nobody_is_asked_in_place_of_another_keys_client(
