@@ -236,7 +236,7 @@ class _Core:
         self._sends = Sends(self._database, self._members, send_back, place)
         self._transactions = Transactions(self._database, self._access, self._members, place)
         self._replies = Replies(self._database, self._members, self._sends, place)
-        self._questions = Questions(self._database, self._members, place)
+        self._questions = Questions(self._database, self._members, self._access, place)
         self._consuming = Consuming(self._database, self._members, place, traffic, times)
         self._handlers = handlers(
             Routes(self._database, self._access, (address.host, address.port)),

@@ -21,11 +21,12 @@ from mqdb.broker.clients import client_requests
 from mqdb.broker.clients.client_requests import ANSWER_TIMEOUT, RequestKind, ask, wait_for_answer
 from mqdb.broker.log.messages import locate, read_copy
 from mqdb.common.message import ReceivedMessage
-from mqdb.errors import ClientRequestTimeout, MqdbError, ResponseCode
+from mqdb.errors import AccessDenied, ClientRequestTimeout, MqdbError, ResponseCode
 from mqdb.remoting import admin_bodies
+from mqdb.remoting.access import AccessKeys, topic_right
 from mqdb.remoting.admin_bodies import QueueId
 from mqdb.remoting.administration import actor_of
-from mqdb.remoting.answers import as_json
+from mqdb.remoting.answers import as_json, refusal
 from mqdb.remoting.codes import RequestCode
 from mqdb.remoting.connection import Answer, Connection
 from mqdb.remoting.database import Database
@@ -35,6 +36,7 @@ from mqdb.remoting.members import Client, Members, own_id
 from mqdb.remoting.signature import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
 from mqdb.remoting.wire_message import decode_offset_id, encode_message
 from mqdb.store import operations
+from mqdb.store.acl import Access
 from mqdb.store.clients.client_requests import ClientRequest
 from mqdb.store.consumers.groups import MemberInfo, list_members
 from mqdb.store.operations import Verb
@@ -53,9 +55,10 @@ _OF_ASKER: Final = frozenset({ACCESS_KEY, SIGNATURE, SECURITY_TOKEN})
 class Questions:
     """What the clients of one broker are asked. Of the front's loop. `address` is that of the front."""
 
-    def __init__(self, database: Database, members: Members, address: tuple[str, int]) -> None:
+    def __init__(self, database: Database, members: Members, access: AccessKeys, address: tuple[str, int]) -> None:
         self._database = database
         self._members = members
+        self._access = access
         self._instance = database.instance
         self._address = address
         self._waiting = asyncio.Semaphore(_MOST_WAITING)
@@ -83,7 +86,8 @@ class Questions:
     async def consume_directly(self, connection: Connection, frame: Frame) -> Answer:
         """309: have a consumer consume the message with an offset id; no offset moves, and nothing is retried.
 
-        Raises FrameInvalid for another id, ParameterInvalid where there is no message.
+        Raises FrameInvalid for another id, ParameterInvalid where there is no message, AccessDenied if the consumer is
+        one of RocketMQ and its key may not read the message.
         """
         client_id, group = text(frame, "clientId"), text(frame, "consumerGroup")
         _, _, log_pos = decode_offset_id(text(frame, "msgId"))
@@ -91,8 +95,11 @@ class Questions:
         member = None if there is not None else await self._member(client_id, group)
         if there is None and member is None:
             return _not_online(client_id, group)
+        found = await self._database.run(partial(self._message, log_pos=log_pos))
+        if there is not None:
+            await self._require_right_to(found, there)
         # Before the answer: without one, the listener may have been called all the same.
-        found = await self._database.run(partial(self._noted, log_pos=log_pos, frame=frame, connection=connection))
+        await self._database.run(partial(_note, message=found, log_pos=log_pos, frame=frame, connection=connection))
         if there is not None:
             return await self._relay(there, client_id, frame, encode_message(found, self._address))
         assert member is not None
@@ -109,24 +116,14 @@ class Questions:
         }
         return Answer(body=as_json(said))
 
-    def _noted(
-        self, database: DatabaseConnection, log_pos: int, frame: Frame, connection: Connection
-    ) -> ReceivedMessage:
-        """The message, once it is noted who has it consumed."""
-        message = self._message(database, log_pos)
-        operations.record(
-            database,
-            Verb.CONSUMER_CONSUME,
-            actor_of(connection, frame),
-            topics=[message.queue.topic],
-            groups=[text(frame, "consumerGroup")],
-            object=message.properties["UNIQ_KEY"],
-            after={"client_id": text(frame, "clientId"), "log_pos": log_pos},
-        )
-        return message
-
     def _message(self, database: DatabaseConnection, log_pos: int) -> ReceivedMessage:
         return read_copy(database, self._instance.broker_name, locate(database, log_pos))
+
+    async def _require_right_to(self, message: ReceivedMessage, connection: Connection) -> None:
+        """Raises AccessDenied if the key of a client may not read a message, which the question would show to it."""
+        right = topic_right(Access.READ, message.queue.topic)
+        if right not in await self._access.held_by(connection.access_key, right):
+            raise AccessDenied(connection.access_key, *right)
 
     def _connection_of(self, client_id: str, group: str) -> Connection | None:
         """That of a member of a group which is connected here; of one of those that have the same id."""
@@ -198,17 +195,39 @@ class Questions:
 
     async def _frame_of(self, client: Client, request: ClientRequest) -> str:
         """The answer of a client, as a frame in base64: JSON in the database cannot hold all texts."""
-        asked, body = Frame(request.arguments["code"], request.arguments["fields"]), b""
+        asked = Frame(request.arguments["code"], request.arguments["fields"])
+        try:
+            answer = await self._answer_of(client, asked)
+        except MqdbError as error:
+            answer = refusal(error)
+        frame = Frame(answer.code, dict(answer.fields), answer.body, remark=answer.remark)
+        return b64encode(encode_frame(frame)).decode()
+
+    async def _answer_of(self, client: Client, asked: Frame) -> Answer:
+        connection, body = client.connection, b""
+        if connection is None:
+            return _not_online(own_id(client.client_id), text(asked, "consumerGroup"))
         if asked.code == RequestCode.CONSUME_MESSAGE_DIRECTLY:
             _, _, log_pos = decode_offset_id(text(asked, "msgId"))
             found = await self._database.run(partial(self._message, log_pos=log_pos))
+            await self._require_right_to(found, connection)
             body = encode_message(found, self._address)
-        if client.connection is None:
-            answer = _not_online(own_id(client.client_id), text(asked, "consumerGroup"))
-        else:
-            answer = await self._relay(client.connection, client.client_id, asked, body)
-        frame = Frame(answer.code, dict(answer.fields), answer.body, remark=answer.remark)
-        return b64encode(encode_frame(frame)).decode()
+        return await self._relay(connection, client.client_id, asked, body)
+
+
+def _note(
+    database: DatabaseConnection, message: ReceivedMessage, log_pos: int, frame: Frame, connection: Connection
+) -> None:
+    """Note who has a message consumed."""
+    operations.record(
+        database,
+        Verb.CONSUMER_CONSUME,
+        actor_of(connection, frame),
+        topics=[message.queue.topic],
+        groups=[text(frame, "consumerGroup")],
+        object=message.properties["UNIQ_KEY"],
+        after={"client_id": text(frame, "clientId"), "log_pos": log_pos},
+    )
 
 
 def _answer(

@@ -390,6 +390,23 @@ def test_nobody_is_asked_in_place_of_another_keys_client(
     assert stranger.asked.empty()
 
 
+@pytest.mark.parametrize("is_elsewhere", [False, True], ids=["same front", "another front"])
+def test_nobody_is_asked_to_consume_what_its_key_may_not_read(
+    broker: Connection, two_keys: Stranger, fronts: Fronts, is_elsewhere: bool
+) -> None:
+    """An administrator could show it to any client, also to one of its own."""
+    [log_pos] = append(broker, topic(broker, "hidden"), "secret")
+    dispatch_all(broker)
+    operator = Signing(fronts.connect(fronts.start() if is_elsewhere else None), "ops")
+    fields: dict[str, object] = {"clientId": VICTIM, "consumerGroup": GROUP, "msgId": offset_id("1.1.1.1", 1, log_pos)}
+
+    answer = operator.ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, fields)
+
+    assert (answer.code, KEY in str(answer.remark)) == (DENIED, True)
+    assert two_keys.victim.ask(RequestCode.GET_BROKER_RUNTIME_INFO).code == 0
+    assert all(b"secret" not in each.body for each in two_keys.victim.client.asked.queue)
+
+
 @pytest.mark.parametrize("how", ["leaves", "goes"])
 def test_nobody_ends_the_membership_of_another_keys_client(
     two_keys: Stranger, fronts: Fronts, monkeypatch: pytest.MonkeyPatch, how: str
