@@ -44,8 +44,8 @@ _INNER_GROUP: Final = "CLIENT_INNER_PRODUCER"
 #: Between the id of a client that takes part in broadcasting, the same for all processes of a machine, and its port.
 _BROADCASTING: Final = "~bc"
 
-#: Between the id of a client and its access key. It sorts before what ids hold: so members that sort by these ids, as
-#: those in Python do, share out queues as RocketMQ's clients do, which sort by their own.
+#: Between the id of a client, or its producer group, and its access key. It sorts before what ids hold: so members that
+#: sort by these ids, as those in Python do, share out queues as RocketMQ's clients do, which sort by their own.
 _OF_KEY: Final = " ~"
 
 
@@ -64,6 +64,10 @@ class Client:
     producers: dict[str, bool] = field(default_factory=dict)
     heard_at: float = field(default_factory=time.monotonic)
     grace: asyncio.TimerHandle | None = None
+
+    def group_of_halves(self, group: str) -> str:
+        """The producer group by which the broker knows its half messages of a group."""
+        return group_of_key(group, self.client_id.partition(_OF_KEY)[2])
 
 
 def own_id(client_id: str) -> str:
@@ -87,6 +91,19 @@ def id_with_key(client_id: str, connection: Connection) -> str:
     if is_of_key(client_id):
         raise ParameterInvalid("clientID", client_id, f"must not hold {_OF_KEY!r}")
     return client_id + _OF_KEY + connection.access_key
+
+
+def group_of_key(group: str, access_key: str) -> str:
+    """The producer group by which the broker knows half messages of a key, if keys are asked for.
+
+    So they are the key's alone: a client of another key cannot end them, and is not asked about them.
+    """
+    return group + _OF_KEY + access_key if access_key else group
+
+
+def own_group(group: str) -> str:
+    """The producer group as clients name it."""
+    return group.partition(_OF_KEY)[0]
 
 
 class Members:
@@ -283,7 +300,7 @@ class Members:
         return Registration(
             client.client_id,
             ClientKind.PRODUCER,
-            group,
+            client.group_of_halves(group),
             client.version,
             language=client.language,
             checks_transactions=True,
@@ -301,6 +318,8 @@ class Members:
 
     def _unregister(self, connection: DatabaseConnection, client: Client, group: str, kind: ClientKind) -> None:
         """Unless it has come to another front meanwhile, as a client does whose connection was lost."""
+        if kind is ClientKind.PRODUCER:
+            group = client.group_of_halves(group)
         if membership.is_guest(connection, client.client_id, self._instance.client_id):
             membership.unregister(connection, client.client_id, group, kind)
 
@@ -386,12 +405,12 @@ class Members:
             (client, group)
             for client in self.clients.values()
             for group, is_asked in client.producers.items()
-            if client.connection is not None and not is_asked
+            if client.connection is not None and not is_asked and group != _INNER_GROUP
         ]
-        groups = {group for _, group in idle} - {_INNER_GROUP}
+        groups = {client.group_of_halves(group) for client, group in idle}
         found = await self._database.run(partial(unasked_groups, groups=groups)) if groups else set()
         for client, group in idle:
-            if group in found and client.connection is not None:
+            if client.group_of_halves(group) in found and client.connection is not None:
                 await self.ask_about_transactions(client.connection, group)
 
 

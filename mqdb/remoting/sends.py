@@ -42,7 +42,7 @@ from mqdb.remoting.connection import Answer, Connection
 from mqdb.remoting.database import Database
 from mqdb.remoting.fields import integer, moment
 from mqdb.remoting.frame import Frame
-from mqdb.remoting.members import Members, id_with_key, is_of_key
+from mqdb.remoting.members import Members, group_of_key, id_with_key, is_of_key
 from mqdb.remoting.send_back import SendBack, dead_properties
 from mqdb.remoting.wire_message import decode_batch, decode_properties, offset_id
 from mqdb.store.log.commit_log import Record
@@ -175,6 +175,9 @@ class Sends:
         check_can_send(header.topic)
         if header.is_half:
             self._database.spawn(self._members.ask_about_transactions(connection, header.producer_group))
+            if (group := header.properties.get(Property.PGROUP)) is not None:
+                keyed = group_of_key(group, connection.access_key)
+                header = replace(header, properties={**header.properties, Property.PGROUP: keyed})
         route = self._instance.routes.known(header.topic)
         if route is None or header.is_retry or header.is_request:
             self._database.spawn(self._send_later(connection, frame, header))

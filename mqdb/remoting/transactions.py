@@ -12,6 +12,7 @@ from weakref import WeakSet
 
 from mqdb.broker.log.query import aim_of
 from mqdb.broker.transactions.transactions import EndTransaction, end
+from mqdb.common.property import Property
 from mqdb.common.transaction import LocalTransactionState
 from mqdb.common.unique_id import unique_id_of
 from mqdb.errors import MqdbError, ParameterInvalid
@@ -21,7 +22,7 @@ from mqdb.remoting.connection import Answer, Connection
 from mqdb.remoting.database import Database
 from mqdb.remoting.fields import number, text, truth
 from mqdb.remoting.frame import Frame
-from mqdb.remoting.members import Client, Members
+from mqdb.remoting.members import Client, Members, group_of_key, own_group
 from mqdb.remoting.wire_message import encode_message, offset_id
 from mqdb.store.acl import Access
 from mqdb.store.transactions.half_checks import Check, open_checks
@@ -67,7 +68,7 @@ class Transactions:
         log_pos = number(frame, "commitLogOffset")
         client = self._members.client_of(connection) if truth(frame, "fromTransactionCheck") else None
         request = EndTransaction(
-            text(frame, "producerGroup"),
+            group_of_key(text(frame, "producerGroup"), connection.access_key),
             log_pos,
             unique_id_of(frame.fields.get("msgId") or text(frame, "transactionId")),
             state,
@@ -103,7 +104,7 @@ class Transactions:
                 open_checks,
                 broker_name=self._instance.broker_name,
                 client_id=client.client_id,
-                group=group,
+                group=client.group_of_halves(group),
                 limit=_MOST_QUESTIONS,
             )
             try:
@@ -127,6 +128,8 @@ class Transactions:
 
     def _tell(self, connection: Connection, check: Check) -> None:
         message = check.message
+        # By it the client finds its producer.
+        message.properties[Property.PGROUP] = own_group(message.properties[Property.PGROUP])
         unique_id = message.properties["UNIQ_KEY"]
         fields = {
             "tranStateTableOffset": str(message.queue_offset),

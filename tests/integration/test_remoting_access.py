@@ -341,6 +341,40 @@ def test_only_who_may_send_to_its_topic_ends_a_half_message(
     assert (refused.code, ended.code) == (DENIED, 0)
 
 
+def test_half_messages_are_those_of_their_key_alone(
+    broker: Connection, key: str, fronts: Fronts, database: Database
+) -> None:
+    """Another key may send to the same topic, and calls its producer group the same."""
+    with Admin(database.dsn) as admin:
+        admin.acl.grant("other-java", external=True, send=["orders"])
+        admin.acl.set_secret("other-java", SECRET)
+    mine, others = Signing(fronts.connect(), key), Signing(fronts.connect(), "other-java")
+    ends, ids = [], ("AB" * 16, "CD" * 16)
+    for number, (each, unique_id) in enumerate(zip((mine, others), ids, strict=True)):
+        heartbeat = {"clientID": VICTIM, "producerDataSet": [{"groupName": "shop"}]}
+        assert each.ask(RequestCode.HEART_BEAT, {}, heartbeat).code == 0
+        said = properties(TRAN_MSG="true", PGROUP="shop", UNIQ_KEY=unique_id)
+        pos = position_of(each.ask(310, header(f=4, i=said), str(number).encode()))
+        ends.append({"producerGroup": "shop", "commitLogOffset": pos, "commitOrRollback": 8, "msgId": unique_id})
+    wait_until(lambda: broker.scalar(text("SELECT count(*) FROM mqdb.client WHERE checks_transactions")) == 2)
+    dispatch_all(broker)
+
+    Checker(broker).after(timedelta(seconds=7))
+    asked = [next_asked(each.client, RequestCode.CHECK_TRANSACTION_STATE) for each in (mine, others)]
+    refused = [others.ask(RequestCode.END_TRANSACTION, {**ends[0], "producerGroup": name}) for name in GROUP_NAMES]
+    ended = mine.ask(RequestCode.END_TRANSACTION, ends[0])
+
+    assert [each.fields["msgId"] for each in asked] == list(ids)
+    assert all(b"PGROUP\x01shop\x02" in each.body for each in asked)
+    assert [each.code for each in refused] == [1, 1]
+    assert ended.code == 0
+    assert [each.client.asked.empty() for each in (mine, others)] == [True, True]
+
+
+#: That of another key's half messages, and as the broker knows it.
+GROUP_NAMES = ("shop", f"shop ~{KEY}")
+
+
 # -- the id of another key's client ---------------------------------------------------------------
 
 
