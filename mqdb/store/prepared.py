@@ -55,7 +55,7 @@ _numbers: Final = count(1)
 
 
 class PreparedStatement:
-    """A Core statement that returns one `bigint` column. Any thread may run it, each on a connection of its own.
+    """A Core statement that returns a column of whole numbers. Any thread may run it, each on a connection of its own.
 
     The type of each parameter has to be one of `Boolean`, `Integer`, `BigInteger`, `DateTime` with a time zone, `Text`,
     `LargeBinary`, `UUID`, `JSONB` (its text) or an ARRAY of these, and `given` names all values that `run` gets, in

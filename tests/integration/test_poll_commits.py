@@ -19,6 +19,7 @@ from mqdb.store.topics.topics import TopicRoute
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.fuzz import fuzz_random
 from tests.fixtures.lite_pull import Lite, fill
+from tests.fixtures.postgres import Database
 
 pytestmark = pytest.mark.usefixtures("both_kinds_of_clients")
 
@@ -27,9 +28,12 @@ NEVER = timedelta(hours=1)
 ROW = "SELECT xmin::text, next_offset FROM mqdb.consumer_offset WHERE queue_key = :key"
 
 
+@pytest.mark.parametrize("is_pooled", [False, True], ids=["direct", "pooled"])
 def test_polls_with_commits_update_no_row_and_whoever_takes_the_queue_goes_on_behind_them(
-    broker: Connection, lite: Lite
+    broker: Connection, database: Database, lite: Lite, monkeypatch: pytest.MonkeyPatch, is_pooled: bool
 ) -> None:
+    if is_pooled:  # nothing is prepared then
+        monkeypatch.setenv("MQDB_POOL_DSN", database.dsn)
     [key] = fill(broker).queue_keys
     consumer = lite("orders", auto_commit=False, auto_commit_interval=NEVER, pull_batch_size=3)
     row = broker.execute(text(ROW), {"key": key}).one()

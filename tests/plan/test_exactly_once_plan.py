@@ -135,8 +135,8 @@ def test_the_effective_offset_is_read_from_the_end_of_the_index(connection: Conn
 def test_a_commit_by_polls_finds_its_owners_by_keys(connection: Connection) -> None:
     session = driver(connection)
     statement = poll_commits.append_statement()
-    session.execute(b"PREPARE hot AS " + statement.text)
-    values = ", ".join(["NULL"] * len(statement.names))
+    session.execute(f"PREPARE hot AS {statement.text}".encode())
+    values = ", ".join(["NULL"] * len(statement.oids))
     found = "\n".join(row[0] for row in session.execute(f"EXPLAIN EXECUTE hot ({values})".encode()))
 
     assert "Seq Scan" not in found

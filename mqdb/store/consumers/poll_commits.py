@@ -7,7 +7,7 @@ row itself, as folding does.
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import BigInteger, Connection, Integer, Text, and_, bindparam, cast, func, select, update
 from sqlalchemy.dialects.postgresql import ARRAY, insert
@@ -15,9 +15,10 @@ from sqlalchemy.dialects.postgresql import ARRAY, insert
 from mqdb.store.consumers import offset_commits
 from mqdb.store.consumers.consumer_offsets import OwnedQueue
 from mqdb.store.consumers.offset_commits import OffsetCommit
-from mqdb.store.engine import NumberedStatement, numbered, raw_cursor
+from mqdb.store.engine import driver
 from mqdb.store.fragments import OWNED_QUEUE, given, group_id
 from mqdb.store.log.history import is_current
+from mqdb.store.prepared import PreparedStatement
 from mqdb.store.tables import consumer_offset, offset_commit
 
 _BIG: Final = BigInteger()
@@ -39,24 +40,19 @@ def append(connection: Connection, group: str, commits: Sequence[OffsetCommit]) 
     Queues with a newer epoch, or of another history of the log, are left out. Uses subscription_group_group_name_key
     and consumer_offset_pkey.
     """
-    statement = append_statement()
-    values: dict[str, Any] = {**statement.literals, "group": group}
-    for name, column in zip(OffsetCommit._fields, zip(*commits, strict=True), strict=True):
-        # As text: the driver's dumper of lists is slow.
-        values[name] = "{" + ",".join("NULL" if each is None else str(each) for each in column) + "}"
-    rows = raw_cursor(connection).execute(statement.text, [values[name] for name in statement.names])
-    return {key for (key,) in rows}
+    columns = map(list, zip(*commits, strict=True))
+    return set(append_statement().run(driver(connection), [group, *columns]))
 
 
 @cache
-def append_statement() -> NumberedStatement:
-    arrays = (cast(bindparam(name), ARRAY(type_)) for name, type_ in _COMMIT.items())
+def append_statement() -> PreparedStatement:
+    arrays = (bindparam(name, type_=ARRAY(type_)) for name, type_ in _COMMIT.items())
     new = func.unnest(*arrays).table_valued(*_COMMIT, name="new").render_derived("new")
     mine = (
         select(consumer_offset.c.group_id, *(cast(new.c[name], _COMMIT[name]).label(name) for name in _KEPT))
         .join_from(new, consumer_offset, consumer_offset.c.queue_key == cast(new.c.queue_key, Integer))
         .where(
-            consumer_offset.c.group_id == group_id(cast(bindparam("group"), Text)),
+            consumer_offset.c.group_id == group_id(bindparam("group", type_=Text)),
             consumer_offset.c.epoch == cast(new.c.epoch, BigInteger),
             is_current(cast(new.c.history, BigInteger)),
         )
@@ -65,7 +61,8 @@ def append_statement() -> NumberedStatement:
         .cte("mine")
     )
     rows = insert(offset_commit).from_select(["group_id", *_KEPT], select(mine.c.group_id, *(mine.c[n] for n in _KEPT)))
-    return numbered(rows.on_conflict_do_nothing().returning(offset_commit.c.queue_key))
+    appended = rows.on_conflict_do_nothing().returning(offset_commit.c.queue_key)
+    return PreparedStatement(appended, ["group", *OffsetCommit._fields])
 
 
 def settle(
