@@ -82,6 +82,7 @@ def assert_measured(figure: dict[str, Any], rounds: int) -> None:
     assert all(reference["ratio"] > 0 for reference in figure["references"])
 
 
+@pytest.mark.long
 def test_produce_shows_each_figure_beside_its_references(place: Place, database: Database) -> None:
     report = bench(place, "produce", "-c", "3", "-j", "2", "-T", "0.1", "--rounds", "1", "--dsn", database.dsn)
 

@@ -38,6 +38,7 @@ from tests.fixtures.faults import kill_postmaster, kill_server
 from tests.fixtures.log import create_topic
 from tests.fixtures.processes import is_alive, wait_until
 from tests.fixtures.producers import settled_outcome
+from tests.fixtures.variants import usually
 
 RUNS: Final = int(os.environ.get("MQDB_FAULT_RUNS", "0"))
 #: In each run, for each of the three kinds of load: each broker once, or twice.
@@ -235,7 +236,7 @@ def send_async(load: Load) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(60 + 30 * KILLS)
 @pytest.mark.parametrize("run", range(RUNS or 1))
-@pytest.mark.parametrize("send", [send_one, send_async, pytest.param(send_batch, marks=pytest.mark.long)])
+@pytest.mark.parametrize("send", usually(send_one, of=[send_one, send_async, send_batch]))
 def test_a_broker_killed_under_load_loses_and_doubles_nothing(
     brokers: list[Broker], run: int, send: Callable[[Load], None], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,6 +15,7 @@ import pytest
 from tests.fixtures import warm_process
 from tests.fixtures.command_line import SECONDS, Place, served
 from tests.fixtures.postgres import Database
+from tests.fixtures.variants import usually
 
 ID = r"[0-9A-F]{32}"
 
@@ -313,7 +314,7 @@ def test_consume_whose_reader_hangs_gives_up_in_time(place: Place) -> None:
     assert place.done("consume", "orders", "--group", "billing", "--exit") == f"{WIDE}\n"
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("how", usually(signal.SIGINT, of=[signal.SIGINT, signal.SIGTERM]))
 def test_a_second_signal_ends_consume_at_once_without_a_traceback(place: Place, how: signal.Signals) -> None:
     place.done("send", "orders", stdin=WIDE)
     with place.running("consume", "orders", "--group", "billing") as consumer:
@@ -342,7 +343,7 @@ def test_consume_ends_quietly_when_its_reader_is_gone(place: Place, group: tuple
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
+@pytest.mark.parametrize("unbuffered", usually("", of=["", "1"]), ids=["buffered", "unbuffered"])
 @pytest.mark.parametrize(
     "arguments",
     [("topic", "list"), ("consume", "orders", "--exit"), ("consume", "orders", "--group", "billing", "--exit")],

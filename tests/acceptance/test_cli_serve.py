@@ -23,6 +23,7 @@ from tests.fixtures.clusters import home_with_cluster
 from tests.fixtures.command_line import SECONDS, Place, Running
 from tests.fixtures.postgres import OWNER_PASSWORD, Database, query, quick_home
 from tests.fixtures.processes import is_alive, wait_until
+from tests.fixtures.variants import usually
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def wait_started(server: Running) -> list[str]:
     return lines
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("how", usually(signal.SIGTERM, of=[signal.SIGINT, signal.SIGTERM]))
 def test_a_signal_ends_serve_in_order_and_leaves_no_process(home: Path, how: signal.Signals) -> None:
     with Place(home).running("serve") as server:
         wait_started(server)

@@ -72,6 +72,7 @@ def test_killed_leaders_lose_and_double_no_delayed_message(serve: Starter, datab
     assert came(database.dsn) == list(range(1, MESSAGES + 1))
 
 
+@pytest.mark.long
 def test_a_killed_database_loses_and_doubles_no_delayed_message(home: Path, serve: Starter) -> None:
     serve(home=home)
     running = attach(home)

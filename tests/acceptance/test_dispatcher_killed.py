@@ -12,11 +12,12 @@ from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 from tests.fixtures.serve import Starter
 from tests.fixtures.sleeping import FOREVER, asleep, state
+from tests.fixtures.variants import usually
 
 SENDER = Path(__file__).with_name("killed_sender_process.py")
 
 
-@pytest.mark.parametrize("moment", ["asleep", "notified", "awake again"])
+@pytest.mark.parametrize("moment", usually("notified", of=["asleep", "notified", "awake again"]))
 def test_another_server_delivers_what_has_come_to_a_killed_dispatcher(
     sleepy: Database, serve: Starter, moment: str
 ) -> None:

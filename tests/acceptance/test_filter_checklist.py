@@ -17,6 +17,7 @@ from tests.fixtures.lite_pull import Lite
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 from tests.fixtures.serve import Starter
+from tests.fixtures.variants import usually
 
 by_sql = MessageSelector.by_sql
 
@@ -120,7 +121,10 @@ def test_row_43_the_sample_of_rocketmq(served: Connection, member: Member) -> No
     assert inbox.bodies == ["0", "1", "3", "last"]
 
 
-@pytest.mark.parametrize("expression", ["a = 'x'", "a <> 'x'", "a NOT IN ('x')", "a > 3", "a NOT CONTAINS 'x'"])
+@pytest.mark.parametrize(
+    "expression",
+    usually("a <> 'x'", "a > 3", of=["a = 'x'", "a <> 'x'", "a NOT IN ('x')", "a > 3", "a NOT CONTAINS 'x'"]),
+)
 def test_row_44_a_message_without_the_property_is_not_delivered(
     served: Connection, member: Member, expression: str
 ) -> None:

@@ -12,6 +12,7 @@ from tests.fixtures.log import create_topic
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 from tests.fixtures.producers import stall, stored_bodies
+from tests.fixtures.variants import usually
 
 _PROGRAM = Path(__file__).with_name("exit_process.py")
 SECONDS = 60
@@ -34,7 +35,7 @@ def topic(database: Database) -> None:
 
 
 @pytest.mark.usefixtures("topic")
-@pytest.mark.parametrize("how", ["open", "generator", "del", "fork"])
+@pytest.mark.parametrize("how", usually("open", "fork", of=["open", "generator", "del", "fork"]))
 def test_what_is_under_way_when_the_program_ends_is_sent(database: Database, how: str) -> None:
     locker = stall(database)
     with program(database, how) as process:

@@ -12,6 +12,7 @@ from tests.fixtures.busy_machine import within
 from tests.fixtures.consumer_processes import RunConsumer
 from tests.fixtures.consumers import Inbox, Member, duplicates
 from tests.fixtures.processes import wait_until
+from tests.fixtures.variants import usually
 
 # Usual is one second; the other member looks for dead ones that often.
 TAKEOVER_SECONDS = 3.0
@@ -64,7 +65,7 @@ def test_a_member_that_is_told_to_stop_leaves_nothing_undone(
     assert sorted(map(int, process.bodies + heir.bodies)) == list(range(200))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", usually(signal.SIGTERM, of=[signal.SIGTERM, signal.SIGINT]))
 def test_a_second_signal_ends_a_member_whose_listener_hangs(
     broker: Connection, member: Member, run_consumer: RunConsumer, number: signal.Signals
 ) -> None:

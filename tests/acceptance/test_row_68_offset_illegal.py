@@ -8,13 +8,14 @@ from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.consumers import Inbox, Member
 from tests.fixtures.lite_pull import Lite, drained
 from tests.fixtures.processes import wait_until
+from tests.fixtures.variants import usually
 
 SENT = 50
 #: As after retention, which takes the oldest messages away.
 MIN_OFFSET = 20
 
 
-@pytest.mark.parametrize("is_polled", [False, True], ids=["push", "lite pull"])
+@pytest.mark.parametrize("is_polled", usually(False, of=[False, True]), ids=["push", "lite pull"])
 @pytest.mark.parametrize(
     ("offset", "goes_on_at"), [(1_000_000_000, SENT), (SENT + 1, SENT), (0, MIN_OFFSET), (MIN_OFFSET - 1, MIN_OFFSET)]
 )

@@ -29,10 +29,10 @@ PATIENCE = timedelta(seconds=1)
 
 WAYS: list[Any] = [
     pytest.param({}, {}, id="concurrently"),
-    pytest.param({"orderly": True}, {}, id="orderly"),
-    pytest.param({"transactional": True}, {}, id="exactly once"),
+    pytest.param({"orderly": True}, {}, id="orderly", marks=pytest.mark.long),
+    pytest.param({"transactional": True}, {}, id="exactly once", marks=pytest.mark.long),
     pytest.param({"transactional": True, "orderly": True}, {}, id="exactly once, orderly"),
-    pytest.param({}, {"message_model": MessageModel.BROADCASTING}, id="broadcasting"),
+    pytest.param({}, {"message_model": MessageModel.BROADCASTING}, id="broadcasting", marks=pytest.mark.long),
 ]
 
 

@@ -23,6 +23,7 @@ from tests.fixtures.processes import wait_until
 from tests.fixtures.producers import Before, producer_of
 from tests.fixtures.proxy import Proxy
 from tests.fixtures.requests import request_of
+from tests.fixtures.variants import usually
 
 ANOTHER = "another history"
 
@@ -39,7 +40,7 @@ def warned(caplog: pytest.LogCaptureFixture) -> bool:
     return any(ANOTHER in record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", usually("concurrently", "exactly once, orderly", "assigned", of=WAYS))
 def test_an_older_copy_of_the_directory_that_has_grown_past_the_position(
     past: Past, way: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -136,7 +137,7 @@ def test_a_broadcasting_consumer_whose_log_proves_nothing_reads_all_of_it(past: 
     assert sorted(consuming.received) == sorted(new)
 
 
-@pytest.mark.parametrize("way", PUSH)
+@pytest.mark.parametrize("way", usually("concurrently", "exactly once, orderly", of=PUSH))
 def test_a_message_whose_listener_runs_does_not_come_again_before_it_has_returned(
     past: Past, way: str, tmp_path: Path
 ) -> None:
@@ -185,7 +186,7 @@ def test_it_changes_when_the_server_recovers_from_the_crash_of_one_backend(past:
 
 
 @pytest.mark.parametrize("schedule", [{}, {"delay_level": 1}], ids=["plain", "delayed"])
-@pytest.mark.parametrize("is_pooled", [False, True])
+@pytest.mark.parametrize("is_pooled", usually(False, of=[False, True]))
 def test_a_queue_that_has_the_key_of_a_lost_one_gets_nothing_of_its_topic(
     past: Past, monkeypatch: pytest.MonkeyPatch, is_pooled: bool, schedule: dict[str, Any]
 ) -> None:
@@ -212,7 +213,7 @@ def test_a_queue_that_has_the_key_of_a_lost_one_gets_nothing_of_its_topic(
         assert query(past.dsn, "SELECT topic FROM mqdb.message") == "lost"
 
 
-@pytest.mark.parametrize("is_pooled", [False, True])
+@pytest.mark.parametrize("is_pooled", usually(False, of=[False, True]))
 def test_a_reply_is_found_in_a_log_that_has_grown_past_where_replies_were_read(
     past: Past, monkeypatch: pytest.MonkeyPatch, is_pooled: bool
 ) -> None:

@@ -15,6 +15,7 @@ from tests.fixtures.log import create_topic
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 from tests.fixtures.producers import attempts_of, producer_of, stored_bodies
+from tests.fixtures.variants import usually
 
 
 class Adds:
@@ -88,7 +89,7 @@ def by_joining(producer: Producer, database: Database) -> None:
 
 
 @each_way
-@pytest.mark.parametrize("send", [by_send, by_batch, by_future, by_joining])
+@pytest.mark.parametrize("send", usually(by_send, by_joining, of=[by_send, by_batch, by_future, by_joining]))
 @pytest.mark.parametrize(("value", "kind"), [(17, PropertyInvalid), ("v" * 32_767, PropertiesTooLarge)])
 def test_what_a_hook_adds_is_refused_where_a_user_may_not_send_it(
     database: Database,

@@ -18,10 +18,11 @@ from mqdb.store.topics.topics import TopicRoute
 from mqdb_client import LitePullConsumer
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.lite_pull import Lite, queue_of
+from tests.fixtures.variants import usually
 
 pytestmark = pytest.mark.usefixtures("both_kinds_of_clients")
 
-SEEDS = [*range(6), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(6, 12))]
+SEEDS = usually(*range(3), of=range(12))
 STEPS = 80
 QUEUES = 3
 BATCH = 4

@@ -21,6 +21,7 @@ from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 from tests.fixtures.proxy import Proxy
 from tests.fixtures.services import Rounds
+from tests.fixtures.variants import usually
 
 MS = timedelta(milliseconds=1)
 SECOND = timedelta(seconds=1)
@@ -52,7 +53,10 @@ def delayed(broker: Connection, bodies: Sequence[str]) -> None:
 
 KINDS = pytest.mark.parametrize(
     ("deliverer", "prepare"),
-    [(TimerDeliverer, due_timers), (TimerDeliverer, new_timers), (DelayDeliverer, delayed)],
+    usually(
+        (DelayDeliverer, delayed),
+        of=[(TimerDeliverer, due_timers), (TimerDeliverer, new_timers), (DelayDeliverer, delayed)],
+    ),
     ids=["timers in their slots", "timers as they come", "a delay level"],
 )
 Prepare = Callable[[Connection, Sequence[str]], None]

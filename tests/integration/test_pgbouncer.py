@@ -26,6 +26,7 @@ from tests.fixtures.processes import wait_until
 from tests.fixtures.producers import producer_of, stored_bodies
 from tests.fixtures.remoting_client import PATIENCE_SECONDS, RemotingClient, consumer, pulled
 from tests.fixtures.transactional import Ledger, TransactionalMember
+from tests.fixtures.variants import usually
 from tests.integration.test_remoting_sends import send
 
 
@@ -131,7 +132,7 @@ def test_each_queue_is_consumed_in_order(producer: Producer, orderly_member: Ord
     assert len(witness.bodies) == 100
 
 
-@pytest.mark.parametrize("orderly", [False, True], ids=["concurrently", "orderly"])
+@pytest.mark.parametrize("orderly", usually(False, of=[False, True]), ids=["concurrently", "orderly"])
 @pytest.mark.usefixtures("both_kinds_of_consumers")
 def test_effects_and_offsets_are_one_transaction(
     producer: Producer, transactional_member: TransactionalMember, broker: Connection, orderly: bool
@@ -238,7 +239,7 @@ def test_over_restarts_of_the_pooler_nothing_acknowledged_is_lost_or_stored_twic
 
 
 @pytest.mark.usefixtures("pooled", "orders")
-@pytest.mark.parametrize("isolation", ["serializable", pytest.param("repeatable read", marks=pytest.mark.long)])
+@pytest.mark.parametrize("isolation", usually("serializable", of=["serializable", "repeatable read"]))
 def test_what_needs_read_committed_has_it_whatever_is_the_default(
     database: Database,
     member: Member,

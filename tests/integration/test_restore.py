@@ -25,6 +25,7 @@ from tests.fixtures.log import (
     small_segments,
 )
 from tests.fixtures.postgres import Database, libpq_15, new_database, owner_dsn, server_with_owner
+from tests.fixtures.variants import usually
 
 #: More than a new cluster uses up until a restore is complete.
 MANY_XIDS = 20_000
@@ -37,7 +38,7 @@ def fresh_server() -> Iterator[EmbeddedPostgres]:
         yield server
 
 
-@pytest.fixture(params=["another database", "another cluster"])
+@pytest.fixture(params=usually("another cluster", of=["another database", "another cluster"]))
 def target(request: pytest.FixtureRequest, postgres: EmbeddedPostgres) -> Iterator[Database]:
     """An empty database to restore into."""
     server = postgres if request.param == "another database" else request.getfixturevalue("fresh_server")

@@ -31,6 +31,7 @@ from tests.fixtures.producers import (
 )
 from tests.fixtures.proxy import Proxy
 from tests.fixtures.threads import Doing
+from tests.fixtures.variants import usually
 
 BLOCKED = """
     SELECT pid FROM pg_stat_activity
@@ -202,8 +203,11 @@ def lite_pull_consumer(dsn: str) -> Callable[[], None]:
     return consumer.shutdown
 
 
+CLIENTS = [producer_that_beats, producer_that_sends, push_consumer, lite_pull_consumer]
+
+
 @pytest.mark.usefixtures("soon")
-@pytest.mark.parametrize("client", [producer_that_beats, producer_that_sends, push_consumer, lite_pull_consumer])
+@pytest.mark.parametrize("client", usually(producer_that_sends, push_consumer, of=CLIENTS))
 def test_a_shutdown_does_not_wait_for_a_broker_that_keeps_silent(
     database: Database, proxy: Proxy, client: Callable[[str], Callable[[], None]]
 ) -> None:

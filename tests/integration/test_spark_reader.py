@@ -26,6 +26,7 @@ from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 from tests.fixtures.roles import MakeRole
 from tests.fixtures.spark_source import bodies, fill_segments, read, reader, retain_from, rows_of, send, source
+from tests.fixtures.variants import usually
 
 
 @pytest.fixture(autouse=True)
@@ -273,7 +274,7 @@ SPLITS: dict[str, dict[str, str]] = {
 }
 
 
-@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("split", usually("segment", "queue", of=SPLITS))
 def test_every_message_is_read_once_however_the_read_is_cut(
     segmented: by_hand.Connection, database: Database, split: str, engine_name: str
 ) -> None:

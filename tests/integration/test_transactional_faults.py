@@ -19,6 +19,7 @@ from tests.fixtures.proxy import Proxy
 from tests.fixtures.retries import scheduled
 from tests.fixtures.threads import Doing
 from tests.fixtures.transactional import Ledger, Messages, SlowCommit, TransactionalMember
+from tests.fixtures.variants import usually
 
 pytestmark = pytest.mark.usefixtures("both_kinds_of_consumers")
 
@@ -116,7 +117,7 @@ def takeovers(broker: Connection) -> int:
     return broker.scalar(text(f"{epochs} WHERE topic = 'orders'")) or 0
 
 
-@pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
+@pytest.mark.parametrize("orderly", usually(False, of=[False, True]), ids=["concurrent", "orderly"])
 def test_a_queue_that_was_lost_is_taken_again(
     broker: Connection, transactional_member: TransactionalMember, held: Held, orderly: bool
 ) -> None:

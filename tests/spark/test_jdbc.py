@@ -65,13 +65,15 @@ def test_a_topic_has_the_columns_and_types_of_the_data_source(spark: SparkSessio
     ("options", "expected"),
     [
         ({}, ["a0", "a1", "a2", "a3", "b0", "b1"]),
-        ({"splitBy": "segment", "minPartitions": "3"}, ["a0", "a1", "a2", "a3", "b0", "b1"]),
+        pytest.param(
+            {"splitBy": "segment", "minPartitions": "3"}, ["a0", "a1", "a2", "a3", "b0", "b1"], marks=pytest.mark.long
+        ),
         (
             {"splitBy": "queue", "recordsPerTask": "1", "maxRecordsPerPartition": "1"},
             ["a0", "a1", "a2", "a3", "b0", "b1"],
         ),
         ({"startingOffsets": '{"orders": {"0": 3, "1": -2}}', "columns": "body"}, ["a3", "b0", "b1"]),
-        ({"endingOffsets": '{"orders": {"0": 1, "1": 0}}'}, ["a0"]),
+        pytest.param({"endingOffsets": '{"orders": {"0": 1, "1": 0}}'}, ["a0"], marks=pytest.mark.long),
         ({"subExpression": "TagB"}, ["b1"]),
         ({"startingTimestamp": "2099-01-01T00:00Z", "startingOffsetsByTimestampStrategy": "latest"}, []),
     ],

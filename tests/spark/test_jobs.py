@@ -157,6 +157,7 @@ def test_files_that_do_not_agree_do_not_count(
     assert unfinished_runs(broker) == []
 
 
+@pytest.mark.long
 def test_a_segment_that_is_dropped_meanwhile_is_left_out(
     spark: "SparkSession", database: Database, broker: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,6 +225,7 @@ def test_the_archive_is_replayed_also_when_the_messages_are_gone(
     assert [copy for copy in copies if copy in ALL_B] == ALL_B[1:4]
 
 
+@pytest.mark.long
 def test_times_choose_messages_of_both(
     spark: "SparkSession", database: Database, broker: Connection, tmp_path: Path
 ) -> None:

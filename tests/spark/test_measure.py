@@ -23,6 +23,7 @@ def load(spark: "SparkSession", database: Database) -> "SparkLoad":
     return SparkLoad(spark, database.dsn)
 
 
+@pytest.mark.long
 def test_what_is_prepared_is_what_is_written_and_read(load: "SparkLoad", broker: Connection, tmp_path: Path) -> None:
     topic(broker, "flown", queues=2)
 

@@ -80,6 +80,7 @@ def test_times_are_those_of_death_and_hours_are_of_utc(
     ]
 
 
+@pytest.mark.long
 def test_only_groups_and_times_asked_for_are_counted(
     spark: SparkSession, database: Database, buried: Connection, tmp_path: Path
 ) -> None:
@@ -137,6 +138,7 @@ def test_without_checkpoints_there_are_no_times(spark: SparkSession, database: D
     assert [(row.messages, row.timed, row.p50_dispatch_ms, row.p99_dispatch_ms) for row in rows] == [(1, 0, None, None)]
 
 
+@pytest.mark.long
 def test_parquet_holds_the_rows_and_is_not_overwritten(
     spark: SparkSession, database: Database, sent: Connection, tmp_path: Path
 ) -> None:

@@ -84,8 +84,8 @@ def test_a_loaded_frame_is_a_snapshot(
     ("options", "sentence"),
     [
         ({"startingOffset": "earliest"}, "did you mean 'startingOffsets'?"),
-        ({"subscribe": "flights"}, "topic 'flights' does not exist"),
-        ({"selector": "a >"}, "a >"),
+        pytest.param({"subscribe": "flights"}, "topic 'flights' does not exist", marks=pytest.mark.long),
+        pytest.param({"selector": "a >"}, "a >", marks=pytest.mark.long),
     ],
     ids=["option", "topic", "selector"],
 )
