@@ -142,7 +142,9 @@ def test_records_of_an_open_transaction_keep_nobody_behind(
 # -- the log --------------------------------------------------------------------------------------
 
 
-def test_a_log_that_has_no_room_ahead(shared_broker: Connection) -> None:
+def test_a_log_that_has_no_room_ahead(shared_broker: Connection, orders: TopicRoute) -> None:
+    append(shared_broker, orders, "the log is in its first segment, which is not ahead any more")
+    dispatch_all(shared_broker)
     assert statuses(find(shared_broker, "segments")) == [OK]
     drop = "DELETE FROM mqdb.segment WHERE segment = (SELECT max(segment) FROM mqdb.segment)"
     with undone(shared_broker):
