@@ -7,7 +7,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial, wraps
 from typing import Annotated, Any, NoReturn, assert_type
@@ -221,6 +221,16 @@ class Thing: ...
 
 def of_nothing_json(thing: Thing) -> None: ...
 def misspelled(orders: "asyncio.Tusk") -> None: ...  # type: ignore[name-defined]
+def annotated(annotation: Any) -> Callable[..., Any]:
+    def some(order: Any) -> None: ...
+
+    some.__annotations__ = {"order": annotation}
+    return some
+
+
+OfNoPython: Any = make_dataclass("OfNoPython", [("number", "a number")])
+
+
 def with_context(messages: ReceivedMessage, context: ConsumeConcurrentlyContext) -> None: ...
 def with_transaction(message: ReceivedMessage, connection: Connection) -> None: ...
 def with_wrong_session(message: ReceivedMessage, session: AsyncSession) -> None: ...
@@ -234,7 +244,13 @@ async def with_wrong_connection(message: ReceivedMessage, connection: Connection
         (with_context, False, "'context' is a context, which only a listener of a consumer gets"),
         (yielding, False, "is a generator, of which a call runs nothing"),
         (dict, False, "cannot be read"),
-        (misspelled, False, "cannot be read: module 'asyncio' has no attribute 'Tusk'"),
+        (misspelled, False, "cannot be read: AttributeError: module 'asyncio' has no attribute 'Tusk'"),
+        (annotated("Ordr"), False, "cannot be read: NameError: name 'Ordr' is not defined"),
+        (annotated("an order"), False, "cannot be read: SyntaxError: .* got 'an order'"),
+        (annotated(""), False, "its parameters or their annotations cannot be read"),
+        (annotated("{}['order']"), False, "cannot be read: KeyError: 'order'"),
+        (annotated(OfNoPython), False, "'order' is of a type that JSON cannot give: SyntaxError: "),
+        (annotated({}), False, "'order' is of a type that JSON cannot give: "),
         (with_transaction, False, "takes a transaction; say exactly_once=True"),
         (with_wrong_session, True, "'session' is AsyncSession; give it Connection or Session"),
         (with_wrong_connection, True, "'connection' is Connection; give it AsyncConnection or AsyncSession"),

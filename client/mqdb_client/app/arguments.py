@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack, ExitStack
 from functools import partial
 from typing import Annotated, Any, Final, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
 
-from pydantic import PydanticUserError, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from mqdb.common.message import Message, ReceivedMessage
 from mqdb.common.property import RESERVED_PROPERTIES
@@ -63,8 +63,8 @@ class Arguments:
         try:
             hints = get_type_hints(_annotated(function), include_extras=True)
             parameters = inspect.signature(function).parameters.values()
-        except (NameError, TypeError, ValueError, AttributeError, SyntaxError) as error:
-            reason = f"its parameters or their annotations cannot be read: {error}"
+        except Exception as error:  # an annotation that is a text is code of the user, and may raise anything
+            reason = f"its parameters or their annotations cannot be read: {type(error).__name__}: {error}"
             raise ParameterInvalid("listener", function, reason) from error
         given = function.keywords if isinstance(function, partial) else {}
         self._positional: list[_Parameter] = []
@@ -162,8 +162,9 @@ def _parameter_of(function: Callable[..., Any], name: str, annotation: Any) -> _
         raise ParameterInvalid("listener", function, reason)
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(annotation)
-    except (PydanticUserError, NameError) as error:
-        raise ParameterInvalid("listener", function, f"{name!r} is of a type that JSON cannot give: {error}") from error
+    except Exception as error:  # the annotations of a class are read only here
+        reason = f"{name!r} is of a type that JSON cannot give: {type(error).__name__}: {error}"
+        raise ParameterInvalid("listener", function, reason) from error
     shown = wanted.__name__ if isinstance(wanted, type) else inspect.formatannotation(wanted)
     return _Parameter(name, partial(_decoded, adapter, shown))
 
