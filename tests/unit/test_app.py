@@ -532,6 +532,21 @@ def test_options_of_groups_are_those_of_a_consumer() -> None:
         app.configure_group("billing", threads=2)
 
 
+def test_options_of_a_group_that_has_no_listener_keep_the_application_from_starting() -> None:
+    app = App("shop")
+    app.configure_group("biling", consume_thread_nums=50)
+    app.listener("orders", group="billing")(fail)
+    app.listener("orders", group="audit")(fail)
+
+    async def consume(*groups: str) -> None:
+        async with app.consuming(*groups):
+            pass
+
+    for groups in ((), ("billing",)):
+        with pytest.raises(ParameterInvalid, match=r"'biling': .* no listener of it; it has billing, audit"):
+            asyncio.run(consume(*groups))
+
+
 def test_bodies_are_json_unless_they_are_bytes_or_text() -> None:
     assert encode(Order(17)) == b'{"number":17,"paid":false}'
     assert encode(Shipment(order=4)) == b'{"order":4}'

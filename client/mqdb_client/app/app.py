@@ -192,7 +192,7 @@ class App:
     def configure_group(self, group: str, **options: Any) -> None:
         """Set options of the consumer of a group, those of PushConsumer: `consume_thread_nums=50`.
 
-        Raises ParameterInvalid.
+        Raises ParameterInvalid. An application does not start if a group has options, and no listener.
         """
         known = {each.name for each in fields(PushConsumerConfig)} - _NOT_CHOSEN
         for name in options.keys() - known:
@@ -216,11 +216,15 @@ class App:
     # -- what it consists of ----------------------------------------------------------------------
 
     def groups(self, *names: str) -> list[ListenerGroup]:
-        """The listeners by group, of all groups or of these. Raises ParameterInvalid for one that has none."""
+        """The listeners by group, of all groups or of these.
+
+        Raises ParameterInvalid for one that has none, also if it is only configured: its name is misspelled, or the
+        module with its listeners is not imported.
+        """
         known: dict[str, list[Listener]] = {}
         for listener in self._listeners:
             known.setdefault(listener.group, []).append(listener)
-        for name in names:
+        for name in (*names, *self._options):
             if name not in known:
                 have = ", ".join(known) or "none"
                 raise ParameterInvalid("group", name, f"application {self.name!r} has no listener of it; it has {have}")
