@@ -221,7 +221,7 @@ def test_what_a_process_has_forked_keeps_no_thread_of_the_supervisor(tmp_path: P
 @pytest.mark.long
 def test_a_change_that_comes_while_a_process_fails_is_not_waited_for() -> None:
     supervisor = Supervisor(Order("nothing_like_this"), 1, reloads=True)
-    supervisor._start(1, announces=False)
+    supervisor._start(1)
     first = supervisor._workers[1]
     supervisor.reload()
     wait_until(lambda: first.process.returncode == 78)
@@ -235,7 +235,7 @@ def test_a_change_that_comes_while_a_process_fails_is_not_waited_for() -> None:
 
 def test_a_process_that_ends_by_a_signal_to_all_gets_no_successor(caplog: pytest.LogCaptureFixture) -> None:
     supervisor = Supervisor(Order("nothing_like_this"), 1)
-    supervisor._start(1, announces=False)
+    supervisor._start(1)
     supervisor._workers[1].signal(signal.SIGKILL)
     wait_until(lambda: not supervisor._news.empty())
     supervisor._signals = 1
@@ -330,6 +330,15 @@ def test_probes_and_metrics_are_of_all_processes(broker: Connection, database: D
     assert total in page("metrics")
 
 
+DIES_ONCE = """
+import os
+if not os.path.exists("died"):
+    open("died", "w").close()
+    os._exit(9)
+"""
+NO_LISTENERS = "from mqdb_client import App\n\napp = App('shop')\n"
+
+
 @pytest.mark.long
 def test_a_cron_that_the_code_has_no_more_is_told_and_pruned(broker: Connection, work: Work, tmp_path: Path) -> None:
     cron = "\n\n@app.cron('@hourly')\ndef tidy() -> None: ...\n"
@@ -337,15 +346,40 @@ def test_a_cron_that_the_code_has_no_more_is_told_and_pruned(broker: Connection,
     worker = work("tasks")
     wait_until(lambda: any(line.startswith("  cron tidy: @hourly UTC, next") for line in worker.lines), 60)
     assert worker.end() == 0
-    (tmp_path / "tasks.py").write_text("from mqdb_client import App\n\napp = App('shop')\n")
+    (tmp_path / "tasks.py").write_text(DIES_ONCE + NO_LISTENERS)
 
     for arguments, told, left in [([], "goes on", 1), (["--prune"], "is removed", 0)]:
+        (tmp_path / "died").unlink(missing_ok=True)
         worker = work("tasks", *arguments)
         wait_until(lambda: any("cron tidy is not in the code any more" in line for line in worker.lines), 60)  # noqa: B023 - called here only
         assert any(told in line for line in worker.lines)
         assert any(line.startswith("  no listeners: ") for line in worker.lines)
         assert worker.end() == 0
         assert broker.scalar(text("SELECT count(*) FROM mqdb.cron")) == left
+
+
+@pytest.mark.long
+def test_a_successor_of_a_process_that_has_pruned_does_not_prune_again(
+    broker: Connection, database: Database, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "quiet.py").write_text(NO_LISTENERS)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    order = Order("quiet", dsn=database.dsn, home=str(tmp_path), prunes=True)
+    supervisor = Supervisor(order, 1, environment)
+    supervisor._start(1)
+    first = supervisor._workers[1]
+    wait_until(lambda: first.has_announced, 60)
+    first.signal(signal.SIGKILL)
+
+    while supervisor._workers.get(1) in (first, None):
+        supervisor._step()
+    successor = supervisor._workers[1]
+    wait_until(lambda: successor.is_ready, 60)
+    supervisor._stop()
+    while supervisor._workers:
+        supervisor._step()
+
+    assert (supervisor._code, capfd.readouterr().out.count("  no listeners: ")) == (0, 1)
 
 
 @pytest.mark.long

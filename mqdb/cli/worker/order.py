@@ -12,8 +12,9 @@ from typing import Final
 #: The exit code of a process that cannot start until somebody mends the application or the settings: EX_CONFIG.
 UNUSABLE: Final = 78
 
-#: What a process tells: it consumes; its event loop turns.
+#: What a process tells: it consumes; it has announced what it runs, and removed crons; its event loop turns.
 READY: Final = "ready"
+ANNOUNCED: Final = "announced"
 ALIVE: Final = "alive"
 
 #: How often it tells the latter.
@@ -36,7 +37,7 @@ class Order:
     prunes: bool = False
     """Remove crons that the code has no more."""
     announces: bool = True
-    """Print a line for each listener."""
+    """Print a line for each listener and cron."""
     is_measured: bool = False
     """Keep metrics for the process that watches, and tell it that the loop turns."""
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from mqdb.cli.app import sentence
 from mqdb.cli.logs import LogFormat, configure
 from mqdb.cli.times import shown_time
-from mqdb.cli.worker.order import ALIVE, ALIVE_SECONDS, READY, UNUSABLE, Order
+from mqdb.cli.worker.order import ALIVE, ALIVE_SECONDS, ANNOUNCED, READY, UNUSABLE, Order
 from mqdb.cli.worker.target import load
 from mqdb.errors import (
     Denied,
@@ -116,6 +116,7 @@ class _Process:
         try:
             if self._order.announces:
                 await asyncio.to_thread(self._settle_crons)
+                self._tell(ANNOUNCED)
             await self._work()
         finally:
             has_ended_well = await self._stop(consumers)

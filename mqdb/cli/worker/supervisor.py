@@ -19,7 +19,7 @@ from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Final
 
-from mqdb.cli.worker.order import READY, UNUSABLE, Order, is_end_of_work
+from mqdb.cli.worker.order import ANNOUNCED, READY, UNUSABLE, Order, is_end_of_work
 from mqdb.signals import STOP_SIGNALS, handled
 from mqdb.web.report import PASSED, Report
 
@@ -46,6 +46,7 @@ class Worker:
         """`tell` is called by a thread, once, when the process has ended."""
         self.number = number
         self.is_ready = False
+        self.has_announced = False
         self.is_retired = False
         self.started_at = self.heard_at = time.monotonic()
         self._line, theirs = socket.socketpair()
@@ -58,7 +59,8 @@ class Worker:
             )
         with suppress(OSError):
             self._line.sendall(order.line())
-        threading.Thread(target=self._listen, name=f"worker-{number}-says", daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, name=f"worker-{number}-says", daemon=True)
+        self._listener.start()
         threading.Thread(target=self._wait, args=(tell,), name=f"worker-{number}", daemon=True).start()
 
     def signal(self, number: int) -> None:
@@ -79,12 +81,15 @@ class Worker:
                     self.is_ready = True
                     fields = {"worker": self.number, "pid": self.process.pid, "seconds": round(self.life_seconds, 2)}
                     logger.info("a worker consumes", extra=fields)
+                elif line.strip() == ANNOUNCED:
+                    self.has_announced = True
 
     def _wait(self, tell: Callable[["Worker"], None]) -> None:
         self.process.wait()
         with suppress(OSError):
             self._line.shutdown(socket.SHUT_RDWR)  # a process that it has forked may hold the other end still
         self._line.close()
+        self._listener.join()  # all that it has said is known
         tell(self)
 
 
@@ -115,6 +120,7 @@ class Supervisor:
         self._failures: dict[int, int] = {}
         self._signals = 0
         self._is_stopping = False
+        self._has_announced = False
         self._waits_for_change = False
         self._code = 0
 
@@ -122,7 +128,7 @@ class Supervisor:
         """Returns the exit code: 0; 1 if a process did not end well; UNUSABLE if the application cannot run."""
         with self._listening_to_signals():
             for number in range(1, self._processes + 1):
-                self._start(number, announces=number == 1)
+                self._start(number)
             while self._workers or self._starts or self._waits_for_change:
                 self._step()
         return self._code
@@ -172,9 +178,11 @@ class Supervisor:
         elif news is not None:
             news()
         while self._starts and self._starts[0][0] <= time.monotonic():
-            self._start(self._starts.pop(0)[1], announces=False)
+            self._start(self._starts.pop(0)[1])
 
-    def _start(self, number: int, *, announces: bool) -> None:
+    def _start(self, number: int) -> None:
+        """The first process announces what it runs and removes crons; its successors do if it has not come to that."""
+        announces = number == 1 and not self._has_announced
         order = replace(self._order, announces=announces, prunes=announces and self._order.prunes)
         self._workers[number] = Worker(number, order, self._environment, self._news.put)
 
@@ -185,13 +193,14 @@ class Supervisor:
             if not is_end_of_work(code, signal.SIGTERM):
                 self._code = UNUSABLE if code == UNUSABLE else 1
         elif worker.is_retired:  # also one that could not run: its successor reads what has changed since
-            self._start(worker.number, announces=worker.number == 1)
+            self._start(worker.number)
         elif code == UNUSABLE:
             self._give_up()
         else:
             self._replace(worker, code)
 
     def _replace(self, worker: Worker, code: int) -> None:
+        self._has_announced |= worker.has_announced
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         is_soon = not worker.is_ready or worker.life_seconds < _SOON
         failures = self._failures[worker.number] = self._failures.get(worker.number, 0) + 1 if is_soon else 0
@@ -215,11 +224,11 @@ class Supervisor:
             return
         logger.info("files have changed, and the workers start anew")
         self._starts.clear()
-        self._waits_for_change = False
+        self._waits_for_change = self._has_announced = False
         for number in range(1, self._processes + 1):
             worker = self._workers.get(number)
             if worker is None:
-                self._start(number, announces=number == 1)
+                self._start(number)
             elif not worker.is_retired:
                 worker.is_retired = True
                 worker.signal(signal.SIGTERM)
