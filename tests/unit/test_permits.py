@@ -1,5 +1,6 @@
 """Permits of async sends: Ctrl-C at any moment leaves none behind, and no lock held."""
 
+import threading
 import time
 from datetime import UTC, datetime
 from functools import partial
@@ -12,6 +13,8 @@ from mqdb_client.producer.queue_choice import ANYWHERE
 from mqdb_client.producer.send_hooks import SendMode
 from mqdb_client.producer.sending import PendingSend
 from tests.fixtures.interrupts import interrupted_at
+from tests.fixtures.processes import wait_until
+from tests.fixtures.threads import Doing
 
 MODULES = ("mqdb_client.producer.async_send",)
 
@@ -38,6 +41,32 @@ def test_ctrl_c_at_any_moment_of_an_acquire_leaves_no_permit_behind_and_no_lock_
         if not was_interrupted:
             break
     assert number > 2
+
+
+def test_ctrl_c_at_any_moment_of_a_wait_for_room_is_raised_as_such_and_keeps_nobody_else_waiting() -> None:
+    for number in count(1):
+        permits = Permits(1, 1_000)
+        first, second, third = (new_send(permits) for _ in range(3))
+        is_over = threading.Event()
+        assert permits.acquire(first, time.monotonic() + 1)
+
+        def make_room(
+            permits: Permits = permits, first: _AsyncSend = first, is_over: threading.Event = is_over
+        ) -> None:
+            wait_until(lambda: bool(permits._waiting) or is_over.is_set())
+            permits.release(first)
+
+        releasing = Doing(make_room)
+        acquire = partial(permits.acquire, second, time.monotonic() + 30)
+        was_interrupted = interrupted_at(number, acquire, (*MODULES, "threading"), after_c=True)
+        is_over.set()
+        releasing.result()
+        permits.release(second)
+        assert permits.acquire(third, time.monotonic() + 1)
+        check_all_is_given_back(permits, third, number)
+        if not was_interrupted:
+            break
+    assert number > 10
 
 
 def test_a_release_can_be_repeated_wherever_ctrl_c_came_in_the_first_one() -> None:

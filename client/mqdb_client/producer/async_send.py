@@ -10,9 +10,10 @@ filling the memory. RocketMQ: DefaultMQProducerImpl.sendDefaultImpl (ASYNC), Bac
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from enum import Enum, auto
+from functools import partial
 from itertools import count
 from queue import Empty, SimpleQueue
 from typing import Final
@@ -35,22 +36,25 @@ class Permits:
         self._messages = 0
         self._bytes = 0
         self._is_closed = False
-        # Entered by itself: Ctrl-C may come while a Condition is, whose __enter__ is Python, and would leave it locked.
         self._guard = threading.RLock()
-        self._changed = threading.Condition(self._guard)
+        #: What wakes each thread that waits, in order. Not a Condition: Ctrl-C just after it has released its lock
+        #: would end as RuntimeError.
+        self._waiting: dict[SimpleQueue[None], None] = {}
 
     def acquire(self, send: "_AsyncSend", deadline: float) -> bool:
         """Wait for room for one message; False at the deadline, which is of time.monotonic.
 
         A message larger than all that is allowed goes alone. Raises IllegalState after `close`.
         """
+        return self._take(send) or self._wait_until(partial(self._take, send), deadline)
+
+    def _take(self, send: "_AsyncSend") -> bool:
+        body_bytes = send.body_bytes
         with self._guard:
-            while self._messages and not self._has_room(send.body_bytes) and not self._is_closed:
-                if not self._changed.wait(max(0.0, deadline - time.monotonic())) and time.monotonic() >= deadline:
-                    return False
             if self._is_closed:
                 raise IllegalState("the producer", "shut down")
-            body_bytes = send.body_bytes
+            if self._messages and not self._has_room(body_bytes):
+                return False
             # With no call between them, after which Ctrl-C could come.
             self._messages += 1
             self._bytes += body_bytes
@@ -66,7 +70,7 @@ class Permits:
                 send.is_under_way = False
                 self._messages -= 1
                 self._bytes -= body_bytes
-            self._changed.notify_all()
+        self._wake()
 
     @property
     def is_idle(self) -> bool:
@@ -77,8 +81,26 @@ class Permits:
         """Let nobody in any more, and wait until nothing is under way."""
         with self._guard:
             self._is_closed = True
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: self._messages == 0)
+        self._wake()
+        self._wait_until(lambda: self.is_idle)
+
+    def _wait_until(self, is_met: Callable[[], bool], deadline: float | None = None) -> bool:
+        """Look now and whenever somebody wakes; False at the deadline."""
+        news: SimpleQueue[None] = SimpleQueue()
+        try:
+            self._waiting[news] = None
+            while not is_met():
+                news.get(timeout=None if deadline is None else max(0.0, deadline - time.monotonic()))
+            return True
+        except Empty:
+            return False
+        finally:
+            self._waiting.pop(news, None)
+
+    def _wake(self) -> None:
+        for news in tuple(self._waiting):
+            if news.empty():
+                news.put(None)
 
     def _has_room(self, body_bytes: int) -> bool:
         messages, most_bytes = self._limits
