@@ -16,6 +16,7 @@ from psycopg import errors as pg
 from sqlalchemy import ColumnElement, Connection, DateTime, FromClause, cast, func, select, text
 from sqlalchemy.exc import DBAPIError
 
+from mqdb.common.clock import check_moment
 from mqdb.common.property import storable
 from mqdb.common.topic import dlq_topic
 from mqdb.common.unique_id import format_unique_id
@@ -49,7 +50,8 @@ _INSUFFICIENT_PRIVILEGE: Final = "42501"
 class DeadLetterFilter:
     """Which dead letters; they meet all that is given. A time is a moment, or how long ago by the broker's clock.
 
-    Raises ParameterInvalid for a text that PostgreSQL cannot hold and a time without a zone, TagExpressionInvalid.
+    Raises ParameterInvalid for a text that PostgreSQL cannot hold, and a time without a zone or too long ago;
+    TagExpressionInvalid.
     """
 
     group: str | None = None
@@ -72,8 +74,8 @@ class DeadLetterFilter:
         parse_tag_expression(self.tag)
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, datetime) and value.utcoffset() is None:
-                raise ParameterInvalid(field.name, value, "must be a time with a time zone")
+            if isinstance(value, datetime | timedelta):
+                check_moment(field.name, value)
             if isinstance(value, str) and storable(value) != value:
                 raise ParameterInvalid(field.name, value, "holds a character that PostgreSQL cannot store")
 

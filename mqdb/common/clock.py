@@ -5,9 +5,14 @@ counterpart is the SQL function `mqdb.now()`.
 """
 
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
+
+from mqdb.errors import ParameterInvalid
+
+#: How long ago a moment may be: longer than any broker has been there, and neither Python nor PostgreSQL overflows.
+_LONGEST_AGO: Final = timedelta(days=365_000)
 
 
 class Clock(Protocol):
@@ -25,3 +30,11 @@ class SystemClock:
 
     now = staticmethod(partial(datetime.now, UTC))
     monotonic = staticmethod(time.monotonic)
+
+
+def check_moment(name: str, time: datetime | timedelta) -> None:
+    """Raise ParameterInvalid for a moment without a time zone, and for one that is too long ago."""
+    if isinstance(time, datetime) and time.utcoffset() is None:
+        raise ParameterInvalid(name, time, "must be a time with a time zone")
+    if isinstance(time, timedelta) and abs(time) > _LONGEST_AGO:
+        raise ParameterInvalid(name, time, f"must be at most {_LONGEST_AGO.days:,} days ago")

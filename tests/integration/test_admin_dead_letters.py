@@ -1,7 +1,7 @@
 """Admin.dead_letters."""
 
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import pytest
 from sqlalchemy import Connection
@@ -56,9 +56,12 @@ def test_an_unknown_group_and_an_unknown_message_are_errors(admin: Admin) -> Non
         admin.dead_letters.show("0A0B0C0D1E2F00000000000000000001")
 
 
-def test_a_time_without_a_zone_is_no_time_of_death() -> None:
+def test_a_time_without_a_zone_or_too_long_ago_is_no_time_of_death() -> None:
     with pytest.raises(errors.ParameterInvalid, match="since"):
         DeadLetterFilter(since=datetime(2026, 7, 14))  # noqa: DTZ001
+    for too_long in (timedelta.max, timedelta.min, timedelta(days=365_001)):
+        with pytest.raises(errors.ParameterInvalid, match=r"until = .* must be at most 365,000 days ago"):
+            DeadLetterFilter(until=too_long)
 
 
 def test_groups_with_letters_are_counted_and_redriven_letters_known(admin: Admin, broker: Connection) -> None:

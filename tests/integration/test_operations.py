@@ -154,6 +154,9 @@ def test_they_are_found_by_topic_group_who_and_when(admin: Admin, broker: Connec
     assert verbs(object="nightly", group="billing") == []
     with pytest.raises(errors.ParameterInvalid, match="time zone"):
         verbs(since=datetime(2026, 7, 14))  # noqa: DTZ001 -- a time without a zone is what is refused
+    with pytest.raises(errors.ParameterInvalid, match=r"since = .* must be at most 365,000 days ago"):
+        verbs(since=timedelta.max)
+    assert len(verbs(since=timedelta(days=365_000))) == 3
     with pytest.raises(errors.ParameterInvalid, match="limit"):
         verbs(limit=0)
 

@@ -103,6 +103,19 @@ def test_order_holds_while_members_join_and_leave(
     assert locks(broker) == 0
 
 
+def test_the_longest_durations_are_no_trouble(broker: Connection, orderly_member: OrderlyMember) -> None:
+    """All but one may be longer than a thread can wait, and than PostgreSQL has times for."""
+    route = topic(broker)
+    script = Script()
+    names = ("persist_consumer_offset_interval", "rebalance_interval", "hand_over_grace", "consume_timeout")
+    orderly_member(script, queue_lock_expiry=timedelta(days=365), **dict.fromkeys(names, timedelta.max))
+
+    append(broker, route, "0")
+
+    script.wait_for(1)
+    assert locks(broker) == 2  # also of the retry topic
+
+
 def test_a_queue_changes_hands_when_its_listener_has_returned_and_not_before(
     broker: Connection, orderly_member: OrderlyMember
 ) -> None:

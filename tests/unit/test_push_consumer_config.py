@@ -218,13 +218,20 @@ def test_a_shutdown_with_a_timeout_that_is_none_does_nothing() -> None:
         "rebalance_interval",
         "hand_over_grace",
         "consume_timeout",
-        "queue_lock_expiry",
     ],
 )
 def test_durations_are_longer_than_nothing(name: str) -> None:
     for value in (timedelta(0), timedelta(seconds=-1), 5):
         with pytest.raises(ParameterInvalid, match="must be a timedelta of more than 0"):
             consumer("readers", **{name: value})
+
+
+def test_a_lock_of_a_queue_expires_within_a_year() -> None:
+    consumer(queue_lock_expiry=timedelta(days=365))
+
+    for value in (timedelta(0), timedelta(days=365, microseconds=1), timedelta.max, 5):
+        with pytest.raises(ParameterInvalid, match=r"queue_lock_expiry = .* from 0:00:00\.001000 to 365 days"):
+            consumer(queue_lock_expiry=value)
 
 
 @pytest.mark.parametrize("group", ["", "a.b", "组", "g" * 121, "DEFAULT_CONSUMER"])

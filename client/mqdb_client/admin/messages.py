@@ -13,6 +13,7 @@ from mqdb.broker.log import messages, query
 from mqdb.broker.log import trace as tracing
 from mqdb.broker.log.trace import MessageTrace
 from mqdb.broker.topics.topics import topic_stats
+from mqdb.common.clock import check_moment
 from mqdb.common.message import MessageQueue, ReceivedMessage
 from mqdb.common.topic import MAX_QUEUE_NUMS, check_topic_name
 from mqdb.common.unique_id import parse_unique_id
@@ -84,7 +85,7 @@ class Messages:
                 raise QueueNotFound(topic, queue_id, len(found.read_queue_keys))
             chosen = range(len(found.read_queue_keys)) if queue_id is None else [queue_id]
             keys = [found.read_queue_keys[each] for each in chosen]
-            first = {} if time is None else offsets.search_offsets(connection, keys, _moment(connection, time))
+            first = {} if time is None else offsets.search_offsets(connection, keys, _moment(connection, "time", time))
             queues = [
                 (MessageQueue(topic, self._access.name, each), key, first.get(key, offset or 0))
                 for each, key in zip(chosen, keys, strict=True)
@@ -161,7 +162,7 @@ class Messages:
             if before is not None:
                 past = {key: min(offset, past[key]) for key, offset in zip(keys, before, strict=True) if key in past}
             elif until is not None:
-                moment = _moment(connection, until)
+                moment = _moment(connection, "until", until)
                 past |= offsets.search_offsets(connection, [keys[each] for each in chosen], moment)
             spans = [
                 QueueSpan(MessageQueue(topic, self._access.name, each), key, ends[key].min_offset, past[key])
@@ -182,13 +183,9 @@ class Messages:
             return {queue.queue_id: queue.max_offset for queue in topic_stats(connection, topic)[:queues]}
 
 
-def _moment(connection: Connection, time: datetime | timedelta) -> datetime:
-    if isinstance(time, datetime):
-        return time
-    try:
-        return query.server_time(connection) - time
-    except OverflowError:
-        raise ParameterInvalid("time", time, "is too long ago") from None
+def _moment(connection: Connection, name: str, time: datetime | timedelta) -> datetime:
+    check_moment(name, time)
+    return time if isinstance(time, datetime) else query.server_time(connection) - time
 
 
 def _route(connection: Connection, topic: str) -> TopicRoute:

@@ -2,7 +2,7 @@
 
 from datetime import datetime, timedelta
 
-from mqdb.errors import ParameterInvalid
+from mqdb.common.clock import check_moment
 from mqdb.store.operations import Operation, list_operations
 from mqdb_client.admin.broker_access import BrokerAccess
 from mqdb_client.option_rules import LIMIT
@@ -30,11 +30,11 @@ class Operations:
         An object is what else it was about: the name of a cron, the id of a message, a delay level. A redrive
         is about each of its messages. A timedelta is how
         long ago by the broker's clock. With `before` only those with a lower id, to go on behind the last one. Raises
-        ParameterInvalid for a time without a zone.
+        ParameterInvalid for a time without a zone, or too long ago.
         """
         LIMIT.check("limit", limit)
-        if isinstance(since, datetime) and since.utcoffset() is None:
-            raise ParameterInvalid("since", since, "must be a time with a time zone")
+        if since is not None:
+            check_moment("since", since)
         with self._access.connected() as connection:
             return list_operations(
                 connection,

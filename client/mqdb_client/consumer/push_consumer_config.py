@@ -6,11 +6,14 @@ Source: DefaultMQPushConsumer, DefaultMQPushConsumerImpl.checkConfig.
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 from mqdb.common.group import MessageModel
 from mqdb_client.client_config import ConsumerConfig
 from mqdb_client.option_rules import DURATION, PATH, duration, one_of, or_none, whole, whole_or_unlimited
+
+#: A queue lock that outlives its owner holds up the queue: longer is a mistake, and PostgreSQL has no time for its end.
+_QUEUE_LOCK_EXPIRY: Final = duration(timedelta(milliseconds=1), timedelta(days=365))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +47,6 @@ class PushConsumerConfig(ConsumerConfig):
         timedelta(seconds=1)
     )
     #: Of a queue that is consumed in order: when nobody else may, without a sign of life of its owner.
-    queue_lock_expiry: Annotated[timedelta, DURATION] = timedelta(seconds=60)
+    queue_lock_expiry: Annotated[timedelta, _QUEUE_LOCK_EXPIRY] = timedelta(seconds=60)
     #: Between commits of offsets.
     persist_consumer_offset_interval: Annotated[timedelta, DURATION] = timedelta(seconds=5)
