@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.orm import Session
 
+from mqdb.common.group import MessageModel
 from mqdb.errors import CronExists, IllegalState
 from mqdb.service.timer_deliverer import TimerDeliverer
 from mqdb.service.timer_keeper import TimerKeeper
@@ -160,6 +161,25 @@ def test_what_the_code_subscribes_to_no_more_keeps_no_drain_waiting(served: Conn
         append(served, topic(served, "returns"), "two")
         async with new.consuming():
             await asyncio.wait_for(new.drain(), 30)
+
+    asyncio.run(work())
+
+
+def test_a_drain_waits_for_a_topic_that_was_made_after_the_start(
+    served: Connection, database: Database, tmp_path: Path
+) -> None:
+    app, soon = App("shop", dsn=database.dsn), timedelta(milliseconds=100)
+    heard: list[bytes] = []
+    app.configure_group("billing", rebalance_interval=soon, persist_consumer_offset_interval=soon)
+    app.configure_group("everywhere", message_model=MessageModel.BROADCASTING, local_offset_directory=tmp_path)
+    app.listener("orders", group="billing")(lambda message: heard.append(message.body))
+    app.listener("orders", group="everywhere")(lambda: None)
+
+    async def work() -> None:
+        async with app.consuming():
+            append(served, topic(served, "orders"), "one")
+            await asyncio.wait_for(app.drain(), 30)
+            assert heard == [b"one"]
 
     asyncio.run(work())
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from mqdb.broker.schedule.cron import CatchUp
-from mqdb.common.group import ConsumeFromWhere, check_group_name
+from mqdb.common.group import ConsumeFromWhere, MessageModel, check_group_name
 from mqdb.common.message import Message
 from mqdb.common.topic import retry_topic
 from mqdb.errors import GroupNotFound, ParameterInvalid, ShutdownTimedOut, TopicNotFound
 from mqdb.selector.tags import ALL_TAGS
 from mqdb.settings import Settings
-from mqdb_client.admin.admin import Admin
+from mqdb_client.admin.admin import Admin, BrokerAdmin
 from mqdb_client.aio.producer import AsyncProducer, CallersAsyncConnection
 from mqdb_client.aio.stop_signals import on_loop_stop_signal
 from mqdb_client.app.app_consumers import AppConsumers
@@ -261,9 +261,14 @@ class App:
         """Return when all groups, or these, have consumed all that there is; somebody has to consume meanwhile.
 
         Consumers commit every 5 s, unless `configure_group` sets `persist_consumer_offset_interval`. What waits for a
-        retry is not there yet.
+        retry is not there yet. Broadcasting groups are not waited for.
         """
-        wanted = self.groups(*groups)
+        # Members of a broadcasting group keep their offsets in files.
+        wanted = [
+            group
+            for group in self.groups(*groups)
+            if self.options_of(group.name).get("message_model") is not MessageModel.BROADCASTING
+        ]
         with Admin(settings=self.settings) as admin:
             while await asyncio.to_thread(_are_behind, admin, wanted):
                 await asyncio.sleep(_LOOK_SECONDS)
@@ -354,15 +359,23 @@ class App:
 def _are_behind(admin: Admin, groups: Iterable[ListenerGroup]) -> bool:
     for broker in admin.chosen():
         for group in groups:
-            for topic in group.subscriptions:
-                with suppress(TopicNotFound):
-                    broker.messages.end_of(topic)  # what was sent is in its queues from then on
+            # What was sent is in its queues from then on.
+            used = {topic for topic in group.subscriptions if _is_used(broker, topic)}
             # Topics that only older code subscribed to stay in its lag, and nobody consumes them.
             wanted = {*group.subscriptions, retry_topic(group.name)}
             with suppress(GroupNotFound):
-                if any(each.lag for each in broker.groups.topics(group.name) if each.topic in wanted):
+                lags = {each.topic: each.lag for each in broker.groups.topics(group.name)}
+                # A topic that was made after the start has no lag until members find it.
+                if used - lags.keys() or any(lags[topic] for topic in wanted & lags.keys()):
                     return True
     return False
+
+
+def _is_used(broker: BrokerAdmin, topic: str) -> bool:
+    try:
+        return any(broker.messages.end_of(topic).values())
+    except TopicNotFound:
+        return False
 
 
 def _module_of_caller() -> str:
