@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
+DOCS = Path(__file__).parents[2] / "docs"
 
 STRANGER = """
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -73,10 +73,16 @@ def test_each_test_has_topics_of_its_own(mqdb_broker, mqdb_topics, number):
 
 @pytest.mark.long  # the examples are tested with the plugin, too
 def test_a_stranger_tests_with_it(tmp_path: Path) -> None:
-    example = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    example = re.findall(r"```python\n(.*?)```", (DOCS / "testing.md").read_text(), re.DOTALL)
     (tmp_path / "conftest.py").write_text(example[0])
     (tmp_path / "test_page.py").write_text(example[1])
     (tmp_path / "test_stranger.py").write_text(STRANGER)
+    files = dict(
+        re.findall(r"```python\n# ([\w/.]+)[^\n]*\n(.*?)```", (DOCS / "applications.md").read_text(), re.DOTALL)
+    )
+    for name in ("shop/tasks.py", "tests/test_tasks.py"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(files[name])
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("MQDB_", "PYTEST"))}
     environ |= {name: os.environ[name] for name in ("MQDB_PG_BIN", "MQDB_PG_USER") if name in os.environ}
 
@@ -94,4 +100,4 @@ def test_a_stranger_tests_with_it(tmp_path: Path) -> None:
     ended = subprocess.run(command, env=environ, capture_output=True, text=True, cwd=tmp_path, timeout=110, check=False)
 
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "6 passed" in ended.stdout
+    assert "7 passed" in ended.stdout
