@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.orm import Session
@@ -180,6 +181,26 @@ def test_a_drain_waits_for_a_topic_that_was_made_after_the_start(
             append(served, topic(served, "orders"), "one")
             await asyncio.wait_for(app.drain(), 30)
             assert heard == [b"one"]
+
+    asyncio.run(work())
+
+
+def test_a_drain_waits_for_what_is_not_dispatched_yet(served: Connection, database: Database) -> None:
+    topic(served, "orders")
+    app = app_of(database, "billing")
+    app.configure_group("billing", persist_consumer_offset_interval=timedelta(milliseconds=100))
+    app.listener("orders", group="billing")(lambda: None)
+
+    async def work() -> None:
+        async with app.consuming():
+            with psycopg.connect(database.dsn) as other:
+                other.execute("LOCK TABLE mqdb.lock_dispatch IN SHARE UPDATE EXCLUSIVE MODE")
+                await app.asend("orders", "one")
+                draining = asyncio.create_task(app.drain())
+                done, _ = await asyncio.wait([draining], timeout=0.3)
+                assert not done
+            await asyncio.wait_for(draining, 30)
+        await app.aclose()
 
     asyncio.run(work())
 

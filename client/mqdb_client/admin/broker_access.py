@@ -6,7 +6,7 @@ from typing import Final
 
 from sqlalchemy import Connection, Engine
 
-from mqdb.broker.dispatch import dispatch, is_attended
+from mqdb.broker.dispatch import DispatchOutcome, dispatch, is_attended
 from mqdb.broker.log.query import broker_info
 from mqdb.common.dsn import BrokerDsn, redact
 from mqdb.errors import ParameterInvalid
@@ -70,7 +70,8 @@ class BrokerAccess:
 
     @contextmanager
     def dispatched(self) -> Iterator[Connection]:
-        """The same. All messages that were sent are in their queues, even if no `mqdb serve` runs.
+        """The same. Messages that were sent are in their queues, even if no `mqdb serve` runs. One that runs may yet
+        have to put them there.
 
         In a read-only session only those that somebody else has dispatched.
         """
@@ -78,6 +79,13 @@ class BrokerAccess:
             if not self.is_read_only:
                 tend_dispatch(connection)
             yield connection
+
+    def dispatch(self) -> bool:
+        """Put all messages that were sent into their queues; False if another session is at it."""
+        with self.connected() as connection:
+            while (result := dispatch(connection)).more:
+                pass
+        return result.outcome is not DispatchOutcome.LOCKED
 
     def close(self) -> None:
         """Disconnect. A later use connects again."""

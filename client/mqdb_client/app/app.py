@@ -358,8 +358,9 @@ class App:
 
 def _are_behind(admin: Admin, groups: Iterable[ListenerGroup]) -> bool:
     for broker in admin.chosen():
+        if not broker._access.dispatch():
+            return True  # what was sent may not be in its queues yet
         for group in groups:
-            # What was sent is in its queues from then on.
             used = {topic for topic in group.subscriptions if _is_used(broker, topic)}
             # Topics that only older code subscribed to stay in its lag, and nobody consumes them.
             wanted = {*group.subscriptions, retry_topic(group.name)}
