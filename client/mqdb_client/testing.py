@@ -16,6 +16,7 @@ from datetime import timedelta
 import psycopg
 import pytest
 
+from mqdb.common.clock import LONGEST_AGO
 from mqdb.embedded import EmbeddedPostgres, temporary_home
 from mqdb.errors import Denied, NotFound
 from mqdb.server import Server
@@ -53,10 +54,12 @@ class TestBroker:
         """Move the clock of the broker ahead, for good: delayed messages and timers become due, crons fire.
 
         For the broker time has passed for all: its services and clients count as silent for so long, until the next
-        sign of life. Raises ValueError for a time that is not ahead.
+        sign of life. Raises ValueError for a time that is not ahead, or too far.
         """
         if by < timedelta(0):
             raise ValueError(f"the clock of a broker cannot go back, by {by}")
+        if by > LONGEST_AGO - self._ahead:
+            raise ValueError(f"the clock of a broker cannot go ahead by {by}; the limit is {LONGEST_AGO.days:,} days")
         with self.admin._access.connected() as connection:
             set_clock_ahead(connection, self._ahead + by)
         self._ahead += by

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from mqdb.errors import ParameterInvalid
 
 #: How long ago a moment may be: longer than any broker has been there, and neither Python nor PostgreSQL overflows.
-_LONGEST_AGO: Final = timedelta(days=365_000)
+LONGEST_AGO: Final = timedelta(days=365_000)
 
 
 class Clock(Protocol):
@@ -36,5 +36,5 @@ def check_moment(name: str, time: datetime | timedelta) -> None:
     """Raise ParameterInvalid for a moment without a time zone, and for one that is too long ago."""
     if isinstance(time, datetime) and time.utcoffset() is None:
         raise ParameterInvalid(name, time, "must be a time with a time zone")
-    if isinstance(time, timedelta) and abs(time) > _LONGEST_AGO:
-        raise ParameterInvalid(name, time, f"must be at most {_LONGEST_AGO.days:,} days ago")
+    if isinstance(time, timedelta) and abs(time) > LONGEST_AGO:
+        raise ParameterInvalid(name, time, f"must be at most {LONGEST_AGO.days:,} days ago")

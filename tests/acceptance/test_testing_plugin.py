@@ -33,6 +33,8 @@ def test_a_delayed_message_comes_when_the_clock_has_moved(mqdb_broker, mqdb_topi
     assert [message.body for message in messages] == [b"pay"]
     with pytest.raises(ValueError, match="cannot go back"):
         mqdb_broker.move_clock(-timedelta(hours=3))
+    with pytest.raises(ValueError, match="the limit is 365,000 days"):
+        mqdb_broker.move_clock(timedelta(days=365_000))
 
 
 def test_who_waits_in_vain_is_told_where_the_group_stands(mqdb_broker, mqdb_topics):

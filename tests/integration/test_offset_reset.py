@@ -100,6 +100,9 @@ def test_a_group_goes_on_at_the_first_message_of_a_time(
         found.append(offsets(broker, route))
 
     assert found == [[5, 5], [0, 0], [5, 6]]
+    for too_far in (timedelta.max, timedelta.min):
+        with pytest.raises(ParameterInvalid, match=r"to = .* must be at most 365,000 days ago"):
+            reset_offsets(broker, "readers", "orders", too_far)
 
 
 def test_one_queue_alone(broker: Connection, route: TopicRoute, owned: list[OwnedQueue]) -> None:

@@ -50,8 +50,8 @@ class Offsets:
         that was stored then or later. Members may be running: they drop what they have in hand. With `dry_run` nothing
         changes.
         Raises TopicNotFound, GroupNotFound, QueueNotFound; ParameterInvalid for an offset that a queue does not have,
-        for a time without a zone, for a group whose members consume by broadcasting, and for one queue that the group
-        has never read.
+        for a time without a zone or too long ago, for a group whose members consume by broadcasting, and for one queue
+        that the group has never read.
         """
         with self._access.dispatched() as connection:
             return offset_reset.reset_offsets(

@@ -5,12 +5,13 @@ go on at the new offsets. RocketMQ: AdminBrokerProcessor.resetOffset, cloneGroup
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Final, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from sqlalchemy import Connection, func, select
 
+from mqdb.common.clock import check_moment
 from mqdb.common.group import MessageModel, check_group_name
 from mqdb.common.topic import retry_topic
 from mqdb.errors import GroupInUse, ParameterInvalid, QueueNotFound
@@ -23,8 +24,6 @@ from mqdb.store.engine import steps_back, translates
 from mqdb.store.log import time_search
 from mqdb.store.operations import Verb
 from mqdb.store.topics import topics
-
-_BEGIN_OF_TIME: Final = datetime.min.replace(tzinfo=UTC)
 
 
 class Boundary(StrEnum):
@@ -54,9 +53,9 @@ def reset_offsets(
 
     Exactly once: what its listeners have committed stays committed, and may come again. With `dry_run` nothing happens.
     Raises TopicNotFound, GroupNotFound, QueueNotFound; ParameterInvalid for an offset that a queue does not have, for a
-    time without a time zone, for a group whose members consume by broadcasting, and for one queue of a topic that the
-    group has never read. AccessDenied for a role that may not operate the group, has no right on the topic, or may not
-    read it where `target` is a time, which tells when its messages were stored.
+    time without a time zone or too long ago, for a group whose members consume by broadcasting, and for one queue of a
+    topic that the group has never read. AccessDenied for a role that may not operate the group, has no right on the
+    topic, or may not read it where `target` is a time, which tells when its messages were stored.
     """
     acl.require(connection, Resource(Access.OPERATE, ResourceType.GROUP, group))
     _require_topic(connection, topic, target)
@@ -163,12 +162,12 @@ def _offsets_at(connection: Connection, standing: Sequence[Standing], target: Re
         case Boundary.LATEST:
             return {each.queue_key: each.max_offset for each in standing}
         case datetime():
-            if target.utcoffset() is None:
-                raise ParameterInvalid("to", target, "must be a time with a time zone")
+            check_moment("to", target)
             return time_search.offsets_of_time(connection, [each.queue_key for each in standing], target)
         case timedelta():
+            check_moment("to", target)
             now: datetime = connection.execute(select(func.mqdb.now())).scalar_one()
-            return _offsets_at(connection, standing, _BEGIN_OF_TIME if target > now - _BEGIN_OF_TIME else now - target)
+            return _offsets_at(connection, standing, now - target)
     for each in standing:
         if not each.min_offset <= target <= each.max_offset:
             fault = f"queue {each.queue_id} of topic {each.topic!r} has offsets {each.min_offset} to {each.max_offset}"
