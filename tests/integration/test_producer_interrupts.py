@@ -9,12 +9,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 
 import psycopg
 import pytest
 
 from mqdb.errors import IllegalState, SendGivenUp, SendOutcomeUnknown
+from mqdb.signals import handled
 from mqdb_client import Message, Producer, SendResult
 from mqdb_client.producer import append_plan, held_connection, running_producer
 from mqdb_client.producer.append_plan import AppendPlan
@@ -146,14 +148,23 @@ def test_ctrl_c_in_a_send_that_nobody_waits_for_does_not_hold_up_the_end(databas
 def interrupted(main: int, seconds: float, work: Callable[[], object]) -> None:
     """Do it again and again until Ctrl-C has come in the midst of it."""
     interrupter = threading.Timer(seconds, signal.pthread_kill, [main, signal.SIGINT])
-    try:
-        interrupter.start()
-        # Not until it is raised: in a callback of a weak reference Python ignores it.
-        while not interrupter.finished.is_set():
-            work()
-    except KeyboardInterrupt:
-        pass
-    interrupter.join()
+    has_come = False
+
+    def interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+        nonlocal has_come
+        has_come = True
+        raise KeyboardInterrupt
+
+    with handled([signal.SIGINT], interrupt):
+        try:
+            interrupter.start()
+            # Until it has come, not until it is sent, after which Python may raise it late; nor until it is raised, for
+            # in a callback of a weak reference Python ignores it.
+            while not has_come:
+                work()
+        except KeyboardInterrupt:
+            pass
+        interrupter.join()
 
 
 def test_ctrl_c_again_and_again_in_a_loop_of_async_sends_leaves_no_permit_behind(
