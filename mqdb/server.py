@@ -32,7 +32,7 @@ from mqdb.errors import IllegalState, SchemaMissing, SchemaTooOld, SettingInvali
 from mqdb.service.client_reaper import ClientReaper
 from mqdb.service.cron_sender import CronSender
 from mqdb.service.delay_deliverer import DelayDeliverer
-from mqdb.service.dispatcher import Dispatcher
+from mqdb.service.dispatcher import Dispatcher, DispatcherConfig
 from mqdb.service.key_indexer import KeyIndexer
 from mqdb.service.leadership import Leadership
 from mqdb.service.retention import Retention
@@ -280,7 +280,7 @@ class Server:
                 service.wake()
 
         return [
-            Dispatcher(of(Dispatcher), on_dispatched=wake_followers),
+            Dispatcher(of(Dispatcher), dispatcher_config(self._settings), on_dispatched=wake_followers),
             *followers,
             SegmentKeeper(of(SegmentKeeper), scheduler, keeper_config(self._settings)),
             ClientReaper(of(ClientReaper), scheduler),
@@ -356,6 +356,11 @@ def broker_settings(settings: Settings) -> BrokerSettings:
         reject_transaction_message=settings.reject_transaction_message,
         timer_max_delay_ms=None if max_delay is None else max_delay // timedelta(milliseconds=1),
     )
+
+
+def dispatcher_config(settings: Settings) -> DispatcherConfig:
+    """How the dispatcher works under these settings."""
+    return DispatcherConfig(lone_messages_per_second=settings.lone_messages_per_second)
 
 
 def keeper_config(settings: Settings) -> SegmentKeeperConfig:

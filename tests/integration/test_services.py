@@ -9,10 +9,12 @@ from sqlalchemy import Connection, Engine
 
 from mqdb.broker.clients import membership
 from mqdb.broker.dispatch import DispatchOutcome, IndexResult
+from mqdb.server import dispatcher_config
 from mqdb.service.client_reaper import ClientReaper, ReaperCounts
 from mqdb.service.dispatcher import Dispatcher, DispatcherConfig
 from mqdb.service.key_indexer import KeyIndexer
 from mqdb.service.service import Context
+from mqdb.settings import load_settings
 from mqdb.store.clients.clients import ClientKind, Registration, members_of
 from tests.fixtures import log as by_hand
 from tests.fixtures.clocks import ManualClock
@@ -118,6 +120,22 @@ def test_with_many_consumers_or_none_there_are_at_most_100_batches_a_second(
         pauses.append((before, *(busy_pause(dispatcher, connection, log, queue) for _ in range(10))))
 
     assert [(before, last) for before, *_, last in pauses] == [(10, 10), (10, 2), (2, 2), (2, 10)]
+
+
+@pytest.mark.parametrize(("rate", "sleeps"), [(250, False), (1_000, True)])
+def test_up_to_which_rate_the_dispatcher_sleeps_after_each_message_is_a_setting(
+    engine: Engine, connection: Connection, log: by_hand.Connection, queue: int, rate: int, sleeps: bool
+) -> None:
+    config = dispatcher_config(load_settings(lone_messages_per_second=rate))
+    clock = ManualClock(datetime(2024, 1, 1, tzinfo=UTC))
+    dispatcher = Dispatcher(Context(engine.connect, clock=clock), config)
+    add_consumers(log, 1)
+    for _ in range(60):
+        append(log, queue)
+        clock.advance(timedelta(milliseconds=2))
+        pause = dispatcher.pause_after(dispatcher.run_once(connection))
+
+    assert (pause == config.longest_sleep) is sleeps
 
 
 @pytest.mark.parametrize(("messages", "milliseconds_after"), [(1, 1), (2, 1), (3, 2)])
