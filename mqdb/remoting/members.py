@@ -26,6 +26,7 @@ from mqdb.remoting.connection import Answer, Connection
 from mqdb.remoting.database import Database
 from mqdb.remoting.frame import Frame
 from mqdb.remoting.heartbeat import Consumer, Heartbeat, filter_of, parsed_object
+from mqdb.remoting.known_names import broadcasting_id, group_of_key, id_with_key, key_of, own_id
 from mqdb.store.clients.clients import ClientKind, Registration, members_of
 from mqdb.store.topics.topics import find_topics
 from mqdb.store.transactions.open_halves import unasked_groups
@@ -40,13 +41,6 @@ _BEAT_SECONDS: Final = 10.0
 
 #: That of each Java client's own producer. Source: MixAll.CLIENT_INNER_PRODUCER_GROUP.
 _INNER_GROUP: Final = "CLIENT_INNER_PRODUCER"
-
-#: Between the id of a client that takes part in broadcasting, the same for all processes of a machine, and its port.
-_BROADCASTING: Final = "~bc"
-
-#: Between the id of a client, or its producer group, and its access key. It sorts before what ids hold: so members that
-#: sort by these ids, as those in Python do, share out queues as RocketMQ's clients do, which sort by their own.
-_OF_KEY: Final = " ~"
 
 
 @dataclass(slots=True, eq=False)
@@ -67,43 +61,7 @@ class Client:
 
     def group_of_halves(self, group: str) -> str:
         """The producer group by which the broker knows its half messages of a group."""
-        return group_of_key(group, self.client_id.partition(_OF_KEY)[2])
-
-
-def own_id(client_id: str) -> str:
-    """The id that a client knows itself by."""
-    return client_id.partition(_OF_KEY)[0].partition(_BROADCASTING)[0]
-
-
-def is_of_key(client_id: str) -> bool:
-    """Whether an id names the access key of its client."""
-    return _OF_KEY in client_id
-
-
-def id_with_key(client_id: str, connection: Connection) -> str:
-    """The id by which the client on a connection is known.
-
-    Where access keys are asked for it names the key: a client of another key is another one, whatever it calls itself.
-    Raises ParameterInvalid if it calls itself by such an id.
-    """
-    if not connection.access_key:
-        return client_id
-    if is_of_key(client_id):
-        raise ParameterInvalid("clientID", client_id, f"must not hold {_OF_KEY!r}")
-    return client_id + _OF_KEY + connection.access_key
-
-
-def group_of_key(group: str, access_key: str) -> str:
-    """The producer group by which the broker knows half messages of a key, if keys are asked for.
-
-    So they are the key's alone: a client of another key cannot end them, and is not asked about them.
-    """
-    return group + _OF_KEY + access_key if access_key else group
-
-
-def own_group(group: str) -> str:
-    """The producer group as clients name it."""
-    return group.partition(_OF_KEY)[0]
+        return group_of_key(group, key_of(self.client_id))
 
 
 class Members:
@@ -155,7 +113,7 @@ class Members:
         said = Heartbeat(frame.body)
         client_id = said.client_id
         if said.is_broadcasting:
-            client_id += _BROADCASTING + connection.peer.rpartition(":")[2]
+            client_id = broadcasting_id(client_id, connection)
         client_id = id_with_key(client_id, connection)
         client = self.clients.get(client_id)
         is_new = client is None

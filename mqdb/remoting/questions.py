@@ -32,7 +32,8 @@ from mqdb.remoting.connection import Answer, Connection
 from mqdb.remoting.database import Database
 from mqdb.remoting.fields import milliseconds_of, text, truth
 from mqdb.remoting.frame import Frame, decode_frame, encode_frame
-from mqdb.remoting.members import Client, Members, own_id
+from mqdb.remoting.known_names import own_id
+from mqdb.remoting.members import Client, Members
 from mqdb.remoting.signature import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
 from mqdb.remoting.wire_message import decode_offset_id, encode_message
 from mqdb.store import operations

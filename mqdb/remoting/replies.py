@@ -27,7 +27,8 @@ from mqdb.remoting.connection import Answer, Connection
 from mqdb.remoting.database import Database
 from mqdb.remoting.frame import Frame
 from mqdb.remoting.members import Members
-from mqdb.remoting.sends import SendHeader, Sends
+from mqdb.remoting.send_header import SendHeader
+from mqdb.remoting.sends import Sends
 from mqdb.remoting.wire_message import encode_properties
 from mqdb.selector.tags import TagExpression, tag_code
 

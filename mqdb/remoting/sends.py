@@ -3,8 +3,8 @@
     frame ──▶ header, properties ──▶ record ──▶ group append ──▶ ended ── one call to the loop ──▶ answers
 
 The sends of all connections that come while a statement is under way go together in the next one. Neither a task nor a
-thread is made for each. Names are those of RocketMQ's header; short ones stand for them in 310 and 320.
-RocketMQ: SendMessageProcessor, SendMessageRequestHeaderV2.
+thread is made for each.
+RocketMQ: SendMessageProcessor.
 """
 
 import random
@@ -12,8 +12,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Final
@@ -22,14 +21,13 @@ from uuid import UUID
 from mqdb.broker.log.send import record
 from mqdb.broker.topics.route import create_topic_automatically
 from mqdb.common.message import MAX_BODY_BYTES, Message, MessageQueue, SendStatus
-from mqdb.common.property import KEY_SEPARATOR, MAX_PROPERTIES_BYTES, Property
+from mqdb.common.property import KEY_SEPARATOR, Property
 from mqdb.common.schedule import Half
-from mqdb.common.topic import RETRY_PREFIX, check_can_send, reply_topic
+from mqdb.common.topic import check_can_send, reply_topic
 from mqdb.common.unique_id import UniqueIdGenerator, format_unique_id, unique_id_of
 from mqdb.errors import (
     BodyTooLarge,
     ParameterInvalid,
-    PropertiesTooLarge,
     PropertyInvalid,
     QueueNotFound,
     ResponseCode,
@@ -40,11 +38,12 @@ from mqdb.remoting.answers import refusal
 from mqdb.remoting.codes import RequestCode
 from mqdb.remoting.connection import Answer, Connection
 from mqdb.remoting.database import Database
-from mqdb.remoting.fields import integer, moment
 from mqdb.remoting.frame import Frame
-from mqdb.remoting.members import Members, group_of_key, id_with_key, is_of_key
+from mqdb.remoting.known_names import group_of_key, id_with_key, is_of_key
+from mqdb.remoting.members import Members
 from mqdb.remoting.send_back import SendBack, dead_properties
-from mqdb.remoting.wire_message import decode_batch, decode_properties, offset_id
+from mqdb.remoting.send_header import HALF_FLAG, ROLLBACK_FLAG, SendHeader
+from mqdb.remoting.wire_message import decode_batch, offset_id
 from mqdb.store.log.commit_log import Record
 from mqdb.store.topics.topics import TopicRoute
 from mqdb_client.producer.append_plan import NoAnswer, Unit
@@ -61,87 +60,11 @@ _TIMEOUT_SECONDS: Final = 2.5
 #: A queue offset in an answer. Dispatch gives it later.
 _NO_OFFSET: Final = "-1"
 
-_HALF_FLAG, _ROLLBACK_FLAG = 4, 8
-
-#: Source: SendMessageRequestHeaderV2.
-_SHORT_NAMES: Final = dict(
-    zip(
-        "abcdefghijklm",
-        ("producerGroup", "topic", "defaultTopic", "defaultTopicQueueNums", "queueId", "sysFlag", "bornTimestamp",
-         "flag", "properties", "reconsumeTimes", "unitMode", "maxReconsumeTimes", "batch"),
-        strict=True,
-    )
-)  # fmt: skip
-_SHORT: Final = {long: short for short, long in _SHORT_NAMES.items()}
-_LONG: Final = {long: long for long in _SHORT}
-
-_LONG_CODES: Final = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE})
-
 _SCHEDULE_PROPERTIES: Final = frozenset(
     {Property.DELAY, Property.TIMER_DELAY_MS, Property.TIMER_DELAY_SEC, Property.TIMER_DELIVER_MS}
 )
 #: Sent with each message of a Java client, and said by nothing else.
 _UNSAID: Final = frozenset({Property.WAIT, Property.CLUSTER, Property.MSG_REGION, Property.TRACE_ON})
-
-#: Source: MixAll.REPLY_MESSAGE_FLAG.
-_REPLY: Final = "reply"
-
-
-# Not frozen: each send makes one, and a frozen one takes 4.1 µs in place of 3.4.
-@dataclass(slots=True)
-class SendHeader:
-    """What a send says of its message, or its batch. Raises ParameterInvalid for what is no number."""
-
-    producer_group: str
-    topic: str
-    queue_nums: int
-    queue_id: int
-    sys_flag: int
-    born_time: datetime
-    flag: int
-    properties: Mapping[str, str]
-    reconsume_times: int
-    max_reconsume_times: int | None
-
-    @classmethod
-    def of(cls, frame: Frame) -> "SendHeader":
-        """The header of a frame, with its long names (code 10) or short ones."""
-        names, fields = _LONG if frame.code in _LONG_CODES else _SHORT, frame.fields
-
-        def of(name: str, default: int | None = None) -> int:
-            return integer(frame, names[name], default)
-
-        text = fields.get(names["properties"], "")
-        if len(text) > MAX_PROPERTIES_BYTES or len(text.encode()) > MAX_PROPERTIES_BYTES:
-            raise PropertiesTooLarge(len(text.encode()), MAX_PROPERTIES_BYTES)
-        most = names["maxReconsumeTimes"]
-        return cls(
-            fields.get(names["producerGroup"], ""),
-            fields.get(names["topic"], ""),
-            of("defaultTopicQueueNums", 4),
-            of("queueId"),
-            of("sysFlag", 0),
-            moment(frame, names["bornTimestamp"]),
-            of("flag", 0),
-            decode_properties(text),
-            of("reconsumeTimes", 0),
-            integer(frame, most) if most in fields else None,
-        )
-
-    @property
-    def is_half(self) -> bool:
-        """Whether it is a half message."""
-        return self.sys_flag & (_HALF_FLAG | _ROLLBACK_FLAG) == _HALF_FLAG
-
-    @property
-    def is_retry(self) -> bool:
-        """Whether a consumer sends a message that it has failed to itself."""
-        return self.topic.startswith(RETRY_PREFIX)
-
-    @property
-    def is_request(self) -> bool:
-        """Whether its sender waits for a reply."""
-        return Property.REPLY_TO_CLIENT in self.properties and self.properties.get(Property.MSG_TYPE) != _REPLY
 
 
 class Sends:
@@ -283,7 +206,7 @@ class Sends:
         text, unique_id = self._unique_id(stored)
         sys_flag, is_half = header.sys_flag, header.is_half
         if is_half:
-            sys_flag &= ~(_HALF_FLAG | _ROLLBACK_FLAG)
+            sys_flag &= ~(HALF_FLAG | ROLLBACK_FLAG)
             stored = {name: value for name, value in stored.items() if name not in _SCHEDULE_PROPERTIES}
         # No check of what users may say: reserved names are as legal here as in RocketMQ's own clients.
         message = Message(header.topic, body, tag, keys.split(KEY_SEPARATOR), flag=flag, system_properties=stored)

@@ -24,7 +24,8 @@ from mqdb.remoting.connection import Answer, Connection
 from mqdb.remoting.database import Database
 from mqdb.remoting.fields import milliseconds_of, text
 from mqdb.remoting.frame import Frame
-from mqdb.remoting.members import Client, Members, own_id
+from mqdb.remoting.known_names import own_id
+from mqdb.remoting.members import Client, Members
 from mqdb.store.consumers.groups import MemberInfo, consumed_at
 from mqdb.store.topics.topics import find_topic
 

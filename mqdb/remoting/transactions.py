@@ -22,7 +22,8 @@ from mqdb.remoting.connection import Answer, Connection
 from mqdb.remoting.database import Database
 from mqdb.remoting.fields import number, text, truth
 from mqdb.remoting.frame import Frame
-from mqdb.remoting.members import Client, Members, group_of_key, own_group
+from mqdb.remoting.known_names import group_of_key, own_group
+from mqdb.remoting.members import Client, Members
 from mqdb.remoting.wire_message import encode_message, offset_id
 from mqdb.store.acl import Access
 from mqdb.store.transactions.half_checks import Check, open_checks

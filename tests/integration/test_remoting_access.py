@@ -21,6 +21,7 @@ from mqdb.remoting.access import OpenToAll
 from mqdb.remoting.codes import RequestCode
 from mqdb.remoting.frame import Frame, encode_frame
 from mqdb.remoting.front import Front
+from mqdb.remoting.known_names import own_id
 from mqdb.remoting.signature import sign
 from mqdb.remoting.wire_message import offset_id
 from mqdb.store.consumers.group_offsets import ReadQueue
@@ -497,7 +498,7 @@ def test_ids_with_keys_have_the_order_of_those_without() -> None:
 
     known = sorted(f"{each} ~{key}" for each, key in zip(own, "edcba", strict=True))
 
-    assert [members.own_id(each) for each in known] == own
+    assert [own_id(each) for each in known] == own
 
 
 def _stored_properties(broker: Connection, name: str) -> dict[str, str]:
