@@ -23,6 +23,7 @@ from tests.fixtures import command_line
 from tests.fixtures.broker import append, topic
 from tests.fixtures.crons import fire
 from tests.fixtures.postgres import Database
+from tests.fixtures.principals import Principal
 from tests.fixtures.processes import wait_until
 from tests.fixtures.retries import set_delay
 
@@ -181,6 +182,22 @@ def test_a_drain_waits_for_a_topic_that_was_made_after_the_start(
             append(served, topic(served, "orders"), "one")
             await asyncio.wait_for(app.drain(), 30)
             assert heard == [b"one"]
+
+    asyncio.run(work())
+
+
+def test_a_role_that_may_not_dispatch_beside_a_leader_drains(served: Connection, principal: Principal) -> None:
+    app = App("shop", dsn=principal("shop", send=["orders"], read=["orders"], group=["billing"]))
+    heard: list[bytes] = []
+    app.configure_group("billing", persist_consumer_offset_interval=timedelta(milliseconds=100))
+    app.listener("orders", group="billing")(lambda message: heard.append(message.body))
+
+    async def work() -> None:
+        async with app.consuming():
+            await app.asend("orders", "one")
+            await asyncio.wait_for(app.drain(), 20)
+            assert heard == [b"one"]
+        await app.aclose()
 
     asyncio.run(work())
 
