@@ -140,9 +140,8 @@ class Questions:
 
     async def _relay(self, connection: Connection, client_id: str, frame: Frame, body: bytes) -> Answer:
         seconds = ANSWER_TIMEOUT.total_seconds()
-        asked = {name: value for name, value in frame.fields.items() if name not in _OF_ASKER}
         try:
-            answer = await connection.ask(RequestCode(frame.code), asked, body, seconds)
+            answer = await connection.ask(RequestCode(frame.code), _asked(frame), body, seconds)
         except ConnectionResetError:
             return _not_online(client_id, text(frame, "consumerGroup"))
         except TimeoutError as error:
@@ -157,8 +156,7 @@ class Questions:
 
     async def _ask_elsewhere(self, member: MemberInfo, frame: Frame) -> Answer:
         """What a client of RocketMQ answers on its connection to another front."""
-        fields = {name: value for name, value in frame.fields.items() if name not in _OF_ASKER}
-        request = {"group": member.group, "code": frame.code, "fields": fields}
+        request = {"group": member.group, "code": frame.code, "fields": _asked(frame)}
         said = await self._ask(member, RequestKind.REMOTING, request)
         answer = decode_frame(b64decode(said["frame"])[4:])
         return Answer(answer.code, answer.fields, answer.body, answer.remark)
@@ -214,6 +212,11 @@ class Questions:
             await self._require_right_to(found, connection)
             body = encode_message(found, self._address)
         return await self._relay(connection, client.client_id, asked, body)
+
+
+def _asked(frame: Frame) -> dict[str, str]:
+    """The fields of a request, but for the signature of who asks."""
+    return {name: value for name, value in frame.fields.items() if name not in _OF_ASKER}
 
 
 def _note(

@@ -162,7 +162,7 @@ def _parameter_of(function: Callable[..., Any], name: str, annotation: Any) -> _
         raise ParameterInvalid("listener", function, reason)
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(annotation)
-    except Exception as error:  # the annotations of a class are read only here
+    except Exception as error:  # those of a class are code of the user, too, and are read only here
         reason = f"{name!r} is of a type that JSON cannot give: {type(error).__name__}: {error}"
         raise ParameterInvalid("listener", function, reason) from error
     shown = wanted.__name__ if isinstance(wanted, type) else inspect.formatannotation(wanted)

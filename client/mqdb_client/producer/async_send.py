@@ -37,8 +37,8 @@ class Permits:
         self._bytes = 0
         self._is_closed = False
         self._guard = threading.RLock()
-        #: What wakes each thread that waits, in order. Not a Condition: Ctrl-C just after it has released its lock
-        #: would end as RuntimeError.
+        #: Each thread that waits is woken by a queue of its own. A Condition raises RuntimeError if Ctrl-C comes just
+        #: after it has released its lock.
         self._waiting: dict[SimpleQueue[None], None] = {}
 
     def acquire(self, send: "_AsyncSend", deadline: float) -> bool:

@@ -12,7 +12,7 @@ from typing import Final
 #: The exit code of a process that cannot start until somebody mends the application or the settings: EX_CONFIG.
 UNUSABLE: Final = 78
 
-#: What a process tells: it consumes; it has announced what it runs, and removed crons; its event loop turns.
+#: A process says that it consumes, that it has announced what it runs and removed crons, and that its event loop turns.
 READY: Final = "ready"
 ANNOUNCED: Final = "announced"
 ALIVE: Final = "alive"
