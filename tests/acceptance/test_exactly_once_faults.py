@@ -39,11 +39,13 @@ FIRST_SEED: Final = int(os.environ.get("MQDB_FAULT_SEED", "0")) or random.randra
 
 #: A run goes on until then: with less it has tested nothing.
 LEAST_CONSUMED: Final = 300 * KILLS
+#: Between two kills so many are consumed, at most.
+_BETWEEN: Final = 300 if RUNS else 60
 
 _QUEUES: Final = 8
 _MEMBERS: Final = 3
 _BATCH: Final = 20
-_PAUSE_SECONDS: Final = 0.02
+_PAUSE_SECONDS: Final = 0.02 if RUNS else 0.1
 
 # What a busy machine may take for anything that is done in a moment.
 _PATIENCE_SECONDS: Final = 60.0
@@ -158,16 +160,16 @@ def kill_again_and_again(chance: random.Random, broker: FaultyBroker, members: M
     victims = ["member"] * KILLS + ["PostgreSQL"] * max(KILLS // 3, 1)
     chance.shuffle(victims)
     for victim in victims:
-        wait_for_progress(broker, chance.randrange(1, 300))
+        wait_for_progress(broker, chance.randrange(1, _BETWEEN))
         if victim == "member":
             members.kill(chance)
             if chance.random() < 0.5:  # nobody is in its place for a while
-                wait_for_progress(broker, chance.randrange(1, 300))
+                wait_for_progress(broker, chance.randrange(1, _BETWEEN))
             members.join()
         else:
             broker.kill_postgres(chance)
             broker.server.restart()
-    wait_for_progress(broker, 100)
+    wait_for_progress(broker, _BETWEEN)
     return {victim: victims.count(victim) for victim in sorted(set(victims))}
 
 

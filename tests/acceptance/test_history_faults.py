@@ -51,7 +51,7 @@ RUNS: Final = int(os.environ.get("MQDB_FAULT_RUNS", "0"))
 FIRST_SEED: Final = int(os.environ.get("MQDB_FAULT_SEED", "0")) or random.randrange(1, 1_000_000)
 
 #: Of each part of a run.
-MESSAGES: Final = 200 if RUNS else 50
+MESSAGES: Final = 200 if RUNS else 20
 
 #: Name of a run: scenario, whether consumers are paused, whether there is a pooler.
 ALL: Final = [

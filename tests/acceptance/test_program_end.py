@@ -35,7 +35,7 @@ def topic(database: Database) -> None:
 
 
 @pytest.mark.usefixtures("topic")
-@pytest.mark.parametrize("how", usually("open", "fork", of=["open", "generator", "del", "fork"]))
+@pytest.mark.parametrize("how", usually("open", of=["open", "generator", "del", "fork"]))
 def test_what_is_under_way_when_the_program_ends_is_sent(database: Database, how: str) -> None:
     locker = stall(database)
     with program(database, how) as process:

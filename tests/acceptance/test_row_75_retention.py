@@ -49,7 +49,7 @@ class Loop(threading.Thread):
 
     def run(self) -> None:
         try:
-            while not self.stopping.wait(0.01):
+            while not self.stopping.wait(0.03):
                 began = time.monotonic()
                 self.action()
                 self.spans.append((began, time.monotonic()))

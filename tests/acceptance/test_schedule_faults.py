@@ -40,7 +40,7 @@ RUNS: Final = int(os.environ.get("MQDB_FAULT_RUNS", "1"))
 #: Of broker processes and of PostgreSQL each, at least.
 KILLS: Final = int(os.environ.get("MQDB_FAULT_KILLS", "1"))
 #: Of all kinds together, at least.
-MESSAGES: Final = int(os.environ.get("MQDB_FAULT_MESSAGES", "1000"))
+MESSAGES: Final = int(os.environ.get("MQDB_FAULT_MESSAGES", "1000" if RUNS > 1 else "300"))
 #: Of load, about.
 SECONDS: Final = float(os.environ.get("MQDB_FAULT_SECONDS", str(max(2.0 * KILLS, MESSAGES / 500))))
 FIRST_SEED: Final = int(os.environ.get("MQDB_FAULT_SEED", "0")) or random.randrange(1, 1_000_000)

@@ -142,6 +142,7 @@ def start_warm(command: list[str], *, encoding: str, **options: Any) -> "subproc
     return warm_process.start(command, **options)
 
 
+@pytest.mark.long
 def test_two_tenants_run_the_demo_side_by_side(
     tenants: Tenants, served: sqlalchemy.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:

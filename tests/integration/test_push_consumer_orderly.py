@@ -78,6 +78,7 @@ def test_row_61_each_queue_comes_in_order_and_one_call_at_a_time(
     witness.wait_for(2_000)
 
 
+@pytest.mark.long
 def test_order_holds_while_members_join_and_leave(
     broker: Connection, engine: Engine, orderly_member: OrderlyMember
 ) -> None:

@@ -32,7 +32,7 @@ def all_of(stream: Stream) -> list[Row]:
     return rows
 
 
-@pytest.mark.parametrize("way", ["running", "resumed"])
+@pytest.mark.parametrize("way", usually("resumed", of=["running", "resumed"]))
 def test_a_stream_whose_database_went_back_stops_or_reads_from_the_first_message(
     past: Past, database: Database, caplog: pytest.LogCaptureFixture, way: str
 ) -> None:
@@ -110,7 +110,9 @@ def _lose_what_was_not_read(past: Past) -> None:
     past.return_to("back-up")
 
 
-@pytest.mark.parametrize("happens", [_restart, _dump_and_restore, _lose_what_was_not_read])
+@pytest.mark.parametrize(
+    "happens", usually(_dump_and_restore, of=[_restart, _dump_and_restore, _lose_what_was_not_read])
+)
 @pytest.mark.parametrize("way", usually("resumed", of=["running", "resumed"]))
 def test_a_stream_goes_on_at_its_checkpoint_if_the_log_has_all_that_it_has_read(
     past: Past, database: Database, caplog: pytest.LogCaptureFixture, happens: Callable[[Past], None], way: str

@@ -90,6 +90,7 @@ def test_who_has_lost_the_queue_meanwhile_has_consumed_nothing(
     assert ledger.bodies == numbers(10)
 
 
+@pytest.mark.long
 def test_members_that_tear_a_queue_from_each_other_consume_each_message_once(
     broker: Connection, transactional_member: TransactionalMember
 ) -> None:
