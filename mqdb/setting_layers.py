@@ -2,7 +2,7 @@
 
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -31,7 +31,16 @@ class Layer(NamedTuple):
 
     def origin(self, name: str) -> str:
         """Where a setting of this layer was said, as an error names it."""
-        return f"environment {ENV_PREFIX}{name.upper()}" if self.source == "environment" else self.source
+        return f"environment {_variable(name)}" if self.source == "environment" else self.source
+
+
+def _variable(name: str) -> str:
+    return ENV_PREFIX + name.upper()
+
+
+def read_environment(names: Iterable[str]) -> Layer:
+    """What the environment says of these settings. An empty variable counts as unset."""
+    return Layer("environment", {name: value for name in names if (value := os.environ.get(_variable(name)))})
 
 
 def home_of(*layers: Layer) -> Path:

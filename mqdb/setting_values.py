@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, cast
 
 from pydantic import AfterValidator, BeforeValidator, Field
-from pydantic_settings import NoDecode
 
 from mqdb.common.delay_level import MAX_DELAY
 from mqdb.common.duration import duration_text, parse_duration
@@ -86,7 +85,7 @@ def expanded(path: str | Path) -> Path:
 
 
 #: Hours of the day, ascending.
-Hours = Annotated[tuple[Annotated[int, Field(ge=0, le=23)], ...], NoDecode, BeforeValidator(_hours)]
+Hours = Annotated[tuple[Annotated[int, Field(ge=0, le=23)], ...], BeforeValidator(_hours)]
 Percent = Annotated[int, Field(ge=1, le=100)]
 #: Names with commas between them, each once.
 Topics = Annotated[str, AfterValidator(_topics)]

@@ -12,13 +12,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import Field, PrivateAttr, ValidationError, ValidationInfo, field_validator
-from pydantic_settings import (
-    BaseSettings,
-    EnvSettingsSource,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-)
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, ValidationInfo, field_validator
 
 from mqdb.common.delay_level import DelayLevels, parse_delay_levels
 from mqdb.common.dsn import HIDDEN, BrokerDsn, hide_dsn, is_broker_name, parse_brokers, redact
@@ -26,7 +20,7 @@ from mqdb.common.duration import duration_text
 from mqdb.common.http_address import HttpAddress, Network, parse_http_address, parse_networks
 from mqdb.common.topic import MAX_TOPIC_LENGTH, check_topic_name, reply_topic
 from mqdb.errors import DelayLevelsInvalid, NameInvalid, SettingInvalid, shown
-from mqdb.setting_layers import DEFAULT, ENV_PREFIX, Layer, default_home, home_of, read_file
+from mqdb.setting_layers import DEFAULT, Layer, default_home, home_of, read_environment, read_file
 from mqdb.setting_values import Address, Directory, File, Hours, Percent, Topics, at_least
 
 _DSNS = ("dsn", "pool_dsn")
@@ -41,10 +35,10 @@ class SettingLine(NamedTuple):
     origin: str
 
 
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """All settings of one process. Made by `load_settings`; does not change."""
 
-    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
     dsn: str | None = None
     """The database, or a list of them; None means the embedded PostgreSQL in `home`."""
@@ -288,18 +282,6 @@ class Settings(BaseSettings):
     def __repr_args__(self) -> list[tuple[str | None, Any]]:
         return [(name, _safe(name, value)) for name, value in self]
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """`load_settings` reads the sources itself, for it has to say which one a value came from."""
-        return (init_settings,)
-
 
 def load_settings(*, config: str | Path | None = None, **arguments: Any) -> Settings:
     """The settings of this process. An argument that is None counts as not given.
@@ -307,7 +289,7 @@ def load_settings(*, config: str | Path | None = None, **arguments: Any) -> Sett
     `config` names the TOML file, which must exist then. Raises SettingInvalid.
     """
     argument = Layer("argument", {name: value for name, value in arguments.items() if value is not None})
-    environment = Layer("environment", EnvSettingsSource(Settings, env_ignore_empty=True)())
+    environment = read_environment(Settings.model_fields)
     file = read_file(config, home_of(argument, environment))
     _refuse_unknown(argument)
     _refuse_unknown(file)
