@@ -24,6 +24,7 @@ from mqdb.common.failure import Failure
 from mqdb.common.message import Message, MessageQueue, ReceivedMessage
 from mqdb.errors import BodyInvalid, BodyUnreadable, ListenerMissing, NameInvalid, ParameterInvalid
 from mqdb_client import App, ConsumeConcurrentlyContext, ConsumeFromWhere, ConsumeOrderlyContext, exponential
+from mqdb_client.app.app_consumers import AppConsumers
 from mqdb_client.app.arguments import Arguments
 from mqdb_client.app.bodies import encode
 from mqdb_client.app.listener_group import ListenerGroup
@@ -261,6 +262,37 @@ def test_a_function_that_cannot_be_called_is_refused(
 ) -> None:
     with pytest.raises(ParameterInvalid, match=reason):
         App("shop").listener("orders", group="billing", exactly_once=exactly_once)(function)
+
+
+@dataclass
+class Parcel:
+    address: "Address"  # the class below
+
+
+Invoice = make_dataclass("Invoice", [("lines", "list[Lien]")], namespace={"__module__": __name__})
+
+
+class Credit(BaseModel):
+    invoices: list[Invoice]  # type: ignore[valid-type]
+
+
+@dataclass
+class Address:
+    street: str
+
+
+def ship(parcel: Parcel) -> None: ...
+def credit(messages: bytes, *, credit: Credit) -> None: ...
+
+
+def test_a_type_whose_fields_cannot_be_read_keeps_the_application_from_starting() -> None:
+    app = App("shop")
+    app.listener("parcels", group="shipping")(ship)
+    app.listener("credits", group="billing")(credit)
+
+    AppConsumers(app, ("shipping",))
+    with pytest.raises(ParameterInvalid, match=r"'credit' is of a type that JSON cannot give: .* name 'Lien'"):
+        AppConsumers(app)
 
 
 def test_decorated_functions_keep_their_types() -> None:

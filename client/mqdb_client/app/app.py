@@ -245,7 +245,7 @@ class App:
         """Consume in this process and loop as long as the block runs; all groups, or these.
 
         Raises what the start and the shutdown of a consumer raise, CronExists for a cron of somebody else, and
-        ParameterInvalid for a group that has no listener.
+        ParameterInvalid for a group that has no listener, or a type of a body that names one that is not there.
         """
         consumers = AppConsumers(self, groups)
         await consumers.start()

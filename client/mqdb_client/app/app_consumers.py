@@ -22,10 +22,16 @@ class AppConsumers:
     """Started once, then stopped once, in one event loop. `groups` are names; none: all groups."""
 
     def __init__(self, app: "App", groups: tuple[str, ...] = (), *, commits_soon: bool = False) -> None:
-        """`commits_soon`: for who waits for `App.drain`. Raises ParameterInvalid for a group without listeners."""
+        """`commits_soon`: for who waits for `App.drain`.
+
+        Raises ParameterInvalid for a group without listeners, or a type of a body that names one that is not there.
+        """
         self._app = app
         self._names = groups
         self._groups = app.groups(*groups)
+        for group in self._groups:
+            for listener in group.listeners:
+                listener.arguments.complete()
         self._commits_soon = commits_soon
         self._started: list[_Consumer] = []
 

@@ -50,6 +50,8 @@ class _Parameter(NamedTuple):
     """None: the transaction."""
     session: Callable[..., Any] | None = None
     """The class of the session that it wants for it; None: it wants the connection."""
+    adapter: TypeAdapter[Any] | None = None
+    """What reads the body, if it is JSON."""
 
 
 class Arguments:
@@ -80,6 +82,18 @@ class Arguments:
         wants = any(each.source is None for each in (*self._positional, *self._named))
         if wants and not exactly_once:
             raise ParameterInvalid("listener", function, "takes a transaction; say exactly_once=True")
+
+    def complete(self) -> None:
+        """Find all types that those of the bodies name, once the modules are loaded: a dataclass may name a later one.
+
+        Raises ParameterInvalid.
+        """
+        for parameter in (*self._positional, *self._named):
+            if parameter.adapter is not None:
+                try:
+                    parameter.adapter.rebuild()
+                except Exception as error:
+                    raise _not_json(self._function, parameter.name, error) from error
 
     def call(self, message: ReceivedMessage, transaction: Any = None) -> None:
         """Call the function with a message. Raises BodyUnreadable, and what the function raises.
@@ -163,10 +177,14 @@ def _parameter_of(function: Callable[..., Any], name: str, annotation: Any) -> _
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(annotation)
     except Exception as error:  # those of a class are code of the user, too, and are read only here
-        reason = f"{name!r} is of a type that JSON cannot give: {type(error).__name__}: {error}"
-        raise ParameterInvalid("listener", function, reason) from error
+        raise _not_json(function, name, error) from error
     shown = wanted.__name__ if isinstance(wanted, type) else inspect.formatannotation(wanted)
-    return _Parameter(name, partial(_decoded, adapter, shown))
+    return _Parameter(name, partial(_decoded, adapter, shown), adapter=adapter)
+
+
+def _not_json(function: Callable[..., Any], name: str, error: Exception) -> ParameterInvalid:
+    reason = f"{name!r} is of a type that JSON cannot give: {type(error).__name__}: {error}"
+    return ParameterInvalid("listener", function, reason)
 
 
 def _kind_of_transaction(wanted: Any) -> str | None:
