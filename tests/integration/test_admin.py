@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mqdb_client import Admin, errors
+from mqdb_client import Admin, Message, Producer, errors
 from tests.fixtures.postgres import Database, with_parts
 
 
@@ -97,6 +97,30 @@ def test_many_threads_may_use_it_at_a_time(admin: Admin) -> None:
         thread.join()
 
     assert len(found) == 16
+
+
+def test_without_a_server_what_was_just_sent_counts(admin: Admin, database: Database) -> None:
+    admin.topics.create("orders", queues=1)
+    admin.topics.create("narrow", read_queues=1, write_queues=2)
+    admin.groups.update("billing")
+    admin.offsets.reset("billing", "orders", 0)
+    counts: list[Callable[[], int]] = [
+        lambda: admin.topics.show("orders").queues[0].max_offset,
+        lambda: admin.groups.show("billing").progress[0].lag,
+        lambda: admin.groups.topics("billing")[0].lag,
+        lambda: admin.groups.list()[0].lag,
+        lambda: admin.offsets.show("billing")[0].lag,
+    ]
+
+    with Producer("shop", database.dsn) as producer:
+        for number, count in enumerate(counts, start=1):
+            producer.send(Message("orders", "an order"))
+            assert count() == number
+        for _ in range(2):  # one to each queue
+            producer.send(Message("narrow", "a message"))
+        assert [each.messages for each in admin.topics.unread("narrow")] == [1]
+        producer.send(Message("orders", "an order", delay_level=18))
+        assert sum(each.waiting for each in admin.delays.list()) == 1
 
 
 def test_no_broker_at_all_is_no_word_for_all_of_them(admin: Admin) -> None:

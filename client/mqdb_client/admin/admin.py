@@ -76,6 +76,9 @@ class Admin(BrokerAdmin):
         admin.on("broker-a").topics.create("orders")
         admin.on_each(lambda broker: broker.topics.create("orders")).check()
 
+    Without a `mqdb serve`, whatever looks at messages, lags or dead letters first has all that was sent come to its
+    queues, unless its sessions are read-only. Beside one, that takes the server a few milliseconds after the send.
+
     Any thread may use it. Besides what a method says, each raises BrokerUnavailable and its kin, a SchemaMismatch, and
     StorageRefused.
     """

@@ -30,5 +30,5 @@ class Delays:
 
     def list(self) -> list[Standing]:
         """Each delay level, the lowest first."""
-        with self._access.connected() as connection:
+        with self._access.dispatched() as connection:
             return list_delays(connection)

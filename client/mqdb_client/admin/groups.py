@@ -17,12 +17,12 @@ class Groups:
 
         Raises GroupNotFound.
         """
-        with self._access.connected() as connection:
+        with self._access.dispatched() as connection:
             return groups.show_group(connection, name, topic)
 
     def topics(self, name: str) -> list[TopicLag]:
         """What a group has yet to consume of each topic, by topic. Costs less than `show`. Raises GroupNotFound."""
-        with self._access.connected() as connection:
+        with self._access.dispatched() as connection:
             return groups.show_topics(connection, name)
 
     def update(
@@ -61,5 +61,5 @@ class Groups:
 
     def list(self) -> list[GroupSummary]:
         """All groups by name, each with its lag."""
-        with self._access.connected() as connection:
+        with self._access.dispatched() as connection:
             return list_groups(connection)

@@ -20,7 +20,7 @@ class Offsets:
 
     def show(self, group: str, topic: str | None = None) -> list[QueueProgress]:
         """The progress of a group in each queue that it has read, of one topic or of all. Raises GroupNotFound."""
-        with self._access.connected() as connection:
+        with self._access.dispatched() as connection:
             return groups.show_group(connection, group, topic).progress
 
     def committed(self, group: str, topic: str) -> dict[int, int]:

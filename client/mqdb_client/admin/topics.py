@@ -56,7 +56,7 @@ class Topics:
 
     def show(self, name: str) -> TopicDetails:
         """Settings, queues and readers of a topic. Raises TopicNotFound."""
-        with self._access.connected() as connection:
+        with self._access.dispatched() as connection:
             found = existing_topic(connection, name)
             return TopicDetails(
                 found.config, admin.topic_stats(connection, name), admin.group_progress(connection, name)
@@ -98,7 +98,7 @@ class Topics:
 
         Raises TopicNotFound.
         """
-        with self._access.connected() as connection:
+        with self._access.dispatched() as connection:
             return admin.unread_messages(connection, name)
 
     def uses(self, name: str) -> TopicUses:
