@@ -12,6 +12,7 @@ import pytest
 
 from mqdb.broker.consumers.send_back import SendBackRequest
 from mqdb.common.message import MessageQueue, ReceivedMessage
+from mqdb.common.retry import Retry
 from mqdb.errors import BrokerUnavailable
 from mqdb.store.consumers.consumer_offsets import OwnedQueue
 from mqdb_client.consumer.consume_concurrently import ConsumeConcurrently
@@ -345,6 +346,26 @@ def test_the_context_chooses_the_delay_level(consuming: Consuming, level: int) -
     wait_until(lambda: len(queue) == 0)
 
     assert [each.retry.delay_level for each in sent_back] == [level]
+
+
+@pytest.mark.parametrize("answer", [LATER, None, 1 / 3])
+def test_what_a_listener_cannot_ask_for_does_not_keep_a_message_from_being_sent_back(
+    consuming: Consuming, caplog: pytest.LogCaptureFixture, answer: Any
+) -> None:
+    sent_back = SentBack()
+    queue = queue_of()
+
+    def listener(_messages: list[ReceivedMessage], context: Any) -> Any:
+        context.delay_level_when_next_consume = "3"
+        context.delay_when_next_consume = 5
+        context.max_reconsume_times = -1
+        return answer
+
+    deliver(consuming(listener, send_back=sent_back), queue, 1)
+    wait_until(lambda: len(queue) == 0)
+
+    assert [each.retry for each in sent_back] == [Retry()]
+    assert "listener asks for delay_when_next_consume = 5, which counts for nothing" in caplog.text
 
 
 def test_one_message_that_cannot_be_sent_back_does_not_hold_up_the_others(consuming: Consuming) -> None:

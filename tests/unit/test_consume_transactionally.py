@@ -290,6 +290,19 @@ def test_in_order_what_failed_too_often_is_dead(consuming: Consuming) -> None:
     assert script.offsets == [[0, 1]] * 3 + [[2]]
 
 
+def test_in_order_what_a_listener_cannot_ask_for_counts_for_nothing(
+    consuming: Consuming, caplog: pytest.LogCaptureFixture
+) -> None:
+    nonsense: Any = ConsumeOrderlyContext(queue_of().queue, True, 5, "7")  # type: ignore[arg-type]
+    script, queue = Script([Attempt(End.FAILED, context=nonsense)]), queue_of()
+
+    deliver(consuming(script, is_orderly=True, max_reconsume_times=2), queue, 1)
+    wait_until(lambda: consumed(queue))
+
+    assert script.calls == [([0], 0), ([0], 1)]
+    assert "listener asks for suspend_current_queue_time = 5, which counts for nothing" in caplog.text
+
+
 def test_in_order_a_batch_is_dead_when_none_of_it_may_be_tried_again(consuming: Consuming) -> None:
     """It grows when messages arrive before it comes again."""
     queue = queue_of()

@@ -137,6 +137,21 @@ def test_a_suspend_time_that_is_none_fails_the_message(orderly: Orderly, caplog:
     assert "TypeError" in caplog.text
 
 
+def test_retries_that_are_no_number_are_as_configured(orderly: Orderly, caplog: pytest.LogCaptureFixture) -> None:
+    queue = queue_of()
+    calls = itertools.count()
+
+    def listener(_messages: Messages, context: ConsumeOrderlyContext) -> ConsumeOrderlyStatus:
+        context.max_reconsume_times = "5"  # type: ignore[assignment]
+        return SUCCESS if next(calls) else SUSPEND
+
+    deliver(orderly(listener), queue, 1)
+    wait_until(lambda: len(queue) == 0)
+
+    assert next(calls) == 2
+    assert "listener asks for max_reconsume_times = '5', which counts for nothing" in caplog.text
+
+
 def test_what_a_listener_does_to_its_list_does_not_matter(orderly: Orderly) -> None:
     queue = queue_of()
 

@@ -27,6 +27,7 @@ from mqdb_client.consumer.message_listener import (
     ConsumeConcurrentlyContext,
     ConsumeOrderlyContext,
     MessageListenerTransactional,
+    asked,
     retry_of,
 )
 from mqdb_client.consumer.orderly_verdict import clamp, where
@@ -196,7 +197,7 @@ class ConsumeTransactionally:
         if isinstance(context, ConsumeConcurrentlyContext):
             end = listener.send_back(process_queue, messages, attempt, retry_of(context), self._max_reconsume_times)
         elif isinstance(context, ConsumeOrderlyContext):
-            wanted = context.suspend_current_queue_time
+            wanted = asked(context, "suspend_current_queue_time")
             pause = clamp(self._suspend_time if wanted is None else wanted)
             if self._have_failed_too_often(messages, context):
                 end = listener.send_back(process_queue, messages, attempt, Retry(-1), self._max_reconsume_times)
@@ -208,5 +209,6 @@ class ConsumeTransactionally:
 
     def _have_failed_too_often(self, messages: list[ReceivedMessage], context: ConsumeOrderlyContext) -> bool:
         # While one of a batch may still be tried they all come again. Source: checkReconsumeTimes.
-        most = self._max_reconsume_times if context.max_reconsume_times is None else context.max_reconsume_times
+        wanted = asked(context, "max_reconsume_times")
+        most = self._max_reconsume_times if wanted is None else wanted
         return most is not None and all(message.reconsume_times >= most for message in messages)

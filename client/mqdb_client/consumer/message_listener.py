@@ -7,6 +7,7 @@ RocketMQ: MessageListenerConcurrently, MessageListenerOrderly, and their statuse
 """
 
 import inspect
+import logging
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +19,10 @@ from sqlalchemy import Connection
 
 from mqdb.common.message import MessageQueue, ReceivedMessage
 from mqdb.common.retry import Retry
-from mqdb.errors import ParameterInvalid
+from mqdb.errors import ParameterInvalid, shown
+from mqdb_client.option_rules import Rule, is_whole, or_none
+
+logger = logging.getLogger(__name__)
 
 
 class ConsumeConcurrentlyStatus(StrEnum):
@@ -65,9 +69,30 @@ class ConsumeOrderlyContext:
     max_reconsume_times: int | None = None
 
 
+_DELAY: Final = or_none(Rule(lambda value: isinstance(value, timedelta), "must be a timedelta"))
+#: What may be asked for with messages that fail.
+_REQUESTS: Final = {
+    "delay_level_when_next_consume": Rule(is_whole, "must be a whole number"),
+    "delay_when_next_consume": _DELAY,
+    "max_reconsume_times": or_none(Rule(lambda value: is_whole(value) and value >= 0, "must be a whole number from 0")),
+    "suspend_current_queue_time": _DELAY,
+}
+
+
+def asked(context: ConsumeConcurrentlyContext | ConsumeOrderlyContext, name: str) -> Any:
+    """What a listener has asked for; if that is of no use, what it gets unasked, so that its messages come again."""
+    value, rule = getattr(context, name), _REQUESTS[name]
+    if rule.allows(value):
+        return value
+    fields = {"queue": str(context.queue), "reason": rule.reason}
+    logger.error("listener asks for %s = %s, which counts for nothing", name, shown(value), extra=fields)
+    return 0 if name == "delay_level_when_next_consume" else None
+
+
 def retry_of(context: ConsumeConcurrentlyContext) -> Retry:
     """What a listener asks for messages that fail."""
-    return Retry(context.delay_level_when_next_consume, context.delay_when_next_consume, context.max_reconsume_times)
+    level, delay = asked(context, "delay_level_when_next_consume"), asked(context, "delay_when_next_consume")
+    return Retry(level, delay, asked(context, "max_reconsume_times"))
 
 
 #: Called by several threads at once, with 1 to `consume_message_batch_max_size` messages of one queue, ascending.

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from mqdb.common.clock import Clock
 from mqdb.common.failure import Failure
 from mqdb.common.message import ReceivedMessage
-from mqdb_client.consumer.message_listener import ConsumeOrderlyContext, ConsumeOrderlyStatus
+from mqdb_client.consumer.message_listener import ConsumeOrderlyContext, ConsumeOrderlyStatus, asked
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ def _verdict(
         return Verdict(decision, answer=answer, error=error)
     wanted = context.suspend_current_queue_time
     suspend_time = None if wanted is None else clamp(wanted)
-    return Verdict(decision, suspend_time, answer, context.max_reconsume_times, error)
+    return Verdict(decision, suspend_time, answer, asked(context, "max_reconsume_times"), error)
 
 
 def clamp(suspend_time: timedelta) -> timedelta:
