@@ -244,12 +244,10 @@ class ClientInstance:
 
     @classmethod
     def _after_fork_in_child(cls) -> None:
-        """The child must not touch the sockets that it shares with its parent."""
         cls._registry = threading.Lock()
         cls._instances.clear()
         for instance in cls._alive:
             instance.is_forked = True
-            instance.engine.dispose(close=False)
         cls._alive.clear()
 
     # -- groups -------------------------------------------------------------------------------

@@ -6,12 +6,14 @@ execution, which is more than the statement itself takes.
 """
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial, wraps
 from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, Self, TypeVar, cast
+from weakref import WeakSet
 
 import psycopg
 import sqlalchemy
@@ -130,7 +132,20 @@ def create_engine(
     if not prepared and not is_asynchronous:
         event.listen(engine, "connect", _read_committed)
     event.listen(engine, "checkout", _refuse_unusable)
+    _engines.add(engine)
     return engine
+
+
+_engines: Final[WeakSet[Engine]] = WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    """The child must not touch the sockets that it shares with its parent: it makes connections of its own."""
+    for engine in list(_engines):
+        engine.dispose(close=False)
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _adapt(_connection: DBAPIConnection, entry: ConnectionPoolEntry) -> None:

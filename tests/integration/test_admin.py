@@ -1,5 +1,6 @@
 """Admin as such: which broker it asks, what it says of an actor, and what it raises."""
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -121,6 +122,30 @@ def test_without_a_server_what_was_just_sent_counts(admin: Admin, database: Data
         assert [each.messages for each in admin.topics.unread("narrow")] == [1]
         producer.send(Message("orders", "an order", delay_level=18))
         assert sum(each.waiting for each in admin.delays.list()) == 1
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # of a process with threads
+def test_a_forked_child_has_connections_of_its_own(admin: Admin) -> None:
+    def session() -> int:
+        with admin._access.connected() as connection:
+            return int(connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one())
+
+    before = session()
+    reading, writing = os.pipe()
+    if (child := os.fork()) == 0:
+        try:
+            os.write(writing, str(session()).encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writing)
+
+    with os.fdopen(reading) as told:
+        of_child = told.read()
+    assert of_child
+    assert int(of_child) != before
+    assert session() == before
+    assert admin.topics.list()
 
 
 def test_no_broker_at_all_is_no_word_for_all_of_them(admin: Admin) -> None:
