@@ -6,7 +6,7 @@
 
 import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import FrozenInstanceError, dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
@@ -76,7 +76,7 @@ class Message:
         assign = object.__setattr__
         assign(self, "topic", topic)
         assign(self, "body", _bytes_of(body))
-        assign(self, "tag", tag or None)
+        assign(self, "tag", None if tag == "" else tag)
         assign(self, "keys", _words(keys) if isinstance(keys, str) else _sequence(keys))
         assign(self, "properties", _dict(properties))
         assign(self, "flag", flag)
@@ -84,17 +84,34 @@ class Message:
 
     def with_properties(self, properties: Mapping[str, str]) -> "Message":
         """The same message with more of them; those that it has stay as they are."""
-        return replace(self, properties={**properties, **self.properties})
+        return self._with({**properties, **self.properties}, self.system_properties)
 
     def with_system_properties(self, properties: Mapping[str, str]) -> "Message":
         """The same message with more of them."""
-        return replace(self, system_properties={**self.system_properties, **properties})
+        return self._with(self.properties, {**self.system_properties, **properties})
+
+    def _with(self, properties: Mapping[str, str], system_properties: Mapping[str, str]) -> "Message":
+        # Not of the same class: one of a user's may be made of other arguments.
+        return Message(self.topic, self.body, self.tag, self.keys, properties, self.flag, system_properties)
 
     def __repr__(self) -> str:
         return (
             f"Message(topic={self.topic!r}, tag={self.tag!r}, keys={self.keys!r}, "
             f"properties={self.properties!r}, flag={self.flag!r}, body of {len(self.body):,} bytes)"
         )
+
+
+def _set_attribute(message: Message, name: str, value: object) -> None:
+    """Messages stay as they are; those of a class of a user's may have more attributes.
+
+    What dataclass makes of `frozen` with `slots` knows only the class without slots, and fails here with a TypeError.
+    """
+    if type(message) is Message or name in Message.__slots__:
+        raise FrozenInstanceError(f"cannot set {name!r} of a message; give it to Message(), or use dataclasses.replace")
+    object.__setattr__(message, name, value)
+
+
+Message.__setattr__ = _set_attribute  # type: ignore[method-assign, assignment]
 
 
 def check_message(message: object, max_body_bytes: int = MAX_BODY_BYTES) -> None:

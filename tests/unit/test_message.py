@@ -30,10 +30,12 @@ from mqdb.errors import (
     BodyInvalid,
     BodyTooLarge,
     CompressedBodyBroken,
+    IllegalState,
     NameInvalid,
     ParameterInvalid,
     PropertiesBroken,
     PropertiesTooLarge,
+    PropertyInvalid,
     PropertyReserved,
     ResponseCode,
     SendGivenUp,
@@ -133,6 +135,37 @@ def test_a_message_can_be_copied_hashed_and_sent_to_another_process() -> None:
     assert (changed.topic, changed.body, changed.keys, changed.flag) == ("other", b"x", ("k1", "k2"), 7)
     assert pickle.loads(pickle.dumps(message)) == message
     assert len({message, Message("orders", b"x", "TagA", ["k1", "k2"], {"a": "1"}, 7)}) == 1
+
+
+class Paid(Message):
+    """A message of a user's own."""
+
+    def __init__(self, order: int) -> None:
+        super().__init__("orders", f"order {order}", tag="paid")
+        self.order = order
+
+
+def test_a_class_of_messages_may_have_attributes_and_arguments_of_its_own() -> None:
+    paid = Paid(17)
+
+    with_more = paid.with_properties({"a": "b"}).with_system_properties({"c": "d"})
+
+    check_message(paid)
+    assert (paid.order, with_more.body, with_more.tag) == (17, b"order 17", "paid")
+    assert stored_properties(with_more) == {"a": "b", "c": "d"}
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        paid.tag = "refunded"  # type: ignore[misc]
+
+
+def test_what_is_set_on_a_message_is_refused_with_the_way_to_do_it() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError, match=r"cannot set 'delay_level' .* give it to Message\(\)"):
+        Message("orders", b"x").delay_level = 3  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("tag", [0, False, b"", ()])
+def test_a_tag_that_is_no_text_is_refused_also_if_it_is_falsy(tag: Any) -> None:
+    with pytest.raises(PropertyInvalid, match="not text"):
+        check_message(Message("orders", b"x", tag))
 
 
 def test_the_repr_of_a_message_tells_everything_but_the_body() -> None:
@@ -262,6 +295,19 @@ def test_the_queue_offset_is_looked_up_when_first_asked_for_and_only_then() -> N
 
     assert (result.queue_offset, result.queue_offset) == (0, 0)
     assert lookups == [1]
+
+
+def test_a_result_survives_the_way_to_another_process_which_knows_the_offset_if_it_was_read() -> None:
+    result = SendResult(SendStatus.SEND_OK, "AC", QUEUE, 7, lambda: 70)
+
+    unread = pickle.loads(pickle.dumps(result))
+    assert result.queue_offset == 70
+    read = pickle.loads(pickle.dumps(result))
+
+    assert (unread.status, unread.message_id, unread.queue, unread.log_pos) == (SendStatus.SEND_OK, "AC", QUEUE, 7)
+    assert read.queue_offset == 70
+    with pytest.raises(IllegalState, match="read it before the result is pickled"):
+        _ = unread.queue_offset
 
 
 def test_a_lookup_that_failed_is_tried_again() -> None:

@@ -1,9 +1,15 @@
 """What a producer is told of a message that is stored. RocketMQ: SendResult."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any, NoReturn
 
 from mqdb.common.message import MessageQueue, SendStatus
+from mqdb.errors import IllegalState
+
+
+def _cannot_ask() -> NoReturn:
+    raise IllegalState("the queue offset", "not known in this process; read it before the result is pickled")
 
 
 @dataclass(slots=True, eq=False)
@@ -28,8 +34,13 @@ class SendResult:
         """The offset in the queue, which dispatch gives after the send; asked for once, when first read.
 
         May wait for dispatch, and raises what `find_queue_offset` raises when that takes too long; IllegalState for a
-        send in a transaction that is open, or was rolled back.
+        send in a transaction that is open, or was rolled back, and in another process if it was not read before.
         """
         if self._queue_offset is None:
             self._queue_offset = self.find_queue_offset()
         return self._queue_offset
+
+    def __getstate__(self) -> tuple[None, dict[str, Any]]:
+        """Without the producer, which no other process can have."""
+        kept = {each.name: getattr(self, each.name) for each in fields(self)}
+        return None, kept | {"find_queue_offset": _cannot_ask}
