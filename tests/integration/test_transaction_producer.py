@@ -194,11 +194,13 @@ def test_two_functions_are_a_listener(broker: Connection, database: Database) ->
         {"listener": object()},
         {"execute_local_transaction": print},
         {"listener": Asked(), "check_local_transaction": print},
+        {"listener": Asked},
+        {"execute_local_transaction": lambda message: COMMIT, "check_local_transaction": print},
     ],
-    ids=["none", "no listener", "one function", "both"],
+    ids=["none", "no listener", "one function", "both", "a class", "too few arguments"],
 )
 def test_without_a_listener_there_is_no_producer(database: Database, arguments: dict[str, Any]) -> None:
-    with pytest.raises(ParameterInvalid, match="listener"):
+    with pytest.raises(ParameterInvalid, match=r"listener|\(message, argument\)"):
         TransactionProducer("senders", dsn=database.dsn, **arguments)
 
 

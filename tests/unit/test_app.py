@@ -245,6 +245,7 @@ async def with_wrong_connection(message: ReceivedMessage, connection: Connection
         (with_context, False, "'context' is a context, which only a listener of a consumer gets"),
         (yielding, False, "is a generator, of which a call runs nothing"),
         (dict, False, "cannot be read"),
+        (lambda *arguments, **_: arguments, False, r"takes \*args, which do not say what it is called with"),
         (misspelled, False, "cannot be read: AttributeError: module 'asyncio' has no attribute 'Tusk'"),
         (annotated("Ordr"), False, "cannot be read: NameError: name 'Ordr' is not defined"),
         (annotated("an order"), False, "cannot be read: SyntaxError: .* got 'an order'"),
@@ -543,6 +544,8 @@ def test_crons_and_their_groups_are_named_after_the_function() -> None:
         app.cron("@daily", name="a|b")(report)
     with pytest.raises(NameInvalid, match="<lambda>"):
         app.cron("@daily", topic="jobs", group="jobs")(lambda: None)
+    with pytest.raises(ParameterInvalid, match="is no text; write for example"):
+        app.cron(report)  # type: ignore[arg-type]
 
 
 def test_the_name_of_an_application_is_that_of_its_module() -> None:
@@ -586,3 +589,6 @@ def test_bodies_are_json_unless_they_are_bytes_or_text() -> None:
     assert (encode(b"raw"), encode("text"), encode(memoryview(b"view"))) == (b"raw", "text", b"view")
     with pytest.raises(BodyInvalid, match="is object, which cannot be written as JSON"):
         encode(object())
+    for message in (Message("orders", b"x"), received()):
+        with pytest.raises(BodyInvalid, match=r"is a (Received)?Message; give its body"):
+            encode(message)

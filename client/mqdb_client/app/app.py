@@ -163,6 +163,8 @@ class App:
 
         Raises NameInvalid and ParameterInvalid; a text that cannot be read is refused when the cron is made.
         """
+        if not isinstance(text, str):
+            raise ParameterInvalid("text", text, "is no text; write for example @app.cron('30 7 * * mon-fri')")
         dead_letter_on = dead_letter_on if isinstance(dead_letter_on, tuple) else (dead_letter_on,)
 
         def register(function: _Function) -> _Function:

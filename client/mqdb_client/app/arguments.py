@@ -79,6 +79,9 @@ class Arguments:
                 continue
             made = _parameter_of(function, parameter.name, hints.get(parameter.name))
             (self._named if parameter.kind is parameter.KEYWORD_ONLY else self._positional).append(made)
+        if not (self._positional or self._named) and any(each.kind is each.VAR_POSITIONAL for each in parameters):
+            reason = "takes *args, which do not say what it is called with; give its decorator functools.wraps"
+            raise ParameterInvalid("listener", function, reason)
         wants = any(each.source is None for each in (*self._positional, *self._named))
         if wants and not exactly_once:
             raise ParameterInvalid("listener", function, "takes a transaction; say exactly_once=True")

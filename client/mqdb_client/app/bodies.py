@@ -2,14 +2,17 @@
 
 from pydantic_core import PydanticSerializationError, to_json
 
+from mqdb.common.message import Message, ReceivedMessage
 from mqdb.errors import BodyInvalid
 
 
 def encode(body: object) -> bytes | str:
     """The body of a message: dataclasses, pydantic models, lists and dicts, and what they hold, as JSON.
 
-    Raises BodyInvalid for what JSON cannot hold.
+    Raises BodyInvalid for what JSON cannot hold, and for a message.
     """
+    if isinstance(body, Message | ReceivedMessage):
+        raise BodyInvalid(f"is a {type(body).__name__}; give its body, or send the message by a Producer")
     if isinstance(body, bytes | str):
         return body
     if isinstance(body, bytearray | memoryview):

@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 from mqdb.common.message import Message, ReceivedMessage
 from mqdb.common.transaction import LocalTransactionState
 from mqdb.errors import ParameterInvalid
+from mqdb_client.option_rules import takes
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +67,8 @@ class TwoCallables:
 
 _Listener = TypeVar("_Listener")
 
+_CALLED_WITH: Final = {"execute_local_transaction": ("message", "argument"), "check_local_transaction": ("message",)}
+
 
 def listener_of(
     listener: _Listener | None,
@@ -76,7 +79,8 @@ def listener_of(
 ) -> _Listener | TwoCallables:
     """The listener that was given, or one of two callables.
 
-    Raises ParameterInvalid for neither and for both, and for one that is not as asynchronous as it is to be.
+    Raises ParameterInvalid for neither and for both, for one that is not as asynchronous as it is to be, and for one
+    that cannot take what it is called with.
     """
     given: _Listener | TwoCallables
     if listener is not None and execute is None and check is None:
@@ -86,7 +90,7 @@ def listener_of(
     else:
         reason = "give a TransactionListener, or execute_local_transaction and check_local_transaction, as functions"
         raise ParameterInvalid("listener", listener, reason)
-    for name in ("execute_local_transaction", "check_local_transaction"):
+    for name, arguments in _CALLED_WITH.items():
         method = getattr(given, name, None)
         if not callable(method):
             raise ParameterInvalid("listener", listener, f"has no method {name}")
@@ -95,6 +99,7 @@ def listener_of(
             if is_asynchronous:
                 reason = "is no coroutine function; write async def, or give it to a TransactionProducer"
             raise ParameterInvalid(name, method, reason)
+        takes(*arguments).check(name, method)
     return given
 
 
