@@ -220,7 +220,7 @@ class _Wording(Formatter):
             case "r":
                 return shown(value)
             case "q":
-                return shlex.quote(value)
+                return shlex.quote(str(value))
             case "l":
                 return ", ".join(value)
         return super().convert_field(value, conversion)

@@ -24,8 +24,11 @@ from mqdb.setting_layers import ENV_PREFIX
 from mqdb.settings import Settings
 from mqdb.testing import set_clock_ahead
 from mqdb_client.admin.admin import Admin
+from mqdb_client.option_rules import Rule
 
 _CHANNEL = "mqdb_testing"
+
+_TIMEDELTA = Rule(lambda value: isinstance(value, timedelta), "must be a timedelta")
 
 #: Whoever waits hears of each commit of an offset.
 _TELL = f"""
@@ -54,8 +57,10 @@ class TestBroker:
         """Move the clock of the broker ahead, for good: delayed messages and timers become due, crons fire.
 
         For the broker time has passed for all: its services and clients count as silent for so long, until the next
-        sign of life. Raises ValueError for a time that is not ahead, or too far.
+        sign of life. Raises ValueError for a time that is not ahead, or too far; ParameterInvalid for what is no
+        timedelta.
         """
+        _TIMEDELTA.check("by", by)
         if by < timedelta(0):
             raise ValueError(f"the clock of a broker cannot go back, by {by}")
         if by > LONGEST_AGO - self._ahead:
@@ -69,8 +74,10 @@ class TestBroker:
 
         Consumers commit when they shut down, and every `persist_consumer_offset_interval`, 5 s by default. A message
         that failed and was sent back for a retry counts as consumed.
-        Raises AssertionError, which says how far each queue is, if the time is over; TopicNotFound.
+        Raises AssertionError, which says how far each queue is, if the time is over; TopicNotFound; ParameterInvalid
+        for a timeout that is no timedelta.
         """
+        _TIMEDELTA.check("timeout", timeout)
         deadline = time.monotonic() + timeout.total_seconds()
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             connection.execute(f"LISTEN {_CHANNEL}".encode())

@@ -33,7 +33,9 @@ class SystemClock:
 
 
 def check_moment(name: str, time: datetime | timedelta) -> None:
-    """Raise ParameterInvalid for a moment without a time zone, and for one that is too long ago."""
+    """Raise ParameterInvalid for a moment without a time zone, for one that is too long ago, and for what is none."""
+    if not isinstance(time, datetime | timedelta):
+        raise ParameterInvalid(name, time, "must be a datetime with a time zone, or a timedelta")
     if isinstance(time, datetime) and time.utcoffset() is None:
         raise ParameterInvalid(name, time, "must be a time with a time zone")
     if isinstance(time, timedelta) and abs(time) > LONGEST_AGO:

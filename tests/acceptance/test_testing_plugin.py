@@ -17,7 +17,7 @@ from datetime import timedelta
 import psycopg
 import pytest
 
-from mqdb_client import Message, Producer
+from mqdb_client import Message, Producer, errors
 
 
 def test_a_delayed_message_comes_when_the_clock_has_moved(mqdb_broker, mqdb_topics):
@@ -35,6 +35,8 @@ def test_a_delayed_message_comes_when_the_clock_has_moved(mqdb_broker, mqdb_topi
         mqdb_broker.move_clock(-timedelta(hours=3))
     with pytest.raises(ValueError, match="the limit is 365,000 days"):
         mqdb_broker.move_clock(timedelta(days=365_000))
+    with pytest.raises(errors.ParameterInvalid, match="by = 5: must be a timedelta"):
+        mqdb_broker.move_clock(5)
 
 
 def test_who_waits_in_vain_is_told_where_the_group_stands(mqdb_broker, mqdb_topics):
@@ -44,6 +46,8 @@ def test_who_waits_in_vain_is_told_where_the_group_stands(mqdb_broker, mqdb_topi
     told = r"group 'billing-.*' has not consumed topic 'orders-.*' in 0.1 s; queue 0: 0 of 1"
     with pytest.raises(AssertionError, match=told):
         mqdb_broker.wait_until_consumed(billing, orders, timeout=timedelta(seconds=0.1))
+    with pytest.raises(errors.ParameterInvalid, match="timeout = 0.1: must be a timedelta"):
+        mqdb_broker.wait_until_consumed(billing, orders, timeout=0.1)
 
 
 def test_what_has_no_offset_yet_is_waited_for(mqdb_broker, mqdb_topics):

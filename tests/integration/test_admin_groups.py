@@ -1,7 +1,8 @@
 """Admin.groups, Admin.consumers and Admin.offsets."""
 
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -109,6 +110,14 @@ def test_offsets_are_reset_cloned_and_remembered(admin: Admin) -> None:
     assert [standing.lag for standing in admin.offsets.show("billing-2", "orders")] == [3]
     noted = [each for each in admin.operations.list(group="billing") if each.actor == "ada"]
     assert [(each.verb, each.object, each.reason) for each in noted] == [("offset.reset", "2", "two are enough")]
+
+
+@pytest.mark.parametrize("to", [True, 1.0, "EARLIEST", None, date(2026, 7, 14)])
+def test_a_reset_to_what_is_no_place_is_refused(admin: Admin, to: Any) -> None:
+    admin.groups.update("billing")
+
+    with pytest.raises(errors.ParameterInvalid, match=r"to = .*: must be a Boundary, a whole number"):
+        admin.offsets.reset("billing", "orders", to)
 
 
 def test_a_reset_to_a_time_without_a_zone_is_refused(admin: Admin) -> None:

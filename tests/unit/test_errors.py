@@ -182,3 +182,8 @@ def test_a_line_break_in_a_value_does_not_break_the_line() -> None:
 @pytest.mark.parametrize("error", [TopicNotFound("a|b"), TopicExists("a|b")])
 def test_a_command_in_a_sentence_can_be_pasted_into_a_shell(error: MqdbError) -> None:
     assert str(error).endswith(" 'a|b'")
+
+
+@pytest.mark.parametrize("name", [None, 5, ["orders"]])
+def test_a_name_that_is_no_text_is_told_too(name: Any) -> None:
+    assert f"topic {name!r} does not exist" in str(TopicNotFound(name))

@@ -168,6 +168,9 @@ def _offsets_at(connection: Connection, standing: Sequence[Standing], target: Re
             check_moment("to", target)
             now: datetime = connection.execute(select(func.mqdb.now())).scalar_one()
             return _offsets_at(connection, standing, now - target)
+    given: object = target
+    if not isinstance(given, int) or isinstance(given, bool):
+        raise ParameterInvalid("to", target, "must be a Boundary, a whole number, a datetime or a timedelta")
     for each in standing:
         if not each.min_offset <= target <= each.max_offset:
             fault = f"queue {each.queue_id} of topic {each.topic!r} has offsets {each.min_offset} to {each.max_offset}"
