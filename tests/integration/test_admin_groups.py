@@ -112,6 +112,13 @@ def test_offsets_are_reset_cloned_and_remembered(admin: Admin) -> None:
     assert [(each.verb, each.object, each.reason) for each in noted] == [("offset.reset", "2", "two are enough")]
 
 
+def test_one_topic_to_clone_is_no_list_of_letters(admin: Admin) -> None:
+    admin.groups.update("billing")
+
+    with pytest.raises(errors.ParameterInvalid, match="topics = 'orders': is one topic; give a list"):
+        admin.offsets.clone("billing", "billing-2", "orders")
+
+
 @pytest.mark.parametrize("to", [True, 1.0, "EARLIEST", None, date(2026, 7, 14)])
 def test_a_reset_to_what_is_no_place_is_refused(admin: Admin, to: Any) -> None:
     admin.groups.update("billing")

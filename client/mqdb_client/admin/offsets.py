@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 
 from mqdb.broker.consumers import groups, offset_reset
 from mqdb.broker.consumers.offset_reset import Boundary
+from mqdb.errors import ParameterInvalid
 from mqdb.store.consumers.consumer_offsets import committed_offsets
 from mqdb.store.consumers.groups import QueueProgress
 from mqdb.store.consumers.offset_changes import OffsetChange
@@ -83,6 +84,8 @@ class Offsets:
         `force`; ParameterInvalid for a topic that `source` has never read, for the same group twice, and for members
         that consume by broadcasting.
         """
+        if isinstance(topics, str):
+            raise ParameterInvalid("topics", topics, "is one topic; give a list")
         with self._access.connected() as connection:
             return offset_reset.clone_offsets(
                 connection,
