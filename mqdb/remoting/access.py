@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from mqdb.common.topic import DLQ_PREFIX, RETRY_PREFIX
+from mqdb.common.topic import DLQ_PREFIX, RETRY_PREFIX, TRACE_TOPIC
 from mqdb.errors import AccessDenied, MqdbError, ParameterInvalid, SignatureInvalid
 from mqdb.remoting.codes import RequestCode
 from mqdb.remoting.connection import Connection
@@ -132,8 +132,17 @@ class AccessKeys:
             self._loading = None
 
 
+#: To all topics. It does what no other right allows.
+_ADMINISTRATION: Final = Resource(Access.ADMIN, ResourceType.TOPIC, "*")
+
+
 def topic_right(access: Access, topic: str) -> Resource:
-    """A right on a topic; to read or write a retry topic is to be a member of its group."""
+    """A right on a topic; to read or write a retry topic is to be a member of its group.
+
+    No right covers the topic of traces, which name messages of all topics: administrators read it.
+    """
+    if topic == TRACE_TOPIC:
+        return _ADMINISTRATION
     if topic.startswith(RETRY_PREFIX):
         return group_right(topic.removeprefix(RETRY_PREFIX))
     return Resource(access, ResourceType.TOPIC, topic)
@@ -189,8 +198,17 @@ def _reset(frame: Frame) -> _Wanted:
     return [group, topic_right(Access.READ, frame.fields.get("topic", ""))]
 
 
-def _on_topic(access: Access, name: str = "topic") -> Callable[[Frame], _Wanted]:
-    return lambda frame: [topic_right(access, frame.fields.get(name, ""))]
+def _sends(name: str = "topic") -> Callable[[Frame], _Wanted]:
+    def wanted(frame: Frame) -> _Wanted:
+        """Traces of messages need no right: none covers their topic."""
+        topic = frame.fields.get(name, "")
+        return [] if topic == TRACE_TOPIC else [topic_right(Access.SEND, topic)]
+
+    return wanted
+
+
+def _reads_topic(frame: Frame) -> _Wanted:
+    return [topic_right(Access.READ, frame.fields.get("topic", ""))]
 
 
 def _on_group(name: str = "consumerGroup") -> Callable[[Frame], _Wanted]:
@@ -227,7 +245,7 @@ def _nothing(_frame: Frame) -> _Wanted:
 
 def _everything(_frame: Frame) -> _Wanted:
     """What administrators do."""
-    return [Resource(Access.ADMIN, ResourceType.TOPIC, "*")]
+    return [_ADMINISTRATION]
 
 
 def _parsed(frame: Frame) -> dict[str, Any]:
@@ -245,13 +263,13 @@ def _dicts(found: object) -> list[dict[str, Any]]:
 _FREE: Final = frozenset({RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO})
 
 _RIGHTS: Final[dict[int, Callable[[Frame], _Wanted]]] = {
-    RequestCode.SEND_MESSAGE: _on_topic(Access.SEND),
-    RequestCode.SEND_MESSAGE_V2: _on_topic(Access.SEND, "b"),
-    RequestCode.SEND_BATCH_MESSAGE: _on_topic(Access.SEND, "b"),
+    RequestCode.SEND_MESSAGE: _sends(),
+    RequestCode.SEND_MESSAGE_V2: _sends("b"),
+    RequestCode.SEND_BATCH_MESSAGE: _sends("b"),
     RequestCode.SEND_REPLY_MESSAGE: _nothing,
     RequestCode.SEND_REPLY_MESSAGE_V2: _nothing,
     RequestCode.END_TRANSACTION: _nothing,
-    RequestCode.RECALL_MESSAGE: _on_topic(Access.SEND),
+    RequestCode.RECALL_MESSAGE: _sends(),
     RequestCode.HEART_BEAT: _heartbeat,
     RequestCode.UNREGISTER_CLIENT: _leave,
     RequestCode.CHECK_CLIENT_CONFIG: _nothing,
@@ -263,11 +281,11 @@ _RIGHTS: Final[dict[int, Callable[[Frame], _Wanted]]] = {
     RequestCode.LOCK_BATCH_MQ: _in_body,
     RequestCode.UNLOCK_BATCH_MQ: _in_body,
     RequestCode.CONSUMER_SEND_MSG_BACK: _on_group("group"),
-    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _on_topic(Access.READ),
-    RequestCode.GET_MAX_OFFSET: _on_topic(Access.READ),
-    RequestCode.GET_MIN_OFFSET: _on_topic(Access.READ),
-    RequestCode.GET_EARLIEST_MSG_STORETIME: _on_topic(Access.READ),
-    RequestCode.QUERY_MESSAGE: _on_topic(Access.READ),
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _reads_topic,
+    RequestCode.GET_MAX_OFFSET: _reads_topic,
+    RequestCode.GET_MIN_OFFSET: _reads_topic,
+    RequestCode.GET_EARLIEST_MSG_STORETIME: _reads_topic,
+    RequestCode.QUERY_MESSAGE: _reads_topic,
     RequestCode.VIEW_MESSAGE_BY_ID: _nothing,
     RequestCode.GET_BROKER_RUNTIME_INFO: _nothing,
     RequestCode.UPDATE_AND_CREATE_TOPIC: _administers_topic(),

@@ -15,6 +15,7 @@ from mqdb.broker.consumers.groups import update_group
 from mqdb.common.dsn import BrokerDsn
 from mqdb.common.http_address import HttpAddress
 from mqdb.common.message import MAX_BODY_BYTES
+from mqdb.common.topic import TRACE_TOPIC
 from mqdb.errors import ParameterInvalid
 from mqdb.remoting import members, strangers
 from mqdb.remoting.access import OpenToAll
@@ -78,6 +79,21 @@ def test_a_key_does_what_it_has_the_right_to(broker: Connection, signing: Signin
     assert signing.ask(310, header(b="letters"), b"a").code == DENIED
     assert signing.ask(RequestCode.QUERY_MESSAGE, {"topic": "orders", "key": "k"}).code == DENIED
     assert signing.ask(RequestCode.QUERY_MESSAGE, {"topic": "letters", "key": "k"}).code == 22
+
+
+def test_any_key_sends_traces_and_administrators_read_them(
+    signing: Signing, fronts: Fronts, database: Database
+) -> None:
+    """No right covers their topic, and RocketMQ's clients send them when users want their messages traced."""
+    with Admin(database.dsn) as admin:
+        admin.acl.grant("ops", external=True, admin=["*"])
+        admin.acl.set_secret("ops", SECRET)
+    operator, question = Signing(fronts.connect(), "ops"), {"topic": TRACE_TOPIC, "queueId": 0}
+    wait_until(lambda: operator.ask(RequestCode.GET_BROKER_RUNTIME_INFO).code == 0)
+
+    assert signing.ask(310, header(b=TRACE_TOPIC), b"Pub").code == 0
+    assert signing.ask(RequestCode.GET_MAX_OFFSET, dict(question)).code == DENIED
+    assert operator.ask(RequestCode.GET_MAX_OFFSET, dict(question)).code == 0
 
 
 @pytest.mark.parametrize("how", ["unsigned", "wrong secret", "other key", "changed"])
