@@ -1,6 +1,5 @@
 """RocketMQ's own mqadmin against a front: what each command prints."""
 
-import os
 import re
 import subprocess
 from collections.abc import Iterator
@@ -17,11 +16,9 @@ from tests.fixtures.command_line import Place, served
 from tests.fixtures.consumers import Inbox
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
-from tests.fixtures.program_cache import ProgramMissing, cached, need
 from tests.fixtures.remoting_client import Fronts
 from tests.fixtures.remoting_kit import NEW, OLD, GetKit, KitProcess
 
-POM: Final = Path(__file__).parent / "mqadmin" / "pom.xml"
 CLUSTER: Final = ("-c", "DefaultCluster")
 
 #: A JVM that lives for a second should not compile for long.
@@ -29,28 +26,15 @@ _JVM: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m", "-Xsha
 _SECONDS: Final = 120
 
 
-@pytest.fixture(scope="session")
-def jars() -> Path:
-    """The folder with rocketmq-tools."""
-    maven = ("mvn", "--batch-mode", "--quiet", "--file", str(POM), "dependency:copy-dependencies")
-    try:
-        need("java")
-        return cached("mqadmin", [POM], ["mvn"], (*maven, "-DoutputDirectory={}"))
-    except ProgramMissing as error:
-        if os.environ.get("CI") or os.environ.get("MQDB_REQUIRE_REMOTING"):
-            raise
-        pytest.skip(str(error))
-
-
 class Mqadmin:
     """The tool, for one front."""
 
-    def __init__(self, jars: Path, home: Path, address: HttpAddress) -> None:
+    def __init__(self, classpath: str, home: Path, address: HttpAddress) -> None:
         self.address = str(address)
         self._home = home
         settings = (f"-Duser.home={home}", f"-Drocketmq.namesrv.addr={address}")
         main = "org.apache.rocketmq.tools.command.MQAdminStartup"
-        self._command = ["java", *_JVM, *settings, "-cp", f"{jars}/*", main]
+        self._command = ["java", *_JVM, *settings, "-cp", classpath, main]
 
     def __call__(self, *arguments: str) -> str:
         """Run a command; what it prints, with one space for several. It ends with 0 whether it could or not."""
@@ -61,10 +45,12 @@ class Mqadmin:
 
 
 @pytest.fixture
-def mqadmin(jars: Path, tmp_path: Path, fronts: Fronts, broker: Connection, database: Database) -> Iterator[Mqadmin]:
+def mqadmin(
+    java_kit: GetKit, tmp_path: Path, fronts: Fronts, broker: Connection, database: Database
+) -> Iterator[Mqadmin]:
     """mqadmin for a front of a broker that is served."""
     with served(Place(tmp_path, database.dsn), ClientReaper):
-        yield Mqadmin(jars, tmp_path, fronts.start().address)
+        yield Mqadmin(java_kit(NEW).classpath, tmp_path, fronts.start().address)
 
 
 @pytest.mark.long

@@ -16,7 +16,8 @@ import java.util.concurrent.TimeoutException;
  * Tries a server of RocketMQ's remoting protocol with RocketMQ's own client.
  *
  * <pre>
- * Kit --namesrv host:port [--suffix text] [--check-seconds n] [--at-once n] [--access-key a --secret-key s] [--tls] [case ...]
+ * Kit --namesrv host:port [--suffix text] [--check-seconds n] [--at-once n] [--access-key a --secret-key s
+ *     [--keys a:s,...]] [--tls] [case ...]
  * Kit --list
  * Kit topic --namesrv host:port --topic t                       makes a topic with four queues
  * Kit produce --namesrv host:port --topic t --count n [...]     see {@link Produce}
@@ -52,7 +53,7 @@ public final class Kit {
         // The client prints to it now and then.
         System.setOut(System.err);
         Options options = new Options(arguments);
-        Map<String, Case> cases = cases();
+        Map<String, Case> cases = cases(options);
         if (options.has("list")) {
             print(Map.of("client", Versions.client(), "cases", cases.keySet()));
             System.exit(0);
@@ -79,9 +80,12 @@ public final class Kit {
         }
     }
 
-    private static Map<String, Case> cases() {
+    private static Map<String, Case> cases(Options options) {
         Map<String, Case> cases = new LinkedHashMap<>();
         // Those that wait longest come first.
+        if (options.has("keys")) {
+            cases.put("keys", KeyCases::several);
+        }
         cases.put("transactions", TransactionCases::all);
         cases.put("retry_dlq", RetryCases::deadLetter);
         cases.put("rebalance", RebalanceCases::split);

@@ -142,7 +142,7 @@ final class RebalanceCases {
         return consumer;
     }
 
-    private static void awaitHeld(DefaultMQPushConsumer consumer, int count) throws InterruptedException {
+    static void awaitHeld(DefaultMQPushConsumer consumer, int count) throws InterruptedException {
         double deadline = Received.now() + HAND_OVER_SECONDS;
         while (Scene.held(consumer).size() != count) {
             Check.that(Received.now() < deadline, "the member has queues %s, not %d of them", Scene.held(consumer), count);

@@ -23,6 +23,7 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.remoting.RPCHook;
+import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /** What one case works with: topics and groups of its own, and clients, which are shut down when it ends. */
 final class Scene implements AutoCloseable {
@@ -43,9 +44,23 @@ final class Scene implements AutoCloseable {
     private DefaultMQProducer producer;
 
     Scene(String name, Options options) {
+        this(name, options, options.has("access-key")
+            ? Versions.signing(options.text("access-key"), options.text("secret-key"))
+            : null);
+    }
+
+    private Scene(String name, Options options, RPCHook hook) {
         this.name = name;
         this.options = options;
-        hook = options.has("access-key") ? Versions.signing(options.text("access-key"), options.text("secret-key")) : null;
+        this.hook = hook;
+    }
+
+    /** A scene with the same names whose clients have another access key, {@code key:secret}. It ends with this one. */
+    Scene of(String key) {
+        String[] parts = key.split(":", 2);
+        Scene made = new Scene(name, options, Versions.signing(parts[0], parts[1]));
+        adopt(made::close);
+        return made;
     }
 
     /** The name of a group or topic of this run. Nothing makes it. */
@@ -133,13 +148,24 @@ final class Scene implements AutoCloseable {
         return adopt(made, made::shutdown);
     }
 
+    /** RocketMQ's tools, started. */
+    DefaultMQAdminExt admin() throws MQClientException {
+        DefaultMQAdminExt made = new DefaultMQAdminExt(hook);
+        adopt(made, made::shutdown).start();
+        return made;
+    }
+
     private <C extends ClientConfig> C adopt(C made, Runnable shutdown) {
         made.setNamesrvAddr(options.text("namesrv"));
         made.setUseTLS(options.has("tls"));
+        adopt(shutdown);
+        return made;
+    }
+
+    private void adopt(Runnable shutdown) {
         synchronized (clients) {
             clients.push(shutdown);
         }
-        return made;
     }
 
     /** Starts a consumer of a new group which takes all that comes. */
