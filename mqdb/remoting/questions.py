@@ -11,13 +11,13 @@ RocketMQ: AdminBrokerProcessor.callConsumer, ConsumerRunningInfo, ConsumeMessage
 import asyncio
 import logging
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any, Final
 
 from sqlalchemy import Connection as DatabaseConnection
 
-from mqdb.broker.clients import client_requests
+from mqdb.broker.clients import client_requests, membership
 from mqdb.broker.clients.client_requests import ANSWER_TIMEOUT, RequestKind, ask, wait_for_answer
 from mqdb.broker.log.messages import locate, read_copy
 from mqdb.common.message import ReceivedMessage
@@ -164,19 +164,28 @@ class Questions:
     def _hear(self, client_ids: frozenset[str] | None) -> None:
         """Look for what clients here are asked. What was asked while nothing was heard (None) gets no answer (207)."""
         for client in [self._members.clients.get(each) for each in client_ids or ()]:
-            if client is not None and client.connection is not None:
+            if client is not None:
                 for group in client.consumers:
                     self._database.spawn(self._begin(client, group))
 
     async def _begin(self, client: Client, group: str) -> None:
-        find = partial(client_requests.open_requests, client_id=client.client_id, group=group)
+        find = partial(self._open_requests, client=client, group=group, besides=list(self._in_progress))
         try:
-            for request in await self._database.run(partial(find, besides=list(self._in_progress))):
+            for request in await self._database.run(find):
                 if request.request_id not in self._in_progress:
                     self._in_progress.add(request.request_id)
                     self._database.spawn(self._answer_for(client, request))
         except MqdbError as error:
             logger.warning("cannot see what is asked", extra={"group": group, "reason": str(error)})
+
+    def _open_requests(
+        self, database: DatabaseConnection, client: Client, group: str, besides: Collection[int]
+    ) -> list[ClientRequest]:
+        """None if the client has lost its connection and come to another front, which answers then."""
+        host = self._instance.client_id
+        if client.connection is None and not membership.is_guest(database, client.client_id, host):
+            return []
+        return client_requests.open_requests(database, client.client_id, group, besides)
 
     async def _answer_for(self, client: Client, request: ClientRequest) -> None:
         """Have a client answer. If it does not in time, nobody waits for that any more."""

@@ -10,6 +10,7 @@ from mqdb_client import Admin, PushConsumer
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.consumers import Inbox
 from tests.fixtures.postgres import Database
+from tests.fixtures.processes import wait_until
 from tests.fixtures.remoting_client import Fronts, RemotingClient, consumer, next_asked
 from tests.integration.test_remoting_administration import INVALID, JAVA, NOT_ONLINE, operations, said
 
@@ -77,6 +78,42 @@ def test_a_client_of_another_front_is_asked_there(
     assert dict(asked.fields) == fields
     answer = asking.result(30)
     assert (answer.code, answer.fields, answer.body) == (1, {"a": "b\0"}, b'{"jstack":"\0 \xff"}')
+
+
+@pytest.mark.parametrize("is_elsewhere", [False, True], ids=["same front", "another front"])
+def test_a_client_that_has_lost_its_connection_is_not_online(
+    broker: Connection, fronts: Fronts, is_elsewhere: bool
+) -> None:
+    """Nobody waits until it comes again."""
+    [log_pos] = append(broker, topic(broker), "again")
+    dispatch_all(broker)
+    front = fronts.start()
+    client = fronts.connect(fronts.start() if is_elsewhere else front)
+    member = fronts.connect(front)
+    member.heartbeat(JAVA, consumer(orders="*"))
+    connections = front.traffic.connections
+    member.close()
+    wait_until(lambda: front.traffic.connections < connections)
+    fields = {"clientId": JAVA, "consumerGroup": "readers", "msgId": offset_id("127.0.0.1", 9876, log_pos)}
+
+    for code in (RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.CONSUME_MESSAGE_DIRECTLY):
+        assert client.request(code, fields).code == NOT_ONLINE
+
+
+def test_a_client_that_has_come_to_another_front_is_asked_there(
+    broker: Connection, fronts: Fronts, client: RemotingClient, elsewhere: RemotingClient
+) -> None:
+    """The front that it has lost still waits for it."""
+    topic(broker)
+    member = fronts.connect(fronts.start())
+    elsewhere.close()
+    member.heartbeat(JAVA, consumer(orders="*"))
+
+    asking = client.begin(RequestCode.GET_CONSUMER_RUNNING_INFO, {"clientId": JAVA, "consumerGroup": "readers"})
+    asked = next_asked(member, RequestCode.GET_CONSUMER_RUNNING_INFO)
+    member.answer(asked, body=b"{}")
+
+    assert (asking.result(30).code, asking.result(30).body) == (0, b"{}")
 
 
 def test_a_client_of_another_front_consumes_a_message(
