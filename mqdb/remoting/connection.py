@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from mqdb.errors import ResponseCode
 from mqdb.remoting.codes import RequestCode
 from mqdb.remoting.frame import Frame, FrameInvalid, Serializer, decode_frame, encode_frame
-from mqdb.remoting.strangers import Strangers
+from mqdb.remoting.held_memory import HeldMemory
 from mqdb.remoting.traffic import Traffic
 
 logger = logging.getLogger(__name__)
@@ -25,8 +25,9 @@ MAX_FRAME_BYTES: Final = 16 * 2**20
 #: What waits for a client that reads slowly; beyond it, the connection is closed.
 _MOST_UNSENT_BYTES: Final = 64 * 2**20
 
-#: From here on nothing more is read of a client until its requests are answered.
+#: From here on nothing more is read of a client until half of its requests are answered.
 _MOST_REQUESTS: Final = 4_096
+_MOST_REQUEST_BYTES: Final = 64 * 2**20
 
 #: Characters. A remark may quote what the client has sent.
 _MOST_OF_A_REMARK: Final = 4_000
@@ -46,7 +47,8 @@ class Answer(NamedTuple):
 class Connection(asyncio.Protocol):
     """A client's connection, of one loop, which alone calls it.
 
-    `receive` gets each request, `made` the connection when it is open, and `lost` when it is closed.
+    `receive` gets each request, `made` the connection when it is open, and `lost` when it is closed. `begun` counts
+    frames that are only begun, `strangers` all that it holds until it is admitted.
     """
 
     def __init__(
@@ -55,12 +57,14 @@ class Connection(asyncio.Protocol):
         made: "Callable[[Connection], None]",
         lost: "Callable[[Connection], None]",
         traffic: Traffic | None = None,
-        strangers: Strangers | None = None,
+        begun: HeldMemory | None = None,
+        strangers: HeldMemory | None = None,
     ) -> None:
         self._receive = receive
         self._made = made
         self._lost = lost
         self._traffic = traffic or Traffic()
+        self._begun = begun
         self._strangers = strangers
         self._now = asyncio.get_running_loop().time
         self._unread = bytearray()
@@ -69,7 +73,7 @@ class Connection(asyncio.Protocol):
         self._opaque = itertools.count()
         self._asked: dict[int, asyncio.Future[Frame]] = {}
         self._under_way = 0
-        self._under_way_bytes = 0  # of a stranger only
+        self._under_way_bytes = 0
         self._is_paused = False
         self._serializer = Serializer.JSON
         self._turns: deque[Callable[[], Awaitable[None]]] = deque()
@@ -96,7 +100,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
-        self.admit()
+        self._release()
         for future in self._asked.values():
             if not future.done():
                 future.set_exception(ConnectionResetError("the client is gone"))
@@ -117,7 +121,9 @@ class Connection(asyncio.Protocol):
                 if len(unread) < end:
                     break
                 self.heard_at = now
-                self._take(decode_frame(bytes(unread[start + 4 : end])))
+                frame = decode_frame(bytes(unread[start + 4 : end]))
+                frame.heard_at, frame.size = now, size
+                self._take(frame)
                 start = end
         except FrameInvalid as error:
             logger.warning(
@@ -127,13 +133,24 @@ class Connection(asyncio.Protocol):
             self.close()
             return
         del unread[:start]
+        if self._begun is not None:
+            if start:
+                self._begun.release(self)  # the frame that was begun is whole
+            self._begun.hold(self, len(unread))
         self._count()
 
     def admit(self) -> None:
-        """Count no more what it holds: it has signed a request, need not, or is closed."""
+        """It is no stranger any more: it has signed a request, or need not."""
         if self._strangers is not None:
             self._strangers.release(self)
             self._strangers = None
+
+    def _release(self) -> None:
+        """It is closed, and holds nothing."""
+        self.admit()
+        if self._begun is not None:
+            self._begun.release(self)
+            self._begun = None
 
     def _count(self) -> None:
         if self._strangers is not None and self._transport is not None:
@@ -147,11 +164,10 @@ class Connection(asyncio.Protocol):
             if future is not None and not future.done():
                 future.set_result(frame)
             return
-        frame.heard_at = self.heard_at
         self._under_way += 1
-        if self._strangers is not None:
-            self._under_way_bytes += _size(frame)
-        if self._under_way > _MOST_REQUESTS and not self._is_paused and self._transport is not None:
+        self._under_way_bytes += frame.size
+        has_many = self._under_way > _MOST_REQUESTS or self._under_way_bytes > _MOST_REQUEST_BYTES
+        if has_many and not self._is_paused and self._transport is not None:
             self._is_paused = True
             self._transport.pause_reading()
         self._receive(self, frame)
@@ -166,11 +182,12 @@ class Connection(asyncio.Protocol):
     def answer(self, request: Frame, answer: Answer) -> None:
         """End a request, each once: one that is oneway gets no answer, and neither does who is gone."""
         self._under_way -= 1
-        if self._strangers is not None:
-            self._under_way_bytes -= _size(request)
-        if self._is_paused and self._under_way <= _MOST_REQUESTS // 2 and self._transport is not None:
-            self._is_paused = False
-            self._transport.resume_reading()
+        self._under_way_bytes -= request.size
+        if self._is_paused and self._transport is not None:
+            has_few = self._under_way <= _MOST_REQUESTS // 2 and self._under_way_bytes <= _MOST_REQUEST_BYTES // 2
+            if has_few:
+                self._is_paused = False
+                self._transport.resume_reading()
         if not request.is_oneway:
             try:
                 self._write(_response(request, answer))
@@ -204,7 +221,7 @@ class Connection(asyncio.Protocol):
 
     def close(self) -> None:
         """Close it now, behind what the socket takes at once."""
-        self.admit()
+        self._release()
         self._flush()
         if self._transport is not None:
             self._transport.abort()
@@ -253,10 +270,6 @@ class Connection(asyncio.Protocol):
                 await self._turns.popleft()()
         finally:
             self._taking_turns = None
-
-
-def _size(frame: Frame) -> int:
-    return len(frame.body) + sum(map(len, frame.fields)) + sum(map(len, frame.fields.values()))
 
 
 def _response(request: Frame, answer: Answer) -> Frame:

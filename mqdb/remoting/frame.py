@@ -51,8 +51,9 @@ class Frame:
     language: str = LANGUAGE
     version: int = VERSION
     serializer: Serializer = Serializer.JSON
-    #: When a request was read, by the clock of the loop.
+    #: Of a request that was read: when, by the clock of the loop, and its bytes.
     heard_at: float = field(default=0.0, repr=False, compare=False)
+    size: int = field(default=0, repr=False, compare=False)
 
     @property
     def is_response(self) -> bool:

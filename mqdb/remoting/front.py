@@ -30,6 +30,7 @@ from mqdb.remoting.consuming import CONSUMING_TIMES, Consuming, ConsumingTimes
 from mqdb.remoting.database import Database
 from mqdb.remoting.frame import Frame
 from mqdb.remoting.handlers import Handler, administration_handlers, consuming_handlers, handlers
+from mqdb.remoting.held_memory import HeldMemory
 from mqdb.remoting.listener import Listener, Tls
 from mqdb.remoting.members import Members
 from mqdb.remoting.messages import Messages
@@ -38,7 +39,6 @@ from mqdb.remoting.replies import Replies
 from mqdb.remoting.routes import Routes
 from mqdb.remoting.send_back import SendBack
 from mqdb.remoting.sends import Sends
-from mqdb.remoting.strangers import Strangers
 from mqdb.remoting.traffic import Traffic
 from mqdb.remoting.transactions import Transactions
 from mqdb.web.report import PASSED, Report
@@ -53,6 +53,14 @@ _MOST_CONNECTIONS: Final = 4_096
 #: something every 30 s.
 #: Source: NettyServerConfig.serverChannelMaxIdleTimeSeconds.
 _IDLE_SECONDS: Final = 120.0
+
+#: Of frames that are begun, on all connections: 128 of the largest messages. They hold so much only if clients stand
+#: still in the middle of a frame.
+_MOST_BEGUN_BYTES: Final = 512 * 2**20
+
+#: Held by all connections on which nothing was signed: eight frames of the largest size. A client's first signed
+#: request may be such a frame.
+_MOST_STRANGERS_BYTES: Final = 128 * 2**20
 
 _LONGEST_STOP_SECONDS: Final = 10.0
 
@@ -227,7 +235,8 @@ class _Core:
         self._database = database
         self._access = access
         self._connections: set[Connection] = set()
-        self._strangers = Strangers()
+        self._begun = HeldMemory(_MOST_BEGUN_BYTES, "those that have begun a frame")
+        self._strangers = HeldMemory(_MOST_STRANGERS_BYTES, "those that have signed nothing")
         self._is_full = False
         self._most_connections = most_connections()
         place = (_ipv4_of(address.host), address.port)
@@ -264,7 +273,7 @@ class _Core:
 
     def connect(self) -> Connection:
         """A connection that has come."""
-        return Connection(self._receive, self._made, self._lost, self._traffic, self._strangers)
+        return Connection(self._receive, self._made, self._lost, self._traffic, self._begun, self._strangers)
 
     def _made(self, connection: Connection) -> None:
         """Only now does it count: a handshake that fails loses no connection."""

@@ -17,7 +17,8 @@ from mqdb.common.http_address import HttpAddress
 from mqdb.common.message import MAX_BODY_BYTES
 from mqdb.common.topic import TRACE_TOPIC
 from mqdb.errors import ParameterInvalid
-from mqdb.remoting import members, strangers
+from mqdb.remoting import front as front_module
+from mqdb.remoting import members
 from mqdb.remoting.access import OpenToAll
 from mqdb.remoting.codes import RequestCode
 from mqdb.remoting.frame import Frame, encode_frame
@@ -118,7 +119,7 @@ def test_strangers_with_frames_that_do_not_end_give_way_to_one_another(
     key: str, fronts: Fronts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A connection on which its key has signed is no stranger."""
-    monkeypatch.setattr(strangers, "_MOST_BYTES", 2_000_000)
+    monkeypatch.setattr(front_module, "_MOST_STRANGERS_BYTES", 2_000_000)
     front = fronts.start()
     signed, first, second, third = (fronts.connect(front) for _ in range(4))
     assert Signing(signed).ask(310, header(), b"a").code == 0

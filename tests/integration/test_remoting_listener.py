@@ -21,17 +21,17 @@ from sqlalchemy import Connection, text
 from mqdb.common.dsn import BrokerDsn
 from mqdb.common.http_address import HttpAddress
 from mqdb.errors import BrokerUnavailable
+from mqdb.remoting import connection as connection_module
 from mqdb.remoting import front as front_module
 from mqdb.remoting import members
-from mqdb.remoting import strangers as strangers_module
 from mqdb.remoting.answers import refusal
 from mqdb.remoting.codes import RequestCode
 from mqdb.remoting.connection import MAX_FRAME_BYTES, Answer
 from mqdb.remoting.connection import Connection as FrontConnection
 from mqdb.remoting.frame import Frame, decode_frame, encode_frame
 from mqdb.remoting.front import Front
+from mqdb.remoting.held_memory import HeldMemory
 from mqdb.remoting.listener import Tls
-from mqdb.remoting.strangers import Strangers
 from tests.fixtures.broker import topic
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
@@ -319,12 +319,18 @@ def test_clients_are_not_told_where_the_database_is() -> None:
     assert "db.example.org" not in str(answer.remark)
 
 
-def open_connection(strangers: Strangers, received: list[Frame], unsent_bytes: int = 0) -> tuple[FrontConnection, Mock]:
+def open_connection(
+    received: list[Frame],
+    unsent_bytes: int = 0,
+    *,
+    begun: HeldMemory | None = None,
+    strangers: HeldMemory | None = None,
+) -> tuple[FrontConnection, Mock]:
     transport = Mock(spec=asyncio.Transport)
     transport.get_write_buffer_size.return_value = unsent_bytes
     transport.get_extra_info.return_value = ("127.0.0.1", 50_000)
     connection = FrontConnection(
-        lambda _, frame: received.append(frame), lambda _: None, lambda _: None, strangers=strangers
+        lambda _, frame: received.append(frame), lambda _: None, lambda _: None, None, begun, strangers
     )
     connection.connection_made(transport)
     return connection, transport
@@ -339,19 +345,18 @@ HELD = {
 
 
 @pytest.mark.parametrize("how", HELD)
-def test_what_strangers_hold_together_is_bounded(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_strangers_hold_together_is_bounded(how: str) -> None:
     """The one that has been holding something for the longest time has to go."""
-    monkeypatch.setattr(strangers_module, "_MOST_BYTES", 1_500_000)
     data, unsent_bytes = HELD[how]
 
     async def hold() -> list[bool]:
-        strangers = Strangers()
+        strangers = HeldMemory(1_500_000, "strangers")
         received: list[Frame] = []
-        idle, _ = open_connection(strangers, received)
-        admitted, admitted_transport = open_connection(strangers, received, unsent_bytes)
+        idle, _ = open_connection(received, strangers=strangers)
+        admitted, admitted_transport = open_connection(received, unsent_bytes, strangers=strangers)
         admitted.admit()
         admitted.data_received(data)
-        opened = [open_connection(strangers, received, unsent_bytes) for _ in range(4)]
+        opened = [open_connection(received, unsent_bytes, strangers=strangers) for _ in range(4)]
         for connection, _ in opened:
             connection.data_received(data)
         idle.data_received(encode_frame(ROUTE))
@@ -360,13 +365,11 @@ def test_what_strangers_hold_together_is_bounded(how: str, monkeypatch: pytest.M
     assert asyncio.run(hold()) == [False, True, True, False, False]
 
 
-def test_a_stranger_whose_requests_have_ended_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(strangers_module, "_MOST_BYTES", 1_500_000)
-
+def test_a_stranger_whose_requests_have_ended_holds_nothing() -> None:
     async def answer_all() -> list[bool]:
-        strangers = Strangers()
+        strangers = HeldMemory(1_500_000, "strangers")
         received: list[Frame] = []
-        connection, transport = open_connection(strangers, received)
+        connection, transport = open_connection(received, strangers=strangers)
         for _ in range(10):
             connection.data_received(HELD["under way"][0])
             connection.answer(received.pop(), Answer())
@@ -374,6 +377,50 @@ def test_a_stranger_whose_requests_have_ended_holds_nothing(monkeypatch: pytest.
         return [transport.abort.called, bool(strangers._held)]
 
     assert asyncio.run(answer_all()) == [False, False]
+
+
+def test_a_client_is_not_read_while_large_requests_of_it_are_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is neither closed nor refused: it waits, as its socket is full."""
+    monkeypatch.setattr(connection_module, "_MOST_REQUEST_BYTES", 1_500_000)
+
+    async def send_and_answer() -> list[tuple[bool, bool]]:
+        received: list[Frame] = []
+        connection, transport = open_connection(received)
+        states = []
+        for _ in range(3):
+            connection.data_received(HELD["under way"][0])
+            states.append((transport.pause_reading.called, transport.resume_reading.called))
+        for request in received[:2]:
+            connection.answer(request, Answer())
+            states.append((transport.pause_reading.called, transport.resume_reading.called))
+        return states
+
+    assert asyncio.run(send_and_answer()) == [
+        (False, False),
+        (False, False),
+        (True, False),
+        (True, False),
+        (True, True),
+    ]
+
+
+def test_frames_that_are_begun_are_bounded_on_all_connections_together() -> None:
+    """The first one to stand still has to go, and not one whose frames become whole, however much it sends."""
+    whole, begun = HELD["under way"][0], HELD["unread"][0]
+
+    async def hold() -> list[bool]:
+        memory = HeldMemory(1_500_000, "those that have begun a frame")
+        received: list[Frame] = []
+        busy, *others = [open_connection(received, begun=memory) for _ in range(4)]
+        busy[0].data_received(whole[:-1])
+        for connection, _ in others[:2]:
+            busy[0].data_received(whole[-1:] + whole[:-1])
+            busy[0].answer(received.pop(), Answer())
+            if not others[0][1].abort.called:
+                connection.data_received(begun)
+        return [transport.abort.called for _, transport in (busy, *others)]
+
+    assert asyncio.run(hold()) == [False, True, False, False]
 
 
 def test_what_is_written_in_one_turn_of_the_loop_leaves_together() -> None:
