@@ -80,7 +80,7 @@ class Claims:
         # Two takes of one queue at a time may leave the older epoch here.
         self._taking: WeakValueDictionary[tuple[str, int], asyncio.Lock] = WeakValueDictionary()
         self._writing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._changes: dict[str, asyncio.Future[None]] = {}
+        self._changes: WeakValueDictionary[str, asyncio.Future[None]] = WeakValueDictionary()
         self._checks: set[str] = set()
         #: Groups that an operator has switched off.
         self.switched_off: set[str] = set()

@@ -84,6 +84,8 @@ class Connection(asyncio.Protocol):
         self.peer = ""
         #: The client that has sent its last heartbeat here, once it has.
         self.client_id: str | None = None
+        #: The client to whom replies are brought here, once it has sent a request.
+        self.requester_id: str | None = None
         #: The access key that has signed its last request, if keys are asked for.
         self.access_key = ""
         #: Groups that have sent half messages here before the client's first heartbeat.

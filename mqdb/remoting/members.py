@@ -9,7 +9,7 @@ RocketMQ: ClientManageProcessor, ConsumerManageProcessor, ConsumerManager, Produ
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -38,6 +38,10 @@ GRACE_SECONDS: Final = 30.0
 
 #: Between two writes of the heartbeats that have come.
 _BEAT_SECONDS: Final = 10.0
+
+#: What is remembered of a client. A program has a few groups, and RocketMQ's clients take no longer names.
+_MOST_PRODUCER_GROUPS: Final = 1_000
+_MOST_OF_A_GROUP: Final = 255
 
 #: That of each Java client's own producer. Source: MixAll.CLIENT_INNER_PRODUCER_GROUP.
 _INNER_GROUP: Final = "CLIENT_INNER_PRODUCER"
@@ -139,7 +143,8 @@ class Members:
                 await self._enter(client, consumer)
             self._log_refusal(registration, known, consumer)
         for group in said.producers:
-            client.producers.setdefault(group, False)
+            if _has_room(client.producers, group):
+                client.producers.setdefault(group, False)
         for group in list(connection.transaction_groups):
             await self.ask_about_transactions(connection, group)
         return Answer()
@@ -158,10 +163,11 @@ class Members:
         """Have a client asked about half messages of a group from now on, or from its first heartbeat on."""
         client = self.client_of(connection)
         if client is None:
-            connection.transaction_groups.add(group)
+            if _has_room(connection.transaction_groups, group):
+                connection.transaction_groups.add(group)
             return
         connection.transaction_groups.discard(group)
-        if not client.producers.get(group):
+        if not client.producers.get(group) and _has_room(client.producers, group):
             client.producers[group] = True
             await self._register(self._checker(client, group))
 
@@ -370,6 +376,11 @@ class Members:
         for client, group in idle:
             if client.group_of_halves(group) in found and client.connection is not None:
                 await self.ask_about_transactions(client.connection, group)
+
+
+def _has_room(groups: Collection[str], group: str) -> bool:
+    """Whether a producer group may be among those of a client; whoever names others has no need of them."""
+    return group in groups or (len(group) <= _MOST_OF_A_GROUP and len(groups) < _MOST_PRODUCER_GROUPS)
 
 
 def _has_row(client: Client) -> bool:

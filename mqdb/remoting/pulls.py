@@ -15,6 +15,7 @@ from typing import Final
 
 from mqdb.broker.consumers.pull import PullRequest, PullStatus
 from mqdb.broker.filters.filters import check_filters
+from mqdb.common.group import check_group_name
 from mqdb.common.topic import Perm, retry_topic
 from mqdb.errors import ConsumptionForbidden, ResponseCode, TopicNotFound
 from mqdb.remoting.claims import Claims, owns_queues
@@ -166,6 +167,8 @@ class Pulls:
     async def _pull(self, connection: Connection, header: PullHeader) -> Answer:
         until = self._database.loop.time() + header.hold_seconds
         found = await self._member(connection, header)
+        if found is None:
+            check_group_name(header.group)  # what is read in its name is remembered
         if header.group in self._claims.switched_off:
             raise ConsumptionForbidden(header.group, "consume_enable")
         filter = await self._filter(header, found)

@@ -99,7 +99,10 @@ class Replies:
 
     async def await_replies(self, connection: Connection, client_id: str) -> None:
         """Relay replies for a client from now on; before its request is stored."""
-        self._requesters[client_id] = connection
+        before = connection.requester_id
+        if before is not None and self._requesters.get(before) is connection:
+            del self._requesters[before]
+        self._requesters[client_id], connection.requester_id = connection, client_id
         if self._beginning is None:
             self._beginning = self._database.spawn(self._begin())
         try:
