@@ -203,6 +203,8 @@ class Members:
     # -- how ----------------------------------------------------------------------------------
 
     def _connect(self, client: Client, connection: Connection) -> None:
+        if connection.client_id not in (None, client.client_id):
+            self.lost(connection)  # to the client that has called itself otherwise there
         client.heard_at = time.monotonic()
         client.connection, client.host = connection, connection.peer.rpartition(":")[0]
         connection.client_id = client.client_id

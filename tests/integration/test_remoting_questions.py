@@ -100,6 +100,23 @@ def test_a_client_that_has_lost_its_connection_is_not_online(
         assert client.request(code, fields).code == NOT_ONLINE
 
 
+def test_a_client_that_calls_itself_otherwise_is_no_more_what_it_was(
+    broker: Connection, fronts: Fronts, client: RemotingClient
+) -> None:
+    """One that begins to broadcast does so. Under its old id it would be silent, and its connection closed for that."""
+    topic(broker)
+    member = fronts.connect()
+    member.heartbeat(JAVA, consumer(orders="*"))
+    member.heartbeat("192.0.2.8@20", consumer(orders="*"))
+    question = {"clientId": JAVA, "consumerGroup": "readers"}
+
+    assert client.request(RequestCode.GET_CONSUMER_RUNNING_INFO, question).code == NOT_ONLINE
+
+    asking = client.begin(RequestCode.GET_CONSUMER_RUNNING_INFO, question | {"clientId": "192.0.2.8@20"})
+    member.answer(next_asked(member, RequestCode.GET_CONSUMER_RUNNING_INFO))
+    assert asking.result(30).code == 0
+
+
 def test_a_client_that_has_come_to_another_front_is_asked_there(
     broker: Connection, fronts: Fronts, client: RemotingClient, elsewhere: RemotingClient
 ) -> None:
