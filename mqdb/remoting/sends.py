@@ -125,7 +125,7 @@ class Sends:
     ) -> SendHeader:
         """The header of a request, whose replies are brought to this connection. It names the key of the requester.
 
-        If it names one already, it is the copy of a request, such as one that a consumer sends to a retry topic.
+        If it names one already, it is the copy of a request.
         """
         client_id = header.properties[Property.REPLY_TO_CLIENT]
         if is_of_key(client_id):
@@ -137,7 +137,7 @@ class Sends:
     async def _send_later(self, connection: Connection, frame: Frame, header: SendHeader) -> None:
         """Something has to be asked for before."""
         try:
-            if header.is_request and self.before_request is not None:
+            if header.is_request and not header.is_retry and self.before_request is not None:
                 header = await self._ask(connection, header, self.before_request)
             route = None
             if header.is_retry:

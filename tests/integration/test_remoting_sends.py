@@ -330,6 +330,25 @@ def test_a_reply_finds_its_requester_at_another_front(broker: Connection, fronts
     assert (pushed.code, pushed.body) == (RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, b"yes")
 
 
+def test_a_request_that_is_sent_to_a_retry_topic_leaves_its_replies_to_the_requester(
+    broker: Connection, fronts: Fronts
+) -> None:
+    """A consumer that has failed it sends a copy, and is not the one to whom replies go."""
+    topic(broker)
+    elsewhere, here = fronts.start(), fronts.start()
+    requester, failing, replier = fronts.connect(elsewhere), fronts.connect(here), fronts.connect(here)
+    asks = properties(CORRELATION_ID="c1", REPLY_TO_CLIENT="9.9.9.9@1", TTL="3000")
+    assert send(requester, i=asks).code == 0
+    failing.heartbeat("1.2.3.4@1", consumer(orders="*"))
+
+    assert send(failing, b="%RETRY%readers", i=asks, j=1, l=3).code == 0
+    said = properties(CORRELATION_ID="c1", REPLY_TO_CLIENT="9.9.9.9@1", MSG_TYPE="reply")
+    assert replier.request(324, header_long(i=said), b"yes").code == 0
+    dispatch_all(broker)
+
+    assert requester.asked.get(timeout=30).body == b"yes"
+
+
 def header_long(**more: object) -> dict[str, object]:
     """The header of a reply by its long names."""
     return {
