@@ -12,6 +12,8 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _INTEGER: Final = 32
 _LONG: Final = 64
 
+_PAST_ALL_PLACES: Final = 2**62
+
 
 def text(frame: Frame, name: str) -> str:
     """A field that has to be there."""
@@ -24,6 +26,14 @@ def text(frame: Frame, name: str) -> str:
 def number(frame: Frame, name: str, default: int | None = None) -> int:
     """A whole number of 64 bits; without a default it has to be there."""
     return _number(frame, name, default, _LONG)
+
+
+def position(frame: Frame, name: str) -> int:
+    """An offset in a queue, or a position in the log, which has to be there.
+
+    All that are beyond 2**62 are that: there is nothing, and PostgreSQL can still reckon with it.
+    """
+    return min(number(frame, name), _PAST_ALL_PLACES)
 
 
 def integer(frame: Frame, name: str, default: int | None = None) -> int:

@@ -20,7 +20,7 @@ from mqdb.errors import MqdbError, ResponseCode, TopicNotFound
 from mqdb.remoting.claims import COMMIT_SECONDS, Claims, owns_queues, starting_point
 from mqdb.remoting.connection import Answer, Connection
 from mqdb.remoting.database import Database
-from mqdb.remoting.fields import moment, number
+from mqdb.remoting.fields import moment, position
 from mqdb.remoting.frame import Frame
 from mqdb.remoting.heartbeat import Consumer
 from mqdb.remoting.members import Members
@@ -158,7 +158,7 @@ class Offsets:
         group, place, offset = (
             frame.fields.get("consumerGroup", ""),
             await self._places.of(frame),
-            number(frame, "commitOffset"),
+            position(frame, "commitOffset"),
         )
         check_group_name(group)
         claim = self.commit(connection, group, place, offset)

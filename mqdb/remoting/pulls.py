@@ -21,7 +21,7 @@ from mqdb.errors import ConsumptionForbidden, ResponseCode, TopicNotFound
 from mqdb.remoting.claims import Claims, owns_queues
 from mqdb.remoting.connection import Answer, Connection
 from mqdb.remoting.database import Database
-from mqdb.remoting.fields import number
+from mqdb.remoting.fields import number, position
 from mqdb.remoting.frame import Frame
 from mqdb.remoting.heartbeat import Consumer
 from mqdb.remoting.holds import MOST_HELD, Hold, Holds, Wake
@@ -88,10 +88,10 @@ class PullHeader:
             fields.get("consumerGroup", ""),
             fields.get("topic", ""),
             number(frame, "queueId"),
-            number(frame, "queueOffset"),
+            position(frame, "queueOffset"),
             min(max(number(frame, "maxMsgNums", 32), 1), _MOST_MESSAGES),
             min(max_bytes, _MOST_BYTES) if max_bytes > 0 else _MOST_BYTES,
-            number(frame, "commitOffset") if flags & _COMMITS else None,
+            position(frame, "commitOffset") if flags & _COMMITS else None,
             hold_seconds if flags & _MAY_HOLD else 0.0,
             (fields.get("expressionType") or ExpressionType.TAG, fields.get("subscription", ""))
             if flags & _NAMES_FILTER

@@ -5,12 +5,12 @@ RocketMQ: SendMessageRequestHeader, SendMessageRequestHeaderV2.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 
 from mqdb.common.property import MAX_PROPERTIES_BYTES, Property
 from mqdb.common.topic import RETRY_PREFIX
-from mqdb.errors import PropertiesTooLarge
+from mqdb.errors import ParameterInvalid, PropertiesTooLarge
 from mqdb.remoting.codes import RequestCode
 from mqdb.remoting.fields import integer, moment
 from mqdb.remoting.frame import Frame
@@ -31,6 +31,10 @@ _SHORT_NAMES: Final = dict(
 _SHORT: Final = {long: short for short, long in _SHORT_NAMES.items()}
 _LONG: Final = {long: long for long in _SHORT}
 
+#: Times that the database takes: the domain `message_time`.
+_EARLIEST: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_PAST_TIMES: Final = datetime(9999, 1, 1, tzinfo=UTC)
+
 _LONG_CODES: Final = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE})
 
 #: Source: MixAll.REPLY_MESSAGE_FLAG.
@@ -40,7 +44,7 @@ _REPLY: Final = "reply"
 # Not frozen: each send makes one, and a frozen one takes 4.1 µs in place of 3.4.
 @dataclass(slots=True)
 class SendHeader:
-    """What a send says of its message, or its batch. Raises ParameterInvalid for what is no number."""
+    """What a send says of its message, or its batch. Raises ParameterInvalid for what is no number, or no time."""
 
     producer_group: str
     topic: str
@@ -65,13 +69,16 @@ class SendHeader:
         if len(text) > MAX_PROPERTIES_BYTES or len(text.encode()) > MAX_PROPERTIES_BYTES:
             raise PropertiesTooLarge(len(text.encode()), MAX_PROPERTIES_BYTES)
         most = names["maxReconsumeTimes"]
+        born_time = moment(frame, names["bornTimestamp"])
+        if not _EARLIEST <= born_time < _PAST_TIMES:
+            raise ParameterInvalid(names["bornTimestamp"], str(born_time), "must be since 1970, and before 9999")
         return cls(
             fields.get(names["producerGroup"], ""),
             fields.get(names["topic"], ""),
             of("defaultTopicQueueNums", 4),
             of("queueId"),
             of("sysFlag", 0),
-            moment(frame, names["bornTimestamp"]),
+            born_time,
             of("flag", 0),
             decode_properties(text),
             of("reconsumeTimes", 0),

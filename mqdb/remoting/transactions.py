@@ -20,7 +20,7 @@ from mqdb.remoting.access import AccessKeys, topic_right
 from mqdb.remoting.codes import RequestCode
 from mqdb.remoting.connection import Answer, Connection
 from mqdb.remoting.database import Database
-from mqdb.remoting.fields import number, text, truth
+from mqdb.remoting.fields import number, position, text, truth
 from mqdb.remoting.frame import Frame
 from mqdb.remoting.known_names import group_of_key, own_group
 from mqdb.remoting.members import Client, Members
@@ -66,7 +66,7 @@ class Transactions:
         state = _STATES.get(wanted)
         if state is None:
             raise ParameterInvalid("commitOrRollback", wanted, "must be 8 (commit), 12 (rollback) or 0 (unknown)")
-        log_pos = number(frame, "commitLogOffset")
+        log_pos = position(frame, "commitLogOffset")
         client = self._members.client_of(connection) if truth(frame, "fromTransactionCheck") else None
         request = EndTransaction(
             group_of_key(text(frame, "producerGroup"), connection.access_key),

@@ -49,14 +49,15 @@ def test_a_pull_with_a_binary_header_is_answered_by_one(broker: Connection, fron
     assert pulled(answer).bodies == ["a"]
 
 
+@pytest.mark.parametrize("offset", [7, 2**63 - 1])
 def test_a_pull_behind_the_end_or_before_the_beginning_is_told_where_to_go_on(
-    broker: Connection, fronts: Fronts
+    broker: Connection, fronts: Fronts, offset: int
 ) -> None:
     append(broker, topic(broker), "a")
     dispatch_all(broker)
     client = reader(fronts)
 
-    moved = client.pull("readers", "orders", 7)
+    moved = client.pull("readers", "orders", offset)
     at_end = client.pull("readers", "orders", 1)
 
     assert (moved.code, moved.next_offset) == (MOVED, 1)

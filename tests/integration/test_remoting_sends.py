@@ -106,6 +106,8 @@ def test_an_unknown_topic_is_made_after_the_template(broker: Connection, client:
         ({"e": 99}, 29),
         ({"e": "x"}, 29),
         ({"g": 2**62}, 29),
+        ({"g": -1}, 29),
+        ({"g": 253_370_764_800_000}, 29),  # the year 9999
         ({"f": 2**31}, 29),
         ({"h": -(2**31) - 1}, 29),
         ({"j": 2**31}, 29),

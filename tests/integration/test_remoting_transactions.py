@@ -83,6 +83,8 @@ def test_an_end_of_what_is_no_half_message_is_refused(broker: Connection, client
     assert end(client, half, 7).code == 29
     assert end(client, half, COMMIT, LONG_ID).code == 1  # of another message
     assert end(client, send(client, b"plain"), COMMIT).code == 1
+    far = {"producerGroup": "shop", "commitLogOffset": 2**63 - 1, "commitOrRollback": COMMIT, "msgId": SHORT_ID}
+    assert client.request(RequestCode.END_TRANSACTION, far).code == 1
     assert in_topic(broker) == ["plain"]
 
 
