@@ -179,7 +179,7 @@ class Front:
             stack.push_async_callback(database.close)
             access = AccessKeys(database)
             await access.begin(is_open=self._is_open)
-            listener = Listener(self._wanted, self._tls)
+            listener = Listener(self._wanted, self._tls, most_connections() // 2)
             stack.callback(listener.close)
             own = HttpAddress(_reachable(self._wanted.host, instance), listener.port)
             core = _Core(database, access, self._advertised or own, self._times, self.traffic)

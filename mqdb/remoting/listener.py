@@ -44,8 +44,12 @@ class Tls(NamedTuple):
 class Listener:
     """Accepts connections until it is closed. Of its loop."""
 
-    def __init__(self, address: HttpAddress, tls: Tls | None) -> None:
-        """Listens at once, and accepts from `start` on. Raises OSError."""
+    def __init__(self, address: HttpAddress, tls: Tls | None, most_beginning: int) -> None:
+        """Listens at once, and accepts from `start` on. Raises OSError.
+
+        With TLS, if more than `most_beginning` have sent no first byte yet or are at their handshake, the first ones
+        are closed: each takes a file.
+        """
         self._context = None if tls is None else tls.context()
         self._is_tls_required = tls is not None and tls.is_required
         self._loop = asyncio.get_running_loop()
@@ -53,15 +57,20 @@ class Listener:
         self._socket = socket.create_server((address.host, address.port), family=family, backlog=_BACKLOG)
         self._socket.setblocking(False)
         self.port: int = self._socket.getsockname()[1]
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._most_beginning = most_beginning
+        self._accepting: asyncio.Task[None] | None = None
+        #: First the one that has come first.
+        self._beginning: dict[asyncio.Task[None], None] = {}
 
     def start(self, connect: Callable[[], Connection]) -> None:
         """Accept connections from now on; `connect` makes the protocol of each."""
-        self._spawn(self._accept(connect))
+        self._accepting = self._loop.create_task(self._accept(connect))
 
     def close(self) -> None:
         """Accept no more. Again: nothing happens."""
-        for task in self._tasks:
+        if self._accepting is not None:
+            self._accepting.cancel()
+        for task in self._beginning:
             task.cancel()
         self._socket.close()
 
@@ -77,7 +86,8 @@ class Listener:
                 await asyncio.sleep(1.0)
                 continue
             is_failing = False
-            self._spawn(self._take(client, connect))
+            self._begin(self._take(client, connect))
+            await asyncio.sleep(0)  # so that it has begun, and closes its socket if it is cancelled
 
     async def _take(self, client: socket.socket, connect: Callable[[], Connection]) -> None:
         try:
@@ -105,7 +115,11 @@ class Listener:
             return client.recv(1, socket.MSG_PEEK)
         return b""
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._beginning[task] = None
+        task.add_done_callback(lambda _: self._beginning.pop(task, None))
+        if self._context is not None and len(self._beginning) > self._most_beginning:
+            first = next(iter(self._beginning))
+            del self._beginning[first]
+            first.cancel()

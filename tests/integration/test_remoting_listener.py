@@ -11,7 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Sized
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -190,6 +190,23 @@ def test_handshakes_that_fail_take_no_connection_from_others(
             rude.recv(100)
 
     assert ask(secure, certificate).code == 0
+
+
+def test_connections_that_begin_no_handshake_leave_files_for_the_database(
+    database: Database, certificate: Tls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They count among no connections yet. The first one, which has had the most time, has to go."""
+    monkeypatch.setattr(front_module, "_MOST_CONNECTIONS", 4)
+    with contextmanager(front_with)(database, certificate) as front, ExitStack() as stack:
+        address = (front.address.host, front.address.port)
+        silent = [stack.enter_context(socket.create_connection(address)) for _ in range(3)]
+        for each in silent:
+            each.setblocking(False)
+
+        wait_until(lambda: is_closed(silent[0]))
+
+        assert [is_closed(each) for each in silent[1:]] == [False, False]
+        assert ask(front, certificate).code == 0
 
 
 @pytest.mark.parametrize("size", [MAX_FRAME_BYTES + 1, 2**31, 2**32 - 1])
