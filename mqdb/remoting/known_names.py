@@ -31,9 +31,9 @@ def key_of(client_id: str) -> str:
     return client_id.partition(_OF_KEY)[2]
 
 
-def is_of_key(client_id: str) -> bool:
-    """Whether an id names the access key of its client."""
-    return _OF_KEY in client_id
+def is_of_key(name: str) -> bool:
+    """Whether an id, or a producer group, names the access key of its client."""
+    return _OF_KEY in name
 
 
 def id_with_key(client_id: str, connection: Connection) -> str:
@@ -53,8 +53,13 @@ def group_of_key(group: str, access_key: str) -> str:
     """The producer group by which the broker knows half messages of a key, if keys are asked for.
 
     So they are the key's alone: a client of another key cannot end them, and is not asked about them.
+    Raises ParameterInvalid for a group that names a key itself.
     """
-    return group + _OF_KEY + access_key if access_key else group
+    if not access_key:
+        return group
+    if is_of_key(group):
+        raise ParameterInvalid("producerGroup", group, f"must not hold {_OF_KEY!r}")
+    return group + _OF_KEY + access_key
 
 
 def own_group(group: str) -> str:

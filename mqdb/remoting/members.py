@@ -26,7 +26,7 @@ from mqdb.remoting.connection import Answer, Connection
 from mqdb.remoting.database import Database
 from mqdb.remoting.frame import Frame
 from mqdb.remoting.heartbeat import Consumer, Heartbeat, filter_of, parsed_object
-from mqdb.remoting.known_names import broadcasting_id, group_of_key, id_with_key, key_of, own_id
+from mqdb.remoting.known_names import broadcasting_id, group_of_key, id_with_key, is_of_key, key_of, own_id
 from mqdb.store.clients.clients import ClientKind, Registration, members_of
 from mqdb.store.topics.topics import find_topics
 from mqdb.store.transactions.open_halves import unasked_groups
@@ -382,7 +382,9 @@ class Members:
 
 def _has_room(groups: Collection[str], group: str) -> bool:
     """Whether a producer group may be among those of a client; whoever names others has no need of them."""
-    return group in groups or (len(group) <= _MOST_OF_A_GROUP and len(groups) < _MOST_PRODUCER_GROUPS)
+    if group in groups:
+        return True
+    return len(group) <= _MOST_OF_A_GROUP and len(groups) < _MOST_PRODUCER_GROUPS and not is_of_key(group)
 
 
 def _has_row(client: Client) -> bool:

@@ -384,7 +384,7 @@ def test_half_messages_are_those_of_their_key_alone(
 
     assert [each.fields["msgId"] for each in asked] == list(ids)
     assert all(b"PGROUP\x01shop\x02" in each.body for each in asked)
-    assert [each.code for each in refused] == [1, 1]
+    assert [each.code for each in refused] == [1, 29]
     assert ended.code == 0
     assert [each.client.asked.empty() for each in (mine, others)] == [True, True]
 
@@ -503,6 +503,17 @@ def test_nobody_gets_replies_to_another_keys_client(
     pushed = [next_asked(each.client, RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT) for each in (victim, stranger)]
     assert [each.body for each in pushed] == [b"0", b"1"]
     assert [each.client.asked.empty() for each in (victim, stranger)] == [True, True]
+
+
+def test_a_producer_group_cannot_name_a_key_itself(signing: Signing, broker: Connection) -> None:
+    """That of a key `a ~b` would be `shop ~a ~b`, as is `shop ~a` of a key `b`."""
+    group = f"shop ~{KEY}"
+    heartbeat = {"clientID": VICTIM, "producerDataSet": [{"groupName": group}]}
+    said = properties(TRAN_MSG="true", PGROUP=group, UNIQ_KEY="AB" * 16)
+
+    assert signing.ask(RequestCode.HEART_BEAT, {}, heartbeat).code == 0
+    assert signing.ask(310, header(a=group, f=4, i=said), b"half").code == 29
+    assert broker.scalar(text("SELECT count(*) FROM mqdb.commit_log")) == 0
 
 
 def test_an_id_cannot_name_a_key_itself(signing: Signing) -> None:
