@@ -361,6 +361,9 @@ def translates(function: Callable[Concatenate[Connection, _P], _R]) -> Callable[
 #: libpq tells no SQLSTATE of a connection that was refused, only the sentence.
 _MISSING_DATABASE: Final = re.compile(r'FATAL:  database ".*" does not exist')
 
+#: SQLSTATEs of a connection that broke or was ended, the last two by time-outs of transactions; or how they begin.
+_CONNECTION_LOST: Final = ("08", "57P", "25P03", "25P04")
+
 #: In place of one: the driver has refused a value, and the server was not asked.
 NO_SQLSTATE: Final = "-----"
 
@@ -383,7 +386,7 @@ def translate(error: BaseException, target: str) -> MqdbError:
         return SchemaMissing(target)
     if isinstance(error, pg.InvalidCatalogName) or (not sqlstate and _MISSING_DATABASE.search(reason)):
         return DatabaseMissing(target, reason)
-    if sqlstate.startswith(("08", "57P", "25P03")) or (not sqlstate and isinstance(error, psycopg.OperationalError)):
+    if sqlstate.startswith(_CONNECTION_LOST) or (not sqlstate and isinstance(error, psycopg.OperationalError)):
         return BrokerUnavailable(target, reason)
     return StorageRefused(sqlstate or NO_SQLSTATE, reason)
 

@@ -8,8 +8,8 @@ import sqlalchemy
 from sqlalchemy import text
 
 from mqdb.broker.log.query import broker_info
-from mqdb.errors import ParameterInvalid
-from mqdb.store.engine import create_engine, driver
+from mqdb.errors import BrokerUnavailable, ParameterInvalid
+from mqdb.store.engine import connected, create_engine, driver, transaction
 from mqdb_client import Message, Producer
 from tests.fixtures.joined_sends import url_of
 from tests.fixtures.log import create_topic
@@ -60,6 +60,19 @@ def test_an_engine_reads_times_and_text_whatever_a_database_sets(
         assert connection.execute(text(f"SELECT now(), '{TAG}'")).one()[1] == TAG
         assert broker_info(connection).broker_name == "broker-a"
     engine.dispose()
+
+
+def test_a_session_that_transaction_timeout_has_ended_is_a_connection_that_broke(database: Database) -> None:
+    if database.connect().info.server_version < 170_000:
+        pytest.skip("PostgreSQL has had transaction_timeout since 17")
+    database.set_default("transaction_timeout", "300ms")
+
+    with (
+        pytest.raises(BrokerUnavailable, match="transaction timeout"),
+        connected(database.dsn, "test") as connection,
+        transaction(connection),
+    ):
+        connection.execute(text("SELECT pg_sleep(30)"))
 
 
 # -- a connection of the caller's -------------------------------------------------------------
