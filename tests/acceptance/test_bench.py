@@ -186,7 +186,8 @@ def test_dispatch_measures_a_whole_backlog_and_its_key_index(place: Place, datab
         assert_measured(figure, rounds=2)
     assert query(database.dsn, "SELECT count(*) FROM mqdb.commit_log") == 5000
     assert query(database.dsn, "SELECT count(*) FROM mqdb.consume_queue") == 5000
-    assert query(database.dsn, "SELECT count(*) FROM mqdb.message_index") == 10_000
+    # One for the key of each message: ids of our own generator are found without.
+    assert query(database.dsn, "SELECT count(*) FROM mqdb.message_index") == 5000
 
 
 @pytest.mark.long
@@ -250,7 +251,7 @@ def test_pairs_compare_a_figure_with_itself_beside_an_open_transaction(place: Pl
     [
         (("produce", "--only", "send", "-T", "0.2"), 1),
         pytest.param(("consume", "--only", "consume-32", "--messages", "2000", "-T", "5"), 8, marks=pytest.mark.long),
-        pytest.param(("latency", "--rate", "50", "-T", "0.4"), 4, marks=pytest.mark.long),
+        pytest.param(("latency", "--only", "latency", "--rate", "50", "-T", "0.4"), 4, marks=pytest.mark.long),
     ],
 )
 def test_a_send_to_each_queue_is_held_open_meanwhile_and_rolled_back(
