@@ -23,7 +23,6 @@ from tests.fixtures.remoting_kit import (
     RunKitProcess,
     served_front,
 )
-from tests.fixtures.variants import usually
 
 #: Only 5.x has these.
 NEWER = ("delay_time", "recall")
@@ -154,10 +153,9 @@ def run_with_keys(
             yield run
 
 
-@pytest.mark.parametrize(
-    ("version", "binary"),
-    usually((NEW, False), of=[(version, binary) for version in (NEW, OLD) for binary in (False, True)]),
-)
+@pytest.mark.long
+@pytest.mark.parametrize("binary", [False, True], ids=["json", "binary"])
+@pytest.mark.parametrize("version", [NEW, OLD])
 def test_clients_of_several_keys_share_groups(run_with_keys: RunWithKeys, version: str, binary: bool) -> None:
     """They share queues, but neither half messages nor replies; an administrator asks each of them."""
     outcome = run_with_keys(version, "keys", ("keys",), binary)["keys"]
