@@ -4,7 +4,7 @@ import secrets
 
 import pytest
 
-from tests.fixtures.program_cache import ProgramMissing
+from tests.fixtures.program_cache import skipped_if_missing
 from tests.fixtures.remoting_kit import RunKitProcess
 from tests.remoting.other_clients import CLIENTS, run_client
 
@@ -15,8 +15,6 @@ def test_a_client_sends_consumes_and_retries(run_kit_process: RunKitProcess, rem
     topic = f"kit-{name}-{secrets.token_hex(4)}"
     # Not all of them have the first send make the topic.
     run_kit_process("topic", "--topic", topic).wait()
-    try:
+    with skipped_if_missing():
         outcome = run_client(name, remoting_front, topic)
-    except ProgramMissing as error:
-        pytest.skip(str(error))
     assert outcome.ok, outcome.detail

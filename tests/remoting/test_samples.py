@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.fixtures.program_cache import ProgramMissing
+from tests.fixtures.program_cache import skipped_if_missing
 from tests.fixtures.remoting_kit import RunKitProcess
 from tests.remoting.samples import SAMPLES, Sample, run_sample
 
@@ -12,8 +12,6 @@ from tests.remoting.samples import SAMPLES, Sample, run_sample
 def test_a_sample_of_rocketmq(run_kit_process: RunKitProcess, remoting_front: str, sample: Sample) -> None:
     # A new group of mqdb begins at the end of a topic, so the consumer has to find the topic when it starts.
     run_kit_process("topic", "--topic", sample.topic).wait()
-    try:
+    with skipped_if_missing():
         fault = run_sample(sample, remoting_front)
-    except ProgramMissing as error:
-        pytest.skip(str(error))
     assert fault is None, fault

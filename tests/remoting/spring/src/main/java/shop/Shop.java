@@ -3,11 +3,13 @@ package shop;
 import java.nio.charset.StandardCharsets;
 import java.util.Map;
 import java.util.TreeMap;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.spring.annotation.RocketMQMessageListener;
 import org.apache.rocketmq.spring.core.RocketMQListener;
+import org.apache.rocketmq.spring.core.RocketMQPushConsumerLifecycleListener;
 import org.apache.rocketmq.spring.core.RocketMQTemplate;
 import org.springframework.boot.SpringApplication;
 import org.springframework.boot.autoconfigure.SpringBootApplication;
@@ -27,6 +29,8 @@ import org.springframework.stereotype.Component;
 public class Shop {
     private static final int COUNT = 20;
     private static final long PATIENCE_MS = 90_000;
+    /** A JVM on a busy machine may need longer than the usual 3 s to connect and to read an answer. */
+    private static final int ANSWER_MS = 30_000;
 
     public static void main(String[] arguments) {
         long begin = System.currentTimeMillis();
@@ -34,6 +38,7 @@ public class Shop {
         application.setDefaultProperties(Map.of(
             "rocketmq.name-server", arguments[0],
             "rocketmq.producer.group", arguments[1] + "-producers",
+            "rocketmq.producer.send-message-timeout", ANSWER_MS,
             "shop.topic", arguments[1],
             "spring.main.banner-mode", "off",
             "logging.level.root", "ERROR"));
@@ -83,12 +88,17 @@ public class Shop {
     /** The listener. */
     @Component
     @RocketMQMessageListener(topic = "${shop.topic}", consumerGroup = "${shop.topic}-consumers", delayLevelWhenNextConsume = 1)
-    public static class Orders implements RocketMQListener<MessageExt> {
+    public static class Orders implements RocketMQListener<MessageExt>, RocketMQPushConsumerLifecycleListener {
         volatile boolean isListening;
         volatile String fault;
         volatile double retrySeconds;
         private final Map<String, Integer> times = new TreeMap<>();
         private long failedAt;
+
+        @Override
+        public void prepareStart(DefaultMQPushConsumer consumer) {
+            consumer.setMqClientApiTimeout(ANSWER_MS);
+        }
 
         @Override
         public synchronized void onMessage(MessageExt message) {
