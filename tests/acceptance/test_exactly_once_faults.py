@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import IO, Final, Self
@@ -182,8 +183,18 @@ def left(broker: FaultyBroker) -> int:
     return int(messages)
 
 
+def wait_until_nothing_is_left(broker: FaultyBroker) -> None:
+    """How much there is depends on the machine, so only some progress has to come in time."""
+    while before := left(broker):
+        wait_until(partial(is_less_left, broker, before), _PATIENCE_SECONDS)
+
+
+def is_less_left(broker: FaultyBroker, before: int) -> bool:
+    return left(broker) < before
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(120 + 40 * KILLS)
+@pytest.mark.timeout(300 + 40 * KILLS)
 @pytest.mark.parametrize("run", range(RUNS or 1))
 @pytest.mark.parametrize(
     ("kind", "sharing", "mode"),
@@ -215,7 +226,7 @@ def test_each_message_is_consumed_once_and_sent_on_once(
         with Load(producer) as load:
             killed = kill_again_and_again(chance, broker, members)
             wait_until(lambda: consumed(broker) >= LEAST_CONSUMED, _PATIENCE_SECONDS)
-        wait_until(lambda: left(broker) == 0, _PATIENCE_SECONDS)
+        wait_until_nothing_is_left(broker)
         assert set(members.end()) == {0}
 
     times = dict(query(broker.dsn, "SELECT times, count(*) FROM ledger GROUP BY times"))
