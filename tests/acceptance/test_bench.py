@@ -126,6 +126,7 @@ def test_produce_shows_each_figure_beside_its_references(place: Place, database:
     assert "not measured, for --dsn names one broker only: brokers-2" in report["notes"]
 
 
+@pytest.mark.long
 def test_produce_waits_for_what_it_has_sent_asynchronously(place: Place, database: Database) -> None:
     report = bench(place, "produce", "--only", "send-async", "-T", "0.2", "--rounds", "1", "--dsn", database.dsn)
 
@@ -277,6 +278,7 @@ def test_nothing_but_records_stays_in_a_database_that_was_given(place: Place, da
     assert query(database.dsn, "SELECT count(*) FROM mqdb.commit_log") == 500
 
 
+@pytest.mark.long
 def test_without_a_dsn_it_runs_on_a_server_of_its_own_and_removes_it(place: Place, database: Database) -> None:
     elsewhere = Place(place.home, database.dsn)
 

@@ -75,6 +75,7 @@ POLLED: Final = ("lite pull", "assigned")
 TRANSACTIONAL: Final = [way for way in PUSH if "exactly once" in way]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(("scenario", "is_paused", "is_pooled"), ALL if RUNS else USUAL)

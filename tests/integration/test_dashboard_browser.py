@@ -144,6 +144,7 @@ def test_each_page_works_without_a_fault_and_fits_the_screen(browser: "Browser",
         assert abs(here.evaluate(bottom) - log_out.evaluate(bottom)) < (10 if width > 1_000 else 60)
 
 
+@pytest.mark.long
 def test_the_lag_of_a_group_is_drawn(page: "Page", site: Site) -> None:
     wait_until(lambda: site.dashboard.lag_history.of("billing"))
     page.goto(B + "groups/billing")
@@ -151,6 +152,7 @@ def test_the_lag_of_a_group_is_drawn(page: "Page", site: Site) -> None:
     assert page.locator(".plot polyline").evaluate("element => getComputedStyle(element).strokeWidth") == "2.5px"
 
 
+@pytest.mark.long
 def test_the_rate_is_renewed_while_somebody_looks(page: "Page") -> None:
     page.get_by_text("records/s").wait_for()
     with page.expect_response(lambda response: "/rate?pos=" in response.url):

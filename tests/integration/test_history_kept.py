@@ -96,6 +96,7 @@ def reading(past: Past, directory: Path, caplog: pytest.LogCaptureFixture) -> It
     assert not [warning for warning in warnings if "history" in warning], warnings
 
 
+@pytest.mark.long
 def test_a_dump_that_is_restored_in_place_of_the_database(
     past: Past, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -94,6 +94,7 @@ def test_segments_are_archived_once_and_recorded(
     assert run_archive(spark, database, tmp_path) == []
 
 
+@pytest.mark.long
 def test_files_are_by_topic_and_hour_and_hold_bodies_plain(
     spark: "SparkSession", database: Database, broker: Connection, tmp_path: Path
 ) -> None:
