@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import Connection, Engine, event
 
 from mqdb.broker.log import messages, query
+from mqdb.store.topics import topics
 from mqdb_client import Admin, Message, MessageQueue, MessageSelector, Producer, SegmentState, errors
 from tests.fixtures.broker import dispatch_all
 from tests.fixtures.command_line import Place
@@ -70,6 +71,22 @@ def test_a_message_that_is_not_in_its_queue_yet_is_waited_for(
         monkeypatch.setattr(messages, "_DISPATCH_SECONDS", 0.0)
         with pytest.raises(errors.DispatchTimeout, match="got no offset in its queue"):
             admin.messages.show(message_id)
+
+
+def test_a_message_whose_topic_is_deleted_before_it_is_read_is_not_there(
+    admin: Admin, message_ids: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = topics.existing_topic
+
+    def find_and_delete(connection: Connection, name: str) -> Any:
+        monkeypatch.undo()
+        route = find(connection, name)
+        admin.topics.delete(name)
+        return route
+
+    monkeypatch.setattr(topics, "existing_topic", find_and_delete)
+    with pytest.raises(errors.TopicNotFound):
+        admin.messages.show(message_ids[0])
 
 
 def test_messages_are_found_by_key_offset_and_time(admin: Admin, message_ids: list[str]) -> None:

@@ -11,7 +11,7 @@ from mqdb.broker.dispatch import index_keys
 from mqdb.broker.log import query
 from mqdb.common.message import MessageQueue, ReceivedMessage
 from mqdb.common.topic import HALF_TOPIC, SCHEDULE_TOPIC
-from mqdb.errors import DispatchTimeout, ParameterInvalid, QueueNotFound
+from mqdb.errors import DispatchTimeout, ParameterInvalid, QueueNotFound, TopicNotFound
 from mqdb.store.engine import transaction, translates
 from mqdb.store.log import message_index
 from mqdb.store.tables import commit_log, queue, topic
@@ -88,7 +88,10 @@ def read_message(connection: Connection, where: MessageQueue, offset: int) -> Re
     route = topics.existing_topic(connection, where.topic)
     if not 0 <= where.queue_id < len(route.queue_keys):
         raise QueueNotFound(where.topic, where.queue_id, len(route.queue_keys))
-    (result,), _ = pull(connection, [PullRequest(where, route.queue_keys[where.queue_id], offset)], limit=1)
+    results, _ = pull(connection, [PullRequest(where, route.queue_keys[where.queue_id], offset)], limit=1)
+    if not results:
+        raise TopicNotFound(where.topic)  # it was deleted meanwhile
+    (result,) = results
     if not result.messages:
         reason = f"queue {where} has offsets {result.min_offset} to before {result.max_offset}"
         raise ParameterInvalid("queue_offset", offset, reason)
