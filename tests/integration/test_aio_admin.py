@@ -74,7 +74,7 @@ def test_dead_letters_are_read_one_after_the_other_and_not_to_the_end(broker: Co
                 await anext(admin.dead_letters.read(DeadLetterFilter("nobody")))
 
     asyncio.run(work())
-    assert sessions(database) == 0
+    wait_until(lambda: sessions(database) == 0)
 
 
 def sessions(database: Database) -> int:
@@ -104,7 +104,7 @@ def test_a_read_that_is_cancelled_is_over_before_its_connection_is_given_back(
             assert bodies(await admin.messages.find("orders")) == ["x"]
 
     asyncio.run(work())
-    assert sessions(database) == 0
+    wait_until(lambda: sessions(database) == 0)
 
 
 def waiting(database: Database) -> bool:
