@@ -39,7 +39,7 @@ def _variable(name: str) -> str:
 
 
 def read_environment(names: Iterable[str]) -> Layer:
-    """What the environment says of these settings. An empty variable counts as unset."""
+    """The settings of these names that the environment gives. An empty variable counts as unset."""
     return Layer("environment", {name: value for name in names if (value := os.environ.get(_variable(name)))})
 
 

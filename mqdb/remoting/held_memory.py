@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class HeldMemory:
-    """What connections of one front hold of one kind. Of its loop. `whose` is a word for them, for the log."""
+    """Counts the bytes that some connections of a front hold, in its loop. `whose` says in the log which they are."""
 
     def __init__(self, most_bytes: int, whose: str) -> None:
         self._most_bytes = most_bytes

@@ -32,7 +32,7 @@ def key_of(client_id: str) -> str:
 
 
 def is_of_key(name: str) -> bool:
-    """Whether an id, or a producer group, names the access key of its client."""
+    """Whether an id or a producer group ends with the access key of its client."""
     return _OF_KEY in name
 
 

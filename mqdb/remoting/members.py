@@ -39,7 +39,7 @@ GRACE_SECONDS: Final = 30.0
 #: Between two writes of the heartbeats that have come.
 _BEAT_SECONDS: Final = 10.0
 
-#: What is remembered of a client. A program has a few groups, and RocketMQ's clients take no longer names.
+#: A front remembers so much of one client. A program has a few groups, and RocketMQ's clients refuse longer names.
 _MOST_PRODUCER_GROUPS: Final = 1_000
 _MOST_OF_A_GROUP: Final = 255
 
@@ -381,7 +381,7 @@ class Members:
 
 
 def _has_room(groups: Collection[str], group: str) -> bool:
-    """Whether a producer group may be among those of a client; whoever names others has no need of them."""
+    """Whether a front remembers one more producer group of a client. No program needs those that it forgets."""
     if group in groups:
         return True
     return len(group) <= _MOST_OF_A_GROUP and len(groups) < _MOST_PRODUCER_GROUPS and not is_of_key(group)

@@ -44,7 +44,7 @@ _REPLY: Final = "reply"
 # Not frozen: each send makes one, and a frozen one takes 4.1 µs in place of 3.4.
 @dataclass(slots=True)
 class SendHeader:
-    """What a send says of its message, or its batch. Raises ParameterInvalid for what is no number, or no time."""
+    """Read the header of a send, or of a batch. Raises ParameterInvalid for a number or a time that it cannot read."""
 
     producer_group: str
     topic: str

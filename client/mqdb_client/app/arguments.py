@@ -51,7 +51,7 @@ class _Parameter(NamedTuple):
     session: Callable[..., Any] | None = None
     """The class of the session that it wants for it; None: it wants the connection."""
     adapter: TypeAdapter[Any] | None = None
-    """What reads the body, if it is JSON."""
+    """Reads the body as JSON; None where the function does not want that."""
 
 
 class Arguments:
@@ -95,7 +95,7 @@ class Arguments:
             if parameter.adapter is not None:
                 try:
                     parameter.adapter.rebuild()
-                except Exception as error:
+                except Exception as error:  # classes of the user are code of the user
                     raise _not_json(self._function, parameter.name, error) from error
 
     def call(self, message: ReceivedMessage, transaction: Any = None) -> None:

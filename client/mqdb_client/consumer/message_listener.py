@@ -70,7 +70,7 @@ class ConsumeOrderlyContext:
 
 
 _DELAY: Final = or_none(Rule(lambda value: isinstance(value, timedelta), "must be a timedelta"))
-#: What may be asked for with messages that fail.
+#: The rule of each wish that a context may hold for messages that fail.
 _REQUESTS: Final = {
     "delay_level_when_next_consume": Rule(is_whole, "must be a whole number"),
     "delay_when_next_consume": _DELAY,
@@ -80,7 +80,7 @@ _REQUESTS: Final = {
 
 
 def asked(context: ConsumeConcurrentlyContext | ConsumeOrderlyContext, name: str) -> Any:
-    """What a listener has asked for; if that is of no use, what it gets unasked, so that its messages come again."""
+    """A wish that a listener has left in its context. One that breaks its rule is logged, and the default returned."""
     value, rule = getattr(context, name), _REQUESTS[name]
     if rule.allows(value):
         return value
