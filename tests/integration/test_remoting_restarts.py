@@ -48,8 +48,8 @@ def test_a_reset_is_obeyed_by_the_next_pull_and_by_one_that_waits(broker: Connec
 
     offset_reset.reset_offsets(broker, "readers", "orders", Boundary.EARLIEST)
     moved = pulled(held.result(10))
-    if moved.code == NO_NEW:  # it has come between two owners
-        moved = client.pull("readers", "orders", 10)
+    if moved.code == NO_NEW:  # somebody had locked the row of the queue, so the client is to come again
+        moved = wait_for_pull(client, 10, lambda each: each.code == MOVED)
     client.commit("readers", "orders", 10)  # from before it has heard
     client.request(RequestCode.GET_MAX_OFFSET, {"topic": "orders", "queueId": 0})
 
