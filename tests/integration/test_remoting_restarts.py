@@ -274,6 +274,21 @@ def test_a_client_that_goes_without_a_word_keeps_its_queues_for_a_while(
     assert (owner(broker, route), stored(broker, route)) == (B, 6)
 
 
+def test_a_front_that_stops_waits_for_no_client(broker: Connection, fronts: Fronts) -> None:
+    """Neither for one that has gone before nor for those that it closes."""
+    filled(broker)
+    front, gone = fronts.start(), joined(fronts)
+    joined(fronts, B)
+    [members_here] = members_of_fronts(A)
+    gone.close()
+    wait_until(lambda: members_here.clients[A].grace)
+
+    front.stop()
+
+    waited_for = [each.grace for each in members_here.clients.values() if each.connection is None]
+    assert [grace is not None and not grace.cancelled() for grace in waited_for] == [False, False]
+
+
 def test_a_client_that_comes_while_the_database_is_down_is_taken_when_it_is_there(
     past: Past, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
