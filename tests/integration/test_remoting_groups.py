@@ -1,6 +1,7 @@
 """Groups of RocketMQ's clients: who owns which queue, and how far a group has come."""
 
 import gc
+import threading
 import traceback
 
 import pytest
@@ -8,15 +9,16 @@ from sqlalchemy import Connection, text
 
 from mqdb.broker.consumers.offsets import take_queues_at
 from mqdb.errors import SubscriptionConflict
+from mqdb.remoting import members
 from mqdb.remoting.codes import RequestCode
 from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.processes import wait_until
-from tests.fixtures.remoting_client import Fronts, consumer, pulled
+from tests.fixtures.remoting_client import PATIENCE_SECONDS, Fronts, consumer, pulled
 from tests.fixtures.remoting_groups import (
     NO_MATCHED,
     NO_NEW,
     NONE,
-    QUICK_BUT_PATIENT,
+    PATIENT,
     A,
     B,
     filled,
@@ -65,7 +67,7 @@ def test_who_is_no_member_only_reads_the_offset(broker: Connection, fronts: Fron
 
 def test_a_queue_that_another_member_has_is_waited_for_by_the_pulls(broker: Connection, fronts: Fronts) -> None:
     route = filled(broker)
-    fronts.start(QUICK_BUT_PATIENT)
+    fronts.start(PATIENT)
     client, other = joined(fronts), joined(fronts, B)
     client.query_offset("readers", "orders")
     held = client.begin_pull("readers", "orders", 10, hold_ms=20_000)
@@ -74,9 +76,9 @@ def test_a_queue_that_another_member_has_is_waited_for_by_the_pulls(broker: Conn
     waiting = other.begin_pull("readers", "orders", 0, hold_ms=20_000)
     client.commit("readers", "orders", 4)
     client.leave(A, "readers")
-    told = pulled(waiting.result(10))
+    told = pulled(waiting.result(PATIENCE_SECONDS))
     if told.code == NO_NEW:
-        told = other.pull("readers", "orders", 0)
+        told = wait_for_pull(other, 0, lambda each: each.code != NO_NEW)
 
     assert offset == 0
     assert (told.code, told.next_offset) == (NO_MATCHED, 4)  # forward without the stand-still of a 21
@@ -189,7 +191,7 @@ def test_a_commit_does_not_go_back_but_for_a_client_that_seeks(broker: Connectio
 
 def test_what_was_committed_before_the_end_counts(broker: Connection, fronts: Fronts) -> None:
     route = filled(broker, queues=2)
-    front = fronts.start(QUICK_BUT_PATIENT)
+    front = fronts.start(PATIENT)
     leaving, staying = joined(fronts), joined(fronts, B)
     leaving.query_offset("readers", "orders", 0)
     staying.query_offset("readers", "orders", 1)
@@ -207,12 +209,15 @@ def test_what_was_committed_before_the_end_counts(broker: Connection, fronts: Fr
 def test_a_commit_that_comes_behind_the_end_counts(broker: Connection, fronts: Fronts) -> None:
     """As those of Java's clients do, which send the two in two threads."""
     route = filled(broker)
-    client = joined(fronts)
+    front, client, sent = fronts.start(), joined(fronts), threading.Event()
     client.query_offset("readers", "orders")
+    assert front._loop is not None
 
+    front._loop.call_soon_threadsafe(sent.wait)  # it reads the two together, for it waits 50 ms for the second
     leaving = client.begin(RequestCode.UNREGISTER_CLIENT, {"clientID": A, "consumerGroup": "readers"})
     client.commit("readers", "orders", 8)
-    leaving.result(10)
+    sent.set()
+    leaving.result(PATIENCE_SECONDS)
 
     assert stored(broker, route) == 8
 
@@ -234,7 +239,7 @@ def test_a_reader_without_a_subscription_commits_what_no_member_has(broker: Conn
 
 def test_what_was_committed_is_answered_at_once(broker: Connection, fronts: Fronts) -> None:
     filled(broker)
-    fronts.start(QUICK_BUT_PATIENT)
+    fronts.start(PATIENT)
     client, reading = joined(fronts), fronts.connect()
     client.query_offset("readers", "orders")
     client.commit("readers", "orders", 3)
@@ -257,15 +262,16 @@ def test_who_broadcasts_owns_nothing(broker: Connection, fronts: Fronts) -> None
 
 @pytest.mark.parametrize("old", [{"orders": "a"}, {"model": "BROADCASTING"}], ids=["subscription", "message model"])
 def test_a_killed_client_does_not_stand_in_the_way_of_its_successor(
-    broker: Connection, fronts: Fronts, old: dict[str, str]
+    broker: Connection, fronts: Fronts, monkeypatch: pytest.MonkeyPatch, old: dict[str, str]
 ) -> None:
     """As when a program is stopped by force, changed, and started again."""
+    monkeypatch.setattr(members, "GRACE_SECONDS", 600)  # it is waited for all the time
     filled(broker)
     killed = joined(fronts, **old)
     killed.pull("readers", "orders", 0)
     killed.close()
 
-    wait_until(lambda: joined(fronts, B).pull("readers", "orders", 0).code == 0, 5)
+    wait_until(lambda: joined(fronts, B).pull("readers", "orders", 0).code == 0)
 
 
 def test_a_client_that_was_refused_is_taken_when_the_other_has_left(broker: Connection, fronts: Fronts) -> None:
@@ -286,10 +292,14 @@ def test_a_refusal_does_not_grow(broker: Connection, fronts: Fronts) -> None:
     for _ in range(20):
         assert refused.pull("readers", "orders", 0).code == 25
 
-    gc.collect()  # those of other tests
-    [error] = [each for each in gc.get_objects() if isinstance(each, SubscriptionConflict)]
-
+    wait_until(lambda: len(conflicts()) == 1)  # when others come, it is refused anew
+    [error] = conflicts()
     assert len(list(traceback.walk_tb(error.__traceback__))) < 10
+
+
+def conflicts() -> list[SubscriptionConflict]:
+    gc.collect()  # those of other tests
+    return [each for each in gc.get_objects() if isinstance(each, SubscriptionConflict)]
 
 
 def test_a_client_in_cpp_says_numbers_for_java_s_enums(broker: Connection, fronts: Fronts) -> None:

@@ -1,10 +1,9 @@
 """Queues that change hands between RocketMQ's clients, and between them and members in Python."""
 
-import time
 from collections.abc import Callable
 
 import pytest
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 
 from mqdb.remoting.consuming import ConsumingTimes
 from mqdb.remoting.hand_over import HandOverTimes
@@ -38,17 +37,21 @@ def test_a_queue_that_is_pulled_no_more_is_given_back(broker: Connection, fronts
 
 
 def test_a_queue_that_is_pulled_again_is_kept(broker: Connection, fronts: Fronts) -> None:
-    route = filled(broker, queues=2)
+    fronts.start(ConsumingTimes(hand_over=HandOverTimes(rebalance=0.1, pull_again=2.0)))
+    route = filled(broker, queues=4)
     client = joined(fronts)
-    for queue_id in range(2):
+    for queue_id in range(4):
         client.query_offset("readers", "orders", queue_id)
-    joined(fronts, B)
+    epoch = text("SELECT epoch FROM mqdb.consumer_offset WHERE queue_key = :key")
+    before = broker.scalar(epoch, {"key": route.queue_keys[2]})
+    joined(fronts, B)  # queues 2 and 3 are its share
 
-    deadline = time.monotonic() + 1
-    while time.monotonic() < deadline:
-        client.pull("readers", "orders", 10, 1, hold_ms=1_000)
+    def is_another_given_back() -> bool:
+        client.pull("readers", "orders", 10, 2, hold_ms=200)
+        return owner(broker, route, 3) is None
 
-    assert owner(broker, route, 1) == A
+    wait_until(is_another_given_back)
+    assert (owner(broker, route, 2), broker.scalar(epoch, {"key": route.queue_keys[2]})) == (A, before)
 
 
 def test_a_share_that_another_client_asks_for_is_given_to_it_if_it_is_not_pulled(

@@ -5,7 +5,7 @@ from sqlalchemy import Connection, text
 from mqdb.remoting.codes import RequestCode
 from tests.fixtures.orderly import OrderlyMember, Script
 from tests.fixtures.processes import wait_until
-from tests.fixtures.remoting_client import Fronts
+from tests.fixtures.remoting_client import UNDISTURBED, Fronts
 from tests.fixtures.remoting_groups import (
     NONE,
     A,
@@ -19,6 +19,7 @@ from tests.fixtures.remoting_groups import (
 
 def test_queues_are_locked_for_one_client_and_unlocked_for_the_next(broker: Connection, fronts: Fronts) -> None:
     route = filled(broker, queues=2)
+    fronts.start(UNDISTURBED)  # which gives back nothing that is not pulled
     client, other = joined(fronts), joined(fronts, B)
 
     assert client.locks(RequestCode.LOCK_BATCH_MQ, "readers", A, "orders", 0, 1) == [0, 1]
@@ -59,6 +60,7 @@ def test_locks_are_shared_with_members_in_python(
     broker: Connection, fronts: Fronts, orderly_member: OrderlyMember
 ) -> None:
     route = filled(broker, queues=2)
+    fronts.start(UNDISTURBED)
     client, script = joined(fronts), Script()
     assert client.locks(RequestCode.LOCK_BATCH_MQ, "readers", A, "orders", 0, 1) == [0, 1]
     for queue_id in range(2):
