@@ -14,7 +14,7 @@ from mqdb.remoting import turns
 from mqdb.remoting.frame import Serializer
 from tests.fixtures.broker import append, dispatch_all, drop_topic, topic
 from tests.fixtures.processes import wait_until
-from tests.fixtures.remoting_client import UNDISTURBED, Fronts, RemotingClient, consumer, pulled
+from tests.fixtures.remoting_client import PATIENCE_SECONDS, UNDISTURBED, Fronts, RemotingClient, consumer, pulled
 
 FOUND, NO_NEW, NO_MATCHED, MOVED = 0, 19, 20, 21
 
@@ -43,7 +43,7 @@ def test_a_pull_with_a_binary_header_is_answered_by_one(broker: Connection, fron
     client = fronts.connect(serializer=Serializer.ROCKETMQ)
     client.heartbeat("1.2.3.4@1", consumer(orders="*"))
 
-    answer = client.begin_pull("readers", "orders", 0).result(10)
+    answer = client.begin_pull("readers", "orders", 0).result(PATIENCE_SECONDS)
 
     assert answer.serializer is Serializer.ROCKETMQ
     assert pulled(answer).bodies == ["a"]
@@ -162,7 +162,7 @@ def test_a_held_pull_is_answered_when_a_message_arrives(broker: Connection, fron
     append(broker, route, "a")
     dispatch_all(broker)
 
-    assert pulled(held.result(10)).bodies == ["a"]
+    assert pulled(held.result(PATIENCE_SECONDS)).bodies == ["a"]
 
 
 def test_a_held_pull_ends_after_its_time(broker: Connection, fronts: Fronts) -> None:
@@ -239,7 +239,7 @@ def test_pulls_of_several_groups_at_one_offset_share_an_answer(broker: Connectio
     append(broker, route, "a")
     dispatch_all(broker)
 
-    assert [pulled(each.result(10)).bodies for each in held] == [["a"]] * 3
+    assert [pulled(each.result(PATIENCE_SECONDS)).bodies for each in held] == [["a"]] * 3
 
 
 def test_a_connection_holds_so_many_pulls(broker: Connection, fronts: Fronts, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from mqdb.remoting.frame import Frame, Serializer, decode_frame, encode_frame
 from mqdb.remoting.wire_message import encode_properties, offset_id
 from tests.fixtures.broker import topic
 from tests.fixtures.fuzz import fuzz_cases, fuzz_random
-from tests.fixtures.remoting_client import PATIENCE_SECONDS, Fronts, RemotingClient, consumer
+from tests.fixtures.remoting_client import PATIENCE_SECONDS, Fronts, Pulled, RemotingClient, consumer
 from tests.fixtures.remoting_groups import NO_NEW
 from tests.fixtures.remoting_vectors import bytes_of, remoting_vectors
 from tests.integration.test_remoting_sends import send
@@ -159,12 +159,15 @@ class Behaving:
             self.beat()
         body = str(self.served)
         assert send(self._client, body.encode(), b="steady").code == 0
-        for _ in range(3):  # as clients do that are told to come again
-            found = self._client.pull("steady-readers", "steady", self.served, hold_ms=20_000)
-            if found.code != NO_NEW:
-                break
+        until = time.monotonic() + PATIENCE_SECONDS
+        found = self._pull()
+        while found.code == NO_NEW and time.monotonic() < until:  # as clients do that are told to come again
+            found = self._pull()
         assert (found.code, found.bodies) == (0, [body])
         self._client.commit("steady-readers", "steady", found.next_offset)
+
+    def _pull(self) -> Pulled:
+        return self._client.pull("steady-readers", "steady", self.served, hold_ms=20_000)
 
     def beat(self) -> None:
         """As clients do every 30 s: one that does not is given up."""

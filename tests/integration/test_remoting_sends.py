@@ -10,12 +10,13 @@ from sqlalchemy import Connection, text
 
 from mqdb.broker.topics import topics as admin
 from mqdb.common.topic import Perm
+from mqdb.remoting import replies
 from mqdb.remoting.codes import RequestCode
 from mqdb.remoting.frame import Frame, Serializer
 from mqdb.remoting.wire_message import decode_properties, encode_properties
 from mqdb.store.topics.topics import find_topic
 from tests.fixtures.broker import append, dispatch_all, topic
-from tests.fixtures.remoting_client import Fronts, RemotingClient, consumer
+from tests.fixtures.remoting_client import PATIENCE_SECONDS, Fronts, RemotingClient, consumer
 
 #: As a Java client of a machine with an IPv6 address makes it.
 LONG_ID = "AB" * 28
@@ -297,7 +298,10 @@ def letters(broker: Connection) -> int:
 
 
 @pytest.mark.parametrize("is_known", [True, False], ids=["known", "before its first heartbeat"])
-def test_a_reply_is_brought_to_who_has_asked(broker: Connection, fronts: Fronts, is_known: bool) -> None:
+def test_a_reply_is_brought_to_who_has_asked(
+    broker: Connection, fronts: Fronts, monkeypatch: pytest.MonkeyPatch, is_known: bool
+) -> None:
+    monkeypatch.setattr(replies, "_TAKE_SECONDS", PATIENCE_SECONDS)
     topic(broker)
     requester, replier = fronts.connect(), fronts.connect()
     if is_known:
