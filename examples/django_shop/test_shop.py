@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 
@@ -46,10 +47,11 @@ def test_an_order_is_billed_by_the_worker(mqdb_broker: TestBroker) -> None:
         with mqdb_broker.admin.messages.reading(settings.ORDERS_TOPIC) as reader:
             reader.dispatch()
             assert len(list(reader)) == 1
-        mqdb_broker.wait_until_consumed(settings.BILLING_GROUP, settings.ORDERS_TOPIC)
+        starting = timedelta(minutes=2)  # of the worker
+        mqdb_broker.wait_until_consumed(settings.BILLING_GROUP, settings.ORDERS_TOPIC, starting)
     finally:
         worker.send_signal(signal.SIGTERM)
-        ended = worker.wait(30)
+        ended = worker.wait(60)
 
     assert ended == 0
     assert Order.objects.get().is_billed

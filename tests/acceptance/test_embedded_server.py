@@ -85,7 +85,7 @@ def test_nothing_runs_after_the_stop(server: EmbeddedPostgres) -> None:
     with closing(psycopg.connect(server.dsn)):  # a session must not hold up the end
         server.stop()
 
-    _, alive = psutil.wait_procs(processes, timeout=5)
+    _, alive = psutil.wait_procs(processes, timeout=30)
     assert len(processes) > 3
     assert alive == []
     assert attach(server.home) is None
@@ -323,7 +323,7 @@ def test_the_pipe_watcher_of_other_systems_ends_the_server_with_its_owner(home: 
     process._owner_end = -1
 
     # Then the server shuts down
-    assert process.exited.wait(10)
+    assert process.exited.wait(30)
     assert process.returncode == 0
 
 
@@ -341,7 +341,7 @@ def test_the_pipe_watcher_leaves_when_the_server_was_stopped(home: Path) -> None
 
     process.stop()
 
-    assert psutil.wait_procs(watchers, timeout=5)[1] == []
+    assert psutil.wait_procs(watchers, timeout=30)[1] == []
 
 
 def is_watcher(process: psutil.Process, server_pid: int, home: Path) -> bool:

@@ -140,7 +140,8 @@ def test_a_process_that_is_killed_gets_a_successor_and_nothing_is_lost(
     topic(broker, "orders", queues=4)
     worker = work("tasks:app", "--processes", "2", "--groups", "billing")
     worker.wait_for_ready(2)
-    assert [line for line in worker.lines if "→" in line] == ["  billing  orders (*) → tasks.bill, 3 retries"]
+    wait_until(lambda: listeners(worker))  # which another thread reads
+    assert listeners(worker) == ["  billing  orders (*) → tasks.bill, 3 retries"]
     send(database, [f"{number}" for number in range(40)])
     before = worker.pids
 
@@ -153,6 +154,11 @@ def test_a_process_that_is_killed_gets_a_successor_and_nothing_is_lost(
     assert any("by='signal 9' successor_in_seconds=" in line for line in worker.errors)
     wait_until(lambda: {*worker.got} == {f"{number}" for number in range(80)})
     assert worker.end() == 0
+
+
+def listeners(worker: WorkerProcess) -> list[str]:
+    """What it says that it consumes."""
+    return [line for line in worker.lines if "→" in line]
 
 
 def test_once_ends_when_all_is_consumed_and_tells_of_failures(
