@@ -9,7 +9,8 @@ import pytest
 from mqdb.dashboard.pages import messages
 from mqdb.embedded import EmbeddedPostgres
 from mqdb.store.engine import create_engine
-from mqdb_client import Admin, Message, Producer
+from mqdb_client import Admin, Message, Producer, SendResult
+from tests.fixtures.broker import dispatch_all
 from tests.fixtures.dashboard import SCRIPT, Site, Visitor, paths, serving_alone, serving_site
 from tests.fixtures.dead_letters import bury
 from tests.fixtures.postgres import Database, new_database, with_parts
@@ -225,11 +226,17 @@ def test_a_message_is_recalled_after_a_question(site: Site, ann: Visitor) -> Non
     assert ann.act(B + "scheduled", id="x", topic="orders", do="1").status == 400
 
 
+def wait_until_dispatched(last: SendResult) -> None:
+    """The broker process dispatches, and pages show what it has dispatched: here all up to this message."""
+    assert last.queue_offset is not None
+
+
 def test_messages_are_paged_back_to_the_first_one(site: Site, ann: Visitor) -> None:
     with Admin(site.database.dsn) as admin, Producer("shop", site.database.dsn) as producer:
         admin.topics.create("long", queues=2)
         for n in range(70):
-            producer.send(Message("long", f"m{n}", properties={"n": str(n)}))
+            sent = producer.send(Message("long", f"m{n}", properties={"n": str(n)}))
+        wait_until_dispatched(sent)
     place, seen = B + "topics/long/messages?bodies=1", list[str]()
     while place:
         body = ann.page(place)
@@ -248,7 +255,8 @@ def test_a_search_says_how_far_it_has_looked_and_goes_on(
     with Admin(site.database.dsn) as admin, Producer("shop", site.database.dsn) as producer:
         admin.topics.create("searched", queues=1)
         for n in range(45):
-            producer.send(Message("searched", f"m{n}", properties={"n": str(n)}))
+            sent = producer.send(Message("searched", f"m{n}", properties={"n": str(n)}))
+        wait_until_dispatched(sent)
     first = ann.page(B + "topics/searched/messages?sql=n%3D%270%27")
     assert "Looked at 20 messages, the newest first; older ones are left. 0 of this step match." in first
 
@@ -265,7 +273,8 @@ def test_a_topic_of_many_queues_is_read_a_queue_at_a_time(
     with Admin(site.database.dsn) as admin, Producer("shop", site.database.dsn) as producer:
         admin.topics.create("wide", queues=4)
         for n in range(120):
-            producer.send(Message("wide", f"m{n}"), sharding_key="the same")
+            sent = producer.send(Message("wide", f"m{n}"), sharding_key="the same")
+        wait_until_dispatched(sent)
         [queue] = {each.queue.queue_id for each in admin.messages.latest("wide").messages}
     path = B + "topics/wide/messages"
 
@@ -287,6 +296,7 @@ def test_many_letters_are_paged(site: Site, ann: Visitor) -> None:
     with engine.connect() as connection:
         for n in range(60):
             bury(connection, f"letter {n}", group="other")
+        dispatch_all(connection)
     engine.dispose()
     with Admin(site.database.dsn) as admin:
         ids = [each.message_id for each in admin.messages.latest("%DLQ%other", limit=100).messages]
