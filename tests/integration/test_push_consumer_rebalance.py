@@ -157,6 +157,7 @@ def test_a_queue_whose_owner_hangs_is_taken_by_force(
     old, new = Gate("hangs"), Inbox()
     first = member(old, consume_thread_nums=4, persist_consumer_offset_interval=SOON)
     old.wait_for(4)
+    wait_until(lambda: list(committed_offsets(broker, "readers", route.queue_keys).values()) == [1, 1])
 
     second = member(new, consume_thread_nums=1, hand_over_grace=timedelta(seconds=1))
     wait_until(lambda: len(second.assignment) == 1)
