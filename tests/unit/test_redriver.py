@@ -53,6 +53,6 @@ def test_time_that_is_over_is_not_waited_for() -> None:
     begin = time.monotonic()
 
     with Interruption() as interruption:
-        assert not interruption.is_heard_within(-5)
+        assert not interruption.is_heard_within(-60)
 
-    assert time.monotonic() - begin < 1
+    assert time.monotonic() - begin < 30
