@@ -17,7 +17,7 @@ from mqdb.dashboard.gate import LOGIN, LOGOUT
 from mqdb.dashboard.reach import Reach
 from mqdb.embedded import EmbeddedPostgres
 from mqdb.settings import load_settings
-from mqdb.store.engine import create_engine
+from mqdb.store.engine import create_engine, transaction
 from mqdb_client import Admin, Message
 from tests.fixtures.broker import topic
 from tests.fixtures.dashboard import SCRIPT, Reply, Site, Visitor, paths, serving_alone, serving_site
@@ -254,10 +254,12 @@ def test_half_messages_with_one_id_need_the_rights_on_all_their_topics(site: Sit
     engine = create_engine(site.database.dsn)
     with engine.connect() as connection:
         half_id = format_unique_id(send_half(connection, topic(connection, "mine")).unique_id)
-        other = send_half(connection, topic(connection, "theirs"))
-        connection.exec_driver_sql(
-            "UPDATE mqdb.commit_log SET msg_id = %s WHERE log_pos = %s", (half_id, other.log_pos)
-        )
+        theirs = topic(connection, "theirs")
+        with transaction(connection):  # or the key indexer might meet it before it has this id
+            other = send_half(connection, theirs, dispatched=False)
+            connection.exec_driver_sql(
+                "UPDATE mqdb.commit_log SET msg_id = %s WHERE log_pos = %s", (half_id, other.log_pos)
+            )
     engine.dispose()
     form = {"id": half_id, "to": "commit", "do": "1"}
 
