@@ -122,34 +122,29 @@ def test_what_was_not_meant_is_logged(orderly: Orderly, caplog: pytest.LogCaptur
     ]
 
 
-def test_a_suspend_time_that_is_none_fails_the_message(orderly: Orderly, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("name", "wish"), [("max_reconsume_times", "5"), ("suspend_current_queue_time", 1000)])
+@pytest.mark.parametrize(("answer", "deliveries"), [(SUCCESS, 1), (SUSPEND, 2)])
+def test_a_wish_of_a_wrong_type_is_logged_and_counts_for_nothing(
+    orderly: Orderly,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    wish: Any,
+    answer: ConsumeOrderlyStatus,
+    deliveries: int,
+) -> None:
     queue = queue_of()
     calls = itertools.count()
 
     def listener(_messages: Messages, context: ConsumeOrderlyContext) -> ConsumeOrderlyStatus:
-        context.suspend_current_queue_time = 1000 if next(calls) == 0 else None  # type: ignore[assignment]
-        return SUCCESS
+        setattr(context, name, wish)
+        return SUCCESS if next(calls) else answer
 
     deliver(orderly(listener), queue, 1)
     wait_until(lambda: len(queue) == 0)
 
-    assert next(calls) == 2
-    assert "TypeError" in caplog.text
-
-
-def test_retries_that_are_no_number_are_as_configured(orderly: Orderly, caplog: pytest.LogCaptureFixture) -> None:
-    queue = queue_of()
-    calls = itertools.count()
-
-    def listener(_messages: Messages, context: ConsumeOrderlyContext) -> ConsumeOrderlyStatus:
-        context.max_reconsume_times = "5"  # type: ignore[assignment]
-        return SUCCESS if next(calls) else SUSPEND
-
-    deliver(orderly(listener), queue, 1)
-    wait_until(lambda: len(queue) == 0)
-
-    assert next(calls) == 2
-    assert "listener asks for max_reconsume_times = '5', which counts for nothing" in caplog.text
+    assert next(calls) == deliveries
+    assert "TypeError" not in caplog.text
+    assert f"listener asks for {name} = {wish!r}, which counts for nothing" in caplog.text
 
 
 def test_what_a_listener_does_to_its_list_does_not_matter(orderly: Orderly) -> None:

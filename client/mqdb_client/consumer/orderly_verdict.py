@@ -83,9 +83,7 @@ def verdict_of(answer: object, messages: list[ReceivedMessage], context: Consume
 
 
 def failed(context: ConsumeOrderlyContext | None, error: BaseException) -> Verdict:
-    """The verdict on messages whose listener has raised, or has asked for what is no time."""
-    if context is not None and not isinstance(context.suspend_current_queue_time, timedelta):
-        context.suspend_current_queue_time = None
+    """The verdict on messages whose listener has raised."""
     return _verdict(Decision.SUSPEND, context, error=error)
 
 
@@ -94,7 +92,7 @@ def _verdict(
 ) -> Verdict:
     if context is None:
         return Verdict(decision, answer=answer, error=error)
-    wanted = context.suspend_current_queue_time
+    wanted = asked(context, "suspend_current_queue_time")
     suspend_time = None if wanted is None else clamp(wanted)
     return Verdict(decision, suspend_time, answer, asked(context, "max_reconsume_times"), error)
 
