@@ -246,24 +246,25 @@ class ReceivedMessage:
     microseconds since 2000. `min_offset` and `max_offset` are the queue's at the time of the pull.
     `stored_body` is the body as the log holds it, compressed where `sys_flag` says so: what flow
     control counts, for it is what lies in memory.
+    A consumer needs its queue, offset, position and failures after the listener has returned: nobody can set these.
     """
 
     __slots__ = (
         "_all_properties",
         "_born_time",
         "_keys",
+        "_log_pos",
         "_msg_id",
         "_plain_body",
         "_properties",
+        "_queue",
+        "_queue_offset",
+        "_reconsume_times",
         "_store_time",
         "born_host",
         "flag",
-        "log_pos",
         "max_offset",
         "min_offset",
-        "queue",
-        "queue_offset",
-        "reconsume_times",
         "stored_body",
         "sys_flag",
         "tag",
@@ -291,9 +292,9 @@ class ReceivedMessage:
         min_offset: int,
         max_offset: int,
     ) -> None:
-        self.queue = queue
-        self.queue_offset = queue_offset
-        self.log_pos = log_pos
+        self._queue = queue
+        self._queue_offset = queue_offset
+        self._log_pos = log_pos
         self._msg_id = msg_id
         self.tag = tag
         self._keys = keys
@@ -302,11 +303,35 @@ class ReceivedMessage:
         self._born_time = born_time
         self._store_time = store_time
         self.born_host = born_host
-        self.reconsume_times = reconsume_times
+        self._reconsume_times = reconsume_times
         self.flag = flag
         self.sys_flag = sys_flag
         self.min_offset = min_offset
         self.max_offset = max_offset
+
+    @property
+    def queue(self) -> MessageQueue:
+        """The queue that it was read from."""
+        return self._queue
+
+    @property
+    def queue_offset(self) -> int:
+        """Its offset in this queue."""
+        return self._queue_offset
+
+    @property
+    def log_pos(self) -> int:
+        """Its position in the commit log."""
+        return self._log_pos
+
+    @property
+    def reconsume_times(self) -> int:
+        """How often it has failed before."""
+        return self._reconsume_times
+
+    def count_failure(self) -> None:
+        """Count one more failure. The message comes again in this process."""
+        self._reconsume_times += 1
 
     @property
     def topic(self) -> str:
@@ -314,7 +339,7 @@ class ReceivedMessage:
 
         Source: DefaultMQPushConsumerImpl.resetRetryAndNamespace.
         """
-        topic = self.queue.topic
+        topic = self._queue.topic
         return self.properties.get(_RETRY_TOPIC, topic) if topic.startswith(RETRY_PREFIX) else topic
 
     @property

@@ -168,6 +168,24 @@ def test_what_a_listener_does_to_its_list_does_not_matter(consuming: Consuming) 
     wait_until(lambda: len(queue) == 0)
 
 
+@pytest.mark.parametrize("field", ["queue", "queue_offset", "log_pos", "reconsume_times"])
+def test_a_listener_cannot_set_where_its_message_is(consuming: Consuming, field: str) -> None:
+    """It fails like any listener that raises, and its thread goes on."""
+    sent_back = SentBack()
+    queue = queue_of()
+
+    def listener(messages: list[ReceivedMessage]) -> ConsumeConcurrentlyStatus:
+        setattr(messages[0], field, None)
+        return SUCCESS
+
+    deliver(consuming(listener, send_back=sent_back), queue, 3)
+    wait_until(lambda: len(queue) == 0)
+
+    assert sorted((each.queue, each.queue_offset, each.log_pos) for each in sent_back) == [
+        (queue.queue, n, n) for n in range(3)
+    ]
+
+
 def test_queues_that_were_dropped_are_not_consumed(consuming: Consuming) -> None:
     offsets: list[int] = []
     entered, leave = threading.Event(), threading.Event()

@@ -169,7 +169,7 @@ class ConsumeOrderly:
             process_queue.finish(messages)
         else:
             for message in messages:
-                message.reconsume_times += 1
+                message.count_failure()
             process_queue.fail(messages)
             process_queue.retry(messages)
             return verdict.suspend_time or self._suspend_time

@@ -204,7 +204,7 @@ class ConsumeTransactionally:
         if end is not End.FAILED:
             return end, 0.0
         for message in messages:
-            message.reconsume_times += 1
+            message.count_failure()
         return end, pause.total_seconds()
 
     def _have_failed_too_often(self, messages: list[ReceivedMessage], context: ConsumeOrderlyContext) -> bool:

@@ -157,7 +157,7 @@ class ProcessQueue:
             self._unstarted.extend(messages)
             for message in messages:
                 size = len(message.stored_body)
-                self._in_hand[message.queue_offset] = size
+                self._in_hand[message._queue_offset] = size  # the property takes longer, here for each message
                 self._body_bytes += size
             if messages:
                 self._newest = place_of(messages[-1])
@@ -193,7 +193,7 @@ class ProcessQueue:
             self._running -= len(messages)
             self._position = None
             for message in messages:
-                self._body_bytes -= self._in_hand.pop(message.queue_offset)
+                self._body_bytes -= self._in_hand.pop(message._queue_offset)
             is_awaited = self.is_settled
             if self._is_full and not self._is_dropped and self._has_room():
                 self._is_full = False
@@ -219,7 +219,7 @@ class ProcessQueue:
         with self._lock:
             self._position = None
             for message in messages:
-                self._body_bytes -= self._in_hand.pop(message.queue_offset)
+                self._body_bytes -= self._in_hand.pop(message._queue_offset)
 
     def retry(self, messages: list[ReceivedMessage]) -> bool:
         """Messages that failed can be taken again, before all others; False when dropped meanwhile."""

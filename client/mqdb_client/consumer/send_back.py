@@ -172,7 +172,7 @@ class SendBackThread:
             else:
                 each.process_queue.fail(each.messages)
                 for message in each.messages:
-                    message.reconsume_times += 1
+                    message.count_failure()
                 heapq.heappush(self._waiting, (time.monotonic() + self._reconsume_delay, next(self._numbers), each))
 
 
