@@ -14,8 +14,9 @@ from dataclasses import fields
 from datetime import datetime, timedelta
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeGuard, get_args
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
 
+from mqdb.common.argument_types import is_whole
 from mqdb.common.dsn import is_broker_name
 from mqdb.errors import ParameterInvalid
 
@@ -46,11 +47,6 @@ def check_options(config: "DataclassInstance") -> None:
                 rule.check(option.name, value := getattr(config, option.name))
                 if rule.is_unlimited and value == -1:
                     object.__setattr__(config, option.name, None)  # before anybody has seen it
-
-
-def is_whole(value: object) -> TypeGuard[int]:
-    """Whether it is a whole number. True and False, which Python counts among them, are none."""
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def whole(lowest: int, highest: int) -> Rule:

@@ -12,6 +12,7 @@ from typing import ClassVar, Final, NamedTuple
 
 from sqlalchemy import Connection
 
+from mqdb.common.argument_types import check_fields
 from mqdb.common.group import check_group_name
 from mqdb.common.topic import REPLY_SUFFIX, check_topic_name, is_group_topic, is_system_topic
 from mqdb.errors import NameInvalid, ParameterInvalid
@@ -29,7 +30,8 @@ class Rights:
     """What a principal may do.
 
     A topic is a name, or a prefix that ends in *, which also covers topics that are made later. None covers a topic of
-    the broker, of a group or of replies. So is a group, but for its members, who need its name.
+    the broker, of a group or of replies. So is a group, but for its members, who need its name. Raises ParameterInvalid
+    for a value of a wrong type.
     """
 
     KINDS: ClassVar[Mapping[str, tuple[Access, ResourceType]]] = {
@@ -61,6 +63,9 @@ class Rights:
     """The namespace of all these topics and groups: with `shop`, the principal calls `orders` what is `shop%orders`."""
     external: bool = field(default=False, kw_only=True)
     """True for a principal that is no role of PostgreSQL, such as a user of the dashboard or an access key."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def resources(self) -> list[Resource]:
         """Raises NameInvalid for what no right may name."""

@@ -16,8 +16,8 @@ from psycopg import errors as pg
 from sqlalchemy import ColumnElement, Connection, DateTime, FromClause, cast, func, select, text
 from sqlalchemy.exc import DBAPIError
 
+from mqdb.common.argument_types import check_fields
 from mqdb.common.clock import check_moment
-from mqdb.common.property import storable
 from mqdb.common.topic import dlq_topic
 from mqdb.common.unique_id import format_unique_id
 from mqdb.errors import GroupNotFound, ParameterInvalid
@@ -50,8 +50,8 @@ _INSUFFICIENT_PRIVILEGE: Final = "42501"
 class DeadLetterFilter:
     """Which dead letters; they meet all that is given. A time is a moment, or how long ago by the broker's clock.
 
-    Raises ParameterInvalid for a text that PostgreSQL cannot hold, and a time without a zone or too long ago;
-    TagExpressionInvalid.
+    Raises ParameterInvalid for a value of a wrong type, a text with the character NUL, and a time without a zone or
+    too long ago; TagExpressionInvalid.
     """
 
     group: str | None = None
@@ -71,13 +71,11 @@ class DeadLetterFilter:
     """An SQL expression over the columns of mqdb.dlq."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         parse_tag_expression(self.tag)
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, datetime | timedelta):
-                check_moment(field.name, value)
-            if isinstance(value, str) and storable(value) != value:
-                raise ParameterInvalid(field.name, value, "holds a character that PostgreSQL cannot store")
+        for name, time in (("since", self.since), ("until", self.until)):
+            if time is not None:
+                check_moment(name, time)
 
     def __str__(self) -> str:
         """As the options of the command line say it."""

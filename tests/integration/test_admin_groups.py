@@ -115,7 +115,7 @@ def test_offsets_are_reset_cloned_and_remembered(admin: Admin) -> None:
 def test_one_topic_to_clone_is_no_list_of_letters(admin: Admin) -> None:
     admin.groups.update("billing")
 
-    with pytest.raises(errors.ParameterInvalid, match="topics = 'orders': is one topic; give a list"):
+    with pytest.raises(errors.ParameterInvalid, match="topics = 'orders': must be a list, each item a text"):
         admin.offsets.clone("billing", "billing-2", "orders")
 
 

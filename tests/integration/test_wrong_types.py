@@ -1,23 +1,33 @@
-"""The public functions of the client, given arguments of a wrong type: an error of mqdb, never Python's own."""
+"""The public functions of the client, given arguments of a wrong type: an error of mqdb.
+
+Never Python's own, nor PostgreSQL's refusal of a value.
+"""
 
 import inspect
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 import pytest
 
-from mqdb.errors import MqdbError, ParameterInvalid, shown
+from mqdb.errors import MqdbError, ParameterInvalid, StorageRefused, shown
 from mqdb_client import (
+    Admin,
+    DeadLetterFilter,
     LitePullConsumer,
     Message,
     MessageQueue,
     MessageSelector,
     Producer,
     PushConsumer,
+    Redrive,
+    Resolution,
+    Rights,
     TransactionProducer,
+    explain_selector,
     split_batches,
 )
+from mqdb_client.admin.subject import Subject
 from tests.fixtures.postgres import Database
 
 WRONG: tuple[Any, ...] = (
@@ -72,7 +82,14 @@ def call(function: Callable[..., Any], good: dict[str, Any]) -> list[str]:
                 each.name: good.get(each.name, "x") for each in parameters(function) if each.default is each.empty
             }
             try:
-                function(**needed | {wrong.name: value})
+                result = function(**needed | {wrong.name: value})
+                if isinstance(result, Generator):
+                    next(result, None)
+                elif isinstance(result, AbstractContextManager):
+                    with result:
+                        pass
+            except StorageRefused as error:
+                escaped.append(f"{wrong.name}={shown(value)[:30]}: {error}")
             except MqdbError as error:
                 if len(str(error)) > 5_000:
                     escaped.append(f"{wrong.name}: a sentence of {len(str(error)):,} characters")
@@ -89,6 +106,9 @@ CONSTRUCTORS: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (Message, {"topic": "t", "body": "b"}),
     (MessageSelector.by_sql, {}),
     (MessageSelector.by_tag, {}),
+    (DeadLetterFilter, {}),
+    (Rights, {}),
+    (explain_selector, {}),
     (split_batches, {"messages": [Message("t", "b")]}),
 ]
 
@@ -116,6 +136,35 @@ def test_a_client_refuses_wrong_types(database: Database, kind: type, is_started
         for name in methods(kind):
             if found := call(getattr(client, name), good):
                 escaped[name] = found
+
+    assert escaped == {}
+
+
+@pytest.mark.timeout(300)
+def test_an_administrator_refuses_wrong_types(database: Database) -> None:
+    good = {
+        "topic": "orders",
+        "message": Message("orders", "x"),
+        "wanted": DeadLetterFilter(),
+        "message_id": "0" * 32,
+        "to": 0,
+        "work": lambda broker: broker.name,
+        "resolution": Resolution.COMMIT,
+        "positions": [],
+        "how": Redrive(""),
+        "findings": [],
+        "level": 1,
+        "queue_offset": 0,
+    }
+    escaped: dict[str, list[str]] = {}
+    with Admin(database.dsn) as admin:
+        admin.topics.create("orders")
+        for subject in [admin, *vars(admin).values()]:
+            if not isinstance(subject, Subject):
+                continue
+            for name in methods(type(subject)):
+                if found := call(getattr(subject, name), good):
+                    escaped[f"{type(subject).__name__}.{name}"] = found
 
     assert escaped == {}
 

@@ -6,18 +6,15 @@ from mqdb.broker import acl
 from mqdb.broker.acl import RightChange, Rights
 from mqdb.errors import ParameterInvalid
 from mqdb.store.acl import Resource, Right, held, is_allowed, list_rights
-from mqdb_client.admin.broker_access import BrokerAccess
+from mqdb_client.admin.subject import Subject
 
 
-class Acl:
+class Acl(Subject):
     """The rights of the roles that do not own the broker.
 
     A topic is a name, or a prefix that ends in `*`, which also covers topics that are made later. A group is a name as
     well; `operate_group` and `admin_group` take a prefix, too.
     """
-
-    def __init__(self, access: BrokerAccess) -> None:
-        self._access = access
 
     def grant(
         self,

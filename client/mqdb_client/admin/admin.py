@@ -20,6 +20,7 @@ from mqdb_client.admin.offsets import Offsets
 from mqdb_client.admin.operations import Operations
 from mqdb_client.admin.retention import Retention
 from mqdb_client.admin.selectors import Selectors
+from mqdb_client.admin.subject import Subject
 from mqdb_client.admin.timers import Timers
 from mqdb_client.admin.topics import Topics
 from mqdb_client.admin.transactions import Transactions
@@ -28,7 +29,7 @@ from mqdb_client.client_config import settings_of
 T = TypeVar("T")
 
 
-class BrokerAdmin:
+class BrokerAdmin(Subject):
     """Shows and changes one broker, by subject.
 
     Each method that changes something takes an `actor`, the name of the person or program that wants it; without one
@@ -36,7 +37,7 @@ class BrokerAdmin:
     """
 
     def __init__(self, access: BrokerAccess) -> None:
-        self._access = access
+        super().__init__(access)
         self.acl = Acl(access)
         self.topics = Topics(access)
         self.groups = Groups(access)
@@ -80,7 +81,7 @@ class Admin(BrokerAdmin):
     queues, unless its sessions are read-only. Beside one, that takes the server a few milliseconds after the send.
 
     Any thread may use it. Besides what a method says, each raises BrokerUnavailable and its kin, a SchemaMismatch, and
-    StorageRefused.
+    StorageRefused; ParameterInvalid for an argument of a wrong type, and for a text with the character NUL.
     """
 
     def __init__(self, dsn: str | None = None, settings: Settings | None = None, *, read_only: bool = False) -> None:

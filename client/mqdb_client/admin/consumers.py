@@ -14,7 +14,7 @@ from mqdb.store import operations
 from mqdb.store.clients.clients import live_principals
 from mqdb.store.consumers.groups import MemberInfo, list_members
 from mqdb.store.operations import Verb
-from mqdb_client.admin.broker_access import BrokerAccess
+from mqdb_client.admin.subject import Subject
 from mqdb_client.consumer.direct_consumption import ConsumeMessageDirectlyResult, DirectResult
 
 
@@ -36,11 +36,8 @@ class DirectConsumption(NamedTuple):
     result: ConsumeMessageDirectlyResult
 
 
-class Consumers:
+class Consumers(Subject):
     """The consumers that are registered at a broker."""
-
-    def __init__(self, access: BrokerAccess) -> None:
-        self._access = access
 
     def status(self, client_id: str, *, group: str | None = None, principal: str | None = None) -> list[ConsumerStatus]:
         """Ask a client how it is, for each group in which it is a consumer, or for one. Waits for 10 seconds at most

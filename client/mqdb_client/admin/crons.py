@@ -7,7 +7,7 @@ from mqdb.broker.schedule.cron import CatchUp, Cron, NextTime
 from mqdb.common.message import Message
 from mqdb.errors import ExtraMissing
 from mqdb.store.schedule.cron import CronSummary, list_crons, now
-from mqdb_client.admin.broker_access import BrokerAccess
+from mqdb_client.admin.subject import Subject
 from mqdb_client.option_rules import LIMIT, one_of
 
 
@@ -19,11 +19,8 @@ def _next_time() -> NextTime:
     return next_time
 
 
-class Crons:
+class Crons(Subject):
     """The recurring sends of a broker. Each time is sent exactly once, by the `mqdb serve` that leads."""
-
-    def __init__(self, access: BrokerAccess) -> None:
-        self._access = access
 
     def add(
         self,

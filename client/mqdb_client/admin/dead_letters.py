@@ -20,21 +20,18 @@ from mqdb.store.dead_letters import (
     redriven_at,
 )
 from mqdb.store.topics.topics import find_topic
-from mqdb_client.admin.broker_access import BrokerAccess
+from mqdb_client.admin.subject import Subject
 from mqdb_client.option_rules import LIMIT, or_none
 
 #: Messages that `redrive` sends in one transaction. Their bodies stay in the database.
 MOST_AT_A_TIME = 500
 
 
-class DeadLetters:
+class DeadLetters(Subject):
     """The dead letters of a broker.
 
     A method that takes a filter raises GroupNotFound, and ParameterInvalid for the filter's `where`.
     """
-
-    def __init__(self, access: BrokerAccess) -> None:
-        self._access = access
 
     def groups(self) -> list[GroupLetters]:
         """Groups with dead letters, and how many. Costs the same, however many there are."""

@@ -3,14 +3,11 @@
 from mqdb.broker.schedule import delay_queues
 from mqdb.errors import MessageMissing
 from mqdb.store.schedule.delay_queues import Standing, list_delays
-from mqdb_client.admin.broker_access import BrokerAccess
+from mqdb_client.admin.subject import Subject
 
 
-class Delays:
+class Delays(Subject):
     """The delay levels of a broker."""
-
-    def __init__(self, access: BrokerAccess) -> None:
-        self._access = access
 
     def find_lost(self, level: int) -> MessageMissing:
         """The message at which a level stands still: the log has lost it.

@@ -5,14 +5,11 @@ from collections.abc import Sequence
 from mqdb.broker.doctor import examine
 from mqdb.broker.doctor.finding import DEFAULT_THRESHOLDS, DoctorCheck, DoctorThresholds, Finding
 from mqdb.errors import MqdbError
-from mqdb_client.admin.broker_access import BrokerAccess
+from mqdb_client.admin.subject import Subject
 
 
-class Doctor:
+class Doctor(Subject):
     """Checks of a broker. They read only, and cost little."""
-
-    def __init__(self, access: BrokerAccess) -> None:
-        self._access = access
 
     def examine(
         self, thresholds: DoctorThresholds = DEFAULT_THRESHOLDS, only: Sequence[str] | None = None

@@ -3,14 +3,11 @@
 from mqdb.broker.consumers import groups
 from mqdb.broker.consumers.groups import GroupDetails
 from mqdb.store.consumers.groups import GroupSettings, GroupSummary, TopicLag, list_groups
-from mqdb_client.admin.broker_access import BrokerAccess
+from mqdb_client.admin.subject import Subject
 
 
-class Groups:
+class Groups(Subject):
     """The consumer groups of a broker."""
-
-    def __init__(self, access: BrokerAccess) -> None:
-        self._access = access
 
     def show(self, name: str, topic: str | None = None) -> GroupDetails:
         """Settings, subscriptions, members of a group, and how far it has read each queue, of one topic or of all.

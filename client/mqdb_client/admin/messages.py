@@ -21,18 +21,16 @@ from mqdb.errors import ParameterInvalid, QueueNotFound
 from mqdb.store.dispatch.queues import ends as ends_of
 from mqdb.store.engine import target_of, translated
 from mqdb.store.topics.topics import TopicRoute, existing_topic
-from mqdb_client.admin.broker_access import BrokerAccess, tend_dispatch
+from mqdb_client.admin.broker_access import tend_dispatch
 from mqdb_client.admin.latest_messages import LatestMessages, QueueSpan, read_latest
+from mqdb_client.admin.subject import Subject
 from mqdb_client.admin.topic_reader import TopicReader
 from mqdb_client.consumer.message_selector import MessageSelector
 from mqdb_client.option_rules import LIMIT, or_none, whole
 
 
-class Messages:
+class Messages(Subject):
     """The messages of a broker. Looking at them changes nothing, and no group notices."""
-
-    def __init__(self, access: BrokerAccess) -> None:
-        self._access = access
 
     def show(self, message_id: str) -> list[ReceivedMessage]:
         """The stored copies of a message, by its unique id, as they were stored; [] if there is none.

@@ -5,19 +5,15 @@ from datetime import datetime, timedelta
 
 from mqdb.broker.consumers import groups, offset_reset
 from mqdb.broker.consumers.offset_reset import Boundary
-from mqdb.errors import ParameterInvalid
 from mqdb.store.consumers.consumer_offsets import committed_offsets
 from mqdb.store.consumers.groups import QueueProgress
 from mqdb.store.consumers.offset_changes import OffsetChange
 from mqdb.store.topics.topics import existing_topic
-from mqdb_client.admin.broker_access import BrokerAccess
+from mqdb_client.admin.subject import Subject
 
 
-class Offsets:
+class Offsets(Subject):
     """How far the groups of a broker have read."""
-
-    def __init__(self, access: BrokerAccess) -> None:
-        self._access = access
 
     def show(self, group: str, topic: str | None = None) -> list[QueueProgress]:
         """The progress of a group in each queue that it has read, of one topic or of all. Raises GroupNotFound."""
@@ -84,8 +80,6 @@ class Offsets:
         `force`; ParameterInvalid for a topic that `source` has never read, for the same group twice, and for members
         that consume by broadcasting.
         """
-        if isinstance(topics, str):
-            raise ParameterInvalid("topics", topics, "is one topic; give a list")
         with self._access.connected() as connection:
             return offset_reset.clone_offsets(
                 connection,

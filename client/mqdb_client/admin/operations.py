@@ -4,15 +4,12 @@ from datetime import datetime, timedelta
 
 from mqdb.common.clock import check_moment
 from mqdb.store.operations import Operation, list_operations
-from mqdb_client.admin.broker_access import BrokerAccess
+from mqdb_client.admin.subject import Subject
 from mqdb_client.option_rules import LIMIT
 
 
-class Operations:
+class Operations(Subject):
     """The changes that were made on a broker. `mqdb serve` keeps them for as long as `operation_reserved_time` says."""
-
-    def __init__(self, access: BrokerAccess) -> None:
-        self._access = access
 
     def list(
         self,

@@ -3,14 +3,11 @@
 from mqdb.store.segments import partitions, segments
 from mqdb.store.segments.partitions import SegmentSize
 from mqdb.store.segments.segments import Log, Segment
-from mqdb_client.admin.broker_access import BrokerAccess
+from mqdb_client.admin.subject import Subject
 
 
-class Retention:
+class Retention(Subject):
     """The segments of a broker's log. Retention drops whole segments, the oldest first."""
-
-    def __init__(self, access: BrokerAccess) -> None:
-        self._access = access
 
     def log(self) -> Log:
         """The log as a whole: the time, the last position, and how many records the next segment will hold."""

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from mqdb.broker.filters import trial
 from mqdb.broker.filters.trial import Trial
-from mqdb_client.admin.broker_access import BrokerAccess
+from mqdb.common.argument_types import checked
+from mqdb_client.admin.subject import Subject
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +23,8 @@ class SelectorExplanation:
     """Parts of it that may mean something else than they seem to."""
 
 
-class Selectors:
+class Selectors(Subject):
     """Tries selectors on the messages of a broker."""
-
-    def __init__(self, access: BrokerAccess) -> None:
-        self._access = access
 
     def try_on(self, topic: str, expression: str, last: int = 1_000) -> Trial:
         """How many of the latest messages of a topic match, and what the pull of a consumer costs. Changes nothing.
@@ -40,6 +38,7 @@ class Selectors:
             return trial.try_selector(connection, self._access.name, topic, selector, last)
 
 
+@checked
 def explain_selector(expression: str) -> SelectorExplanation:
     """Explain how a selector is read. Asks no broker. Raises SelectorSyntaxError."""
     from sqlalchemy import column

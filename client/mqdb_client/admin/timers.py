@@ -5,15 +5,12 @@ from mqdb.broker.schedule.timers import RecallStatus
 from mqdb.common.unique_id import parse_unique_id
 from mqdb.errors import ParameterInvalid
 from mqdb.store.schedule.waiting_timers import WaitingTimer, list_timers
-from mqdb_client.admin.broker_access import BrokerAccess
+from mqdb_client.admin.subject import Subject
 from mqdb_client.option_rules import LIMIT
 
 
-class Timers:
+class Timers(Subject):
     """The messages of a broker that wait for a time of delivery."""
-
-    def __init__(self, access: BrokerAccess) -> None:
-        self._access = access
 
     def recall(self, message: str, *, actor: str | None = None) -> RecallStatus:
         """Take back a message, by its recall handle or its unique id; tells what became of it.

@@ -9,7 +9,7 @@ from mqdb.errors import NothingToDelete, TopicNotFound
 from mqdb.store.consumers.groups import QueueProgress
 from mqdb.store.topics.topic_uses import TopicUses
 from mqdb.store.topics.topics import existing_topic, list_topics
-from mqdb_client.admin.broker_access import BrokerAccess
+from mqdb_client.admin.subject import Subject
 from mqdb_client.option_rules import FLAG
 
 
@@ -21,11 +21,8 @@ class TopicDetails(NamedTuple):
     progress: list[QueueProgress]
 
 
-class Topics:
+class Topics(Subject):
     """The topics of a broker."""
-
-    def __init__(self, access: BrokerAccess) -> None:
-        self._access = access
 
     def create(
         self,

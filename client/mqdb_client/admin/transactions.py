@@ -6,15 +6,12 @@ from mqdb.broker.transactions import transactions
 from mqdb.broker.transactions.transactions import Resolution
 from mqdb.common.transaction import HalfState
 from mqdb.store.transactions.half_messages import HalfMessage
-from mqdb_client.admin.broker_access import BrokerAccess
+from mqdb_client.admin.subject import Subject
 from mqdb_client.option_rules import LIMIT
 
 
-class Transactions:
+class Transactions(Subject):
     """The half messages of a broker."""
-
-    def __init__(self, access: BrokerAccess) -> None:
-        self._access = access
 
     def resolve(self, transaction_id: str, resolution: Resolution, *, actor: str | None = None) -> HalfMessage:
         """End a half message by hand, or have one that was discarded asked about again; returns what it is then.

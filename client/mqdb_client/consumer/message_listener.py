@@ -17,10 +17,11 @@ from typing import Any, Final, TypeAlias
 
 from sqlalchemy import Connection
 
+from mqdb.common.argument_types import is_whole
 from mqdb.common.message import MessageQueue, ReceivedMessage
 from mqdb.common.retry import Retry
 from mqdb.errors import ParameterInvalid, shown
-from mqdb_client.option_rules import Rule, is_whole, or_none
+from mqdb_client.option_rules import Rule, or_none
 
 logger = logging.getLogger(__name__)
 

@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Final, Self
 
 from mqdb.broker.consumers.offsets import search_offset
+from mqdb.common.argument_types import is_whole
 from mqdb.common.message import MessageQueue, ReceivedMessage
 from mqdb.common.topic import check_topic_name
 from mqdb.errors import IllegalState, ParameterInvalid, ShutdownTimedOut
@@ -28,7 +29,7 @@ from mqdb_client.lite_pull.lite_pull_config import POLL_TIMEOUT, LitePullConsume
 from mqdb_client.lite_pull.poll_strategy import AssignedPolls, SubscribedPolls
 from mqdb_client.lite_pull.topic_queues import TopicQueues
 from mqdb_client.lite_pull.topic_watch import TopicMessageQueueChangeListener, TopicWatch
-from mqdb_client.option_rules import is_whole, seconds_to_wait, takes
+from mqdb_client.option_rules import seconds_to_wait, takes
 from mqdb_client.queue_argument import check_queue, queues_of
 
 _ANY: Final = Ends(0, 2**63 - 1)
