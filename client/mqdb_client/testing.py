@@ -78,11 +78,14 @@ class TestBroker:
         for a timeout that is no timedelta.
         """
         _TIMEDELTA.check("timeout", timeout)
-        deadline = time.monotonic() + timeout.total_seconds()
+        seconds = timeout.total_seconds()
+        deadline = time.monotonic() + seconds
+        failure = f"group {group!r} has not consumed topic {topic!r} in {seconds:g} s"
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             connection.execute(f"LISTEN {_CHANNEL}".encode())
             while not self.admin._access.dispatch():  # what was sent counts also if it has no offset yet
-                pass
+                if time.monotonic() >= deadline:
+                    raise AssertionError(f"{failure}; another session holds the lock of dispatch")
             ends = self.admin.messages.end_of(topic)
             while True:
                 reached = self.admin.offsets.committed(group, topic)
@@ -94,8 +97,7 @@ class TestBroker:
                     where = ", ".join(
                         f"queue {queue}: {reached.get(queue, 0)} of {missing[queue]}" for queue in missing
                     )
-                    seconds = timeout.total_seconds()
-                    raise AssertionError(f"group {group!r} has not consumed topic {topic!r} in {seconds:g} s; {where}")
+                    raise AssertionError(f"{failure}; {where}")
                 for _ in connection.notifies(timeout=left, stop_after=1):
                     pass
 

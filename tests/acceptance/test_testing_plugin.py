@@ -56,12 +56,14 @@ def test_what_has_no_offset_yet_is_waited_for(mqdb_broker, mqdb_topics):
     with psycopg.connect(dsn) as other, Producer("shop", dsn) as producer, ThreadPoolExecutor(1) as pool:
         other.execute("LOCK TABLE mqdb.lock_dispatch IN SHARE UPDATE EXCLUSIVE MODE")
         producer.send(Message(orders, "one"))
-        waiting = pool.submit(mqdb_broker.wait_until_consumed, billing, orders, timedelta(seconds=0.1))
+        with pytest.raises(AssertionError, match="in 0.1 s; another session holds the lock of dispatch"):
+            mqdb_broker.wait_until_consumed(billing, orders, timedelta(seconds=0.1))
+        waiting = pool.submit(mqdb_broker.wait_until_consumed, billing, orders, timedelta(seconds=2))
         try:
             assert not wait([waiting], 0.3).done
         finally:
             other.rollback()
-        with pytest.raises(AssertionError, match="queue 0: 0 of 1"):
+        with pytest.raises(AssertionError, match="in 2 s; queue 0: 0 of 1"):
             waiting.result()
 
 
