@@ -15,6 +15,7 @@ import yaml
 
 from mqdb.broker.doctor.examine import ALL_CHECKS
 from mqdb.cli.app import app
+from mqdb.cli.worker.order import UNUSABLE
 from mqdb.remoting.metrics import TrafficCollector
 from mqdb.remoting.traffic import Traffic
 from mqdb.server import Server
@@ -129,6 +130,11 @@ def test_the_dashboard_has_each_panel_once() -> None:
     assert len({panel["id"] for panel in panels}) == len({panel["title"] for panel in panels}) == len(panels)
     places = {(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}
     assert len(places) == len(panels)
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_systemd_does_not_restart_what_lacks_an_extra(unit: Path) -> None:
+    assert f"RestartPreventExitStatus={UNUSABLE}" in unit.read_text().splitlines()
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
