@@ -35,10 +35,8 @@ from tests.fixtures.proxy import Proxy
 from tests.fixtures.sends import ON_A, queues_of, sent_to
 from tests.fixtures.threads import Doing
 
-pytestmark = pytest.mark.usefixtures("both_kinds")
-
 # One of two brokers that takes 0.3 s to connect to would be passed by.
-pytestmark = pytest.mark.usefixtures("patient")
+pytestmark = pytest.mark.usefixtures("both_kinds", "patient")
 
 
 @pytest.fixture

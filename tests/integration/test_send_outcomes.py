@@ -24,10 +24,8 @@ from tests.fixtures.proxy import Proxy
 from tests.fixtures.sends import ON_A, ON_B, stopped
 from tests.fixtures.threads import Doing
 
-pytestmark = pytest.mark.usefixtures("both_kinds")
-
 # One of two brokers that takes 0.3 s to connect to would be passed by.
-pytestmark = pytest.mark.usefixtures("patient")
+pytestmark = pytest.mark.usefixtures("both_kinds", "patient")
 
 LONG = timedelta(seconds=30)
 
