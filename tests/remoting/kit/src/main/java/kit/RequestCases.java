@@ -48,16 +48,16 @@ final class RequestCases {
         scene.figures.put("kind", kind);
     }
 
-    /** Nobody answers. */
+    /** Nobody answers. The time is also that of the send, which a busy machine may hold up. */
     static void timeout(Scene scene) throws Exception {
         String topic = scene.topic();
         CountDownLatch done = new CountDownLatch(1);
         Map<String, String> replies = new ConcurrentHashMap<>();
         double begin = Received.now();
-        scene.producer().request(Scene.message(topic, "tag", "key", "question"), callback("question", replies, done), 1_000);
-        Check.that(done.await(20, TimeUnit.SECONDS), "the request has no end");
+        scene.producer().request(Scene.message(topic, "tag", "key", "question"), callback("question", replies, done), 5_000);
+        Check.that(done.await(30, TimeUnit.SECONDS), "the request has no end");
         Check.equal("error", RequestTimeoutException.class.getName(), replies.get("question"));
-        Check.within("seconds", 0.9, 15, Received.now() - begin);
+        Check.within("seconds", 4.9, 25, Received.now() - begin);
     }
 
     private static RequestCallback callback(String question, Map<String, String> replies, CountDownLatch done) {
