@@ -50,13 +50,13 @@ pytest_plugins = [
     "tests.fixtures.remoting_groups",
 ]
 
-# A busy machine may pause any example, and the making of any, which says nothing about the code. The examples of a test
-# share its fixtures: a database for each would take too long. `do.py test --all` takes 1,000 of them.
+# A busy machine may pause any example, and the making of any, which says nothing about the code. `do.py test --all`
+# takes 1,000 of them.
 hypothesis.settings.register_profile(
     "mqdb",
     deadline=None,
     max_examples=max(1, min(fuzz_cases(), 1_000)),
-    suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.function_scoped_fixture],
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("mqdb")
 

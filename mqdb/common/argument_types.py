@@ -4,7 +4,6 @@ Without them a wrong type would show up late: somewhere below as an AttributeErr
 refuses.
 """
 
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields
 from functools import cache, wraps
@@ -12,6 +11,7 @@ from inspect import Parameter, signature
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeGuard, TypeVar, get_args, get_origin
 
+from mqdb.common.property import find_unstorable
 from mqdb.errors import ParameterInvalid
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
-#: PostgreSQL has no NUL in text, and UTF-8 no half of a surrogate pair.
-_NOT_IN_TEXT: Final = re.compile("[\0\ud800-\udfff]")
 _WORDS: Final = {
     str: "a text of Unicode characters other than NUL",
     int: "a whole number of 64 bits",
@@ -33,7 +31,7 @@ _WORDS: Final = {
 
 
 def is_whole(value: object) -> TypeGuard[int]:
-    """Whether it is a whole number. True and False, which Python counts among them, are none."""
+    """Whether it is a whole number. A bool is none, though Python counts it as one."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -65,6 +63,7 @@ def _kinds(function: Callable[..., Any]) -> dict[str, Any]:
 
 def _check(name: str, kind: Any, value: object) -> None:
     if not _allows(kind, value):
+        # A value that is no text may still hold the secret.
         raise ParameterInvalid(name, "***" if name == "secret" else value, f"must be {_described(kind)}")
 
 
@@ -75,7 +74,7 @@ def _allows(kind: Any, value: object) -> bool:
     if kind is int:
         return is_whole(value) and _LOWEST <= value <= _HIGHEST
     if kind is str:
-        return isinstance(value, str) and not _NOT_IN_TEXT.search(value)
+        return isinstance(value, str) and not find_unstorable(value)
     if origin is UnionType:
         return any(_allows(each, value) for each in arguments)
     if not isinstance(value, origin or kind) or (origin and isinstance(value, str)):  # a text is no list of texts

@@ -142,13 +142,20 @@ def check_stored_properties(stored: Mapping[str, str]) -> None:
         raise PropertiesTooLarge(size, MAX_PROPERTIES_BYTES)
 
 
+def find_unstorable(text: str) -> re.Match[str] | None:
+    """The first character that no text in the database holds: U+0000, or half of a surrogate pair."""
+    return _UNSTORABLE.search(text)
+
+
 def storable(text: str) -> str:
     """`text` with U+FFFD in place of each character that no property may hold."""
     return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-# RocketMQ encodes `name U+0001 value U+0002`. PostgreSQL has no NUL in text, and UTF-8 has no
-# half of a surrogate pair.
+# PostgreSQL has no NUL in text, and UTF-8 has no half of a surrogate pair.
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+
+# RocketMQ encodes `name U+0001 value U+0002`.
 _FORBIDDEN = re.compile("[\x00-\x02\ud800-\udfff]")
 
 _SEPARATORS_BYTES: Final = 2

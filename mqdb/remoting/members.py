@@ -81,17 +81,16 @@ class Members:
         self.on_left: list[Callable[[Client, str], Awaitable[None]]] = []
         #: Called with a group whose members or free queues may have changed; None: any.
         self.on_changed: list[Callable[[str | None], None]] = []
-        self._is_closed = False
         self._handle = self._instance.on_group_change(database.in_loop(self._changed))
         database.spawn(self._beat_forever())
 
     def close(self) -> None:
         """Hear of groups no more, and wait for no client: its time would end while the loop does."""
         self._handle.cancel()
-        self._is_closed = True
         for client in self.clients.values():
             if client.grace is not None:
                 client.grace.cancel()
+        self.clients.clear()  # so nobody waits for them either when their connections end
 
     def client_of(self, connection: Connection) -> Client | None:
         """The client that has sent its last heartbeat on this connection."""
@@ -181,8 +180,6 @@ class Members:
         client = self.client_of(connection)
         if client is not None and client.connection is connection:
             client.connection = None
-            if self._is_closed:
-                return
             client.grace = self._database.loop.call_later(
                 GRACE_SECONDS, lambda: self._database.spawn(self._forget(client))
             )

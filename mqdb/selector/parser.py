@@ -10,9 +10,9 @@ from typing import Any, Final, NamedTuple
 
 from lark import Lark, Token, Transformer, UnexpectedInput, UnexpectedToken, v_args
 
+from mqdb.common.property import find_unstorable
 from mqdb.errors import shown
 from mqdb.selector import syntax
-from mqdb.selector.subscription import find_unstorable
 from mqdb.selector.syntax import Node, Refusal
 
 #: Parentheses, NOT, signs, and each further operator in a chain like `a = b = c`, one in the other.

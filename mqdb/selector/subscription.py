@@ -4,15 +4,12 @@ The database narrows its search by the filter, and says yes too often for one ki
 So a reader looks at the tag again (`matches`), and nothing else. RocketMQ: SubscriptionData, ExpressionType.
 """
 
-import re
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
 
 #: Characters of an expression, looked at before anything else is.
 MAX_EXPRESSION_LENGTH: Final = 65_536
-
-_UNSTORABLE: Final = re.compile("[\0\ud800-\udfff]")
 
 
 class ExpressionType(StrEnum):
@@ -59,8 +56,3 @@ def find_excess(text: str) -> str | None:
     if len(text) <= MAX_EXPRESSION_LENGTH:
         return None
     return f"the expression has {len(text):,} characters, the limit is {MAX_EXPRESSION_LENGTH:,}"
-
-
-def find_unstorable(text: str) -> re.Match[str] | None:
-    """The first character of a filter that PostgreSQL cannot hold, in no message either: U+0000, half of a pair."""
-    return _UNSTORABLE.search(text)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar, Final
 
-from mqdb.common.property import BLANKS
+from mqdb.common.property import BLANKS, find_unstorable
 from mqdb.errors import TagExpressionInvalid
-from mqdb.selector.subscription import ExpressionType, find_excess, find_unstorable
+from mqdb.selector.subscription import ExpressionType, find_excess
 
 ALL_TAGS: Final = "*"
 SEPARATOR: Final = "||"

@@ -157,7 +157,7 @@ def test_a_process_that_is_killed_gets_a_successor_and_nothing_is_lost(
 
 
 def listeners(worker: WorkerProcess) -> list[str]:
-    """What it says that it consumes."""
+    """The lines in which a worker says what it consumes."""
     return [line for line in worker.lines if "→" in line]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from hypothesis import example, given
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from psycopg import sql
 
@@ -131,6 +131,7 @@ def test_no_right_covers_what_belongs_to_the_broker(admin: Admin, log: Connectio
             send(shop, topic)
 
 
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(name=st.text(alphabet="%|aZ09_-R", min_size=1, max_size=20))
 @example(name=retry_topic("g"))
 @example(name=dlq_topic("g"))

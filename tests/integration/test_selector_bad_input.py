@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, Text, cast, func, select
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
@@ -94,7 +94,7 @@ def verdicts(conn: Connection, selectors: Sequence[Selector], messages: Sequence
     return [tuple(row)[1:] for row in conn.execute(select(stored.c.properties, *clauses))]
 
 
-quick = settings(max_examples=60)
+quick = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
 @settings(max_examples=500)

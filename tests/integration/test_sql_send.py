@@ -8,7 +8,7 @@ from pathlib import Path
 import psycopg
 import pytest
 import sqlalchemy
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mqdb.common.message import MAX_BODY_BYTES
@@ -275,6 +275,7 @@ def test_a_topic_that_goes_while_a_message_is_sent_is_not_taken_for_a_success(lo
     assert type(translate(refused.value, "here")) is TopicNotFound
 
 
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(texts=st.lists(texts, min_size=1, max_size=20))
 def test_hashes_are_those_of_java(session: Connection, texts: list[str]) -> None:
     rows = session.execute(

@@ -95,7 +95,7 @@ class Arguments:
             if parameter.adapter is not None:
                 try:
                     parameter.adapter.rebuild()
-                except Exception as error:  # classes of the user are code of the user
+                except Exception as error:  # it runs code of the user: metaclasses, validators, annotations
                     raise _not_json(self._function, parameter.name, error) from error
 
     def call(self, message: ReceivedMessage, transaction: Any = None) -> None:
