@@ -33,9 +33,7 @@ from mqdb.common.wake_limit import WakeLimit
 from mqdb.errors import BrokerUnavailable, IllegalState
 from mqdb.store.clients.clients import ClientKind, Registration
 from mqdb.store.engine import create_engine, target_of, translated
-from mqdb.store.log import history as histories
 from mqdb.store.log.history import History
-from mqdb.store.migrations import check_schema
 from mqdb_client.callbacks import Callback, CallbackHandle, Callbacks
 from mqdb_client.client_config import DEFAULT_INSTANCE_NAME
 from mqdb_client.connection_ages import ConnectionAges
@@ -333,13 +331,10 @@ class ClientInstance:
 
     def _check_broker(self, connection: Connection) -> None:
         """Whether a connection leads to the broker that it should, and whether that is the database of before."""
-        with translated(self.target):
-            check_schema(connection)
-            history = histories.find(connection)
         info = broker_info(connection)
         self._namespace = info.namespace
-        before, self._history = self._history, history
-        if before not in (None, history):
+        before, self._history = self._history, info.history
+        if before not in (None, info.history):
             logger.info("the server was started anew, or another has taken its place", extra={"broker": self.target})
             self.ages.distrust()
             self.routes.clear()
@@ -347,7 +342,7 @@ class ClientInstance:
         info.require_name(self.broker_name, self.target)
         self.cluster_name = info.cluster_name
         if self.pool_dsn is None:
-            note_history(connection, history)
+            note_history(connection, info.history)
 
     def _announce_again(self) -> float | None:
         try:

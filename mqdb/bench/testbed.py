@@ -148,7 +148,6 @@ def _fresh(broker_name: str) -> Iterator[Testbed]:
 @contextmanager
 def _connected(dsn: str, *, is_given: bool) -> Iterator[Testbed]:
     with connected(dsn, APPLICATION) as connection:
-        migrations.check_schema(connection)
         (others,) = driver(connection).execute(_OTHER_BENCHES, (APPLICATION,)).fetchone() or (0,)
         if others:
             raise IllegalState("another `mqdb bench`", "at work on this database; wait for its end")

@@ -113,6 +113,8 @@ def create_engine(
         "isolation_level": "AUTOCOMMIT",
         "pool_size": pool_size,
         "max_overflow": pool_size,
+        # The last one that came back: what a connection that was dropped leaves there is the place of a new one.
+        "pool_use_lifo": True,
         "pool_pre_ping": False,
         # On a connection that has broken below SQLAlchemy it would raise, in place of the error that says so.
         "skip_autocommit_rollback": True,

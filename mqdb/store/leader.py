@@ -29,6 +29,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import insert
 
 from mqdb.store.engine import driver, text_of
+from mqdb.store.server_state import own_backend_start
 from mqdb.store.tables import leader
 
 _activity = table("pg_stat_activity", *map(column, ("pid", "backend_start")), schema="pg_catalog")
@@ -60,7 +61,7 @@ def elect(
     values = {
         "holder": holder,
         "backend_pid": func.pg_backend_pid(),
-        "backend_start": _backend_start(),
+        "backend_start": own_backend_start(),
         "expires_at": _until(lease),
         "lease": literal(lease, Interval()),
     }
@@ -117,10 +118,6 @@ def _is_connected() -> ColumnElement[bool]:
     # Of sessions of other roles PostgreSQL tells the pid alone.
     is_same = or_(_activity.c.backend_start == leader.c.backend_start, _activity.c.backend_start.is_(None))
     return exists().where(_activity.c.pid == leader.c.backend_pid, is_same)
-
-
-def _backend_start() -> ColumnElement[datetime]:
-    return select(_activity.c.backend_start).where(_activity.c.pid == func.pg_backend_pid()).scalar_subquery()
 
 
 def _is_mine(service_set: str | BindParameter[str], epoch: int | BindParameter[int]) -> ColumnElement[bool]:

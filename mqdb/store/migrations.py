@@ -12,9 +12,9 @@ import io
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import Connection, Engine, TableClause, column, func, select, table, text, update
+from sqlalchemy import Connection, Engine, ScalarSelect, TableClause, column, func, select, table, text, update
 from sqlalchemy.exc import DBAPIError
 
 import mqdb
@@ -111,7 +111,12 @@ def current(connection: Connection) -> str | None:
     """The revision of a database, None without an mqdb schema."""
     if connection.scalar(select(func.to_regclass("mqdb.alembic_version"))) is None:
         return None
-    return connection.scalar(select(_version.c.version_num))
+    return connection.scalar(select(revision()))
+
+
+def revision() -> ScalarSelect[Any]:
+    """The revision, as a part of a statement in a database that has the schema."""
+    return select(_version.c.version_num).scalar_subquery()
 
 
 _version: TableClause = table("alembic_version", column("version_num"), schema="mqdb")

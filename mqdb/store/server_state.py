@@ -1,8 +1,9 @@
-"""The state of the PostgreSQL server, as far as it keeps a broker from its work."""
+"""The state of the PostgreSQL server, as far as it keeps a broker from its work; and when this session began."""
 
+from datetime import datetime
 from typing import NamedTuple
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, DateTime, ScalarSelect, column, func, select, text
 
 _STATE = text(
     """
@@ -33,3 +34,13 @@ class ServerState(NamedTuple):
 def look(connection: Connection) -> ServerState:
     """The state now."""
     return ServerState(*connection.execute(_STATE).one())
+
+
+def own_backend_start() -> ScalarSelect[datetime]:
+    """When the backend of this session has begun, as a part of a statement.
+
+    From below the view pg_stat_activity, which joins three relations and takes 2 ms to plan.
+    """
+    activity = func.pg_stat_get_activity(func.pg_backend_pid())
+    start = column("backend_start", DateTime(timezone=True))
+    return select(start).select_from(activity.table_valued(start.name)).scalar_subquery()

@@ -3,7 +3,9 @@
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
+import psycopg
 import pytest
 
 from mqdb.errors import StorageRefused
@@ -45,6 +47,25 @@ def test_a_callback_may_shut_down_what_is_shutting_down(database: Database, begi
 
         ending.result()
     assert called == [True]
+
+
+def test_a_producer_that_has_sent_leaves_by_a_connection_that_it_has(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_topic(database.connect(), "orders")
+    made: list[str] = []
+    connect = psycopg.connect
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        made.append(options["application_name"])
+        return connect(*arguments, **options)
+
+    monkeypatch.setattr(psycopg, "connect", counted)
+    with producer_of(database.dsn) as producer:
+        producer.send(Message("orders", "x"))
+
+    # To listen, to append, and for questions.
+    assert len(made) == 3
 
 
 class Hangs(SendMessageHook):

@@ -19,9 +19,10 @@ from sqlalchemy.dialects.postgresql.base import ischema_names
 
 from mqdb.embedded import EmbeddedPostgres
 from mqdb.embedded.account import postgres_environment
-from mqdb.errors import EncodingNotSupported, SchemaMissing, SchemaTooNew, SchemaTooOld
+from mqdb.errors import EncodingNotSupported, SchemaMissing, SchemaTooNew, SchemaTooOld, SchemaUnreleased
 from mqdb.store import migrations, tables
 from mqdb.store.engine import create_engine
+from mqdb_client import Producer
 from tests.fixtures.log import Connection, append, create_topic
 from tests.fixtures.postgres import (
     Database,
@@ -341,6 +342,20 @@ def test_a_newer_schema_is_refused(database: Database) -> None:
 
     engine.dispose()
     assert (refused.value.found, refused.value.known) == ("9999", migrations.head())
+
+
+@pytest.mark.parametrize("lacking", ["TABLE mqdb.broker CASCADE", "FUNCTION mqdb.history() CASCADE"])
+def test_a_client_is_told_the_revision_also_of_a_schema_that_lacks_what_it_asks_for(
+    database: Database, lacking: str
+) -> None:
+    session = database.connect()
+    session.execute(f"DROP {lacking}".encode())
+    session.execute("UPDATE mqdb.alembic_version SET version_num = '0050'")
+
+    with pytest.raises(SchemaUnreleased) as refused:
+        Producer("greeters", database.dsn).start()
+
+    assert refused.value.found == "0050"
 
 
 def test_a_newer_schema_is_not_touched_by_an_upgrade(database: Database) -> None:

@@ -13,7 +13,6 @@ from mqdb.common.dsn import BrokerDsn, redact
 from mqdb.errors import ParameterInvalid
 from mqdb.store.acl import owns
 from mqdb.store.engine import create_engine, translated
-from mqdb.store.migrations import check_schema
 
 _CHECKED: Final = "mqdb_checked"
 #: A leader dispatches every few milliseconds.
@@ -67,7 +66,6 @@ class BrokerAccess:
                 if _CHECKED not in connection.info:
                     if self.is_read_only:
                         connection.exec_driver_sql(_FORBID_WRITES)
-                    check_schema(connection)
                     broker_info(connection).require_name(broker.name, target)
                     connection.info[_CHECKED] = True
             yield connection

@@ -39,7 +39,8 @@ class BrokerLink:
         self.appends = GroupAppend(self.connection, waking)
         #: Backends of lost connections that are known to have ended; the last few.
         self.gone: deque[Backend] = deque(maxlen=_MOST_GONE)
-        self._questions = HeldConnection(instance.connect, instance.target, instance.ages.distrust)
+        distrust = instance.ages.distrust
+        self._questions = HeldConnection(instance.connect, instance.target, distrust, is_shared=True)
 
     def open(self) -> None:
         """Begin to connect. Raises RuntimeError where a thread cannot be started."""

@@ -82,9 +82,18 @@ class _Link:
         """End all waiting for the server. What it may answer is never read."""
         self._scissors.cut()
 
-    def close(self) -> None:
-        self._scissors.close()
+    def give_back(self) -> None:
+        """To its pool, if it still works."""
+        if self.has_news() or not _is_idle(self.driver):
+            self.connection.invalidate()
+        self._close()
+
+    def drop(self) -> None:
         self.connection.invalidate()
+        self._close()
+
+    def _close(self) -> None:
+        self._scissors.close()
         self.connection.close()
 
 
@@ -115,14 +124,18 @@ class HeldConnection:
         connect: Callable[[], Connection],
         target: str = "the server",
         lost: Callable[[], None] = lambda: None,
+        *,
+        is_shared: bool = False,
     ) -> None:
         """`target` is where `connect` leads, for an error's sentence.
 
-        `lost` is called when a connection is, and before the next one is made.
+        `lost` is called when a connection is, and before the next one is made. `is_shared`: a connection that works is
+        given back to its pool at the end, as nobody has changed its session.
         """
         self._connect = connect
         self._tell_lost = lost
         self._target = target
+        self._is_shared = is_shared
         # Reentrant, so that whoever has taken it can give it back also where Ctrl-C comes as it is taken.
         self._turn = threading.RLock()
         # Entered by itself: Ctrl-C may come while a Condition is, whose __enter__ is Python, and would leave it locked.
@@ -150,7 +163,7 @@ class HeldConnection:
                 self._keeper = keeper
 
     def close(self) -> None:
-        """Close the connection after the statement, or the attempt to connect, that is under way.
+        """Let the connection go after the statement, or the attempt to connect, that is under way.
 
         What comes later is refused with IllegalState.
         """
@@ -316,10 +329,10 @@ class HeldConnection:
                 with self._guard:
                     self._changed.notify_all()  # those who are not patient
                     self._changed.wait_for(lambda: self._is_closed, next(waits))
-        if self._link is not None:
-            self._lost.append(self._link)
-            self._link = None
         self._close_lost()
+        if (link := self._link) is not None:
+            self._link = None
+            (link.give_back if self._is_shared else link.drop)()
 
     def _await_work(self) -> None:
         with self._guard:
@@ -359,7 +372,7 @@ class HeldConnection:
 
     def _close_lost(self) -> None:
         while self._lost:
-            self._lost.pop().close()
+            self._lost.pop().drop()
 
 
 def _is_cancellation(error: BaseException) -> bool:

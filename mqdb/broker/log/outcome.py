@@ -30,6 +30,7 @@ from mqdb.common.topic import TIMER_TOPIC, is_system_topic
 from mqdb.errors import StorageRefused
 from mqdb.store.engine import translates
 from mqdb.store.log import message_index
+from mqdb.store.server_state import own_backend_start
 from mqdb.store.tables import queue, topic
 
 _activity = table("pg_stat_activity", *map(column, ("pid", "usesysid", "backend_start")), schema="pg_catalog")
@@ -71,8 +72,7 @@ class TopicQueue(NamedTuple):
 def backend_of(connection: Connection) -> Backend:
     """The backend of this connection, asked when it has been opened. Not through a pooler that shares backends."""
     last_pos = select(_log_pos.c.last_value).scalar_subquery()
-    mine = select(_activity.c.pid, _activity.c.backend_start, last_pos)
-    return Backend(*connection.execute(mine.where(_activity.c.pid == func.pg_backend_pid())).one())
+    return Backend(*connection.execute(select(func.pg_backend_pid(), own_backend_start(), last_pos)).one())
 
 
 @translates

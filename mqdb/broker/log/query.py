@@ -6,9 +6,11 @@ from typing import NamedTuple
 from uuid import UUID
 
 from sqlalchemy import Connection, func, select, text
+from sqlalchemy.exc import ProgrammingError
 
 from mqdb.errors import BrokerMisnamed
-from mqdb.store.engine import translates
+from mqdb.store import migrations
+from mqdb.store.engine import is_idle, target_of, translates
 from mqdb.store.log import time_search
 from mqdb.store.log.history import History
 from mqdb.store.segments import segments
@@ -23,6 +25,8 @@ class BrokerInfo(NamedTuple):
     namespace: str | None
     """The namespace of the role that is logged in."""
 
+    history: History
+
     def require_name(self, expected: str, target: str) -> None:
         """Raise BrokerMisnamed unless that is its name. `target` says where the database is."""
         if self.broker_name != expected:
@@ -31,9 +35,21 @@ class BrokerInfo(NamedTuple):
 
 @translates
 def broker_info(connection: Connection) -> BrokerInfo:
-    """The broker's name and cluster, and the namespace of who asks."""
+    """What the first statement on a connection asks: whether this mqdb speaks its schema, and whose it is.
+
+    Raises SchemaMissing, SchemaTooOld, SchemaTooNew or SchemaUnreleased for another revision than `migrations.head()`.
+    """
     namespace = select(own_namespace.c.namespace).scalar_subquery()
-    return BrokerInfo(*connection.execute(select(broker.c.broker_name, broker.c.cluster_name, namespace)).one())
+    info = select(migrations.revision(), broker.c.broker_name, broker.c.cluster_name, namespace, func.mqdb.history())
+    try:
+        found, *fields = connection.execute(info).one()
+    except ProgrammingError:
+        if is_idle(connection):
+            # Another revision may lack any of it.
+            migrations.check_schema(connection)
+        raise
+    migrations.check_revision(found, target_of(connection))
+    return BrokerInfo(*fields)
 
 
 @translates
