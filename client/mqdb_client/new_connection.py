@@ -6,7 +6,7 @@ What is asked on it first is asked by threads that others wait for, and nobody s
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
@@ -59,6 +59,24 @@ def in_time(connection: Connection, seconds: float = FIRST_ANSWERS_SECONDS) -> I
         if timer.is_alive():  # no thread is left behind
             timer.join()
         scissors.close()
+
+
+def prepared(connect: Callable[[], Connection], *steps: Callable[[Connection], object]) -> Callable[[], Connection]:
+    """The same way to connect, to connections on which the steps were made. They must not go back into a pool."""
+
+    def connecting() -> Connection:
+        connection = connect()
+        try:
+            with in_time(connection):
+                for step in steps:
+                    step(connection)
+        except BaseException:
+            connection.invalidate()
+            connection.close()
+            raise
+        return connection
+
+    return connecting
 
 
 def note_history(connection: Connection, history: History) -> None:

@@ -6,6 +6,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TypeVar
 from uuid import UUID
 
@@ -19,8 +20,9 @@ from mqdb.errors import BrokerUnavailable, ParameterInvalid
 from mqdb.settings import load_settings
 from mqdb.store.engine import create_engine, driver
 from mqdb_client import Producer
+from mqdb_client.new_connection import prepared
 from mqdb_client.producer import durability
-from mqdb_client.producer.durability import COMMIT_WAIT, CommitWait, Durability, apply, durable, status_of
+from mqdb_client.producer.durability import COMMIT_WAIT, CommitWait, Durability, apply, refuse_shared, status_of
 from mqdb_client.producer.held_connection import HeldConnection
 from mqdb_client.producer.send_result import SendResult
 from tests.fixtures.log import create_topic
@@ -50,7 +52,7 @@ class Sender:
         # Not to wait for a standby that the test has stopped.
         connection = database.connect(options="-c synchronous_commit=local")
         [self._queue_key] = create_topic(connection, f"topic-{_ids.next()}", 1)
-        self.held = HeldConnection(durable(self._engine.connect, chosen, None))
+        self.held = HeldConnection(prepared(self._engine.connect, partial(apply, durability=chosen)))
         self.held.open()
         self.held.wait_connected(time.monotonic() + 10)
 
@@ -386,14 +388,23 @@ def commit_waits(connection: Connection) -> list[CommitWait]:
 # -- behind a transaction pooler --------------------------------------------------------------
 
 
-def test_sync_flush_leaves_the_sessions_of_a_pooler_as_they_are(engine: Engine) -> None:
-    assert durable(engine.connect, Durability.SYNC_FLUSH, "postgresql://pooler/mqdb") == engine.connect
+def test_sync_flush_leaves_the_sessions_of_a_pooler_as_they_are(database: Database) -> None:
+    create_topic(database.connect(), "orders")
+    settings = load_settings(dsn=database.dsn, pool_dsn=database.dsn)
+    with Producer("senders", settings=settings) as producer:
+        producer.send(Message("orders", "x"))
+        assert producer._running is not None
+        [link] = producer._running.links.values()
+        setting = text("SELECT current_setting('synchronous_commit')")
+        found = link.connection.run(lambda connection: connection.scalar(setting), time.monotonic() + PLENTY)
+
+    assert found == "on"
 
 
 @pytest.mark.parametrize("chosen", [Durability.ASYNC_FLUSH, Durability.SYNC_MASTER])
-def test_another_durability_is_refused_behind_a_pooler(engine: Engine, chosen: Durability) -> None:
+def test_another_durability_is_refused_behind_a_pooler(chosen: Durability) -> None:
     with pytest.raises(ParameterInvalid, match="pool_dsn") as refusal:
-        durable(engine.connect, chosen, "postgresql://pooler/mqdb")
+        refuse_shared(chosen, "postgresql://pooler/mqdb")
 
     assert (refusal.value.name, refusal.value.value) == ("durability", chosen.value)
 

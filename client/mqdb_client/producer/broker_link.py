@@ -11,8 +11,8 @@ from sqlalchemy import Connection
 from mqdb.broker.log.outcome import Backend, backend_of
 from mqdb.errors import MqdbError, SendGivenUp
 from mqdb_client.instance import ClientInstance
-from mqdb_client.new_connection import in_time
-from mqdb_client.producer.durability import Durability, durable
+from mqdb_client.new_connection import prepared
+from mqdb_client.producer.durability import Durability, apply, refuse_shared
 from mqdb_client.producer.group_append import BACKEND, GroupAppend
 from mqdb_client.producer.held_connection import HeldConnection, NotRun, Overdue
 from mqdb_client.producer.waking import Waking
@@ -32,9 +32,10 @@ class BrokerLink:
         """
         self.instance = instance
         self.name = instance.broker_name
-        connect = durable(instance.connect, durability, instance.pool_dsn)
-        # Behind a pooler each statement may meet another backend.
-        connect = connect if instance.pool_dsn else partial(_introduced, connect)
+        refuse_shared(durability, instance.pool_dsn)
+        connect = instance.connect
+        if instance.pool_dsn is None:  # behind a pooler each statement may meet another backend
+            connect = prepared(connect, partial(apply, durability=durability), _note_backend)
         self.connection = HeldConnection(connect, instance.target, instance.ages.distrust)
         self.appends = GroupAppend(self.connection, waking)
         #: Backends of lost connections that are known to have ended; the last few.
@@ -83,14 +84,6 @@ class BrokerLink:
         return SendGivenUp(late.topic, late.timeout_seconds, str(trouble or ""))
 
 
-def _introduced(connect: Callable[[], Connection]) -> Connection:
-    """A connection whose backend is known, for the time when it is lost."""
-    connection = connect()
-    try:
-        with in_time(connection):
-            connection.info[BACKEND] = backend_of(connection)
-    except BaseException:
-        connection.invalidate()
-        connection.close()
-        raise
-    return connection
+def _note_backend(connection: Connection) -> None:
+    """For the time when the connection is lost."""
+    connection.info[BACKEND] = backend_of(connection)

@@ -17,10 +17,8 @@ Source: HAService.isSlaveOK, CommitLog.handleHA; PostgreSQL's "Synchronous Repli
 
 import math
 import time
-from collections.abc import Callable
 from enum import StrEnum
-from functools import partial
-from typing import Final, TypeAlias
+from typing import Final
 
 from psycopg.errors import Diagnostic
 from sqlalchemy import Connection, and_, case, column, exists, func, not_, select, table
@@ -28,9 +26,6 @@ from sqlalchemy import Connection, and_, case, column, exists, func, not_, selec
 from mqdb.common.message import SendStatus
 from mqdb.errors import MqdbError, ParameterInvalid
 from mqdb.store.engine import driver, target_of, translated
-from mqdb_client.new_connection import in_time
-
-Connect: TypeAlias = Callable[[], Connection]
 
 #: How long a connection believes that there are standbys to wait for (one heartbeat, as clients believe other things;
 #: one that has just waited in vain looks again at once), and that there are none (shorter, for what is sent meanwhile
@@ -66,30 +61,14 @@ class Durability(StrEnum):
 _LEVELS: Final = {Durability.ASYNC_FLUSH: "off", Durability.SYNC_FLUSH: "local"}
 
 
-def durable(connect: Connect, durability: Durability, pool_dsn: str | None) -> Connect:
-    """The same way to connect, to connections that commit with `durability`. They must not go back into a pool.
+def refuse_shared(durability: Durability, pool_dsn: str | None) -> None:
+    """Raises ParameterInvalid for all but SYNC_FLUSH behind a transaction pooler (`pool_dsn`).
 
-    Raises ParameterInvalid for all but SYNC_FLUSH behind a transaction pooler (`pool_dsn`): each statement may meet
-    another session there.
+    Each statement may meet another session there.
     """
-    if pool_dsn is None:
-        return partial(_connect, connect, durability)
-    if durability is not Durability.SYNC_FLUSH:
+    if pool_dsn is not None and durability is not Durability.SYNC_FLUSH:
         reason = "needs connections of its own, and pool_dsn names a pooler that shares them; leave pool_dsn out"
         raise ParameterInvalid("durability", durability.value, reason)
-    return connect
-
-
-def _connect(connect: Connect, durability: Durability) -> Connection:
-    connection = connect()
-    try:
-        with in_time(connection):
-            apply(connection, durability)
-    except BaseException:
-        connection.invalidate()
-        connection.close()
-        raise
-    return connection
 
 
 def apply(connection: Connection, durability: Durability) -> None:
