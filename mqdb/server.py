@@ -11,12 +11,9 @@ start; nothing else has to know. One that was made anew is migrated before, as a
 """
 
 import logging
-import shutil
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from apscheduler.schedulers.background import BackgroundScheduler
@@ -24,7 +21,6 @@ from sqlalchemy import Connection, Engine
 
 from mqdb.broker.broker_settings import change_settings
 from mqdb.broker.log.query import BrokerInfo, broker_info
-from mqdb.broker.transactions.transaction_checks import CheckRules
 from mqdb.common.dsn import BrokerDsn, redact
 from mqdb.common.http_address import HttpAddress
 from mqdb.embedded import Home, SharedPostgres, attach, mark_starting, open_or_attach
@@ -32,20 +28,19 @@ from mqdb.errors import IllegalState, SchemaMissing, SchemaTooOld, SettingInvali
 from mqdb.service.client_reaper import ClientReaper
 from mqdb.service.cron_sender import CronSender
 from mqdb.service.delay_deliverer import DelayDeliverer
-from mqdb.service.dispatcher import Dispatcher, DispatcherConfig
+from mqdb.service.dispatcher import Dispatcher
 from mqdb.service.key_indexer import KeyIndexer
 from mqdb.service.leadership import Leadership
-from mqdb.service.retention import Retention
-from mqdb.service.segment_keeper import SegmentKeeper, SegmentKeeperConfig
+from mqdb.service.segment_keeper import SegmentKeeper
 from mqdb.service.service import Context, Service, create_scheduler
 from mqdb.service.timer_deliverer import TimerDeliverer
 from mqdb.service.timer_keeper import TimerKeeper
-from mqdb.service.transaction_checker import TransactionChecker, TransactionCheckerConfig
+from mqdb.service.transaction_checker import TransactionChecker
+from mqdb.service_configs import broker_settings, checker_config, dispatcher_config, keeper_config
 from mqdb.settings import Settings
 from mqdb.signals import interruption
 from mqdb.store import migrations
 from mqdb.store.acl import is_guest
-from mqdb.store.broker_settings import BrokerSettings
 from mqdb.store.engine import create_engine, translated
 from mqdb.systemd import SystemdSupervisor
 from mqdb.web.health import Health
@@ -345,57 +340,3 @@ class Server:
             service.halt()
         for service in self._services:
             service.stop()
-
-
-def broker_settings(settings: Settings) -> BrokerSettings:
-    """What the clients of the broker obey under these settings."""
-    max_delay = settings.timer_max_delay
-    return BrokerSettings(
-        enable_property_filter=settings.enable_property_filter,
-        filter_support_retry=settings.filter_support_retry,
-        reject_transaction_message=settings.reject_transaction_message,
-        timer_max_delay_ms=None if max_delay is None else max_delay // timedelta(milliseconds=1),
-    )
-
-
-def dispatcher_config(settings: Settings) -> DispatcherConfig:
-    """How the dispatcher works under these settings."""
-    return DispatcherConfig(lone_messages_per_second=settings.lone_messages_per_second)
-
-
-def keeper_config(settings: Settings) -> SegmentKeeperConfig:
-    """How the segment keeper works under these settings."""
-    retention = Retention(
-        file_reserved_time=settings.file_reserved_time,
-        delete_when=settings.delete_when,
-        disk_max_used_space_percent=settings.disk_max_used_space_percent,
-        disk_clean_forcibly_percent=settings.disk_clean_forcibly_percent,
-    )
-    # The disk of a server elsewhere cannot be seen from here.
-    disk = _disk_of(settings.home) if settings.broker is None else None
-    return SegmentKeeperConfig(
-        retention=retention,
-        disk_used_percent=disk,
-        retain_until_archived=settings.retain_until_archived,
-        operation_reserved_time=settings.operation_reserved_time,
-    )
-
-
-def checker_config(settings: Settings) -> TransactionCheckerConfig:
-    """How the transaction checker works under these settings."""
-    rules = CheckRules(
-        transaction_timeout=settings.transaction_timeout,
-        check_interval=settings.transaction_check_interval,
-        check_max=settings.transaction_check_max,
-        reserved=settings.file_reserved_time,
-    )
-    return TransactionCheckerConfig(rules)
-
-
-def _disk_of(home: Path) -> Callable[[], float]:
-    def used_percent() -> float:
-        usage = shutil.disk_usage(home)
-        # Of what a user may use; some file systems keep a part for root.
-        return 100 * usage.used / (usage.used + usage.free)
-
-    return used_percent

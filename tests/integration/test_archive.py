@@ -16,10 +16,10 @@ from mqdb.broker.archive import SegmentContents
 from mqdb.broker.topics import topics as admin
 from mqdb.common.topic import SCHEDULE_TOPIC
 from mqdb.errors import TopicNotFound
-from mqdb.server import keeper_config
 from mqdb.service.retention import Retention, SegmentSizing
 from mqdb.service.segment_keeper import KeeperCounts, SegmentKeeper, SegmentKeeperConfig
 from mqdb.service.service import Context
+from mqdb.service_configs import keeper_config
 from mqdb.settings import load_settings
 from mqdb.store.segments import segments
 from mqdb.store.segments.archived_segments import Topics, begin_run, find_archived, is_sealed, unfinished_runs

@@ -11,7 +11,8 @@ from mqdb.common.dsn import redact
 from mqdb.embedded import EmbeddedPostgres, Home
 from mqdb.embedded.starting import is_starting
 from mqdb.errors import BrokerMisnamed, BrokerUnavailable, IllegalState, SchemaMissing, SchemaTooNew, SettingInvalid
-from mqdb.server import Server, keeper_config
+from mqdb.server import Server
+from mqdb.service_configs import keeper_config
 from mqdb.settings import load_settings
 from mqdb.store import migrations
 from mqdb_client import Admin

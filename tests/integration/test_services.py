@@ -9,11 +9,11 @@ from sqlalchemy import Connection, Engine
 
 from mqdb.broker.clients import membership
 from mqdb.broker.dispatch import DispatchOutcome, IndexResult
-from mqdb.server import dispatcher_config
 from mqdb.service.client_reaper import ClientReaper, ReaperCounts
 from mqdb.service.dispatcher import Dispatcher, DispatcherConfig
 from mqdb.service.key_indexer import KeyIndexer
 from mqdb.service.service import Context
+from mqdb.service_configs import dispatcher_config
 from mqdb.settings import load_settings
 from mqdb.store.clients.clients import ClientKind, Registration, members_of
 from tests.fixtures import log as by_hand
