@@ -60,6 +60,7 @@ from mqdb.broker.consumers.send_back import SendBackRequest, send_back
 from mqdb.common.failure import Failure
 from mqdb.common.message import MessageQueue
 from mqdb.common.retry import Retry
+from mqdb.embedded import EmbeddedPostgres
 from mqdb.store.engine import create_engine
 from mqdb.store.log import sink as statements
 from mqdb.store.topics import topics
@@ -67,9 +68,9 @@ from mqdb_client import Admin
 from tests.fixtures.broker import dispatch_all
 from tests.fixtures.delay import delivered, move_clock
 from tests.fixtures.log import Connection, scalar
-from tests.fixtures.postgres import Database
+from tests.fixtures.postgres import KNOW_ITSELF, Database, create_role, new_database, query, with_parts
 from tests.fixtures.principals import Principal
-from tests.fixtures.roles import MakeRole
+from tests.fixtures.roles import PASSWORD, MakeRole
 from tests.fixtures.timers import deliver_all, timer
 from tests.fixtures.transactions import COMMIT, SECOND, Checker, send_half
 from tests.integration.test_attacks import Outcome, attack, connect, real, record
@@ -106,17 +107,45 @@ class Plot(NamedTuple):
         return {statement: self.tries(statement).sqlstate for statement in statements}
 
 
+@pytest.fixture(scope="module")
+def scene(postgres: EmbeddedPostgres, template_database: str) -> Iterator[str]:
+    """Name of a database with the roles, topics and rights that all tests begin with: each has a copy of its own."""
+    with new_database(postgres, template_database) as database:
+        for role in ("shop", "mallory"):
+            create_role(postgres, role, PASSWORD)
+            database.roles.append(role)
+        with Admin(database.dsn) as owner:
+            for topic in ("orders", "secret", "told"):
+                owner.topics.create(topic)
+            owner.groups.update("billing")
+            owner.acl.grant("shop", send=["orders", "secret"])
+            owner.acl.grant("mallory", send=["orders"], read=["orders", "told"], group=["billing"])
+        query(dsn_of(database, "mallory"), "SELECT mqdb.make_topic('%RETRY%billing', 1, 1, 6, false, 'NORMAL')")
+        yield database.name
+
+
 @pytest.fixture
-def plot(owner: Admin, principal: Principal, database: Database) -> Iterator[Plot]:
-    owner.groups.update("billing")
-    owner.topics.create("told")
-    shop = connect(principal("shop", send=["orders", "secret"]))
-    dsn = principal("mallory", send=["orders"], read=["orders", "told"], group=["billing"])
-    mallory = connect(dsn)
-    mallory.execute("SELECT mqdb.make_topic('%RETRY%billing', 1, 1, 6, false, 'NORMAL')")
-    yield Plot(database.connect(), shop, mallory, dsn)
-    shop.close()
-    mallory.close()
+def database(postgres: EmbeddedPostgres, scene: str) -> Iterator[Database]:
+    with new_database(postgres, scene) as copy:
+        yield copy
+
+
+@pytest.fixture
+def owner(database: Database) -> Iterator[Admin]:
+    with Admin(database.dsn) as admin:
+        yield admin
+
+
+@pytest.fixture
+def plot(database: Database) -> Iterator[Plot]:
+    owner, dsn = database.connect(), dsn_of(database, "mallory")
+    owner.execute(KNOW_ITSELF)
+    with connect(dsn_of(database, "shop")) as shop, connect(dsn) as mallory:
+        yield Plot(owner, shop, mallory, dsn)
+
+
+def dsn_of(database: Database, role: str) -> str:
+    return with_parts(database.dsn, user=role, password=PASSWORD)
 
 
 # -- half messages ------------------------------------------------------------------------------
