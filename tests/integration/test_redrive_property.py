@@ -84,7 +84,7 @@ def moved(found: list[RedriveResult]) -> list[int]:
     return [result.log_pos for result in found if result.status is RedriveStatus.REDRIVEN]
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     given_letters=st.lists(letters, max_size=12),
     wanted=filters,

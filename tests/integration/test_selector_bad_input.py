@@ -94,10 +94,10 @@ def verdicts(conn: Connection, selectors: Sequence[Selector], messages: Sequence
     return [tuple(row)[1:] for row in conn.execute(select(stored.c.properties, *clauses))]
 
 
-quick = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+quick = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
-@settings(max_examples=500)
+@settings(max_examples=200)
 @given(soups | st.text(max_size=200))
 def test_any_text_is_a_selector_or_refused(text: str) -> None:
     compiled([text])

@@ -115,7 +115,7 @@ numerals = st.from_regex(
 )
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(numerals | st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")), max_size=40))
 @example(["0x1.8p1", "0x.0p5"])
 def test_any_text_is_the_number_that_java_reads(conn: Connection, texts: list[str]) -> None:
