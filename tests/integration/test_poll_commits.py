@@ -21,15 +21,16 @@ from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.fuzz import fuzz_random
 from tests.fixtures.lite_pull import Lite, fill
 from tests.fixtures.postgres import Database
+from tests.fixtures.variants import usually
 
 pytestmark = pytest.mark.usefixtures("both_kinds_of_clients")
 
-ROUNDS = 15
+ROUNDS = 8
 NEVER = timedelta(hours=1)
 ROW = "SELECT xmin::text, next_offset FROM mqdb.consumer_offset WHERE queue_key = :key"
 
 
-@pytest.mark.parametrize("is_pooled", [False, True], ids=["direct", "pooled"])
+@pytest.mark.parametrize("is_pooled", usually(False, of=[False, True]), ids=["direct", "pooled"])
 def test_polls_with_commits_update_no_row_and_whoever_takes_the_queue_goes_on_behind_them(
     broker: Connection, database: Database, lite: Lite, monkeypatch: pytest.MonkeyPatch, is_pooled: bool
 ) -> None:

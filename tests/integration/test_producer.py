@@ -161,9 +161,8 @@ def test_unique_ids_differ(database: Database, producer: Producer) -> None:
 # -- what is refused --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("message", "error"),
-    [
+def test_a_message_that_breaks_a_rule_is_refused_and_creates_nothing(database: Database, producer: Producer) -> None:
+    refused: list[tuple[Any, type[MqdbError]]] = [
         (Message("orders", b""), BodyEmpty),
         (Message("orders", b"x" * 4_194_305), BodyTooLarge),
         (Message("or ders", b"x"), NameInvalid),
@@ -171,15 +170,12 @@ def test_unique_ids_differ(database: Database, producer: Producer) -> None:
         (Message("orders", b"x", properties={"DELAY": "3"}), PropertyReserved),
         ("orders", MessageIllegal),
         (None, MessageIllegal),
-    ],
-)
-def test_a_message_that_breaks_a_rule_is_refused_and_creates_nothing(
-    database: Database, producer: Producer, message: Any, error: type[MqdbError]
-) -> None:
-    with pytest.raises(error):
-        producer.send(message)
-    with pytest.raises(error):
-        producer.send_batch([Message("orders", "fine"), message])
+    ]
+    for message, error in refused:
+        with pytest.raises(error):
+            producer.send(message)
+        with pytest.raises(error):
+            producer.send_batch([Message("orders", "fine"), message])
 
     assert stored(database) == 0
     assert rows(database, "SELECT 1 FROM mqdb.topic WHERE topic = 'orders'") == []
@@ -201,10 +197,10 @@ def test_a_sharding_key_that_is_no_text_is_refused(database: Database, producer:
     assert rows(database, "SELECT 1 FROM mqdb.topic WHERE topic = 'orders'") == []
 
 
-@pytest.mark.parametrize("way", ["send", "send_async", "send_oneway"])
-def test_an_argument_without_a_selector_is_refused(database: Database, producer: Producer, way: str) -> None:
-    with pytest.raises(ParameterInvalid, match="selector_argument = 5: there is no selector that would take it"):
-        getattr(producer, way)(Message("orders", "x"), selector_argument=5)
+def test_an_argument_without_a_selector_is_refused(database: Database, producer: Producer) -> None:
+    for send in (producer.send, producer.send_async, producer.send_oneway):
+        with pytest.raises(ParameterInvalid, match="selector_argument = 5: there is no selector that would take it"):
+            send(Message("orders", "x"), selector_argument=5)
 
     assert stored(database) == 0
 
@@ -335,20 +331,16 @@ def test_a_sharding_key_chooses_the_queue_of_a_batch(database: Database, produce
     assert {result.queue for result in producer.send_batch(batch, sharding_key="N14228")} == {alone.queue}
 
 
-@pytest.mark.parametrize(
-    ("messages", "error", "words"),
-    [
+def test_a_batch_that_breaks_a_rule_is_refused_as_a_whole(database: Database, producer: Producer) -> None:
+    refused: list[tuple[list[Message], type[MqdbError], str]] = [
         ([], ParameterInvalid, "at least one"),
         ([Message("orders", "x"), Message("other", "x")], ParameterInvalid, "'other'"),
         ([Message(retry_topic("g"), "x")] * 2, NotSupported, "retry topic"),
         ([Message("orders", b"x" * 2_097_152)] * 2, BatchTooLarge, "limit is 4,194,304; send them in several"),
-    ],
-)
-def test_a_batch_that_breaks_a_rule_is_refused_as_a_whole(
-    database: Database, producer: Producer, messages: list[Message], error: type[MqdbError], words: str
-) -> None:
-    with pytest.raises(error, match=words):
-        producer.send_batch(messages)
+    ]
+    for messages, error, words in refused:
+        with pytest.raises(error, match=words):
+            producer.send_batch(messages)
 
     assert stored(database) == 0
 

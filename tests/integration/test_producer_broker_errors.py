@@ -48,6 +48,7 @@ from tests.fixtures.producers import (
 )
 from tests.fixtures.proxy import Proxy
 from tests.fixtures.threads import Doing
+from tests.fixtures.variants import usually
 
 pytestmark = pytest.mark.usefixtures("both_kinds")
 
@@ -136,7 +137,7 @@ def read_only(database: Database, producer: Producer) -> Iterator[None]:
     terminate(database, pid_of(producer))
 
 
-@pytest.mark.parametrize("work", ["send", "send_batch", "send_async"])
+@pytest.mark.parametrize("work", usually("send_batch", of=["send", "send_batch", "send_async"]))
 @pytest.mark.parametrize(
     ("fault", "error", "code", "words"),
     [

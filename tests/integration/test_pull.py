@@ -39,28 +39,25 @@ def test_what_is_not_dispatched_is_not_there_yet(broker: Connection) -> None:
     assert (result.status, result.max_offset) == (PullStatus.NO_NEW_MSG, 0)
 
 
-@pytest.mark.parametrize(
-    ("offset", "status", "next_begin"),
-    [
-        (0, PullStatus.OFFSET_ILLEGAL, 2),
-        (2, PullStatus.FOUND, 5),
-        (5, PullStatus.NO_NEW_MSG, 5),
-        (6, PullStatus.OFFSET_ILLEGAL, 5),
-        (10**9, PullStatus.OFFSET_ILLEGAL, 5),
-    ],
-)
-def test_the_verdict_on_an_offset(broker: Connection, offset: int, status: PullStatus, next_begin: int) -> None:
+def test_the_verdict_on_an_offset(broker: Connection) -> None:
     """Queue of min offset 2 and max offset 5 (retention has passed 0 and 1)."""
     route = topic(broker)
     append(broker, route, *"abcde")
     dispatch_all(broker)
     broker.execute(text("UPDATE mqdb.queue SET base_offset = 2 WHERE queue_key = :key"), {"key": route.queue_keys[0]})
 
-    [result], _ = pull(broker, [request(route, offset)])
+    for offset, status, next_begin in (
+        (0, PullStatus.OFFSET_ILLEGAL, 2),
+        (2, PullStatus.FOUND, 5),
+        (5, PullStatus.NO_NEW_MSG, 5),
+        (6, PullStatus.OFFSET_ILLEGAL, 5),
+        (10**9, PullStatus.OFFSET_ILLEGAL, 5),
+    ):
+        [result], _ = pull(broker, [request(route, offset)])
 
-    assert (result.status, result.next_begin_offset) == (status, next_begin)
-    assert (result.min_offset, result.max_offset) == (2, 5)
-    assert bodies(result.messages) == (["c", "d", "e"] if status is PullStatus.FOUND else [])
+        assert (result.status, result.next_begin_offset) == (status, next_begin), offset
+        assert (result.min_offset, result.max_offset) == (2, 5)
+        assert bodies(result.messages) == (["c", "d", "e"] if status is PullStatus.FOUND else [])
 
 
 def test_one_answer_serves_several_queues(broker: Connection) -> None:
@@ -175,7 +172,7 @@ def test_a_sparse_queue_is_read_across_many_segments(broker: Connection, wanted:
     sparse, busy = topic(broker), topic(broker, "busy")
     read: list[str] = []
     asked, horizon = request(sparse), UNKNOWN_HORIZON
-    for turn in range(5):
+    for turn in range(3):
         append(broker, sparse, str(turn), tag="A")
         for _ in range(6):
             append(broker, busy, *"0123456789")
@@ -184,8 +181,8 @@ def test_a_sparse_queue_is_read_across_many_segments(broker: Connection, wanted:
         read += bodies(result.messages)
         asked = request(sparse, result.next_begin_offset, segment=result.segment)
 
-    assert read == ["0", "1", "2", "3", "4"]
-    assert asked.segment > 20
+    assert read == ["0", "1", "2"]
+    assert asked.segment > 10
 
 
 def test_an_entry_without_its_record_is_an_error(broker: Connection) -> None:

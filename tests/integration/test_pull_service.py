@@ -356,7 +356,7 @@ def test_no_message_waits_for_the_sweep_if_it_was_announced_and_none_is_lost_if_
     service = pulling(*queues, **filters_of(routes))
     late: list[frozenset[int] | None] = []
 
-    for number in range(60):
+    for number in range(40):
         chosen = rng.sample(range(len(queues)), rng.choice([1, 1, 3, 40]))
         for index in chosen:
             ends[index] += (count := rng.randint(1, 3))

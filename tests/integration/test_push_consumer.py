@@ -18,8 +18,11 @@ from tests.fixtures.broker import append, dispatch_all, topic
 from tests.fixtures.consumers import LATER, SUCCESS, Gate, Inbox, Member, duplicates
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
+from tests.fixtures.variants import usually
 
 pytestmark = pytest.mark.usefixtures("both_kinds_of_consumers")
+
+FIRST, LAST = ConsumeFromWhere.FIRST_OFFSET, ConsumeFromWhere.LAST_OFFSET
 
 # -- which messages -----------------------------------------------------------------------------
 
@@ -123,7 +126,7 @@ def test_a_group_goes_on_where_it_was(broker: Connection, member: Member) -> Non
     assert second.bodies == ["3"]
 
 
-@pytest.mark.parametrize("where", [ConsumeFromWhere.LAST_OFFSET, ConsumeFromWhere.FIRST_OFFSET])
+@pytest.mark.parametrize("where", usually(LAST, of=[LAST, FIRST]))
 def test_a_topic_that_does_not_exist_yet_is_waited_for(
     broker: Connection, member: Member, where: ConsumeFromWhere, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -144,9 +147,9 @@ def test_a_topic_that_does_not_exist_yet_is_waited_for(
 # -- what becomes of the answers ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("size", "expected"), [(1, 1), (8, 8)])
+@pytest.mark.parametrize("size", usually(8, of=[1, 8]))
 def test_a_batch_holds_as_many_messages_of_one_queue_as_asked_for(
-    broker: Connection, member: Member, size: int, expected: int
+    broker: Connection, member: Member, size: int
 ) -> None:
     route = topic(broker, queues=2)
     for queue_id in range(2):
@@ -157,7 +160,7 @@ def test_a_batch_holds_as_many_messages_of_one_queue_as_asked_for(
     member(inbox, consume_message_batch_max_size=size)
     inbox.wait_for(64)
 
-    assert {len(batch) for batch in inbox.batches} == {expected}
+    assert {len(batch) for batch in inbox.batches} == {size}
     assert all(len({message.queue for message in batch}) == 1 for batch in inbox.batches)
     assert duplicates(inbox) == {}
 
@@ -166,20 +169,20 @@ def raising(_messages: list[ReceivedMessage]) -> ConsumeConcurrentlyStatus:
     raise ValueError("no stock")
 
 
-@pytest.mark.parametrize(
-    ("failing", "logged"),
-    [
-        (lambda _: LATER, ""),
-        (lambda _: None, "listener returned None instead of a ConsumeConcurrentlyStatus"),
-        (lambda _: True, "listener returned True instead of a ConsumeConcurrentlyStatus"),
-        (raising, "listener failed"),
-    ],
-    ids=["RECONSUME_LATER", "None", "another value", "exception"],
-)
+FAILURES: dict[str, tuple[Any, str]] = {
+    "RECONSUME_LATER": (lambda _: LATER, ""),
+    "None": (lambda _: None, "listener returned None instead of a ConsumeConcurrentlyStatus"),
+    "another value": (lambda _: True, "listener returned True instead of a ConsumeConcurrentlyStatus"),
+    "exception": (raising, "listener failed"),
+}
+
+
+@pytest.mark.parametrize("failure", usually("RECONSUME_LATER", "None", "exception", of=FAILURES))
 def test_row_55_what_a_listener_fails_is_sent_back(
-    broker: Connection, member: Member, caplog: pytest.LogCaptureFixture, failing: Any, logged: str
+    broker: Connection, member: Member, caplog: pytest.LogCaptureFixture, failure: str
 ) -> None:
     """Checklist row 55: None and exceptions are RECONSUME_LATER; it waits at level 3, and its queue goes on."""
+    failing, logged = FAILURES[failure]
     route = topic(broker)
     inbox = Inbox()
 
@@ -213,11 +216,11 @@ def test_a_slow_message_does_not_hold_up_its_queue(broker: Connection, member: M
 def test_a_message_that_takes_long_does_not_stop_its_queue(broker: Connection, member: Member) -> None:
     """Nor does the span rule, which lets a queue run ahead of its oldest message step by step."""
     route = topic(broker)
-    append(broker, route, "slow", *(f"{number}" for number in range(500)))
+    append(broker, route, "slow", *(f"{number}" for number in range(200)))
     gate = Gate("slow")
 
     member(gate, consume_concurrently_max_span=100, pull_batch_size=10)
-    gate.wait_for(500)
+    gate.wait_for(200)
 
     assert gate.waiting == {"slow"}
     assert duplicates(gate) == {}

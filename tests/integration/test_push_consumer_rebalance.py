@@ -52,7 +52,7 @@ class Traffic:
 
     def _send(self) -> None:
         with self._engine.connect() as connection:
-            while not self._stopping.wait(0.001):
+            while not self._stopping.wait(0.005):
                 queue_id = self.sent // 5 % len(self._route.queue_keys)
                 append(connection, self._route, *(f"{self.sent + n}" for n in range(5)), queue_id=queue_id)
                 self.sent += 5
@@ -85,20 +85,20 @@ def test_row_48_queues_are_shared_averagely(broker: Connection, member: Member) 
 
 
 def test_row_49_more_members_than_queues(broker: Connection, member: Member) -> None:
-    """Checklist row 49: the fifth of four queues' members is idle until one leaves."""
-    route = topic(broker, queues=4)
+    """Checklist row 49: the third of two queues' members is idle until one leaves."""
+    route = topic(broker, queues=2)
     inbox = Inbox()
-    members = [member(inbox) for _ in range(5)]
-    wait_until(lambda: assignment(*members) == [[], [0], [1], [2], [3]])
+    members = [member(inbox) for _ in range(3)]
+    wait_until(lambda: assignment(*members) == [[], [0], [1]])
 
     [busy, *_] = [each for each in members if each.assignment]
     busy.shutdown()
-    wait_until(lambda: assignment(*members) == [[], [0], [1], [2], [3]])
-    for queue_id in range(4):
+    wait_until(lambda: assignment(*members) == [[], [0], [1]])
+    for queue_id in range(2):
         append(broker, route, f"{queue_id}", queue_id=queue_id)
-    inbox.wait_for(4)
+    inbox.wait_for(2)
 
-    assert sorted(inbox.bodies) == ["0", "1", "2", "3"]
+    assert sorted(inbox.bodies) == ["0", "1"]
 
 
 def test_members_that_join_and_leave_under_load_cost_no_message_and_no_duplicate(
@@ -110,12 +110,12 @@ def test_members_that_join_and_leave_under_load_cost_no_message_and_no_duplicate
 
     with traffic.flowing():
         members = [member(inbox)]
-        for _ in range(3):
+        for _ in range(2):
             members.append(member(inbox))
             wait_until(lambda: all(each.assignment for each in members))
             wait_until(lambda: sum(len(each.assignment) for each in members) == 8)
-        for _ in range(3):
-            inbox.wait_for(len(inbox.messages) + 100)
+        for _ in range(2):
+            inbox.wait_for(len(inbox.messages) + 50)
             members.pop(0).shutdown()
             wait_until(lambda: sum(len(each.assignment) for each in members) == 8)
     inbox.wait_for(traffic.sent, 30)
@@ -249,9 +249,9 @@ def test_a_member_that_loses_its_connections_goes_on_without_loss(
     members = [member(inbox, persist_consumer_offset_interval=timedelta(seconds=1)) for _ in range(2)]
 
     with traffic.flowing():
-        for _ in range(3):
+        for _ in range(2):
             wait_until(lambda: kill_connections(broker, pattern) > 0)
-            inbox.wait_for(len(inbox.messages) + 200, 30)
+            inbox.wait_for(len(inbox.messages) + 100, 30)
     wait_until(lambda: len(set(inbox.bodies)) == traffic.sent, 30)
     wait_until(lambda: assignment(*members) == [[0, 1], [2, 3]], 30)
     # Who took a queue over may still read again what its last owner had not committed.

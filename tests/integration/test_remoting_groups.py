@@ -27,6 +27,7 @@ from tests.fixtures.remoting_groups import (
     stored,
     wait_for_pull,
 )
+from tests.fixtures.variants import usually
 
 
 def test_a_member_that_asks_for_the_offset_takes_the_queue(broker: Connection, fronts: Fronts) -> None:
@@ -260,7 +261,10 @@ def test_who_broadcasts_owns_nothing(broker: Connection, fronts: Fronts) -> None
     assert clients[0].members("readers") == [A]
 
 
-@pytest.mark.parametrize("old", [{"orders": "a"}, {"model": "BROADCASTING"}], ids=["subscription", "message model"])
+OTHERS = [{"orders": "a"}, {"model": "BROADCASTING"}]
+
+
+@pytest.mark.parametrize("old", usually(OTHERS[0], of=OTHERS), ids=["subscription", "message model"])
 def test_a_killed_client_does_not_stand_in_the_way_of_its_successor(
     broker: Connection, fronts: Fronts, monkeypatch: pytest.MonkeyPatch, old: dict[str, str]
 ) -> None:

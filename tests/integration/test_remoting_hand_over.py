@@ -20,6 +20,7 @@ from tests.fixtures.remoting_groups import (
     owner,
     stored,
 )
+from tests.fixtures.variants import usually
 
 
 def test_a_queue_that_is_pulled_no_more_is_given_back(broker: Connection, fronts: Fronts) -> None:
@@ -88,7 +89,7 @@ def test_a_queue_that_is_committed_and_no_share_is_given_back_soon(broker: Conne
     assert not held[0].done()
 
 
-@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("count", usually(2, of=[1, 2]))
 def test_two_members_on_one_front_or_two_share_the_queues_and_hand_them_over(
     broker: Connection, fronts: Fronts, java: Callable[..., JavaMember], count: int
 ) -> None:

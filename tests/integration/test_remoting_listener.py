@@ -294,7 +294,7 @@ def test_clients_that_have_gone_leave_nothing(
     wait_until(lambda: sizes()["Members.clients"] == 0)
     before = sizes()
 
-    for number in range(10):
+    for number in range(4):
         come_and_go(fronts, f"group-{number}")
 
     wait_until(lambda: sizes() <= before)

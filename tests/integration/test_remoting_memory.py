@@ -12,11 +12,12 @@ from mqdb.remoting.codes import RequestCode
 from mqdb.remoting.frame import Frame
 from tests.fixtures.broker import topic
 from tests.fixtures.remoting_client import PATIENCE_SECONDS, Fronts, RemotingClient
+from tests.fixtures.variants import usually
 from tests.integration.test_remoting_sends import header, properties
 
-#: Together 2.4 MB; none is too long for the properties of a message.
-NAMES = [f"{number:05}" + "x" * 20_000 for number in range(120)]
-MOST_BYTES = 1_000_000
+#: Together 1.2 MB; none is too long for the properties of a message.
+NAMES = [f"{number:05}" + "x" * 20_000 for number in range(60)]
+MOST_BYTES = 500_000
 
 Ask = Callable[[RemotingClient, str], "Future[Frame]"]
 
@@ -44,6 +45,9 @@ def half_after_a_heartbeat(client: RemotingClient, name: str) -> "Future[Frame]"
     return half(client, name)
 
 
+ASKS: tuple[Ask, ...] = (pull, request, half, beat, half_after_a_heartbeat)
+
+
 @pytest.fixture
 def traced() -> Iterator[None]:
     tracemalloc.start()
@@ -51,7 +55,7 @@ def traced() -> Iterator[None]:
     tracemalloc.stop()
 
 
-@pytest.mark.parametrize("ask", [pull, request, half, beat, half_after_a_heartbeat])
+@pytest.mark.parametrize("ask", usually(pull, request, half_after_a_heartbeat, of=ASKS))
 def test_names_of_a_client_are_forgotten(broker: Connection, fronts: Fronts, traced: None, ask: Ask) -> None:
     topic(broker)
     client = fronts.connect()

@@ -77,10 +77,11 @@ def test_the_outcome_of_a_message_whose_topic_is_gone_is_none(database: Database
     assert producer.outcome(sent.message_id) is None
 
 
-@pytest.mark.parametrize("text", ["", "17", "G" * 32, "0" * 33, None])
-def test_what_is_no_id_is_refused(producer: Producer, text: Any) -> None:
-    with pytest.raises(ParameterInvalid, match="32 hexadecimal digits"):
-        producer.outcome(text)
+def test_what_is_no_id_is_refused(producer: Producer) -> None:
+    texts: list[Any] = ["", "17", "G" * 32, "0" * 33, None]
+    for text in texts:
+        with pytest.raises(ParameterInvalid, match="32 hexadecimal digits"):
+            producer.outcome(text)
 
 
 def unknown_error(sending: "Doing[Any]") -> SendOutcomeUnknown:

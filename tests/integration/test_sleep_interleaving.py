@@ -295,6 +295,7 @@ MUTATIONS = {
 }
 
 
+@pytest.mark.parametrize("sleepy", usually("notified", of=["notified", "with prepared transactions"]), indirect=True)
 @pytest.mark.parametrize("mutation", usually("locks not looked at", of=MUTATIONS))
 def test_the_property_fails_when_falling_asleep_is_broken(sleepy: Database, mutation: str) -> None:
     with pytest.raises(Violation):

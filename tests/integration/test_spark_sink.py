@@ -235,9 +235,8 @@ def test_a_sink_id_that_another_query_has_used_is_refused_and_loses_nothing(
         writer.commit([stage(writer, {"body": ["b"]}, 0, "two")], 0)
 
 
-@pytest.mark.parametrize("batch_id", [1, 5, 500])
 def test_a_second_query_on_a_sink_id_is_refused_whatever_its_batch_and_clears_nothing_away(
-    broker: Connection, database: Database, batch_id: int
+    broker: Connection, database: Database
 ) -> None:
     """What its batches pushed out of the ledger would be written again by the first one."""
     route = topic(broker)
@@ -245,15 +244,15 @@ def test_a_second_query_on_a_sink_id_is_refused_whatever_its_batch_and_clears_no
     writer.commit([stage(writer, {"body": ["a"]}, 0, "one")], 0)
     staged = stage(writer, {"body": ["b"]}, 1, "one")
 
-    with pytest.raises(OptionInvalid, match="another query has written batch 0 to it"):
-        writer.commit([stage(writer, {"body": ["c"]}, batch_id, "two")], batch_id)
+    for batch_id in (1, 5, 500):
+        with pytest.raises(OptionInvalid, match="another query has written batch 0 to it"):
+            writer.commit([stage(writer, {"body": ["c"]}, batch_id, "two")], batch_id)
 
     writer.commit([staged], 1)
     assert bodies(stored(broker, route)) == ["a", "b"]
 
 
-@pytest.mark.parametrize("batch_id", [3, 250, 299])
-def test_a_checkpoint_that_was_set_back_is_refused(broker: Connection, database: Database, batch_id: int) -> None:
+def test_a_checkpoint_that_was_set_back_is_refused(broker: Connection, database: Database) -> None:
     """Its batches are cut otherwise than those in the log: to skip them by number would lose what lies between."""
     route = topic(broker)
     broker.exec_driver_sql(
@@ -263,8 +262,9 @@ def test_a_checkpoint_that_was_set_back_is_refused(broker: Connection, database:
     )
     writer = stream_writer_for(database, {"body": ["a"]}, topic="orders")
 
-    with pytest.raises(OptionInvalid, match=f"checkpointLocation: it is at batch {batch_id}, and batch 300 of the"):
-        writer.commit([stage(writer, {"body": ["a"]}, batch_id)], batch_id)
+    for batch_id in (3, 250, 299):
+        with pytest.raises(OptionInvalid, match=f"checkpointLocation: it is at batch {batch_id}, and batch 300 of the"):
+            writer.commit([stage(writer, {"body": ["a"]}, batch_id)], batch_id)
 
     assert stored(broker, route) == []
 

@@ -165,49 +165,47 @@ def test_a_level_and_a_time_of_delivery_wait_where_a_send_would_wait(broker: Con
 # -- what is refused ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("row", "error", "sentence"),
-    [
-        ({"body": [""]}, BodyEmpty, "empty"),
-        ({"body": pa.array([None], pa.string())}, BodyEmpty, "empty"),
-        ({"body": [b"x" * 4_194_305]}, BodyTooLarge, "4,194,304"),
-        ({"body": ["a"], "properties": ['{"TAGS": "x"}']}, PropertyReserved, "'TAGS' is reserved"),
-        ({"body": ["a"], "properties": ['{"x": 1}']}, PropertyInvalid, "the value is int, not text"),
-        ({"body": ["a"], "properties": ["[1]"]}, PropertyInvalid, "they are a JSON list, not an object"),
-        ({"body": ["a"], "properties": ["{"]}, PropertyInvalid, "they are no JSON"),
-        ({"body": ["a"], "tags": ["\x01"]}, PropertyInvalid, "U\\+0001"),
-        ({"body": ["a"], "tags": ["a\x00"]}, PropertyInvalid, "U\\+0000"),
-        ({"body": ["a"], "keys": ["k\x00"]}, PropertyInvalid, "U\\+0000"),
-        ({"body": ["a"], "properties": ['{"x": "a\\u0000"}']}, PropertyInvalid, "U\\+0000"),
-        ({"body": ["a"], "properties": ['{"x": "\\ud800"}']}, PropertyInvalid, "U\\+D800"),
-        (
-            {"body": ["a"], "key": [b"\xff\x01"]},
-            ColumnInvalid,
-            "'key': holds b'.*', which is no UTF-8: invalid start byte",
-        ),
-        (
-            {"body": ["a"], "born_timestamp": [1_700_000_000_000_000]},
-            ColumnInvalid,
-            "'born_timestamp': 1,700,.* beyond the years 1 to 9999; a bigint is in milliseconds",
-        ),
-        ({"body": ["a"], "deliver_at": [1_700_000_000_000_000]}, ScheduleInvalid, "is too far"),
-        ({"body": ["a"], "queue_id": pa.array([2], pa.int32())}, QueueNotFound, "has queues 0 to 1, not 2"),
-        ({"body": ["a"], "queue_id": pa.array([-1], pa.int32())}, QueueNotFound, "not -1"),
-        (
-            {"body": ["a"], "delay_level": pa.array([1], pa.int32()), "deliver_at": [1]},
-            ScheduleInvalid,
-            "delay_level says already when to deliver",
-        ),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_a_row_that_no_broker_would_store_fails_its_task(
-    broker: Connection, database: Database, row: Table, error: type[MqdbError], sentence: str
-) -> None:
+#: Rows, the error of each, and what it says.
+REFUSED: list[tuple[Table, type[MqdbError], str]] = [
+    ({"body": [""]}, BodyEmpty, "empty"),
+    ({"body": pa.array([None], pa.string())}, BodyEmpty, "empty"),
+    ({"body": [b"x" * 4_194_305]}, BodyTooLarge, "4,194,304"),
+    ({"body": ["a"], "properties": ['{"TAGS": "x"}']}, PropertyReserved, "'TAGS' is reserved"),
+    ({"body": ["a"], "properties": ['{"x": 1}']}, PropertyInvalid, "the value is int, not text"),
+    ({"body": ["a"], "properties": ["[1]"]}, PropertyInvalid, "they are a JSON list, not an object"),
+    ({"body": ["a"], "properties": ["{"]}, PropertyInvalid, "they are no JSON"),
+    ({"body": ["a"], "tags": ["\x01"]}, PropertyInvalid, "U\\+0001"),
+    ({"body": ["a"], "tags": ["a\x00"]}, PropertyInvalid, "U\\+0000"),
+    ({"body": ["a"], "keys": ["k\x00"]}, PropertyInvalid, "U\\+0000"),
+    ({"body": ["a"], "properties": ['{"x": "a\\u0000"}']}, PropertyInvalid, "U\\+0000"),
+    ({"body": ["a"], "properties": ['{"x": "\\ud800"}']}, PropertyInvalid, "U\\+D800"),
+    (
+        {"body": ["a"], "key": [b"\xff\x01"]},
+        ColumnInvalid,
+        "'key': holds b'.*', which is no UTF-8: invalid start byte",
+    ),
+    (
+        {"body": ["a"], "born_timestamp": [1_700_000_000_000_000]},
+        ColumnInvalid,
+        "'born_timestamp': 1,700,.* beyond the years 1 to 9999; a bigint is in milliseconds",
+    ),
+    ({"body": ["a"], "deliver_at": [1_700_000_000_000_000]}, ScheduleInvalid, "is too far"),
+    ({"body": ["a"], "queue_id": pa.array([2], pa.int32())}, QueueNotFound, "has queues 0 to 1, not 2"),
+    ({"body": ["a"], "queue_id": pa.array([-1], pa.int32())}, QueueNotFound, "not -1"),
+    (
+        {"body": ["a"], "delay_level": pa.array([1], pa.int32()), "deliver_at": [1]},
+        ScheduleInvalid,
+        "delay_level says already when to deliver",
+    ),
+]
+
+
+def test_a_row_that_no_broker_would_store_fails_its_task(broker: Connection, database: Database) -> None:
     topic(broker, queues=2)
-    writer = batch_writer_for(database, row, topic="orders")
-    with pytest.raises(error, match=sentence):
-        writer.write(batches_of(row))
+    for row, error, sentence in REFUSED:
+        writer = batch_writer_for(database, row, topic="orders")
+        with pytest.raises(error, match=sentence):
+            writer.write(batches_of(row))
 
 
 def test_reserved_properties_of_rows_that_were_read_can_be_dropped(broker: Connection, database: Database) -> None:

@@ -79,23 +79,24 @@ def test_members_that_agree_are_welcome(present: Present) -> None:
     assert present.stored() == ({"orders": "A || B", "payments": "*"}, 0)
 
 
-@pytest.mark.parametrize(
-    "other",
-    [{"orders": "A"}, {"orders": "SQL92 *"}, {"orders": "*", "payments": "*"}, {"payments": "*"}, {}],
-    ids=["another filter", "another kind of filter", "one topic more", "another topic", "nothing"],
-)
-def test_a_member_with_other_subscriptions_is_refused_and_changes_nothing(
-    present: Present, other: dict[str, str]
-) -> None:
+def test_a_member_with_other_subscriptions_is_refused_and_changes_nothing(present: Present) -> None:
     present.join("a", orders="*")
 
-    with pytest.raises(SubscriptionConflict) as caught:
-        present.join("b", **other)
+    others: list[dict[str, str]] = [
+        {"orders": "A"},
+        {"orders": "SQL92 *"},
+        {"orders": "*", "payments": "*"},
+        {"payments": "*"},
+        {},
+    ]
+    for number, other in enumerate(others):
+        with pytest.raises(SubscriptionConflict) as caught:
+            present.join(f"b{number}", **other)
 
-    given = {topic: kind_and_text(each) for topic, each in other.items()}
-    assert (caught.value.stored, caught.value.given) == ({"orders": ("TAG", "*")}, given)
-    assert "subscription_version=1" in str(caught.value)
-    assert present.stored() == ({"orders": "*"}, 0)
+        given = {topic: kind_and_text(each) for topic, each in other.items()}
+        assert (caught.value.stored, caught.value.given) == ({"orders": ("TAG", "*")}, given)
+        assert "subscription_version=1" in str(caught.value)
+        assert present.stored() == ({"orders": "*"}, 0)
 
 
 def test_a_group_without_live_members_may_change(present: Present) -> None:

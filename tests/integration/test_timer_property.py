@@ -22,7 +22,7 @@ from tests.fixtures.timers import column, deliver_all, timer
 from tests.fixtures.variants import usually
 
 RUNS = int(os.environ.get("MQDB_TIMER_RUNS", "4"))
-ACTIONS = 250
+ACTIONS = 150
 
 #: Past, near and far, in seconds.
 DELAYS = (-100_000, -1, 0, 0.001, 1, 60, 3_599, 3_601, 86_400, 100_000, 2_700_000, 90_000_000, 200_000_000)
@@ -126,7 +126,7 @@ def test_recalls_and_deliveries_at_the_same_time_agree(broker: Connection, engin
     topic(broker)
     unique_ids = [
         unique_id
-        for n in range(100)
+        for n in range(50)
         for unique_id in timer(broker, timedelta(milliseconds=400 + 5 * n), *"abcd", dispatched=False)
     ]
     is_over = threading.Event()

@@ -22,6 +22,7 @@ from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 from tests.fixtures.threads import Doing
 from tests.fixtures.timers import column, deliver_all, slots, timer
+from tests.fixtures.variants import usually
 
 HOUR = timedelta(hours=1)
 RECALLED, ALREADY_DELIVERED, UNKNOWN = RecallStatus
@@ -44,7 +45,7 @@ def everything_due(connection: Connection) -> list[str]:
     return delivered(connection)
 
 
-@pytest.mark.parametrize("indexed", [True, False], ids=["indexed", "not indexed"])
+@pytest.mark.parametrize("indexed", usually(False, of=[True, False]), ids=["indexed", "not indexed"])
 @pytest.mark.parametrize("stage", ["sent", "dispatched", "collected", "behind"])
 def test_a_message_that_waits_is_recalled_once(broker: Connection, stage: str, indexed: bool) -> None:
     topic(broker)
@@ -67,7 +68,7 @@ def test_a_message_that_waits_is_recalled_once(broker: Connection, stage: str, i
     assert timer_steps.newest(broker).waiting == 0
 
 
-@pytest.mark.parametrize("indexed", [True, False], ids=["indexed", "not indexed"])
+@pytest.mark.parametrize("indexed", usually(True, of=[True, False]), ids=["indexed", "not indexed"])
 @pytest.mark.parametrize("delay", [HOUR, -HOUR], ids=["from the table", "at once"])
 def test_a_message_that_was_delivered_is_not_recalled(broker: Connection, delay: timedelta, indexed: bool) -> None:
     topic(broker)

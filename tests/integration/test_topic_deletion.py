@@ -30,6 +30,7 @@ from tests.fixtures.delay import delay, deliver_all, delivered, move_clock
 from tests.fixtures.timers import column, timer
 from tests.fixtures.timers import deliver_all as deliver_timers
 from tests.fixtures.transactions import COMMIT, ROLLBACK, SECOND, Checker, halves, send_half
+from tests.fixtures.variants import usually
 
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
@@ -84,16 +85,19 @@ USES: dict[str, tuple[Use, TopicUses]] = {
     "half message that was resumed": (resumed_half_message, TopicUses((), 0, 1)),
 }
 
-each_use = pytest.mark.parametrize(("name_it", "uses"), USES.values(), ids=list(USES))
+each_use = pytest.mark.parametrize("use", USES)
+#: Those that are rows of several tables, or were moved there; the others as well in `--all`.
+some_uses = pytest.mark.parametrize(
+    "use", usually("cron", "timer behind the clock", "collected timer", "half message that was resumed", of=USES)
+)
 
 
 # -- refused ------------------------------------------------------------------------------------
 
 
 @each_use
-def test_a_topic_that_something_names_is_not_deleted(
-    broker: Connection, orders: TopicRoute, name_it: Use, uses: TopicUses
-) -> None:
+def test_a_topic_that_something_names_is_not_deleted(broker: Connection, orders: TopicRoute, use: str) -> None:
+    name_it, uses = USES[use]
     name_it(broker, orders)
 
     with pytest.raises(TopicInUse) as refused:
@@ -150,10 +154,9 @@ def test_a_topic_that_is_not_there(broker: Connection) -> None:
 # -- forced -------------------------------------------------------------------------------------
 
 
-@each_use
-def test_what_names_a_topic_ends_with_it_when_that_is_forced(
-    broker: Connection, orders: TopicRoute, name_it: Use, uses: TopicUses
-) -> None:
+@some_uses
+def test_what_names_a_topic_ends_with_it_when_that_is_forced(broker: Connection, orders: TopicRoute, use: str) -> None:
+    name_it, uses = USES[use]
     name_it(broker, orders)
 
     assert delete_topic(broker, "orders", force=True) == uses
@@ -165,10 +168,9 @@ def test_what_names_a_topic_ends_with_it_when_that_is_forced(
     assert [half["state"] for half in halves(broker)] == [HalfState.ROLLED_BACK] * uses.half_messages
 
 
-@each_use
-def test_a_younger_topic_of_the_name_gets_only_what_is_new(
-    broker: Connection, orders: TopicRoute, name_it: Use, uses: TopicUses
-) -> None:
+@some_uses
+def test_a_younger_topic_of_the_name_gets_only_what_is_new(broker: Connection, orders: TopicRoute, use: str) -> None:
+    name_it, _ = USES[use]
     name_it(broker, orders)
     delete_topic(broker, "orders", force=True)
     young = topic(broker)

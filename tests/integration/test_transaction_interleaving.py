@@ -33,7 +33,7 @@ from tests.fixtures.postgres import Database
 from tests.fixtures.threads import Doing
 from tests.fixtures.transactions import COMMIT, ROLLBACK, SECOND, UNKNOWN, Checker, HalfSent, halves, send_half
 
-HALVES = 200
+HALVES = 100
 KILLED = "mqdb killed"
 
 
@@ -167,13 +167,13 @@ def test_each_half_message_comes_to_its_end_once(
         checkers = [
             Checker(stack.enter_context(engine.connect()), check_max=10**6, check_interval=5 * SECOND) for _ in range(2)
         ]
-        threads = [doing(seed + n, 150, world.end_one) for n in range(3)]
+        threads = [doing(seed + n, 75, world.end_one) for n in range(3)]
         threads += [
-            doing(seed + 10 + n, 40, lambda chance, checker=checker: world.check(checker, chance))  # type: ignore[misc]
+            doing(seed + 10 + n, 20, lambda chance, checker=checker: world.check(checker, chance))  # type: ignore[misc]
             for n, checker in enumerate(checkers)
         ]
-        threads += [doing(seed + 20 + n, 80, world.answer_some) for n in range(2)]
-        threads += [doing(seed + 30, 300, world.kill_one), doing(seed + 31, 8, world.producers.let_one_die)]
+        threads += [doing(seed + 20 + n, 40, world.answer_some) for n in range(2)]
+        threads += [doing(seed + 30, 150, world.kill_one), doing(seed + 31, 4, world.producers.let_one_die)]
         for thread in threads:
             thread.result()
 

@@ -18,6 +18,7 @@ from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 from tests.fixtures.producers import TwoBrokers, refuse_appends, wait_connected
 from tests.fixtures.transactions import COMMIT, ROLLBACK, SECOND, UNKNOWN, Asked, Checker, StartProducer, halves
+from tests.fixtures.variants import usually
 
 pytestmark = pytest.mark.usefixtures("both_kinds_of_clients")
 
@@ -66,7 +67,10 @@ def test_a_rollback_does_not(broker: Connection, transactional_producer: StartPr
     assert delivered(broker) == []
 
 
-@pytest.mark.parametrize("answer", [None, UNKNOWN, "COMMIT_MESSAGE", RuntimeError("no idea")], ids=repr)
+NO_IDEA = RuntimeError("no idea")
+
+
+@pytest.mark.parametrize("answer", usually(None, NO_IDEA, of=[None, UNKNOWN, "COMMIT_MESSAGE", NO_IDEA]), ids=repr)
 def test_who_does_not_say_what_has_become_of_it_is_asked_later(
     broker: Connection, transactional_producer: StartProducer, answer: object
 ) -> None:
@@ -100,7 +104,7 @@ def test_the_answer_to_a_check_ends_the_message(
     assert delivered(broker) == bodies
 
 
-@pytest.mark.parametrize("answer", [None, UNKNOWN, RuntimeError("no idea")], ids=repr)
+@pytest.mark.parametrize("answer", usually(UNKNOWN, of=[None, UNKNOWN, NO_IDEA]), ids=repr)
 def test_an_answer_that_says_nothing_is_taken_for_one(
     broker: Connection, transactional_producer: StartProducer, answer: object
 ) -> None:
@@ -204,17 +208,20 @@ def test_without_a_listener_there_is_no_producer(database: Database, arguments: 
         TransactionProducer("senders", dsn=database.dsn, **arguments)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"delay_level": 3}, {"delay": timedelta(hours=1)}, {"deliver_at": 4_000_000_000_000}],
-    ids=["level", "delay", "time"],
-)
+DELAYS: dict[str, dict[str, Any]] = {
+    "level": {"delay_level": 3},
+    "delay": {"delay": timedelta(hours=1)},
+    "time": {"deliver_at": 4_000_000_000_000},
+}
+
+
+@pytest.mark.parametrize("asked", usually("level", "delay", of=DELAYS))
 def test_the_commit_delivers_whatever_delay_was_asked_for(
-    broker: Connection, transactional_producer: StartProducer, options: dict[str, Any]
+    broker: Connection, transactional_producer: StartProducer, asked: str
 ) -> None:
     topic(broker)
 
-    transactional_producer(Asked(COMMIT)).send_in_transaction(Message("orders", "half", **options))
+    transactional_producer(Asked(COMMIT)).send_in_transaction(Message("orders", "half", **DELAYS[asked]))
 
     (copy,) = records(broker)
     assert not [name for name in copy["properties"] if name == "DELAY" or name.startswith("TIMER")]

@@ -26,6 +26,7 @@ from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 from tests.fixtures.retries import dead_letters, scheduled
 from tests.fixtures.transactional import Ledger, Messages, TransactionalMember
+from tests.fixtures.variants import usually
 
 pytestmark = pytest.mark.usefixtures("both_kinds_of_consumers")
 
@@ -63,7 +64,7 @@ def failing_once(*bodies: str, how: Callable[[Messages, Connection], Any]) -> Ca
 
 
 @both_modes
-@pytest.mark.parametrize("batch", [1, 8])
+@pytest.mark.parametrize("batch", usually(8, of=[1, 8]))
 def test_each_message_is_written_once_and_the_offset_with_it(
     broker: Connection, transactional_member: TransactionalMember, orderly: bool, batch: int
 ) -> None:
@@ -143,11 +144,19 @@ def test_what_it_sends_arrives_once_also_when_it_fails_first(
 # -- failure ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "how",
-    [lambda *_: LATER, lambda *_: "yes", lambda *_: 1 / 0],
-    ids=["RECONSUME_LATER", "another value", "exception"],
-)
+def says_later(*_: Any) -> Any:
+    return LATER
+
+
+def says_yes(*_: Any) -> Any:
+    return "yes"
+
+
+def divides_by_zero(*_: Any) -> Any:
+    return 1 / 0
+
+
+@pytest.mark.parametrize("how", usually(says_later, divides_by_zero, of=[says_later, says_yes, divides_by_zero]))
 def test_what_fails_is_rolled_back_and_comes_again_once(
     served: Connection, transactional_member: TransactionalMember, how: Callable[..., Any]
 ) -> None:
@@ -231,7 +240,7 @@ def test_in_order_what_fails_too_often_is_a_dead_letter_once(
     wait_until(lambda: [letter[:2] for letter in dead_letters(broker)] == [(hopeless, 3)])
 
 
-@pytest.mark.parametrize("sqlstate", ["40001", "40P01"], ids=["serialization failure", "deadlock"])
+@pytest.mark.parametrize("sqlstate", usually("40P01", of=["40001", "40P01"]), ids=["serialization failure", "deadlock"])
 def test_a_transaction_that_met_others_is_tried_again_at_once(
     broker: Connection, transactional_member: TransactionalMember, sqlstate: str
 ) -> None:
@@ -293,27 +302,23 @@ def hiding_a_failure(_messages: Messages, connection: Connection) -> None:
         connection.execute(text("SELECT 1 / 0"))
 
 
-@pytest.mark.parametrize(
-    ("how", "what", "written"),
-    [
-        (lambda _messages, connection: connection.commit(), "tried to commit", False),
-        (lambda _messages, connection: connection.rollback(), "rolled back", False),
-        (lambda _messages, connection: connection.close(), "closed the connection of", False),
-        (lambda _messages, connection: driver(connection).commit(), "ended", True),
-        (in_sql, "ended", True),
-        (and_another_one, "ended, and begun another in place of,", True),
-        (hiding_a_failure, "let a statement fail in", False),
-    ],
-    ids=["commit()", "rollback()", "close()", "the driver's commit()", "COMMIT", "COMMIT, BEGIN", "failed statement"],
-)
+ENDS: dict[str, tuple[Callable[[Messages, Connection], Any], str, bool]] = {
+    "commit()": (lambda _messages, connection: connection.commit(), "tried to commit", False),
+    "rollback()": (lambda _messages, connection: connection.rollback(), "rolled back", False),
+    "close()": (lambda _messages, connection: connection.close(), "closed the connection of", False),
+    "the driver's commit()": (lambda _messages, connection: driver(connection).commit(), "ended", True),
+    "COMMIT": (in_sql, "ended", True),
+    "COMMIT, BEGIN": (and_another_one, "ended, and begun another in place of,", True),
+    "failed statement": (hiding_a_failure, "let a statement fail in", False),
+}
+
+
+@pytest.mark.parametrize("end", usually("commit()", "close()", "COMMIT, BEGIN", "failed statement", of=ENDS))
 def test_a_listener_that_does_not_leave_the_end_to_the_consumer_has_failed(
-    served: Connection,
-    transactional_member: TransactionalMember,
-    how: Callable[[Messages, Connection], Any],
-    what: str,
-    written: bool,
+    served: Connection, transactional_member: TransactionalMember, end: str
 ) -> None:
     """Its messages are not consumed, and the failure tells why. What it has committed itself cannot be undone."""
+    how, what, written = ENDS[end]
     send(served, 2)
     ledger = Ledger(served, failing_once("0", how=how))
 

@@ -73,6 +73,7 @@ from tests.fixtures.principals import Principal
 from tests.fixtures.roles import PASSWORD, MakeRole
 from tests.fixtures.timers import deliver_all, timer
 from tests.fixtures.transactions import COMMIT, SECOND, Checker, send_half
+from tests.fixtures.variants import usually
 from tests.integration.test_attacks import Outcome, attack, connect, real, record
 
 SECRET = "TOPSECRET"
@@ -277,12 +278,12 @@ def test_who_ends_anothers_half_message_gets_what_it_gets_for_none(plot: Plot, t
     assert scalar(plot.owner, "SELECT check_client FROM mqdb.half_message") == "them"
 
 
-@pytest.mark.parametrize("outcome", ["GIVE_UP", "RESUME", "COMMITTED", ""])
-def test_a_producer_says_commit_or_rollback(plot: Plot, outcome: str) -> None:
+def test_a_producer_says_commit_or_rollback(plot: Plot) -> None:
     id_ = scalar(plot.owner, "SELECT gen_random_uuid()::text")
     [(log_pos,)] = plot.tries(half(plot.key("orders"), id_=f"'{id_}'"), keep=True).rows
 
-    assert plot.tries(ending(log_pos, id_, outcome)).sqlstate == "MQ108"
+    for outcome in ("GIVE_UP", "RESUME", "COMMITTED", ""):
+        assert plot.tries(ending(log_pos, id_, outcome)).sqlstate == "MQ108", outcome
 
 
 def test_two_commits_at_once_make_one_copy(plot: Plot) -> None:
@@ -371,7 +372,7 @@ def test_a_half_message_has_the_limits_of_a_message(plot: Plot) -> None:
         assert plot.tries(half(plot.key("orders"), **given)).sqlstate == refusal, str(given)[:60]
 
 
-@pytest.mark.parametrize("immunity", ["999999999999", "9" * 1_000, "-1", "x"])
+@pytest.mark.parametrize("immunity", usually("9" * 1_000, "-1", of=["999999999999", "9" * 1_000, "-1", "x"]))
 def test_no_immunity_is_longer_than_the_log_is_kept(plot: Plot, broker: sqlalchemy.Connection, immunity: str) -> None:
     properties = f'{{"PGROUP": "g", "CHECK_IMMUNITY_TIME_IN_SECONDS": "{immunity}"}}'
     plot.tries(half(plot.key("orders"), properties=properties), keep=True)
@@ -676,7 +677,10 @@ def test_a_request_sends_no_reply_to_another_topic(plot: Plot) -> None:
     assert plot.owner.execute(aims).fetchall() == [(plot.key(REPLIES),)]
 
 
-@pytest.mark.parametrize("name", ["4:shop:them", "10.0.0.1@17#42", "", "7:mallory", "7:mallory2:me", "07:mallory:me"])
+NAMES_OF_OTHERS = ("4:shop:them", "10.0.0.1@17#42", "", "7:mallory", "7:mallory2:me", "07:mallory:me")
+
+
+@pytest.mark.parametrize("name", usually("4:shop:them", "7:mallory2:me", of=NAMES_OF_OTHERS))
 def test_nobody_asks_in_the_name_of_another(plot: Plot, name: str) -> None:
     forged = json.dumps({"CLUSTER": "DefaultCluster", "CORRELATION_ID": "c-1", "REPLY_TO_CLIENT": name})
     waits = json.loads(forged) | {"REAL_TOPIC": "orders", "REAL_QID": "0"}

@@ -244,7 +244,7 @@ DEEP = ["(" * 100_000, "NOT " * 100_000, "a = " + "-" * 100_000, "a IN (" * 50_0
 
 
 @pytest.mark.timeout(20)
-@pytest.mark.parametrize("text", usually(DEEP[0], DEEP[2], of=DEEP))
+@pytest.mark.parametrize("text", usually(DEEP[2], of=DEEP))
 def test_deeper_nesting_ends_soon(text: str) -> None:
     refusal(text + "a = 1")
 
