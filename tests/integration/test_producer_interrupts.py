@@ -178,7 +178,7 @@ def test_ctrl_c_again_and_again_in_a_loop_of_async_sends_leaves_no_permit_behind
     assert main is not None
     hook = sys.unraisablehook
     monkeypatch.setattr(sys, "unraisablehook", lambda what: what.exc_type is KeyboardInterrupt or hook(what))
-    for number in range(5):
+    for number in range(3):
         producer = producer_of(database.dsn, "20s", group=f"group-{number}", back_pressure_for_async_send_num=50)
         producer.start()
         producer.send(Message("orders", "first"))

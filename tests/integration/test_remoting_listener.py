@@ -273,7 +273,7 @@ def test_what_was_stored_before_the_end_is_answered(broker: Connection, fronts: 
     threads = [threading.Thread(target=send_until_closed, args=(fronts.connect(front),)) for _ in range(4)]
     for thread in threads:
         thread.start()
-    wait_until(lambda: len(sending) > 500)
+    wait_until(lambda: len(sending) > 200)
 
     front.stop()
 

@@ -19,6 +19,7 @@ from tests.fixtures.log import scalar
 from tests.fixtures.postgres import Database
 from tests.fixtures.processes import wait_until
 from tests.fixtures.producers import Before, link_of, producer_of
+from tests.fixtures.variants import usually
 
 STORED = """
     SELECT topic, convert_from(body, 'UTF8') FROM mqdb.commit_log
@@ -26,7 +27,7 @@ STORED = """
 """
 
 
-@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("is_async", usually(False, of=[False, True]))
 def test_a_send_goes_to_its_topic_in_the_database_that_has_come(
     database: Database, swap_databases: Callable[[], None], is_async: bool
 ) -> None:

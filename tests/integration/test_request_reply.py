@@ -27,7 +27,7 @@ from mqdb.selector.tags import tag_code
 from mqdb.settings import load_settings
 from mqdb_client import Producer, create_reply_message
 from mqdb_client.producer import reply_reader
-from mqdb_client.producer.reply_reader import LOOK_BACK, SCAN_LIMIT
+from mqdb_client.producer.reply_reader import LOOK_BACK
 from tests.fixtures.consumers import SUCCESS, Member
 from tests.fixtures.leaders import pretend_to_lead
 from tests.fixtures.log import Connection, append, create_topic, dispatch
@@ -494,11 +494,12 @@ def test_others_replies_are_passed_by_inside_the_database(
         return results, horizon
 
     monkeypatch.setattr(replies, "pull", watched)
+    monkeypatch.setattr(reply_reader, "SCAN_LIMIT", 1_000)
     [key] = create_topic(log, REPLIES, 1)
     future = requester.request_async(Message("orders", "ping"), LONG)
     request = request_of(database)
 
-    append(log, key, SCAN_LIMIT + 1, tag="somebody else")
+    append(log, key, 1_001, tag="somebody else")
     replier.send(create_reply_message(request, "pong"))
 
     assert future.result(20).body == b"pong"

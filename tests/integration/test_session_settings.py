@@ -15,6 +15,7 @@ from tests.fixtures.joined_sends import url_of
 from tests.fixtures.log import create_topic
 from tests.fixtures.postgres import Database
 from tests.fixtures.producers import producer_of, stored_bodies
+from tests.fixtures.variants import usually
 
 TAG = "Größe-日本"
 
@@ -24,15 +25,13 @@ def stored_tags(database: Database) -> list[str]:
         return [row[0] for row in connection.execute("SELECT tags FROM mqdb.commit_log ORDER BY log_pos")]
 
 
-every_setting = pytest.mark.parametrize(
-    ("setting", "value"),
-    [
-        ("DateStyle", "German"),
-        ("DateStyle", "SQL, DMY"),
-        ("client_encoding", "latin1"),
-        ("client_encoding", "sql_ascii"),
-    ],
-)
+SETTINGS = [
+    ("DateStyle", "German"),
+    ("DateStyle", "SQL, DMY"),
+    ("client_encoding", "latin1"),
+    ("client_encoding", "sql_ascii"),
+]
+every_setting = pytest.mark.parametrize(("setting", "value"), usually(SETTINGS[0], SETTINGS[2], of=SETTINGS))
 
 
 @every_setting

@@ -21,6 +21,7 @@ from tests.fixtures.consumers import LATER, SUCCESS, Inbox, Member, wait_for_fil
 from tests.fixtures.lite_pull import Lite, polled
 from tests.fixtures.processes import wait_until
 from tests.fixtures.retries import scheduled, set_delay
+from tests.fixtures.variants import usually
 
 by_sql = MessageSelector.by_sql
 
@@ -144,7 +145,7 @@ def assigned(lite: Lite, expression: MessageSelector) -> Any:
     return lite(queue_ids=[0], expression=expression)
 
 
-@pytest.mark.parametrize("start", [subscribed, assigned])
+@pytest.mark.parametrize("start", usually(subscribed, of=[subscribed, assigned]))
 def test_a_lite_pull_consumer_filters(broker: Connection, lite: Lite, start: Callable[..., Any]) -> None:
     route = topic(broker)
     append(broker, route, *(message(f"{number}", a=f"{number}") for number in range(5)))

@@ -37,6 +37,7 @@ from tests.fixtures.retries import dead_letters
 from tests.fixtures.spans import Spans, attributes, identity, linked, parent_of, stored_contexts, trace_of
 from tests.fixtures.spark_sink import write
 from tests.fixtures.transactions import COMMIT, UNKNOWN, Asked, Checker, StartProducer
+from tests.fixtures.variants import usually
 
 LONG = timedelta(seconds=30)
 
@@ -236,7 +237,7 @@ def test_a_message_without_a_context_begins_a_trace(
     assert [f"{trace_of(span):032x}" in TRACEPARENT for span in processed] == [bool(span.links) for span in processed]
 
 
-@pytest.mark.parametrize("way", ["orderly_member", "transactional_member"])
+@pytest.mark.parametrize("way", usually("transactional_member", of=["orderly_member", "transactional_member"]))
 def test_a_dead_letter_of_the_other_ways_to_consume_is_a_span(
     producer: Producer, way: str, request: pytest.FixtureRequest, spans: Spans
 ) -> None:

