@@ -46,12 +46,8 @@ def test_a_command_says_which_extra_it_lacks() -> None:
 
 #: Calls of the client, and what is missing for each.
 LACKING_IN_THE_CLIENT = [
-    (
-        "Admin('postgresql://127.0.0.1:1/x').crons.add('tick', '@hourly', Message('orders', 'x'))",
-        "apscheduler",
-        "server",
-    ),
-    ("Admin('postgresql://127.0.0.1:1/x').crons.resume('tick')", "apscheduler", "server"),
+    ("admin.crons.add('tick', '@hourly', Message('orders', 'x'))", "apscheduler", "server"),
+    ("admin.crons.resume('tick')", "apscheduler", "server"),
     ("MetricsHook()", "prometheus-client", "metrics"),
     ("import mqdb_client.tracing", "opentelemetry-instrumentation", "otel"),
 ]
